@@ -14,6 +14,7 @@ from open_indexes import open_index
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
+from labelwise.search import Index, likeness_of
 from labelwise.search.answering import answer
 from labelwise.search.asked import AskedQuery
 from labelwise.search.tagging import promised_rule
@@ -83,3 +84,27 @@ def test_tags_are_promised_by_group(pair):
     made = promised_rule(pair[1], 0.4, 0.95)
     assert made.promises[0].groups <= 400
     assert made.promises[0].design_effect == pytest.approx(COPIES, rel=0.1)
+
+
+def test_a_library_of_bursts_is_compared_folder_by_folder(tmp_path, pair):
+    """Oracle: one photo of each of 60 groups drawn like the held-out photos; 20 copies of each."""
+    model = tmp_path / "copies"
+    leaders = np.random.default_rng(6).normal(-1, 2, (60, 4))
+    bursts, group = np.repeat(leaders, 20, axis=0), np.repeat(np.arange(60), 20)
+    said = {}
+    for name, folders in (("apart", [f"burst {one}" for one in group]), ("together", None)):
+        with Index(made_index(tmp_path / f"{name}.index", model, bursts, folders)) as index:
+            said[name] = likeness_of(index)
+    assert said["together"].likeness.outcome == "pictures differ"
+    assert "may look different by chance" in said["together"].sentence()
+    assert said["apart"].likeness.outcome == "alike"
+    assert said["apart"].sentence().endswith("Of each of 60 folders one photo was compared.")
+
+
+def test_other_pictures_are_noticed_folder_by_folder(tmp_path, pair):
+    model = tmp_path / "copies"
+    logits = np.repeat(np.random.default_rng(7).normal(4, 2, (60, 4)), 5, axis=0)
+    folders = [f"burst {row // 5}" for row in range(300)]
+    with Index(made_index(tmp_path / "other.index", model, logits, folders)) as index:
+        found = likeness_of(index)
+    assert (found.likeness.outcome, found.folders) == ("pictures differ", 60)

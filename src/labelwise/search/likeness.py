@@ -7,6 +7,11 @@ fitted on neither side. Where the features of held-out photos are kept with the 
 on photos of neither side. Far are photos that are far by the ones or the others. The result stays
 in ``likeness.json`` until the library has grown or shrunk by more than a tenth, or the model
 changed. The file holds its own hash: a damaged one is made anew.
+
+Where held-out photos come in groups, one of each is compared. The groups of a library are not
+known, and a library of few long bursts looks different by chance. So where all photos differ and
+there are folders enough, one photo of each folder is compared instead: photos differ only if these
+do, too.
 """
 
 import hashlib
@@ -39,6 +44,7 @@ __all__ = ["LIKENESS_FILE", "LibraryLikeness", "likeness_of"]
 
 LIKENESS_FILE = "likeness.json"
 SHARE_PHOTOS = 4096  # whose probabilities tell the shares
+FOLDER_PHOTOS = 1 << 14  # among which one of each folder is sought
 REFERENCE_PHOTOS = 1000  # held-out photos that others are near to or far from
 ROWS_AT_ONCE = 1 << 14
 FAR_KEPT = 1000
@@ -52,6 +58,8 @@ class LibraryLikeness:
     ``rows`` is how many photos the library had, ``far`` how many of them are far; ``far_rows`` are
     the farthest of these, the farthest first. ``embedded`` is how many held-out photos were
     compared by their embeddings too, ``copies`` how many photos are near copies of one of these.
+    ``grouped`` says that the held-out photos come in groups, of each of which one was compared, and
+    ``folders`` of how many folders one photo each was; 0 where photos of any folder were.
     """
 
     likeness: Likeness
@@ -60,10 +68,19 @@ class LibraryLikeness:
     far_rows: tuple[int, ...] = ()
     embedded: int = 0
     copies: int = 0
+    grouped: bool = False
+    folders: int = 0
 
     def sentence(self) -> str:
         """Return what a person should know of it, and what to do."""
         words = self.likeness.sentence()
+        if self.folders:
+            words += f" Of each of {self.folders:,} folders one photo was compared."
+        elif self.grouped and self.likeness.outcome in ("shares differ", "pictures differ"):
+            words += (
+                " The held-out photos come in groups; a library of few groups may look different "
+                "by chance."
+            )
         if self.likeness.outcome == "pictures differ" and self.far:
             words += f" {self.far:,} of {self.rows:,} photos are far from every held-out one."
         if self.copies:
@@ -120,25 +137,33 @@ def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
         lacks = "the model has no predictions of held-out photos"
         reason = lacks if held_out is None else "the model has no probabilities; calibrate it"
         return LibraryLikeness(Likeness("unknown", 0, len(alive), reason=reason), len(alive))
-    kept = np.arange(len(held_out))
+    kept, grouped = np.arange(len(held_out)), held_out.groups is not None
     if held_out.groups is not None:  # the comparison deals single photos to both sides
         kept = held_out.groups.one_of_each()
         held_out = held_out.take(kept)
     pictures = _pictures(index, kept)
-    few = alive[np.argsort(audit_order("likeness", alive))[:SHARE_PHOTOS]]
-    logits = _logits(index, few)
     own_probs: NDArray[np.float64] = link(held_out.logits.double().numpy())
     observed = None if held_out.observed is None else held_out.observed.numpy()
-    likeness = compare_photos(
-        index.space.names,
-        held_out.logits.float().numpy(),
-        _labels(held_out, own_probs),
-        held_out_shares(own_probs, held_out.majority.numpy(), observed),
-        logits,
-        link(logits.astype(np.float64)),
-        own_probs=own_probs,
-        more=None if pictures is None else pictures.beside(index.store.embeddings()[few]),
-    )
+
+    def compared(rows: NDArray[np.int64]) -> Likeness:
+        logits = _logits(index, rows)
+        return compare_photos(
+            index.space.names,
+            held_out.logits.float().numpy(),
+            _labels(held_out, own_probs),
+            held_out_shares(own_probs, held_out.majority.numpy(), observed),
+            logits,
+            link(logits.astype(np.float64)),
+            own_probs=own_probs,
+            more=None if pictures is None else pictures.beside(index.store.embeddings()[rows]),
+        )
+
+    ordered = alive[np.argsort(audit_order("likeness", alive))[:FOLDER_PHOTOS]]
+    likeness, folders = compared(ordered[:SHARE_PHOTOS]), 0
+    if grouped and likeness.outcome in ("shares differ", "pictures differ"):
+        single = _one_of_each_folder(index, ordered)
+        if len(single) >= FEWEST:
+            likeness, folders = compared(single[:SHARE_PHOTOS]), len(single)
     if likeness.outcome == "unknown":
         return LibraryLikeness(likeness, len(alive))
     places = np.argsort(audit_order("likeness", np.arange(len(held_out))))[:REFERENCE_PHOTOS]
@@ -152,7 +177,18 @@ def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
         copies = _copies(index.store.looks(), alive, pictures.looks)
     far = int((distances > 1).sum())
     named = alive[np.argsort(-distances, kind="stable")[: min(far, FAR_KEPT)]]
-    return LibraryLikeness(likeness, len(alive), far, tuple(named.tolist()), embedded, copies)
+    far_rows = tuple(named.tolist())
+    return LibraryLikeness(likeness, len(alive), far, far_rows, embedded, copies, grouped, folders)
+
+
+def _one_of_each_folder(index: "Index", ordered: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first photo of each folder, of rows in an order that says nothing of them."""
+    from labelwise.search.photo_groups import PhotoGroups  # which needs an index
+
+    place = {row: number for number, row in enumerate(ordered.tolist())}
+    folders = PhotoGroups("folder").of(index, ordered).values()
+    first = sorted(min(place[row] for row in rows.tolist()) for rows in folders)
+    return ordered[first]
 
 
 @dataclass(frozen=True, eq=False)
