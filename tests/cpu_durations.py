@@ -28,7 +28,11 @@ def processes_below(number):
     """Return the processes that this one started, and those that they did."""
     found = []
     for file in Path(f"/proc/{number}/task").glob("*/children"):
-        for child in map(int, file.read_text().split()):
+        try:
+            children = file.read_text().split()
+        except OSError:  # its thread has just ended
+            continue
+        for child in map(int, children):
             found += [child, *processes_below(child)]
     return found
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cpu_durations import processes_below
 from patience import PATIENCE
 
 COMPUTING = 0.4
@@ -48,3 +49,8 @@ def test_computing_counts_wherever_it_is_done_and_waiting_does_not(tmp_path, pro
     assert spent["test_starts_one_that_computes"] > 0.9 * COMPUTING
     assert spent["test_sleeps"] < 0.5 * COMPUTING
     assert spent[""] == pytest.approx(sum(spent.values()) - spent[""], abs=0.05)
+
+
+def test_a_thread_that_ends_while_it_is_looked_at_is_passed_over(monkeypatch, tmp_path):
+    monkeypatch.setattr(Path, "glob", lambda *_: iter([tmp_path / "children"]))
+    assert processes_below(os.getpid()) == []
