@@ -27,8 +27,12 @@ from patience import PATIENCE, wait_until
 
 PRELOADED = (
     "labelwise.api",
+    "labelwise.cli.app",
     "labelwise.search",
     "labelwise.training.run",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.figure",
     "sklearn.datasets",
     "torch._dynamo",  # a second of every training: optimizers import it when they are made
 )

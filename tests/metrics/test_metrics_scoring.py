@@ -130,8 +130,10 @@ def too_sure(random, rows, sharpness, columns=8):
     return probs, random.random((rows, columns)) < truth, truth
 
 
-@pytest.mark.parametrize("metric", ["ece", "ace"])
-@pytest.mark.parametrize(("rows", "sharpness"), [(100, 1.0), (100, 1.5), (600, 1.2)])
+@pytest.mark.parametrize(
+    ("metric", "rows", "sharpness"),
+    [("ece", 100, 1.0), ("ace", 100, 1.0), ("ace", 100, 1.5), ("ece", 600, 1.2)],
+)
 def test_interval_of_a_calibration_error_covers_the_error_of_all_images(metric, rows, sharpness):
     """The truth is the error in the same bins of many images with their true probabilities."""
     probs, _, truth = too_sure(np.random.default_rng(0), 100_000, sharpness)

@@ -1,15 +1,16 @@
 """Starting processes. Oracles: their exit statuses, torchrun's variables, one process."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from tiny_run import tiny_settings, tiny_table
 from train_tiny import free_port
 
+from labelwise.errors import SettingsError
 from labelwise.system.tensors import load_tensors
 from labelwise.training.processes import STARTED, _srun_variables, launch
 from labelwise.training.run import train
@@ -74,7 +75,7 @@ def test_two_tasks_of_srun_are_one_run(tmp_path, warm_commands):
         torch.testing.assert_close(value, two[name], atol=2e-5, rtol=1e-4)
 
 
-def test_when_a_process_dies_the_first_does_not_wait_for_it_forever(tmp_path):
+def test_when_a_process_dies_the_first_does_not_wait_for_it_forever(tmp_path, warm_commands):
     script = tmp_path / "hangs.py"
     script.write_text(
         "import sys, threading\n"
@@ -85,21 +86,15 @@ def test_when_a_process_dies_the_first_does_not_wait_for_it_forever(tmp_path):
         "processes.launch(Hardware(accelerator='cpu', devices=3))\n"
         "sys.exit(7) if rank() == 2 else threading.Event().wait()\n"
     )
-    command = [sys.executable, script]
-    shown = {"capture_output": True, "text": True, "timeout": 600}
-    done = subprocess.run(command, env=os.environ | ALONE, **shown)
+    done = warm_commands.start([], tmp_path, script, **ALONE).wait()
     assert done.returncode == 1
     assert "labelwise: process 3 of the run ended with status 7" in done.stderr
 
 
-def test_a_program_that_cannot_be_started_again_is_told_so():
-    code = (
-        "from labelwise.training.processes import launch\n"
-        "from labelwise.training.settings import Hardware\n"
-        "launch(Hardware(accelerator='cpu', devices=2))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "SettingsError: several devices need a program that can be started once" in done.stderr
+def test_a_program_that_cannot_be_started_again_is_told_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # as of python -c
+    with pytest.raises(SettingsError, match="several devices need a program that can be started"):
+        launch(Hardware(accelerator="cpu", devices=2))
 
 
 def test_one_device_changes_nothing_of_the_program():
