@@ -1,6 +1,8 @@
 """What a person types before and after a training that does not go as wanted."""
 
 import json
+import threading
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from typer.testing import CliRunner
 
 from labelwise.cli.app import app
 from labelwise.errors import SettingsError
+from labelwise.pictures.sources import FileImages
 
 QUICK = ("--epochs", "1", "--batch-size", "8", "--image-size", "16", "--calibrate", "none")
 
@@ -113,6 +116,41 @@ def test_broken_pictures_stop_a_run_before_it_begins_or_are_left_out(photos, tmp
     printed = trained(photos, out, "--on-error", "skip")
     assert "left out: 1 of 48 images cannot be read" in printed
     assert "finished before" in trained(photos, out, "--on-error", "skip")
+
+
+def test_pictures_are_read_once_for_features_and_not_at_all_for_those_that_are_kept(
+    photos, tmp_path, monkeypatch
+):
+    """Oracle: how often threads decoded each file; the report shows some in the main one."""
+    reads = Counter()
+    read = FileImages.read
+
+    def counted(images, row, at_least=None):
+        if threading.current_thread() is not threading.main_thread():
+            reads[images.ids[row]] += 1
+        return read(images, row, at_least)
+
+    monkeypatch.setattr(FileImages, "read", counted)
+    frozen = ("--features", "small-cnn", "--image-size", "16", "--calibrate", "none")
+    cache = ("--set", f"hardware.features_cache={tmp_path / 'cache'}")
+
+    def train_features(out):
+        reads.clear()
+        done = run("train", photos, "-o", tmp_path / out, *frozen, *cache)
+        return done, list(reads.values())
+
+    first, counts = train_features("first")
+    assert first.exit_code == 0, first.output or first.exception
+    assert counts == [1] * 48
+    again, counts = train_features("again")
+    assert again.exit_code == 0, again.output or again.exception
+    assert counts == []
+    for name in ("5.png", "7.png"):
+        whole = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    broken, _ = train_features("broken")
+    assert "2 of 48 images cannot be read: " in str(broken.exception)
+    assert not (tmp_path / "broken").exists()
 
 
 def test_missing_pictures_can_be_left_out(photos, tmp_path):

@@ -31,7 +31,7 @@ from labelwise.data import (
 from labelwise.data.checks import reject_divided_groups
 from labelwise.data.exclusive import obey_groups
 from labelwise.decide import find_promise, find_rule
-from labelwise.errors import DataError, SettingsError
+from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.methods import find_head, find_method
 from labelwise.models import HeadSpec, Model, Predictor
@@ -169,11 +169,14 @@ def prepare(
     begun = not fresh and value_of_first(there, device)
     if settings.precision == "bf16" and not autocast_type("bf16", device.type):
         watch.say("this processor does not compute bf16: training in 32 bits")
+    loaded = table is None
     if table is None:
-        table = _load(settings, watch, begun=begun)
+        table = _load(settings, watch)
     if settings.backbone == AUTO or settings.effort is not None:
         settings, reason = choose_network(settings, table)
         watch.say(f"network {reason}")
+    if loaded and not begun and settings.features is None and table.images.blocks is None:
+        _readable(settings, table, watch)
     taxonomy = None
     if settings.taxonomy is not None:
         taxonomy = Taxonomy.read(Path(settings.taxonomy))
@@ -188,7 +191,11 @@ def prepare(
         watch.say(settled.sentence())
     frozen, rows = None, table
     if settings.features is not None:
-        frozen, rows = frozen_features(settings, table, device, watch)
+        try:
+            frozen, rows = frozen_features(settings, table, device, watch)
+        except ImageError:
+            _readable(settings, table, watch)  # raises with all of them
+            raise
     reject_divided_groups(rows)
     splits = rows.splits()
     if "train" not in splits:
@@ -230,31 +237,38 @@ def prepare(
     return training
 
 
-def _load(settings: Settings, watch: Watch, *, begun: bool) -> LabelTable:
-    """Return the table of the settings' data, with a validation split, all of it readable.
+def _load(settings: Settings, watch: Watch) -> LabelTable:
+    """Return the table of the settings' data, with a validation split.
 
-    Every picture is read once before training begins; a run that has begun has passed that. Those
-    that are streamed are not, unless unreadable ones are to be left out.
+    Unreadable pictures are looked for where they are to be left out. Else every picture is read
+    once before training begins: by the network whose features are kept, or by a check, unless they
+    are streamed, or the run has begun and so has passed that.
     """
     options = {"skip_missing": True} if settings.skip_missing else {}
     table = load(settings.data, **{**options, **settings.data_options})
-    streamed = table.images.blocks is not None
-    if (not begun and not streamed) or settings.on_error == "skip":
-        workers = settings.hardware.workers or os.cpu_count() or 1
-        watch.start("checking pictures", len(table))
-        try:
-            bands = bands_of(settings, table.images)
-            found = find_unreadable(
-                table, workers=workers, progress=lambda _: watch.advance(1), bands=bands
-            )
-        finally:
-            watch.finish()
-        table = without_unreadable(table, found, on_error=settings.on_error)
+    if settings.on_error == "skip":
+        table = _readable(settings, table, watch)
     if settings.val_share:
         table = with_validation(table, share=settings.val_share)
     for note in table.notes:
         watch.say(note)
     return table
+
+
+def _readable(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable:
+    """Return the table without pictures that cannot be read, or raise with a list of them."""
+    workers = settings.hardware.workers or os.cpu_count() or 1
+    watch.start("checking pictures", len(table))
+    try:
+        found = find_unreadable(
+            table,
+            workers=workers,
+            progress=lambda _: watch.advance(1),
+            bands=bands_of(settings, table.images),
+        )
+    finally:
+        watch.finish()
+    return without_unreadable(table, found, on_error=settings.on_error)
 
 
 def check_names(settings: Settings) -> None:
