@@ -108,6 +108,60 @@ def test_a_picture_alone_does_not_wait():
     assert len(run(work, recorder, max_wait=2 * PATIENCE)) == 1
 
 
+def test_models_take_turns_however_many_pictures_one_of_them_has():
+    """Oracle: the order of passes, worked out by hand: one each, until the second has no more."""
+    many, few = Recorder(), Recorder()
+    order, start = [], threading.Event()
+    passing = threading.Event()
+
+    def noting(name, recorder):
+        def forward(pixels, names):
+            passing.set()
+            start.wait(PATIENCE)
+            order.append(name)
+            return recorder.forward(pixels, names)
+
+        return forward
+
+    async def main():
+        queue = PictureQueue(max_queue=64, client_queue=64, openers=4, watcher=many)
+        thread = model_thread()
+        one, other = (
+            Batcher(
+                queue,
+                recorder.open,
+                noting(name, recorder),
+                max_batch=4,
+                max_wait=0,
+                model=thread,
+                watcher=recorder,
+            )
+            for name, recorder in (("many", many), ("few", few))
+        )
+        try:
+            waiting = [asyncio.create_task(one.tag([upload(0)]))]
+            await asyncio.to_thread(passing.wait, PATIENCE)
+            waiting.append(asyncio.create_task(one.tag([upload(n) for n in range(20)])))
+            while queue.under_way < 21 or one.opening:
+                await asyncio.sleep(0.001)
+            waiting.append(asyncio.create_task(other.tag([upload(0)])))
+            while queue.under_way < 22 or other.opening:
+                await asyncio.sleep(0.001)
+            waiting.append(asyncio.create_task(other.tag([upload(n) for n in range(1, 6)])))
+            while queue.under_way < 27 or other.opening:
+                await asyncio.sleep(0.001)
+            start.set()
+            await asyncio.gather(*waiting)
+        finally:
+            start.set()
+            queue.stop()
+            thread.shutdown()
+
+    asyncio.run(main())
+    assert order == ["many", "few"] * 3 + ["many"] * 3
+    assert few.lengths == [1, 4, 1]
+
+
 def test_a_full_queue_says_so_and_recovers():
     recorder = Recorder()
     recorder.gate.clear()
