@@ -21,7 +21,7 @@ from labelwise.export.measure import measured_predictions
 from labelwise.export.network import LOGITS, export_network
 from labelwise.export.onnx_file import facts_of
 from labelwise.links import Sigmoid
-from labelwise.models.graph_file import INPUT, read_model
+from labelwise.models.graph_file import INPUT, features_of, read_model
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.onnx_sessions import open_session
 from labelwise.models.scoring import infer
@@ -123,6 +123,7 @@ def test_what_is_lost_has_the_interval_of_its_photos(labelled, monkeypatch):
     assert done.lost.value == pytest.approx(done.before.map - done.after.map)
     assert done.lost.high - done.lost.low == pytest.approx(spread, rel=0.35)
     assert "too few photos to tell" in str(done)
+    assert features_of(file.proto).width == model.model.backbone.channels  # as its index needs
 
 
 def test_too_little_to_fit_on_is_refused(labelled):

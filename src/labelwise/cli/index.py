@@ -30,7 +30,10 @@ def index(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="The folder of a run, or of a model.")
+        str | None,
+        typer.Option(
+            "--model", "-m", help="The folder of a run, or of a model; or an exported .onnx file."
+        ),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", envvar="LABELWISE_INDEX", help="The index folder.")

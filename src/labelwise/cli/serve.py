@@ -29,7 +29,10 @@ def serve(
     context: typer.Context,
     run: Annotated[
         Path | None,
-        typer.Argument(envvar="LABELWISE_RUN", help="The folder of a run, or of a model."),
+        typer.Argument(
+            envvar="LABELWISE_RUN",
+            help="The folder of a run, or of a model; or an exported .onnx file.",
+        ),
         A_RUN,
     ] = None,
     index: Annotated[

@@ -6,7 +6,7 @@ a weight, is found when the file is opened.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -35,8 +35,10 @@ __all__ = [
     "PIXELS",
     "UNSEALED",
     "Facts",
+    "GraphFeatures",
     "Input",
     "cut",
+    "features_of",
     "read_model",
     "sealed",
 ]
@@ -44,6 +46,8 @@ __all__ = [
 OPSET = 18  # of ONNX's operators
 INPUT = "normalised"  # what the network reads
 PIXELS: Literal["pixels"] = "pixels"
+
+PASSING = ("Identity", "DequantizeLinear", "QuantizeLinear")
 
 Input = Literal["image", "pixels"]
 JSON_KEYS = (
@@ -265,6 +269,38 @@ def cut(
     ]
     graph = helper.make_graph(kept[::-1], "part", [*inputs, *optional], outputs, weights)
     return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
+@dataclass(frozen=True)
+class GraphFeatures:
+    """The value (n, width) of a graph of which its logits are weighted sums."""
+
+    name: str
+    width: int
+
+
+def features_of(model: ModelProto) -> GraphFeatures | None:
+    """Return what goes into the last layer of a network; None where that is not linear."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    node = makers.get(_before(makers, "logits", PASSING))
+    if node is not None and node.op_type == "Add":  # of a bias
+        sums = [one for one in node.input if one not in shapes]
+        node = makers.get(_before(makers, sums[0], PASSING)) if len(sums) == 1 else None
+    if node is None or node.op_type not in ("Gemm", "MatMul"):
+        return None
+    shape = shapes.get(_before(makers, node.input[1], ("DequantizeLinear",)))
+    if shape is None or len(shape) != 2:
+        return None
+    turned = any(one.name == "transB" and one.i for one in node.attribute)
+    return GraphFeatures(node.input[0], shape[1 if turned else 0])
+
+
+def _before(makers: Mapping[str, NodeProto], name: str, passing: Sequence[str]) -> str:
+    """Return the name of a value before operators that only pass it on, or round it."""
+    while name in makers and makers[name].op_type in passing:
+        name = makers[name].input[0]
+    return name
 
 
 def _reads(node: NodeProto) -> set[str]:

@@ -22,7 +22,15 @@ from torch import Tensor
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, ImageError, LabelwiseError
 from labelwise.links import Link
-from labelwise.models.graph_file import INPUT, PIXELS, Facts, cut, read_model
+from labelwise.models.graph_file import (
+    INPUT,
+    PIXELS,
+    Facts,
+    GraphFeatures,
+    cut,
+    features_of,
+    read_model,
+)
 from labelwise.models.onnx_answers import require_agreement
 from labelwise.models.onnx_sessions import open_session
 from labelwise.pictures import Transform
@@ -32,7 +40,7 @@ from labelwise.types import LabelSpace
 
 __all__ = ["Decided", "GraphAnswers", "GraphModel", "NodeValue", "OnnxModel", "Part"]
 
-Part = Literal["resize", "network", "decision"]
+Part = Literal["resize", "network", "decision", "features"]
 NodeValue = tuple[str, str, NDArray[np.float32]]  # name, operator, output
 
 
@@ -188,7 +196,10 @@ class GraphModel(ABC):
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Return the logits (N, K) of uint8 pixels, if the graph's link is what it says it is."""
-        answers = self.answers(inputs.cpu().numpy())
+        return self._checked(self.answers(inputs.cpu().numpy()))
+
+    def _checked(self, answers: GraphAnswers) -> Tensor:
+        """Return the logits of answers, if their probabilities are those of the link."""
         logits = torch.from_numpy(answers.logits)
         if self.link is not None and answers.probability is not None and len(logits):
             expected = self.link(logits.double()).numpy()
@@ -231,6 +242,19 @@ class OnnxModel(GraphModel):
             )
         return model
 
+    def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits (N, K) of uint8 pixels, and the features that they are sums of."""
+        if self.features is None:
+            raise LabelwiseError(f"{self.name} has no features whose weighted sums are its logits")
+        found = self.run("features", {PIXELS: inputs.cpu().numpy()})
+        features = torch.from_numpy(found.pop(self.features.name))
+        return self._checked(GraphAnswers(**found)), features
+
+    @cached_property
+    def features(self) -> GraphFeatures | None:
+        """What its logits are weighted sums of, where they are."""
+        return features_of(self.proto)
+
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the outputs of a part of the graph by name."""
         session = getattr(self, f"_{part}")
@@ -261,6 +285,17 @@ class OnnxModel(GraphModel):
     @cached_property
     def _network(self) -> Any:
         part = cut(self.proto, [self.facts.pixels_info("n")], self._outputs())
+        return open_session(part, threads=self.threads, name=self.name)
+
+    @cached_property
+    def _features(self) -> Any:
+        """All outputs of the network, and its features."""
+        features = [] if self.features is None else [self.features]
+        more = [
+            helper.make_tensor_value_info(one.name, TensorProto.FLOAT, ["n", one.width])
+            for one in features
+        ]
+        part = cut(self.proto, [self.facts.pixels_info("n")], [*self._outputs(), *more])
         return open_session(part, threads=self.threads, name=self.name)
 
     @cached_property

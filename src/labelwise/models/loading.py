@@ -16,7 +16,7 @@ from labelwise.models.run_folder import MODEL_FILES, OPENVINO_FILES, fetched_run
 from labelwise.models.scoring import DeployedModel
 from labelwise.models.spec import MODEL_FILE, ModelSpec
 
-__all__ = ["caution_of", "is_exported", "load_model", "model_files", "refuse_program"]
+__all__ = ["caution_of", "is_exported", "load_model", "model_files", "refuse_program", "spec_of"]
 
 
 def load_model(place: str | Path, device: str = "cpu") -> DeployedModel:
@@ -49,8 +49,35 @@ def load_model(place: str | Path, device: str = "cpu") -> DeployedModel:
     return OnnxModel.load(path)
 
 
+def spec_of(place: Path) -> ModelSpec:
+    """Return what a model is, without its weights: by its folder, or by an exported file.
+
+    A file of eight bits has logits of its own: the hash of its weights is that of the file.
+    """
+    if not is_exported(place):
+        return ModelSpec.load(place / MODEL_FILE)
+    if place.is_dir():
+        raise SettingsError(
+            f"{place} is for OpenVINO, which predicts with it; an index, or a server, takes the "
+            "folder of a run or an .onnx file"
+        )
+    from labelwise.models.onnx_sessions import require_onnx
+
+    require_onnx()
+    from labelwise.models.exported_spec import exported_spec
+
+    return exported_spec(place)
+
+
 def caution_of(place: Path) -> str | None:
     """Return what must stand beside the answers of a model, None if nothing must."""
+    if place.suffix.lower() == ".onnx":
+        from labelwise.models.onnx_sessions import require_onnx
+
+        require_onnx()
+        from labelwise.models.exported_spec import exported_caution
+
+        return exported_caution(place)
     file = place / MODEL_FILE
     return ModelSpec.load(file).caution if file.is_file() else None
 

@@ -371,7 +371,7 @@ def fetched_run(place: str | Path, part: RunPart = "results") -> Path:
     except OSError as error:
         raise write_error(folder, error) from None
 
-    if part == "model" and folder.suffix.lower() == ".onnx":
+    if folder.suffix.lower() == ".onnx":
         return _fetched_file(str(place), folder)
 
     def wanted(name: str) -> bool:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from labelwise.errors import CheckpointError, DataError
+from labelwise.models import Predictor
+from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.pictures.cubes import BAND_SUFFIXES
 from labelwise.search.held_out_pictures import PICTURES_FILE, HeldOutPictures
@@ -89,8 +91,8 @@ def update_index(
                 _require_photos(root)
         changes, todo = _looked_at(index, dict.fromkeys(places) if only is None else only)
         if todo:  # else the model need not be read
-            predictor = run.model(device).fused(len(todo))
-            if index.look_alikes.projection is None:
+            predictor = load_model(run.path, device).fused(len(todo))
+            if index.look_alikes.projection is None and isinstance(predictor, Predictor):
                 pictures = HeldOutPictures.of_run(run, predictor, watch)
                 if pictures is not None:
                     index.start_with(pictures)
@@ -185,7 +187,7 @@ def _opened(
         index = None
     named = str(model) if model is not None else index.facts.model if index else ""
     run = RunFolder(fetched_run(named))
-    spec = run.spec
+    spec = spec_of(run.path)
     if index is not None and decode not in (None, index.facts.decode):
         if not rebuild:
             raise DataError(

@@ -5,8 +5,7 @@ import hashlib
 import numpy as np
 
 from labelwise.errors import DataError
-from labelwise.models import Predictor
-from labelwise.models.run_folder import fetched_run
+from labelwise.models.loading import load_model
 from labelwise.models.scoring import score
 from labelwise.pictures.memory import BytesImages
 from labelwise.search.answering import Hit, hits_of, nearest_photos
@@ -42,7 +41,7 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
     projection = index.look_alikes.projection
     if projection is None:
         raise DataError(f"{index.folder} keeps no looks of photos; index them again")
-    model = Predictor.load(fetched_run(index.facts.model))
+    model = load_model(index.facts.model)
     (part,) = score(model, BytesImages([content], [photo]), batch_size=1, embed=True)
     if part.failures or part.embeddings is None:
         raise DataError(part.failures[0].reason if part.failures else f"{photo} has no looks")

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags
 
 from labelwise.errors import ImageError
-from labelwise.models import Predictor
-from labelwise.models.scoring import Scored, available_cores, score
+from labelwise.models.scoring import DeployedModel, Scored, available_cores, score
 from labelwise.pictures.decode import open_picture
 from labelwise.pictures.raw import is_raw, raw_header
 from labelwise.pictures.sources import EncodedImages, ImageSource
@@ -40,7 +39,7 @@ REQUESTS = 16  # that wait for object storage at once
 
 def score_files(
     index: Index,
-    predictor: Predictor,
+    predictor: DeployedModel,
     todo: Sequence[FileToRead],
     changes: Changes,
     *,

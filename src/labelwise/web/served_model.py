@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from labelwise.decide import Promise
 from labelwise.errors import CheckpointError
 from labelwise.metrics.drift import HeldOutShare, LabelShare, held_out_shares
+from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities, score_inputs
 from labelwise.web.batching import Pixels, Tagged
@@ -30,8 +31,8 @@ class ServedModel:
     """A model that answers, with what is known of its answers' worth."""
 
     def __init__(self, name: str, folder: RunFolder, device: str) -> None:
-        self.name, self.spec = name, folder.spec
-        self.predictor = folder.model(device).fused()
+        self.name, self.spec = name, spec_of(folder.path)
+        self.predictor = load_model(folder.path, device).fused()
         self.link = require_probabilities(self.predictor)
         self.held_out = folder.held_out()
         self.names = self.spec.space.names

@@ -20,6 +20,7 @@ import torch
 
 from labelwise import __version__
 from labelwise.errors import LabelwiseError
+from labelwise.models.loading import spec_of
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import ModelSpec
 from labelwise.pictures import PictureImages
@@ -71,7 +72,7 @@ class Service:
         self.first = RunFolder(run).path.absolute().name
         self.folders = settings.folders(self.first, Path(run))
         self.decoders = Decoders(
-            RunFolder(run).spec.transform,
+            spec_of(run).transform,
             settings.decode_processes,
             seconds=settings.decode_seconds,
             memory=settings.decode_memory,
@@ -222,7 +223,7 @@ class Service:
 
     async def _loaded(self, name: str, folder: Path, before: ModelSpec) -> ServedModel | None:
         """Return the model of a folder, None if it is the one before."""
-        spec = await self.aside(lambda: RunFolder(folder).spec)
+        spec = await self.aside(lambda: spec_of(folder))
         if spec == before:
             return None
         work = partial(self._load, name, folder)
