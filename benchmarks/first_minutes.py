@@ -7,9 +7,8 @@ eager     nothing is compiled
 cold      network, head and objective compiled as one function, nothing kept from earlier runs
 warm      the same again, with the compiler's files of the run before
 regional  each block of the backbone compiled by itself, nothing kept
-untuned   as cold, but of each fused kernel one version is compiled and none is tried out
-lean      untuned, and the compiler neither reorders loops nor looks for better tiles
-resting   as cold, with Python's collection of garbage off in the first epoch
+tuned     as cold, with the compiler's options as torch has them: it tries several ways to write a
+          kernel (labelwise.training.execution.FEWER_TRIALS)
 beside    steps computed one by one for eight epochs, while another process on the same GPU compiles
           for the cache on disk; compiled from then on, however long the other takes
 
@@ -21,7 +20,6 @@ where the compiler's seconds went, by torch's own account.
 """
 
 import argparse
-import gc
 import json
 import os
 import subprocess
@@ -39,21 +37,14 @@ from labelwise.backbones import create_backbone
 from labelwise.data.table import LabelTable
 from labelwise.objectives import BCE
 from labelwise.pictures.memory import ArrayImages
+from labelwise.training import execution
 from labelwise.training.execution import LossFunction, accelerated
 from labelwise.training.loader import Loader
 from labelwise.types import Targets
 
-WAYS = ("cold", "warm", "eager", "regional", "beside", "untuned", "lean", "resting")
+WAYS = ("cold", "warm", "eager", "regional", "beside", "tuned")
 EAGER = ("eager", "regional")  # what is not one compiled function
 BLOCKS = ("InvertedResidual", "DepthwiseSeparableConv")
-UNTUNED = {"triton.autotune_pointwise": False, "dynamic_scale_rblock": False}
-LEAN = {
-    **UNTUNED,
-    "loop_ordering_after_fusion": False,
-    "triton.coalesce_tiling_analysis": False,
-    "triton.mix_order_reduction": False,
-    "comprehensive_padding": False,
-}
 BACKBONE, SIDE = "tf_efficientnet_lite0", 192
 RUN_STEPS, EPOCHS, EAGER_EPOCHS = 10_000, 3, 8
 
@@ -114,10 +105,7 @@ def train(way: str, count: int, batch: int, device: torch.device) -> dict[str, o
             compiling.communicate()
             before.append(time.perf_counter() - begun)
     compiled = accelerated(loss_of, precision=torch.bfloat16, compiled=way not in EAGER)
-    seconds = []
-    for number in range(EPOCHS):
-        seconds.append(epoch_seconds(len(before) + number, compiled))
-        gc.enable()
+    seconds = [epoch_seconds(len(before) + number, compiled) for number in range(EPOCHS)]
     phases = "" if way == "eager" else torch._dynamo.utils.compile_times(aggregate=True)
     return {
         "before": before,
@@ -130,15 +118,8 @@ def train(way: str, count: int, batch: int, device: torch.device) -> dict[str, o
 
 def prepare(way: str, blocks: list[nn.Module]) -> None:
     """Set the compiler, and the blocks of a backbone, as a way wants them."""
-    options = {"untuned": UNTUNED, "lean": LEAN}.get(way, {})
-    if options:
-        import torch._inductor.config as inductor
-
-        for name, value in options.items():
-            *above, last = name.split(".")
-            setattr(inductor.triton if above else inductor, last, value)
-    if way == "resting":
-        gc.disable()
+    if way == "tuned":
+        execution.FEWER_TRIALS.clear()
     for block in blocks if way == "regional" else ():
         block.compile(dynamic=False)
 

@@ -69,6 +69,7 @@ def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
 PRIVATE_TORCH = {
     "backbones/imports.py: torch._dynamo",
     "export/parity.py: torch.utils._python_dispatch",
+    "training/execution.py: torch._inductor",
     "training/execution.py: torch.ops.mkldnn._is_mkldnn_bf16_supported",
 }
 

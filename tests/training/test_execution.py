@@ -8,6 +8,7 @@ from labelwise.backbones import create_backbone
 from labelwise.heads import LinearHead
 from labelwise.models import Model
 from labelwise.objectives import BCE
+from labelwise.training import execution
 from labelwise.training.execution import accelerated, compiles
 from labelwise.training.settings import Hardware
 from labelwise.types import Targets
@@ -74,3 +75,16 @@ def test_the_function_compiles_without_a_break(model, precision):
         lambda images, labels: plain(images, Targets(labels)), backend="eager", fullgraph=True
     )
     torch.testing.assert_close(graph(images, targets.labels), plain(images, targets))
+
+
+def test_options_of_the_compiler_are_those_that_this_torch_knows(monkeypatch):
+    """Oracle: torch's own list; it refuses an option that is not there."""
+    known = torch._inductor.list_options()
+    assert "triton.autotune_pointwise" in known  # else nothing would be said by what follows
+    monkeypatch.setitem(execution.FEWER_TRIALS, "no_such_option", False)
+    options = execution._for_cuda()
+    assert options.keys() <= {*known}
+    assert {
+        "triton.cudagraphs": True,
+        "triton.autotune_pointwise": False,
+    }.items() <= options.items()
