@@ -113,7 +113,7 @@ class Shards(Source):
     options = ("labels", "engine", "workers")
 
     def measured(self, asked: Asked) -> tuple["Evaluation", dict[str, Any]]:
-        from labelwise.cli.predict import make_engine
+        from labelwise.cli.engines import make_engine
         from labelwise.fitting import fixed_rule
         from labelwise.shards import evaluate_shards
         from labelwise.system.progress import make_watch

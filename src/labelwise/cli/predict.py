@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from labelwise.cli.engines import cluster_decoding, make_engine
 from labelwise.cli.options import A_MODEL, DecodeKind, DecodeOption, chosen_decoder
 
 if TYPE_CHECKING:
@@ -18,12 +19,10 @@ if TYPE_CHECKING:
     from labelwise.models.onnx_answers import OnnxAnswers
     from labelwise.pictures import ImageSource
     from labelwise.predictions import Predictions
-    from labelwise.shards import Engine
     from labelwise.taxonomy import LabelTree, Taxonomy
 
 __all__ = [
     "find_photos",
-    "make_engine",
     "predict",
     "taxonomy_of",
 ]
@@ -80,6 +79,14 @@ def predict(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes that score shards (1 by default).")
     ] = None,
+    decoders: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of --engine ray: so many cores of the cluster, on any node, decode for the "
+            "workers, which only compute. Default: each worker decodes on its own node.",
+        ),
+    ] = None,
     shard_rows: Annotated[
         int | None, typer.Option(min=1, help=f"Images in each shard ({SHARD_ROWS} by default).")
     ] = None,
@@ -102,10 +109,13 @@ def predict(
             raise SettingsError("--shares is for photos on this machine, not for shards")
         _predict_shards(
             run, images, out, batch_size, device, decode, engine or "local", workers or 1,
-            shard_rows or SHARD_ROWS,
+            decoders or 0, shard_rows or SHARD_ROWS,
         )  # fmt: skip
         return
-    for name, value in (("engine", engine), ("workers", workers), ("shard-rows", shard_rows)):
+    of_shards = {
+        "engine": engine, "workers": workers, "decoders": decoders, "shard-rows": shard_rows
+    }  # fmt: skip
+    for name, value in of_shards.items():
         if value is not None:
             raise SettingsError(f"--{name} is for shards: give -o a folder that ends in /")
     for place in images:
@@ -130,6 +140,7 @@ def _predict_shards(
     decode: DecodeKind | None,
     engine: str,
     workers: int,
+    decoders: int,
     shard_rows: int,
 ) -> None:
     from labelwise.cli.text import caution, complain, say
@@ -141,11 +152,12 @@ def _predict_shards(
 
     decoder = chosen_decoder(decode, device)
     _check_model(run)
+    reader = cluster_decoding(run, engine, workers, decoder, decoders) if decoders else None
     model = ModelFiles.read(run)
     caution(caution_of(run))
-    decoders = decoders_per_worker(workers)
-    task = ScoringTask(out, model, batch_size, device, decoders, decoder)
-    engine_of_shards = make_engine(engine, workers, device)
+    threads = decoders_per_worker(workers)
+    task = ScoringTask(out, model, batch_size, device, threads, decoder, reader)
+    engine_of_shards = make_engine(engine, workers, device, decoders)
     outcome = predict_shards(
         task, places, engine_of_shards, shard_rows=shard_rows, watch=make_watch()
     )
@@ -159,23 +171,6 @@ def _predict_shards(
             "of their rows says why"
         )
         raise typer.Exit(1)
-
-
-def make_engine(name: str, workers: int, device: str = "cpu") -> "Engine":
-    """Return the engine of a name, whose workers compute on a device."""
-    if name == "ray":
-        from labelwise.errors import SettingsError
-        from labelwise.shards.ray_cluster import RayEngine
-
-        kind, _, number = device.partition(":")
-        if number:
-            raise SettingsError(
-                f"--engine ray gives each worker its own GPU: give --device {kind}, not {device}"
-            )
-        return RayEngine(workers, gpus=1 if kind == "cuda" else 0)
-    from labelwise.shards import LocalEngine
-
-    return LocalEngine(workers)
 
 
 def _predict_file(

@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -39,6 +40,7 @@ from labelwise.pictures.batches import (
     resized_array,
 )
 from labelwise.pictures.fingerprint import looks_of
+from labelwise.pictures.inputs import PictureReader
 from labelwise.system.names import Names
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
@@ -203,13 +205,15 @@ def score(
     workers: int | None = None,
     embed: bool = False,
     decode: Decode = "cpu",
+    reader: PictureReader | None = None,
 ) -> Iterator[Scored]:
     """Yield the answers of a model for images, batch by batch.
 
     ``rows`` (increasing) chooses some of the images; ``workers`` threads, or processes for a
     GPU, decode, by default one per core; with ``embed`` the pooled features of the backbone come
     too, and what pictures look like. ``decode="cuda"`` lets nvJPEG decode JPEGs on the model's
-    device, with pixels a few levels off; ``auto`` does so wherever the model is on one.
+    device, with pixels a few levels off; ``auto`` does so wherever the model is on one. A
+    ``reader`` reads in place of this process.
     """
     require_probabilities(scorer)
     if embed and not isinstance(scorer, Embedder):
@@ -230,6 +234,7 @@ def score(
         workers=workers,
         device=scorer.device,
         decode=decode,
+        reader=reader,
     )
     names, empty = Names(images.ids), torch.empty(0, len(scorer.space))
     for part in parts:
@@ -328,6 +333,7 @@ def infer(
     workers: int | None = None,
     device: torch.device | str = "cpu",
     decode: Decode = "cpu",
+    reader: PictureReader | None = None,
 ) -> Iterator[Inferred]:
     """Yield what ``network`` makes of images, batch by batch, in the order of the rows.
 
@@ -353,7 +359,8 @@ def infer(
             values = _in_parts(network, batch.values) if len(batch.rows) else ()
             return batch, launch(values, device)
 
-    inputs = read_ahead(images, transform, batches, workers=workers, device=device, decode=decode)
+    here = partial(read_ahead, workers=workers, decode=decode)
+    inputs = (reader or here)(images, transform, batches, device=device)
     for batch, under_way in started_ahead(inputs, launched, 1 if on_gpu else 0):
         yield Inferred(batch.rows, under_way.wait(), tuple(batch.failures))
 

@@ -1,5 +1,6 @@
 """What a batch is made of: a resizer's protocol, inputs for a network, and failures."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -20,6 +21,7 @@ __all__ = [
     "Decode",
     "Failure",
     "Inputs",
+    "PictureReader",
     "PlanesResizer",
     "Resizer",
     "available_cores",
@@ -92,6 +94,19 @@ class Inputs:
     rows: NDArray[np.int64]
     values: Tensor
     failures: list[Failure] = field(default_factory=list)
+
+
+class PictureReader(Protocol):
+    """Who reads pictures for a network, where its process does not do it by itself."""
+
+    def __call__(
+        self,
+        images: ImageSource,
+        transform: Resizer,
+        batches: Sequence[NDArray[np.int64]],
+        device: torch.device,
+    ) -> Iterator[Inputs]:
+        """Yield the inputs of batches of rows on a device, in order."""
 
 
 def input_of(images: ImageSource, row: int, transform: Transform) -> Tensor:

@@ -47,9 +47,9 @@ def require_ray() -> Any:
     return ray
 
 
-def worker_needs(gpus: float) -> dict[str, Any]:
+def worker_needs(gpus: float, cores: int = 1) -> dict[str, Any]:
     """Return what Ray is told of a worker's place: one core, and perhaps GPUs of its own."""
-    return {"num_cpus": 1, "num_gpus": gpus, "scheduling_strategy": SCHEDULING}
+    return {"num_cpus": cores, "num_gpus": gpus, "scheduling_strategy": SCHEDULING}
 
 
 def worker_losses(ray: Any) -> tuple[type[Exception], ...]:
@@ -61,7 +61,9 @@ def worker_losses(ray: Any) -> tuple[type[Exception], ...]:
 class RayEngine:
     """``workers`` actors on a Ray cluster; each takes one core, and ``gpus`` of its own.
 
-    ``report`` is told now and then, while nothing finishes, which shards are under way.
+    With ``decoders`` the cores are left to those: tasks that decode for the workers, on any node,
+    of which a cluster that is started here runs so many at once. ``report`` is told now and then,
+    while nothing finishes, which shards are under way.
     """
 
     def __init__(
@@ -69,16 +71,18 @@ class RayEngine:
         workers: int = 1,
         *,
         gpus: float = 0,
+        decoders: int = 0,
         report: Callable[[Sequence[int]], None] | None = None,
     ) -> None:
         if workers < 1 or gpus < 0:
             raise ValueError(f"workers must be positive, gpus not negative, got {workers}, {gpus}")
         self.workers, self.gpus, self.report = workers, gpus, report
+        self.decoders = decoders
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
         """Yield the result of each shard when it is finished, in any order."""
         ray = require_ray()
-        with joined(self.workers):
+        with joined(self.decoders or self.workers):
             there = int(ray.cluster_resources().get("GPU", 0))
             if there < self.gpus:  # workers would wait for one for ever
                 raise SettingsError(
@@ -86,7 +90,8 @@ class RayEngine:
                     "--device cpu (runs that are trained: --set hardware.accelerator=cpu), "
                     "or join one that has some by RAY_ADDRESS"
                 )
-            actor = ray.remote(**worker_needs(self.gpus))(_Worker)
+            cores = 0 if self.decoders else 1  # or workers could take all that decoders wait for
+            actor = ray.remote(**worker_needs(self.gpus, cores))(_Worker)
             given = ray.put(task)
             lost: list[int] = []
             deaths: Counter[int] = Counter()

@@ -29,6 +29,7 @@ from labelwise.methods import link_to_spec
 from labelwise.models.launching import one_thread
 from labelwise.models.loading import load_model, model_files
 from labelwise.models.scoring import Scored, available_cores, require_probabilities, score
+from labelwise.pictures.inputs import PictureReader
 from labelwise.shards.engine import Engine
 from labelwise.shards.inputs import InputRow, StoredImages, find_rows
 from labelwise.shards.manifest import SUCCESS_FILE, Manifest, ShardRecord, shard_name
@@ -173,6 +174,7 @@ class ScoringTask:
     device: str = "cpu"
     decoders: int | None = None  # threads or processes
     decode: Literal["cpu", "cuda"] = "cpu"
+    reader: PictureReader | None = None  # who decodes, if not the worker
 
     def start(self) -> Callable[[int], ShardRecord]:
         """Load the model and return what scores a shard with it."""
@@ -196,6 +198,7 @@ class ScoringTask:
                         batch_size=self.batch_size,
                         workers=self.decoders,
                         decode=self.decode,
+                        reader=self.reader,
                     )
                 )
             if images.outage is not None:
