@@ -7,7 +7,9 @@ The same network (EfficientNet-Lite0 at 224 pixels, random weights) and two work
 runs it. The peers are what their documentation shows: ``ray.data.read_binary_files`` and
 ``map_batches`` with two actors; ``daft.from_glob_path``, download, and a batch UDF of two
 processes; both decode with Pillow and transform with torchvision. What they do not do: a row that
-fails stays in the answer, and a killed run is resumed to the same bytes.
+fails stays in the answer, and a killed run is resumed to the same bytes. "Apart" is decoding by
+other processes than the one that computes, as on nodes without a GPU: ``--decoders 2`` beside two
+steps of ``map_batches``, of which the first decodes.
 
 Each way is a program of its own that does a few photos, and again with many. What counts are the
 processor seconds of all processes that it started (each carries its mark in the environment), and
@@ -66,21 +68,36 @@ class Scorer:
 
     def probabilities(self, contents: list[bytes]) -> np.ndarray:
         images = [self.steps(Image.open(io.BytesIO(one)).convert("RGB")) for one in contents]
+        return self.of(torch.stack(images))
+
+    def of(self, images: torch.Tensor) -> np.ndarray:
         with torch.inference_mode():
-            return torch.sigmoid(self.model(torch.stack(images)).logits).numpy()
+            return torch.sigmoid(self.model(images).logits).numpy()
 
     def __call__(self, batch: dict) -> dict:
         return {"path": batch["path"], "p": self.probabilities(list(batch["bytes"]))}
 
 
-def by_labelwise(model, photos, out, server, *, ray=False):
+class Forward(Scorer):
+    """An actor that takes pictures as another step has scaled them."""
+
+    def __call__(self, batch: dict) -> dict:
+        images = torch.from_numpy(np.stack(batch["pixels"])).permute(0, 3, 1, 2).float() / 255
+        normalise = self.steps.transforms[-1]
+        return {"path": batch["path"], "p": self.of(normalise(images))}
+
+
+def by_labelwise(model, photos, out, server, *, ray=False, apart=False):
     from labelwise.shards import LocalEngine, ModelFiles, ScoringTask, predict_shards
     from labelwise.shards.ray_cluster import RayEngine
+    from labelwise.shards.ray_decoding import RayDecoding
 
     if server:
         photos = f"{photos}?scheme=http&endpoint_override={server}&region=us-east-1"
-    task = ScoringTask(out, ModelFiles.read(Path(model)), BATCH, decoders=1)
+    reader = RayDecoding(ahead=WORKERS) if apart else None
+    task = ScoringTask(out, ModelFiles.read(Path(model)), BATCH, decoders=1, reader=reader)
     engine = RayEngine(WORKERS) if ray else LocalEngine(WORKERS)
+    engine = RayEngine(1, decoders=WORKERS) if apart else engine
     predict_shards(task, [photos], engine, shard_rows=SHARD_ROWS)
 
 
@@ -88,7 +105,15 @@ def by_labelwise_on_ray(model, photos, out, server):
     by_labelwise(model, photos, out, server, ray=True)
 
 
-def by_ray_data(model, photos, out, server):
+def by_labelwise_apart(model, photos, out, server):
+    by_labelwise(model, photos, out, server, apart=True)
+
+
+def by_ray_data_apart(model, photos, out, server):
+    by_ray_data(model, photos, out, server, apart=True)
+
+
+def by_ray_data(model, photos, out, server, *, apart=False):
     import ray
     from pyarrow import fs
 
@@ -100,11 +125,20 @@ def by_ray_data(model, photos, out, server):
     with joined(WORKERS):
         ray.data.DataContext.get_current().enable_progress_bars = False
         data = ray.data.read_binary_files(photos, include_paths=True, filesystem=files)
+        if apart:
+            scale = Scorer(model).steps.transforms[:2]
+
+            def decoded(batch):
+                images = [Image.open(io.BytesIO(one)).convert("RGB") for one in batch["bytes"]]
+                pixels = [np.asarray(scale[1](scale[0](image))) for image in images]
+                return {"path": batch["path"], "pixels": np.stack(pixels)}
+
+            data = data.map_batches(decoded, batch_size=BATCH, num_cpus=0.5)
         data = data.map_batches(
-            Scorer,
+            Forward if apart else Scorer,
             fn_constructor_args=[model],
             batch_size=BATCH,
-            concurrency=WORKERS,
+            concurrency=1 if apart else WORKERS,
             num_cpus=0.5,  # each task that reads or writes asks for a whole one, and waits for ever
         )
         data.write_parquet(out)
@@ -142,6 +176,8 @@ WAYS = {
     "labelwise-ray": by_labelwise_on_ray,
     "ray-data": by_ray_data,
     "daft": by_daft,
+    "labelwise-apart": by_labelwise_apart,
+    "ray-data-apart": by_ray_data_apart,
 }
 
 
@@ -270,6 +306,8 @@ def compare(ways: dict[str, str], model: str, folders, repeats: int, server: str
         print(f"{kind:8s} {way:14s} {found[way]:8.2f} photos per processor second", flush=True)
     if {"labelwise-ray", "ray-data"} <= {*found}:
         record(f"beside-ray-data-{kind}", found["labelwise-ray"], found["ray-data"])
+    if {"labelwise-apart", "ray-data-apart"} <= {*found}:
+        record(f"beside-apart-{kind}", found["labelwise-apart"], found["ray-data-apart"])
     if {"labelwise", "daft"} <= {*found}:
         record(f"beside-daft-{kind}", found["labelwise"], found["daft"])
 

@@ -34,7 +34,7 @@ COMMANDS = {
     "heads_large": "heads_large.py --part memory",
     "heads_gpu": "heads_large.py",
     "starts": "starts.py",
-    "serve": "serve.py clients attack",
+    "serve": "serve.py clients fair attack",
     "scoring_gpu": "scoring.py --device cuda --decode both --sizes 500x375",
     "overlap": "overlap.py",
     "training": "training.py --part files",

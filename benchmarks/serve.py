@@ -5,6 +5,8 @@
     single      a request that is alone: its median above decode + forward in a process of its own
     clients     16 clients: photos per second beside the same server with batches of one, and which
                 part of the program had the processor
+    fair        two models of one server: how long one client of the second waits while 32 ask for
+                the first
     peers       single and 16 clients beside plain FastAPI and, where it is installed, LitServe
     overload    ten times more requests than can be answered: how fast 429 comes, what breaks, and
                 whether all is as before afterwards
@@ -33,6 +35,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,6 +243,25 @@ def clients(setting: Setting) -> None:
     )
     record("serve-batching", max(rates[32]), max(rates[1]))
     print_bound(setting, costs)
+
+
+def fair(setting: Setting) -> None:
+    """Models take turns at the thread that computes, so the few need not wait for the many."""
+    second = request_bytes("/api/v1/models/second/predict", setting.body)
+    with ours(setting.folder, "--model", f"second={setting.folder}", max_batch=8) as (port, _):
+        for request in (setting.request, second):
+            closed_load(port, request, 2, 1.0)
+        alone = closed_load(port, second, 1, setting.seconds)
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(closed_load, port, setting.request, 32, 2 * setting.seconds)
+            time.sleep(setting.seconds / 4)
+            few = closed_load(port, second, 1, setting.seconds)
+            many = asking.result()
+    print(
+        f"fair: 32 clients of one model wait {many.quantile(0.5):.0f} ms, one of another "
+        f"{few.quantile(0.5):.0f} ms (alone {alone.quantile(0.5):.0f} ms)"
+    )
+    record("serve-fair", few.quantile(0.5), many.quantile(0.5))
 
 
 SERVER_PARTS = ("forward", "decode", "HTTP", "passing on", "rest of server")
@@ -472,7 +494,9 @@ def print_pauses(seen: dict[str, float]) -> None:
     record("serve-own-pause", own)
 
 
-PARTS = {part.__name__: part for part in (single, clients, peers, overload, search, attack, steady)}
+PARTS = {
+    part.__name__: part for part in (single, clients, fair, peers, overload, search, attack, steady)
+}
 
 
 def main() -> None:

@@ -4,8 +4,9 @@ Processor seconds of whole commands on tiny input, in processes of their own, th
 with modules compiled before, as pip does; and the most memory of ``train`` as it comes (features of
 a frozen backbone, a solved head) and of ``evaluate`` on 159 photos, as a first set has.
 
-Then a small machine, one core of this one: ``predict`` by the model as a file of eight bits, which
-needs no torch, the start of it on one photo, ``index`` of the photos by the run, and a search.
+Then a small machine, one core of this one, and the model as a file of eight bits: ``predict``,
+which needs no torch, and its start on one photo; ``index`` of the photos, a search, and ``serve``
+with that index, all processes together, after it has tagged a photo, searched and sent its page.
 """
 
 import csv
@@ -13,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,74 @@ def spent(*arguments, repeats=5, at, one_core=False):
     return min(seconds), max(memory)
 
 
+COUNTING = """
+import sys, threading
+from labelwise.pictures.sources import FileImages
+from labelwise.cli.app import app
+
+count, read = [0], FileImages.read
+
+def counted(images, row, at_least=None):  # the report shows some photos, in the main thread
+    count[0] += threading.current_thread() is not threading.main_thread()
+    return read(images, row, at_least)
+
+FileImages.read = counted
+try:
+    app()
+finally:
+    print("decoded", count[0], file=sys.stderr)
+"""
+
+
+def reads_of_train(folder):
+    """Return how often ``train`` decodes a photo before it has a model, by a count of its own."""
+    words = ["train", "table.csv", "-o", "counted", "--set", "hardware.features_cache=apart"]
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTING, *words], cwd=folder, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise SystemExit(f"train, counted: {done.stderr}")
+    return int(done.stderr.rpartition("decoded ")[2]) / 159
+
+
+def served(photo, *arguments, at):
+    """Return the most MiB of a server's processes, each at its worst, after it was used."""
+    first = {min(os.sched_getaffinity(0))}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "labelwise", "serve", *map(str, arguments), "--port", "0"],
+        cwd=at,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, first),
+    )
+    try:
+        address = next(word for word in process.stdout.readline().split() if "://" in word)
+        address = address.rstrip("/")
+        head = b'--B\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\n\r\n'
+        body = head + photo.read_bytes() + b"\r\n--B--\r\n"
+        kind = {"Content-Type": "multipart/form-data; boundary=B"}
+        asked = urllib.request.Request(f"{address}/api/v1/predict", body, kind)
+        for one in (asked, f"{address}/", f"{address}/api/v1/search?q=dog&top=50"):
+            with urllib.request.urlopen(one) as answer:
+                answer.read()
+        return sum(_peak(one) for one in _family(process.pid))
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _family(process):
+    """Return a process and all below it."""
+    below = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [process, *(one for child in below for one in _family(int(child)))]
+
+
+def _peak(process):
+    """Return the most MiB that a process had in memory."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
 def show(name, what, value, unit):
     print(f"{what:44s} {value:8.2f} {unit}", flush=True)
     record(name, value)
@@ -72,6 +142,9 @@ def main():
         show("start-predict", "predict --help", seconds, "s of processor time")
         _, memory = spent("train", "table.csv", "-o", "run", repeats=1, at=folder)
         show("memory-train-features", "train as it comes, most memory", memory, "MiB")
+        show(
+            "train-reads", "train as it comes, decodes each photo", reads_of_train(folder), "times"
+        )
         _, memory = spent("evaluate", "run", "--split", "val", repeats=1, at=folder)
         show("memory-evaluate", "evaluate, most memory", memory, "MiB")
         given = ("--int8-anyway", "--data", "table.csv", "-o", "small.onnx")
@@ -81,12 +154,14 @@ def main():
         photos = [f"{row}.jpg" for row in range(159)]
         for name, words in {
             "predict": ("predict", "small.onnx", *photos, "-o", "answers.csv"),
-            "index": ("index", ".", "--model", "run", "-o", "own.index"),
+            "index": ("index", ".", "--model", "small.onnx", "-o", "own.index"),
             "search": ("search", "own.index", "dog, -car"),
         }.items():
             seconds, memory = spent(*words, repeats=1, at=folder, one_core=True)
             show(f"small-{name}", f"one core, {name}, most memory", memory, "MiB")
             print(f"{'':44s} {seconds:8.2f} s of processor time", flush=True)
+        memory = served(folder / "0.jpg", "small.onnx", "own.index", at=folder)
+        show("small-serve", "one core, serve, all processes, most memory", memory, "MiB")
 
 
 if __name__ == "__main__":
