@@ -385,3 +385,63 @@ def test_intervals_of_cells_hold_the_truth_where_recordings_are_alike(likeness):
             held += one.low <= truth[site == int(one.part)].sum() <= one.high
             total += 1
     assert held / total > 0.91
+
+
+def write_groups(path, groups, files, starts, *, header="group"):
+    """Write 1,200 detections of one species, right or wrong by group, some of them checked."""
+    rng = np.random.default_rng(1)
+    fooled = rng.random(12) < 0.5
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow([*BIRDNET, header, "correct"])
+        for row in range(1200):
+            own = row % 12
+            right = int(rng.random() < (0.2 if fooled[own] else 0.9))
+            cells = [starts(row), starts(row) + 3, NAMES[0], NAMES[0], 0.5 + 0.0004 * row]
+            table.writerow([*cells, files(row), groups(row), right if rng.random() < 0.3 else ""])
+
+
+def test_recordings_of_a_group_are_alike(tmp_path):
+    """Oracle: the same detections in one recording per site, which groups them without a word."""
+    by_group, as_files, alone = (tmp_path / f"{name}.csv" for name in "abc")
+    site = lambda row: f"site-{row % 12}"  # noqa: E731
+    recording = lambda row: f"rec-{row}.wav"  # noqa: E731
+    write_groups(by_group, site, recording, lambda row: 0.0)
+    write_groups(as_files, site, site, float, header="place")
+    write_groups(alone, site, recording, lambda row: 0.0, header="place")
+    counted = []
+    for path in (by_group, as_files, alone):
+        out = path.with_suffix(".counts")
+        result = run("estimate", path, "--csv", out)
+        assert result.exit_code == 0, result.exception
+        with out.open() as file:
+            (cell,) = csv.DictReader(file)
+        counted.append((float(cell["low"]), float(cell["high"])))
+    grouped, same, apart = counted
+    assert grouped == same
+    assert grouped[1] - grouped[0] > 1.5 * (apart[1] - apart[0])
+    table = read_scores(by_group, None)
+    assert set(table.predictions.group) == {f"site-{number}" for number in range(12)}
+    assert "of 12 groups;" in table.notes[0]
+
+
+def test_a_recording_is_in_one_group_and_one_without_is_alone(tmp_path):
+    path, name = tmp_path / "a.csv", NAMES[0]
+    rows = [[0, 3, name, name, 0.5, "r1", "a", 1], [3, 6, name, name, 0.5, "r2", "", 0]]
+
+    def written(*more):
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([[*BIRDNET, "group", "correct"], *rows, *more])
+        return read_detections(path)
+
+    found = written()
+    assert found.groups == ("a", "r2")
+    with pytest.raises(DataError, match=r"recording 'r1' is in the groups 'a' and 'b'"):
+        written([9, 12, name, name, 0.5, "r1", "b", ""])
+    other = replace(found, source="other", groups=None)
+    assert replace(other, correct=np.full(2, np.nan)).checked_by(found, "a.csv").groups == (
+        "a",
+        "r2",
+    )
+    with pytest.raises(DataError, match="both name groups"):
+        found.grouped_by({}, "other")

@@ -77,7 +77,7 @@ def calls_of_table(
         found.correct,
         part,
         parts,
-        groups=found.file,
+        groups=found.group,
         method=method,
     )
     reported = " Counted are reported detections; calls that the program missed are not among them."

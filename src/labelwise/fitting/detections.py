@@ -51,7 +51,8 @@ class Detections:
     """N scores, each of one label in one clip; ``correct`` (N,) is NaN where nobody checked.
 
     ``label`` and ``file`` are places in ``names`` and ``files``; ``start`` is in seconds. ``facts``
-    are columns that were asked for.
+    are columns that were asked for. ``groups`` are those of the ``files``, such as their sites;
+    where nobody told any, each file is one.
     """
 
     source: str
@@ -65,6 +66,7 @@ class Detections:
     correct: NDArray[np.float64]
     split: NDArray[np.str_] | None = None
     facts: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
+    groups: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.label)
@@ -76,6 +78,20 @@ class Detections:
             return self.scores
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.scores) - np.log1p(-self.scores))
+
+    @property
+    def group(self) -> NDArray[np.int64]:
+        """The group of each detection (N,), as a number."""
+        if self.groups is None:
+            return self.file
+        codes = np.unique(np.array(self.groups), return_inverse=True)[1]
+        return np.asarray(codes[self.file], np.int64)
+
+    def grouped_by(self, told: Mapping[str, str], source: str) -> "Detections":
+        """Return these detections in the groups that a table tells of some files."""
+        if self.groups is not None:
+            raise DataError(f"{self.source} and {source} both name groups; leave one of them out")
+        return replace(self, groups=tuple(told.get(name) or name for name in self.files))
 
     def keys(self) -> NDArray[np.int64]:
         """Return a number (N,) for each detection: its recording, start and label."""
@@ -114,7 +130,10 @@ class Detections:
             raise DataError(f"{other.row(int(lost.argmax()))} is not a row of {self.source}")
         correct = self.correct.copy()
         correct[order[at[told]]] = other.correct[told]
-        return replace(self, correct=correct)
+        found = replace(self, correct=correct)
+        if other.groups is None:
+            return found
+        return found.grouped_by(dict(zip(other.files, other.groups, strict=True)), source)
 
     def checked_by_table(self, table: LabelTable) -> "Detections":
         """Return these detections of photos with what a label table says of their labels."""
@@ -137,7 +156,10 @@ class Detections:
         known = (row >= 0) & (at >= 0)
         if observed is not None:
             known &= observed[row, at]
-        return replace(self, correct=np.where(known, (labels[row, at] > 0.5) * 1.0, np.nan))
+        found = replace(self, correct=np.where(known, (labels[row, at] > 0.5) * 1.0, np.nan))
+        if table.group is None:
+            return found
+        return found.grouped_by(dict(zip(table.ids, table.group, strict=True)), table.name)
 
     def predictions(self) -> tuple[Predictions, NDArray[np.intp]]:
         """Return the clips with a checked label as predictions, and the rows that were checked."""
@@ -165,7 +187,7 @@ class Detections:
             self.names,
             "",
             Sigmoid(),
-            [self.files[self.file[row]] for row in at],
+            [(self.groups or self.files)[self.file[row]] for row in at],
         )
         return found, at
 
@@ -311,9 +333,27 @@ def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) 
         correct,
         _texts(table, "split") if "split" in table.column_names else None,
         {name: _texts(table, name) for name in keep},
+        _groups(source, table["group"], files, file) if "group" in table.column_names else None,
     )
     _check(found)
     return found
+
+
+def _groups(
+    source: str, column: Any, files: tuple[str, ...], file: NDArray[np.int64]
+) -> tuple[str, ...]:
+    """Return the group of each file; one that names none is alone, and one of two is an error."""
+    names, code = _codes(column)
+    pairs = np.unique(file * len(names) + code)
+    of, place = pairs // len(names), pairs % len(names)
+    twice = np.flatnonzero(np.diff(of) == 0)
+    if len(twice):
+        first, second = (names[place[twice[0] + more]] for more in (0, 1))
+        raise DataError(
+            f"{source}: the recording {files[of[twice[0]]]!r} is in the groups {first!r} and "
+            f"{second!r}; a recording is in one"
+        )
+    return tuple(names[at] or files[row] for row, at in zip(of, place, strict=True))
 
 
 def _check(found: Detections) -> None:

@@ -220,9 +220,10 @@ def _checked_clips(
         found = with_checks(found, labels)
     predictions, rows = found.predictions()
     checked = int((~np.isnan(found.correct)).sum())
+    units = "recordings" if found.groups is None else "groups"
     note = (
         f"A person checked {checked:,} of {len(found):,} detections, in {len(rows):,} clips of "
-        f"{len(set(predictions.group or ())):,} recordings; the others are unknown. Figures hold "
+        f"{len(set(predictions.group or ())):,} {units}; the others are unknown. Figures hold "
         "for detections like the checked ones: draw them at random."
     )
     split = None if found.split is None else found.split[rows]

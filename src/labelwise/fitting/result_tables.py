@@ -161,8 +161,9 @@ def read_result_table(path: Path, keep: Sequence[str]) -> tuple[ResultForm, Any]
             compute.equal(table[form.label], NO_CALL), compute.equal(table["Species Code"], NO_CALL)
         )
         table = table.filter(compute.invert(silent))
-    wanted = [form.label, form.start, form.score, form.file, form.other_label, "correct", "split"]
-    columns = dict.fromkeys(name for name in [*wanted, *keep] if name in table.column_names)
+    wanted = [form.label, form.start, form.score, form.file, form.other_label]
+    told = ["correct", "split", "group", *keep]
+    columns = dict.fromkeys(name for name in [*wanted, *told] if name in table.column_names)
     return form, _plain(path, form, table).select(list(columns))
 
 
