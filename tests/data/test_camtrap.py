@@ -17,6 +17,7 @@ from labelwise import load
 from labelwise.cli.app import app
 from labelwise.data.camtrap_package import OBSERVATION_COLUMNS, read_package
 from labelwise.errors import DataError
+from labelwise.fitting import read_scores
 
 EVERY = ["Meles meles", "Vulpes vulpes", "human"]
 
@@ -352,6 +353,33 @@ def test_a_published_package_is_read_with_its_photos_beside_it(published):
     assert set(table.group) == {"e254a13c"}
     with table.images.read(0, 8) as picture:
         assert picture.size == (8, 8)
+
+
+def test_labels_of_a_published_package_need_no_photo(published, tmp_path):
+    """Scores of other programs are judged by it: rows are found by fileName, in its locations."""
+    package, photos = published
+    files = sorted(path.name for path in photos.iterdir())
+    detected = [{"category": "1", "conf": 0.5, "bbox": [0, 0, 1, 1]}]
+    results = {
+        "info": {"format_version": "1.4"},
+        "detection_categories": {"1": "Anas platyrhynchos"},
+        "images": [{"file": name, "detections": detected} for name in files],
+    }
+    scores = tmp_path / "md.json"
+    scores.write_text(json.dumps(results))
+    for file in photos.iterdir():
+        file.unlink()
+    table = read_scores(scores, None, labels=str(package))
+    found = dict(zip(table.predictions.ids, table.predictions.labels[:, 0].tolist(), strict=True))
+    assert {name[-8:-6]: value for name, value in found.items()} == {
+        "16": 1,
+        "17": 0,
+        "21": 0,
+        "71": 1,
+    }
+    assert set(table.predictions.group) == {"e254a13c"}
+    with pytest.raises(DataError, match="is an address; download"):
+        load(package)
 
 
 def test_answers_go_back_into_a_published_package(published, tmp_path):

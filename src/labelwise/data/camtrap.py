@@ -10,7 +10,8 @@
 
 What a machine classified is not a label and is left out, unless ``machine`` is true. Videos and
 sounds are left out, which a note says. Published packages name photos by addresses on the web:
-nothing is downloaded, and ``root`` is the folder where they lie by their fileName.
+nothing is downloaded, and ``root`` is the folder where they lie by their fileName. Labels for the
+scores of another program (``--labels package/``) need no photo: its rows are found by fileName.
 :mod:`labelwise.data.camtrap_package` holds the tables to the standard.
 """
 
@@ -34,11 +35,16 @@ __all__ = ["read_camtrap"]
 
 
 def read_camtrap(
-    path: Path, *, machine: bool = False, root: str | Path | None = None
+    path: Path,
+    *,
+    machine: bool = False,
+    root: str | Path | None = None,
+    check_files: bool = True,
 ) -> LabelTable:
     """Return the photos of a Camtrap DP package; ``path`` is its folder or datapackage.json.
 
-    ``root`` is the folder of the photos, if that is not the package.
+    ``root`` is the folder of the photos, if that is not the package; where no file is opened, and
+    only labels are wanted, photos on the web need none.
     """
     package = read_package(path)
     folder = package.folder
@@ -73,7 +79,10 @@ def read_camtrap(
         for row in package.deployments
     }
     table = from_rows(
-        (Path(root) if root is not None else folder, _files(photos, package, root is not None)),
+        (
+            Path(root) if root is not None else folder,
+            _files(photos, package, root is not None or not check_files),
+        ),
         present,
         name=folder.name,
         names=names,
@@ -87,13 +96,16 @@ def read_camtrap(
     return replace(table, notes=(*table.notes, note))
 
 
-def _files(photos: Rows, package: CamtrapPackage, downloaded: bool) -> list[str]:
-    """Return where photos are, below the package or the folder that they were downloaded to."""
+def _files(photos: Rows, package: CamtrapPackage, named: bool) -> list[str]:
+    """Return where photos are, below the package or the folder that they were downloaded to.
+
+    Those on the web are ``named`` by their fileName.
+    """
     media = package.path("media")
     found: dict[str, str] = {}
     for row in photos:
         on_web, file = "://" in row["filePath"], photo_name(row)
-        if on_web and not downloaded:
+        if on_web and not named:
             raise DataError(
                 f"{media}: {row['filePath']} is an address; download the photos and say which "
                 "folder they are in, each under its fileName, with root="

@@ -59,7 +59,7 @@ def load(
             "labelwise.load_model any model"
         )
     try:
-        table = _read_from(text, format, options)
+        table = _read_from(text, format, options, check_files)
     except OSError as error:
         place = error.filename or text
         raise DataError(f"{place}: cannot be read ({error.strerror or error})") from None
@@ -75,10 +75,12 @@ def load(
     )
 
 
-def _read_from(text: str, format: str | None, options: Mapping[str, Any]) -> LabelTable:
+def _read_from(
+    text: str, format: str | None, options: Mapping[str, Any], check_files: bool
+) -> LabelTable:
     shards = _shard_parts(text)
     if shards is None:
-        return _read(find_parts(text, format), options)
+        return _read(find_parts(text, format), options, check_files)
     if format is not None:
         raise SettingsError("shards that are named by a URI are known by their ends; no format")
     return read_shards(shards, **_known(options, read_shards, "shards"))
@@ -99,17 +101,25 @@ def _shard_parts(text: str) -> list[ShardPart] | None:
     return parts
 
 
-def _read(parts: list[Part], options: Mapping[str, Any]) -> LabelTable:
+def _read(parts: list[Part], options: Mapping[str, Any], check_files: bool) -> LabelTable:
     if len(parts) > 1 and all(reader.name == "table" for _, reader, _ in parts):
         files = [(path, split) for split, _, path in parts]
         return read_tables(files, **_known(options, read_tables, "table"))
     tables = [
-        (split, reader.read(path, **_known(options, reader.read, reader.name)))
+        (split, reader.read(path, **_of_reader(options, reader, check_files)))
         for split, reader, path in parts
     ]
     if len(tables) == 1 and tables[0][0] is None:
         return tables[0][1]
     return join(tables, name=tables[0][1].name)
+
+
+def _of_reader(options: Mapping[str, Any], reader: Reader, check_files: bool) -> dict[str, Any]:
+    """Return the options of a reader, which may want to know whether its images are opened."""
+    values = _known(options, reader.read, reader.name)
+    if "check_files" in inspect.signature(reader.read).parameters:
+        values["check_files"] = check_files
+    return values
 
 
 def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
