@@ -1,11 +1,13 @@
 """How many near copies are found, and how many photos are taken for copies: COCO photos.
 
     python benchmarks/near_copies.py --data DIR [--photos 3000] [--vectors 100000]
+    python benchmarks/near_copies.py --data DIR --photos 1500 --vectors 0 --backbone NAME
 
 Copies of photos are made by another size, another quality, and by trimming; found are those whose
 fingerprint has a cosine of at least NEAR with the photo's own. False are pairs of different photos
 that have, as a share of all pairs and of photos. ``--vectors`` times the search for pairs among so
 many vectors, in units of comparing a twentieth of the pairs, and counts what it misses there.
+``--backbone`` compares the pooled features of a pretrained network as well, at several cosines.
 """
 
 import argparse
@@ -15,10 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import torch
 from PIL import Image
 
 from labelwise.numeric.near_pairs import first_near, near_pairs
+from labelwise.pictures.decode import decode
 from labelwise.pictures.fingerprint import NEAR, WIDTH, fingerprint
+from labelwise.training.features import frozen_backbone
 
 
 def encoded(picture, quality=90):
@@ -40,7 +45,12 @@ COPIES = {
     "trimmed by 5 %, all sides": lambda one: encoded(trimmed(one, *[0.025] * 4)),
     "trimmed by 5 %, two sides": lambda one: encoded(trimmed(one, 0.05, 0.05, 0, 0)),
     "mirrored": lambda one: encoded(one.transpose(Image.Transpose.FLIP_LEFT_RIGHT)),
+    "shifted by 15 %": lambda one: encoded(trimmed(one, 0.15, 0, 0, 0)),
+    "nearer by 1.3": lambda one: encoded(trimmed(one, *[0.115] * 4)),
+    "darker by 0.6": lambda one: encoded(Image.eval(one, lambda level: int(0.6 * level))),
+    "grey": lambda one: encoded(one.convert("L").convert("RGB")),
 }
+COSINES = (0.7, 0.8, 0.85, 0.9, 0.95)
 
 
 def timed(count):
@@ -81,13 +91,44 @@ def grouped(what, vectors):
     print(f"{what}: {time.process_time() - start:.1f} s, {alone:,} pictures", flush=True)
 
 
+def compared_by_network(name, blobs, copied):
+    """Print what cosines of a network find, of changed photos and of others."""
+    backbone = frozen_backbone(name, weights="pretrained").eval()
+
+    def unit_features(contents):
+        found = []
+        for at in range(0, len(contents), 32):
+            some = [backbone.transform.pixels(decode(one, "")) for one in contents[at : at + 32]]
+            with torch.inference_mode():
+                maps = backbone(backbone.transform.inputs(torch.stack(some)))
+            found.append(maps.mean((2, 3)).numpy())
+        values = np.concatenate(found)
+        return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+    own = unit_features(blobs)
+    cosines = (own @ own.T)[np.triu_indices(len(own), 1)]
+    first, second = np.triu_indices(len(own), 1)
+    print(f"{name}: pairs of different photos have a cosine of {cosines.mean():.2f} on average")
+    for least in COSINES:
+        near = cosines >= least
+        photos = len(np.union1d(first[near], second[near])) / len(own)
+        print(f"at {least}: {near.sum()} of {len(cosines):,} pairs, {photos:.4f} of the photos")
+    for change, contents in copied.items():
+        same = np.einsum("ij,ij->i", unit_features(contents), own[: len(contents)])
+        shares = ", ".join(f"{least} {(same >= least).mean():.3f}" for least in COSINES)
+        print(f"{change:28} found at {shares}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, help="folder of COCO photos")
     parser.add_argument("--photos", type=int, default=3000)
     parser.add_argument("--vectors", type=int, default=100_000)
+    parser.add_argument("--copies", type=int, default=500)
+    parser.add_argument("--backbone", help="a network with pretrained weights")
     arguments = parser.parse_args()
-    timed(arguments.vectors)
+    if arguments.vectors:
+        timed(arguments.vectors)
     if arguments.data is None:
         return
     table = pq.read_table(arguments.data / "coco80-val-test.parquet", columns=["image"])
@@ -96,13 +137,17 @@ def main():
     pairs = near_pairs(looks, NEAR)
     print(f"{len(pairs)} of {len(looks) * (len(looks) - 1) // 2:,} pairs of different photos, "
           f"{len(np.unique(pairs)) / len(looks):.4f} of the photos")  # fmt: skip
+    copied = {}
     for name, change in COPIES.items():
-        found = 0
-        for row, blob in enumerate(blobs[:500]):
-            with Image.open(io.BytesIO(blob)) as picture:
-                copy = change(picture.convert("RGB"))
-            found += fingerprint(copy, "") @ looks[row] >= NEAR
-        print(f"{name:28} {found / len(blobs[:500]):.3f} found")
+        copied[name] = [
+            change(Image.open(io.BytesIO(blob)).convert("RGB"))
+            for blob in blobs[: arguments.copies]
+        ]
+        looked = np.stack([fingerprint(copy, "") for copy in copied[name]])
+        found = np.einsum("ij,ij->i", looked, looks[: len(looked)]) >= NEAR
+        print(f"{name:28} {found.mean():.3f} found")
+    if arguments.backbone is not None:
+        compared_by_network(arguments.backbone, blobs, copied)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def test_what_cannot_be_written_is_said(folder):
         export(table, folder.path / "u.xlsx")
     with pytest.raises(DataError, match="not single files"):
         export(scenes(2, 0, 0), folder.path / "u.csv")
-    with pytest.raises(DataError, match="table of features"):
+    with pytest.raises(DataError, match=r"holds features, and is written as \.npz"):
         export(posterior(2, 1, 1).table, folder.path / "u.parquet")
     blocked = folder.text("file", "x") / "u.csv"
     with pytest.raises(LabelwiseError, match="cannot write"):

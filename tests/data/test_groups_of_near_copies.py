@@ -8,9 +8,12 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from tiny_predictor import make
 from typer.testing import CliRunner
 
+import labelwise
 from labelwise.cli.app import app
 
 SHOTS = [(f"a{scene}.png", f"b{scene}.png", f"c{scene}.jpg") for scene in range(12)]
@@ -120,3 +123,91 @@ def test_a_photo_that_cannot_be_read_looks_like_no_other(folder):
     assert "none can be read" in str(refused.exception)
     assert "name the groups of other pictures in a column 'group'" in str(refused.exception)
     assert not out.exists()
+
+
+# By what a model sees, and by vectors
+
+
+def components(vectors, least):
+    """Return the sets of rows that a chain of cosines joins, one row after the other."""
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    left, found = set(range(len(unit))), set()
+    while left:
+        reached, new = set(), {min(left)}
+        while new:
+            reached |= new
+            new = {b for a in new for b in left if unit[a] @ unit[b] >= least} - reached
+        left -= reached
+        found.add(frozenset(reached))
+    return found
+
+
+def test_a_model_compares_what_it_sees(folder):
+    """Its own embeddings are the oracle; their cosines are put together one by one."""
+    predictor = make()
+    predictor.save(folder / "model")
+    source, out = write(folder, NAMES), folder / "grouped.csv"
+    opened = [Image.open(folder / name).convert("RGB") for name in NAMES]
+    pixels = torch.stack([predictor.transform.pixels(one) for one in opened])
+    vectors = predictor.embed(pixels)[1].numpy()
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = np.sort((unit @ unit.T)[np.triu_indices(len(NAMES), 1)])
+    least = float((cosines[-60] + cosines[-61]) / 2)  # scenes have 36 pairs
+    expected = {frozenset(NAMES[row] for row in rows) for rows in components(vectors, least)}
+    assert 1 < len(expected) < len(NAMES)
+    assert expected != SCENES
+    result = run(
+        "data", "near-copies", source, "-m", folder / "model", "--cosine", least, "-o", out
+    )
+    assert result.exit_code == 0, result.exception
+    assert sets_of(read(out)) == expected
+
+
+def test_vectors_of_another_program_are_found_by_id(folder):
+    """Three on a chain of 20 degrees, of which the ends are 40 apart, and three alone."""
+    names = [f"a{number}.png" for number in range(6)]
+    angles = np.deg2rad([0, 20, 40, 120, 180, 270])
+    vectors = 7 * np.stack([np.cos(angles), np.sin(angles)], 1)
+    order = [3, 0, 5, 1, 4, 2]
+    file, out = folder / "vectors.npz", folder / "grouped.csv"
+    np.savez(file, ids=np.array(names)[order], embeddings=vectors[order])
+    source = write(folder, names)
+    words = ("data", "near-copies", source, "--embeddings", file, "-o", out)
+    result = run(*words, "--cosine", 0.9)
+    assert "6 photos in 4 groups of up to 3; 3 look like another photo" in result.stdout
+    assert [row["group"] for row in read(out).values()] == [names[0]] * 3 + names[3:]
+    assert "6 photos in 6 groups" in run(*words, "--cosine", 0.95).stdout  # cos 20 = 0.94
+    out.unlink()
+    for wrong in ((), ("--cosine", 0), ("--cosine", 1.5), ("--cosine", "nan")):
+        assert "say with --cosine" in str(run(*words, *wrong).exception), wrong
+    assert "not both" in str(run(*words, "-m", folder / "model", "--cosine", 0.9).exception)
+    plain = run("data", "near-copies", source, "--cosine", 0.9, "-o", out)
+    assert "--cosine is for --model and --embeddings" in str(plain.exception)
+    np.savez(file, ids=np.array(names[1:]), embeddings=vectors[1:])
+    assert "no vector of the photo 'a0.png'" in str(run(*words, "--cosine", 0.9).exception)
+    assert not out.exists()
+
+
+def test_features_keep_their_groups_in_a_file(tmp_path):
+    """Rows of features in pairs that are alike: groups, splits and the file written say so."""
+    rng = np.random.default_rng(0)
+    scenes = np.repeat(rng.normal(size=(30, 16)), 2, axis=0)
+    arrays = {"features": (scenes + 0.01 * rng.normal(size=scenes.shape)).astype(np.float32)}
+    arrays |= {"labels": rng.random((60, 2)) < 0.5, "label_names": np.array(["fox", "deer"])}
+    file, grouped, parted = (tmp_path / f"{name}.npz" for name in ("plain", "grouped", "parted"))
+    np.savez(file, **arrays)
+    result = run("data", "near-copies", file, "--cosine", 0.95, "-o", grouped)
+    assert "60 photos in 30 groups of up to 2; 60 look like another photo" in result.stdout
+    table = labelwise.load(str(grouped))
+    assert table.group.codes().tolist() == np.repeat(np.arange(30), 2).tolist()
+    assert np.array_equal(table.images.features, arrays["features"])
+    assert run("data", "split", grouped, *SHARES, "-o", parted).exit_code == 0
+    split = labelwise.load(str(parted)).split
+    assert set(split) == {"train", "val", "test"}
+    assert (split[::2] == split[1::2]).all()
+    refused = run("data", "near-copies", file, "--cosine", 0.95, "-o", tmp_path / "grouped.csv")
+    assert "holds features, and is written as .npz" in str(refused.exception)
+    wide = run("data", "near-copies", file, "--cosine", 0.001, "-o", grouped)
+    assert "one group holds 60 of 60 photos" in wide.stderr
+    np.savez(file, **arrays, group=np.array(["one", "two"]))
+    assert "group must be (60,), got (2,)" in str(run("data", "describe", file).exception)

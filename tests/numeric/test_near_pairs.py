@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from labelwise.numeric import near_pairs as module
-from labelwise.numeric.near_pairs import first_near, near_any, near_groups, near_pairs
+from labelwise.numeric.near_pairs import (
+    compared_groups,
+    first_near,
+    near_any,
+    near_groups,
+    near_pairs,
+)
 
 
 def unit(vectors):
@@ -179,3 +185,14 @@ def test_groups_of_many_vectors_are_found_without_the_pairs_of_thousands(listed)
     assert sum(listed) < 50_000
     assert np.mean(found == expected) > 0.99
     assert (expected[found] == expected).all()  # never two that no chain joins
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 100])
+def test_compared_groups_are_chains_of_all_pairs(monkeypatch, at_once):
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", at_once)
+    vectors = unit(np.random.default_rng(0).standard_normal((40, 3)))
+    vectors[5] = 0  # near nothing
+    expected = grouped_slowly(vectors, 0.95)
+    assert 10 < len(set(expected)) < 35
+    assert compared_groups(vectors, 0.95).tolist() == expected
+    assert compared_groups(vectors[:0], 0.95).tolist() == []

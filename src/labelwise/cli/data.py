@@ -114,6 +114,21 @@ def split_table(
 def group_copies(
     source: Source,
     out: Out,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", "-m", help="A run: compare what it sees in photos, not how they look."
+        ),
+        A_MODEL,
+    ] = None,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(help="An .npz of ids and embeddings by another program: compare those."),
+    ] = None,
+    cosine: Annotated[
+        float | None,
+        typer.Option(help="The least cosine of near copies by a model or by embeddings."),
+    ] = None,
     options: Options = None,
     skip_missing: Skip = False,
     duplicates: Duplicates = "stop",
@@ -124,17 +139,20 @@ def group_copies(
     Such as the same photo in another size, or the next shot of a burst. Photos that a chain of
     near copies joins get one `group`, so that splits, intervals and promises keep them together.
     Groups that the table has are joined where a photo of one looks like a photo of another.
+    Photos are compared by look; by what a model sees in them, or by embeddings of another program,
+    where you say which cosine makes two of them near copies.
     """
+    from labelwise.cli.data_copies import grouped_copies
     from labelwise.cli.text import complain, say
     from labelwise.data.export import export
-    from labelwise.data.near_copies import group_near_copies
-    from labelwise.system.progress import make_watch
     from labelwise.system.text import counted
 
     table = load_table(source, options, skip_missing, duplicates, extension)
-    found = group_near_copies(table, make_watch())
+    found = grouped_copies(table, model, embeddings, cosine)
     export(found.table, out)
     say(f"wrote {out}: {found.sentence()}")
+    if found.warning:
+        complain(found.warning)
     if found.divided:
         say(
             f"groups with photos in several splits: {found.divided:,}; draw a new split with "

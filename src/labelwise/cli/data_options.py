@@ -26,7 +26,10 @@ Source = Annotated[
     typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
 ]
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write: .csv .tsv .jsonl .parquet")]
+Out = Annotated[
+    Path,
+    typer.Option("--out", "-o", help="Where to write: .csv .tsv .jsonl .parquet; features: .npz"),
+]
 
 Options = Annotated[
     list[str] | None,

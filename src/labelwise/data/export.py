@@ -1,4 +1,4 @@
-"""export: a table to CSV, TSV, JSON Lines or Parquet, in the columns that load reads back."""
+"""export: a table to CSV, TSV, JSON Lines, Parquet or .npz, as load reads it back."""
 
 import io
 import json
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
 from labelwise.data.columns import MEANINGS, PATH_HEADERS
+from labelwise.data.feature_files import write_features
 from labelwise.data.sets import SoftLabels
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
@@ -31,7 +32,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def export(table: LabelTable, path: str | Path) -> None:
-    """Write the table; images that are not files go into Parquet as bytes.
+    """Write the table; images that are not files go into Parquet as bytes, features into .npz.
 
     ``unknown`` is ``*`` where every label that is not present is unknown. Text formats name a label
     only where it occurs; if one never does, they get one column per label instead, and so do CSV
@@ -42,10 +43,13 @@ def export(table: LabelTable, path: str | Path) -> None:
     """
     target = Path(path)
     suffix = target.suffix.lower()
+    if isinstance(table.images, FeatureRows):
+        if suffix != ".npz":
+            raise DataError(f"{target}: {table.name} holds features, and is written as .npz")
+        write_features(table, target)
+        return
     if suffix not in SUFFIXES:
         raise DataError(f"{target}: a table must end in {', '.join(SUFFIXES)}")
-    if isinstance(table.images, FeatureRows):
-        raise DataError(f"{table.name}: a table of features cannot be written as images")
     if not isinstance(table.images, FileImages) and suffix != ".parquet":
         raise DataError(
             f"{table.name}: its images are not single files; write .parquet, which can hold them"

@@ -4,7 +4,8 @@
     labels        (N, K) 0 or 1, or a share between them where labels are soft
     label_names   (K,) texts
     observed      (N, K) 0 or 1, which labels are known; without it, all are
-    split         (N,) train, val or test; may be left out, as may ``ids`` (N,), one text per row
+    split         (N,) train, val or test; may be left out, as may ``ids`` (N,), one text per row,
+                  and ``group`` (N,), the patient, site or burst of each row
 
 Nothing in the file is pickled. :func:`write_features` writes what the reader reads.
 """
@@ -28,7 +29,7 @@ from labelwise.system.text import first_line
 __all__ = ["read_arrays", "read_feature_file", "write_features"]
 
 NEEDED = ("features", "labels", "label_names")
-OPTIONAL = ("observed", "split", "ids")
+OPTIONAL = ("observed", "split", "ids", "group")
 
 
 def read_arrays(
@@ -58,7 +59,7 @@ def read_feature_file(path: Path) -> LabelTable:
     for name, kinds, what in (
         *(("features", "fiu", "numbers"), ("labels", "fiub", "numbers")),
         *(("observed", "iub", "0 and 1"), ("label_names", "U", "texts")),
-        *(("split", "U", "texts"), ("ids", "U", "texts")),
+        *(("split", "U", "texts"), ("ids", "U", "texts"), ("group", "U", "texts")),
     ):
         if name in arrays and arrays[name].dtype.kind not in kinds:
             raise DataError(f"{path}: {name} must hold {what}, got {arrays[name].dtype}")
@@ -66,7 +67,7 @@ def read_feature_file(path: Path) -> LabelTable:
         raise DataError(f"{path}: features must be (N, D) or (N, D, h, w), got {features.shape}")
     names = [str(name) for name in arrays["label_names"].ravel()]
     shape, rows = (len(features), len(names)), (len(features),)
-    expected = {"labels": shape, "observed": shape, "split": rows, "ids": rows}
+    expected = {"labels": shape, "observed": shape, "split": rows, "ids": rows, "group": rows}
     for name, wanted in expected.items():
         if name in arrays and arrays[name].shape != wanted:
             raise DataError(f"{path}: {name} must be {wanted}, got {arrays[name].shape}")
@@ -88,6 +89,7 @@ def read_feature_file(path: Path) -> LabelTable:
             labels if labels.dtype.kind == "f" else _zero_or_one(labels, observed),
             None if observed is None else observed != 0,
             split=split,
+            group=arrays["group"].tolist() if "group" in arrays else None,
             name=path.stem,
         )
     except ValueError as error:
@@ -117,5 +119,6 @@ def write_features(table: LabelTable, path: Path) -> None:
     }
     arrays |= {} if observed is None else {"observed": observed}
     arrays |= {} if table.split is None else {"split": table.split}
+    arrays |= {} if table.group is None else {"group": np.array(list(table.group))}
     with replacing(path) as temporary, temporary.open("wb") as stream:
         np.savez(stream, **arrays)
