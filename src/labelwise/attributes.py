@@ -118,7 +118,8 @@ class AttributeGroups:
 class Settled:
     """Labels (N, K) and which are known, after the rules; conflicts (N,) are rows that break one.
 
-    In a group that a row breaks, its labels are unknown.
+    In a group that a row breaks, its labels are unknown. ``learned`` labels were unknown and follow
+    from others.
     """
 
     labels: NDArray[np.float64]
@@ -166,7 +167,7 @@ class AttributeColumns:
         """Return what the rules say of labels (N, K) that are 0, 1 or unknown."""
         values = np.array(labels, np.float64)
         seen = np.ones(values.shape, bool) if observed is None else np.array(observed, bool)
-        before = int(seen.sum())
+        before = seen.copy()
         broken = np.zeros(len(values), bool)
         for group in self.groups:
             columns = list(group)
@@ -185,7 +186,7 @@ class AttributeColumns:
             known[wrong] = False
             values[:, columns], seen[:, columns] = block, known
             broken |= wrong
-        return Settled(values, seen, broken, int(seen.sum()) - before)
+        return Settled(values, seen, broken, int((seen & ~before).sum()))
 
     def right(
         self,

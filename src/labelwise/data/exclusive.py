@@ -24,9 +24,11 @@ class SettledTable:
     def sentence(self) -> str:
         """Return what was done, in words."""
         first = f", first {self.table.ids[self.conflicts[0]]!r}" if self.conflicts else ""
+        breaks = "breaks" if len(self.conflicts) == 1 else "break"
+        are = "is" if self.learned == 1 else "are"
         return (
-            f"{counted(len(self.conflicts), 'photo')} of {len(self.table):,} break a rule{first}; "
-            f"{self.learned:,} more labels are known by the rules"
+            f"{counted(len(self.conflicts), 'photo')} of {len(self.table):,} {breaks} a rule"
+            f"{first}; {counted(self.learned, 'more label')} {are} known by the rules"
         )
 
 
