@@ -105,6 +105,9 @@ def test_copies_in_several_splits_are_said(folder):
     result = run("data", "near-copies", source, "-o", out)
     assert "groups with photos in several splits: 2; draw a new split" in result.stdout
     assert [row["split"] for row in read(out).values()] == splits
+    assert "note: grouped: photos of a group must be in one split" in run(
+        "data", "describe", out
+    ).stdout.replace("\n", " ")
     again = run("data", "describe", out, "--content")
     assert "2 groups cross splits" in str(again.exception)
 

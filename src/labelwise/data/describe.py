@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.data.checks import reject_divided_groups
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
+from labelwise.errors import DataError
 
 __all__ = ["Description", "LabelCount", "PairCount", "count_mismatches", "describe"]
 
@@ -95,8 +97,17 @@ def describe(table: LabelTable) -> Description:
         labels=labels,
         pairs=_pairs(table),
         never_present=[label.name for label in labels if not label.present],
-        notes=[*table.notes, *_soft_note(table), *_spelling_note(labels)],
+        notes=[*table.notes, *_soft_note(table), *_spelling_note(labels), *_group_note(table)],
     )
+
+
+def _group_note(table: LabelTable) -> list[str]:
+    """Return a note if a group has photos in two splits, which training refuses."""
+    try:
+        reject_divided_groups(table)
+    except DataError as error:
+        return [str(error)]
+    return []
 
 
 def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int | None) -> list[str]:
