@@ -191,10 +191,11 @@ def test_ucmerced_has_one_column_per_label(folder):
         load(folder.path)
 
 
-def test_minus_one_in_any_other_table_is_said(folder):
+def test_minus_one_in_any_other_table_is_not_guessed(folder):
     folder.pictures("a.jpg", "b.jpg")
-    table = load(folder.text("t.csv", "path,dog,cat\na.jpg,1,-1\nb.jpg,0,1\n"))
-    assert named(table)["a.jpg"] == ({"dog"}, {"cat"})
-    (note,) = [one for one in table.notes if "-1" in one]
-    assert "it is read as unknown" in note
-    assert "minus_one=absent" in note
+    file = folder.text("t.csv", "path,dog,cat\na.jpg,1,-1\nb.jpg,0,1\n")
+    with pytest.raises(DataError, match=r"row 1: the label column 'cat' .*'-1', which means") as no:
+        load(file)
+    assert "`--set minus_one=unknown` or `--set minus_one=absent`" in str(no.value)
+    assert named(load(file, minus_one="unknown"))["a.jpg"] == ({"dog"}, {"cat"})
+    assert named(load(file, minus_one="absent"))["a.jpg"] == ({"dog"}, set())

@@ -126,11 +126,11 @@ def test_people_of_one_photo_stay_together(folder):
 
 
 def test_minus_one_may_mean_absent(folder):
-    """CelebA codes its attributes as 1 and -1; elsewhere -1 is unknown."""
+    """CelebA codes its attributes as 1 and -1; elsewhere -1 is unknown, and nobody can tell."""
     folder.pictures("1.jpg", "2.jpg")
     table = folder.text("celeba.csv", "image_id,Bald,Hat\n1.jpg,-1,1\n2.jpg,-1,-1\n")
     path = {"path": "image_id"}
-    unknown = load(table, columns=path)
+    unknown = load(table, columns=path, minus_one="unknown")
     assert states(unknown) == ["?1", "??"]
     assert "never 0" in unknown.notes[0]
     assert "minus_one=absent" in unknown.notes[0]
@@ -138,8 +138,11 @@ def test_minus_one_may_mean_absent(folder):
     assert states(absent) == ["01", "00"]
     assert absent.notes == ()
     mixed = folder.text("mixed.csv", "path,Bald,Hat\n1.jpg,-1,1\n2.jpg,0,-1.0\n")
-    assert states(load(mixed)) == ["?1", "0?"]
-    assert "beside 1 and 0: it is read as unknown" in load(mixed).notes[0]
+    told = load(mixed, minus_one="unknown")
+    assert states(told) == ["?1", "0?"]
+    assert told.notes == ()
+    with pytest.raises(DataError, match=r"row 1: the label column 'Bald' .*minus_one=unknown"):
+        load(mixed)
     lists = folder.text("lists.csv", "path,labels\n1.jpg,Bald\n")
     with pytest.raises(SettingsError, match="minus_one is for one column per label"):
         load(lists, minus_one="absent")

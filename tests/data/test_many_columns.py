@@ -35,7 +35,9 @@ def drawn_batch(seed: int, bad: bool) -> tuple[pa.RecordBatch, list[str]]:
 
 def told(batch, headers):
     try:
-        found = read_one_hot(batch, headers, lambda row: f"row {row}", soft=True)
+        found = read_one_hot(
+            batch, headers, lambda row: f"row {row}", soft=True, minus_one="unknown"
+        )
     except DataError as error:
         return str(error)
     parts = [found.minus_ones, found.shares.tolist()]

@@ -78,7 +78,7 @@ def test_beside_a_path_image_is_a_label_like_others(folder):
 
 def test_one_hot_with_unknown(folder):
     folder.pictures("a.jpg", "b.jpg", "c.jpg")
-    text = "path,dog,big cat,split\na.jpg,1,,train\nb.jpg,0.0,True,test\nc.jpg,-1,NaN,test\n"
+    text = "path,dog,big cat,split\na.jpg,1,,train\nb.jpg,0.0,True,test\nc.jpg,,NaN,test\n"
     table = load(folder.text("t.csv", text))
     assert table.space.names == ("dog", "big cat")
     assert_states(table, [[1, 0], [0, 1], [0, 0]], [[1, 0], [1, 1], [0, 0]])

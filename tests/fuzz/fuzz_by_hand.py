@@ -48,7 +48,7 @@ def csv_by_hand(content: bytes, header: list[str]) -> Rows | None:
         return None
     if "labels" not in header:
         labels = [name for name in header if name not in ("path", "group")]
-        words = {"1": 1, "0": 0, "": -1, "-1": -1}
+        words = {"1": 1, "0": 0, "": -1}
         if any(row[name].strip() not in words for row in rows for name in labels):
             return None
         states = [(row["path"], {n: words[row[n].strip()] for n in labels}) for row in rows]

@@ -166,9 +166,12 @@ def read_one_hot(
     at: At,
     *,
     soft: bool = False,
-    minus_one: MinusOne = "unknown",
+    minus_one: MinusOne | None = None,
 ) -> OneHot:
-    """Return the labels of one column per label; shares are taken only if ``soft``."""
+    """Return the labels of one column per label; shares are taken only if ``soft``.
+
+    ``minus_one`` says what a -1 means; where nobody said so, it is an error.
+    """
     columns = [batch.column(header) for header in headers]
     for header, column in zip(headers, columns, strict=True):
         if not _is_scalar(column.type):
@@ -178,7 +181,9 @@ def read_one_hot(
             )
     states = np.empty((batch.num_rows, len(headers)), np.int8)
     shares = np.zeros(states.shape if soft else (0, 0), np.float32)
-    known = STATES | dict.fromkeys(MINUS_ONES, 0 if minus_one == "absent" else -1)
+    known = STATES
+    if minus_one is not None:
+        known = STATES | dict.fromkeys(MINUS_ONES, 0 if minus_one == "absent" else -1)
     words = pa.array(list(known), pa.large_string())
     values = np.array([*known.values(), 2], np.int8)
     minus_ones = False
@@ -242,6 +247,11 @@ def _way_out(header: str, got: str = "", share: bool = False) -> str:
     name = one_line(header)
     if got.strip().casefold() in ANSWERS:
         return "; write 1 for yes and 0 for no"
+    if got.strip() in MINUS_ONES:
+        return (
+            ", which means unknown in some tables and absent in others; say `--set "
+            "minus_one=unknown` or `--set minus_one=absent`"
+        )
     return (
         f"; give `--set columns.labels={name}` if it names labels, or `--set ignore={name}` if it "
         "is not a label (several: `--set 'ignore=[a,b]'`)"

@@ -95,7 +95,7 @@ class TableBuilder:
         *,
         separator: str | None = "|",
         soft: bool = False,
-        minus_one: MinusOne = "unknown",
+        minus_one: MinusOne | None = None,
     ) -> None:
         self.columns, self.vocabulary, self.separator = layout, vocabulary, separator or "|"
         self.separated = separator is not None or vocabulary.closed or layout.labels is None
@@ -195,15 +195,11 @@ class TableBuilder:
         )
 
     def _notes(self, stated: LabelSets, unknown: LabelSets) -> tuple[str, ...]:
-        """Return a note where -1 is read as unknown, which need not be what was meant."""
+        """Return a note where -1 was to be unknown, and nothing is known to be absent."""
         entries = len(stated) * stated.width
-        if not self.minus_ones or self.minus_one == "absent":
+        some_absent = len(stated.columns) + len(unknown.columns) < entries
+        if not self.minus_ones or self.minus_one == "absent" or some_absent:
             return ()
-        if len(stated.columns) + len(unknown.columns) < entries:
-            return (
-                "the label columns hold -1 beside 1 and 0: it is read as unknown; give `--set "
-                "minus_one=absent` if it means absent",
-            )
         return (
             "the label columns hold 1 and -1 and never 0, so that no label is known to be absent: "
             "-1 is read as unknown; give `--set minus_one=absent` if it means absent",

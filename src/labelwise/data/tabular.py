@@ -42,7 +42,7 @@ def read_tables(
     delimiter: str | None = None,
     extension: str = "",
     soft: bool = False,
-    minus_one: MinusOne = "unknown",
+    minus_one: MinusOne | None = None,
     called: str | None = None,
 ) -> LabelTable:
     """Return the table of one file, or of several with the split each stands for, or None.
@@ -86,7 +86,7 @@ def read_tables(
                     f"{file.name}: soft=true is for one column per label; beside a column "
                     f"{layout.labels!r} soft labels stand in the columns 'soft' and 'shares'"
                 )
-            if minus_one != "unknown" and layout.labels is not None:
+            if minus_one is not None and layout.labels is not None:
                 raise SettingsError(f"{file.name}: minus_one is for one column per label")
             builder = TableBuilder(
                 layout, Vocabulary(known), separator=separator, soft=soft, minus_one=minus_one
