@@ -41,7 +41,7 @@ def test_the_most_misses_to_expect_are_the_largest_sum(numbers):
 
 
 def test_numbers_in_blocks_are_on_the_safe_side():
-    """Oracle: the definition; 40 blocks stand for some 80 numbers of held-out photos here."""
+    """Oracle: the definition; 48 blocks stand for some 80 numbers of held-out photos here."""
     numbers = 5, 45, 70, 100, 140
     assert 1 < most_to_expect(*numbers) / most_slowly(*numbers) < 1.2
 
@@ -56,7 +56,7 @@ def test_many_photos_have_the_limit_of_poisson(misses, above, likely):
     chance = np.where(allowed >= 0, binom.cdf(allowed, counts, shares), 0.0)
     most = (shares[:, 0] * (chance @ poisson.pmf(counts, likely))).max()
     found = most_to_expect(misses, above - misses, listed, n, m)
-    assert most * 0.999 < found < most * 1.03
+    assert most * 0.999 < found < most * 1.05
 
 
 def test_photos_that_are_not_there_promise_nothing():

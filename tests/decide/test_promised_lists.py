@@ -3,7 +3,7 @@ Benjamini-Hochberg photo by photo, and the wrong share counted over many draws (
 """
 
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 from math import comb
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binomtest, false_discovery_control, hypergeom
 
 from labelwise.decide import expected_list, least_wrong, list_bound, lowest_cut, sure_list
-from labelwise.decide.misses import chance_of_misses, descending, most_misses
+from labelwise.decide.misses import chance_at_most, chance_of_misses, descending, most_misses
 from labelwise.errors import SettingsError
 
 DRAWS = 300
@@ -68,6 +68,12 @@ def test_the_top_of_a_library_is_enough_where_its_size_is_given():
         with_top = make(scores, right, top, size=len(library), wrong_at_most=0.1)
         assert with_all.listed == with_top.listed
         assert with_top.listed > 0 or make is sure_list
+
+
+def test_the_chance_of_at_most_so_many_is_that_of_scipy():
+    most, drawn, marked = np.array(list(product((0, 1, 5, 9), (0, 3, 9, 20), (0, 2, 9, 20)))).T
+    found = chance_at_most(most, drawn, marked, 20)
+    np.testing.assert_allclose(found, hypergeom.cdf(most, 20, marked, drawn), rtol=1e-9)
 
 
 def test_the_chance_of_misses_is_the_hypergeometric_sum():

@@ -23,8 +23,8 @@ out, and B rises with s, so this keeps the mean at alpha whatever T is. Which sc
 The cut may depend on other photos, and on the scores of held-out and library photos that do not say
 which is which. :func:`cut_to_try` takes the one at which the list, promised or not, has the largest
 share of the hits on the longest list that is right, as the probabilities have it. It tries no list
-that by these has more than one and a half times the wrong photos where it passes: such a one would
-pass now and then, within the mean over all searches, and people see those that passed.
+that by these has more than twice the wrong photos where it passes: such a one would pass now and
+then, within the mean over all searches, and people see those that passed.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,14 @@ from functools import lru_cache
 import numpy as np
 
 from labelwise.decide.arrays import Matrix, as_numpy
-from labelwise.decide.misses import Counts, Numbers, chance_of_misses, descending, log_choose
+from labelwise.decide.misses import (
+    Counts,
+    Numbers,
+    chance_at_most,
+    chance_of_misses,
+    descending,
+    log_choose,
+)
 from labelwise.decide.promised_lists import (
     TOLERANCE,
     PromisedList,
@@ -47,13 +54,14 @@ from labelwise.numeric.special import betainc
 __all__ = ["cut_to_try", "list_above", "most_to_expect"]
 
 TRIED = 12  # numbers of misses that are tried at once
+CLOSE = 1.002  # factor between two of them that is taken for none, on the safe side
 STEPS = 32  # numbers of photos above a cut for which the highest score is known
-BLOCKS = 40  # numbers of held-out photos above a cut that are told apart
+BLOCKS = 48  # numbers of held-out photos above a cut that are told apart, where there are more
 FAR = 5.0  # standard deviations within which that number lies, but for what counts as all wrong
-MANY = 64  # such photos, from which on their number is taken as it is
+MANY = 200  # such photos, from which on their number is taken as it is
 BEFORE = 0.7  # of a miss, before any is seen
 PLACES = 96  # cuts among which one is chosen, and a third as many above them
-BELIEVED = 1.5  # times the share that lists should hold by fits that see few photos
+BELIEVED = 2  # times the share that lists should hold by fits that see few photos
 SPREAD = (-1.47, -0.79, -0.37, 0.0, 0.37, 0.79, 1.47)  # sevenths of a normal law, by their middles
 
 
@@ -73,20 +81,27 @@ def most_to_expect(misses: int, hits: int, listed: int, held_out: int, library: 
     first, allowed, chances = first[used], np.minimum(allowed, first)[used], chances[used]
 
     def expected(total: Counts) -> Numbers:
+        if len(first) == 1:  # which may allow for hundreds of misses
+            most, count = allowed[0], int(first[0])
+            chance = chance_of_misses(most, total - 1 - most, count, pooled - 1 - count)
+            return np.asarray(total / pooled * chances[0] * chance)
         shape = len(first), len(total)
         counts, most, others = (
             np.broadcast_to(one, shape).ravel()
             for one in (first[:, None], allowed[:, None], total[None] - 1)
         )
-        chance = chance_of_misses(most, others - most, counts, pooled - 1 - counts)
+        chance = chance_at_most(most, counts, others, pooled - 1)
         return np.asarray(total / pooled * (chances @ chance.reshape(shape)))
 
-    low, high = 1, pooled  # of T
-    while high - low > TRIED:  # it rises and falls once
+    likely = np.array([max(1, int(score * pooled))])
+    low, high = max(1, int(pooled * expected(likely)[0])), pooled  # fewer have a smaller share
+    while high - low > TRIED and high > low * CLOSE**TRIED:  # it rises and falls once
         grid = np.unique(np.geomspace(low, high, TRIED).astype(np.int64))
         best = int(np.argmax(expected(grid)))
         low, high = int(grid[max(best - 1, 0)]), int(grid[min(best + 1, len(grid) - 1)])
-    return float(expected(np.arange(low, high + 1)).max()) + beyond
+    grid = np.unique(np.linspace(low, high, TRIED + 1).astype(np.int64))
+    between = grid[1:] / (grid[:-1] + (np.diff(grid) == 1))  # chances fall where misses grow
+    return float(expected(grid).max()) * float(between.max(initial=1.0)) + beyond
 
 
 def _counts_above(
@@ -111,9 +126,12 @@ def _counts_above(
     )
     beyond = max(0.0, 1 - float(chances.sum()))
     counts = counts[counts < pooled]  # with none in the library there is no list
-    starts = np.unique(np.linspace(0, len(counts), BLOCKS + 1).astype(np.int64))[:-1]
-    ends = np.append(starts[1:], len(counts)) - 1
     chances = chances[: len(counts)]
+    starts = np.arange(len(counts))
+    if len(counts) > BLOCKS:  # as likely as each other
+        places = np.searchsorted(chances.cumsum(), np.linspace(0, chances.sum(), BLOCKS + 1)[:-1])
+        starts = np.unique(np.append(0, places))
+    ends = np.append(starts[1:], len(counts)) - 1
     return counts[starts], counts[ends], np.add.reduceat(chances, starts), beyond
 
 
@@ -186,7 +204,7 @@ def cut_to_try(
     counts = _likely_counts(ends, held_out, library)
     allowed = np.floor(highest * counts - BEFORE + TOLERANCE)
     passing = sum(
-        _chance_at_most(most, count, misses, ends)
+        _about_at_most(most, count, misses, ends)
         for most, count in zip(allowed, counts, strict=True)
     ) / len(SPREAD)
     good = np.where(misses <= wrong_at_most * ends, hits, 0.0).max(1, keepdims=True)
@@ -212,7 +230,7 @@ def _highest_scores(held_out: int, library: int, wrong_at_most: float) -> tuple[
     for _ in range(10):
         middle = (low + high) / 2
         allowed = np.floor(middle * counts - BEFORE + TOLERANCE)
-        chance = _chance_at_most(allowed, counts, np.maximum(shares * sizes - 1, 0), sizes - 1)
+        chance = _about_at_most(allowed, counts, np.maximum(shares * sizes - 1, 0), sizes - 1)
         kept = (shares[:, 0] * chance.mean(1)).max(0) <= wrong_at_most
         low, high = np.where(kept, middle, low), np.where(kept, high, middle)
     return sizes.astype(np.float64), low
@@ -226,7 +244,7 @@ def _likely_counts(sizes: Counts, held_out: int, library: int) -> Numbers:
     return np.asarray(np.clip(np.rint(sizes * share + skewed), 0, np.minimum(sizes, held_out)))
 
 
-def _chance_at_most(most: Numbers, drawn: Numbers, marked: Numbers, of: Counts) -> Numbers:
+def _about_at_most(most: Numbers, drawn: Numbers, marked: Numbers, of: Counts) -> Numbers:
     """Return about P(Hypergeometric(of, marked, drawn) <= most), 0 where that is negative.
 
     The fewer of drawn and marked ones are taken as draws with replacement.

@@ -26,7 +26,15 @@ from numpy.typing import NDArray
 from labelwise.decide.arrays import Matrix, as_numpy
 from labelwise.numeric.special import betaincinv, betaln
 
-__all__ = ["ListBound", "chance_of_misses", "descending", "list_bound", "most_misses"]
+__all__ = [
+    "ListBound",
+    "chance_at_most",
+    "chance_of_misses",
+    "descending",
+    "list_bound",
+    "log_choose",
+    "most_misses",
+]
 
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -35,19 +43,19 @@ NEAR = 32  # photos by which a library's quantile is off that of a large one, se
 
 
 def chance_of_misses(
-    passed: Counts, misses: Counts, held_out: Counts | int, library: Counts | int
+    passed: Counts, misses: Counts, held_out: int, library: Counts | int
 ) -> Numbers:
-    """Return P(G >= misses) above held-out miss number ``passed`` + 1; all (T,)."""
+    """Return P(G >= misses) above held-out miss number ``passed`` + 1; both (T,)."""
     passed, misses, library = np.broadcast_arrays(passed, misses, library)
-    held_out, library = np.atleast_1d(held_out)[:, None], library[:, None]
-    drawn = np.minimum((passed + misses)[:, None], held_out + library)
+    library = library[:, None]
+    drawn = np.minimum(passed + misses, held_out + library[:, 0])[:, None]
     hit = np.arange(int(passed.max(initial=0)) + 1)
     possible = (hit <= passed[:, None]) & (hit <= held_out)
     possible &= (drawn - hit <= library) & (hit <= drawn)
     row, column = np.nonzero(possible)  # often a small part of all
     logs = np.full(possible.shape, -np.inf)
     logs[row, column] = (
-        np.broadcast_to(log_choose(held_out, hit), possible.shape)[row, column]
+        log_choose(held_out, hit)[column]
         + log_choose(library[row, 0], drawn[row, 0] - column)
         - log_choose(held_out + library, drawn)[row, 0]
     )
@@ -132,6 +140,28 @@ def descending(scores: Matrix) -> Numbers:
         least = np.searchsorted(values[::-1], -np.inf, side="right")
         return values[: len(values) - least].astype(np.float64)
     return np.sort(values[~np.isneginf(values)])[::-1].astype(np.float64)
+
+
+def chance_at_most(most: Counts, drawn: Counts, marked: Counts, of: int) -> Numbers:
+    """Return P(Hypergeometric(of, marked, drawn) <= most) for each of (T,); all at least 0.
+
+    Terms follow from each other by a factor, which is faster than the logarithm of each where
+    there are many; those that are too small for a float are nothing.
+    """
+    first = np.maximum(0, marked - (of - drawn))
+    term = np.exp(
+        log_choose(drawn, first) + log_choose(of - drawn, marked - first) - log_choose(of, marked)
+    )
+    chance = np.where(first <= most, term, 0.0)
+    for step in range(int((most - first).max(initial=0))):
+        hits = first + step
+        term = (
+            term
+            * ((drawn - hits) * (marked - hits))
+            / ((hits + 1) * (of - drawn - marked + hits + 1))
+        )
+        chance += np.where(hits < most, term, 0.0)
+    return np.asarray(np.minimum(chance, 1.0))
 
 
 def log_choose(total: Counts | int, chosen: Counts) -> Numbers:
