@@ -177,6 +177,38 @@ def test_unknown_entries_count_for_nothing(world):
     assert whole.promises[0].counted == part.promises[0].counted
 
 
+@pytest.mark.parametrize(
+    ("fit", "scope"),
+    [
+        (promise_precision, "shared"),
+        (promise_precision, "label"),
+        (promise_recall, "shared"),
+        (promise_recall, "label"),
+        (promise_f, "shared"),
+        (promise_tags, "shared"),
+    ],
+)
+def test_labels_that_no_photo_knows_are_promised_nothing(world, fit, scope):
+    """Oracle: the same photos with the known labels alone. The others were never right or wrong."""
+    options = {"scope": scope} if scope == "label" else {}
+    probs, truth = (part[:1500] for part in world)
+    observed = np.zeros_like(truth)
+    observed[:, ::2] = True
+    names = list("abcdef")
+    known = Evidence.read(probs[:, ::2], truth[:, ::2], names=names[::2])
+    part = fit(known, level=0.6, **options)
+    whole = fit(Evidence.read(probs, truth, observed, names=names), level=0.6, **options)
+    assert not part.refused
+    assert whole.refused[0].startswith("nothing is promised of 'b', 'd', 'f': no photo of the")
+    own = [promise.labels or tuple("ace") for promise in part.promises]
+    assert [promise.labels for promise in whole.promises] == own  # rare ones have one together
+    if fit is not promise_recall:
+        assert not whole.rule(np.ones((1, 6)))[0, 1::2].any()
+    if fit is not promise_tags:  # there the cap counts all labels
+        differing = whole.rule(probs)[:, ::2] != part.rule(probs[:, ::2])
+        assert differing.mean() < 0.02  # scores of all labels are the thresholds that are tried
+
+
 def test_photos_that_fitted_something_are_refused():
     probs, labels = np.full((3, 1), 0.5), np.ones((3, 1))
     with pytest.raises(DataError, match="1 of 3 were used for fitting, first 'b'; keep a share"):

@@ -69,6 +69,33 @@ def test_tags_are_not_more_than_may_be_on_a_photo(index):
     assert receipt.promise.listed == len(written)
 
 
+def test_tags_of_labels_that_nobody_answered_about_are_neither_written_nor_on_the_receipt(index):
+    """They may be the most probable labels of a photo, and so take the place of another's tag."""
+    from dataclasses import replace
+
+    from labelwise.decide import AtMost, promise_tags
+
+    evidence = index.evidence()
+    known = np.array(LABELS) != LABELS[0]
+    answers = replace(
+        evidence.answers,
+        present=evidence.answers.present & known,
+        absent=evidence.answers.absent & known,
+    )
+    made = promise_tags(replace(evidence, answers=answers), level=0.6, confidence=0.9)
+    one = replace(
+        made,
+        rule=AtMost(made.rule, 1),
+        promises=tuple(replace(promise, at_most=1) for promise in made.promises),
+    )
+    (receipt,) = keep_tags(index, one)
+    written = {(row, tag.label) for row, some in tags_of(index, one.rule) for tag in some}
+    assert LABELS[0] not in {label for _, label in written}
+    assert pairs(tags_of_rows(index, receipt, np.arange(600))) == written
+    assert receipt.promise.listed == len(written) > 0
+    assert set(labels_of_tags(receipt.query)) == set(LABELS[1:])
+
+
 def answer_all(index, receipt, right):
     order = rows_in_order(index, receipt)
     for row, label in pairs(tags_of_rows(index, receipt, order)):

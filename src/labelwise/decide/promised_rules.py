@@ -13,8 +13,12 @@ Per label, a label with enough photos has a promise of its own. The others have 
 average over them, with thresholds that shrink from the label's own towards the common one, the
 less is known of it (as Interp-Q of Ding et al., 2025, does for sets), moved together until the
 promise holds.
+
+A label of which no photo of the promise knows anything is promised nothing: it is left out of the
+promise, and where what is chosen has to be right, it is never chosen.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log
 from typing import Literal
@@ -56,6 +60,7 @@ __all__ = [
 Scope = Literal["shared", "label"]
 PRIOR_POSITIVES = 20  # of a rare label, at which its own threshold weighs as much as the common
 FEWEST = 60  # positives that are expected of a label for a promise of its own, and at least
+NAMED = 5  # labels of a sentence
 PER_ERROR_FREE = 5  # times the photos that would be needed without a single error
 
 
@@ -92,7 +97,8 @@ def promise_precision(
     check_levels(level, confidence, scope)
     tuning, tested = _parts(evidence, tuning, tuning_share, seed)
     if scope == "shared":
-        return _shared("precision", wrong_share, tuning, tested, level, confidence)
+        made = _shared("precision", wrong_share, tuning, tested, level, confidence)
+        return _of_known_labels(made, tested)
     return _per_label("precision", tuning, tested, level, confidence)
 
 
@@ -134,7 +140,8 @@ def promise_f(
     """Return the threshold of the best F1 on the tuning photos, if its mean F1 is promised."""
     check_levels(level, confidence)
     tuning, tested = _parts(evidence, tuning, tuning_share, seed)
-    return _shared("f", f_loss, tuning, tested, level, confidence, only_start=True)
+    made = _shared("f", f_loss, tuning, tested, level, confidence, only_start=True)
+    return _of_known_labels(made, tested)
 
 
 def promise_tags(
@@ -159,8 +166,9 @@ def promise_tags(
     value = found.rule.value if isinstance(found.rule, Threshold) and found.promises else 0.5
     sizes = (tuning.answers.probs >= value).sum(1)
     most = max(1, ceil(float(np.quantile(sizes, 0.95))))
-    tuning, tested = _capped(tuning, most), _capped(tested, most)
-    made = _shared("tags", wrong_entries(most), tuning, tested, level, confidence)
+    capped = _capped(tuning, most), _capped(tested, most)
+    made = _shared("tags", wrong_entries(most), *capped, level, confidence)
+    made = _of_known_labels(made, tested)
     promises = tuple(replace(promise, at_most=most) for promise in made.promises)
     return Promised(AtMost(made.rule, most), promises, made.refused)
 
@@ -227,7 +235,10 @@ def _per_label(
     promises: list[Promise] = []
     refused: list[str] = []
     rare = []
-    for k in range(len(names)):
+    known = _known_labels(tested if whole is None else whole)
+    if not known.all():
+        refused.append(_nothing_known([names[k] for k in np.flatnonzero(~known)]))
+    for k in np.flatnonzero(known).tolist():
         part, held = tuning.columns([k]), (tested if whole is None else whole).columns([k])
         scale = len(tested) / max(len(tuning), 1)
         if part.answers.present.sum() * scale < needed:
@@ -276,7 +287,7 @@ def _shared_recall(
     threshold, promise = _recall(tested, tuning, level, confidence)
     if promise is None:
         return Promised(Threshold(0.0), (), (refusal("recall", tested, level, confidence),))
-    return Promised(Threshold(_as_probability(threshold)), (promise,))
+    return _of_known_labels(Promised(Threshold(_as_probability(threshold)), (promise,)), tested)
 
 
 def _recall(
@@ -315,6 +326,30 @@ def _interpolated(what: str, part: Evidence, level: float) -> Numbers:
         for k in range(len(part.names))
     ]
     return np.asarray(weight * np.array(own) + (1 - weight) * common)
+
+
+def _of_known_labels(made: Promised, tested: Evidence) -> Promised:
+    """Return what is promised of the labels that photos know, of a rule of one threshold."""
+    known, rule = _known_labels(tested), made.rule
+    if known.all() or not made.promises or not isinstance(rule, Threshold):
+        return made
+    if made.promises[0].what != "recall":
+        rule = Threshold(tuple(np.where(known, rule.value, NEVER).tolist()))
+    own, others = (tuple(tested.names[k] for k in np.flatnonzero(part)) for part in (known, ~known))
+    promises = tuple(replace(promise, labels=own) for promise in made.promises)
+    return replace(made, rule=rule, promises=promises, refused=(_nothing_known(others),))
+
+
+def _known_labels(evidence: Evidence) -> NDArray[np.bool_]:
+    """Return of which labels (K,) some photo says whether it carries them."""
+    known: NDArray[np.bool_] = (evidence.answers.present | evidence.answers.absent).any(0)
+    return known
+
+
+def _nothing_known(names: Sequence[str]) -> str:
+    named = ", ".join(map(repr, names[:NAMED]))
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return f"nothing is promised of {named}{more}: no photo of the promise says anything about it"
 
 
 def _capped(evidence: Evidence, most: int) -> Evidence:

@@ -175,13 +175,16 @@ def _tags(
     index: Index, thresholds: Mapping[str, float], at_most: int | None, rows: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Return which of the labels (rows, labels) the model's own probabilities give photos."""
-    rule: Rule = Threshold(tuple(thresholds.values()))
+    # The most probable labels of a photo may be ones that are not given.
+    compared = tuple(thresholds) if at_most is None else index.space.names
+    rule: Rule = Threshold(tuple(thresholds.get(label, NEVER) for label in compared))
     if at_most is not None:
-        rule = AtMost(rule, min(at_most, len(thresholds)))
-    odds = [index.odds(index.space.column(label), corrected=False) for label in thresholds]
+        rule = AtMost(rule, at_most)
+    columns = [compared.index(label) for label in thresholds]
+    odds = [index.odds(index.space.column(label), corrected=False) for label in compared]
     parts = [np.zeros((0, len(thresholds)), np.bool_)]
-    for start in range(0, len(rows) if odds else 0, ROWS_AT_ONCE):
+    for start in range(0, len(rows) if thresholds else 0, ROWS_AT_ONCE):
         some = rows[start : start + ROWS_AT_ONCE]
         probs = np.exp(np.stack([one.log_p.values[some] for one in odds], axis=1))
-        parts.append(np.asarray(rule(probs)))
+        parts.append(np.asarray(rule(probs))[:, columns])
     return np.concatenate(parts)
