@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+import words_setup
 from tokenizers import Tokenizer, models
 from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Whitespace
@@ -147,3 +148,30 @@ def test_incomplete_folders_are_refused(words_model, tmp_path, change, sentence)
 def test_a_place_that_is_no_folder_is_refused(tmp_path):
     with pytest.raises(SettingsError, match="is not a folder"):
         ClassesAndWords(tmp_path / "none")
+
+
+def test_a_word_for_an_idea_is_doubted_unless_photos_show_its_like(
+    words_model, tmp_path, monkeypatch
+):
+    """Oracle: the encoder's own table. Glory lies between red, a class, and freedom, an idea."""
+    table = dict(zip(words_setup.VOCABULARY, words_setup.word_vectors(), strict=True))
+    random = np.random.default_rng(8)
+    table["freedom"], table["food"] = random.normal(size=(2, words_setup.LENGTH))
+    table["glory"] = 0.8 * table["red"] + table["freedom"]
+    table["dress"] = table["red"] + 0.8 * table["freedom"]
+    table["feast"] = 0.8 * table["red"] + 0.9 * table["freedom"] + table["food"]
+    vectors = np.stack(list(table.values())).astype(np.float32)
+    monkeypatch.setattr(words_setup, "VOCABULARY", tuple(table))
+    monkeypatch.setattr(words_setup, "word_vectors", lambda: vectors)
+    folder = tmp_path / "model"
+    shutil.copytree(words_model, folder)
+    words_setup.save_encoder(folder)
+    model = ClassesAndWords(folder, image_size=words_setup.SIDE)
+    glory, dress, feast = (
+        model.doubt(word) for word in WordList.of("glory", "dress", "feast").words
+    )
+    assert glory.startswith("'glory' is nearer to the idea of freedom than to anything that photos")
+    assert "lean on 'red'" in glory
+    assert dress is None  # the class is nearer than the idea
+    assert feast is None  # and here a thing is
+    assert glory in model.doubts(WordList.of("glory", "dress"))

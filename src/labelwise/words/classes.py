@@ -31,8 +31,9 @@ from labelwise.backbones.weights import PRETRAINED, architecture_of
 from labelwise.errors import SettingsError
 from labelwise.system.files import replacing
 from labelwise.words.encoder import SentenceEncoder
+from labelwise.words.ideas import Ideas
 from labelwise.words.text_image import TextDirections, TextHead, TextImageModel
-from labelwise.words.word_list import WordList, usual_texts
+from labelwise.words.word_list import Word, WordList, usual_texts
 
 __all__ = ["ClassesAndWords", "WeighedClasses", "WeighedTexts"]
 
@@ -135,6 +136,7 @@ class ClassesAndWords(TextImageModel):
             raise SettingsError(f"{folder} is not a folder; it must hold a sentence encoder")
         self.encoder = SentenceEncoder(self.folder)
         self.digest = self.encoder.digest
+        self._ideas = Ideas(self.encoder)
         architecture = architecture_of(self.folder)
         backbone, self.weight, self.bias = create_classifier(
             architecture or DEFAULT_NETWORK,
@@ -192,6 +194,21 @@ class ClassesAndWords(TextImageModel):
     def texts(self) -> WeighedTexts:
         classes = WeighedClasses(self.classes, self.class_vectors, self.weight)
         return WeighedTexts(self.encoder, classes)
+
+    def doubt(self, word: Word) -> str | None:
+        found = super().doubt(word)
+        if found is not None:
+            return found
+        vector = self.encoder.describe(word.texts)
+        nearest, cosine = self.texts.classes.nearest(vector)
+        idea = self._ideas.nearest(vector, cosine)
+        if idea is None:
+            return None
+        return (
+            f"{word.name!r} is nearer to the idea of {idea} than to anything that photos show, and "
+            f"its first scores lean on {nearest!r}: describe what is to be seen, as in "
+            f"'{word.name}: a text', or answer about photos"
+        )
 
     def nearest_classes(self, words: WordList) -> list[str]:
         return self.texts.nearest([word.texts for word in words.words])

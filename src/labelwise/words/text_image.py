@@ -21,7 +21,7 @@ from labelwise.errors import CheckpointError
 from labelwise.links import Link
 from labelwise.system.files import replacing
 from labelwise.system.tensors import load_tensors, save_tensors
-from labelwise.words.word_list import WordList
+from labelwise.words.word_list import Word, WordList
 
 __all__ = ["TextDirections", "TextHead", "TextImageKind", "TextImageModel"]
 
@@ -119,9 +119,13 @@ class TextImageModel(ABC):
         slope = GUESSED_SLOPE / spread
         return Platt(None, slope, GUESSED_OFFSET - slope * float(scores.mean()), FAR)
 
+    def doubt(self, word: Word) -> str | None:
+        """Return a sentence about a word that cannot be scored well, None about others."""
+        return self.texts.doubt(word.name, word.texts)
+
     def doubts(self, words: WordList) -> list[str]:
         """Return a sentence for each word, or pair of words, that cannot be scored well."""
-        own = [self.texts.doubt(word.name, word.texts) for word in words.words]
+        own = [self.doubt(word) for word in words.words]
         found = [sentence for sentence in own if sentence is not None]
         names = words.names
         for one, other in self.texts.alike([word.texts for word in words.words]):
