@@ -11,7 +11,7 @@ from labelwise.decide import TopK
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.models import HeadSpec, Predictor
 from labelwise.models.predictor import FUSED_FROM
-from labelwise.models.spec import NOT_CALIBRATED, caution_after
+from labelwise.models.spec import NOT_CALIBRATED, ModelSpec, caution_after
 
 
 def test_a_saved_model_answers_as_before(tmp_path):
@@ -111,6 +111,8 @@ def test_labels_that_nobody_answered_for_are_named_with_the_model(tmp_path):
     assert Predictor.load(tmp_path).caution.startswith(named)
     assert caution_after(0, NAMES) == NOT_CALIBRATED
     assert "'4' and 3 more: no" in caution_after(12, list(map(str, range(8))))
+    beside = ModelSpec.load(tmp_path / "model.json").caution_beside({"cat"})
+    assert beside.startswith("not calibrated for 'cat', 'dog': no answers yet")
     replace(make(), answers=12).save(tmp_path)
     assert "unanswered" not in (tmp_path / "model.json").read_text()
     assert Predictor.load(tmp_path).caution is None

@@ -146,6 +146,9 @@ def test_answers_calibrate_and_stay_when_words_are_added(model, painted, tmp_pat
     assert (more.fitted_on, more.aside, more.computed) == (done.fitted_on, done.aside, 0)
     again = Predictor.load(run).predict(images).probs
     assert again[truth, 1].min() > again[~truth, 1].max()
+    # Nobody answered about the sky: it is ranked, and never chosen.
+    assert Predictor.load(run).rule(torch.ones(1, 2)).tolist() == [[False, True]]
+    assert again[:, 0].std() > 0
 
 
 def test_of_two_answers_the_newer_counts_and_asides_stay_aside(model, painted, tmp_path):

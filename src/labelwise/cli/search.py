@@ -248,8 +248,8 @@ def search(
             lowest = 0.5 if at_least is None else at_least
             _search_text(index, text, parsed, top, lowest, encoder, as_json, paths_only, null)
             return
-        caution(index.spec.caution)
         wanted = Query.parse(query or "", index.space, index.taxonomy)
+        caution(index.spec.caution_beside(wanted.names()))
         found = answer(
             index,
             wanted,
@@ -299,7 +299,7 @@ def _search_text(
     texts = FreeText.of(index, encoder)
     caution(texts.doubt(text))
     if query is not None:
-        caution(index.spec.caution)
+        caution(index.spec.caution_beside(query.names()))
     hits = texts.photos(index, text, top, query=query, at_least=at_least)
     show_similar([], hits, as_json, paths_only, null)
     if query is not None and len(hits) < top:

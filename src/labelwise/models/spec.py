@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -192,7 +192,13 @@ class ModelSpec(BaseModel):
     @property
     def caution(self) -> str | None:
         """What must stand beside every probability of this model, None if nothing must."""
-        return caution_after(self.answers, self.unanswered)
+        return self.caution_beside(())
+
+    def caution_beside(self, labels: Container[str]) -> str | None:
+        """Return the caution; of labels that nobody answered for, these are named first."""
+        return caution_after(
+            self.answers, sorted(self.unanswered, key=lambda one: one not in labels)
+        )
 
     def save(self, path: Path) -> None:
         """Write the JSON file; an interrupted write leaves the old file whole."""

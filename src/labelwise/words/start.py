@@ -13,7 +13,9 @@ Without answers the head is the text head, and its link a guess: p = sigma(.8 x 
 the score less the mean of all scores, divided by their deviation; that is the best curve for all
 labels of COCO together. SigLIP's scores are taken for the log-odds that they were trained to be.
 ``model.json`` then says that no one has answered, and whatever shows a
-probability says so too. With answers the head is :func:`labelwise.words.answered.answered_head`.
+probability says so too. With answers the head is :func:`labelwise.words.answered.answered_head`,
+and words that nobody answered about are ranked but never chosen: their probabilities follow from
+answers about other words, and may be far off.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -25,7 +27,7 @@ from torch import Tensor
 
 from labelwise.calibrate import FewLabels
 from labelwise.data import LabelTable
-from labelwise.decide import Rule, Threshold, WithParents
+from labelwise.decide import NEVER, Rule, Threshold, WithParents
 from labelwise.errors import DataError, SettingsError
 from labelwise.fitting.read import aligned_labels
 from labelwise.heads import LinearHead
@@ -151,6 +153,12 @@ def can_teach(digests: Sequence[bytes], labels: Tensor, observed: Tensor) -> boo
     return len(digests) >= LEAST_ANSWERS and bool((said > 0.5).any() and (said < 0.5).any())
 
 
+def _rule(names: Sequence[str], unanswered: Container[str]) -> Threshold:
+    """Return the rule of a run: once there are answers, no word without any is chosen."""
+    values = [NEVER if name in unanswered else 0.5 for name in names]
+    return Threshold(tuple(values) if NEVER in values else 0.5)
+
+
 def _doubts(model: TextImageModel, words: WordList) -> list[str]:
     """Return what is to be said of words, cut short: a thousand words have many pairs."""
     doubts = model.doubts(words)
@@ -211,7 +219,8 @@ class _Start:
             head, calibration = answered.head, answered.calibration
             link = calibration.link
         unanswered = self._unanswered(fitting[2]) if count else ()
-        predictor = replace(self._predictor(head, link), answers=count, unanswered=unanswered)
+        made = self._predictor(head, link, _rule(self.words.names, unanswered))
+        predictor = replace(made, answers=count, unanswered=unanswered)
         text.save(self.run.path / TEXT_HEAD_FILE)
         self._save(predictor, {"train": fitting, "test": aside} if count else {})
         return Started(
@@ -236,9 +245,8 @@ class _Start:
         """Return where a photo lies, or else what it was called when it was answered."""
         return self.paths.get(digest, self.answers.photos[digest].id)
 
-    def _predictor(self, head: TextHead, link: Link) -> Predictor:
+    def _predictor(self, head: TextHead, link: Link, rule: Rule) -> Predictor:
         space, taxonomy = self.words.space, self.words.taxonomy
-        rule: Rule = Threshold(0.5)
         if taxonomy is not None:
             parent = taxonomy.within(space).parent
             link, rule = Consistent(link, parent), WithParents(rule, parent)
