@@ -60,7 +60,12 @@ class Asked:
     def figures(self) -> dict[str, Any]:
         """Return what is computed, as arguments of an evaluation of rows."""
         length = QUERY_LENGTH if self.query_length is None else self.query_length
-        asked = {"bins": self.bins, "k": self.top_k, "query_length": length, "curves": True}
+        asked: dict[str, Any] = {
+            "bins": self.bins,
+            "k": self.top_k,
+            "query_length": length,
+            "curves": True,
+        }
         if self.taxonomy is not None:
             from labelwise.taxonomy import Taxonomy
 

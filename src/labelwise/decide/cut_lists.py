@@ -203,10 +203,13 @@ def cut_to_try(
     highest = np.interp(np.log(ends), np.log(sizes), scores)
     counts = _likely_counts(ends, held_out, library)
     allowed = np.floor(highest * counts - BEFORE + TOLERANCE)
-    passing = sum(
-        _about_at_most(most, count, misses, ends)
-        for most, count in zip(allowed, counts, strict=True)
-    ) / len(SPREAD)
+    passing = np.mean(
+        [
+            _about_at_most(most, count, misses, ends)
+            for most, count in zip(allowed, counts, strict=True)
+        ],
+        axis=0,
+    )
     good = np.where(misses <= wrong_at_most * ends, hits, 0.0).max(1, keepdims=True)
     share = np.minimum(hits / np.where(good > 0, good, np.inf), 1)
     wrong = (passing * misses).mean(0)  # of lists that pass

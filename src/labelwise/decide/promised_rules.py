@@ -342,8 +342,7 @@ def _of_known_labels(made: Promised, tested: Evidence) -> Promised:
 
 def _known_labels(evidence: Evidence) -> NDArray[np.bool_]:
     """Return of which labels (K,) some photo says whether it carries them."""
-    known: NDArray[np.bool_] = (evidence.answers.present | evidence.answers.absent).any(0)
-    return known
+    return np.asarray((evidence.answers.present | evidence.answers.absent).any(0), np.bool_)
 
 
 def _nothing_known(names: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ be copied before the next call, which writes the same memory again.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -114,7 +115,7 @@ def accelerated(
     return loss
 
 
-def _for_cuda() -> dict[str, bool]:
+def _for_cuda() -> dict[str, Any]:
     """Return the compiler's options for a GPU, of which each version of torch knows its own."""
     known = torch._inductor.list_options()
     fewer = {name: value for name, value in FEWER_TRIALS.items() if name in known}
