@@ -12,6 +12,13 @@ if TYPE_CHECKING:
 
 __all__ = ["train", "train_and_report"]
 
+# Groups of its options in the help.
+PICTURES = "Pictures and labels"
+NETWORK = "The network"
+LEARNING = "How it learns"
+ANSWERS = "What its answers are"
+MACHINE = "Where it runs"
+
 
 def train(
     data: Annotated[str | None, typer.Argument(help="scenes, a file, or a folder.")] = None,
@@ -32,23 +39,32 @@ def train(
     ] = None,
     on_error: Annotated[
         str | None,
-        typer.Option(help="Pictures that cannot be read: stop or skip.", show_default="stop"),
+        typer.Option(
+            help="Pictures that cannot be read: stop or skip.",
+            show_default="stop",
+            rich_help_panel=PICTURES,
+        ),
     ] = None,
     skip_missing: Annotated[
-        bool | None, typer.Option("--skip-missing", help="Leave missing pictures out.")
+        bool | None,
+        typer.Option(
+            "--skip-missing", help="Leave missing pictures out.", rich_help_panel=PICTURES
+        ),
     ] = None,
     taxonomy: Annotated[
         str | None,
         typer.Option(
             help="Which label is a kind of which (child,parent or a|b|c): labels, probabilities "
-            "and sets obey it, and the model keeps it."
+            "and sets obey it, and the model keeps it.",
+            rich_help_panel=PICTURES,
         ),
     ] = None,
     attributes: Annotated[
         str | None,
         typer.Option(
             help="Labels that exclude each other: a CSV of group, kind (exactly-one, at-most-one, "
-            "any) and labels (a|b|c). Labels, probabilities and sets obey it, and queries know it."
+            "any) and labels (a|b|c). Labels, probabilities and sets obey it, and queries know it.",
+            rich_help_panel=PICTURES,
         ),
     ] = None,
     effort: Annotated[
@@ -69,32 +85,46 @@ def train(
             help="The network: auto chooses by the pictures; or small-cnn, any timm name, or "
             "torchvision/NAME.",
             show_default="auto",
+            rich_help_panel=NETWORK,
         ),
     ] = None,
     features: Annotated[
         str | None,
         typer.Option(
             help="Solve a head on the features of this backbone, computed once and not trained; "
-            "`identity` if the data holds features."
+            "`identity` if the data holds features.",
+            rich_help_panel=NETWORK,
         ),
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(help="A file, an earlier run, a folder of timm's, or `pretrained`."),
+        typer.Option(
+            help="A file, an earlier run, a folder of timm's, or `pretrained`.",
+            rich_help_panel=NETWORK,
+        ),
     ] = None,
     start: Annotated[
-        str | None, typer.Option(help="An earlier run with these labels, to begin where it ended.")
+        str | None,
+        typer.Option(
+            help="An earlier run with these labels, to begin where it ended.",
+            rich_help_panel=NETWORK,
+        ),
     ] = None,
     head: Annotated[
         str | None,
         typer.Option(
             help="linear, query2label, ml-decoder, boostlu or two-head.",
             show_default="the method's",
+            rich_help_panel=NETWORK,
         ),
     ] = None,
     image_size: Annotated[
         int | None,
-        typer.Option(help="Side of the input, in pixels.", show_default="the backbone's"),
+        typer.Option(
+            help="Side of the input, in pixels.",
+            show_default="the backbone's",
+            rich_help_panel=PICTURES,
+        ),
     ] = None,
     bands: Annotated[
         str | None,
@@ -102,6 +132,7 @@ def train(
             help="For pictures that are not 8-bit RGB (TIFF, DICOM, .npy): the names of their "
             "bands, as B02,B03,B04, or all.",
             show_default="8-bit RGB",
+            rich_help_panel=PICTURES,
         ),
     ] = None,
     composite: Annotated[
@@ -109,6 +140,7 @@ def train(
         typer.Option(
             help="With --bands: the three (red,green,blue) or the one that people are shown.",
             show_default="red,green,blue if there are such, else the first",
+            rich_help_panel=PICTURES,
         ),
     ] = None,
     window: Annotated[
@@ -117,41 +149,59 @@ def train(
             help="With --bands, of DICOM files: none takes the modality's values, file the first "
             "window of each, CENTER,WIDTH this one.",
             show_default="none",
+            rich_help_panel=PICTURES,
         ),
     ] = None,
     augment: Annotated[
         str | None,
         typer.Option(
-            help="How pictures are varied: shift, crop-flip+trivial, ...", show_default="none"
+            help="How pictures are varied: shift, crop-flip+trivial, ...",
+            show_default="none",
+            rich_help_panel=PICTURES,
         ),
     ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Images per step, over all devices.", show_default="64; 256 with --features"
+            help="Images per step, over all devices.",
+            show_default="64; 256 with --features",
+            rich_help_panel=LEARNING,
         ),
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Passes over the training split.", show_default="8; 30 with --features"),
+        typer.Option(
+            help="Passes over the training split.",
+            show_default="8; 30 with --features",
+            rich_help_panel=LEARNING,
+        ),
     ] = None,
     lr: Annotated[
         float | None,
-        typer.Option(help="Highest learning rate.", show_default="0.004; 0.001 with --features"),
+        typer.Option(
+            help="Highest learning rate.",
+            show_default="0.004; 0.001 with --features",
+            rich_help_panel=LEARNING,
+        ),
     ] = None,
     weight_decay: Annotated[
         float | None,
-        typer.Option(help="On weights, not biases.", show_default="0.05; 0.1 with --features"),
+        typer.Option(
+            help="On weights, not biases.",
+            show_default="0.05; 0.1 with --features",
+            rich_help_panel=LEARNING,
+        ),
     ] = None,
     optimizer: Annotated[
         str | None,
-        typer.Option(help="adamw or sgd.", show_default="adamw"),
+        typer.Option(help="adamw or sgd.", show_default="adamw", rich_help_panel=LEARNING),
     ] = None,
     schedule: Annotated[
         str | None,
         typer.Option(
             help="Of the learning rate: one-cycle, cosine, step or constant.",
             show_default="one-cycle",
+            rich_help_panel=LEARNING,
         ),
     ] = None,
     metric: Annotated[
@@ -160,12 +210,15 @@ def train(
             help="What the kept epoch is best in: map, map_sample, log_loss, brier, ece, ace, mce "
             "or average-K.",
             show_default="map",
+            rich_help_panel=LEARNING,
         ),
     ] = None,
     patience: Annotated[
         int | None,
         typer.Option(
-            help="Stop after so many epochs without a better metric.", show_default="never"
+            help="Stop after so many epochs without a better metric.",
+            show_default="never",
+            rich_help_panel=LEARNING,
         ),
     ] = None,
     calibrate: Annotated[
@@ -174,6 +227,7 @@ def train(
             help="Calibrator that is fitted on validation: auto, none, temperature, platt, beta, "
             "isotonic, ...",
             show_default="auto",
+            rich_help_panel=ANSWERS,
         ),
     ] = None,
     rule: Annotated[
@@ -182,31 +236,43 @@ def train(
             help="How probabilities become labels: auto chooses by F over images; expected-f, "
             "best-f, 0.5, top-4, average-3, precision-0.9, recall-0.9, ...",
             show_default="auto",
+            rich_help_panel=ANSWERS,
         ),
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(help="32 or bf16.", show_default="32"),
+        typer.Option(help="32 or bf16.", show_default="32", rich_help_panel=LEARNING),
     ] = None,
     accelerator: Annotated[
         str | None,
-        typer.Option(help="auto, cpu or cuda.", show_default="auto"),
+        typer.Option(help="auto, cpu or cuda.", show_default="auto", rich_help_panel=MACHINE),
     ] = None,
     devices: Annotated[
         int | None,
-        typer.Option(help="GPUs, or processes on a CPU.", show_default="1"),
+        typer.Option(
+            help="GPUs, or processes on a CPU.", show_default="1", rich_help_panel=MACHINE
+        ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Threads that decode images; with --engine ray, processes that train."),
+        typer.Option(
+            help="Threads that decode images; with --engine ray, processes that train.",
+            rich_help_panel=MACHINE,
+        ),
     ] = None,
     engine: Annotated[
         Literal["local", "ray"],
-        typer.Option(help="Where the run is trained: here, or by --workers of a Ray cluster."),
+        typer.Option(
+            help="Where the run is trained: here, or by --workers of a Ray cluster.",
+            rich_help_panel=MACHINE,
+        ),
     ] = "local",
     log: Annotated[
         list[str] | None,
-        typer.Option(help="Also log to tensorboard, wandb or mlflow; may be repeated."),
+        typer.Option(
+            help="Also log to tensorboard, wandb or mlflow; may be repeated.",
+            rich_help_panel=MACHINE,
+        ),
     ] = None,
     seed: Annotated[
         int | None,
