@@ -16,11 +16,11 @@ from web_setup import encoded, running
 
 from labelwise.web import (
     ServeSettings,
-    api,
     inference_protocol,
     json_bodies,
     label_studio,
     photoprism,
+    requests,
     serving,
 )
 from labelwise.web.json_bodies import from_base64, require_cheap
@@ -45,7 +45,7 @@ def bridged(run, tmp_path_factory):
 @pytest.mark.parametrize(
     ("module", "names", "path", "body"),
     [
-        (api, ["read_json", "from_base64"], "/api/v1/predict", {"pictures": [PICTURE]}),
+        (requests, ["read_json", "from_base64"], "/api/v1/predict", {"pictures": [PICTURE]}),
         (
             inference_protocol,
             ["read_json", "from_base64"],
@@ -82,9 +82,9 @@ def test_nothing_long_is_read_on_the_event_loop(bridged, monkeypatch, module, na
 
 def test_a_form_is_read_beside_the_event_loop(bridged, monkeypatch):
     threads = []
-    read = api.read_form
+    read = requests.read_form
     monkeypatch.setattr(
-        api,
+        requests,
         "read_form",
         lambda *given: threads.append(threading.current_thread().name) or read(*given),
     )
