@@ -183,11 +183,14 @@ def test_weights_without_the_features_they_are_of_are_refused(monkeypatch, capsy
     assert "--set weights=w.safetensors" in error
 
 
+FEW = ("--set", "data_options={num_train: 16, num_val: 8, num_test: 8}")
+
+
 @pytest.mark.parametrize(
     ("work", "arguments"),
     [
-        ("training.run.train", ("train", "scenes")),
-        ("experiments.jobs.train", ("compare", "scenes", "--methods", "bce,spa", "--jobs", "1")),
+        ("training.run.train", ("train", "scenes", *FEW)),
+        ("experiments.jobs.train", ("compare", "scenes", "--methods", "bce,spa", "--jobs=1", *FEW)),
         ("experiments.reproduce.reproduce", ("reproduce", "000-table2")),
     ],
 )
@@ -236,7 +239,7 @@ def test_the_demo_trains_on_scenes_without_mirroring(monkeypatch):
 def test_compare_writes_its_page_table_figures_and_charts(tmp_path, monkeypatch, capsys):
     arguments = [
         *("compare", "posterior", "--methods", "bce,softmax", "--seeds", "1", "-o", str(tmp_path)),
-        *("--set", "data_options={num_train: 2000, num_val: 500, num_test: 200, num_labels: 4}"),
+        *("--set", "data_options={num_train: 400, num_val: 200, num_test: 200, num_labels: 4}"),
         *("--set", "backbone=identity", "--set", "recipe.epochs=5"),
     ]
     assert call(monkeypatch, *arguments) == 0
