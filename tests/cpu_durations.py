@@ -1,7 +1,9 @@
 """``--cpu-durations=N``: the N tests that took most processor time, and what each folder took.
 
 Counted is the time of the process that runs tests and of all below it, so that a busy machine
-changes little. What a shared fixture takes is counted for the test that asks for it first.
+changes little. What a shared fixture takes is counted for the test that asks for it first. Where a
+process ends that nobody waits for, such as some of a browser's, its time is lost: the test in which
+that happens counts too little, and no less than nothing.
 """
 
 import os
@@ -70,7 +72,7 @@ class CpuDurations:
         try:
             return (yield)
         finally:
-            item.user_properties.append((SPENT, processor_seconds() - self.begun))
+            item.user_properties.append((SPENT, max(0.0, processor_seconds() - self.begun)))
 
     def pytest_runtest_logreport(self, report):
         if report.when == "teardown":

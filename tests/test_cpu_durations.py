@@ -5,9 +5,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from cpu_durations import processes_below
+from cpu_durations import SPENT, CpuDurations, processes_below, processor_seconds
 from patience import PATIENCE
 
 COMPUTING = 0.4
@@ -54,3 +55,11 @@ def test_computing_counts_wherever_it_is_done_and_waiting_does_not(tmp_path, pro
 def test_a_thread_that_ends_while_it_is_looked_at_is_passed_over(monkeypatch, tmp_path):
     monkeypatch.setattr(Path, "glob", lambda *_: iter([tmp_path / "children"]))
     assert processes_below(os.getpid()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_no_test_takes_less_than_nothing():
+    plugin, item = CpuDurations(1), SimpleNamespace(user_properties=[])
+    plugin.begun = processor_seconds() + 60  # of a process that has ended since
+    assert list(plugin.pytest_runtest_teardown(item)) == [None]
+    assert item.user_properties == [(SPENT, 0.0)]
