@@ -288,7 +288,7 @@ def graphs_of(vectors, whole):
             graph.expansion_search = width
             return graph.search(vector, TOP).keys
 
-        return search, lambda: graph.memory_usage - vectors.nbytes
+        return search, lambda: graph.serialized_length - vectors.nbytes
 
     def by_faiss():
         import faiss
