@@ -1,7 +1,8 @@
 """``labelwise export``: a model as one file or folder that other programs read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,13 +12,14 @@ from labelwise.cli.options import A_RUN
 
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
+    from labelwise.export.parity import Parity
     from labelwise.models.run_folder import RunFolder
     from labelwise.system.progress import Watch
 
 __all__ = ["export"]
 
 RESIZE = "--exact-resize or --fast-resize"
-Format = Literal["onnx", "web", "hf", "torch-export", "openvino"]
+Format = Literal["onnx", "web", "hf", "torch-export", "executorch", "openvino"]
 OPTIONS: dict[str, tuple[str, ...]] = {
     "onnx": (
         "--input",
@@ -31,6 +33,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "web": (RESIZE, "--pictures", "--runtime"),
     "hf": ("--license", "--push"),
     "torch-export": ("--pictures",),
+    "executorch": ("--pictures",),
     "openvino": ("--input", "--pictures"),
 }
 FIGURES = {"bins": 10, "k": 4, "query_length": 0}
@@ -43,7 +46,7 @@ def export(
         Format,
         typer.Option(
             help="An .onnx file, a folder with a page, a folder for a model hub, a .pt2 program, "
-            "a folder for OpenVINO."
+            "a .pte program for ExecuTorch, a folder for OpenVINO."
         ),
     ] = "onnx",
     input: Annotated[
@@ -164,6 +167,10 @@ def export(
         from labelwise.models.openvino_model import openvino_runtime
 
         openvino_runtime()  # what is missing is said before the work
+    if format == "executorch":
+        from labelwise.export.executorch_program import require_executorch
+
+        require_executorch()
     if int8:
         if pictures is not None:
             raise SettingsError("--pictures does not apply to --int8, which takes all of --data")
@@ -186,18 +193,18 @@ def export(
         say(f"wrote {out}; serve it with any web server: python -m http.server -d {out}")
         say(str(parity))
         return
-    if format in ("torch-export", "openvino"):
+    if format in ("torch-export", "executorch", "openvino"):
+        from labelwise.export.executorch_program import export_executorch
         from labelwise.export.openvino_folder import export_openvino
         from labelwise.export.torch_program import export_program
 
+        writers: dict[str, Callable[..., tuple[int, Parity]]] = {
+            "torch-export": export_program,
+            "executorch": export_executorch,
+            "openvino": partial(export_openvino, input=form_of_input),
+        }
         with _progress() as watch:
-            size, parity = (
-                export_program(predictor, spec, out, images, rows, watch=watch)
-                if format == "torch-export"
-                else export_openvino(
-                    predictor, spec, out, images, rows, input=form_of_input, watch=watch
-                )
-            )
+            size, parity = writers[format](predictor, spec, out, images, rows, watch=watch)
         say(f"wrote {out} ({size / 1e6:.1f} MB)")
         say(str(parity))
         return
@@ -275,8 +282,6 @@ def _int8(
 def _hub(
     folder: "RunFolder", out: Path, data: str | None, license: str | None, push: str | None
 ) -> None:
-    from functools import partial
-
     from labelwise.cli.text import say
     from labelwise.export.hub import export_hub
     from labelwise.models.hub import check_repository, push_to_hub

@@ -32,7 +32,7 @@ from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
 from labelwise.system.text import first_line, one_line
 
-__all__ = ["captured_program", "export_program"]
+__all__ = ["captured_program", "export_program", "picture_program"]
 
 
 class _Answers(nn.Module):
@@ -75,7 +75,7 @@ def export_program(
     require_pictures(rows)
     buffer = io.BytesIO()
     description = json.dumps(spec.model_dump(mode="json"), ensure_ascii=False)
-    program = captured_program(_Answers(predictor), _example(predictor))
+    program = picture_program(predictor)
     with quiet():
         torch.export.save(program, buffer, extra_files={MODEL_FILE: description})
         buffer.seek(0)
@@ -108,6 +108,11 @@ def _node_values(program: torch.fx.GraphModule, pixels: Tensor) -> list[NodeValu
     with torch.no_grad():
         nodes.run(pixels)
     return nodes.values
+
+
+def picture_program(predictor: Predictor) -> torch.export.ExportedProgram:
+    """Return the program of a model from scaled pixels to its answers."""
+    return captured_program(_Answers(predictor), _example(predictor))
 
 
 def _example(predictor: Predictor) -> Tensor:
