@@ -40,7 +40,11 @@ MOST_WORDS = 50  # of a query that are taken apart
 _BUT_NOT = r"(?i)(?<=\w)\s+(?:(?:and\s+|but\s+)?not|without)\s+(?=\w)"
 _AND, _OR = r"(?i)(?<=\w)\s+and\s+(?=\S)", r"(?i)(?<=\w)\s+or\s+(?=\S)"
 _SIGN = r"(?<=\w)\s+(?=[-!]\w)"  # before a sign of what is not wanted
-_WORDS = r"\w[^\s,|&()<>]*(?:\s+\w[^\s,|&()<>]*)+"
+# From the first letter of a word alone: from each letter of a long word took quadratic time.
+_WORDS = (
+    r"(?<![^\s,|&()<>])(?P<before>[^\w\s,|&()<>]*)"
+    r"(?P<words>\w[^\s,|&()<>]*(?:\s+\w[^\s,|&()<>]*)+)"
+)
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,11 @@ def _with_signs(text: str, space: LabelSpace, taxonomy: Taxonomy) -> Query | Non
     """
     known = {name.casefold(): name for name in (*taxonomy.parents.values(), *space.names)}
     worded = re.sub(_OR, " | ", re.sub(_AND, ", ", re.sub(_BUT_NOT, ", -", text)))
-    apart = re.sub(_WORDS, lambda run: _names_in(run[0], known), re.sub(_SIGN, ", ", worded))
+    apart = re.sub(
+        _WORDS,
+        lambda run: run["before"] + _names_in(run["words"], known),
+        re.sub(_SIGN, ", ", worded),
+    )
     for signs in (worded, apart):
         if "|" in signs and set(signs) & set(",&"):
             continue
