@@ -84,6 +84,19 @@ def test_every_number_of_a_link_or_rule_must_be_finite(made, bad):
             read(planted(spec, path, bad))
 
 
+@pytest.mark.parametrize("bad", ["1e999", "0.5", True, False])
+@pytest.mark.parametrize("made", [*LINKS, *RULES], ids=lambda made: made.kind)
+def test_a_number_is_not_written_as_text_or_as_true(made, bad):
+    """A threshold of "1e999" was infinite: no photo had a label any more."""
+    is_link = isinstance(made, Link)
+    spec = (link_to_spec if is_link else rule_to_spec)(made)
+    read = link_from_spec if is_link else rule_from_spec
+    found = list(places(spec))
+    for path in found[:: max(1, len(found) // 25)]:
+        with pytest.raises(LabelwiseError, match="cannot be made"):
+            read(planted(spec, path, bad))
+
+
 PROMISE = Promise("recall", 0.9, 0.95, 200, 150, 0.93, "test photos", "2026-01-01", "exact")
 
 

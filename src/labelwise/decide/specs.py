@@ -1,6 +1,7 @@
 """Rules as plain data, and back; what is made by its kind from plain data is made here."""
 
 from collections.abc import Mapping
+from inspect import Parameter, signature
 from typing import Any, TypeVar
 
 from labelwise.decide.rules import (
@@ -13,7 +14,7 @@ from labelwise.decide.rules import (
     WithParents,
 )
 from labelwise.errors import SettingsError
-from labelwise.numeric.finite import require_finite
+from labelwise.numeric.finite import require_finite, require_numbers
 from labelwise.system.text import one_line_of
 from labelwise.types import nearest
 
@@ -58,4 +59,11 @@ def _made(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T
         for key, value in spec.items()
         if key != "kind"
     }
+    texts = {name for name, one in signature(kinds[kind]).parameters.items() if _is_text(one)}
+    for key in arguments.keys() - texts:  # some are kept as they come
+        require_numbers(arguments[key], key)
     return kinds[kind](**arguments)
+
+
+def _is_text(parameter: Parameter) -> bool:
+    return isinstance(parameter.default, str)

@@ -14,7 +14,14 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
-from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    StrictBool,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
 from labelwise import __version__
 from labelwise.decide import Rule
@@ -23,6 +30,7 @@ from labelwise.links import Link
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.models.onnx_answers import FORMAT, UNSEALED, is_whole
 from labelwise.models.spec import NOT_USABLE, require_fit
+from labelwise.numeric.finite import require_as_stated
 from labelwise.pictures import Transform
 from labelwise.system.faults import first_fault
 from labelwise.system.text import one_line_of
@@ -190,15 +198,17 @@ class StatedFacts(BaseModel):
     judgement: str = ""
     caution: str | None = None
 
-    @field_validator("transform", mode="before")
+    @field_validator("transform", mode="wrap")
     @classmethod
-    def _is_known(cls, value: Any) -> Any:
+    def _is_known(cls, value: Any, made: ValidatorFunctionWrapHandler) -> Transform:
         """Refuse an entry of a later version: without it the pixels would be other ones."""
         known = {field.name for field in fields(Transform)}
         odd = sorted(set(value) - known) if isinstance(value, dict) else []
         if odd:
             raise ValueError(f"the transform must not have the entry {odd[0]!r:.60}")
-        return value
+        transform: Transform = made(value)
+        require_as_stated(transform.spec(), value, "transform")
+        return transform
 
 
 def sealed(model: ModelProto) -> bytes:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.finite import require_finite
+from labelwise.numeric.finite import require_finite, require_numbers
 from labelwise.numeric.special import expit, log_expit
 
 __all__ = ["Curve", "curve_of"]
@@ -47,6 +47,7 @@ def curve_of(spec: Any, labels: int) -> Curve | None:
         return None
     try:
         require_finite(spec, "link")
+        require_numbers([spec[key] for key in ("limit", *keys)], "a link")
         limit, curve = float(_numbers(spec["limit"], ())), make(spec, labels)
     except (TypeError, ValueError):
         return None

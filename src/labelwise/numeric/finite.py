@@ -1,7 +1,8 @@
 """Numbers that plain data brings: a link, a rule or a promise with a NaN answers "none" to all.
 
 Whatever JSON or YAML held is walked once, and every number in it must be finite in float32, which
-is how links keep theirs.
+is how links keep theirs. What was made of it is compared with it: a number that was written as text
+or as true would have been none on that walk.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["require_finite"]
+__all__ = ["require_as_stated", "require_finite", "require_numbers"]
 
 LARGEST = float(np.finfo(np.float32).max)
 DEEPEST = 32
@@ -36,3 +37,50 @@ def require_finite(value: Any, what: str) -> None:
             got = one if isinstance(one, float) else f"an integer of {one.bit_length()} bits"
             where = f" at {'.'.join(place)!r}" if place else ""
             raise ValueError(f"every number of the {what} must be finite, got {got}{where}")
+
+
+def require_numbers(value: Any, what: str) -> None:
+    """Raise TypeError where plain data has text, true or false: each can be read as a number.
+
+    >>> require_numbers([0.5, "1e999"], "value")
+    Traceback (most recent call last):
+        ...
+    TypeError: value must be numbers, got '1e999'
+    """
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Mapping):
+            waiting += one.values()
+        elif isinstance(one, list | tuple):
+            waiting += one
+        elif isinstance(one, bool | str):
+            raise TypeError(f"{what} must be numbers, got {one!r:.60}")
+
+
+def require_as_stated(made: Any, stated: Any, what: str) -> None:
+    """Raise ValueError where a number or truth value was made of something else in plain data.
+
+    >>> require_as_stated({"crop": float("inf")}, {"crop": "1e999"}, "transform")
+    Traceback (most recent call last):
+        ...
+    ValueError: the transform must have a number, got '1e999' at 'crop'
+    """
+    waiting: list[tuple[tuple[str, ...], Any, Any]] = [((), made, stated)]
+    while waiting:
+        place, one, given = waiting.pop()
+        if isinstance(one, Mapping) and isinstance(given, Mapping):
+            waiting += [((*place, key), one[key], given[key]) for key in one if key in given]
+        elif isinstance(one, list | tuple):
+            many = given if isinstance(given, list | tuple) else [given] * len(one)
+            pairs = enumerate(zip(one, many, strict=False))
+            waiting += [((*place, str(key)), *pair) for key, pair in pairs]
+        elif isinstance(one, bool | int | float) and _kind(one) != _kind(given):
+            where = f" at {'.'.join(place)!r}" if place else ""
+            raise ValueError(f"the {what} must have {_kind(one)}, got {given!r:.60}{where}")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    return "a number" if isinstance(value, int | float) else "something else"
