@@ -20,7 +20,8 @@ from labelwise.export.onnx_file import facts_of
 from labelwise.export.openvino_folder import export_openvino
 from labelwise.export.parity import compare_answers
 from labelwise.links import Sigmoid
-from labelwise.models.openvino_model import OpenVinoModel, openvino_runtime
+from labelwise.models.graph_file import UNSEALED
+from labelwise.models.openvino_model import FACTS, GRAPH, OpenVinoModel, digest, openvino_runtime
 from labelwise.models.scoring import score
 from labelwise.objectives import PhiLink
 
@@ -195,3 +196,19 @@ def test_openvino_reports_nothing_to_its_makers(folder):
     assert OpenVinoModel.load(folder)
     assert importlib.util.find_spec("openvino_telemetry") is not None
     assert not [name for name in sys.modules if name.startswith("openvino_telemetry")]
+
+
+def test_a_graph_that_hides_its_probability_is_not_held_to_nothing(folder, tmp_path):
+    """Forged and sealed anew: its link could not be compared with the one that it names."""
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    graph = (folder / GRAPH).read_text().replace('output_names="probability"', 'output_names="p"')
+    graph = graph.replace('names="probability"', 'names="p"')
+    (tmp_path / GRAPH).write_text(graph)
+    stated = json.loads((folder / FACTS).read_text()) | {"sha256": UNSEALED}
+    stated["files"] = stated["files"] | {GRAPH: digest(graph.encode())}
+    text = json.dumps(stated)
+    (tmp_path / FACTS).write_text(text.replace(UNSEALED, digest(text.encode()), 1))
+    forged = OpenVinoModel.load(tmp_path)
+    with pytest.raises(CheckpointError, match="has no probability"):
+        forged.logits(torch.from_numpy(forged.facts.blank()))

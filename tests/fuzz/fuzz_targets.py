@@ -8,6 +8,7 @@ from fuzz_fields import FIELDS
 from fuzz_kept import KEPT
 from fuzz_library import LIBRARY
 from fuzz_official import OFFICIAL
+from fuzz_openvino import OPENVINO
 from fuzz_pictures import PICTURES
 from fuzz_requests import REQUESTS
 from fuzz_results import RESULTS
@@ -16,6 +17,6 @@ from fuzz_tables import TABLES
 
 EVERY = (
     *(*TABLES, *OFFICIAL, *FIELDS, *PICTURES, *RESULTS, *LIBRARY),
-    *(*REQUESTS, *SERVED, *KEPT, *ASKED),
+    *(*REQUESTS, *SERVED, *KEPT, *ASKED, *OPENVINO),
 )
 TARGETS = {target.name: target for target in EVERY}

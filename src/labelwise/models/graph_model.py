@@ -201,7 +201,9 @@ class GraphModel(ABC):
     def _checked(self, answers: GraphAnswers) -> Tensor:
         """Return the logits of answers, if their probabilities are those of the link."""
         logits = torch.from_numpy(answers.logits)
-        if self.link is not None and answers.probability is not None and len(logits):
+        if self.link is not None and len(logits):
+            if answers.probability is None:
+                raise CheckpointError(f"{self.name} names a link, and its graph has no probability")
             expected = self.link(logits.double()).numpy()
             apart = float(np.median(np.abs(answers.probability - expected)))
             require_agreement(self.name, apart)
