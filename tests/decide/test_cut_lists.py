@@ -134,6 +134,21 @@ def test_a_cut_follows_the_probabilities():
     assert cut_to_try(pooled, sharp, 0, 4001, 0.1) is None  # there is no held-out photo
 
 
+def test_a_cut_follows_photos_that_were_seen_where_the_fit_is_off():
+    """Oracle: photos that are right above a score alone, of which the fit knows nothing."""
+    pooled, scores = np.linspace(-1, 1, 4001), np.linspace(-1, 1, 1000)
+
+    def blind(some):
+        return np.full((2, len(some)), 0.97)
+
+    def cut(seen):
+        return cut_to_try(pooled, blind, 1000, 3001, 0.1, seen=seen)
+
+    assert cut(None) == pytest.approx(-1)
+    assert cut((scores, scores >= 0.4)) == pytest.approx(0.4, abs=0.1)
+    assert cut((scores, np.zeros(1000, bool))) > 0.9
+
+
 def test_refusals_say_what_was_seen():
     scores, right = np.linspace(0, 1, 100), np.arange(100) >= 80
     found = list_above(0.5, scores, right, scores, wrong_at_most=0.1)

@@ -22,7 +22,8 @@ out, and B rises with s, so this keeps the mean at alpha whatever T is. Which sc
 
 The cut may depend on other photos, and on the scores of held-out and library photos that do not say
 which is which. :func:`cut_to_try` takes the one at which the list, promised or not, has the largest
-share of the hits on the longest list that is right, as the probabilities have it. It tries no list
+share of the hits on the longest list that is right, as probabilities fitted to other photos and the
+misses among these have it. It tries no list
 that by these has more than twice the wrong photos where it passes: such a one would pass now and
 then, within the mean over all searches, and people see those that passed.
 """
@@ -62,6 +63,7 @@ MANY = 200  # such photos, from which on their number is taken as it is
 BEFORE = 0.7  # of a miss, before any is seen
 PLACES = 96  # cuts among which one is chosen, and a third as many above them
 BELIEVED = 2  # times the share that lists should hold by fits that see few photos
+MENDED = 2  # misses by which a fit is believed, beside those that were seen
 SPREAD = (-1.47, -0.79, -0.37, 0.0, 0.37, 0.79, 1.47)  # sevenths of a normal law, by their middles
 
 
@@ -176,13 +178,15 @@ def cut_to_try(
     wrong_at_most: float,
     *,
     times: Counts | None = None,
+    seen: tuple[Matrix, Matrix] | None = None,
 ) -> float | None:
     """Return the score at which a list should be tried, None where none is likely to pass.
 
     ``pooled`` are the scores of held-out and library photos together, at least the highest of
     them, or different falling scores and how many ``times`` there is each. ``chances`` returns the
     probabilities (D, N) that photos of these scores are right, as each of D fits to other photos
-    has them.
+    has them; ``seen`` are the scores (V,) of these other photos and whether they are right, by
+    which the misses of the fits are mended.
     """
     ranked = descending(pooled)
     total = held_out + library
@@ -198,18 +202,17 @@ def cut_to_try(
     widths = np.diff(ends, prepend=0)
     middles = np.searchsorted(upto, ends - widths // 2)  # they stand for those between two ends
     p = chances(ranked[middles])
-    hits, misses = (p * widths).cumsum(1), ((1 - p) * widths).cumsum(1)
+    misses = ((1 - p) * widths).cumsum(1)
+    if seen is not None:
+        mended = np.minimum(misses * _mend(ranked[places], *seen, chances), ends)
+        misses = np.maximum.accumulate(mended, axis=1)
+    hits = ends - misses
     sizes, scores = _highest_scores(held_out, library, wrong_at_most)
     highest = np.interp(np.log(ends), np.log(sizes), scores)
     counts = _likely_counts(ends, held_out, library)
     allowed = np.floor(highest * counts - BEFORE + TOLERANCE)
-    passing = np.mean(
-        [
-            _about_at_most(most, count, misses, ends)
-            for most, count in zip(allowed, counts, strict=True)
-        ],
-        axis=0,
-    )
+    chance = [_about_at_most(*one, misses, ends) for one in zip(allowed, counts, strict=True)]
+    passing = np.mean(chance, axis=0)
     good = np.where(misses <= wrong_at_most * ends, hits, 0.0).max(1, keepdims=True)
     share = np.minimum(hits / np.where(good > 0, good, np.inf), 1)
     wrong = (passing * misses).mean(0)  # of lists that pass
@@ -217,6 +220,24 @@ def cut_to_try(
     value = np.where(likely, (passing * share).mean(0), 0.0)
     best = int(value.argmax())
     return float(ranked[places[best]]) if value[best] > 0 else None
+
+
+def _mend(
+    cuts: Numbers, scores: Matrix, right: Matrix, chances: Callable[[Numbers], Numbers]
+) -> Numbers:
+    """Return by which factor (N,) photos above each cut, falling, miss more than the fits say.
+
+    That is (M + misses) / (M + expected misses) of the photos seen there: a fit of a line is off
+    where few photos stand, at the top.
+    """
+    values, truth = as_numpy(scores).astype(np.float64), as_numpy(right).astype(bool)
+    order = np.argsort(-values, kind="stable")
+    order = order[values[order] >= cuts[-1]]
+    ranked = values[order]
+    above = np.searchsorted(-ranked, -cuts, side="right")
+    missed = np.append(0, (~truth[order]).cumsum())[above]
+    expected = np.append(0.0, (1 - chances(ranked).mean(0)).cumsum())[above]
+    return np.asarray((MENDED + missed) / (MENDED + expected))
 
 
 @lru_cache(maxsize=64)

@@ -253,7 +253,9 @@ class CalibratedQuery:
         tried = []
         for share in shares:
             cut = cut_to_try(
-                *(pooled, setter.possible_probs, len(held.scores), size, share), times=times
+                *(pooled, setter.possible_probs, len(held.scores), size, share),
+                times=times,
+                seen=(setter.scores, setter.hits),
             )
             cut = np.inf if cut is None else cut
             found = list_above(
