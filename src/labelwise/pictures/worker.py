@@ -171,6 +171,7 @@ def main(control: int) -> None:
 def _open_one_of_each() -> None:
     """Do all that workers do once, so that they find its code loaded; they open no file."""
     torch.set_num_threads(1)
+    torch.backends.cpu.get_cpu_capability()  # from a file: without it, sums have other last bits
     transform = Transform(4, crop=0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
