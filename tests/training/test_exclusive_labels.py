@@ -148,7 +148,7 @@ def index_folder(coloured):
 
 def test_queries_know_what_excludes_what(index_folder):
     index = open_index(index_folder)
-    p = np.exp([index.odds(k, refit=False).log_p.values for k in range(6)])
+    p = np.exp(np.array([index.odds(k, refit=False).log_p.values for k in range(6)], np.float64))
     gone = index.store.dead_rows()
     assert len(gone) == 0
     for text, expected in {

@@ -215,7 +215,8 @@ def _of_probability(g: Graph, p: Value) -> Pair:
 def _count_below(g: Graph, u: Value, edges: np.ndarray) -> Value:
     """Write how many of the rising ``edges`` (E,) or (K, E) lie below each of ``u`` (N, K)."""
     below = g.op("Greater", g.op("Unsqueeze", u, [-1]), edges)
-    return str(g.op("ReduceSum", g.cast(below, "int64"), [-1], keepdims=0))
+    counted = g.op("ReduceSum", g.cast(below, "float32"), [-1], keepdims=0)
+    return g.cast(counted, "int64")  # summed as int64, OpenVINO 2026.4 errs on x86_64
 
 
 def _taken(g: Graph, table: np.ndarray, column: Value) -> Value:
