@@ -16,11 +16,15 @@ from labelwise.types import LabelSpace
 LABELS = ("beach", "cat", "dog", "row")
 
 
-def save_model(folder: Path, seed: int = 0, labels=LABELS) -> Path:
+def save_model(folder: Path, seed: int = 0, labels=LABELS, spread: float = 1) -> Path:
+    """Write a random model; with more ``spread`` its answers about photos differ by more."""
     torch.manual_seed(seed)
     backbone = create_backbone("small-cnn", image_size=16)
     head = HeadSpec("linear", {})
     model = Model(backbone, head.make(backbone.channels, len(labels))).eval()
+    with torch.no_grad():
+        for weight in model.head.parameters():
+            weight *= spread
     space = LabelSpace(labels)
     Predictor(model, head, space, Sigmoid(), Threshold(0.5), "bce").save(folder)
     random = np.random.default_rng(seed)
