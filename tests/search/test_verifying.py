@@ -132,7 +132,7 @@ def test_a_table_that_cannot_be_used_says_which_line(index, tmp_path):
     photo = f"{root}/0.jpg"
     for text, words in (
         ("path\nx\n", "must have the columns path and answer, got path"),
-        (f"path,answer\n{photo},maybe\n", "line 2: an answer must be yes, no or unsure"),
+        (f"path,answer\n{photo},maybe\n", "line 2: the answer must be yes, no or unsure"),
         (f"path,answer,query\n{photo},yes,zebra\n", "line 2: no list of 'zebra' was promised"),
         ("path,answer\nelsewhere.jpg,yes\n", "is not in"),
     ):
@@ -147,3 +147,16 @@ def test_a_table_that_cannot_be_used_says_which_line(index, tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         read_list_answers(index, tmp_path / "none.csv")
     assert len(receipts_of(index)) == 2
+
+
+def test_a_query_that_a_spreadsheet_would_compute_is_quoted_and_read_back(index, tmp_path):
+    """``-dog`` is a formula there: without its apostrophe it comes back as ``#NAME?``."""
+    receipt = promised(index, "-dog", 0.5, "expected")
+    table = tmp_path / "questions.csv"
+    assert write_list_questions(index, table, 1) == 1
+    with table.open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["query"] == "'-dog"
+    table.write_text(f"query,path,answer\n{row['query']},{row['path']},yes\n")
+    (first, *_) = rows_in_order(index, receipt).tolist()
+    assert read_list_answers(index, table) == {"-dog": {first: True}}

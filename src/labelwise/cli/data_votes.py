@@ -101,26 +101,20 @@ def votes_table(
 
 
 def _write_report(path: Path, records: "tuple[WorkerRecord, ...]") -> None:
-    import csv
     import json
     from dataclasses import asdict, fields
 
     from labelwise.data.votes import WorkerRecord
+    from labelwise.system.csv_files import write_csv
     from labelwise.system.files import replacing
-    from labelwise.system.text import as_cell
 
-    with (
-        replacing(path) as temporary,
-        temporary.open("w", encoding="utf-8", newline="") as stream,
-    ):
-        if path.suffix.lower() == ".json":
-            json.dump([asdict(one) for one in records], stream, indent=2, ensure_ascii=False)
-            return
-        writer = csv.writer(stream)
-        writer.writerow([field.name for field in fields(WorkerRecord)])
-        for one in records:
-            cells = ["" if value is None else value for value in asdict(one).values()]
-            writer.writerow([as_cell(cell) if isinstance(cell, str) else cell for cell in cells])
+    if path.suffix.lower() == ".json":
+        with replacing(path) as temporary:
+            text = json.dumps([asdict(one) for one in records], indent=2, ensure_ascii=False)
+            temporary.write_text(text, encoding="utf-8")
+    else:
+        header = [field.name for field in fields(WorkerRecord)]
+        write_csv(path, header, [tuple(asdict(one).values()) for one in records])
 
 
 def _show_worst(records: "tuple[WorkerRecord, ...]") -> None:

@@ -1,6 +1,5 @@
 """``labelwise estimate``: how many photos match, with an interval that holds after a shift."""
 
-import csv
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -295,7 +294,7 @@ def _show(found: "LibraryEstimate", query: str, by: str) -> None:
 
 def _write(found: "LibraryEstimate", query: str, path: Path) -> None:
     """Write the estimates and what they rest on: one row per group, the whole library last."""
-    from labelwise.system.files import replacing
+    from labelwise.system.csv_files import write_csv
 
     rows = [
         {
@@ -309,7 +308,4 @@ def _write(found: "LibraryEstimate", query: str, path: Path) -> None:
         }
         for one in [*found.groups, found.total]
     ]
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
+    write_csv(path, list(rows[0]), [tuple(row.values()) for row in rows])

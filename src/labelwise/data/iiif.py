@@ -15,7 +15,6 @@ The width W is that of a picture of at most S pixels each way. ``!S,S`` would as
 only services of level 2 need to know it (IIIF Image API, compliance levels).
 """
 
-import csv
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -39,8 +38,8 @@ from urllib.request import (
 
 from labelwise.data.rows import read_json, read_lines
 from labelwise.errors import DataError
+from labelwise.system.csv_files import write_csv
 from labelwise.system.files import replacing
-from labelwise.system.text import as_cell
 
 __all__ = ["FetchedPictures", "fetch_pictures", "services_of"]
 
@@ -151,11 +150,7 @@ def fetch_pictures(
             watch(number, len(listed))
     if not rows:
         raise DataError(f"{source}: no picture could be fetched; {failed[0]}")
-    table = out / TABLE
-    with replacing(table) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["path", "uri", "label"])
-        writer.writerows([[as_cell(cell) for cell in row] for row in rows])
+    write_csv(out / TABLE, ("path", "uri", "label"), rows)
     return FetchedPictures(len(rows), fetched, tuple(failed))
 
 

@@ -1,6 +1,5 @@
 """Counts of calls from tables: results of BirdNET or Perch, or scores with some labels known."""
 
-import csv
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,8 +12,7 @@ from labelwise.fitting.calls import CallCount, CallMethod, count_calls
 from labelwise.fitting.detections import Detections, is_detections, read_detections
 from labelwise.fitting.read import label_tensors, unlabelled_scores, with_checks
 from labelwise.fitting.tables import Kind, read_raw
-from labelwise.system.files import replacing
-from labelwise.system.text import as_cell
+from labelwise.system.csv_files import write_csv
 from labelwise.types import nearest
 
 __all__ = ["CallTable", "calls_of_table", "write_calls"]
@@ -141,10 +139,6 @@ def _parts(found: Detections, by: str | None) -> tuple[list[str], NDArray[np.int
 
 def write_calls(counts: list[CallCount], by: str, path: Path) -> None:
     """Write the counts as CSV, one row per label and group."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        rows = [asdict(one) for one in counts]
-        header = [by if name == "part" and by else name for name in rows[0]]
-        table = csv.writer(file)
-        table.writerow(header)
-        for row in rows:
-            table.writerow([as_cell(str(value)) for value in row.values()])
+    rows = [asdict(one) for one in counts]
+    header = [by if name == "part" and by else name for name in rows[0]]
+    write_csv(path, header, [tuple(row.values()) for row in rows])

@@ -21,6 +21,7 @@ import numpy as np
 from labelwise.data import LabelTable
 from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.errors import DataError
+from labelwise.system.csv_files import write_csv
 from labelwise.system.files import replacing
 from labelwise.system.text import as_cell, from_cell
 from labelwise.types import nearest
@@ -81,25 +82,20 @@ class Change:
 
 def write_review(path: Path, questions: Sequence[Reviewed]) -> None:
     """Write a review file; the answers of questions that have one are kept."""
-    with (
-        replacing(path) as temporary,
-        temporary.open("w", encoding="utf-8", newline="") as stream,
-    ):
-        writer = csv.writer(stream)
-        writer.writerow(COLUMNS)
-        for rank, one in enumerate(questions, start=1):
-            writer.writerow(
-                [
-                    rank,
-                    as_cell(one.photo),
-                    as_cell(one.label),
-                    one.given,
-                    f"{one.probability:.6f}",
-                    "yes" if one.check else "",
-                    "yes" if one.promised else "",
-                    one.answer,
-                ]
-            )
+    rows = [
+        (
+            rank,
+            one.photo,
+            one.label,
+            one.given,
+            f"{one.probability:.6f}",
+            "yes" if one.check else "",
+            "yes" if one.promised else "",
+            one.answer,
+        )
+        for rank, one in enumerate(questions, start=1)
+    ]
+    write_csv(path, COLUMNS, rows)
 
 
 def read_review(path: Path) -> list[Reviewed]:

@@ -15,7 +15,6 @@ several labels and only a yes tells of them. The estimate itself takes the model
 from before all corrections, since those of answered photos would otherwise be right by now.
 """
 
-import csv
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from labelwise.search.index import Index
 from labelwise.search.near_copies import pictures_of
 from labelwise.search.photo_groups import EVERYTHING, PhotoGroups
 from labelwise.search.store import Fact
-from labelwise.system.files import replacing
+from labelwise.system.csv_files import write_csv
 
 __all__ = [
     "LibraryEstimate",
@@ -141,12 +140,8 @@ def write_questions(index: Index, sample: PhotoSample, path: Path) -> None:
     """Write the table to answer: path, question, and an empty answer for each photo."""
     rows = index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
     paths = index.store.paths_of(rows.values())
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(COLUMNS)
-        for row in rows.values():
-            if paths[row]:
-                table.writerow((paths[row][0], f"does it match {sample.query}?", ""))
+    found = [paths[row][0] for row in rows.values() if paths[row]]
+    write_csv(path, COLUMNS, [(place, f"does it match {sample.query}?", "") for place in found])
 
 
 def estimate_from_answers(

@@ -11,7 +11,6 @@ stand, without a gap, at the beginning of the receipt's own random order; all ot
 that so many photos are right or wrong at least.
 """
 
-import csv
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from labelwise.decide import KeptLists, ListAnswers, ListVerdict, judge_list, judge_lists
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.retrieval import Query
+from labelwise.search.answer_tables import read_answered
 from labelwise.search.asked import said_of
 from labelwise.search.check_log import answers_of, is_of_text
 from labelwise.search.index import Index
@@ -35,14 +35,12 @@ from labelwise.search.tag_receipts import (
     labels_of_tags,
     tags_of_rows,
 )
-from labelwise.system.files import replacing
-from labelwise.system.text import one_line
+from labelwise.system.csv_files import write_csv
+from labelwise.system.text import from_cell
 
 __all__ = ["VerifiedLists", "read_list_answers", "verify_lists", "write_list_questions"]
 
 COLUMNS = ("receipt", "query", "path", "answer")
-WORDS = {"yes": True, "y": True, "1": True, "no": False, "n": False, "0": False}
-WORDS |= {"unsure": False, "u": False, "?": False}
 
 Told = Mapping[str, Mapping[int, bool]]  # whether a row is right, by query
 
@@ -95,20 +93,16 @@ def write_list_questions(index: Index, path: Path, each: int) -> int:
             "nothing was promised, so there is nothing to ask; `labelwise search` and `labelwise "
             "tag` promise with --wrong-at-most, where they can"
         )
-    written = 0
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(COLUMNS)
-        for receipt in receipts:
-            first = rows_in_order(index, receipt)[:each]
-            places = index.store.paths_of(first.tolist())
-            for query, rows in _asked_of(index, receipt, first).items():
-                known = _known(index, query, {})
-                for row in rows:
-                    if row not in known and places[row]:
-                        table.writerow((receipt.number, query, places[row][0], ""))
-                        written += 1
-    return written
+    questions = []
+    for receipt in receipts:
+        first = rows_in_order(index, receipt)[:each]
+        places = index.store.paths_of(first.tolist())
+        for query, rows in _asked_of(index, receipt, first).items():
+            known = _known(index, query, {})
+            asked = [row for row in rows if row not in known and places[row]]
+            questions += [(receipt.number, query, places[row][0], "") for row in asked]
+    write_csv(path, COLUMNS, questions)
+    return len(questions)
 
 
 def _asked_of(index: Index, receipt: Receipt, rows: NDArray[np.int64]) -> dict[str, list[int]]:
@@ -131,37 +125,21 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
     times.
     """
     queries = sorted({query for one in receipts_of(index) for query in _queries_of(one)})
+    columns, lines = read_answered(path)
+    if "query" not in columns and len(queries) > 1:
+        raise DataError(
+            f"{path} must say in a column query of which query each answer is: lists of "
+            f"{len(queries)} queries were promised"
+        )
     found: dict[str, dict[int, bool]] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.DictReader(file)
-            columns = set(table.fieldnames or ())
-            if not {"path", "answer"} <= columns:
-                got = one_line(", ".join(table.fieldnames or ())) or "nothing"
-                raise DataError(f"{path} must have the columns path and answer, got {got}")
-            if "query" not in columns and len(queries) > 1:
-                raise DataError(
-                    f"{path} must say in a column query of which query each answer is: lists of "
-                    f"{len(queries)} queries were promised"
-                )
-            for number, line in enumerate(table, start=2):
-                word = (line["answer"] or "").strip().lower()
-                if not word:
-                    continue
-                if word not in WORDS:
-                    raise DataError(
-                        f"{path}, line {number}: an answer must be yes, no or unsure, got {word!r}"
-                    )
-                query = (queries or [""])[0]
-                if "query" in columns:
-                    query = _as_kept(index, line["query"] or "")
-                if query not in queries:
-                    raise DataError(f"{path}, line {number}: no list of {query!r} was promised")
-                row = index.row_of(line["path"])
-                rows = found.setdefault(query, {})
-                rows[row] = rows.get(row, True) and WORDS[word]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
+    for line in lines:
+        query = (queries or [""])[0]
+        if "query" in columns:
+            query = _as_kept(index, from_cell(line.cells["query"] or ""))
+        if query not in queries:
+            raise DataError(f"{line.place}: no list of {query!r} was promised")
+        row, rows = index.row_of(line.path), found.setdefault(query, {})
+        rows[row] = rows.get(row, True) and line.answer == "yes"
     return found
 
 
