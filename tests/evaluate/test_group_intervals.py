@@ -23,7 +23,7 @@ from labelwise.evaluate.group_intervals import (
     mean_ap_without_groups,
     mean_interval_by_group,
 )
-from labelwise.evaluate.headline import mean_influence
+from labelwise.evaluate.jackknife import mean_influence
 from labelwise.links import Sigmoid
 from labelwise.metrics import (
     average_precision,

@@ -6,7 +6,6 @@ library. Its tensors are those of timm's ``tf_efficientnet_lite0``, in the same 
 the package is never run: its file is found, its hash is compared, and tensors alone are read.
 """
 
-import hashlib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import SettingsError
+from labelwise.system.files import sha256_of
 
 __all__ = ["PACKAGED", "PackagedWeights"]
 
@@ -38,8 +38,7 @@ class PackagedWeights:
 
     def read(self, path: Path, names: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
         """Return the tensors under the names, and of the shapes, of a network's state."""
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = sha256_of(path)
         if digest != self.sha256:
             raise SettingsError(
                 f"{path} must have the SHA-256 {self.sha256}, got {digest}; install it again with "

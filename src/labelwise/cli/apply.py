@@ -37,8 +37,8 @@ def apply(
     from labelwise.errors import SettingsError
     from labelwise.fitting import apply as applied
     from labelwise.fitting import read_fitted, read_unlabelled, save_applied
+    from labelwise.fitting.applied import check_output, save_detections
     from labelwise.fitting.detections import is_detections, read_detections
-    from labelwise.fitting.fitted import check_output, save_detections
 
     check_output(out)
     files = [read_fitted(path) for path in fitted]

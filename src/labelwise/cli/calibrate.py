@@ -76,8 +76,8 @@ def calibrate(
         read_scores,
         save_calibration,
     )
+    from labelwise.fitting.applied import save_detections
     from labelwise.fitting.embeddings import read_texts, write_prompts
-    from labelwise.fitting.fitted import save_detections
 
     if prompts is not None and texts is None:
         raise SettingsError("--prompts says what the embeddings of --texts are of: give both")

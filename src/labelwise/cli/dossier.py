@@ -143,20 +143,19 @@ def _subgroups(column: str, table: Path, rows: "Predictions") -> "Subgroups":
 
 
 def _split(files: "RunFolder", name: str) -> dict[str, str]:
-    from hashlib import sha256
+    from labelwise.decide.promises import ids_digest
 
     rows = files.predictions(name)
     observed = rows.observed
     unknown = 0 if observed is None else int((~observed).sum())
     groups = "none named" if rows.group is None else f"{len(set(rows.group)):,}"
-    photos = sha256("\n".join(sorted(rows.ids)).encode("utf-8", "surrogatepass")).hexdigest()
     return {
         "split": name,
         "photos": f"{len(rows):,}",
         "labels present": f"{int(rows.majority.sum()):,}",
         "unknown": f"{unknown:,}",
         "groups": groups,
-        "SHA-256 of the photos' names": photos[:16],
+        "SHA-256 of the photos' names": ids_digest(rows.ids),
     }
 
 
@@ -218,15 +217,11 @@ def _limits(evaluation: "Evaluation", rows: "Predictions", by: bool) -> list[str
 
 def _hashes(folder: Path) -> dict[str, str]:
     """Return the hash of each file that makes the run."""
-    from hashlib import sha256
+    from labelwise.system.files import sha256_of
 
     paths = [folder / name for name in FILES] + sorted((folder / "predictions").glob("*.parquet"))
     found = {}
     for path in paths:
         if path.is_file():
-            with path.open("rb") as stream:
-                digest = sha256()
-                while part := stream.read(1 << 20):
-                    digest.update(part)
-            found[path.relative_to(folder).as_posix()] = digest.hexdigest()
+            found[path.relative_to(folder).as_posix()] = sha256_of(path)
     return found

@@ -254,7 +254,7 @@ class Evidence:
         """Return a hash of the ids, in any order; empty without ids."""
         if self.ids is None:
             return ""
-        return hashlib.sha256("\n".join(sorted(self.ids)).encode()).hexdigest()[:16]
+        return ids_digest(self.ids)
 
     def rows(self, chosen: NDArray[Any]) -> "Evidence":
         """Return some of the photos."""
@@ -327,10 +327,8 @@ def check_promise(
         raise DataError(
             "an expected promise speaks of such lists on average; one list cannot break it"
         )
-    if ids is not None and promise.photos_digest:
-        same = hashlib.sha256("\n".join(sorted(map(str, ids))).encode()).hexdigest()[:16]
-        if same == promise.photos_digest:
-            raise DataError("these are the photos the promise was made on; check it on new ones")
+    if ids is not None and promise.photos_digest == ids_digest(ids):
+        raise DataError("these are the photos the promise was made on; check it on new ones")
     answers = read_answers(np.asarray(sets, dtype=np.float64), labels, observed)
     if promise.labels:
         missing = sorted(set(promise.labels) - set(names))
@@ -353,6 +351,12 @@ def check_promise(
     elif len(losses) and high < promise.level:
         verdict = "broken"
     return Check(verdict, value, low, high, photos, found)
+
+
+def ids_digest(ids: Iterable[str]) -> str:
+    """Return a hash that tells the photos of these ids again, in any order."""
+    text = "\n".join(sorted(map(str, ids)))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def percent(share: float) -> str:

@@ -31,12 +31,12 @@ from labelwise.evaluate.exclusive import clash_note, exclusive_rows, settled_lab
 from labelwise.evaluate.group_intervals import groups_note
 from labelwise.evaluate.headline import (
     calibration_figures,
-    mean_influence,
     ranking_figures,
     row_sums,
     set_figures,
     zero_label_figures,
 )
+from labelwise.evaluate.jackknife import mean_influence
 from labelwise.evaluate.parts import (
     LabelMeasures,
     label_rows,

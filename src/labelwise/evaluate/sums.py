@@ -36,7 +36,8 @@ from labelwise.evaluate.evaluation import (
     StageScores,
     ZeroLabel,
 )
-from labelwise.evaluate.headline import SMOOTH, alarm_figure, interval_of
+from labelwise.evaluate.headline import SMOOTH, alarm_figure
+from labelwise.evaluate.jackknife import interval_of
 from labelwise.evaluate.parts import (
     SHARES,
     LabelMeasures,

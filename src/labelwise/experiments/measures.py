@@ -21,7 +21,7 @@ from torch import Tensor
 from labelwise.calibrate import platt
 from labelwise.decide import best_f
 from labelwise.errors import DataError
-from labelwise.evaluate.headline import mean_ap_influence, mean_influence
+from labelwise.evaluate.jackknife import mean_ap_influence, mean_influence
 from labelwise.experiments.promise_power import promise_power
 from labelwise.links import Link
 from labelwise.metrics import (

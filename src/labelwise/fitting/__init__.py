@@ -1,12 +1,10 @@
 """People's own scores: reading them, and judging calibrators and rules fitted on them."""
 
+from labelwise.fitting.applied import Applied, apply, save_applied
 from labelwise.fitting.fitted import (
-    Applied,
-    apply,
     comparison,
     decision,
     read_fitted,
-    save_applied,
     save_calibration,
     save_intervals,
     save_json,

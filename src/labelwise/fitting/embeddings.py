@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.fitting.tables import RawScores, npz_arrays, npz_texts
+from labelwise.fitting.npz_files import npz_arrays, npz_texts
+from labelwise.fitting.tables import RawScores
 from labelwise.system.files import replacing
 from labelwise.types import matching_columns, nearest
 

@@ -26,6 +26,7 @@ from labelwise.metrics.drift import (
     HeldOutShare,
     LabelShare,
     estimate_share,
+    first_shares,
     held_out_shares,
 )
 from labelwise.models.run_folder import RunFolder
@@ -35,7 +36,6 @@ from labelwise.predictions import Predictions
 __all__ = ["ShareShift", "adapted_to_shares", "held_out_of", "share_shift"]
 
 LEAST_SLOPE = 1e-6
-NAMED = 3  # labels in a sentence
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +57,9 @@ class ShareShift:
         moved = self.moved
         if not moved:
             return "No label's share moved by more than the errors explain; nothing was adapted."
-        named = ", ".join(
-            f"{one.label} {one.before:.1%} before, {one.now:.1%} now" for one in moved[:NAMED]
-        )
-        named += f" and {len(moved) - NAMED} more" if len(moved) > NAMED else ""
         return (
-            f"Probabilities were adapted to the shares of labels among these photos ({named}). "
+            "Probabilities were adapted to the shares of labels among these photos "
+            f"({first_shares(moved)}). "
             "That is right if photos with a label look as they did and only are more or fewer."
         )
 

@@ -13,22 +13,18 @@ outputs of `labelwise predict`: .csv, .jsonl and .parquet, which say that they a
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, Literal
-from zipfile import BadZipFile, ZipFile
-from zlib import error as ZlibError  # noqa: N812
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 from pyarrow import compute
 from pyarrow import csv as arrow_csv
 
 from labelwise.errors import DataError
+from labelwise.fitting.npz_files import npz_arrays, npz_matrix, npz_texts
 from labelwise.predictions import matrix_of_lists
 from labelwise.system.text import from_cell
 from labelwise.types import nearest
@@ -38,14 +34,11 @@ __all__ = [
     "SUFFIXES",
     "Kind",
     "RawScores",
-    "npz_arrays",
-    "npz_texts",
     "read_parquet",
     "read_raw",
 ]
 
 Kind = Literal["logits", "probs"]
-Table = dict[str, NDArray[Any]]
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".jsonl")
 FITTED_FORMAT = 1  # of link.json and thresholds.json
@@ -357,12 +350,12 @@ def _npz(path: Path, keep: Sequence[str]) -> RawScores:
     for name in keep:
         if name not in arrays:
             raise DataError(f"{path}: there is no array {name!r}{nearest(name, arrays)}")
-    scores, labels = (_matrix(path, arrays, name) for name in ("scores", "labels"))
+    scores, labels = (npz_matrix(path, arrays, name) for name in ("scores", "labels"))
     first = labels if scores is None else scores
     if first is None:
         raise DataError(f"{path}: there is no array 'scores'{nearest('scores', arrays)}")
     rows, columns = first.shape
-    observed = _matrix(path, arrays, "observed")
+    observed = npz_matrix(path, arrays, "observed")
     for name, value in (("labels", labels), ("observed", observed)):
         if value is not None and value.shape != first.shape:
             raise DataError(f"{path}: {name} must have shape {first.shape}, got {value.shape}")
@@ -382,66 +375,3 @@ def _npz(path: Path, keep: Sequence[str]) -> RawScores:
         group=npz_texts(path, arrays, "group", rows),
         facts={name: npz_texts(path, arrays, name, rows) or () for name in keep},
     )
-
-
-def npz_arrays(path: Path) -> Table:
-    """Return the arrays of the archive; each must be as long as its header says."""
-    arrays: Table = {}
-    try:
-        with ZipFile(path) as archive:
-            for member in archive.infolist():
-                name = member.filename.removesuffix(".npy")
-                if name in arrays:
-                    raise DataError(f"{path}: array {name!r} stands there twice")
-                with archive.open(member) as stream:
-                    dtype, size = _header(stream)
-                    if dtype.hasobject:
-                        raise DataError(
-                            f"{path}: array {name!r} holds Python objects, which are never read; "
-                            "store text as numpy text, for example np.array(names, dtype=str)"
-                        )
-                    if size != member.file_size - stream.tell():
-                        raise DataError(f"{path}: array {name!r} is cut off or damaged")
-                with archive.open(member) as stream:
-                    arrays[name] = npy.read_array(stream, allow_pickle=False)
-    # What a damaged archive raises is up to zipfile, zlib and numpy.
-    except (OSError, BadZipFile, ZlibError, EOFError, ValueError, RuntimeError) as error:
-        reason = (str(error).splitlines() or ["damaged"])[0]
-        raise DataError(f"{path}: not a readable .npz file ({reason})") from None
-    except (AttributeError, KeyError, TypeError, SyntaxError, TokenError, MemoryError):
-        raise DataError(f"{path}: not a readable .npz file (damaged)") from None
-    return arrays
-
-
-def _header(stream: Any) -> tuple[np.dtype[Any], int]:
-    """Return the type of a stored array and how many bytes it takes."""
-    version = npy.read_magic(stream)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"numpy's format {version[0]}.{version[1]} is not read")
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(stream)
-    return dtype, prod(shape) * dtype.itemsize
-
-
-def _matrix(path: Path, arrays: Table, name: str) -> NDArray[np.float64] | None:
-    value = arrays.get(name)
-    if value is None:
-        return None
-    if value.ndim != 2 or value.dtype.kind not in "fiub":
-        raise DataError(
-            f"{path}: {name} must be a matrix of numbers (rows, labels), "
-            f"got {value.dtype} {value.shape}"
-        )
-    return value.astype(np.float64)
-
-
-def npz_texts(path: Path, arrays: Table, name: str, length: int) -> tuple[str, ...] | None:
-    """Return an array of texts by name, None where there is none."""
-    value = arrays.get(name)
-    if value is None:
-        return None
-    if value.shape != (length,) or value.dtype.kind not in "Uiu":
-        raise DataError(
-            f"{path}: {name} must be {length} texts or integers, got {value.dtype} {value.shape}"
-        )
-    return tuple(str(item) for item in value.tolist())

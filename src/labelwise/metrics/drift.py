@@ -49,6 +49,7 @@ __all__ = [
     "audit_order",
     "calibration_alarm",
     "estimate_share",
+    "first_shares",
     "held_out_share",
     "held_out_shares",
 ]
@@ -141,6 +142,15 @@ class LabelShare:
     high: float
     photos: int
     moved: bool
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.before:.1%} before, {self.now:.1%} now"
+
+
+def first_shares(shares: Sequence[LabelShare], most: int = 3) -> str:
+    """Return the first shares in words, and how many more there are."""
+    more = f" and {len(shares) - most} more" if len(shares) > most else ""
+    return ", ".join(map(str, shares[:most])) + more
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.drift import HeldOutShare, LabelShare, estimate_share
+from labelwise.metrics.drift import HeldOutShare, LabelShare, estimate_share, first_shares
 
 __all__ = [
     "FEWEST",
@@ -56,7 +56,6 @@ PICTURES_ALPHA = 0.01
 SHARES_ALPHA = 0.05
 FAR_QUANTILE = 0.99
 ROWS_AT_ONCE = 1 << 12
-NAMED = 3  # labels in a sentence
 
 
 @dataclass(frozen=True)
@@ -97,11 +96,7 @@ class Likeness:
                 f"p = {self.p_value:.3f}): probabilities and counts may be wrong. Checked photos "
                 "hold whatever the photos look like: labelwise estimate asks about random ones."
             )
-        named = ", ".join(
-            f"{one.label} {one.before:.1%} before, {one.now:.1%} now" for one in self.moved[:NAMED]
-        )
-        more = len(self.moved) - NAMED
-        named += f" and {more} more" if more > 0 else ""
+        named = first_shares(self.moved)
         return (
             f"Labels are more or less frequent than among the held-out photos ({named}; {sides}): "
             "probabilities and counts are off for them. labelwise estimate counts them with an "

@@ -1,6 +1,5 @@
 """Predictor: a model with the link and the rule of its answers, saved to a folder and read back."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from labelwise.models.spec import (
 )
 from labelwise.pictures import ImageSource, Transform, as_images
 from labelwise.pictures.memory import Picture
-from labelwise.system.files import replacing
+from labelwise.system.files import replacing, sha256_of
 from labelwise.system.tensors import load_tensors, save_tensors
 from labelwise.system.text import one_line_of
 from labelwise.taxonomy import Taxonomy
@@ -160,7 +159,7 @@ class Predictor:
             state = {names[name]: tensor for name, tensor in state.items()}
         with replacing(folder / WEIGHTS_FILE) as temporary:
             save_tensors(temporary, state)
-            digest = _digest(temporary)
+            digest = sha256_of(temporary)
         self.spec(digest, weight_names).save(folder / MODEL_FILE)
 
     def spec(self, weights_sha256: str, weight_names: WeightNames = "labelwise") -> ModelSpec:
@@ -215,7 +214,7 @@ class Predictor:
         spec = ModelSpec.load(folder / MODEL_FILE)
         weights = folder / WEIGHTS_FILE
         try:
-            digest = _digest(weights)
+            digest = sha256_of(weights)
         except OSError as error:
             raise CheckpointError(f"{weights} cannot be read: {error.strerror}") from None
         try:
@@ -243,8 +242,3 @@ def _numbers(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         if tensor.is_floating_point() and tensor.isnan().any():
             raise ValueError(f"the weights {name!r} hold NaN, which is not a number")
     return weights
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

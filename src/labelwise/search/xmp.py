@@ -16,13 +16,22 @@ the bytes it wrote itself. A side-car is read in time linear in its size.
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from types import MappingProxyType
-from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
 from labelwise.errors import DataError
+from labelwise.search.xml_bytes import (
+    LARGEST,
+    Element,
+    Splice,
+    into_element,
+    outermost,
+    parsed,
+    raw_name,
+    spliced,
+    with_space,
+)
 
 __all__ = [
     "LARGEST",
@@ -41,10 +50,6 @@ __all__ = [
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 OURS = "urn:labelwise:xmp:1.0:"
 CONTAINERS = ("Bag", "Seq", "Alt")
-LARGEST = 4 << 20
-DEEPEST = 64
-SPACE = b" \t\r\n"
-TAG_END = re.compile(rb"""(?:[^>"']|"[^"]*"|'[^']*')*>""")
 
 Written = Mapping[str, Collection[str]]  # the entries of each list, by its prefix
 NOTHING: Written = MappingProxyType({})
@@ -103,36 +108,6 @@ LISTS = {
     )
 }
 
-_Splice = tuple[int, int, bytes]  # from, to, what stands there instead
-
-
-@dataclass(eq=False)
-class _Element:
-    """An element and where its bytes lie: ``start`` to ``end``, inner bytes between the tags."""
-
-    name: str
-    start: int
-    inner_start: int
-    attributes: Mapping[str, str]
-    inner_end: int = 0
-    end: int = 0
-    pieces: list[str] = field(default_factory=list)
-    children: list["_Element"] = field(default_factory=list)
-
-    @cached_property
-    def text(self) -> str:
-        """The characters between the tags, those of children left out."""
-        return "".join(self.pieces)
-
-    def find(self, *path: str) -> Iterator["_Element"]:
-        """Yield the descendants along a path of names."""
-        for child in self.children:
-            if child.name == path[0]:
-                if len(path) == 1:
-                    yield child
-                else:
-                    yield from child.find(*path[1:])
-
 
 def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTHING) -> bytes:
     """Return a side-car with exactly these keywords of ours; ``None`` stands for no side-car.
@@ -142,8 +117,8 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
     data = EMPTY if data is None else untagged(data, ours)
     if not keywords:
         return data
-    rdf = _rdf(_parsed(data))
-    splices: list[_Splice] = []
+    rdf = _rdf(parsed(data))
+    splices: list[Splice] = []
     written: dict[str, list[str]] = {}  # the labels that we put into each list
     absent: list[str] = []
     for prefix, kind in LISTS.items():
@@ -156,9 +131,9 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
             new = [one for one in keywords if kind.spelled(one) not in there]
             splices += _into_list(data, container, [kind.spelled(one) for one in new])
         written[prefix] = [one.label for one in new]
-    splices += _into_element(data, rdf, _description(rdf, keywords, written, absent))
-    result = _spliced(data, splices)
-    _parsed(result)  # a label may hold characters that XML has no way to write
+    splices += into_element(data, rdf, _description(rdf, keywords, written, absent))
+    result = spliced(data, splices)
+    parsed(result)  # a label may hold characters that XML has no way to write
     return result
 
 
@@ -177,16 +152,16 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
     data = EMPTY
     if packet is not None:
         with suppress(DataError):
-            _rdf(_parsed(packet))
+            _rdf(parsed(packet))
             data = packet
-    rdf, kind = _rdf(_parsed(data)), LISTS["dc"]
+    rdf, kind = _rdf(parsed(data)), LISTS["dc"]
     container = next(_containers(rdf, kind), None)
     there = set() if container is None else {i.text.strip() for i in container.find(f"{RDF} li")}
     new = [word for word in dict.fromkeys(words) if word not in there]
     if not new:
         return data
     if container is not None:
-        return _spliced(data, _into_list(data, container, new))
+        return spliced(data, _into_list(data, container, new))
     items = "".join(f"<rdf:li>{escape(word)}</rdf:li>" for word in new)
     text = (
         f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(_about(rdf))}'
@@ -194,12 +169,12 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
         f"\n   <{kind.written}><rdf:Bag>{items}</rdf:Bag></{kind.written}>"
         "\n  </rdf:Description>"
     )
-    result = _spliced(data, _into_element(data, rdf, text.encode()))
-    _parsed(result)  # a word may hold characters that XML has no way to write
+    result = spliced(data, into_element(data, rdf, text.encode()))
+    parsed(result)  # a word may hold characters that XML has no way to write
     return result
 
 
-def _about(rdf: _Element) -> str:
+def _about(rdf: Element) -> str:
     """Return what the descriptions of a packet are about: all of them must say the same."""
     return next(
         (one.attributes.get(f"{RDF} about", "") for one in rdf.find(f"{RDF} Description")), ""
@@ -208,13 +183,13 @@ def _about(rdf: _Element) -> str:
 
 def noted(data: bytes) -> dict[str, list[str]]:
     """Return what the notes of a side-car name: true of bytes that we wrote, else a claim."""
-    notes = list(_our_notes(_rdf(_parsed(data))))
+    notes = list(_our_notes(_rdf(parsed(data))))
     return {prefix: sorted({_field(note, prefix) for note in notes} - {""}) for prefix in LISTS}
 
 
 def entries(data: bytes) -> dict[str, set[str]]:
     """Return the entries of each list of keywords of a side-car, whoever wrote them."""
-    rdf = _rdf(_parsed(data))
+    rdf = _rdf(parsed(data))
     return {
         prefix: {
             item.text.strip()
@@ -236,14 +211,14 @@ def untagged(data: bytes, ours: Written) -> bytes:
     An entry goes if it is in ``ours`` and noted. Where another program has merged our description
     with its own, only our entries go.
     """
-    rdf = _rdf(_parsed(data))
-    gone: list[_Element] = []
+    rdf = _rdf(parsed(data))
+    gone: list[Element] = []
     notes = list(_our_notes(rdf))
     for prefix, kind in LISTS.items():
         known = set(ours.get(prefix, ()))
         claimed = {_field(note, prefix) for note in notes} & known if notes else set()
         for container in _containers(rdf, kind) if claimed else ():
-            first: dict[str, _Element] = {}
+            first: dict[str, Element] = {}
             for item in container.find(f"{RDF} li"):
                 first.setdefault(item.text.strip(), item)
             gone += [first[spelled] for spelled in claimed if spelled in first]
@@ -263,73 +238,17 @@ def untagged(data: bytes, ours: Written) -> bytes:
             gone.append(description)
         else:
             gone += [*tags, *emptied]
-    return _spliced(data, [(_with_space(data, one), one.end, b"") for one in _outermost(gone)])
+    return spliced(data, [(with_space(data, one), one.end, b"") for one in outermost(gone)])
 
 
-# Reading
-
-
-def _parsed(data: bytes) -> _Element:
-    """Return the tree of a side-car; anything but plain XML in UTF-8 is refused."""
-    if len(data) > LARGEST:
-        raise DataError(f"a side-car must have at most {LARGEST:,} bytes, got {len(data):,}")
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise DataError("a side-car must be UTF-8 to be edited, this one is not") from None
-    parser = expat.ParserCreate("utf-8", " ")
-    parser.buffer_text = True
-    root = _Element("", 0, 0, {}, len(data), len(data))
-    stack = [root]
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        at = parser.CurrentByteIndex
-        if len(stack) > DEEPEST:
-            raise DataError(f"the elements of a side-car must be at most {DEEPEST} deep")
-        element = _Element(name, at, _tag_end(data, at), attributes)
-        stack[-1].children.append(element)
-        stack.append(element)
-
-    def end(_: str) -> None:
-        element, at = stack.pop(), parser.CurrentByteIndex
-        if data[element.inner_start - 2 : element.inner_start] == b"/>":
-            element.inner_end = element.end = element.inner_start
-        else:
-            element.inner_end, element.end = at, _tag_end(data, at)
-
-    def refuse(*_: object) -> None:
-        raise DataError("a side-car must not declare a document type")
-
-    def text(characters: str) -> None:
-        stack[-1].pieces.append(characters)
-
-    parser.StartElementHandler = start
-    parser.EndElementHandler = end
-    parser.CharacterDataHandler = text
-    parser.StartDoctypeDeclHandler = refuse
-    try:
-        parser.Parse(data, True)
-    except expat.ExpatError as error:
-        raise DataError(f"the side-car is not well-formed XML: {error}") from None
-    return root
-
-
-def _tag_end(data: bytes, start: int) -> int:
-    """Return where the tag that begins at ``start`` ends; a > in quotes does not end it."""
-    found = TAG_END.match(data, start)
-    if found is None:
-        raise DataError("the side-car is not well-formed XML: a tag does not end")
-    return found.end()
-
-
-def _rdf(root: _Element) -> _Element:
+def _rdf(root: Element) -> Element:
     for path in (("adobe:ns:meta/ xmpmeta", f"{RDF} RDF"), (f"{RDF} RDF",)):
         for rdf in root.find(*path):
             return rdf
     raise DataError("the side-car holds no rdf:RDF element")
 
 
-def _containers(rdf: _Element, kind: "_List") -> Iterator[_Element]:
+def _containers(rdf: Element, kind: "_List") -> Iterator[Element]:
     """Yield the bags of one list of keywords; anything but a list there is refused."""
     for prop in rdf.find(f"{RDF} Description", kind.property):
         bags = [one for one in prop.children if one.name in (f"{RDF} {k}" for k in CONTAINERS)]
@@ -338,11 +257,11 @@ def _containers(rdf: _Element, kind: "_List") -> Iterator[_Element]:
         yield bags[0]
 
 
-def _our_notes(rdf: _Element) -> Iterator[_Element]:
+def _our_notes(rdf: Element) -> Iterator[Element]:
     yield from rdf.find(f"{RDF} Description", f"{OURS} tags", f"{RDF} Bag", f"{RDF} li")
 
 
-def _field(note: _Element, name: str) -> str:
+def _field(note: Element, name: str) -> str:
     """Return a field of a note, in whichever of RDF's spellings it is written."""
     for holder in (note, *note.find(f"{RDF} Description")):
         if f"{OURS} {name}" in holder.attributes:
@@ -352,67 +271,22 @@ def _field(note: _Element, name: str) -> str:
     return ""
 
 
-# Writing
-
-
-def _spliced(data: bytes, splices: Sequence[_Splice]) -> bytes:
-    parts, at = [], 0
-    for start, end, new in sorted(splices, key=lambda splice: splice[0]):
-        parts += [data[at:start], new]
-        at = end
-    return b"".join([*parts, data[at:]])
-
-
-def _outermost(elements: Sequence[_Element]) -> list[_Element]:
-    """Return the elements that lie in no other of them."""
-    kept: list[_Element] = []
-    for element in sorted(elements, key=lambda one: (one.start, -one.end)):
-        if not kept or element.start >= kept[-1].end:
-            kept.append(element)
-    return kept
-
-
-def _with_space(data: bytes, element: _Element) -> int:
-    """Return where the white space before an element starts."""
-    start = element.start
-    while start and data[start - 1] in SPACE:
-        start -= 1
-    return start
-
-
-def _raw_name(data: bytes, element: _Element) -> str:
-    """Return an element's name as it is written, prefix included."""
-    tag = data[element.start + 1 : element.inner_start]
-    end = next(at for at, byte in enumerate(tag) if byte in SPACE + b"/>")
-    return tag[:end].decode()
-
-
-def _into_list(data: bytes, container: _Element, names: Sequence[str]) -> list[_Splice]:
+def _into_list(data: bytes, container: Element, names: Sequence[str]) -> list[Splice]:
     """Return the splices that append items to a list, indented as its last one."""
     if not names:
         return []
-    raw = _raw_name(data, container)
+    raw = raw_name(data, container)
     item = f"{raw.rpartition(':')[0]}:li".lstrip(":")
     items = list(container.find(f"{RDF} li"))
-    indent = data[_with_space(data, items[-1]) : items[-1].start].decode() if items else ""
+    indent = data[with_space(data, items[-1]) : items[-1].start].decode() if items else ""
     text = "".join(f"{indent}<{item}>{escape(name)}</{item}>" for name in names).encode()
     if items:
         return [(items[-1].end, items[-1].end, text)]
-    return _into_element(data, container, text)
-
-
-def _into_element(data: bytes, element: _Element, text: bytes) -> list[_Splice]:
-    """Return the splices that put text behind the last child of an element."""
-    if element.inner_start != element.end:
-        at = element.children[-1].end if element.children else element.inner_start
-        return [(at, at, text)]
-    name = _raw_name(data, element).encode()
-    opened = data[element.start : element.end - 2].rstrip(SPACE) + b">"
-    return [(element.start, element.end, opened + text + b"</" + name + b">")]
+    return into_element(data, container, text)
 
 
 def _description(
-    rdf: _Element,
+    rdf: Element,
     keywords: Sequence[Keyword],
     written: Mapping[str, Sequence[str]],
     absent: Sequence[str],

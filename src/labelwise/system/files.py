@@ -6,6 +6,7 @@ temporary file, so the next writer of the same file knows which ones were left b
 """
 
 import errno
+import hashlib
 import os
 import secrets
 import shutil
@@ -30,6 +31,7 @@ __all__ = [
     "remove_leftovers",
     "replacing",
     "replacing_folder",
+    "sha256_of",
     "write_error",
 ]
 
@@ -103,6 +105,12 @@ def read_regular(path: str | Path, most: int) -> tuple[bytes, os.stat_result]:
         if facts.st_size > most:
             raise LabelwiseError(f"{path} must have at most {most:,} bytes, got {facts.st_size:,}")
         return stream.read(most), facts
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -40,6 +40,7 @@ from labelwise.models.scoring import decoded
 from labelwise.objectives import Objective
 from labelwise.pictures import ImageSource
 from labelwise.system.distributed import rank, value_of_first, world_size
+from labelwise.system.files import sha256_of
 from labelwise.system.progress import Watch
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training import checkpoint
@@ -150,7 +151,7 @@ class Training:
         file = None if weights is None else _weights_file(Path(weights))
         return {
             "data": hash_of_rows(self.splits),
-            "weights": None if file is None else _file_hash(file),
+            "weights": None if file is None else sha256_of(file),
         }
 
 
@@ -359,11 +360,6 @@ def _go_on_from(place: str, training: Training) -> str:
 def _weights_file(path: Path) -> Path | None:
     file = path / "model.safetensors" if path.is_dir() else path
     return file if file.is_file() else None
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def hash_of_rows(splits: Mapping[str, LabelTable]) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.errors import DataError
-from labelwise.evaluate.headline import mean_ap_influence, mean_influence
+from labelwise.evaluate.jackknife import mean_ap_influence, mean_influence
 from labelwise.links import Link
 from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder

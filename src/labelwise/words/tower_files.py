@@ -10,7 +10,6 @@ Sizes follow from the tensors, and every tensor must find its place: a model tha
 another way is refused, never read wrongly. Nothing but safetensors and JSON is read.
 """
 
-import hashlib
 import json
 from dataclasses import dataclass
 from math import exp, isfinite
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from labelwise.backbones.towers import ImageTower, TowerKind, TowerShape
 from labelwise.errors import SettingsError
 from labelwise.pictures.transform import Transform
+from labelwise.system.files import sha256_of
 from labelwise.system.text import first_line, one_line_of, shortened
 from labelwise.words.text_tower import TextTower, TextTowerShape, Tokens
 from labelwise.words.tower_states import (
@@ -109,13 +109,11 @@ def read_towers(folder: Path) -> Towers:
             f"{folder}: its settings or weights are not those of a text-image model "
             f"({shortened(one_line_of(error), 300)})"
         ) from None
-    with weights.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return Towers(
         *halves,
         1.0 if scale is None else exp(scale),
         bias,
-        digest,
+        sha256_of(weights),
     )
 
 
