@@ -56,9 +56,12 @@ def browser():
         browser.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(site, browser):
-    """Return the page, ready, and the list of all it asked for and complained of."""
+    """Return the page, ready, and the list of all it asked for and complained of.
+
+    To load it takes seconds, of the runtime's compiler; what tests read leaves it as it is.
+    """
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     context = browser.new_context(viewport={"width": 390, "height": 800})
