@@ -1,7 +1,7 @@
 """XML of strangers, edited as bytes: where each element lies, and splices between them.
 
 The tree only says where its elements lie, so nothing is written anew. It is read in time linear in
-its size; what is no plain XML in UTF-8, declares a document type or is very deep is refused.
+its size. Refused is what is not plain XML in UTF-8, declares a document type or is very deep.
 """
 
 import re
