@@ -13,6 +13,7 @@ from band_files import band_folder, tiff
 from test_datasets import by_split, named
 
 from labelwise.data import load
+from labelwise.data.checks import reject_divided_groups
 from labelwise.data.xrays import FINDINGS
 from labelwise.errors import DataError
 from labelwise.pictures.bands import Bands
@@ -71,6 +72,34 @@ def test_chexpert_blanks_may_mean_absent(chexpert):
     _, unknown = named(table)["train/patient00002/study1/view1_frontal.jpg"]
     assert unknown == {"Pneumonia"}
     assert len(load(chexpert.path, views="lateral")) == 1
+
+
+def test_chexpert_is_read_in_the_batches_of_its_download(folder):
+    """Oracle: the folders as the four archives are unpacked, and the labels of the test set."""
+    first = "CheXpert-v1.0 batch 1 (validate & csv)"
+    stated = {
+        "train.csv": ["train/patient00001/study1/view1_frontal.jpg"],
+        "valid.csv": ["valid/patient64541/study1/view1_frontal.jpg"],
+        "test_labels.csv": ["test/patient64741/study1/view1_frontal.jpg"],
+    }
+    stated["train.csv"].append("train/patient43018/study1/view2_lateral.jpg")
+    for name, paths in stated.items():
+        header = HEADER if name != "test_labels.csv" else ",".join(["Path", *FINDINGS])
+        facts = ",Female,68,Frontal,AP" if name != "test_labels.csv" else ""
+        rows = [f"CheXpert-v1.0/{path}{facts},{findings(Edema='1')}" for path in paths]
+        folder.text(f"{first}/{name}", "\n".join([header, *rows, ""]))
+    places = {
+        "CheXpert-v1.0 batch 2 (train 1)/patient00001/study1/view1_frontal.jpg": "train",
+        "CheXpert-v1.0 batch 4 (train 3)/patient43018/study1/view2_lateral.jpg": "train",
+        f"{first}/valid/patient64541/study1/view1_frontal.jpg": "val",
+        f"{first}/test/patient64741/study1/view1_frontal.jpg": "test",
+    }
+    folder.pictures(*places)
+    table = load(folder.path)
+    assert table.name == "chexpert"
+    assert dict(zip(table.ids, table.split, strict=True)) == places
+    assert list(table.group) == ["patient00001", "patient43018", "patient64541", "patient64741"]
+    table.images.read(1)
 
 
 def test_chexpert_says_which_cell_is_strange(chexpert):
@@ -158,7 +187,13 @@ def test_bigearthnet_patches_are_folders_of_bands(bigearthnet):
     assert len(table.space) == 19
     assert named(table)[first] == ({"Arable land", "Pastures"}, set())
     assert by_split(table) == {"train": [first], "val": [second]}
-    assert list(table.group) == [TILE, TILE]
+    assert list(table.group) == [f"{TILE} in train", f"{TILE} in val"]
+    reject_divided_groups(table)
+    (note,) = [one for one in table.notes if "divide" in one]
+    assert note.startswith("the published splits divide 1 of 1 tile, so that test patches lie")
+    whole = load(bigearthnet.path, splits="none")
+    assert whole.split is None
+    assert list(whole.group) == [TILE, TILE]
     found = table.images.read_bands(0, Bands(("B02", "B01"), ("B02",)))
     assert found.shape == (120, 120, 2)
 

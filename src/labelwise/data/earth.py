@@ -7,7 +7,8 @@ BigEarthNet v2 (reBEN): 480,038 patches of Sentinel-2, one TIFF per band and pat
     Reference_Maps/TILE/PATCH/PATCH_reference_map.tif
 
 TILE is PATCH without its last two numbers. With ``labels=43`` a patch has the classes of CORINE
-Land Cover that its reference map shows. Patches of one tile are a group.
+Land Cover that its reference map shows. Patches of one tile are a group; a tile that the published
+splits divide is one group in each of them, and a note says so.
 
 UC Merced: 2,100 aerial photos of 256 pixels; the 17 labels of Chaudhuri et al. (2018).
 
@@ -31,7 +32,7 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.pictures.cubes import open_cube
 from labelwise.pictures.sources import read_image_file
-from labelwise.system.text import first_line
+from labelwise.system.text import counted, first_line
 
 __all__ = ["read_bigearthnet", "read_ucmerced"]
 
@@ -105,7 +106,11 @@ CLASSES_43 = {
 }
 
 
-def read_bigearthnet(path: Path, labels: Literal[19, 43] = 19) -> LabelTable:
+def read_bigearthnet(
+    path: Path,
+    labels: Literal[19, 43] = 19,
+    splits: Literal["published", "none"] = "published",
+) -> LabelTable:
     """Return BigEarthNet v2: metadata.parquet beside BigEarthNet-S2, each patch a folder."""
     file = require_file(path / "metadata.parquet")
     wanted = ["patch_id", "split", *(["labels"] if labels == 19 else [])]
@@ -136,17 +141,44 @@ def read_bigearthnet(path: Path, labels: Literal[19, 43] = 19) -> LabelTable:
         with ThreadPoolExecutor() as pool:
             rows = list(pool.map(lambda one: _mapped(path, *one), zip(tiles, patches, strict=True)))
     images = [f"BigEarthNet-S2/{t}/{p}" for t, p in zip(tiles, patches, strict=True)]
-    found = from_rows(
-        (path, images), rows, names=names, split=split, group=tiles, name="bigearthnet"
-    )
     note = "each patch is a folder of bands: train with --bands, such as B02,B03,B04,B08"
-    return replace(found, notes=(*found.notes, note))
+    if splits == "none":
+        found = from_rows((path, images), rows, names=names, group=tiles, name="bigearthnet")
+        return replace(found, notes=(*found.notes, note))
+    groups, divided = _tiles_within(tiles, split)
+    found = from_rows(
+        (path, images), rows, names=names, split=split, group=groups, name="bigearthnet"
+    )
+    return replace(found, notes=(*found.notes, note, *divided))
+
+
+def _tiles_within(
+    tiles: Sequence[str], split: Sequence[str]
+) -> tuple[Sequence[str], tuple[str, ...]]:
+    """Return the group of each patch, its tile within one split, and a note on divided tiles."""
+    parts: dict[str, set[str]] = {}
+    for tile, part in zip(tiles, split, strict=True):
+        parts.setdefault(tile, set()).add(part)
+    divided = sum(len(found) > 1 for found in parts.values())
+    if not divided:
+        return tiles, ()
+    groups = [
+        f"{tile} in {part}" if len(parts[tile]) > 1 else tile
+        for tile, part in zip(tiles, split, strict=True)
+    ]
+    note = (
+        f"the published splits divide {divided:,} of {counted(len(parts), 'tile')}, so that test "
+        "patches lie beside training ones: a group is the part of a tile within its split "
+        "(`--set splits=none` leaves them out; `labelwise data split` then keeps tiles whole)"
+    )
+    return groups, (note,)
 
 
 def _texts(column: Any, name: str, file: Path, *, lists: bool = False) -> list[Any]:
     """Return the texts of a column, or its lists of texts; every row must have one."""
-    kind = column.type.value_type if lists and pa.types.is_list(column.type) else column.type
-    is_right = pa.types.is_list(column.type) == lists and kind in (pa.string(), pa.large_string())
+    listed = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    kind = column.type.value_type if listed else column.type
+    is_right = listed == lists and kind in (pa.string(), pa.large_string())
     if not is_right:
         what = "lists of texts" if lists else "texts"
         raise DataError(f"{file}: the column {name!r} must hold {what}, got {column.type}")

@@ -61,7 +61,7 @@ READERS: dict[str, Reader] = {
             "chexpert",
             read_chexpert,
             "CheXpert: train.csv, valid.csv",
-            marks=("train/patient*", "valid/patient*"),
+            marks=("train/patient*", "valid/patient*", "CheXpert-v1.0 batch 1 *"),
             labels=14,
             counts={"train": 223_414, "val": 234},
         ),

@@ -52,6 +52,8 @@ MINED = (
     "Hernia",
 )
 STATES = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "-1": -1, "-1.0": -1, "": -2}
+CSV_BATCH = "CheXpert-v1.0 batch 1 (validate & csv)"
+TEST_TABLES = ("test.csv", "test_labels.csv")
 MIMIC_SPLITS = {"train": "train", "validate": "val", "test": "test"}
 
 Blank = Literal["unknown", "absent"]
@@ -60,25 +62,28 @@ Columns = dict[str, list[str]]
 
 
 def read_chexpert(path: Path, blank: Blank = "unknown", views: Views = "all") -> LabelTable:
-    """Return CheXpert: train.csv, valid.csv and, if there, test.csv beside the folders of images.
+    """Return CheXpert: train.csv, valid.csv and, if there, the test labels beside the images.
 
-    ``views`` keeps the frontal or the lateral ones alone.
+    The full set may lie in its four batches, as they were unpacked. ``views`` keeps the frontal or
+    the lateral ones alone.
     """
-    parts = {"train.csv": "train", "valid.csv": "val", "test.csv": "test"}
+    tables = path / CSV_BATCH if (path / CSV_BATCH).is_dir() else path
+    parts = {"train.csv": "train", "valid.csv": "val"}
+    parts |= {name: "test" for name in TEST_TABLES if (tables / name).is_file()}
+    batches = _batches(path)
     files: list[str] = []
     split: list[str] = []
     states: list[np.ndarray[Any, np.dtype[np.int8]]] = []
     for name, part in parts.items():
-        if name == "test.csv" and not (path / name).is_file():
-            continue
-        columns = _columns(path / name, ("Path", "Frontal/Lateral", *FINDINGS))
+        columns = _columns(tables / name, ("Path", *FINDINGS))
         kept = [
             row
-            for row, view in enumerate(columns["Frontal/Lateral"])
-            if views in ("all", view.lower())
+            for row, file in enumerate(columns["Path"])
+            if views == "all" or file.endswith(f"_{views}.jpg")
         ]
-        files += [_inside(path, columns["Path"][row], f"{name}, row {row + 1}") for row in kept]
-        states.append(_states(columns, FINDINGS, path / name)[kept])
+        inside = [_inside(path, columns["Path"][row], f"{name}, row {row + 1}") for row in kept]
+        files += [_in_batch(file, batches) for file in inside]
+        states.append(_states(columns, FINDINGS, tables / name)[kept])
         split += [part] * len(kept)
     patients = [_patient(file) for file in files]
     return _of_states(path, files, np.concatenate(states), split, patients, blank, "chexpert")
@@ -89,7 +94,26 @@ def _inside(path: Path, stated: str, where: str) -> str:
     first, _, rest = stated.partition("/")
     if not rest:
         raise DataError(f"{path}, {where}: Path must be FOLDER/train/..., got {stated!r}")
-    return stated if (path / first).is_dir() and first in ("train", "valid", "test") else rest
+    return stated if first in ("train", "valid", "test") else rest
+
+
+def _batches(path: Path) -> dict[str, str]:
+    """Return the folder that holds each part of a set in batches; nothing of one that is whole."""
+    if not (path / CSV_BATCH).is_dir():
+        return {}
+    places = {f"{part}/": f"{CSV_BATCH}/{part}/" for part in ("valid", "test")}
+    for batch in sorted(path.glob("CheXpert-v1.0 batch [234] (train *)")):
+        places |= {f"train/{one.name}/": f"{batch.name}/{one.name}/" for one in batch.iterdir()}
+    return places
+
+
+def _in_batch(file: str, batches: dict[str, str]) -> str:
+    """Return where a file lies: its patient's folder in a batch, or that of its part, or here."""
+    part, patient, rest = file.split("/", 2) if file.count("/") > 1 else (file, "", "")
+    for place, within in ((f"{part}/{patient}/", rest), (f"{part}/", f"{patient}/{rest}")):
+        if place in batches:
+            return f"{batches[place]}{within}"
+    return file
 
 
 def _patient(file: str) -> str:
