@@ -13,6 +13,7 @@ subgroups   the same for the figures of four sites of a quarter of the groups ea
             draws in which any is said to differ from the others, though none does (5 %)
 compare     three equal methods, three seeds: the share of draws in which some method is told apart
             from the best one (at most 5 %)
+few         one label's log loss: how often intervals of 5 to 40 uneven groups hold it
 likeness    a library drawn like the held-out photos: the share of draws in which its pictures are
             said to differ (1 %) or its labels' shares to have moved (5 %), with all its photos and
             with one of each of its groups; of the held-out photos one of each group in both
@@ -31,6 +32,7 @@ from labelwise.decide import Threshold
 from labelwise.decide.figures import label_figures
 from labelwise.evaluate import evaluate
 from labelwise.evaluate.curves import auroc_interval
+from labelwise.evaluate.group_intervals import mean_interval_by_group
 from labelwise.evaluate.subgroups import Subgroups
 from labelwise.experiments.compare import _covariance, _freedom
 from labelwise.experiments.measures import image_effects, probability_figures
@@ -46,7 +48,8 @@ CORRELATIONS = (0.0, 0.4, 0.8)
 WORLDS = ((60, 20, False), (300, 8, True), (20, 15, True))
 LABELS, CUTS = 10, 0.4
 MANY = 200_000
-PARTS = ("evaluate", "labels", "subgroups", "compare", "likeness")
+PARTS = ("evaluate", "labels", "subgroups", "compare", "few", "likeness")
+FEW = (5, 8, 10, 15, 20, 40)
 
 
 def photos(random, groups, mean, uneven, r):
@@ -186,6 +189,24 @@ def compare_part(title, draws, size, r):
         print(f"{title}: false winner by {what:18} {line}", flush=True)
 
 
+def few_part(draws, r, truth):
+    def losses(probs, present):
+        return -np.log(np.where(present, probs, 1 - probs))[:, 0]
+
+    real = losses(*truth[:2]).mean()
+    for groups in FEW:
+        held = 0
+        for seed in range(draws):
+            random = np.random.default_rng(seed)
+            scores, present, group = world(random, sizes_of(random, groups, 15, True), r)
+            loss = losses(np.clip(ndtr((scores - CUT) / NOISE), 1e-6, 1 - 1e-6), present)
+            ends = mean_interval_by_group(
+                loss.mean(), loss, np.ones(len(loss)), Groups.of(group), np.inf
+            )
+            held += ends[0] <= real <= ends[1]
+        print(f"{groups} groups of 15 uneven, r {r:.1f}: log loss  group {share(held, draws)}")
+
+
 def likeness_part(title, draws, size, r):
     found = defaultdict(int)
     names = [f"label {k}" for k in range(LABELS)]
@@ -219,6 +240,9 @@ def main():
     parser.add_argument("--worlds", type=int, nargs="*", default=range(len(WORLDS)))
     given = parser.parse_args()
     truth = photos(np.random.default_rng(99), MANY, 1, False, 0.0)
+    if "few" in given.only:
+        for r in given.correlations:
+            few_part(given.draws, r, truth)
     for groups, mean, uneven in (WORLDS[number] for number in given.worlds):
         for r in given.correlations:
             title = f"{groups} groups of {mean}{' uneven' if uneven else ''}, r {r:.1f}"

@@ -19,6 +19,7 @@ from labelwise.decide.figures import label_figures
 from labelwise.evaluate import evaluate
 from labelwise.evaluate.curves import auroc_interval
 from labelwise.evaluate.group_intervals import (
+    groups_note,
     macro_f1_without_groups,
     mean_ap_without_groups,
     mean_interval_by_group,
@@ -200,6 +201,12 @@ def test_labels_of_too_few_groups_have_no_interval():
     found = evaluate(some, Sigmoid(), query_length=0).headline[0]
     assert found.low is None
     assert "fewer than 5 groups with a positive" in found.how
+
+
+@pytest.mark.parametrize(("groups", "said"), [(1, False), (2, True), (14, True), (15, False)])
+def test_intervals_of_few_groups_are_said_to_be_narrow(groups, said):
+    notes = groups_note(Groups.of(np.arange(45) % groups), None)
+    assert any("fewer than 15 groups these intervals may be too narrow" in n for n in notes) == said
 
 
 def test_one_group_has_no_interval_and_is_said():
