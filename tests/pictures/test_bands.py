@@ -144,7 +144,7 @@ def test_a_missing_extra_is_named(monkeypatch):
     for content, extra in ((tiff(DEEP), "bands"), (dicom(XRAY), "dicom")):
         with pytest.raises(ImageError, match=rf"tile: .*pip install 'labelwise\[{extra}\]'"):
             read_bands(content, "tile", BANDS)
-    assert install_for([".dcm"]) == "pip install 'labelwise[dicom]'"
+    assert install_for([".dicom"]) == "pip install 'labelwise[dicom]'"
     assert install_for([".dcm", ".heic", ".nef"]) == "pip install 'labelwise[dicom,photos]'"
 
 

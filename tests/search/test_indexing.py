@@ -90,6 +90,8 @@ def test_pictures_that_cannot_be_read_are_named_and_raw_beside_a_picture_is_not(
     ]
     changes.unread.update({".heic": 1})
     assert "1 HEIC photo passed over; pip install 'labelwise[photos]'" in changes.notes[0]
+    changes.unread.update({".dcm": 1, ".dicom": 2})
+    assert "3 DICOM files passed over; pip install 'labelwise[dicom]'" in changes.notes[1]
     (photos / "2023" / "alone.png").write_bytes((photos / "0.png").read_bytes())
     assert update(only={str(photos): {"2023"}}).notes == []
 

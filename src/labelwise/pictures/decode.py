@@ -49,7 +49,7 @@ MANY_CORES = (os.cpu_count() or 1) > 4
 FORMATS = {
     "AVIF": (".avif",),
     "BMP": (".bmp",),
-    "DICOM": (".dcm",),  # with pydicom installed, by models of bands
+    "DICOM": (".dcm", ".dicom"),  # with pydicom installed, by models of bands
     "GIF": (".gif",),
     "HEIF": (".heic", ".heics", ".heif", ".heifs", ".hif"),  # with pillow-heif installed
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),

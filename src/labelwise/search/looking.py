@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from labelwise.pictures.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES, install_for
+from labelwise.pictures.decode import FORMATS, IMAGE_SUFFIXES, UNREAD_SUFFIXES, install_for
 from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.search.store import PhotoFile, Store
 from labelwise.search.walk import photos_below
@@ -72,7 +72,7 @@ class Changes:
     def notes(self) -> list[str]:
         """What was passed over, in words, and what would help."""
         raw = sum(count for suffix, count in self.unread.items() if suffix in RAW_SUFFIXES)
-        dicom = self.unread[".dcm"]
+        dicom = sum(self.unread[suffix] for suffix in FORMATS["DICOM"])
         others = self.unread.total() - raw - dicom
         notes = [one for one in (self.unlike, self.repeated) if one]
         if others:
