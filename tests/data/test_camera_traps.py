@@ -120,6 +120,27 @@ def test_crops_go_out_and_their_classes_come_back(photos):
     assert "classifications" not in listed[2]
 
 
+def test_results_of_windows_with_videos_and_boxes_over_the_edge(photos):
+    content = megadetector()
+    content["images"][0]["file"] = "a\\1.png"
+    content["images"][0]["detections"][0]["bbox"] = [-0.004, 0.755, 0.5, 0.25]
+    frame = {"category": "2", "conf": 0.8, "bbox": [0.1, 0.2, 0.3, 0.4], "frame_number": 20}
+    content["images"].append({"file": "b/4.mp4", "frame_rate": 20, "detections": [frame]})
+    (photos / "md.json").write_text(json.dumps(content))
+    assert read_detections(photos / "md.json").files == ("a/1.png", "b/2.png", "b/4.mp4")
+    result = run("data", "crops", photos / "md.json", "-o", photos / "crops")
+    assert result.exit_code == 0, result.exception
+    assert "no crops of 1 video, first b/4.mp4" in result.output
+    with (photos / "crops" / "crops.csv").open() as file:
+        row = next(csv.DictReader(file))
+    with Image.open(photos / "crops" / row["path"]) as crop:
+        assert crop.size == (40, 10)  # within the photo, whose lower edge is the box's
+        assert np.asarray(crop)[:, :20, 0].min() == 255
+    again, count = with_classes(content, [row], {row["path"]: {"badger": 1.0}})
+    assert count == 1
+    assert again["images"][0]["detections"][0]["classifications"] == [["2", 1.0]]
+
+
 def test_classes_of_other_detections_keep_their_names(photos):
     content = megadetector()
     content["images"][0]["detections"][2]["classifications"] = [["1", 0.6]]

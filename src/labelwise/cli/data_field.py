@@ -37,6 +37,9 @@ def crop_detections(
     say(f"wrote {counted(count, 'crop')} and {out / 'crops.csv'}")
     if results.failed:
         say(f"{counted(len(results.failed), 'photo')} without a result, first {results.failed[0]}")
+    videos = [photo.file for photo in results.photos if photo.is_video]
+    if videos:
+        say(f"no crops of {counted(len(videos), 'video')}, first {videos[0]}")
 
 
 def write_back(

@@ -5,11 +5,13 @@
     SpeciesNet     {"predictions": [{"filepath", "classifications": {"classes", "scores"},
                    "detections": [...]}]}, of which classes are "id;class;...;species;common name"
 
-A box is [x, y, width, height] as shares of the photo. The score of a label in a photo is that of
-its surest detection: conf for a category, conf times p for a class of MegaDetector's format, and
-the classifier's own score for SpeciesNet. What is not listed is not known to be absent: programs
-leave out what lies below a threshold, or below the first five. ``failure`` says why a photo has no
-result.
+A box is [x, y, width, height] as shares of the photo; what reaches over its edge by a hundredth at
+most is cut there. The score of a label in a photo is that of its surest detection: conf for a
+category, conf times p for a class of MegaDetector's format, and the classifier's own score for
+SpeciesNet. What is not listed is not known to be absent: programs leave out what lies below a
+threshold, or below the first five. ``failure`` says why a photo has no result. A video
+(``frame_rate``) counts as a photo, of which no crop is cut. Paths that Windows wrote are read with
+slashes.
 
 Layouts: MegaDetector's batch output format (agentmorris/MegaDetector, 1.4, which its validator and
 its page describe) and the output of run_model (google/cameratrapai, README).
@@ -36,6 +38,7 @@ __all__ = [
     "with_classes",
 ]
 
+EDGE = 0.01
 CROPS = "crops.csv"
 CROP_COLUMNS = ("path", "image", "detection", "category", "conf", "group")
 
@@ -57,6 +60,7 @@ class CameraPhoto:
     file: str
     boxes: tuple[Box, ...]
     scores: Mapping[str, float]
+    is_video: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ def _collected(
         name = one.get(key) if isinstance(one, dict) else None
         if not isinstance(name, str) or not name:
             raise DataError(f"{where}: it must name its {key!r}")
+        name = _with_slashes(name)
         if name in seen:
             raise DataError(f"{where}: {name} stands there twice; keep one")
         seen.add(name)
@@ -110,8 +115,13 @@ def _collected(
         if found is None:
             failed.append(name)
         else:
-            photos.append(CameraPhoto(name, *found))
+            photos.append(CameraPhoto(name, *found, is_video="frame_rate" in one))
     return CameraResults(str(path), program, tuple(photos), tuple(failed))
+
+
+def _with_slashes(path: str) -> str:
+    """Return a path that Windows wrote as others write it."""
+    return path if "/" in path else path.replace("\\", "/")
 
 
 def _names(content: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
@@ -184,7 +194,7 @@ def _box(found: Any, number: int, where: str, categories: Mapping[str, str]) -> 
     place = found.get("bbox") if isinstance(found, dict) else None
     if not isinstance(place, list) or len(place) != 4:
         raise DataError(f"{where}: detection {number + 1} must have a 'bbox' of four shares")
-    x, y, width, height = (_share(value, where, "a side of a box") for value in place)
+    x, y, width, height = (_share(value, where, "a side of a box", EDGE) for value in place)
     category = str(found.get("category"))
     if category not in categories:
         raise DataError(
@@ -194,9 +204,10 @@ def _box(found: Any, number: int, where: str, categories: Mapping[str, str]) -> 
     return Box(number, categories[category], conf, (x, y, width, height))
 
 
-def _share(value: Any, where: str, what: str) -> float:
+def _share(value: Any, where: str, what: str, beyond: float = 1e-6) -> float:
+    """Return a number cut to [0, 1], which it may leave by ``beyond``."""
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not -1e-6 <= value <= 1 + 1e-6:
+    if not good or not -beyond <= value <= 1 + beyond:
         raise DataError(f"{where}: {what} must lie in [0, 1], got {value!r}")
     return min(max(float(value), 0.0), 1.0)
 
@@ -209,12 +220,13 @@ def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2)
     """Write each detection of at least ``least`` confidence as a picture, and crops.csv of them.
 
     Return how many there are. The table names the photo as its group: crops of a photo are alike.
+    Videos are left out.
     """
     out.mkdir(parents=True, exist_ok=True)
     rows: list[tuple[str, ...]] = []
     for number, photo in enumerate(results.photos):
         boxes = [box for box in photo.boxes if box.conf >= least]
-        if boxes:
+        if boxes and not photo.is_video:
             rows += _cut(photo, boxes, root / photo.file, out, f"{number:06}")
     if not rows:
         raise DataError(f"{results.source}: no detection reaches {least:g}; lower --least")
@@ -233,11 +245,11 @@ def _cut(
     for box in boxes:
         left, top = box.place[0] * upright.width, box.place[1] * upright.height
         right, bottom = left + box.place[2] * upright.width, top + box.place[3] * upright.height
+        start = min(int(left), upright.width - 1), min(int(top), upright.height - 1)
         edges = (
-            int(left),
-            int(top),
-            max(round(right), int(left) + 1),
-            max(round(bottom), int(top) + 1),
+            *start,
+            min(max(round(right), start[0] + 1), upright.width),
+            min(max(round(bottom), start[1] + 1), upright.height),
         )
         name = f"{stem}-{box.number}.png"
         with replacing(out / name) as temporary:
@@ -258,7 +270,7 @@ def with_classes(
     free = max((int(place) for place in named if place.isdecimal()), default=-1) + 1
     fresh = sorted({name for probs in answers.values() for name in probs} - set(number))
     number |= {name: str(free + place) for place, name in enumerate(fresh)}
-    photos = {one["file"]: one for one in content["images"]}
+    photos = {_with_slashes(one["file"]): one for one in content["images"]}
     given = 0
     for row in crops:
         probs = answers.get(row["path"])
