@@ -141,6 +141,16 @@ def test_results_of_windows_with_videos_and_boxes_over_the_edge(photos):
     assert again["images"][0]["detections"][0]["classifications"] == [["2", 1.0]]
 
 
+def test_results_with_a_fault_are_still_results(photos):
+    content = megadetector()
+    content["images"][0]["detections"][0]["conf"] = 1.7
+    (photos / "md.json").write_text(json.dumps(content))
+    (photos / "truth.csv").write_text("path,labels\na/1.png,animal\n")
+    for words in (("decide", "--rule", "best-f"), ("estimate",)):
+        result = run(words[0], photos / "md.json", "--labels", photos / "truth.csv", *words[1:])
+        assert "(a/1.png): 'conf' must lie in [0, 1], got 1.7" in str(result.exception)
+
+
 def test_classes_of_other_detections_keep_their_names(photos):
     content = megadetector()
     content["images"][0]["detections"][2]["classifications"] = [["1", 0.6]]

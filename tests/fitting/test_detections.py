@@ -161,6 +161,27 @@ def test_times_of_a_clock_are_seconds(tmp_path):
         read_detections(tmp_path / "long.csv")
 
 
+def test_tables_lie_in_folders_as_the_recordings_do(tmp_path):
+    """BirdNET repeats the folders of the recordings; recorders name files by the time alone."""
+    header = "Start (s),End (s),Scientific name,Common name,Confidence"
+    for site in ("north", "south"):
+        (tmp_path / site).mkdir()
+        name = tmp_path / site / "20240512_060000.BirdNET.results.csv"
+        name.write_text(f"{header}\n3.0,6.0,Strix aluco,Tawny Owl,0.5\n")
+    (tmp_path / "BirdNET_analysis_params.csv").write_text("Segment length\n3.0\n")
+    assert is_detections(tmp_path)
+    files = ("north/20240512_060000", "south/20240512_060000")
+    assert read_detections(tmp_path).files == files
+    combined = f"{header},File\n3.0,6.0,Strix aluco,Tawny Owl,0.5,/a/x.wav\n"
+    (tmp_path / "BirdNET_CombinedTable.csv").write_text(combined)
+    assert read_detections(tmp_path).files == ("/a/x.wav",)
+    (tmp_path / "x.BirdNET.results.csv").write_text(combined)
+    assert len(read_detections(tmp_path)) == 1  # the combined table repeats it
+    (tmp_path / "own.csv").write_text(combined)
+    with pytest.raises(DataError, match="stands there twice"):
+        read_detections(tmp_path)
+
+
 def test_a_table_that_only_resembles_results_is_none(tmp_path):
     """Columns of the same names without a recording may be anybody's."""
     (tmp_path / "own.csv").write_text("start,scientific_name,confidence\n3,Strix aluco,0.5\n")

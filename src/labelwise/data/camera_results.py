@@ -34,6 +34,7 @@ __all__ = [
     "CameraPhoto",
     "CameraResults",
     "cut_crops",
+    "is_camera_results",
     "read_camera_results",
     "with_classes",
 ]
@@ -94,6 +95,18 @@ def read_camera_results(path: Path) -> CameraResults:
         f"{path}: it must hold 'images' (MegaDetector) or 'predictions' (SpeciesNet); other JSON "
         "is read as a label table"
     )
+
+
+def is_camera_results(path: Path) -> bool:
+    """Return whether a JSON file says that it is MegaDetector's or SpeciesNet's."""
+    try:
+        content = read_json(path)
+    except DataError:
+        return False
+    if not isinstance(content, dict):
+        return False
+    of_megadetector = "detection_categories" in content and isinstance(content.get("images"), list)
+    return of_megadetector or isinstance(content.get("predictions"), list)
 
 
 def _collected(

@@ -26,7 +26,7 @@ from pyarrow import compute
 from torch import Tensor
 
 from labelwise.data import LabelTable
-from labelwise.data.camera_results import read_camera_results
+from labelwise.data.camera_results import is_camera_results, read_camera_results
 from labelwise.errors import DataError
 from labelwise.fitting.result_tables import (
     ResultForm,
@@ -229,16 +229,8 @@ def is_detections(path: Path) -> bool:
     if path.is_dir():
         return bool(result_tables(path))
     if path.is_file() and path.suffix.lower() == ".json":
-        return _holds_results(path)
+        return is_camera_results(path)
     return is_result_table(path)
-
-
-def _holds_results(path: Path) -> bool:
-    try:
-        read_camera_results(path)
-    except DataError:
-        return False
-    return True
 
 
 def read_detections(path: Path, keep: Sequence[str] = ()) -> Detections:
@@ -251,7 +243,8 @@ def read_detections(path: Path, keep: Sequence[str] = ()) -> Detections:
             raise DataError(f"{path}: there is no result table of BirdNET or Perch in it")
     else:
         tables = [path]
-    parts = [read_result_table(table, keep) for table in tables]
+    folder = path if path.is_dir() else None
+    parts = [read_result_table(table, keep, folder) for table in tables]
     form = parts[0][0]
     for table, (other, _) in zip(tables, parts, strict=True):
         if other != form:

@@ -34,6 +34,7 @@ __all__ = ["ResultForm", "is_result_table", "read_result_table", "result_tables"
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
 NO_CALL = "nocall"
+OF_RECORDING, COMBINED = ".BirdNET.", "BirdNET_"
 CLOCK = r"^(?P<hours>\d+):(?P<minutes>[0-5]\d):(?P<seconds>[0-5]\d(?:\.\d+)?)$"
 
 
@@ -109,9 +110,21 @@ FORMS = (
 
 
 def result_tables(folder: Path) -> list[Path]:
-    """Return the result tables of a folder, in the order of their names."""
-    found = sorted(one for one in folder.iterdir() if one.suffix.lower() in TEXT_SUFFIXES)
-    return [one for one in found if is_result_table(one)]
+    """Return the result tables of a folder, in the order of their names.
+
+    Where it has none itself, they are BirdNET's in the folders below, which it makes like those of
+    the recordings. A combined table (BirdNET_CombinedTable.csv) repeats those of the recordings
+    beside it, and is left out there.
+    """
+    listed = sorted(one for one in folder.iterdir() if one.suffix.lower() in TEXT_SUFFIXES)
+    found = [one for one in listed if is_result_table(one)]
+    if not found:
+        below = sorted(one for one in folder.rglob(f"*{OF_RECORDING}*") if one.is_file())
+        return [one for one in below if is_result_table(one)]
+    single = [one for one in found if OF_RECORDING in one.name]
+    others = [one for one in found if OF_RECORDING not in one.name]
+    repeated = single and all(one.name.startswith(COMBINED) for one in others)
+    return single if repeated else found
 
 
 def is_result_table(path: Path) -> bool:
@@ -124,10 +137,13 @@ def is_result_table(path: Path) -> bool:
         return False
 
 
-def read_result_table(path: Path, keep: Sequence[str]) -> tuple[ResultForm, Any]:
+def read_result_table(
+    path: Path, keep: Sequence[str], folder: Path | None = None
+) -> tuple[ResultForm, Any]:
     """Return the form of a table and its columns under the names of the form.
 
-    Columns named in ``keep`` are read too. Starts are in seconds, recordings with their folders.
+    Columns named in ``keep`` are read too. Starts are in seconds, recordings with their folders; a
+    recording that the table's name tells lies below ``folder`` as the table does.
     """
     header = _header(path)
     form = _form(header)
@@ -154,7 +170,8 @@ def read_result_table(path: Path, keep: Sequence[str]) -> tuple[ResultForm, Any]
             reason = str(error).splitlines()[0]
             raise DataError(f"{path}: the table cannot be read ({reason})") from None
     if form.file not in header:
-        name = path.name.partition(".BirdNET")[0]
+        place = path.relative_to(folder or path.parent)
+        name = place.with_name(path.name.partition(".BirdNET")[0]).as_posix()
         table = table.append_column(form.file, pa.array([name] * table.num_rows, pa.string()))
     if "Species Code" in header:
         silent = compute.and_(
