@@ -16,6 +16,7 @@ from search_setup import save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
+from labelwise.cli.dossier import NOT_IN_TABLE, _subgroups
 from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
@@ -144,6 +145,22 @@ def test_bad_input_is_one_sentence(folder, tmp_path, options, sentence):
     result = run("dossier", folder, "-o", tmp_path / "x", *words)
     assert isinstance(result.exception, LabelwiseError)
     assert sentence in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("header", "in_run", "in_table"),
+    [
+        ("Path,Sex", "valid/patient{}/view1.jpg", "CheXpert-v1.0/valid/patient{}/view1.jpg"),
+        ("Image Index,Sex", "images_001/images/{:08}_000.png", "{:08}_000.png"),
+    ],
+)  # fmt: skip
+def test_facts_are_those_of_the_published_table(tmp_path, header, in_run, in_table):
+    ids = [in_run.format(row) for row in range(4)]
+    (tmp_path / "facts.csv").write_text(
+        f"{header}\n{in_table.format(2)},F\n{in_table.format(0)},M\n{in_table.format(9)},F\n"
+    )
+    found = _subgroups("Sex", tmp_path / "facts.csv", replace(sample(4), ids=ids))
+    assert found.values.tolist() == ["M", NOT_IN_TABLE, "F", NOT_IN_TABLE]
 
 
 def test_receipts_of_promised_lists_are_shown(folder, tmp_path):

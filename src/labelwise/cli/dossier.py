@@ -17,6 +17,7 @@ __all__ = ["dossier"]
 
 FEW = 20
 NOT_IN_TABLE = "(not in the table)"
+OF_CHEXPERT, OF_CHESTXRAY14 = "Path", "Image Index"
 FILES = ("settings.yaml", "model.json", "model.safetensors", "evaluation.json")
 
 
@@ -123,7 +124,9 @@ def _subgroups(column: str, table: Path, rows: "Predictions") -> "Subgroups":
     from labelwise.types import nearest
 
     file = open_tabular(table)
-    key = next((name for name in ("id", "path") if name in file.header), None)
+    key = next(
+        (name for name in ("id", "path", OF_CHEXPERT, OF_CHESTXRAY14) if name in file.header), None
+    )
     if key is None:
         raise DataError(f"{table}: there is no column 'id' or 'path' that names the photos")
     if column not in file.header:
@@ -133,7 +136,12 @@ def _subgroups(column: str, table: Path, rows: "Predictions") -> "Subgroups":
         for name, value in zip(*(batch.column(c).to_pylist() for c in (key, column)), strict=True):
             if value is not None and str(value).strip():
                 told[str(name)] = str(value)
-    values = [told.get(name, NOT_IN_TABLE) for name in rows.ids]
+    ids = rows.ids
+    if key == OF_CHEXPERT:  # whose table begins each path with the folder of the set
+        told = {name.partition("/")[2]: value for name, value in told.items()}
+    if key == OF_CHESTXRAY14:  # whose table leaves out the folder of each image
+        ids = [name.rpartition("/")[2] for name in ids]
+    values = [told.get(name, NOT_IN_TABLE) for name in ids]
     if set(values) == {NOT_IN_TABLE}:
         raise DataError(
             f"{table} names no photo of the split, first {rows.ids[0]!r}"
