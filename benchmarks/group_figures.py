@@ -13,6 +13,8 @@ subgroups   the same for the figures of four sites of a quarter of the groups ea
             draws in which any is said to differ from the others, though none does (5 %)
 compare     three equal methods, three seeds: the share of draws in which some method is told apart
             from the best one (at most 5 %)
+ranking     mAP over labels alone, by group, for many draws: the intervals that hold the truth, and
+            the draws in which one of three equal methods is told apart
 few         one label's log loss: how often intervals of 5 to 40 uneven groups hold it
 likeness    a library drawn like the held-out photos: the share of draws in which its pictures are
             said to differ (1 %) or its labels' shares to have moved (5 %), with all its photos and
@@ -32,10 +34,19 @@ from labelwise.decide import Threshold
 from labelwise.decide.figures import label_figures
 from labelwise.evaluate import evaluate
 from labelwise.evaluate.curves import auroc_interval
-from labelwise.evaluate.group_intervals import mean_interval_by_group
+from labelwise.evaluate.group_intervals import (
+    mean_ap_without_groups,
+    mean_interval_by_group,
+    student_reach,
+)
+from labelwise.evaluate.headline import FEW_GROUPS, jackknife_interval
 from labelwise.evaluate.subgroups import Subgroups
 from labelwise.experiments.compare import _covariance, _freedom
-from labelwise.experiments.measures import image_effects, probability_figures
+from labelwise.experiments.measures import (
+    image_effects,
+    mean_ap_by_group,
+    probability_figures,
+)
 from labelwise.experiments.statistics import compare_to_best
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision
@@ -47,8 +58,9 @@ from labelwise.predictions import Predictions
 CORRELATIONS = (0.0, 0.4, 0.8)
 WORLDS = ((60, 20, False), (300, 8, True), (20, 15, True))
 LABELS, CUTS = 10, 0.4
+METHODS, SEEDS = ("one", "other", "third"), 3
 MANY = 200_000
-PARTS = ("evaluate", "labels", "subgroups", "compare", "few", "likeness")
+PARTS = ("evaluate", "labels", "subgroups", "compare", "ranking", "few", "likeness")
 FEW = (5, 8, 10, 15, 20, 40)
 
 
@@ -147,19 +159,49 @@ def subgroups_part(title, draws, size, r, truth):
     print(f"{title}: some site said to differ  {line}", flush=True)
 
 
+def methods_of(random, scores, group, r):
+    """The logits of three equal methods, which err alike in groups, three seeds each."""
+    for name in METHODS:
+        own = 0.5 * world(random, np.bincount(group), r, LABELS)[0]
+        for seed in range(SEEDS):
+            yield name, seed, 3 * (scores - CUT + own + 0.2 * random.normal(size=scores.shape))
+
+
+def ranking_part(title, draws, size, r, truth):
+    real = average_precision(truth[0], truth[1]).value
+    held = shown = told = 0
+    for draw in range(draws):
+        random = np.random.default_rng(draw)
+        scores, present, group = world(random, sizes_of(random, *size), r, LABELS)
+        groups, labels = Groups.of(group), torch.from_numpy(present)
+        if (groups.counted(present).sum(0) >= FEW_GROUPS).all():
+            values = mean_ap_without_groups(torch.from_numpy(scores), labels, None, groups)
+            reach = student_reach(values - values.mean())
+            low, high = jackknife_interval(average_precision(scores, present).value, values, reach)
+            held, shown = held + (low <= real <= high), shown + 1
+        figures, moved = defaultdict(dict), defaultdict(list)
+        for name, seed, logits in methods_of(random, scores, group, r):
+            figures[name][seed] = average_precision(logits, present).value
+            moved[name].append(mean_ap_by_group(torch.from_numpy(logits), labels, None, groups))
+        scale = np.sqrt((groups.count - 1) / groups.count)
+        mean = {name: scale * np.mean(parts, axis=0) for name, parts in moved.items()}
+        gaps = compare_to_best(
+            figures,
+            higher_is_better=True,
+            image_covariance=_covariance(mean),
+            freedom=_freedom(mean),
+        )
+        told += any(gap.distinguishable for gap in gaps)
+    print(f"{title}: mAP held {share(held, shown)} of {shown} shown", flush=True)
+    print(f"{title}: false winner by mAP {share(told, draws)}", flush=True)
+
+
 def compare_part(title, draws, size, r):
-    names, seeds = ("one", "other", "third"), 3
     told = defaultdict(int)
     for draw in range(draws):
         random = np.random.default_rng(draw)
         scores, present, group = world(random, sizes_of(random, *size), r, LABELS)
-        sizes = np.bincount(group)
-        runs = {}
-        for name in names:
-            own = 0.5 * world(random, sizes, r, LABELS)[0]  # how this method errs, alike in groups
-            for seed in range(seeds):
-                logits = 3 * (scores - CUT + own + 0.2 * random.normal(size=scores.shape))
-                runs[name, seed] = logits
+        runs = {(name, seed): part for name, seed, part in methods_of(random, scores, group, r)}
         for by, some in both(group):
             effects, figures = defaultdict(dict), defaultdict(lambda: defaultdict(dict))
             for (name, seed), logits in runs.items():
@@ -255,6 +297,8 @@ def main():
                 subgroups_part(title, given.draws, size, r, truth)
             if "compare" in given.only:
                 compare_part(title, given.draws, size, r)
+            if "ranking" in given.only:
+                ranking_part(title, given.draws, size, r, truth)
             if "likeness" in given.only:
                 likeness_part(title, given.draws, size, r)
 
