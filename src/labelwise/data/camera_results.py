@@ -128,7 +128,8 @@ def _collected(
         if found is None:
             failed.append(name)
         else:
-            photos.append(CameraPhoto(name, *found, is_video="frame_rate" in one))
+            boxes, scores = found
+            photos.append(CameraPhoto(name, boxes, scores, "frame_rate" in one))
     return CameraResults(str(path), program, tuple(photos), tuple(failed))
 
 

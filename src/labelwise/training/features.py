@@ -210,7 +210,7 @@ class _Computation:
 
         def network(values: Tensor) -> tuple[Tensor, ...]:
             few = len(values) if values.is_cuda else FEW
-            return (torch.cat([features_of(part) for part in values.split(few)]),)
+            return (torch.cat([features_of(part) for part in torch.split(values, few)]),)
 
         was_training = backbone.training
         backbone.eval().to(self.device)
