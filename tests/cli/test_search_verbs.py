@@ -217,6 +217,10 @@ def test_index_search_and_review_agree_on_a_name(library, tmp_path, monkeypatch)
     monkeypatch.delenv("LABELWISE_INDEX", raising=False)
     assert labelwise("search", "dog, -beach") == by_name
     assert labelwise("review")[1] == 0
+    assert labelwise("tag", "--xmp", "--dry-run") == labelwise(
+        *("tag", "photos.index", "--xmp", "--dry-run")
+    )
+    assert "The list has 5 photos" in labelwise("check", "dog", "--top", "5")[0]
     assert labelwise("search", "--like", library / "photos" / "00.png")[1] == 0
     with pytest.raises(LabelwiseError, match="give a query such as"):
         labelwise("search", "photos.index")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labelwise.cli.asking import ask
-from labelwise.cli.index import IndexFolder
+from labelwise.cli.index import IndexOrQuery, index_and_query
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ WIDTH = 24
 
 
 def check(
-    folder: IndexFolder,
+    folder: IndexOrQuery = None,
     query: Annotated[str | None, typer.Argument(help="As in 'dog, -beach', as for search.")] = None,
     text: Annotated[
         str | None,
@@ -77,6 +77,7 @@ def check(
     from labelwise.search.answer_tables import read_answers
     from labelwise.search.checking import CheckSession
 
+    place, query = index_and_query(folder, query, alone=text is None)
     if cut is not None and top is not None:
         raise SettingsError("--cut and --top both end the list; give one of them")
     if cut is not None and not 0 <= cut <= 1:
@@ -90,7 +91,7 @@ def check(
             "--text has no probabilities: end its list with --top, and leave out --cut, --alone "
             "and --distinct"
         )
-    with Index(folder) as index:
+    with Index(place) as index:
         options = {"wrong_at_most": wrong_at_most, "confidence": confidence}
         if text is not None:
             from labelwise.words import FreeText

@@ -13,11 +13,18 @@ from labelwise.cli.options import DecodeOption, chosen_decoder
 if TYPE_CHECKING:
     from labelwise.search import Changes
 
-__all__ = ["DEFAULT_INDEX", "IndexFolder", "index"]
+__all__ = ["DEFAULT_INDEX", "IndexFolder", "IndexOrQuery", "index", "index_and_query"]
 
 DEFAULT_INDEX = Path("photos.index")
 IndexFolder = Annotated[
     Path, typer.Argument(envvar="LABELWISE_INDEX", help="The folder of an index.")
+]
+IndexOrQuery = Annotated[
+    Path | None,
+    typer.Argument(
+        help=f"The folder of an index. Unless given, $LABELWISE_INDEX or {DEFAULT_INDEX}, where "
+        "`labelwise index` puts it."
+    ),
 ]
 SECONDS_BETWEEN_LOOKS = 5.0
 
@@ -141,3 +148,12 @@ def _complain(changes: "Changes") -> None:
         complain(sentence)
     for folder in changes.unlisted:
         complain(f"{folder} cannot be listed; what is known of it stays as it was")
+
+
+def index_and_query(
+    folder: Path | None, query: str | None, *, alone: bool
+) -> tuple[Path, str | None]:
+    """Return the index and the query: ``alone``, one argument that is no index is the query."""
+    if alone and query is None and folder is not None and not (folder / "index.json").is_file():
+        folder, query = None, str(folder)
+    return folder or Path(os.environ.get("LABELWISE_INDEX") or DEFAULT_INDEX), query

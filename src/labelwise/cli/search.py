@@ -1,13 +1,12 @@
 """``labelwise search``: photos of an index by labels wanted and unwanted, or by likeness."""
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from labelwise.cli.index import DEFAULT_INDEX
+from labelwise.cli.index import IndexOrQuery, index_and_query
 from labelwise.cli.search_shown import counted_numbers, say_counted, show_hits, show_similar
 
 if TYPE_CHECKING:
@@ -24,13 +23,7 @@ SHOWN = "How they are shown"
 
 
 def search(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The folder of an index. Unless given, $LABELWISE_INDEX or "
-            f"{DEFAULT_INDEX}, where `labelwise index` puts it."
-        ),
-    ] = None,
+    folder: IndexOrQuery = None,
     query: Annotated[
         str | None, typer.Argument(help="As in 'dog, -beach'. Write it in quotation marks.")
     ] = None,
@@ -186,10 +179,8 @@ def search(
     from labelwise.search.answering import answer
     from labelwise.search.filters import PhotoFilter
 
-    alone = query is None and text is None and like is None and not unreadable
-    if alone and folder is not None and not (folder / "index.json").is_file():
-        folder, query = None, str(folder)  # one argument is the query
-    place = folder or Path(os.environ.get("LABELWISE_INDEX") or DEFAULT_INDEX)
+    alone = text is None and like is None and not unreadable
+    place, query = index_and_query(folder, query, alone=alone)
     asked = query is not None or text is not None
     if sum((asked, like is not None, unreadable)) != 1:
         raise SettingsError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelwise.cli.index import IndexFolder
+from labelwise.cli.index import DEFAULT_INDEX, IndexFolder
 
 if TYPE_CHECKING:
     from labelwise.decide import Promised
@@ -20,7 +20,7 @@ SHOWN = 20
 
 
 def tag(
-    folder: IndexFolder,
+    folder: IndexFolder = DEFAULT_INDEX,
     xmp: Annotated[
         bool, typer.Option("--xmp", help="Write XMP side-cars beside the photos.")
     ] = False,

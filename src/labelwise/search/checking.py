@@ -134,7 +134,7 @@ class CheckSession:
         if chosen is None:
             raise DataError(
                 f"no list of {query} is likely to pass a check at {wrong_at_most:g}; "
-                "give its length yourself with top, or let more of it be wrong"
+                "say how many of the best photos to check, or let more of them be wrong"
             )
         rows, scores = asked.ranking.best(chosen.length)
         kind = (wrong_at_most, len(rows), float(scores[-1]), distinct)
