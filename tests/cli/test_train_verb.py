@@ -51,6 +51,18 @@ def test_other_settings_are_refused(run_folder, monkeypatch, capsys):
     assert "recipe.optimizer.lr: 0.004 -> 0.5" in capsys.readouterr().err
 
 
+def test_what_an_error_says_to_give_is_taken(tmp_path, monkeypatch, capsys):
+    (tmp_path / "photos.csv").write_text("file;tags\na.png;dog, cat\n")  # the photo is not there
+    command = ["train", str(tmp_path / "photos.csv"), "-o", str(tmp_path / "run")]
+    for advice in ("delimiter=;", "columns.labels=tags", "separator=,"):
+        assert call(monkeypatch, *command) == 1
+        shown = capsys.readouterr().err
+        assert f"--set {advice}`" in shown or f"--set '{advice}'`" in shown
+        command += ["--set", advice]
+    assert call(monkeypatch, *command) == 1
+    assert "1 of 1 images are missing" in capsys.readouterr().err
+
+
 def test_flags_override_the_file_and_all_is_saved(tmp_path, monkeypatch):
     from labelwise.cli import train as verb
 

@@ -37,8 +37,6 @@ def test_flags_win_over_the_file_at_any_depth(tmp_path):
     [
         ({"metod": "bce"}, "unknown setting 'metod'; did you mean 'method'"),
         ({"recipe.optimizer.lrr": 1}, "unknown setting 'recipe.optimizer.lrr'; did you mean 'lr'"),
-        ({"delimiter": ";"}, "option of the data, which a run takes as data_options.delimiter"),
-        ({"duplicates": "drop"}, "a run takes as data_options.duplicates"),
         ({"optons": {}}, "unknown setting 'optons'; did you mean 'options'"),
         ({"recipe.lr": 1}, "unknown setting 'recipe.lr'; did you mean 'recipe.optimizer.lr'"),
         ({"recipe.epochs": "many"}, "setting 'recipe.epochs': .*integer.*got 'many'"),
@@ -52,6 +50,16 @@ def test_flags_win_over_the_file_at_any_depth(tmp_path):
 def test_wrong_settings_get_one_sentence(flags, sentence):
     with pytest.raises(SettingsError, match=sentence):
         read_settings(None, {"data": "scenes"} | flags)
+
+
+def test_an_option_of_the_data_may_be_given_as_to_labelwise_data(tmp_path):
+    flags = {"delimiter": ";", "columns.labels": "tags", "duplicates": "drop", "seed": 3}
+    settings = read_settings(None, {"data": "photos.csv", **flags})
+    options = {"delimiter": ";", "columns": {"labels": "tags"}, "duplicates": "drop"}
+    assert (settings.data_options, settings.seed) == (options, 3)
+    (tmp_path / "s.yaml").write_text("data: photos.csv\ndelimiter: ;\n")
+    with pytest.raises(SettingsError, match=r"a run takes as data_options\.delimiter"):
+        read_settings(tmp_path / "s.yaml", {})
 
 
 def test_numbers_stand_for_the_names_they_spell():

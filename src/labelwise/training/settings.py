@@ -5,6 +5,7 @@ workers) may differ between two runs of the same settings; everything else may n
 """
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -346,8 +347,12 @@ def with_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
 
 
 def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
-    """Return the settings of an optional YAML file, overridden by ``flags`` (dotted keys)."""
-    values = nested(flags, {} if file is None else read_yaml(file))
+    """Return the settings of an optional YAML file, overridden by ``flags`` (dotted keys).
+
+    A flag may name an option of the data as `labelwise data` does: ``delimiter``.
+    """
+    placed = {_placed(key): value for key, value in flags.items()}
+    values = nested(placed, {} if file is None else read_yaml(file))
     try:
         return Settings(**values)
     except ValidationError as error:
@@ -391,6 +396,14 @@ def _sentence(error: ValidationError) -> str:
     return f"setting {key!r}: {rule}, got {short_value(first['input'])}"
 
 
+def _placed(flag: str) -> str:
+    """Return the key of a flag: an option of the data is among ``data_options``."""
+    name = flag.partition(".")[0]
+    known = name in Settings.model_fields or name not in _data_options()
+    return flag if known else f"data_options.{flag}"
+
+
+@cache
 def _data_options() -> set[str]:
     """Return the names of what `labelwise data` takes as --set, and of its own two options."""
     from inspect import signature
