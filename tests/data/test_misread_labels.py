@@ -31,6 +31,7 @@ def table(tmp_path):
         (["1 3", "13", "2", "1 2", "3"], 1, "1 3"),
         (["dog", "beach", "dog beach", ""], 3, "dog beach"),
         (["a b", "b c", "c a"], 1, "a b"),
+        (["dog kite", "dog", "cat", "cat dog sofa", "cat oven"], 1, "dog kite"),  # a long tail
     ],
 )
 def test_blanks_between_labels_are_asked_about(table, cells, row, name):
@@ -52,6 +53,7 @@ def test_blanks_between_labels_are_asked_about(table, cells, row, name):
         ["hot dog", "dog", "traffic light", "stop sign"],  # words that are no other label
         ["dog beach|dog", "beach", "dog"],  # what parts labels is there
         ["dog", "cat", "teddy bear", "bear", "fire hydrant"],
+        ["gull", "tern", "herring gull", "little tern", "arctic fox", "red kite", "hen harrier"],
     ],
 )
 def test_names_with_blanks_are_names(table, cells):

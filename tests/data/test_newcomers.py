@@ -138,6 +138,8 @@ def test_whole_paths_of_windows_are_found_by_their_names(folder):
         ("a.jpg,x\nb.jpg,y\n", "the first line, which names the photo 'a.jpg', needs one with the"),
         ("path,x\na.jpg,1\nb.jpg,Yes\n", "got 'Yes'; write 1 for yes and 0 for no"),
         ("path,x\na.jpg,1\nb.jpg,dog\n", "got 'dog'; give `--set columns.labels=x` if it names"),
+        ("path,x\na.jpg,1\nb.jpg,nein\n", "; write 1 and 0 if it means yes and no"),
+        ("path,labels\ra.jpg,x\rb.jpg,y\r", "lines end with a carriage return alone"),
         ("shot,labels\na.jpg,x\n", "or one given as `--set columns.path=NAME`; got 'shot'"),
     ],
 )

@@ -254,7 +254,7 @@ def _way_out(header: str, got: str = "", share: bool = False) -> str:
         )
     return (
         f"; give `--set columns.labels={name}` if it names labels, or `--set ignore={name}` if it "
-        "is not a label (several: `--set 'ignore=[a,b]'`)"
+        "is not a label (several: `--set 'ignore=[a,b]'`); write 1 and 0 if it means yes and no"
         + (", if it is a soft label, soft=true" if share else "")
     )
 
@@ -352,8 +352,13 @@ def _unquoted(literal: str) -> str | None:
 def names_of_joined_labels(names: Sequence[str]) -> list[str]:
     """Return the names with blanks, if most of them seem to be several labels.
 
+    They seem so if every word of most names recurs in another one; or if half of all their words
+    do, and several of these words are labels by themselves: of many labels some occur once.
+
     >>> names_of_joined_labels(["dog", "beach", "dog beach", "traffic light"])
     ['dog beach']
+    >>> names_of_joined_labels(["dog", "beach", "dog sofa", "beach dog kite"])
+    ['dog sofa', 'beach dog kite']
     >>> names_of_joined_labels(["dog", "hot dog", "traffic light"])
     []
     """
@@ -361,7 +366,14 @@ def names_of_joined_labels(names: Sequence[str]) -> list[str]:
     held = Counter(word for words in parted.values() for word in words)
     several = [name for name, words in parted.items() if len(words) > 1]
     joined = [name for name in several if all(held[word] > 1 for word in parted[name])]
-    return joined if 2 * len(joined) >= len(several) else []
+    if 2 * len(joined) >= len(several):
+        return joined
+    inside = [word for name in several for word in parted[name]]
+    recurring = [word for word in inside if held[word] > 1]
+    alone = parted.keys() & recurring
+    if len(alone) < 2 or 2 * len(recurring) < len(inside):
+        return []
+    return [name for name in several if not parted[name].isdisjoint(recurring)]
 
 
 def _is_text(kind: Any) -> bool:

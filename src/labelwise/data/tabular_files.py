@@ -75,6 +75,11 @@ def open_delimited(path: Path, delimiter: str | None = None) -> TabularFile:
         raise DataError(f"{path.name}: the file must be UTF-8 text; save it as UTF-8") from None
     if delimiter is None:
         delimiter = DELIMITERS.get(path.suffix.lower()) or _delimiter_in(line, path.name)
+    if "\n" not in line and "\r" in line.rstrip("\r"):
+        raise DataError(
+            f"{path.name}: its lines end with a carriage return alone, as on old Macs; save the "
+            "table with the line ends of Unix or Windows"
+        )
     try:
         header = next(csv.reader([line], delimiter=delimiter, strict=True), [])
     except csv.Error as error:
