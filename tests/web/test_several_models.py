@@ -256,7 +256,8 @@ def test_loading_anew_needs_the_token_and_json(run):
     with running(run, decoders=0, token=TOKEN) as server:
         assert server.post(path, {})[0] == 401
         who = {"Authorization": f"Bearer {TOKEN}"}
-        assert server.send("POST", path, b"", {**who, "Content-Type": "text/plain"})[0] == 415
+        plain = server.send("POST", path, b"", {**who, "Content-Type": "text/plain"})
+        assert "send the header Content-Type: application/json" in server.problem(plain, 415)
         assert server.send("POST", path, b"{}", {**who, **JSON})[0] == 200
         away = {**who, **JSON, "Origin": "https://elsewhere.example"}
         assert server.send("POST", path, b"{}", away)[0] == 403

@@ -119,7 +119,9 @@ async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
 def require_json(request: Request) -> None:
     """Refuse a body of another type than JSON, which another site's form could send."""
     if _kind(request) != "application/json":
-        raise RefusedError(415, "send application/json")
+        raise RefusedError(
+            415, "send the header Content-Type: application/json, also where there is no body"
+        )
 
 
 def _kind(request: Request) -> str:
