@@ -93,6 +93,10 @@ def test_a_job_that_is_stopped_sends_no_more_and_keeps_its_answers(both, visit):
     page.reload()  # what the server keeps is shown to whoever comes
     expect(state).to_have_text("stopped: 5 of 5 answered.")
     expect(job.get_by_role("link", name="Download CSV")).to_be_visible()
+    page.set_input_files("#files", files([encoded(seed=3)]))
+    expect(page.locator(".card summary")).to_be_visible()
+    answer, old_job = page.locator(".card").bounding_box(), job.bounding_box()
+    assert answer["y"] < old_job["y"]  # what was asked for now comes first
     job.get_by_role("button", name="Delete").click()
     expect(job).to_have_count(0)
 
