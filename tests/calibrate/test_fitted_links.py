@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwise.calibrate import CALIBRATORS, auto, histogram, isotonic, platt, temperature
+from labelwise.calibrate.auto import STEPS
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_from_spec, link_to_spec
 from labelwise.objectives import PhiLink, QuasibinaryLink
@@ -140,6 +141,23 @@ def test_the_chosen_one_has_the_least_log_loss_and_says_what_it_beat():
     assert str(choice).startswith(f"chosen: {choice.name}, by log loss over 5 folds")
     assert choice.candidates[0].behind == 0
     assert all(row.standard_error >= 0 for row in choice.candidates)
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_steps_are_compared_only_where_a_hundred_entries_of_each_kind_are_known(enough):
+    rng = np.random.default_rng(0)
+    labels = np.zeros(400)
+    labels[: 100 if enough else 99] = 1
+    labels = rng.permutation(labels).reshape(40, 10)
+    logits = labels + rng.normal(size=labels.shape)
+    unknown = np.ones((5, 10))  # present, had anyone looked
+    observed = np.arange(45)[:, None].repeat(10, 1) < 40
+    scores, truth = np.concatenate([logits, unknown]), np.concatenate([labels, unknown])
+    for flipped in (False, True):  # the rarer side counts, be it present or absent
+        choice = auto(-scores if flipped else scores, truth != flipped, Sigmoid(), observed)
+        compared = {row.name for row in choice.candidates}
+        assert compared >= {"as it is", "temperature", "platt-shared", "beta"}
+        assert compared & STEPS == (STEPS if enough else set())
 
 
 def test_a_calibrated_link_is_left_as_it_is():

@@ -5,7 +5,9 @@ the link as it is. Settings and the command line are read here alone.
 
 Images are dealt into folds; images of one group, such as frames of one film, stay together. Every
 candidate is fitted without each fold and judged on it. The one with the least log loss is fitted
-to everything. With a link, leaving it as it is stands among the candidates.
+to everything. With a link, leaving it as it is stands among the candidates. Those that draw steps
+need 100 entries present and 100 absent: with fewer, chance lets one of them win, and then it loses
+on other images.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,6 +61,9 @@ CALIBRATORS: Mapping[str, Calibrator] = {
     "isotonic": isotonic,
     "histogram": histogram,
 }
+
+STEPS = {"isotonic-shared", "isotonic", "histogram"}
+ENOUGH_FOR_STEPS = 100  # entries present, and as many absent
 
 
 @dataclass(frozen=True)
@@ -152,16 +157,18 @@ def auto(
     groups: np.ndarray | None = None,
     folds: int = FOLDS,
     seed: int = 0,
-    candidates: Mapping[str, Calibrator] = CALIBRATORS,
+    candidates: Mapping[str, Calibrator] | None = None,
 ) -> Choice:
     """Return the calibrated link with the least held-out log loss, and what it was compared with.
 
-    ``groups`` (N,) names the group of each image; without it every image is its own.
+    ``groups`` (N,) names the group of each image; without it every image is its own. Unless
+    ``candidates`` are given, they are those that so many entries can carry.
     """
     read_entries(logits, labels, link, observed)
     scores = to_tensor(logits)
     truth = to_tensor(labels, scores.device)
     seen = None if observed is None else mask_tensor(observed, "observed", scores.device)
+    candidates = _carried(truth, seen) if candidates is None else candidates
     member = np.arange(len(scores)) if groups is None else np.unique(groups, return_inverse=True)[1]
     count = int(member.max()) + 1
     if not 2 <= folds <= count:
@@ -184,6 +191,15 @@ def auto(
     table = _table(names, losses.numpy(), member, observations)
     best = table[0].name
     return Choice(_fitted(best, (scores, truth, seen), link, candidates), best, table, folds)
+
+
+def _carried(truth: Tensor, seen: Tensor | None) -> Mapping[str, Calibrator]:
+    """Return the calibrators for so many known entries."""
+    known = truth if seen is None else truth[seen]
+    present = float(known.sum())
+    if min(present, known.numel() - present) >= ENOUGH_FOR_STEPS:
+        return CALIBRATORS
+    return {name: fit for name, fit in CALIBRATORS.items() if name not in STEPS}
 
 
 def _fitted(name: str, data: Part, link: Link | None, candidates: Mapping[str, Calibrator]) -> Link:
