@@ -225,7 +225,9 @@ class _Pending:
         self.files.append((replace(item.file, row=row), place))
         if before is not None:
             self.edited.append((before, digest))
-        if not scored:
+        if row is not None and row == before:  # written again with the same content
+            self.changes.unchanged += 1
+        elif not scored:
             self.changes.copied += 1
             self.changes.came += [] if row is None else [row]
         elif before is not None:
