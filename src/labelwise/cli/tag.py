@@ -182,7 +182,7 @@ def tag(
             caution(index.spec.caution)
             made = _promised(index, wrong_at_most, confidence, per_label)
             rule = None if made is None else made.rule
-            watch.start("tagging", len(index))
+            watch.start("tagging", index.photos)
             for row, keywords in tags_of(index, rule):
                 given.update(keyword.label for keyword in keywords)
                 for photo in index.store.paths_of([row])[row]:
