@@ -22,7 +22,7 @@ from labelwise.cli import main
 from labelwise.data import LabelTable, with_validation
 from labelwise.data.export import export
 from labelwise.errors import DataError, SettingsError
-from labelwise.evaluate.headline import ap_influence
+from labelwise.evaluate.jackknife import ap_influence
 from labelwise.experiments import columns
 from labelwise.experiments.compare import ComparisonPlan, compare
 from labelwise.experiments.comparison import Comparison, SweepChoice, show_figure

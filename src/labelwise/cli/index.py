@@ -153,7 +153,7 @@ def _complain(changes: "Changes") -> None:
 def index_and_query(
     folder: Path | None, query: str | None, *, alone: bool
 ) -> tuple[Path, str | None]:
-    """Return the index and the query: ``alone``, one argument that is no index is the query."""
+    """Return the index and the query: ``alone``, one argument that does not name an index is it."""
     if alone and query is None and folder is not None and not (folder / "index.json").is_file():
         folder, query = None, str(folder)
     return folder or Path(os.environ.get("LABELWISE_INDEX") or DEFAULT_INDEX), query
