@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -15,11 +16,15 @@ from words_setup import CLASSES, SIDE, photo, save_photos
 
 from labelwise.cli.app import app
 from labelwise.data import load
+from labelwise.decide import Threshold
 from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.fitting.tables import read_raw
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import PictureImages
 from labelwise.search import Index
+from labelwise.search.tagging import tags_of
+from labelwise.search.xmp import EMPTY, noted, tagged, untagged
 from labelwise.words import ClassesAndWords, WordList
 from labelwise.words.answers import KeptAnswers
 from labelwise.words.start import start
@@ -238,6 +243,9 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
         done = run_verb(*verb)
         assert done.exit_code == 0, (verb, done.output)
         assert NOT_CALIBRATED in done.stderr, verb
+    _require_caution_in_files(run, onnx, index, folder / "photos", tmp_path)
+    unnamed = run_verb("export", run, "-o", tmp_path / "other.onnx")
+    assert "name photos to compare on, as in --data PHOTOS" in str(unnamed.exception)
     with running(run, index, decoders=0) as server:
         assert server.get("/api/v1/model")["caution"].startswith(NOT_CALIBRATED)
         content = (folder / "photos" / "000.png").read_bytes()
@@ -254,6 +262,35 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     assert NOT_CALIBRATED not in rebuilt.output + rebuilt.stderr
     with Index(index) as opened:
         assert set(opened.evidence().ids) == set(RunFolder(run).predictions("test").ids)
+
+
+def _require_caution_in_files(run, onnx, index, photos, out):
+    """What is written must say it too: a file outlives the words on the terminal."""
+    for model in (run, onnx):
+        for name in ("a.csv", "a.jsonl", "a.parquet"):
+            assert run_verb("predict", model, photos, "-o", out / name).exit_code == 0
+        with (out / "a.csv").open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        assert list(rows[0])[2:5] == ["error", "caution", "red"]
+        lines = [json.loads(line) for line in (out / "a.jsonl").read_text().splitlines()]
+        for told in (rows, lines, pq.read_table(out / "a.parquet").to_pylist()):
+            assert all(row["caution"].startswith(NOT_CALIBRATED) for row in told)
+        for name in ("a.csv", "a.jsonl", "a.parquet"):  # the caution is no label
+            assert read_raw(out / name).names == ("red", "green", "blue")
+    shard = pq.read_table(out / "shards" / "part-00000.parquet").to_pylist()
+    assert all(row["caution"].startswith(NOT_CALIBRATED) for row in shard)
+    for extra in (("-n", "3"), ("--count",)):
+        found = run_verb("search", index, "red", "--json", *extra)
+        assert NOT_CALIBRATED in json.loads(found.stdout.splitlines()[0])["caution"]
+    run_verb("search", index, "red", "--html", out / "page.html")
+    page = (out / "page.html").read_text()
+    assert "Not calibrated: no answers yet" in page
+    assert "are calibrated for this query" not in page
+    with Index(index) as opened:
+        keywords = next(given for _, given in tags_of(opened, Threshold(0.0)) if given)
+    sidecar = tagged(EMPTY, keywords)
+    assert sidecar.decode().count(f"<labelwise:caution>{NOT_CALIBRATED}") == len(keywords) == 3
+    assert untagged(sidecar, noted(sidecar)) == EMPTY
 
 
 def test_a_start_that_fails_before_a_photo_was_read_leaves_no_folder(words_model, tmp_path):

@@ -201,15 +201,15 @@ def _predict_file(
     engine = None
     if graph is not None:
         caution(graph.caution)
-        names, answers = graph.names, graph.score(source)
+        names, answers, cautioned = graph.names, graph.score(source), graph.caution is not None
     else:
         engine = _Engine(run, source, batch_size, device, decoder, explain, taxonomy, shares)
-        names, answers = engine.names, engine.answers()
+        names, answers, cautioned = engine.names, engine.answers(), engine.cautioned
     rows: list[tuple[str, str]] = []
     failed = count = chosen = 0
     watch = make_watch()
     watch.start("predicting", len(source))
-    with _stoppable(out), writing(out, names) as write, ExitStack() as stack:
+    with _stoppable(out), writing(out, names, cautioned) as write, ExitStack() as stack:
         stack.callback(watch.finish)
         for answer in stack.enter_context(closing(answers)):
             write(answer)
@@ -283,7 +283,14 @@ class _Engine:
             if self.held_out is not None:
                 self.logits.append(scored.logits)
             tree, rule = self.tree, self.predictor.rule
-            yield from (scored if tree is None else obeying(scored, tree, rule)).answers()
+            yield from (scored if tree is None else obeying(scored, tree, rule)).answers(
+                self.predictor.caution
+            )
+
+    @property
+    def cautioned(self) -> bool:
+        """Whether something must stand beside the model's probabilities."""
+        return self.predictor.caution is not None
 
     def say_shares(self) -> None:
         """Say how frequent each label is among the photos, if that was asked for."""

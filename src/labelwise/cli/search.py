@@ -240,7 +240,8 @@ def search(
             _search_text(index, text, parsed, top, lowest, encoder, as_json, paths_only, null)
             return
         wanted = Query.parse(query or "", index.space, index.taxonomy)
-        caution(index.spec.caution_beside(wanted.names()))
+        beside = index.spec.caution_beside(wanted.names())
+        caution(beside)
         found = answer(
             index,
             wanted,
@@ -257,15 +258,15 @@ def search(
         receipt = keep_found(index, wanted, found, who)
         if count:
             if as_json:
-                say(json.dumps(counted_numbers(found, receipt)))
+                say(json.dumps(counted_numbers(found, receipt, beside)))
             else:
                 say_counted(found, receipt)
             return
-        show_hits(found.hits, as_json, paths_only, null)
+        show_hits(found.hits, beside, as_json, paths_only, null)
         if html is not None:
             from labelwise.report.contact_sheet import write_contact_sheet
 
-            write_contact_sheet(html, index, found)
+            write_contact_sheet(html, index, found, beside)
         if not as_json and not paths_only:
             say_counted(found, receipt)
             if html is not None:

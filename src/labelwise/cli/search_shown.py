@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["counted_numbers", "say_counted", "show_hits", "show_similar"]
 
 
-def counted_numbers(found: "Found", receipt: "Receipt | None") -> dict[str, Any]:
-    """Return what is known of an answer as plain data."""
+def counted_numbers(
+    found: "Found", receipt: "Receipt | None", caution: str | None
+) -> dict[str, Any]:
+    """Return what is known of an answer as plain data, with what must stand beside it, if any."""
     count = found.count
     facts = {"query": found.query, "photos": found.photos, "expected": count.expected}
     facts |= {"lower": count.lower, "upper": count.upper, "confidence": count.confidence}
@@ -30,7 +32,12 @@ def counted_numbers(found: "Found", receipt: "Receipt | None") -> dict[str, Any]
         if found.likeness is None
         else {"outcome": found.likeness.likeness.outcome, "text": found.likeness.sentence()},
         "near_copies": None if found.copies is None else found.copies.copies,
+        **_beside(caution),
     }
+
+
+def _beside(caution: str | None) -> dict[str, str]:
+    return {} if caution is None else {"caution": caution}
 
 
 def say_counted(found: "Found", receipt: "Receipt | None") -> None:
@@ -62,8 +69,10 @@ def _show_paths(paths: "Sequence[str]", null: bool) -> None:
     sys.stdout.buffer.flush()
 
 
-def show_hits(hits: "Sequence[Hit]", as_json: bool, paths_only: bool, null: bool) -> None:
-    """Print the photos of an answer."""
+def show_hits(
+    hits: "Sequence[Hit]", caution: str | None, as_json: bool, paths_only: bool, null: bool
+) -> None:
+    """Print the photos of an answer; as JSON with what must stand beside their probabilities."""
     from labelwise.cli.text import say, show_table
 
     if paths_only:
@@ -73,7 +82,7 @@ def show_hits(hits: "Sequence[Hit]", as_json: bool, paths_only: bool, null: bool
         for hit in hits:
             facts: dict[str, Any] = {"path": hit.paths[0], "probability": hit.probability}
             facts |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
-            say(json.dumps(facts))
+            say(json.dumps(facts | _beside(caution)))
         return
     rows = []
     for hit in hits:

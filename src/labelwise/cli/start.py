@@ -1,5 +1,6 @@
 """``labelwise start``: from a folder of photos and a list of words to a run."""
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,6 +139,8 @@ def _tell(done: "Started") -> None:
             pairs = list(zip(names, done.nearest_classes, strict=True))
             show_table(("word", "nearest class of the classifier"), pairs)
         say(NOT_CALIBRATED)
+        guide = shlex.quote(str(done.folder))
+        say(f"to answer in a browser: labelwise serve --label PHOTOS --words WORDS --guide {guide}")
         return
     rows = [
         (name, "no answers yet", "")

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from labelwise.errors import SettingsError
-from labelwise.models.answer_rows import Answer, csv_header, csv_row, json_record
+from labelwise.models.answer_rows import CAUTION, Answer, csv_header, csv_row, json_record
 from labelwise.system.files import replacing
 
 __all__ = ["check_suffix", "writing"]
 
 
 class Writer(ABC):
-    """Writes answers one by one."""
+    """Writes answers one by one; ``cautioned``: something must stand beside their probabilities."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
+    def __init__(self, names: Sequence[str], cautioned: bool) -> None:
+        self.names, self.cautioned = names, cautioned
 
     @abstractmethod
     def write(self, answer: Answer) -> None:
@@ -31,26 +31,29 @@ class Writer(ABC):
 
 
 class CSVWriter(Writer):
-    """``path, labels, error``, then one column of probabilities per label."""
+    """``path, labels, error``, perhaps ``caution``, then a column of probabilities per label."""
 
-    def __init__(self, path: Path, names: Sequence[str]) -> None:
-        super().__init__(names)
+    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
+        super().__init__(names, cautioned)
         self._stream: IO[str] = path.open("w", newline="", encoding="utf-8")
         self._csv = csv.writer(self._stream)
-        self._csv.writerow(csv_header(names))
+        self._csv.writerow(csv_header(names, cautioned=cautioned))
 
     def write(self, answer: Answer) -> None:
-        self._csv.writerow(csv_row(answer, self.names))
+        self._csv.writerow(csv_row(answer, self.names, cautioned=self.cautioned))
 
     def close(self) -> None:
         self._stream.close()
 
 
 class JSONLinesWriter(Writer):
-    """One object per line: ``path``, ``labels``, ``probs`` by name, or ``path``, ``error``."""
+    """One object per line: ``path``, ``labels``, ``probs`` by name, or ``path``, ``error``.
 
-    def __init__(self, path: Path, names: Sequence[str]) -> None:
-        super().__init__(names)
+    Where there is a ``caution``, it stands beside ``probs``.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
+        super().__init__(names, cautioned)
         self._stream: IO[str] = path.open("w", encoding="utf-8")
 
     def write(self, answer: Answer) -> None:
@@ -62,18 +65,23 @@ class JSONLinesWriter(Writer):
 
 
 class ParquetWriter(Writer):
-    """``path``, ``labels`` (list), ``probs`` (list in the order of the metadata), ``error``."""
+    """``path``, ``labels`` (list), ``probs`` (list in the order of the metadata), ``error``.
+
+    Where there is a ``caution``, it is the last column.
+    """
 
     ROWS = 1024
 
-    def __init__(self, path: Path, names: Sequence[str]) -> None:
+    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        super().__init__(names)
+        super().__init__(names, cautioned)
         probs = pa.list_(pa.float32())  # of a fixed size, a row without any would be unreadable
         kinds = [pa.string(), pa.list_(pa.string()), probs, pa.string()]
         fields = list(zip(("path", "labels", "probs", "error"), kinds, strict=True))
+        if cautioned:
+            fields.append((CAUTION, pa.string()))
         facts = {"labelwise": json.dumps({"names": list(names)})}
         self._schema = pa.schema(fields, metadata=facts)
         self._writer = pq.ParquetWriter(path, self._schema)
@@ -82,7 +90,7 @@ class ParquetWriter(Writer):
     def write(self, answer: Answer) -> None:
         probs = list(answer.probs) or None
         row = {"path": answer.id, "labels": list(answer.labels), "probs": probs}
-        self._rows.append(row | {"error": answer.error})
+        self._rows.append(row | {"error": answer.error, CAUTION: answer.caution})
         if len(self._rows) == self.ROWS:
             self._flush()
 
@@ -97,7 +105,7 @@ class ParquetWriter(Writer):
         self._rows = []
 
 
-WRITERS: dict[str, Callable[[Path, Sequence[str]], Writer]] = {
+WRITERS: dict[str, Callable[[Path, Sequence[str], bool], Writer]] = {
     ".csv": CSVWriter,
     ".jsonl": JSONLinesWriter,
     ".parquet": ParquetWriter,
@@ -111,13 +119,15 @@ def check_suffix(path: Path) -> None:
 
 
 @contextmanager
-def writing(path: Path | None, names: Sequence[str]) -> Iterator[Callable[[Answer], None]]:
+def writing(
+    path: Path | None, names: Sequence[str], cautioned: bool
+) -> Iterator[Callable[[Answer], None]]:
     """Yield a function that writes an answer; the file is whole in the end, or not there."""
     if path is None:
         yield lambda answer: None
         return
     with replacing(path) as temporary:
-        writer = WRITERS[path.suffix](temporary, names)
+        writer = WRITERS[path.suffix](temporary, names, cautioned)
         try:
             yield writer.write
         finally:

@@ -143,6 +143,11 @@ def pictures_of(
 
 
 def _validation(folder: RunFolder) -> tuple[ImageSource, np.ndarray]:
+    if folder.spec.answers is not None:
+        raise SettingsError(
+            f"{folder.path} began with words, not with labelled pictures: name photos to compare "
+            "on, as in --data PHOTOS"
+        )
     try:
         settings = folder.settings
         table = load(folder.data, **settings.get("data_options", {}))

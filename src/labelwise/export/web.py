@@ -96,6 +96,7 @@ def _page(predictor: Predictor) -> str:
                 f"{len(names):,} labels. Photos are tagged here and sent nowhere.",
                 class_="lead",
             ),
+            *([] if predictor.caution is None else [tag("p", predictor.caution, class_="note")]),
             class_="top",
         ),
         tag("main", _controls(), tag("div", id="photos", class_="photos")),

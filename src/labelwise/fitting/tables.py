@@ -265,14 +265,26 @@ def _first_bad(values: Any) -> tuple[int, Any]:
     return 0, values[0].as_py()
 
 
+def _starts_with_caution(headers: Sequence[str], table: Any) -> bool:
+    """Return whether the first column behind predict's own is a caution; a label has no words."""
+    if list(headers[:1]) != ["caution"]:
+        return False
+    said = [cell for cell in table["caution"].to_pylist() if cell not in (None, "")]
+    return bool(said) and all(isinstance(cell, str) and " " in cell.strip() for cell in said)
+
+
 def _answer_columns(source: str, table: Any) -> RawScores:
-    """Return predict's CSV: path, labels, error, then the probability of each label."""
+    """Return predict's CSV: path, labels, error, then the probability of each label.
+
+    A caution, where there is one, stands before the labels and is no label.
+    """
     headers = table.column_names
     _refuse_twice(source, headers)
     good = [row for row, error in enumerate(table["error"].to_pylist()) if not error]
     kept = table.take(good)
     ids = tuple(from_cell(cell) for cell in kept["path"].to_pylist())
-    names = headers[len(ANSWER_COLUMNS) :]
+    behind = headers[len(ANSWER_COLUMNS) :]
+    names = behind[1:] if _starts_with_caution(behind, table) else behind
     scores = [_numbers(source, kept, name, ids) for name in names]
     matrix = np.stack(scores, 1) if scores else np.empty((len(ids), 0))
     failed = table.num_rows - len(good)

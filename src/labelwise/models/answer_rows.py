@@ -3,7 +3,9 @@
     JSON    {"path": ..., "labels": [...], "probs": {label: probability}}, or path and error
     CSV     path, labels, error, then one column of probabilities per label
 
-In CSV a text that a spreadsheet would take for a formula is quoted by an apostrophe.
+Where a caution must stand beside the probabilities, JSON has it as ``caution``, and CSV in a column
+of that name behind ``error``. In CSV a text that a spreadsheet would take for a formula is quoted
+by an apostrophe.
 """
 
 import json
@@ -13,20 +15,25 @@ from typing import Any
 
 from labelwise.system.text import as_cell
 
-__all__ = ["NOT_FINITE", "Answer", "csv_header", "csv_row", "json_record"]
+__all__ = ["CAUTION", "NOT_FINITE", "Answer", "csv_header", "csv_row", "json_record"]
 
+CAUTION = "caution"
 NOT_FINITE = "the model's logits are not finite numbers; its weights or the image may be damaged"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said of one image: its labels, surest first, and probabilities; or an error."""
+    """What is said of one image: its labels, surest first, and probabilities; or an error.
+
+    ``caution`` is what must stand beside the probabilities, None if nothing must.
+    """
 
     row: int
     id: str
     labels: tuple[str, ...] = ()
     probs: tuple[float, ...] = ()
     error: str | None = None
+    caution: str | None = None
 
 
 def json_record(answer: Answer, names: Sequence[str]) -> dict[str, Any]:
@@ -34,17 +41,20 @@ def json_record(answer: Answer, names: Sequence[str]) -> dict[str, Any]:
     if answer.error is not None:
         return {"path": answer.id, "error": answer.error}
     probs = dict(zip(names, answer.probs, strict=True))
-    return {"path": answer.id, "labels": answer.labels, "probs": probs}
+    record = {"path": answer.id, "labels": answer.labels, "probs": probs}
+    return record if answer.caution is None else record | {"caution": answer.caution}
 
 
-def csv_header(names: Sequence[str]) -> list[str]:
-    """Return the names of the columns."""
-    return ["path", "labels", "error", *map(as_cell, names)]
+def csv_header(names: Sequence[str], *, cautioned: bool = False) -> list[str]:
+    """Return the names of the columns; ``cautioned``: with one for what must stand beside them."""
+    caution = [CAUTION] if cautioned else []
+    return ["path", "labels", "error", *caution, *map(as_cell, names)]
 
 
-def csv_row(answer: Answer, names: Sequence[str]) -> list[str]:
+def csv_row(answer: Answer, names: Sequence[str], *, cautioned: bool = False) -> list[str]:
     """Return the cells of an answer."""
     lists = any("|" in name for name in names)
     text = json.dumps(answer.labels) if lists else "|".join(answer.labels)
     probs = [f"{p:.6g}" for p in answer.probs] or [""] * len(names)
-    return [*map(as_cell, (answer.id, text, answer.error or "")), *probs]
+    caution = [answer.caution or ""] if cautioned else []
+    return [*map(as_cell, (answer.id, text, answer.error or "", *caution)), *probs]

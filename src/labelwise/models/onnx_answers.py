@@ -131,7 +131,7 @@ class OnnxAnswers:
         order = np.lexsort((-logits, -probs))  # in float32, high probabilities may be equal
         chosen = self.rule(probs[None])[0]
         labels = tuple(self.names[column] for column in order if chosen[column])
-        return Answer(row, name, labels, tuple(probs.tolist()))
+        return Answer(row, name, labels, tuple(probs.tolist()), caution=self.caution)
 
 
 def _label_names(names: Any) -> tuple[str, ...]:

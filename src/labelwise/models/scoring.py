@@ -170,10 +170,16 @@ class Scored:
             for columns, mask in zip(order, chosen, strict=True)
         ]
 
-    def answers(self) -> Iterator[Answer]:
-        """Yield one answer per image, failures among them, in the order of the rows."""
+    def answers(self, caution: str | None = None) -> Iterator[Answer]:
+        """Yield one answer per image, failures among them, in the order of the rows.
+
+        ``caution`` is what must stand beside the probabilities of this model.
+        """
         parts = zip(self.rows.tolist(), self.ids, self.labels, self.probs.tolist(), strict=True)
-        good = [Answer(row, name, labels, tuple(probs)) for row, name, labels, probs in parts]
+        good = [
+            Answer(row, name, labels, tuple(probs), caution=caution)
+            for row, name, labels, probs in parts
+        ]
         bad = [Answer(one.row, one.id, error=one.reason) for one in self.failures]
         yield from sorted(good + bad, key=lambda answer: answer.row)
 

@@ -23,19 +23,22 @@ __all__ = ["SIDE", "contact_sheet", "picture_address", "write_contact_sheet"]
 SIDE = 320
 
 
-def write_contact_sheet(path: Path, index: Index, found: Found) -> None:
-    """Write the page of an index's answer."""
+def write_contact_sheet(path: Path, index: Index, found: Found, caution: str | None = None) -> None:
+    """Write the page of an index's answer; a caution must stand beside its probabilities."""
     with replacing(path) as temporary:
-        temporary.write_text(contact_sheet(index, found), encoding="utf-8")
+        temporary.write_text(contact_sheet(index, found, caution), encoding="utf-8")
 
 
-def contact_sheet(index: Index, found: Found) -> str:
+def contact_sheet(index: Index, found: Found, caution: str | None = None) -> str:
     """Return the page of an index's answer as text."""
-    lead = (
-        f"{_sentence(found.counted)} "
-        f"Probabilities are calibrated for this query on {found.checked_on:,} photos that the "
-        f"model was not trained on, of which {found.positives:,} match it."
-    )
+    lead = _sentence(found.counted)
+    if caution is not None:
+        lead += f" {_sentence(caution)}"
+    if found.positives:  # of others the count says that it was never tested
+        lead += (
+            f" Probabilities are calibrated for this query on {found.checked_on:,} photos that the "
+            f"model was not trained on, of which {found.positives:,} match it."
+        )
     also = (found.copies_sentence.rstrip("."), found.likeness_sentence.rstrip("."))
     said = (found.promised, found.refused, found.bounded, *also)
     notes = [tag("p", _sentence(str(one)), class_="note") for one in said if one]

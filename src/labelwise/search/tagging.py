@@ -90,6 +90,8 @@ def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword
     """
     model = index.spec.weights_sha256[:12]
     date = datetime.now(UTC).isoformat(timespec="seconds")
+    # Once there are answers, a word without any is never chosen: no tag needs a caution.
+    caution = index.spec.caution if index.spec.answers == 0 else None
     dead = set(index.store.dead_rows().tolist())
     for start in range(0, len(index), ROWS_AT_ONCE):
         rows = np.arange(start, min(start + ROWS_AT_ONCE, len(index)))
@@ -101,7 +103,7 @@ def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword
                 yield (
                     row,
                     [
-                        Keyword(name, chances[k], model, date, _above(index, name))
+                        Keyword(name, chances[k], model, date, _above(index, name), caution)
                         for k, name in zip(order, names, strict=True)
                     ],
                 )

@@ -65,13 +65,17 @@ EMPTY = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
 
 @dataclass(frozen=True)
 class Keyword:
-    """A label to be written, with where it comes from; ``parents`` lead from the top to it."""
+    """A label to be written, with where it comes from; ``parents`` lead from the top to it.
+
+    ``caution`` is what must stand beside the probability, None if nothing must.
+    """
 
     label: str
     probability: float
     model: str
     date: str
     parents: tuple[str, ...] = ()
+    caution: str | None = None
 
 
 @dataclass(frozen=True)
@@ -309,6 +313,8 @@ def _description(
             "model": one.model,
             "date": one.date,
         }
+        if one.caution is not None:
+            facts["caution"] = one.caution
         for prefix, kind in LISTS.items():
             if one.label in written[prefix]:
                 facts[prefix] = kind.spelled(one)

@@ -20,12 +20,14 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from pydantic import TypeAdapter, ValidationError
 
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.methods import link_to_spec
+from labelwise.models.answer_rows import CAUTION
 from labelwise.models.launching import one_thread
 from labelwise.models.loading import load_model, model_files
 from labelwise.models.scoring import Scored, available_cores, require_probabilities, score
@@ -185,7 +187,7 @@ class ScoringTask:
         link = require_probabilities(scorer)
         names = list(scorer.space.names)
         facts = {"names": names, "link": link_to_spec(link), "model": self.model.hash}
-        schema = answer_schema(json.dumps(facts))
+        schema, caution = answer_schema(json.dumps(facts)), scorer.caution
 
         def work(shard: int) -> ShardRecord:
             rows = plan_rows(storage, shard)
@@ -206,7 +208,7 @@ class ScoringTask:
             table = pa.concat_tables([answer_table(part, schema) for part in parts])
             if table.num_rows != len(rows):
                 raise RuntimeError(f"{table.num_rows} answers for {len(rows)} rows")
-            content = to_parquet(table)
+            content = to_parquet(table if caution is None else with_caution(table, caution))
             storage.write(shard_name(shard), content)
             failed = sum(len(part.failures) for part in parts)
             digest = "sha256:" + hashlib.sha256(content).hexdigest()
@@ -255,6 +257,14 @@ def answer_table(part: Scored, schema: Any) -> Any:
     ]
     cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.table(cast, schema).take(order)
+
+
+def with_caution(table: Any, caution: str) -> Any:
+    """Return a table of answers with what must stand beside its probabilities."""
+    said = pa.array([caution], pa.string())
+    column = said.take(pa.array(np.zeros(table.num_rows, np.int64)))
+    beside = pc.if_else(pc.is_valid(table["probs"]), column, None)
+    return table.append_column(CAUTION, beside)
 
 
 @dataclass(frozen=True)

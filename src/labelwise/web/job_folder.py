@@ -47,7 +47,10 @@ class JobFacts(BaseModel):
 
 @dataclass(eq=False)
 class JobFolder:
-    """A job: how many pictures were received and answered, and the bytes on disk."""
+    """A job: how many pictures were received and answered, and the bytes on disk.
+
+    ``cautioned`` says whether something must stand beside the probabilities of some answer.
+    """
 
     path: Path
     facts: JobFacts
@@ -55,6 +58,7 @@ class JobFolder:
     answered: int = 0
     failed: int = 0
     size: int = 0
+    cautioned: bool = False
     _place: int = 0  # of the first picture that is not answered, in the list of those received
 
     @classmethod
@@ -83,7 +87,8 @@ class JobFolder:
             for line in found._lines("pictures.jsonl", found.received):
                 _name(line)
             found._place = sum(map(len, found._lines("pictures.jsonl", found.answered)))
-            found.failed = sum(answer.error is not None for answer in found.results())
+            for answer in found.results():
+                found._count(answer)
             (path / "pictures").mkdir(exist_ok=True)
             found._remove_others()
             found.size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
@@ -144,7 +149,12 @@ class JobFolder:
             self._remove(number)
         self._place += sum(map(len, self._lines("pictures.jsonl", len(answers), self._place)))
         self.answered += len(answers)
-        self.failed += sum(one.error is not None for one in answers)
+        for one in answers:
+            self._count(one)
+
+    def _count(self, answer: Answer) -> None:
+        self.failed += answer.error is not None
+        self.cautioned |= answer.caution is not None
 
     def results(self) -> Iterator[Answer]:
         """Yield the answers so far."""
@@ -231,4 +241,5 @@ def _answer(row: int, record: dict[str, Any], labels: Sequence[str]) -> Answer:
     probs = tuple(record["probs"][label] for label in labels)
     if not all(type(one) in (int, float) and 0 <= one <= 1 for one in probs):
         raise ValueError(f"result {row} has a probability that is not a number from 0 to 1")
-    return Answer(row, name, tuple(map(str, record["labels"])), probs)
+    caution = None if record.get("caution") is None else str(record["caution"])
+    return Answer(row, name, tuple(map(str, record["labels"])), probs, caution=caution)

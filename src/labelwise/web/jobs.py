@@ -251,8 +251,8 @@ class Jobs:
         try:
             uploads = await self._thread.run(next_pictures)
             tagged = await self._tagged(lane, uploads)
-            names = lane.model.names
-            answers = [_as_answer(at, one, names) for at, one in enumerate(tagged, job.answered)]
+            model = lane.model
+            answers = [_as_answer(at, one, model) for at, one in enumerate(tagged, job.answered)]
             await self._thread.run(keep)
         except LabelwiseError as error:  # a full disk, a thread with too much to do
             log.warning("job %s: %s", job.facts.id, error)
@@ -275,18 +275,20 @@ class Jobs:
                 return [Tagged(upload.name, error=refused.detail) for upload in uploads]
 
 
-def _as_answer(row: int, tagged: Tagged, names: Sequence[str]) -> Answer:
+def _as_answer(row: int, tagged: Tagged, model: ServedModel) -> Answer:
     if tagged.probs is None or tagged.chosen is None:
         return Answer(row, tagged.name, error=tagged.error or "the picture cannot be read")
     probs = tagged.probs.clip(0, 1).tolist()
     order = sorted(tagged.chosen.nonzero()[0].tolist(), key=lambda k: -probs[k])
-    return Answer(row, tagged.name, tuple(names[k] for k in order), tuple(probs))
+    labels = tuple(model.names[k] for k in order)
+    return Answer(row, tagged.name, labels, tuple(probs), caution=model.spec.caution)
 
 
 def _csv(job: JobFolder) -> Generator[bytes, None, None]:
-    rows = [csv_header(job.facts.labels)]
+    cautioned = job.cautioned  # of the header, and so of all rows
+    rows = [csv_header(job.facts.labels, cautioned=cautioned)]
     for answer in job.results():
-        rows.append(csv_row(answer, job.facts.labels))
+        rows.append(csv_row(answer, job.facts.labels, cautioned=cautioned))
         if len(rows) == ROWS:
             yield _lines(rows)
             rows = []
