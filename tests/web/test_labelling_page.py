@@ -86,7 +86,7 @@ def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder
     guide = QuestionGuide(frozenset(photos[:5]), photos, ("dog",), probs)
     with labelling(folder, guide=guide) as server:
         assert (
-            "four are those that the model is least sure of"
+            "four are those that the model learns most from"
             in server.get("/api/v1/labelling")["order"]
         )
         asked = server.get("/api/v1/questions?label=dog&who=ada&count=5")

@@ -68,6 +68,24 @@ def test_photos_set_aside_teach_nothing_and_too_few_answers_neither(made):
     assert learner.learnt(only_yes) is learner.guide
 
 
+def test_a_word_without_answers_has_its_likeliest_photos_first_and_no_guesses(made):
+    """Oracles: the paint, and a person who says yes of every photo but one about another word,
+    after which photos that show nothing of the word have the probabilities nearest to one half."""
+    folder, photos, truth, _ = made
+    learner = WordsLearner(folder / "run", photos, watch=Silent())
+    drawn = [photo for photo in truth if photo not in learner.guide.aside]
+    said = {photo: {"red": number > 0} for number, photo in enumerate(drawn[:30])}
+    guide = learner.learnt(said)
+    assert guide.unanswered == {"green"}
+    green = sum(truth[photo]["green"] for photo in drawn)
+    first = [photo for photo in guide.order("green", drawn) if photo not in guide.aside][:green]
+    assert all(truth[photo]["green"] for photo in first)
+    assert {guide.guess("green", photo) for photo in drawn} == {None}
+    assert {guide.guess("red", photo) for photo in drawn} <= {True, False}
+    asked = {**said, first[0]: {"green": True}, drawn[0]: {"green": False}}
+    assert learner.learnt(asked).unanswered == frozenset()
+
+
 def test_a_run_of_an_earlier_version_guides_and_does_not_learn(made, tmp_path):
     folder, photos, truth, _ = made
     kept = (folder / "run" / TEXT_HEAD_FILE).read_bytes()

@@ -47,7 +47,7 @@ FindPhotos = Callable[[], Sequence[Path]]
 READERS = 8  # of photos' files at the same time
 RANDOM_ORDER = "Photos come in random order, so that promises can rest on every answer."
 GUIDED_ORDER = (
-    "Of five photos, four are those that the model is least sure of. One was set aside at random: "
+    "Of five photos, four are those that the model learns most from. One was set aside at random: "
     "promises and counts rest on those alone."
 )
 ANY_TRANSFORM = Transform(32)  # decoders want one; thumbnails need none

@@ -3,7 +3,9 @@
 Photos that are set aside follow from their content alone (:mod:`labelwise.words.answers`). They are
 asked about in the random order of the word, whatever a model says, so that promises and counts can
 rest on them. All others are asked about by the value of an answer: those that the model is least
-sure of first, by p (1 - p). Of five questions in a row, one is about a photo set aside. A guess can
+sure of first, by p (1 - p). Answers about other words alone do not make the probabilities of a word
+comparable with one half, so it has its likeliest photos first, until it has answers of its own: it
+needs a yes to learn from. Of five questions in a row, one is about a photo set aside. A guess can
 be shown of the others, to those who ask for it; never of a photo set aside, because guesses sway.
 """
 
@@ -23,7 +25,8 @@ EVERY = 5  # questions, one of which is about a photo set aside
 class QuestionGuide:
     """The photos that are set aside, and what a run thinks of each photo: probabilities (n, K).
 
-    ``learnt_from`` is how many answered photos moved these probabilities.
+    ``learnt_from`` is how many answered photos moved these probabilities; ``unanswered`` are the
+    words of which none of them says anything.
     """
 
     aside: frozenset[str]
@@ -31,6 +34,7 @@ class QuestionGuide:
     labels: tuple[str, ...]
     probs: NDArray[np.float64]
     learnt_from: int = 0
+    unanswered: frozenset[str] = frozenset()
 
     def order(
         self, label: str, drawn: Sequence[str], answered: Collection[str] = frozenset()
@@ -54,19 +58,21 @@ class QuestionGuide:
     def guess(self, label: str, photo: str) -> bool | None:
         """Return whether a run thinks that a photo shows a word; None of photos set aside.
 
-        None too where the run does not know word or photo.
+        None too where the run does not know word or photo, or has learnt of other words alone.
         """
         if photo in self.aside or photo not in self._rows or label not in self.labels:
+            return None
+        if label in self.unanswered:
             return None
         return bool(self.probs[self._rows[photo], self.labels.index(label)] >= 0.5)
 
     def _values(self, label: str, photos: Sequence[str]) -> NDArray[np.float64]:
-        """Return p (1 - p) of photos, 0 where the run does not know word or photo."""
+        """Return p (1 - p) of photos, or p; 0 where the run does not know word or photo."""
         if label not in self.labels:
             return np.zeros(len(photos))
         p = np.append(self.probs[:, self.labels.index(label)], 0.0)  # the last: unknown photos
         own = p[[self._rows.get(photo, -1) for photo in photos]]
-        values: NDArray[np.float64] = own * (1 - own)
+        values: NDArray[np.float64] = own if label in self.unanswered else own * (1 - own)
         return values
 
     @cached_property

@@ -80,7 +80,8 @@ class WordsLearner:
         self._text = TextHead.load(path) if path.is_file() else None
         layer = predictor.model.head.state_dict()
         head = TextHead(layer["classifier.weight"].T, layer["classifier.bias"])
-        self.guide = self._guide(self._probs(head, predictor.link), predictor.answers)
+        probs = self._probs(head, predictor.link)
+        self.guide = self._guide(probs, predictor.answers, predictor.unanswered)
 
     def learnt(self, answers: Mapping[str, Mapping[str, bool]]) -> QuestionGuide:
         """Return the guide that follows from answers, by the path of the photo and the word.
@@ -103,13 +104,19 @@ class WordsLearner:
         link: Link = made.calibration.link
         if self._words.taxonomy is not None:
             link = Consistent(link, self._words.taxonomy.within(self._words.space).parent)
-        return self._guide(self._probs(made.head, link), len(digests))
+        answered = observed.any(dim=0).tolist()
+        names = self._words.names
+        unanswered = [name for name, own in zip(names, answered, strict=True) if not own]
+        return self._guide(self._probs(made.head, link), len(digests), unanswered)
 
     def _pool(self) -> Tensor:
         return self._features.of(sorted(set(self._digests))[-POOL:])
 
-    def _guide(self, probs: NDArray[np.float64], learnt_from: int) -> QuestionGuide:
-        return QuestionGuide(self._aside, self._names, self._words.names, probs, learnt_from)
+    def _guide(
+        self, probs: NDArray[np.float64], learnt_from: int, unanswered: Sequence[str]
+    ) -> QuestionGuide:
+        names, words = self._names, self._words.names
+        return QuestionGuide(self._aside, names, words, probs, learnt_from, frozenset(unanswered))
 
     @torch.no_grad()
     def _probs(self, head: TextHead, link: Link) -> NDArray[np.float64]:
