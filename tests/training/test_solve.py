@@ -179,6 +179,25 @@ def test_a_label_that_is_never_present_comes_to_rest_at_half_an_entry():
     assert bias.isfinite().all()
 
 
+def test_a_label_of_which_nothing_is_known_leaves_the_others_as_they_are():
+    """Oracle: the same labels without it; it says one half of every row."""
+    x, y = draw(80, seed=8)
+    known = torch.ones_like(y)
+    known[:, 1] = 0
+    others = [column for column in range(y.shape[1]) if column != 1]
+
+    def solved(columns):
+        losses = [
+            CoinLoss((known * y)[rows], (known * (1 - y))[rows]).columns(columns)
+            for rows in (slice(60), slice(60, None))
+        ]
+        return solver.solve(x[:60], losses[0], x[60:], losses[1]).logits(x)
+
+    found = solved(slice(None))
+    torch.testing.assert_close(found[:, others], solved(torch.tensor(others)), atol=1e-4, rtol=1e-4)
+    assert found[:, 1].abs().max() < 1e-8
+
+
 def test_a_feature_that_never_changes_has_no_weight():
     x, y = draw(50)
     x[:, 3] = 7.0

@@ -141,6 +141,7 @@ class CoinLoss(ConvexLoss):
 
     def bounded(self) -> Self:
         known = self.present + self.absent > 0
+        known = known | ~known.any(dim=0)  # of a label of which nothing is known: all rows
         share = HALF * known / known.sum(dim=0).clamp(min=1)
         present = self.present + share * (self.present.sum(dim=0) == 0)
         absent = self.absent + share * (self.absent.sum(dim=0) == 0)
