@@ -256,6 +256,7 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     answered = run_verb("start", folder / "photos", *given, "--answers", table)
     assert answered.exit_code == 0, answered.output
     assert "calibrated on" in answered.output
+    assert "suppose that the answered photos were drawn at random" in answered.output
     assert NOT_CALIBRATED not in answered.output
     rebuilt = run_verb("index", folder / "photos", "-m", run, "-o", index, "--rebuild")
     assert rebuilt.exit_code == 0, rebuilt.output

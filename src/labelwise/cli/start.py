@@ -134,7 +134,7 @@ def _tell(done: "Started") -> None:
 
     names = done.predictor.space.names
     say(f"{counted(done.photos, 'photo')} and {counted(len(names), 'word')}: {done.folder}")
-    if done.calibration is None:
+    if done.answered is None:
         if done.nearest_classes:
             pairs = list(zip(names, done.nearest_classes, strict=True))
             show_table(("word", "nearest class of the classifier"), pairs)
@@ -146,14 +146,18 @@ def _tell(done: "Started") -> None:
         (name, "no answers yet", "")
         if name in done.predictor.unanswered
         else (name, f"{share:.2%}", f"{low:.2%} to {high:.2%}")
-        for name, (share, low, high) in zip(names, done.calibration.shares.tolist(), strict=True)
+        for name, (share, low, high) in zip(names, done.answered.shares.tolist(), strict=True)
     ]
     show_table(("word", "share of the photos", "90 % interval"), rows)
-    more = done.calibration.photos_to_halve
+    more = done.answered.photos_to_halve
     say(
         f"calibrated on {done.fitted_on:,} answered photos: a probability is expected to be off by "
-        f"{done.calibration.error:.4f}"
+        f"{done.answered.error:.4f}"
         + ("" if more is None else f"; about {more:,} in all would halve that")
+    )
+    say(
+        "shares and this error suppose that the answered photos were drawn at random: where a "
+        "guide or a person chose them, count with labelwise estimate"
     )
     if done.predictor.caution is not None:
         say(done.predictor.caution)

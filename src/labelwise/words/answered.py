@@ -10,7 +10,11 @@ the log-likelihood of a strength, and the labels' strengths are drawn towards th
 those of solved heads are. An infinite strength, the text score as it is, is among those tried. With
 many answers the head is free of the words.
 
-What follows calibrates the left-out logits once more, by the few-label fit with a link.
+What follows calibrates the left-out logits once more, by the few-label fit with a link. That fit
+sees each label's level settled by the first, and so leaves far too little open: its 90 % intervals
+of shares held the truth for 33 to 46 % of the labels of 1,000 COCO photos, with 50 to 500 of them
+answered at random. What is open is that of the first fit, around the shares of the last: with it
+82 to 92 % held it.
 """
 
 from dataclasses import dataclass
@@ -18,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit, logit
 from torch import Tensor
 
 from labelwise.calibrate import FewLabels, few_labels
@@ -34,6 +39,7 @@ FOLDS = 5
 APART = 0.3  # powers of ten by which labels' strengths differ, before their answers are seen
 ROUGH, EXACT = 1e-4, 1e-8
 LEAST_SHARE = 0.01
+LEAST_ODDS = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +53,25 @@ class AnsweredHead:
     l2: Tensor  # (K,); infinite: the label has the text's scores as they are
     left_out: Tensor
     calibration: FewLabels
+    first: FewLabels  # of the text's scores
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """The labels' shares of the pool and the ends of their 90 % intervals, (K, 3)."""
+        share = self.calibration.shares[:, 0]
+        middle, low, high = logit(np.clip(self.first.shares, LEAST_ODDS, 1 - LEAST_ODDS)).T
+        own = logit(np.clip(share, LEAST_ODDS, 1 - LEAST_ODDS))
+        return np.stack([share, expit(own + low - middle), expit(own + high - middle)], axis=1)
+
+    @property
+    def error(self) -> float:
+        """The expected error of a probability on the pool (root mean square)."""
+        return self.first.error
+
+    @property
+    def photos_to_halve(self) -> int | None:
+        """How many answered photos in all would halve that error."""
+        return self.first.photos_to_halve
 
 
 def answered_head(
@@ -78,7 +103,7 @@ def answered_head(
     head = _moved(_calibrated(text, few, few.mean), x, answers, design, l2)
     left_out = torch.einsum("pk,pnk->nk", shares, tried)
     calibration = few_labels(left_out, y, Sigmoid(), known, pool=head.scores(every))
-    return AnsweredHead(head, l2, left_out, calibration)
+    return AnsweredHead(head, l2, left_out, calibration, few)
 
 
 def _calibrated(text: TextHead, few: FewLabels, mean: NDArray[np.float64]) -> TextHead:

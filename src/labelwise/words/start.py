@@ -25,7 +25,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from labelwise.calibrate import FewLabels
 from labelwise.data import LabelTable
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
 from labelwise.errors import DataError, SettingsError
@@ -42,7 +41,7 @@ from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 from labelwise.words.answer_log import write_answer_table
-from labelwise.words.answered import answered_head
+from labelwise.words.answered import AnsweredHead, answered_head
 from labelwise.words.answers import KeptAnswers
 from labelwise.words.free_text import save_free_text
 from labelwise.words.photos import PhotoFeatures, features_of
@@ -83,7 +82,7 @@ class Started:
     failures: tuple[Failure, ...]
     fitted_on: int
     aside: int
-    calibration: FewLabels | None
+    answered: AnsweredHead | None
     nearest_classes: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -203,7 +202,7 @@ class _Start:
         known = self.photos.known
         fitting = targets_of(self.words, self.answers, known, aside=False)
         aside = targets_of(self.words, self.answers, known, aside=True)
-        count, calibration = len(fitting[0]), None
+        count, answered = len(fitting[0]), None
         link: Link
         if not can_teach(*fitting):
             head, link = text, self.model.guessed(text.scores(every))
@@ -216,8 +215,7 @@ class _Start:
         else:
             digests, labels, observed = fitting
             answered = answered_head(text, self.photos.of(digests), labels, observed, pool=every)
-            head, calibration = answered.head, answered.calibration
-            link = calibration.link
+            head, link = answered.head, answered.calibration.link
         unanswered = self._unanswered(fitting[2]) if count else ()
         made = self._predictor(head, link, _rule(self.words.names, unanswered))
         predictor = replace(made, answers=count, unanswered=unanswered)
@@ -231,7 +229,7 @@ class _Start:
             self.photos.failures,
             count,
             len(aside[0]),
-            calibration,
+            answered,
             tuple(self.model.nearest_classes(self.words)),
             tuple(notes),
         )
@@ -280,9 +278,10 @@ class _Start:
             ).save(path)
         if len(self.answers):
             photos = {digest: self._name(digest) for digest in self.answers.photos}
+            said = {name for one in self.answers.photos.values() for name in one.labels}
             write_answer_table(
                 folder / TABLE_FILE,
-                self.words.names,
+                [name for name in self.words.names if name in said],
                 {photos[digest]: one.labels for digest, one in self.answers.photos.items()},
                 {photos[digest] for digest, one in self.answers.photos.items() if one.aside},
             )
