@@ -230,6 +230,7 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     assert made.exit_code == 0, made.output
     assert NOT_CALIBRATED in made.output
     assert "nearest class" in made.output
+    assert "as in 'Hund: a dog'" in made.output
     for verb in (
         ("predict", run, folder / "photos" / "000.png"),
         ("index", folder / "photos", "-m", run, "-o", index),

@@ -46,6 +46,7 @@ def test_lines_are_read_as_the_help_says(tmp_path):
             "cat\ndog, car, sea\n",
             "line 2: a word must have no comma, got 'dog, car, sea'; write one",
         ),
+        ("cat\n" + "x" * 201, "line 2: a word may have 200 letters, got 201 ('xxx"),
         ("dog\ta dog\n", r"line 1: a line must have no tabs or control characters"),
         ("dog: a\x00b\n", r"got 'dog: a\\x00b'; write one word per line"),
         ("\n".join(f"word{n}" for n in range(1001)), "may have 1,000 words, got 1,001"),

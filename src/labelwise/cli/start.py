@@ -138,6 +138,10 @@ def _tell(done: "Started") -> None:
         if done.nearest_classes:
             pairs = list(zip(names, done.nearest_classes, strict=True))
             show_table(("word", "nearest class of the classifier"), pairs)
+            say(
+                "where that is another thing, the word was not understood: describe it in the "
+                "language of the encoder, as in 'Hund: a dog'"
+            )
         say(NOT_CALIBRATED)
         guide = shlex.quote(str(done.folder))
         say(f"to answer in a browser: labelwise serve --label PHOTOS --words WORDS --guide {guide}")

@@ -21,6 +21,7 @@ __all__ = ["TEMPLATES", "Word", "WordList", "usual_texts"]
 
 TEMPLATES = ("a photo of a {}", "{}")
 MOST_WORDS = 1000  # beyond, words are too near each other to be told apart
+LONGEST = 200  # letters of a word
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,11 @@ def _words_of(text: str, source: str) -> Iterator[Word]:
             raise DataError(
                 f"{source}, line {number}: a word must have no comma, got {shortened(name)!r}; "
                 "write one word per line, and texts that describe it after a colon"
+            )
+        if len(name) > LONGEST:
+            raise DataError(
+                f"{source}, line {number}: a word may have {LONGEST} letters, got {len(name):,} "
+                f"({shortened(name, 40)!r}); write a short one, and what describes it after a colon"
             )
         texts = tuple(one.strip() for one in written.split(",") if one.strip())
         if colon and not texts:
