@@ -381,3 +381,20 @@ def test_a_damaged_job_is_named(tmp_path):
         with pytest.raises(CheckpointError, match=r"is damaged .*; remove its folder"):
             JobFolder.load(tmp_path / "job")
         file.write_bytes(whole)
+
+
+def test_what_must_stand_beside_probabilities_is_in_both_forms_of_the_results(tmp_path):
+    """Oracle: the answers themselves, of a model that was answered for between two pictures."""
+    facts = JobFacts(id="0" * 32, model="m", labels=("red",), made="2026-01-01T00:00:00+00:00")
+    job = JobFolder.create(tmp_path / "job", facts)
+    job.add([Upload(name, b"x") for name in ("a", "b", "c")])
+    beside = "not calibrated: no answers yet"
+    job.answer([Answer(0, "a", ("red",), (0.75,), caution=beside)], "v1")
+    job.answer([Answer(1, "b", error="no picture"), Answer(2, "c", (), (0.25,))], "v2")
+    for one in (job, JobFolder.load(tmp_path / "job")):
+        lines = [json.loads(line) for line in b"".join(one.result_chunks()).splitlines()]
+        assert [line.get("caution") for line in lines] == [beside, None, None]
+        table = list(csv.reader(io.StringIO(b"".join(jobs_module._csv(one)).decode())))
+        assert table[0] == ["path", "labels", "error", "caution", "red"]
+        assert [row[3:] for row in table[1:]] == [[beside, "0.75"], ["", ""], ["", "0.25"]]
+        assert one.failed == 1

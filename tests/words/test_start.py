@@ -18,6 +18,7 @@ from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.decide import Threshold
 from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.export.web import _page as web_page
 from labelwise.fitting.tables import read_raw
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
@@ -288,6 +289,7 @@ def _require_caution_in_files(run, onnx, index, photos, out):
     page = (out / "page.html").read_text()
     assert "Not calibrated: no answers yet" in page
     assert "are calibrated for this query" not in page
+    assert NOT_CALIBRATED in web_page(Predictor.load(run))
     with Index(index) as opened:
         keywords = next(given for _, given in tags_of(opened, Threshold(0.0)) if given)
     sidecar = tagged(EMPTY, keywords)
