@@ -276,7 +276,7 @@ def _starts_with_caution(headers: Sequence[str], table: Any) -> bool:
 def _answer_columns(source: str, table: Any) -> RawScores:
     """Return predict's CSV: path, labels, error, then the probability of each label.
 
-    A caution, where there is one, stands before the labels and is no label.
+    A caution, where there is one, stands before the labels and is not one.
     """
     headers = table.column_names
     _refuse_twice(source, headers)

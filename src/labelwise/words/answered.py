@@ -22,11 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, logit
 from torch import Tensor
 
 from labelwise.calibrate import FewLabels, few_labels
 from labelwise.links import Sigmoid
+from labelwise.numeric.special import expit, logit
 from labelwise.objectives.convex import CoinLoss, ShiftedLoss
 from labelwise.training.solve import Design, minimise
 from labelwise.types import Targets
