@@ -142,6 +142,9 @@ def test_a_client_asks_over_http_with_the_token(library, tmp_path):
                 plain.send("POST", "/mcp", b"{}", BEARER, host="elsewhere.example"),
                 plain.send("POST", "/mcp", b"{}", {**BEARER, "Origin": "http://elsewhere.example"}),
                 plain.send("POST", "/mcp", b" " * (1 << 19), BEARER),
+                plain.send(
+                    "POST", "/mcp", b"[" + b"{}," * 10_000 + b"{}]", BEARER
+                ),  # costs 110,001
                 plain.send("GET", "/mcp", None, {**BEARER, "Accept": "text/event-stream"}),
             ]
         finally:
@@ -151,7 +154,7 @@ def test_a_client_asks_over_http_with_the_token(library, tmp_path):
     index = open_index(library / "index")
     expected = [answer(index, Query.parse(name), top=1).counted for name in ("dog", "cat")]
     assert [one["in_words"] for one in found] == expected
-    assert [status for status, _, _ in refusals] == [401, 400, 403, 413, 405]
+    assert [status for status, _, _ in refusals] == [401, 400, 403, 413, 413, 405]
 
 
 def test_a_path_that_no_file_can_have_is_refused_in_words(library):
@@ -159,6 +162,27 @@ def test_a_path_that_no_file_can_have_is_refused_in_words(library):
     asked = [(name, {"photo": photo}) for name in ("tag_photo", "show_photo") for photo in "\0a"]
     for said in map(refused, asking(tools, *asked)):
         assert ": " in said  # the SDK tells no reason of an exception that it does not know
+
+
+def test_what_is_said_of_thousands_of_wrong_arguments_is_short(library):
+    """The SDK named each of them: 200 KB of arguments made an answer of 2.4 MB."""
+    tools = PhotoTools(open_index(library / "index"))
+    photo = str(library / "photos" / "0.png")
+    asked = [
+        ("correct_photo", {"photo": photo, "labels": wrong_answers(count), "who": "ada"})
+        for count in (101, 1000, 1001, 12_000)
+    ]
+    asked += [
+        ("estimate_from_answers", {"query": "dog", "answers": wrong_answers(12_000)}),
+        ("no tool " * 10_000, {}),
+    ]
+    said = list(map(refused, asking(tools, *asked, write=True)))
+    assert max(map(len, said)) <= 2100
+    assert [one for one in said if "may hold 1,000 entries" in one] == [*said[2:4], said[4]]
+
+
+def wrong_answers(count):
+    return {str(number): number for number in range(count)}
 
 
 def test_a_list_says_its_interval_its_promise_and_its_condition(made):

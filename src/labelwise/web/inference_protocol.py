@@ -53,7 +53,9 @@ class InputTensor(BaseModel):
 
     name: Literal["image"]
     datatype: Literal["BYTES", "UINT8"]
-    shape: Annotated[list[Annotated[int, Field(ge=0, le=1 << 20)]], Field(max_length=4)]
+    shape: Annotated[
+        list[Annotated[int, Field(strict=True, ge=0, le=1 << 20)]], Field(max_length=4)
+    ]
     data: list[Any] | None = None
     parameters: dict[str, Any] = {}
 

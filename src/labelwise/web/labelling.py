@@ -28,6 +28,7 @@ from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.sources import read_image_file
 from labelwise.web.api import ERRORS, add_session
 from labelwise.web.app import add_errors
+from labelwise.web.bodies import Bodies
 from labelwise.web.library import SIDES, PhotoNotFoundError
 from labelwise.web.library_routes import PhotoId
 from labelwise.web.models import Health
@@ -298,7 +299,7 @@ def create_labelling_app(
 
     app.include_router(api)
     add_page(app, "label.html")
-    return Guard(app, settings)
+    return Guard(Bodies(app, settings.body_memory, settings.body_disk), settings)
 
 
 def _add_questions(

@@ -17,7 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from labelwise import __version__
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.system.text import shortened
-from labelwise.web.photo_tools import PhotoTools
+from labelwise.web.bodies import Bodies
+from labelwise.web.photo_tools import MOST_ANSWERS, PhotoTools
 from labelwise.web.queueing import BusyError
 from labelwise.web.security import SMALL_BODY, Guard, RefusedError
 from labelwise.web.settings import ServeSettings
@@ -64,7 +65,7 @@ def make_mcp_server(tools: PhotoTools, *, write: bool = False) -> Any:
 
         return answered
 
-    server = MCPServer(
+    server = _brief(MCPServer, ToolError)(
         "labelwise",
         title="Photos of a labelwise index",
         instructions=INSTRUCTIONS,
@@ -85,6 +86,28 @@ def make_mcp_server(tools: PhotoTools, *, write: bool = False) -> Any:
     return server
 
 
+def _brief(server: Any, error: Any) -> Any:
+    """Return the SDK's server as one that looks at a bounded number of entries, and says little.
+
+    Its own lists all that is wrong with arguments: 200 KB of them made an answer of 2.4 MB.
+    """
+
+    class BriefServer(server):  # type: ignore[misc]
+        async def call_tool(self, name: str, arguments: dict[str, Any], *more: Any) -> Any:
+            for key, value in arguments.items():
+                if isinstance(value, dict) and len(value) > MOST_ANSWERS:
+                    raise error(
+                        f"{shortened(key, 100)} may hold {MOST_ANSWERS:,} entries, "
+                        f"got {len(value):,}"
+                    )
+            try:
+                return await super().call_tool(name, arguments, *more)
+            except error as raised:
+                raise type(raised)(shortened(str(raised))) from raised.__cause__
+
+    return BriefServer
+
+
 def make_mcp_app(server: Any, settings: ServeSettings) -> ASGIApp:
     """Return the application that answers a server's tools at ``/mcp``."""
     from mcp.server.transport_security import TransportSecuritySettings
@@ -102,4 +125,4 @@ def make_mcp_app(server: Any, settings: ServeSettings) -> ASGIApp:
             raise RefusedError(405, f"questions are sent by POST to {PATH}", {"allow": "POST"})
         await answering(scope, receive, send)
 
-    return Guard(only_posts, settings)
+    return Guard(Bodies(only_posts, settings.body_memory, settings.body_disk), settings)

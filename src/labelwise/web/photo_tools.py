@@ -51,6 +51,7 @@ from labelwise.web.reliability import LabelTrust, label_trust
 __all__ = ["PhotoTools"]
 
 MOST_LISTED = 200
+MOST_ANSWERS = 1000
 SIDE = 768
 LABELS_NAMED = 500
 EXPLAINED = 12
@@ -301,7 +302,7 @@ class PhotoTools:
     def draw_photos_to_answer(
         self,
         query: Asked,
-        answers: Annotated[int, Field(ge=1, le=1000, description="How many photos.")] = 150,
+        answers: Annotated[int, Field(ge=1, le=MOST_ANSWERS, description="How many photos.")] = 150,
     ) -> DrawnPhotos:
         """Draw photos at random for a person to answer, for a count that holds in any case."""
         sample = draw_sample(self.index, self._query(query), answers)
@@ -322,7 +323,7 @@ class PhotoTools:
         query: Asked,
         answers: Annotated[
             dict[str, Literal["yes", "no", "unsure"]],
-            Field(max_length=1000, description="The answer for each photo that was drawn."),
+            Field(max_length=MOST_ANSWERS, description="The answer for each photo that was drawn."),
         ],
     ) -> PhotoCount:
         """Say how many photos match, from a person's answers about all photos that were drawn."""

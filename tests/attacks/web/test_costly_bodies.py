@@ -11,6 +11,8 @@ import time
 
 import numpy as np
 import pytest
+from labelling_setup import labelling
+from search_setup import picture
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartParser
 from web_setup import encoded, form
@@ -67,6 +69,14 @@ def test_an_output_is_given_once(server):
 def test_only_whole_numbers_from_0_to_255_are_pixels(server, data):
     assert infer(server, data)[0] == 422
     assert infer(server, [[[[1, 2, 255]]]])[0] == 200
+
+
+@pytest.mark.parametrize("side", [1.0, "1", True, None, [1]])
+def test_only_whole_numbers_are_the_shape_of_pixels(server, side):
+    for at in range(3):
+        shape = [1, 1, 1, 3]
+        shape[at] = side
+        assert infer(server, [1, 2, 255], shape)[0] == 422
 
 
 def test_a_400_digit_number_is_refused_wherever_it_stands(server):
@@ -143,6 +153,18 @@ def test_the_event_loop_reads_no_json_that_is_costly_to_check(server):
     many = {"labels": {f"label {n}": "withdrawn" for n in range(5000)}}
     answer = server.put(f"/api/v1/photos/{'0' * 64}/labels", many)
     assert server.problem(answer, 404)
+
+
+def test_the_labelling_page_reads_no_json_that_is_costly_to_check(tmp_path):
+    """20,000 wrong answers took its event loop 220 ms."""
+    picture(tmp_path / "photos" / "0.png", 0)
+    wrong = {"label": "dog", "who": "ada", "states": {str(n): 0 for n in range(20_000)}}
+    with labelling(tmp_path) as server:
+        assert "50,000 numbers" in server.problem(server.put("/api/v1/answers", wrong), 413)
+        assert server.problem(server.put("/api/v1/answers", {"label": 10**400}), 422)
+        (photo,) = server.get("/api/v1/questions?label=dog&who=ada")["photos"]
+        right = {"label": "dog", "who": "ada", "states": {photo["id"]: "present"}}
+        assert server.put("/api/v1/answers", right)[0] == 200
 
 
 def starlettes(body, kind):
