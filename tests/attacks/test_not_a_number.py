@@ -29,6 +29,7 @@ from labelwise.predictions import Predictions
 from labelwise.types import LabelSpace
 
 BAD = (math.nan, math.inf, -math.inf, 1e300, 10**400)
+TOO_LONG = (2**64, -(2**63))  # integers that arrays do not take: predict ended in OverflowError
 
 
 def fitted(fit):
@@ -70,7 +71,7 @@ def planted(value, path, bad):
     return value
 
 
-@pytest.mark.parametrize("bad", BAD, ids=["nan", "inf", "-inf", "1e300", "400 digits"])
+@pytest.mark.parametrize("bad", [*BAD, *TOO_LONG], ids=lambda bad: str(bad)[:8])
 @pytest.mark.parametrize("made", [*LINKS, *RULES], ids=lambda made: made.kind)
 def test_every_number_of_a_link_or_rule_must_be_finite(made, bad):
     is_link = isinstance(made, Link)
@@ -95,6 +96,14 @@ def test_a_number_is_not_written_as_text_or_as_true(made, bad):
     for path in found[:: max(1, len(found) // 25)]:
         with pytest.raises(LabelwiseError, match="cannot be made"):
             read(planted(spec, path, bad))
+
+
+def test_a_whole_number_is_as_good_as_its_fraction():
+    """The square of a beta of 2**53 is no number that an array takes."""
+    probs = torch.rand(20, 3, generator=torch.Generator().manual_seed(2))
+    for whole in (2, 2**31, 2**53):
+        read = rule_from_spec(json.loads(json.dumps({"kind": "expected-f", "beta": whole})))
+        assert torch.equal(read(probs), ExpectedF(float(whole))(probs))
 
 
 PROMISE = Promise("recall", 0.9, 0.95, 200, 150, 0.93, "test photos", "2026-01-01", "exact")

@@ -331,18 +331,18 @@ def expected_f(ranked: Numbers, beta: float) -> Numbers:
     ``ranked`` (n, K) falls along each row. Sizes that cannot be the best are left out.
     """
     count, labels = ranked.shape
-    mean = ranked.sum(1)
+    mean, weight = ranked.sum(1), float(beta) ** 2
     hits = np.ones((count, 1))
     outside = _tails(ranked)
     scores = [outside[0][:, 0]]  # no label chosen: right if there is none
     best = scores[0].copy()
     for size in range(1, labels + 1):
-        if (size * best > (1 + beta**2) * mean).all():
+        if (size * best > (1 + weight) * mean).all():
             break
         hits = _with(hits, ranked[:, size - 1])
         rest = outside[size]
         i, j = np.arange(hits.shape[1])[:, None], np.arange(rest.shape[1])
-        gain = (1 + beta**2) * i / (size + beta**2 * (i + j))
+        gain = (1 + weight) * i / (size + weight * (i + j))
         score = np.einsum("ni,ij,nj->n", hits, gain, rest, optimize=True)
         best = np.maximum(best, score)
         scores.append(score)

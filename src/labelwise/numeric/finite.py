@@ -1,8 +1,8 @@
 """Numbers that plain data brings: a link, a rule or a promise with a NaN answers "none" to all.
 
 Whatever JSON or YAML held is walked once, and every number in it must be finite in float32, which
-is how links keep theirs. What was made of it is compared with it: a number that was written as text
-or as true would have been none on that walk.
+is how links keep theirs; integers must be such that arrays take them. What was made of it is
+compared with it: a number that was written as text or as true would have been none on that walk.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ import numpy as np
 __all__ = ["require_as_stated", "require_finite", "require_numbers"]
 
 LARGEST = float(np.finfo(np.float32).max)
+LARGEST_WHOLE = 2**53  # float64 holds all up to it; from 2**63 on arrays refuse them
 DEEPEST = 32
 
 
@@ -33,10 +34,13 @@ def require_finite(value: Any, what: str) -> None:
             waiting += [((*place, str(key)), child) for key, child in one.items()]
         elif isinstance(one, list | tuple):
             waiting += [((*place, str(key)), child) for key, child in enumerate(one)]
-        elif isinstance(one, int | float) and not abs(one) <= LARGEST:
-            got = one if isinstance(one, float) else f"an integer of {one.bit_length()} bits"
-            where = f" at {'.'.join(place)!r}" if place else ""
-            raise ValueError(f"every number of the {what} must be finite, got {got}{where}")
+        elif isinstance(one, float) and not abs(one) <= LARGEST:
+            raise ValueError(f"every number of the {what} must be finite, got {one}{_at(place)}")
+        elif isinstance(one, int) and abs(one) > LARGEST_WHOLE:
+            got = f"an integer of {one.bit_length()} bits{_at(place)}"
+            raise ValueError(
+                f"every number of the {what} must be finite and, if whole, at most 2^53, got {got}"
+            )
 
 
 def require_numbers(value: Any, what: str) -> None:
@@ -76,8 +80,12 @@ def require_as_stated(made: Any, stated: Any, what: str) -> None:
             pairs = enumerate(zip(one, many, strict=False))
             waiting += [((*place, str(key)), *pair) for key, pair in pairs]
         elif isinstance(one, bool | int | float) and _kind(one) != _kind(given):
-            where = f" at {'.'.join(place)!r}" if place else ""
-            raise ValueError(f"the {what} must have {_kind(one)}, got {given!r:.60}{where}")
+            got = f"{given!r:.60}{_at(place)}"
+            raise ValueError(f"the {what} must have {_kind(one)}, got {got}")
+
+
+def _at(place: tuple[str, ...]) -> str:
+    return f" at {'.'.join(place)!r}" if place else ""
 
 
 def _kind(value: Any) -> str:
