@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from labelwise.errors import DataError
 from labelwise.numeric.arrays import is_tensor
 from labelwise.system.skos import is_skos, read_skos
+from labelwise.system.text import from_cell
 from labelwise.types import LabelSpace, nearest
 
 if TYPE_CHECKING:  # queries read a taxonomy without torch, which takes seconds to import
@@ -202,7 +203,7 @@ def _pairs(
 ) -> Iterator[tuple[int, str, str]]:
     for number, line in lines:
         cells = rows[number - 1]
-        child, parent = (cells[k].strip() if k < len(cells) else "" for k in places)
+        child, parent = (from_cell(cells[k].strip()) if k < len(cells) else "" for k in places)
         if not child or not parent:
             raise DataError(
                 f"{path}, line {number}: a line must name a child and its parent, got {line!r}"

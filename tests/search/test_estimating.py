@@ -278,8 +278,9 @@ def test_the_command_draws_reads_and_writes(library, tmp_path, capsys, monkeypat
 
     folder, truth = library
 
-    def run(*words, status=0):
-        monkeypatch.setattr("sys.argv", ["labelwise", "estimate", str(folder), "dog", *words])
+    def run(*words, status=0, query="dog"):
+        given = ["labelwise", "estimate", str(folder), *words, "--", query]
+        monkeypatch.setattr("sys.argv", given)
         with pytest.raises(SystemExit) as left:
             main()
         assert (left.value.code or 0) == status
@@ -309,6 +310,12 @@ def test_the_command_draws_reads_and_writes(library, tmp_path, capsys, monkeypat
     assert "the estimates go to --csv" in run("-o", str(counts), status=1).err
     words = run("--answers", "5", "-o", str(questions), "--plot", "x.png", status=1).err
     assert "-o only writes the questions" in words
+    run("--answers", "5", "-o", str(questions), query="-dog")
+    text = questions.read_text()
+    questions.write_text(text.replace("?,", "?,no"))
+    run("--answers-from", str(questions), "--csv", str(counts), query="-dog")
+    with counts.open(newline="") as file:
+        assert next(csv.DictReader(file))["query"] == "'-dog"  # no formula for a spreadsheet
 
 
 def test_the_command_asks_stops_goes_on_and_draws_a_chart(library):

@@ -119,6 +119,23 @@ def test_questions_are_asked_in_order_and_answers_come_back(index, tmp_path):
         write_list_questions(index, table, 0)
 
 
+def test_a_query_that_begins_with_a_minus_is_no_formula_and_is_known_again(index, tmp_path):
+    promised(index, "-dog", 0.6, "expected")
+    promised(index, "cat", 0.6, "expected")
+    table = tmp_path / "questions.csv"
+    write_list_questions(index, table, 1)
+    with table.open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert [row[1] for row in rows] == ["query", "'-dog", "cat"]
+    rows = [rows[0], *([*row[:3], "yes"] for row in rows[1:])]
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    assert set(read_list_answers(index, table)) == {"-dog", "cat"}
+    table.write_text("answer,query,path\nyes,cat\n")
+    with pytest.raises(DataError, match="is not in"):
+        read_list_answers(index, table)
+
+
 def test_without_a_promise_there_is_nothing_to_ask_and_no_table(index, tmp_path):
     with pytest.raises(DataError, match="nothing was promised, so there is nothing to ask"):
         write_list_questions(index, tmp_path / "questions.csv", 3)

@@ -173,6 +173,7 @@ def burst_groups(
     from labelwise.data.moments import bursts, read_times
     from labelwise.errors import DataError, SettingsError
     from labelwise.system.files import replacing
+    from labelwise.system.text import as_cell
     from labelwise.types import nearest
 
     delimiters = {".csv": ",", ".tsv": "\t"}
@@ -195,7 +196,8 @@ def burst_groups(
         writer = csv.DictWriter(file, [*header, "group"], delimiter=delimiters[out.suffix.lower()])
         writer.writeheader()
         for row, burst, name in zip(rows, found.tolist(), cameras, strict=True):
-            writer.writerow(row | {"group": f"{name}-{burst}" if name else f"burst-{burst}"})
+            group = as_cell(f"{name}-{burst}") if name else f"burst-{burst}"
+            writer.writerow(row | {"group": group})
     count = int(found.max()) + 1
     say(f"wrote {out}: {len(rows):,} photos in {count:,} bursts of up to {_longest(found):,}")
 

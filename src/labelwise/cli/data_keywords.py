@@ -34,6 +34,7 @@ def keywords_table(
     from labelwise.errors import SettingsError
     from labelwise.search.keywords import read_keywords
     from labelwise.system.files import replacing
+    from labelwise.system.text import as_cell
 
     if taxonomy is not None and taxonomy.suffix.lower() != ".csv":
         raise SettingsError(f"--taxonomy must end in .csv, got {taxonomy.name!r}")
@@ -53,7 +54,7 @@ def keywords_table(
         ):
             writer = csv.writer(stream)
             writer.writerow(["child", "parent"])
-            writer.writerows(sorted(parents.items()))
+            writer.writerows(map(as_cell, pair) for pair in sorted(parents.items()))
         say(f"wrote {taxonomy}: {len(parents):,} keywords stand under another")
     for note in table.notes:
         say(note)

@@ -28,6 +28,7 @@ from labelwise.errors import DataError
 from labelwise.pictures.decode import decode
 from labelwise.pictures.sources import read_image_file
 from labelwise.system.files import replacing
+from labelwise.system.text import as_cell, from_cell
 
 __all__ = [
     "Box",
@@ -248,7 +249,7 @@ def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(CROP_COLUMNS)
-        table.writerows(rows)
+        table.writerows([as_cell(cell) for cell in row] for row in rows)
     return len(rows)
 
 
@@ -290,13 +291,14 @@ def with_classes(
         probs = answers.get(row["path"])
         if probs is None:
             continue
-        photo = photos.get(row["image"])
+        image = from_cell(row["image"])
+        photo = photos.get(image)
         listed = (photo or {}).get("detections") or []
         number_there = row["detection"].strip()
         place = int(number_there) if number_there.isdecimal() else len(listed)
         if place >= len(listed):
             raise DataError(
-                f"{row['path']} was cut from detection {number_there!r:.20} of {row['image']}, "
+                f"{row['path']} was cut from detection {number_there!r:.20} of {image}, "
                 "which is not in this file; cut the crops again"
             )
         order = sorted(probs, key=lambda name: -probs[name])

@@ -18,11 +18,13 @@ from labelwise.data.columns import MEANINGS, PATH_HEADERS
 from labelwise.data.feature_files import write_features
 from labelwise.data.sets import SoftLabels
 from labelwise.data.table import LabelTable
+from labelwise.data.tabular_files import as_cells
 from labelwise.errors import DataError
 from labelwise.pictures.memory import BytesImages, FeatureRows
 from labelwise.pictures.sources import FileImages, SpanImages
 from labelwise.system.files import replacing
 from labelwise.system.storage import is_uri
+from labelwise.system.text import as_cell
 
 __all__ = ["export", "json_rows"]
 
@@ -176,7 +178,10 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
             columns["group"] = pa.array(list(part.group), pa.string())
         if per_label:
             columns |= _state_columns(part, as_text)
-        yield pa.record_batch(list(columns.values()), list(columns))
+        values, names = list(columns.values()), list(columns)
+        if as_text:
+            values, names = as_cells(values), list(map(as_cell, names))
+        yield pa.record_batch(values, names)
 
 
 def _paths(table: LabelTable, folder: Path) -> list[str]:

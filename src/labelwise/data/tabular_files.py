@@ -23,10 +23,11 @@ import pyarrow.parquet as pq
 from pyarrow import csv as arrow_csv
 
 from labelwise.errors import DataError
-from labelwise.system.text import first_line
+from labelwise.system.text import FORMULA, first_line, from_cell
 
 __all__ = [
     "TabularFile",
+    "as_cells",
     "open_delimited",
     "open_jsonlines",
     "open_parquet",
@@ -97,7 +98,30 @@ def open_delimited(path: Path, delimiter: str | None = None) -> TabularFile:
             f"{path.name}: the header is one column, {header[0]!r}; if {other!r} parts the "
             f"columns, give `--set {_setting('delimiter', other)}`"
         )
-    return TabularFile(header, partial(_delimited_batches, path, delimiter), text_only=True)
+    raw = {from_cell(name): name for name in header}
+
+    def batches(wanted: list[str]) -> Iterator[Any]:
+        return _delimited_batches(path, delimiter, [raw[name] for name in wanted])
+
+    return TabularFile(list(map(from_cell, header)), batches, text_only=True)
+
+
+def as_cells(columns: Sequence[Any]) -> list[Any]:
+    """Return columns of text for a CSV file, so that no cell is a formula: see ``as_cell``."""
+    return [pc.replace_substring_regex(one, rf"^({FORMULA.pattern})", r"'\1") for one in columns]
+
+
+def _from_cells(columns: Sequence[Any]) -> list[Any]:
+    """Return columns of text as they were before :func:`as_cells`."""
+    found: list[Any] = []
+    for start in range(0, len(columns), COLUMNS):
+        some = columns[start : start + COLUMNS]
+        if pc.any(pc.starts_with(pa.concat_arrays(some), "'")).as_py():
+            some = [
+                pc.replace_substring_regex(one, rf"^'({FORMULA.pattern})", r"\1") for one in some
+            ]
+        found += some
+    return found
 
 
 def _delimiter_in(header: str, where: str) -> str:
@@ -128,7 +152,7 @@ def _delimited_batches(path: Path, delimiter: str, headers: list[str]) -> Iterat
         ) as reader:
             for batch in reader:
                 _reject_open_quote(path, batch)
-                yield batch
+                yield pa.record_batch(_from_cells(batch.columns), list(map(from_cell, headers)))
     except pa.ArrowInvalid as error:
         text = str(error).splitlines()[0]
         if "straddl" in text and (line := _open_quote(path)) is not None:

@@ -28,6 +28,7 @@ from labelwise.errors import DataError
 from labelwise.fitting.npz_files import npz_arrays, npz_texts
 from labelwise.fitting.tables import RawScores
 from labelwise.system.files import replacing
+from labelwise.system.text import as_cell, from_cell
 from labelwise.types import matching_columns, nearest
 
 __all__ = [
@@ -178,7 +179,8 @@ def read_prompts(path: Path) -> list[tuple[int, str, str]]:
                 f"{path}, line {number}: a line must be a label and one text, got {cells}; put a "
                 "text with a comma in quotes"
             )
-        label, prompt = (cells[header.index(name)].strip() for name in ("label", "prompt"))
+        places = map(header.index, ("label", "prompt"))
+        label, prompt = (from_cell(cells[place].strip()) for place in places)
         found.append((number, label, prompt))
     if not found:
         raise DataError(f"{path}: there are no prompts")
@@ -190,7 +192,7 @@ def write_prompts(path: Path, texts: Texts) -> None:
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["label", "prompt"])
-        writer.writerows(texts.prompts)
+        writer.writerows(map(as_cell, pair) for pair in texts.prompts)
 
 
 def _number(path: Path, arrays: dict[str, NDArray[Any]], name: str) -> float | None:

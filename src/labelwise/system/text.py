@@ -9,6 +9,7 @@ import re
 import unicodedata
 
 __all__ = [
+    "FORMULA",
     "as_cell",
     "counted",
     "first_line",

@@ -22,6 +22,7 @@ from typing import Literal, Self, get_args
 
 from labelwise.errors import DataError, SettingsError
 from labelwise.system.files import locked, replacing, write_error
+from labelwise.system.text import as_cell
 
 __all__ = [
     "AnswerLog",
@@ -222,10 +223,10 @@ def write_answer_table(
         temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream,
     ):
         writer = csv.writer(stream)
-        writer.writerow(["path", *labels, *([] if aside is None else ["split"])])
+        writer.writerow(["path", *map(as_cell, labels), *([] if aside is None else ["split"])])
         for photo in sorted(answers):
             own = answers[photo]
             cells = [str(int(own[label])) if label in own else "" for label in labels]
             if aside is not None:
                 cells.append("test" if photo in aside else "train")
-            writer.writerow([photo, *cells])
+            writer.writerow([as_cell(photo), *cells])
