@@ -8,13 +8,17 @@ that may be written.
 import os
 import shutil
 import subprocess
+import tempfile
 from contextlib import contextmanager
 
 import pytest
 from search_setup import picture, save_model
+from web_setup import encoded, running
 
+from labelwise.errors import LabelwiseError
 from labelwise.search import update_index
 from labelwise.system.progress import Silent
+from labelwise.words import AnswerLog
 
 
 @contextmanager
@@ -107,3 +111,37 @@ def test_index_and_label_say_that_nothing_can_be_written(library, tmp_path, warm
             words = ("full", "read", "space", "space left")
             assert any(word in done.stderr for word in words), done.stderr
     assert os.path.exists(photo)
+
+
+def test_bodies_that_the_disk_does_not_take_are_refused_and_let_go(library, tmp_path, monkeypatch):
+    """The answer was a mistake of the server, and the bytes counted as kept for ever."""
+    with mounted(tmp_path / "disk", 1 << 20) as disk:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        fill(disk)
+        with running(library / "model", decoders=0, body_memory=0) as server:
+            bodies = server.app.app.app.app.app
+            for content in (encoded(), encoded(size=(700, 700))):
+                answer = server.upload(("a.png", content))
+                assert "has no room for the bodies" in server.problem(answer, 503)
+            assert (bodies.memory.used, bodies.disk.used) == (0, 0)
+            (disk / "filler").unlink()
+            assert server.upload(("a.png", encoded()))[0] == 200
+
+
+def test_an_answer_that_was_refused_is_not_kept_later(tmp_path):
+    """It waited in a buffer, and went to the disk with the next one."""
+    with (
+        mounted(tmp_path / "disk", 1 << 16) as disk,
+        AnswerLog(disk / "answers.csv", ["dog"]) as log,
+    ):
+        log.add("dog", {"a.png": "present"}, "ada")
+        kept = log.path.read_bytes()
+        fill(disk)
+        many = {f"{number}.png": "present" for number in range(200)}
+        with pytest.raises(LabelwiseError, match="the disk is full"):
+            log.add("dog", many, "ben")
+        assert log.path.read_bytes() == kept
+        (disk / "filler").unlink()
+        log.add("dog", {"b.png": "absent"}, "ada")
+        assert log.path.read_bytes().startswith(kept)
+        assert log.path.read_bytes().count(b"\n") == 2

@@ -5,7 +5,7 @@
     answered      or given up, refused, too slow: given back at once
 
 So clients that send half of what they announced hold no more memory together than the budget, and
-no more disk than a limit of its own, beyond which the answer is 429.
+no more disk than a limit of its own, beyond which the answer is 429 (503: the disk is full).
 
 The event loop itself reads bodies without pictures: they are refused if that would take it long.
 """
@@ -13,6 +13,7 @@ The event loop itself reads bodies without pictures: they are refused if that wo
 import asyncio
 import tempfile
 from collections import deque
+from contextlib import suppress
 from typing import IO
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -141,12 +142,22 @@ class _Body:
                 {"retry-after": "5", "connection": "close"},
             )
         self._on_disk += size
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="labelwise-")  # noqa: SIM115
-        file = self._file
-        await asyncio.to_thread(lambda: file.writelines(parts))
+        try:
+            await asyncio.to_thread(self._write, parts)
+        except OSError:  # a disk that is full, or may only be read
+            raise RefusedError(
+                503,
+                "the disk of the server has no room for the bodies of requests; try again later",
+                {"retry-after": "5", "connection": "close"},
+            ) from None
         self._parts.clear()
         self._give_memory()
+
+    def _write(self, parts: list[bytes]) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="labelwise-")  # noqa: SIM115
+        self._file.writelines(parts)
+        self._file.flush()
 
     async def load(self) -> None:
         """Read a body from disk into memory as soon as there is room."""
@@ -193,7 +204,8 @@ class _Body:
 
     def _close_file(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what a full disk did not take is given up with the file
+                self._file.close()
             self._file = None
         count, self._on_disk = self._on_disk, 0
         self.disk.give(count)

@@ -86,7 +86,7 @@ class AnswerLog:
         self.path = table.with_suffix(".jsonl")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab+")
+            self._file = self.path.open("ab+", buffering=0)  # nothing is kept back for later
         except OSError as error:
             raise write_error(self.path, error) from None
         busy = f"another server keeps its answers in {self.path}; stop it, or use another file"
@@ -152,11 +152,14 @@ class AnswerLog:
         at = datetime.now(UTC).isoformat(timespec="seconds")
         answers = [GivenAnswer(photo, label, state, who, at) for photo, state in states.items()]
         lines = [json.dumps(asdict(one)) + "\n" for one in answers]
+        size = self._file.seek(0, os.SEEK_END)
+        left = memoryview("".join(lines).encode())
         try:
-            self._file.write("".join(lines).encode())
-            self._file.flush()
+            while left:
+                left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
         except OSError as error:
+            self._file.truncate(size)  # what is refused is not kept in part
             raise write_error(self.path, error) from None
         for one in answers:
             self._note(one)
