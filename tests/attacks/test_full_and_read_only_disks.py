@@ -5,6 +5,7 @@ read only, where this process may mount one. The answers are those of the same i
 that may be written.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,11 +13,13 @@ import tempfile
 from contextlib import contextmanager
 
 import pytest
+from patience import wait_until
 from search_setup import picture, save_model
 from web_setup import encoded, running
 
 from labelwise.errors import LabelwiseError
 from labelwise.search import update_index
+from labelwise.system.files import append_whole
 from labelwise.system.progress import Silent
 from labelwise.words import AnswerLog
 
@@ -145,3 +148,38 @@ def test_an_answer_that_was_refused_is_not_kept_later(tmp_path):
         log.add("dog", {"b.png": "absent"}, "ada")
         assert log.path.read_bytes().startswith(kept)
         assert log.path.read_bytes().count(b"\n") == 2
+
+
+def test_a_job_on_a_full_disk_is_as_it_was(library, tmp_path):
+    """What was refused took effect: the job was closed all the same."""
+    with mounted(tmp_path / "disk", 1 << 20) as disk:
+        with running(library / "model", decoders=0, jobs=disk / "jobs") as server:
+            one = json.loads(server.post("/api/v1/jobs", {})[2])["id"]
+            pictures = f"/api/v1/jobs/{one}/pictures"
+            assert server.upload(("a.png", encoded()), path=pictures)[0] == 202
+            fill(disk)
+            for answer in (
+                server.upload(("b.png", encoded()), path=pictures),
+                server.post(f"/api/v1/jobs/{one}/close", {}),
+                server.post("/api/v1/jobs", {}),
+            ):
+                said = server.problem(answer, 503)
+                assert said == "the server cannot write to its disk; try again later"
+            (disk / "filler").unlink()
+            assert server.upload(("c.png", encoded()), path=pictures)[0] == 202
+            assert server.post(f"/api/v1/jobs/{one}/close", {})[0] == 200
+            wait_until(lambda: server.get(f"/api/v1/jobs/{one}")["state"] == "done")
+            lines = server.send("GET", f"/api/v1/jobs/{one}/results")[2].splitlines()
+        assert [json.loads(line)["path"] for line in lines] == ["a.png", "c.png"]
+
+
+def test_a_file_is_appended_to_as_a_whole_or_not_at_all(tmp_path):
+    """The last page of the file has room for a part of what comes."""
+    with mounted(tmp_path / "disk", 1 << 16) as disk:
+        with (disk / "lines").open("ab", buffering=0) as stream:
+            append_whole(stream, b"first\n")
+            fill(disk)
+            with pytest.raises(OSError, match="No space left"):
+                append_whole(stream, b"x" * 10_000 + b"\n", durable=True)
+            append_whole(stream, b"second\n")
+        assert (disk / "lines").read_bytes() == b"first\nsecond\n"

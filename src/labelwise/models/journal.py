@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.errors import CheckpointError
-from labelwise.system.files import write_error
+from labelwise.system.files import append_whole, write_error
 
 __all__ = ["Journal"]
 
@@ -70,8 +70,8 @@ class Journal:
         """Append one record."""
         line = (json.dumps(record) + "\n").encode()
         try:
-            with self.path.open("ab") as stream:
-                stream.write(line)
+            with self.path.open("ab", buffering=0) as stream:
+                append_whole(stream, line)
         except OSError as error:
             raise write_error(self.path, error) from error
         self.size += len(line)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
+from io import FileIO
 from pathlib import Path
 
 from labelwise.errors import LabelwiseError
@@ -26,6 +27,8 @@ else:
     import fcntl
 
 __all__ = [
+    "WriteError",
+    "append_whole",
     "locked",
     "read_regular",
     "remove_leftovers",
@@ -174,10 +177,31 @@ if sys.platform == "win32":
                 os.unlink(beside)
 
 
-def write_error(path: Path, error: OSError) -> LabelwiseError:
+class WriteError(LabelwiseError):
+    """A file or folder that could not be written."""
+
+
+def write_error(path: Path, error: OSError) -> WriteError:
     """Return the sentence for a file or folder that could not be written."""
     reason = REASONS.get(error.errno or 0, error.strerror or str(error))
-    return LabelwiseError(f"cannot write {path}: {reason}")
+    return WriteError(f"cannot write {path}: {reason}")
+
+
+def append_whole(stream: FileIO, content: bytes, *, durable: bool = False) -> None:
+    """Append bytes to a file that has no buffer: all of them, or none where the disk is full.
+
+    ``durable`` waits until they are on the disk.
+    """
+    size = stream.seek(0, os.SEEK_END)
+    left = memoryview(content)
+    try:
+        while left:
+            left = left[stream.write(left) :]
+        if durable:
+            os.fsync(stream.fileno())
+    except OSError:
+        stream.truncate(size)
+        raise
 
 
 def _temporary(path: Path) -> Path:

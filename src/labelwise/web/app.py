@@ -1,5 +1,6 @@
 """The application: routes, errors as problems, measured requests, the page."""
 
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from labelwise import __version__
 from labelwise.errors import LabelwiseError
 from labelwise.pictures.decoders import DecoderError
+from labelwise.system.files import WriteError
 from labelwise.system.storage import StorageError
 from labelwise.web.access_log import AccessLog
 from labelwise.web.api import make_api
@@ -46,6 +48,8 @@ from labelwise.web.service import Service
 from labelwise.web.settings import ServeSettings
 
 __all__ = ["ServerApp", "add_errors", "create_app"]
+
+log = logging.getLogger("labelwise.web")
 
 
 def create_app(
@@ -163,6 +167,10 @@ def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> No
     async def not_now(_: Request, error: Exception) -> Response:
         return problem(503, str(error), {"retry-after": "1"})
 
+    async def not_written(_: Request, error: Exception) -> Response:
+        log.error("%s", error)  # its path is not for those who ask
+        return problem(503, "the server cannot write to its disk; try again later")
+
     async def not_found(_: Request, error: Exception) -> Response:
         return problem(404, str(error))
 
@@ -193,6 +201,7 @@ def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> No
         BusyError: busy,
         PhotoNotFoundError: not_found,
         StorageError: out_of_reach,
+        WriteError: not_written,
         DecoderError: not_now,
         LabelwiseError: unusable,
         HTTPException: not_http,

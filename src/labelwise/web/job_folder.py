@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from labelwise.errors import CheckpointError
 from labelwise.models.answer_rows import json_record
 from labelwise.models.scoring import Answer
-from labelwise.system.files import read_regular, replacing, write_error
+from labelwise.system.files import append_whole, read_regular, replacing, write_error
 from labelwise.system.text import first_line, shortened
 from labelwise.web.batching import Upload
 
@@ -69,7 +69,7 @@ class JobFolder:
         except OSError as error:
             raise write_error(path, error) from None
         made = cls(path, facts)
-        made._save()
+        made._save(facts)
         for name in ("pictures.jsonl", "results.jsonl"):
             made._append(name, "")
         return made
@@ -107,8 +107,7 @@ class JobFolder:
 
     def set_state(self, state: Literal["closed", "cancelled"]) -> None:
         """Take no more pictures, or give up those that wait."""
-        self.facts = self.facts.model_copy(update={"state": state})
-        self._save()
+        self._save(self.facts.model_copy(update={"state": state}))
         if state == "cancelled":
             for number in range(self.answered, self.received):
                 self._remove(number)
@@ -177,15 +176,16 @@ class JobFolder:
         """Remove all files."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def _save(self) -> None:
+    def _save(self, facts: JobFacts) -> None:
         with replacing(self.path / "job.json") as temporary:
-            temporary.write_text(self.facts.model_dump_json(), encoding="utf-8")
+            temporary.write_text(facts.model_dump_json(), encoding="utf-8")
+        self.facts = facts
 
     def _append(self, name: str, text: str) -> None:
         content = text.encode()
         try:
-            with (self.path / name).open("ab") as stream:
-                stream.write(content)
+            with (self.path / name).open("ab", buffering=0) as stream:
+                append_whole(stream, content)
         except OSError as error:
             raise write_error(self.path / name, error) from None
         self.size += len(content)

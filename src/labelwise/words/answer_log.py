@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Literal, Self, get_args
 
 from labelwise.errors import DataError, SettingsError
-from labelwise.system.files import locked, replacing, write_error
+from labelwise.system.files import append_whole, locked, replacing, write_error
 from labelwise.system.text import as_cell
 
 __all__ = [
@@ -152,14 +152,9 @@ class AnswerLog:
         at = datetime.now(UTC).isoformat(timespec="seconds")
         answers = [GivenAnswer(photo, label, state, who, at) for photo, state in states.items()]
         lines = [json.dumps(asdict(one)) + "\n" for one in answers]
-        size = self._file.seek(0, os.SEEK_END)
-        left = memoryview("".join(lines).encode())
         try:
-            while left:
-                left = left[self._file.write(left) :]
-            os.fsync(self._file.fileno())
+            append_whole(self._file, "".join(lines).encode(), durable=True)
         except OSError as error:
-            self._file.truncate(size)  # what is refused is not kept in part
             raise write_error(self.path, error) from None
         for one in answers:
             self._note(one)
