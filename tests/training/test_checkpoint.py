@@ -74,6 +74,7 @@ def test_an_unreadable_checkpoint_gets_one_sentence(tmp_path):
         *(("state.safetensors", place) for place in range(-32, 0, 7)),
         ("state.json", 2),
         ("state.json", 9),
+        *(("state.json", place) for place in range(12, 21)),  # the name of the sum
     ],
 )
 def test_a_flipped_bit_is_noticed_and_the_checkpoint_before_it_is_taken(tmp_path, name, place):

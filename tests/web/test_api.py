@@ -176,6 +176,8 @@ def test_model_and_health(server, run):
     model = server.get("/api/v1/model")
     spec = RunFolder(run).spec
     assert model["weights"] == spec.weights_sha256[:12]
+    (version,) = server.get("/v2/models/tiny")["versions"]
+    assert version == f"{model['weights']}-{model['calibration']}"
     assert (model["labels"], model["photos"], model["held_out"]) == (4, 24, "test")
     assert server.get("/health/live") == {"status": "live"}
     assert server.get("/health/ready") == {"status": "ready"}
