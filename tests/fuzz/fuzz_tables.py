@@ -34,6 +34,7 @@ from sample_pictures import jpeg
 
 from labelwise.data import LabelTable, export, load
 from labelwise.errors import DataError
+from labelwise.system.text import as_cell
 
 
 def reads_back(table: LabelTable, folder: Path) -> None:
@@ -91,11 +92,11 @@ def made_table(rng: Random) -> Files:
     if kind == "lists.csv":
         writer.writerow(("path", "labels", "unknown"))
         for i, p, u in zip(ids, present, unknown, strict=True):
-            writer.writerow((i, "|".join(p), "|".join(u)))
+            writer.writerow(map(as_cell, (i, "|".join(p), "|".join(u))))
     else:
-        writer.writerow(("path", *names))
+        writer.writerow(("path", *map(as_cell, names)))
         for i, row in zip(ids, states, strict=True):
-            writer.writerow((i, *({1: "1", 0: "0", -1: ""}[s] for s in row)))
+            writer.writerow((as_cell(i), *({1: "1", 0: "0", -1: ""}[s] for s in row)))
     return {kind: text.getvalue().encode(), "truth.json": truth}
 
 
