@@ -146,3 +146,9 @@ def test_names_that_are_no_unicode_are_saved_and_read_back(tmp_path):
     settings = read_settings(None, {"data": "photos-\udcff.csv"})
     settings.save(tmp_path / "s.yaml")
     assert read_settings(tmp_path / "s.yaml", {}) == settings
+
+
+@pytest.mark.parametrize("key", ["batch_size", "seed", "hardware.devices"])
+def test_true_is_not_a_number(key):
+    with pytest.raises(SettingsError, match=rf"{key}: it must be a number, got true"):
+        read_settings(None, {"data": "scenes", key: True})

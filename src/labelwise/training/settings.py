@@ -354,13 +354,22 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
     placed = {_placed(key): value for key, value in flags.items()}
     values = nested(placed, {} if file is None else read_yaml(file))
     try:
-        return Settings(**values)
+        made = Settings(**values)
+        _require_no_truth_for_numbers(made, values)
+        return made
     except ValidationError as error:
         where = "" if file is None else f"{file}: "
         raise SettingsError(where + _sentence(error)) from None
     except LabelwiseError as error:
         where = "" if file is None else f"{file}: "
         raise SettingsError(f"{where}{error}") from None
+
+
+def _require_no_truth_for_numbers(made: Settings, stated: Mapping[str, Any]) -> None:
+    given = flattened(stated)
+    for key, value in flattened(made.model_dump()).items():
+        if isinstance(given.get(key), bool) and type(value) in (int, float):
+            raise SettingsError(f"{key}: it must be a number, got {str(given[key]).lower()}")
 
 
 def differences(one: Settings, other: Settings) -> dict[str, str]:
