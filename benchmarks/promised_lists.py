@@ -70,6 +70,7 @@ class World:
 
 
 WORLDS = (*MADE, "scene", "coco")
+KINDS = ("selected", "expected", "sure", "any cut", "checked")
 WRONG, MOST_CHECKS = 0.1, 40
 
 
@@ -77,7 +78,7 @@ def list_table(arguments):
     """Print the table; return whether every kind kept its word, all attempts of it together."""
     print(
         f"{'world':10} labels  held-out  library  {'kind':8}  tries   made  broken of tries"
-        "            of made  mean wrong  power  checks"
+        "            of made  mean wrong              of made  power  checks"
     )
     everything = {}
     worlds = arguments.worlds or [name for name in WORLDS if arguments.data or name in MADE]
@@ -86,11 +87,11 @@ def list_table(arguments):
         for length in arguments.labels:
             for photos in arguments.held_out:
                 for size in arguments.library:
-                    rng = np.random.default_rng([length, photos, size])
+                    rng = np.random.default_rng([arguments.seed, length, photos, size])
                     queries = world.queries(length, rng)
                     results = {}
                     for _ in range(arguments.draws):
-                        found = attempt(world, *next(queries), photos, size, rng)
+                        found = attempt(world, *next(queries), photos, size, rng, arguments.kinds)
                         for kind, one in found.items():
                             results.setdefault(kind, []).append(one)
                     for kind, some in results.items():
@@ -108,15 +109,18 @@ def row(start, kind, results):
     low, high = binomtest(int(broken.sum()), len(made)).proportion_ci(method="exact")
     powers = power[np.isfinite(power)]
     share = broken.sum() / made.sum() if made.any() and kind != "any cut" else np.nan
+    reach = 1.96 * wrong.std() / np.sqrt(len(wrong))  # searches that are refused have none wrong
     print(
         f"{start}  {kind:8} {len(made):6} {made.sum() / max(tried.sum(), 1):6.2f}  "
-        f"{broken.mean():.3f} [{low:.3f}, {high:.3f}] {share:14.3f} {wrong.mean():11.3f} "
+        f"{broken.mean():.3f} [{low:.3f}, {high:.3f}] {share:14.3f} "
+        f"{wrong.mean():11.3f} ± {reach:.3f} "
+        f"{wrong[made].mean() if made.any() else np.nan:12.3f} "
         f"{powers.mean() if len(powers) else np.nan:6.2f} "
         f"{np.median(checks[made]) if made.any() else np.nan:7.0f}",
         flush=True,
     )
     if kind in ("selected", "expected"):
-        return wrong.mean() <= WRONG + 3 * wrong.std() / np.sqrt(len(wrong))
+        return wrong.mean() <= WRONG + reach
     return low <= 0.05
 
 
@@ -265,8 +269,8 @@ def world_of(name, folder):
     return {"scene": scene_world, "coco": coco_world}[name](folder)
 
 
-def attempt(world, bound, hits, photos, size, rng, wrong=WRONG, most_checks=MOST_CHECKS):
-    """Return, for each kind, (made, share wrong, hits listed / the oracle's, checks done)."""
+def attempt(world, bound, hits, photos, size, rng, kinds=KINDS, wrong=WRONG):
+    """Return, for each of some kinds, (made, share wrong, hits listed / the oracle's, checks)."""
     count = len(world.labels)
     held, tuned, library = (rng.integers(count, size=n) for n in (photos, photos, size))
     tuning = calibrated(world, bound, tuned)
@@ -278,6 +282,7 @@ def attempt(world, bound, hits, photos, size, rng, wrong=WRONG, most_checks=MOST
     ends = np.append(np.flatnonzero(np.diff(listed)), size - 1)  # lists do not part ties
     reach = ends[share[ends] <= wrong]
     best = int(truth[: reach[-1] + 1].sum()) if len(reach) else 0
+    known, rows = calibrated(world, bound, held), ScoredLibrary(listed.astype(np.float32))
 
     def seen(length, checks=0, removed=0):
         if length == 0:
@@ -286,27 +291,31 @@ def attempt(world, bound, hits, photos, size, rng, wrong=WRONG, most_checks=MOST
         power = min(1.0, truth[:length].sum() / best) if best else np.nan
         return True, misses / max(length - removed, 1), power, checks
 
-    known, rows = calibrated(world, bound, held), ScoredLibrary(listed.astype(np.float32))
-    selected = known.cut(rows, wrong)  # conformal selection, as without validation photos
-    expected = known.cut(rows, wrong, tuning=tuning)
-    sure = sure_list(scores, right, listed, wrong_at_most=wrong, tuning=tuning.probs(tuning.scores))
-    bound_of = list_bound(scores, right, listed)
-    lengths = np.searchsorted(-listed, -bound_of.cuts, side="right")
-    shares = bound_of.misses / lengths
-    anywhere = lengths[shares <= wrong]
-    bad = (share[lengths - 1] > shares + 1e-12).any()
-    made, _, power, _ = seen(int(anywhere[-1]) if len(anywhere) else 0)
-    return {
-        "selected": seen(selected.listed),
-        "expected": seen(expected.listed),
-        "sure": seen(sure.listed),
-        "any cut": (made, 1.0 if bad else 0.0, power, 0),
-        "checked": checked(tuning, scores, right, listed, truth, wrong, rng, most_checks, seen),
+    def sure():
+        tuned_chances = tuning.probs(tuning.scores)
+        return sure_list(scores, right, listed, wrong_at_most=wrong, tuning=tuned_chances)
+
+    def any_cut():
+        bound_of = list_bound(scores, right, listed)
+        lengths = np.searchsorted(-listed, -bound_of.cuts, side="right")
+        shares = bound_of.misses / lengths
+        anywhere = lengths[shares <= wrong]
+        bad = (share[lengths - 1] > shares + 1e-12).any()
+        made, _, power, _ = seen(int(anywhere[-1]) if len(anywhere) else 0)
+        return made, 1.0 if bad else 0.0, power, 0
+
+    makers = {
+        "selected": lambda: seen(known.cut(rows, wrong).listed),  # as without validation photos
+        "expected": lambda: seen(known.cut(rows, wrong, tuning=tuning).listed),
+        "sure": lambda: seen(sure().listed),
+        "any cut": any_cut,
+        "checked": lambda: checked(tuning, scores, right, listed, truth, wrong, rng, seen),
     }
+    return {kind: makers[kind]() for kind in kinds}
 
 
-def checked(tuning, scores, right, listed, truth, wrong, rng, most_checks, seen):
-    """Check photos in a random order until the list is promised, or ``most_checks`` were."""
+def checked(tuning, scores, right, listed, truth, wrong, rng, seen):
+    """Check photos in a random order until the list is promised, or ``MOST_CHECKS`` were."""
     share = len(scores) / len(listed)
     start = list_to_check(tuning.probs(listed), wrong, held_out=share)
     if start is None:
@@ -320,9 +329,9 @@ def checked(tuning, scores, right, listed, truth, wrong, rng, most_checks, seen)
         held_out_wrong=int((above & ~right).sum()),
         prior=start.prior,
     )
-    answers = truth[:length][rng.permutation(length)][:most_checks]
+    answers = truth[:length][rng.permutation(length)][:MOST_CHECKS]
     for done in range(len(answers) + 1):
         misses = int((~answers[:done]).sum())
         if check.after(done, misses).promised:
             return seen(length, done, misses)
-    return False, 0.0, 0.0, most_checks
+    return False, 0.0, 0.0, MOST_CHECKS

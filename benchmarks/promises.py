@@ -18,7 +18,8 @@ refuses others: time and memory of one fit each.
 ``--lists`` prints another table: promised lists of queries, by kind, world, number of held-out
 photos, size of the library and number of labels. Broken are lists of which more than a tenth is
 wrong, with the Clopper-Pearson interval of the share among all attempts, and the share among the
-promises made, the only ones a person sees; for ``expected`` the mean share that is wrong counts.
+promises made, the only ones a person sees; for ``expected`` the mean share that is wrong counts
+(± 1.96 standard errors of all attempts, and among the promises made).
 ``selected`` is conformal selection, which makes an expected list where no other photos can set a
 cut. Power is the hits listed as a share of those on the longest list that is right in hindsight, 0
 where nothing is promised. ``any cut``: broken if any list of the library exceeds its bound.
@@ -39,7 +40,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from measure import measure
-from promised_lists import list_table
+from promised_lists import KINDS, list_table
 from scipy.stats import binomtest
 
 from labelwise.calibrate import platt
@@ -315,6 +316,8 @@ def main():
     parser.add_argument("--labels", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--held-out", type=int, nargs="+", default=[300, 1000, 3000])
     parser.add_argument("--library", type=int, nargs="+", default=[100, 1000, 100_000])
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS, help="of --lists")
+    parser.add_argument("--seed", type=int, default=0, help="of --lists: of the draws")
     parser.add_argument("--compare", action="store_true", help="cross-fitting, and expectation")
     arguments = parser.parse_args()
     if arguments.lists:
