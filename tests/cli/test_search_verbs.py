@@ -245,6 +245,10 @@ def test_index_search_and_review_agree_on_a_name(library, tmp_path, monkeypatch)
         ),
         (("--like", "x.png", "--at-least", "0.5"), "by likeness, so --at-least"),
         (("--unreadable", "--count"), "--unreadable lists files, so --count"),
+        (
+            ("dog, -beach", "--wrong-at-most", "0.2", "--promise", "checked"),
+            r"labelwise check .*photos\.index 'dog, -beach' --wrong-at-most 0\.2",
+        ),
     ],
 )
 def test_options_that_do_not_apply_are_refused(library, arguments, words):

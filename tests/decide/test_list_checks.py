@@ -108,6 +108,14 @@ def test_photos_found_wrong_leave_the_list_and_a_list_checked_to_the_end_is_cert
     assert promised_check(half).listed == 10
 
 
+def test_held_out_photos_alone_never_make_a_checked_list():
+    sure = ListCheck(5, 0.1, held_out=5000, prior=(0.1, 11.9))
+    assert sure.log_capital > sure.needed
+    assert promised_check(sure) is None
+    assert sure.more() == 1
+    assert promised_check(sure.after(1, 0)).checked == 1
+
+
 def test_about_how_many_more_is_where_the_promise_comes():
     """Oracle: answers given one by one, all right, from a list that expects nothing wrong."""
     check = ListCheck(5000, 0.1, prior=(1e-3, 12.0))

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.retrieval import Query
-from labelwise.search import Index
+from labelwise.search import Index, answer
 from labelwise.search.answer_tables import read_answers
 from labelwise.search.estimating import SampleAnswers, draw_sample, estimate_from_answers
 from labelwise.search.photo_groups import PhotoGroups
@@ -287,7 +287,9 @@ def test_the_command_draws_reads_and_writes(library, tmp_path, capsys, monkeypat
         return capsys.readouterr()
 
     said = run().out
-    assert "if these photos are like the held-out ones" in said
+    assert "It holds if these photos are like the held-out ones" in said
+    with Index(folder) as index:  # one figure, whoever is asked
+        assert said.startswith(answer(index, Query.parse("dog")).counted)
     questions, counts = tmp_path / "questions.csv", tmp_path / "counts.csv"
     assert "120 photos drawn at random" in run("--answers", "120", "-o", str(questions)).out
     with questions.open(newline="") as file:
@@ -330,7 +332,7 @@ def test_the_command_asks_stops_goes_on_and_draws_a_chart(library):
         return CliRunner().invoke(app, call, input=said, catch_exceptions=False).output
 
     said = run("y\nperhaps\nn\nundo\nstop\n")
-    assert "does each photo match dog? 4 were drawn at random" in said
+    assert "does each photo match dog? 4 photos drawn at random" in said
     assert "'perhaps' is not an answer" in said
     assert "1 of 4 answered and kept; the same command goes on" in said
     assert not plot.exists()

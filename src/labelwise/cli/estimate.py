@@ -219,13 +219,12 @@ def _calls(
 
 def _of_the_model(index: "Index", query: "Query") -> str:
     """Return the model's own interval in words, with its condition."""
-    from labelwise.search import answer, likeness_of
+    from labelwise.search import answer
 
-    count = answer(index, query, top=1).count
+    found = answer(index, query, top=1)
     return (
-        f"about {count.expected:,.0f} photos match {query} ({count.confidence:.0%} interval: "
-        f"{count.lower:,.0f} to {count.upper:,.0f}), if these photos are like the held-out ones. "
-        f"{likeness_of(index).sentence()} An interval that holds in any case: --answers 150"
+        f"{found.counted}. It holds if these photos are like the held-out ones. "
+        f"{found.likeness_sentence} An interval that holds in any case: --answers 150"
     )
 
 
@@ -245,9 +244,11 @@ def _adapted(index: "Index", query: "Query") -> str:
 def _asked(session: "SampleAnswers", query: str) -> bool:
     """Ask about each photo of a sample; return whether all are answered."""
     from labelwise.cli.text import say
+    from labelwise.system.text import counted
 
     total = len(session.rows)
-    say(f"does each photo match {query}? {total:,} were drawn at random on {session.sample.at}")
+    drawn = counted(total, "photo")
+    say(f"does each photo match {query}? {drawn} drawn at random on {session.sample.at}")
     while (photo := session.next_photo()) is not None:
         row, path = photo
         word = ask(f"[{len(session.answers):,} of {total:,}] {path}")

@@ -1,6 +1,7 @@
 """``labelwise search``: photos of an index by labels wanted and unwanted, or by likeness."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -43,12 +44,13 @@ def search(
         ),
     ] = None,
     promise: Annotated[
-        Literal["expected", "sure"] | None,
+        Literal["expected", "sure", "checked"] | None,
         typer.Option(
             help="expected: on average over searches like this, refused ones included (unless "
             "given). sure: of this very list, with a confidence; needs many more held-out photos, "
             "and of the lists that were "
-            "promised so in our tests 2 to 12 in 100 held more.",
+            "promised so in our tests 2 to 12 in 100 held more. checked: a person answers first; "
+            "says how.",
             rich_help_panel=PROMISED,
         ),
     ] = None,
@@ -222,6 +224,11 @@ def search(
     if wrong_at_most is None:
         without = {"--promise": promise, "--confidence": confidence, "--who": who}
         _refuse("without --wrong-at-most nothing is promised", without)
+    elif promise == "checked":
+        raise SettingsError(
+            "a person has to answer for a checked promise, about photos of the list: labelwise "
+            f"check {shlex.join([str(place), query or ''])} --wrong-at-most {wrong_at_most:g}"
+        )
     elif promise != "sure":
         _refuse("an expected promise has no confidence", {"--confidence": confidence})
     with Index(place) as index:

@@ -149,8 +149,11 @@ class ListCheck:
 
     @property
     def promised(self) -> bool:
-        """Whether the list, without the photos found wrong, is promised now."""
-        return self.log_capital >= self.needed and self.left > 0
+        """Whether the list, without the photos found wrong, is promised now.
+
+        It never is before a person has checked a photo of it, whatever held-out photos say.
+        """
+        return self.checked > 0 and self.left > 0 and self.log_capital >= self.needed
 
     @property
     def left(self) -> int:
