@@ -99,13 +99,29 @@ def test_expected_promises_are_judged_by_their_mean():
     assert (bad.verdict, bad.more) == ("cannot tell", 0)
     good = judge_list(promise(20, kind="expected"), told(20, 1))
     mixed = judge_lists([bad, *[good] * 19])
-    share, lists, mean, low, high = mixed.expected[0]
-    assert (share, lists, mean) == (pytest.approx(0.1), 20, pytest.approx((10 + 19) / 400))
-    assert low < mean < high
+    (found,) = mixed.expected
+    assert (found.share, found.lists) == (pytest.approx(0.1), 20)
+    assert found.mean == found.over_all == pytest.approx((10 + 19) / 400)
+    assert found.low < found.mean < found.high
     assert mixed.verdict == "cannot tell"
     assert "promised on average: 7.25% of 20 lists wrong" in str(mixed)
     assert judge_lists([bad] * 30).verdict == "broken"
     assert judge_lists([judge_list(promise(kind="expected"), told(0, 0))]).untold == 1
+
+
+def test_searches_that_were_refused_count_as_none_of_their_photos_wrong():
+    """Oracle: the mean over all searches, refused ones as 0. Lists nobody answered stand aside."""
+    bad = judge_list(promise(20, kind="expected"), told(20, 8))
+    unknown = judge_list(promise(20, kind="expected"), told(0, 0))
+    searches = [0.4] * 30 + [0.0] * 120
+    (found,) = judge_lists([bad] * 30, {0.1: 120, 0.3: 5}).expected
+    assert (found.mean, found.refused) == (pytest.approx(0.4), 120)
+    assert found.over_all == pytest.approx(np.mean(searches))
+    assert "over all searches, with none in 120 refused ones, 8% (" in str(found)
+    assert judge_lists([bad] * 30, {0.1: 120}).verdict == "cannot tell"
+    assert judge_lists([bad] * 30, {0.3: 120}).verdict == "broken"  # of another share
+    (found,) = judge_lists([bad] * 15 + [unknown] * 15, {0.1: 120}).expected
+    assert (found.lists, found.over_all) == (15, pytest.approx(np.mean(searches)))
 
 
 def test_answers_that_cannot_be_are_refused():

@@ -23,6 +23,7 @@ from labelwise.search import Index, answer, keep_found, receipts_of, search
 from labelwise.search.answering import listed_rows
 from labelwise.search.checking import CheckSession
 from labelwise.search.receipts import carry_receipts, rows_in_order
+from labelwise.search.refused_searches import note_refused, refused_by_share
 
 DOG, CAT = Query.parse("dog"), Query.parse("cat")
 
@@ -176,6 +177,7 @@ def test_an_index_built_anew_takes_its_receipts_over(index, model, tmp_path):
     while session.state().promise is None:
         session.answer(session.next_photo(), "yes")
     session.undo()
+    note_refused(index.store, "cat", 0.1, 600, "weights", "link")
     logits = np.stack([index.store.column(k) for k in range(4)], axis=1)
     rebuilt = made_index(tmp_path / "other" / "photos.index", model, logits[:0])
     other = open_index(rebuilt)
@@ -184,6 +186,7 @@ def test_an_index_built_anew_takes_its_receipts_over(index, model, tmp_path):
     for _ in range(2):  # a second time, as after a kill, adds nothing
         carry_receipts(index.store, other)
         first, second = receipts_of(other)
+        assert refused_by_share(other.store) == {0.1: 1}
         assert first == kept
         assert (second.query, second.withdrawn) == ("cat", True)
         listed = other.store.contents_of(rows_in_order(other, first).tolist()).values()

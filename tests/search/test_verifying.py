@@ -17,6 +17,7 @@ from labelwise.search import (
 )
 from labelwise.search.checking import CheckSession
 from labelwise.search.receipts import rows_in_order
+from labelwise.search.refused_searches import note_refused, refused_by_share
 from labelwise.search.verifying import write_list_questions
 
 
@@ -55,6 +56,20 @@ def test_a_list_whose_every_photo_is_answered_is_kept_or_broken_for_certain(inde
     (verdict,) = judged(index, {"dog": {**right, order[-1]: False}})
     assert (verdict.verdict, verdict.certain) == ("broken", True)
     assert verify_lists(index, {"dog": {**right, order[-1]: False}}).together.told == 1
+
+
+def test_refused_searches_are_noted_once_and_count_for_expected_lists(index):
+    receipt = promised(index, kind="expected")
+    for kind in ("expected", "expected", "sure"):
+        assert promised(index, "dog", 0.0005, kind) is None  # 400 held-out photos are too few
+    assert refused_by_share(index.store) == {0.0005: 1}
+    note_refused(index.store, "cat", 0.5, 600, "weights", "link")
+    order = rows_in_order(index, receipt).tolist()
+    found = verify_lists(index, {"dog": {row: at % 4 > 0 for at, row in enumerate(order)}})
+    (expected,) = found.together.expected
+    assert (expected.lists, expected.refused) == (1, 1)
+    assert expected.over_all == pytest.approx(expected.mean / 2)
+    assert "50% may be on average over searches" in str(found.lists[0][1])
 
 
 def test_a_sample_settles_what_it_can(index):

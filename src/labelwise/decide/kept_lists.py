@@ -12,11 +12,13 @@ Answers about photos that nobody drew count as what they are: so many wrong and 
 Each of m lists promised with confidence 1 - delta is broken with chance at most delta, and called
 so by mistake with chance MISJUDGED at most. So b of them are broken, if the promises hold and
 were independent, with chance P(Binomial(m, delta + MISJUDGED) >= b). Expected promises speak of no
-single list: of them the mean share of wrong photos is compared with alpha (``ratio_interval``).
+single list: of them the mean share of wrong photos (``ratio_interval``) is compared with alpha,
+over all searches: where r of them were refused, which count as none, and p promised, p / (p + r) of
+the mean of the lists.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -85,9 +87,39 @@ class ListVerdict:
         if not told.right + told.wrong:
             seen = "no photo of it was answered"
         asked = f"{percent(1 - self.promise.level)} may be"
+        if self.promise.kind == "expected":
+            asked += " on average over searches"
         between = f"{self.least:,} to {self.most:,} of its {listed:,} photos are wrong, {asked}"
         tail = f"; {self.more:,} more right answers would tell" if self.more else ""
         return f"{self.verdict}: {seen}; {between}{tail}"
+
+
+@dataclass(frozen=True)
+class ExpectedLists:
+    """Lists of which ``share`` may be wrong on average over all searches, ``refused`` ones too.
+
+    ``mean`` is the wrong share of the ``lists`` that were answered; ``over_all``, with its interval
+    from ``low`` to ``high``, that of all searches.
+    """
+
+    share: float
+    lists: int
+    refused: int
+    mean: float
+    over_all: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        of = "1 list" if self.lists == 1 else f"{self.lists:,} lists"
+        text = f"promised on average: {percent(self.mean)} of {of} wrong"
+        if self.refused:
+            searches = "1 refused search" if self.refused == 1 else f"{self.refused:,} refused ones"
+            text += f"; over all searches, with none in {searches}, {percent(self.over_all)}"
+        return (
+            f"{text} ({percent(self.low)} to {percent(self.high)}), at most "
+            f"{percent(self.share)} may be"
+        )
 
 
 @dataclass(frozen=True)
@@ -95,8 +127,7 @@ class KeptLists:
     """How many of the lists that can be told kept their promise, and what that says of them all.
 
     ``allowed`` is how many broken ones the promises let one expect, and ``chance`` that of as many
-    as there are, or more, if they hold. ``expected`` has, for each
-    share promised on average, the number of lists, their mean share and its interval.
+    as there are, or more, if they hold. ``expected`` are the lists that were promised on average.
     """
 
     told: int
@@ -104,13 +135,13 @@ class KeptLists:
     untold: int
     allowed: float
     chance: float
-    expected: tuple[tuple[float, int, float, float, float], ...]
+    expected: tuple[ExpectedLists, ...]
 
     @property
     def verdict(self) -> Verdict:
         """Whether the promises hold, all together: kept where no more are broken than allowed."""
         broken = self.told - self.kept
-        over = any(low > share for share, _, _, low, _ in self.expected)
+        over = any(one.low > one.share for one in self.expected)
         if over or (broken and self.chance <= SIGNIFICANT + TOLERANCE):
             return "broken"
         return "kept" if self.told and broken <= self.allowed + TOLERANCE else "cannot tell"
@@ -126,12 +157,7 @@ class KeptLists:
                     f"{self.chance:.2g}, if they are independent"
                 )
             parts.append(text)
-        for share, lists, mean, low, high in self.expected:
-            of = "1 list" if lists == 1 else f"{lists:,} lists"
-            parts.append(
-                f"promised on average: {percent(mean)} of {of} wrong ({percent(low)} to "
-                f"{percent(high)}), at most {percent(share)} may be"
-            )
+        parts += map(str, self.expected)
         if self.untold:
             parts.append(f"{self.untold:,} cannot be told yet")
         return "; ".join(parts) or "nothing was promised"
@@ -163,8 +189,13 @@ def judge_list(promise: Promise, answers: ListAnswers) -> ListVerdict:
     return ListVerdict(verdict, promise, answers, least, most, share, more)
 
 
-def judge_lists(verdicts: Sequence[ListVerdict]) -> KeptLists:
-    """Return how many lists kept their promise, and whether so many broken ones are too many."""
+def judge_lists(
+    verdicts: Sequence[ListVerdict], refused: Mapping[float, int] | None = None
+) -> KeptLists:
+    """Return how many lists kept their promise, and whether so many broken ones are too many.
+
+    ``refused`` is how many searches for an expected list were, by the share asked for.
+    """
     single = [one for one in verdicts if one.promise.kind != "expected"]
     told = [one for one in single if one.verdict != "cannot tell"]
     kept = sum(one.verdict == "kept" for one in told)
@@ -172,18 +203,26 @@ def judge_lists(verdicts: Sequence[ListVerdict]) -> KeptLists:
     worst = max(chances, default=0.0)
     broken = len(told) - kept
     chance = float(bdtrc(broken - 1, len(told), worst)) if broken else 1.0
-    by_share: dict[float, list[float]] = {}
     average = [one for one in verdicts if one.promise.kind == "expected"]
+    by_share: dict[float, list[float | None]] = {}
     for one in average:
-        if one.share is not None:
-            by_share.setdefault(round(1 - one.promise.level, 9), []).append(one.share)
-    expected = []
-    for share, shares in sorted(by_share.items()):
-        values = np.array(shares)
-        low, high = ratio_interval(values, np.ones(len(values)), 1, 1 - DOUBTED)
-        expected.append((share, len(values), float(values.mean()), low, high))
+        by_share.setdefault(round(1 - one.promise.level, 9), []).append(one.share)
+    expected = [
+        _expected(share, shares, (refused or {}).get(share, 0))
+        for share, shares in sorted(by_share.items())
+        if any(one is not None for one in shares)
+    ]
     untold = len(single) - len(told) + sum(one.share is None for one in average)
     return KeptLists(len(told), kept, untold, worst * len(told), chance, tuple(expected))
+
+
+def _expected(share: float, shares: Sequence[float | None], refused: int) -> ExpectedLists:
+    """Return what is known of promised lists, some of which nobody answered (None)."""
+    values = np.array([one for one in shares if one is not None])
+    mean = float(values.mean())
+    made = len(shares) / (len(shares) + refused)
+    low, high = ratio_interval(values, np.ones(len(values)), 1, 1 - DOUBTED)
+    return ExpectedLists(share, len(values), refused, mean, made * mean, made * low, made * high)
 
 
 def _allowed(promise: Promise) -> int:

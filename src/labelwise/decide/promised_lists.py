@@ -52,12 +52,16 @@ TOLERANCE = 1e-9  # of alpha L, so that a tenth of 30 photos is 3 of them
 
 @dataclass(frozen=True)
 class PromisedList:
-    """The lowest score of a list and its length; ``promise`` is None where there can be none."""
+    """The lowest score of a list and its length; ``promise`` is None where there can be none.
+
+    ``tested`` says whether held-out photos were asked.
+    """
 
     threshold: float
     promise: Promise | None
     refused: str = ""
     listed: int = 0
+    tested: bool = True
 
 
 @dataclass(frozen=True, eq=False)

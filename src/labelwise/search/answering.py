@@ -106,6 +106,7 @@ class Found:
     ``bounded`` is the share of the list above ``at_least`` that may be wrong, whatever the cut.
     ``likeness`` says whether the library is like the held-out photos, as all of this supposes;
     ``copies`` are the near copies on a list that is promised, where photos' looks are known.
+    ``declined`` is the share asked of an expected list that the held-out photos refused.
     """
 
     query: str
@@ -121,6 +122,7 @@ class Found:
     likeness: LibraryLikeness | None = None
     filter: PhotoFilter = EVERY_PHOTO
     copies: NearCopies | None = None
+    declined: float | None = None
 
     @property
     def promised(self) -> Promise | None:
@@ -248,7 +250,13 @@ def answer(
         likeness_of(index),
         photos,
         copies,
+        wrong_at_most if _declined(made, promise) else None,
     )
+
+
+def _declined(made: PromisedList | None, kind: ListKind) -> bool:
+    """Return whether held-out photos were asked for an expected list, and refused it."""
+    return made is not None and made.promise is None and made.tested and kind == "expected"
 
 
 def listed_rows(index: Index, query: Query, found: Found) -> NDArray[np.int64]:
@@ -282,7 +290,8 @@ def _promised(
         asked.index.promise_photos()  # refuses where the held-out photos fitted something
     except DataError as error:
         why = f"{refusal}: {str(error).rstrip('.')}"
-        return PromisedList(np.inf, None, why), _ways_to_check(asked, wrong_at_most, alone=True)
+        untested = PromisedList(np.inf, None, why, tested=False)
+        return untested, _ways_to_check(asked, wrong_at_most, alone=True)
     made = asked.held_out.cut(
         asked.ranking,
         wrong_at_most,

@@ -29,6 +29,7 @@ from labelwise.errors import CheckpointError
 from labelwise.retrieval import Query
 from labelwise.search.answering import Found, listed_rows
 from labelwise.search.index import Index
+from labelwise.search.refused_searches import carry_refused, note_refused
 from labelwise.search.store import Store
 
 __all__ = [
@@ -116,11 +117,16 @@ class _Line:
 
 
 def keep_found(index: Index, query: Query, found: Found, who: str | None = None) -> Receipt | None:
-    """Keep the receipt of what a search promises.
+    """Keep the receipt of what a search promises, or that an expected list was refused.
 
     None where it promises nothing, and where the index may only be read.
     """
-    if found.promised is None or not index.store.writable:
+    if not index.store.writable:
+        return None
+    if found.promised is None:
+        if found.declined is not None:
+            model = index.spec.weights_sha256, link_digest(index)
+            note_refused(index.store, str(query), found.declined, found.photos, *model)
         return None
     return keep_receipt(index, query, found.promised, listed_rows(index, query, found), who)
 
@@ -176,6 +182,7 @@ def withdraw(index: Index, number: int, who: str | None = None) -> None:
 
 def carry_receipts(before: Store, index: Index) -> None:
     """Copy the receipts of an index that is built anew; photos are known by their contents."""
+    carry_refused(before, index.store)
     lines, numbers = _lines(before), dict[int | None, int | None]({None: None})
     if not lines:
         return

@@ -28,6 +28,7 @@ from labelwise.search.asked import said_of
 from labelwise.search.check_log import answers_of, is_of_text
 from labelwise.search.index import Index
 from labelwise.search.receipts import Receipt, receipts_of, rows_in_order
+from labelwise.search.refused_searches import refused_by_share
 from labelwise.search.tag_receipts import (
     TagsVerdict,
     is_of_tags,
@@ -79,7 +80,8 @@ def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
         else:
             told = _answers(rows_in_order(index, receipt), known(receipt.query))
             lists.append((receipt, judge_list(receipt.promise, told)))
-    together = judge_lists([verdict for _, verdict in lists])
+    refused = refused_by_share(index.store)
+    together = judge_lists([verdict for _, verdict in lists], refused)
     return VerifiedLists(tuple(lists), together, tuple(tags))
 
 
