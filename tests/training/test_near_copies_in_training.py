@@ -4,17 +4,19 @@ The oracle is how the photos were made: which held-out ones are copies is known 
 """
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_run import tiny_settings
+from tiny_run import tiny_settings, tiny_table
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
 from labelwise.errors import CheckpointError
 from labelwise.evaluate import Evaluation
 from labelwise.models.held_out_copies import HeldOutCopies
+from labelwise.pictures import FeatureRows
 from labelwise.training.run import train
 
 SIDE = 40
@@ -82,3 +84,16 @@ def test_one_copy_is_said_in_the_singular_and_a_damaged_file_is_named(tmp_path):
     (tmp_path / "predictions" / "near-copies.json").write_text("[1]")
     with pytest.raises(CheckpointError, match=r"near-copies\.json cannot be read"):
         HeldOutCopies.of_run(tmp_path)
+
+
+@pytest.mark.parametrize(("features", "said"), [(300, {"val": (1, 16), "test": (2, 16)}), (6, {})])
+def test_features_tell_copies_where_there_are_no_photos(tmp_path, features, said):
+    """Of few features nothing is said: different photos have almost the same ones by chance."""
+    table = tiny_table(features=features)
+    x = 10 + np.maximum(table.images.features, 0)  # far from 0, as those of a network are
+    of = {name: np.flatnonzero(table.split == name) for name in ("train", "val", "test")}
+    noise = np.random.default_rng(1).normal(size=x.shape) * 0.05
+    copied = [of["val"][3], of["test"][0], of["test"][5]]
+    x[copied] = (x + noise)[of["train"][:3]]
+    train(tiny_settings(), tmp_path, table=replace(table, images=FeatureRows(x.astype("f4"))))
+    assert HeldOutCopies.of_run(tmp_path).splits == said

@@ -1,10 +1,13 @@
 """How many held-out photos of a run look like one that it was trained on.
 
-    predictions/near-copies.json   in the folder of a run on photos: of each split that is held out,
-                                   how many photos look like a training photo, and how many it has
+    predictions/near-copies.json   in the folder of a run: of each split that is held out, how many
+                                   photos look like a training photo, and how many it has
 
 Near copies, such as the next photo of a burst, are told by :mod:`labelwise.pictures.fingerprint`,
-from the pixels that the model saw.
+from the pixels that the model saw. Where a run was trained on stored features there are no pixels:
+two photos are then near copies if their features, less the mean of the training photos, have a
+cosine of at least NEAR_FEATURES. A sketch of them stands for features, (1, -1) sums of SKETCH
+numbers each: its cosine is that of the features but for about (1 - cosine^2) / sqrt(SKETCH).
 """
 
 import json
@@ -13,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from labelwise.errors import CheckpointError
 from labelwise.numeric.near_pairs import near_any
@@ -21,7 +26,18 @@ from labelwise.pictures.fingerprint import NEAR
 from labelwise.system.files import replacing
 from labelwise.system.text import counted, one_line_of
 
-__all__ = ["HeldOutCopies"]
+__all__ = ["FEWEST_FEATURES", "HeldOutCopies", "sketch_of"]
+
+NEAR_FEATURES = 0.95
+SKETCH = 128
+FEWEST_FEATURES = 64  # with few, different photos have almost the same ones by chance
+
+
+def sketch_of(features: Tensor) -> Tensor:
+    """Return sketches (n, SKETCH) of features (n, D), the same of the same features."""
+    signs = np.random.default_rng(0).integers(0, 2, (features.shape[1], SKETCH)) * 2.0 - 1
+    weights = torch.from_numpy(signs).to(features.device, torch.float32)
+    return features.float() @ weights
 
 
 @dataclass(frozen=True)
@@ -33,13 +49,18 @@ class HeldOutCopies:
     @classmethod
     def among(cls, looks: Mapping[str, NDArray[np.float32]]) -> "HeldOutCopies":
         """Compare the looks (n, WIDTH) of every other split with those of train."""
-        return cls(
-            {
-                name: (int(near_any(own, looks["train"], NEAR).sum()), len(own))
-                for name, own in looks.items()
-                if name != "train"
-            }
-        )
+        return cls(_near(looks, NEAR))
+
+    @classmethod
+    def among_features(cls, sketches: Mapping[str, NDArray[np.float32]]) -> "HeldOutCopies":
+        """Compare sketches (n, SKETCH) of the features of every other split with those of train."""
+        middle = sketches["train"].mean(0, dtype=np.float64)
+        units = {}
+        for name, own in sketches.items():
+            moved = own - middle
+            lengths = np.linalg.norm(moved, axis=1, keepdims=True)
+            units[name] = (moved / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+        return cls(_near(units, NEAR_FEATURES))
 
     @classmethod
     def of_run(cls, folder: Path) -> "HeldOutCopies":
@@ -73,6 +94,14 @@ class HeldOutCopies:
             "copies make figures and promises too good. `labelwise data near-copies` writes them "
             "as groups, which `labelwise data split` keeps in one split."
         )
+
+
+def _near(vectors: Mapping[str, NDArray[np.float32]], least: float) -> dict[str, tuple[int, int]]:
+    return {
+        name: (int(near_any(own, vectors["train"], least).sum()), len(own))
+        for name, own in vectors.items()
+        if name != "train"
+    }
 
 
 def _file(folder: Path) -> Path:

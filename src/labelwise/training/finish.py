@@ -29,6 +29,7 @@ from labelwise.fitting.fit import (
 from labelwise.links import Consistent, Link
 from labelwise.models import Model, Predictor
 from labelwise.models.held_out_copies import HeldOutCopies
+from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.training.prepare import Training
 
@@ -69,7 +70,9 @@ def finish(training: Training, model: Model) -> Evaluation | None:
     for name, rows in predictions.items():
         rows.save(training.run.predictions_path(name))
     looks = {name: one.looks.numpy() for name, one in found.items() if one.looks is not None}
-    HeldOutCopies.among(looks).save(training.run.path)
+    features = isinstance(training.splits["train"].images, FeatureRows)
+    copies = HeldOutCopies.among_features if features and looks else HeldOutCopies.among
+    copies(looks).save(training.run.path)
     return _fit_and_measure(training, predictions, own, model.cpu())
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from labelwise.models import Model
+from labelwise.models.held_out_copies import FEWEST_FEATURES, sketch_of
 from labelwise.models.scoring import infer, raise_failure
 from labelwise.pictures import ImageSource
 from labelwise.pictures.fingerprint import looks_of
@@ -24,7 +25,7 @@ ROWS_AT_ONCE = 1 << 15
 class Inference:
     """The float32 logits (rows, K) of images on the CPU, in row order, the same in every process.
 
-    ``looks`` (rows, WIDTH) are there if they were asked for, of photos.
+    ``looks`` (rows, WIDTH) are there if they were asked for, of photos; of features, sketches.
     """
 
     logits: Tensor
@@ -42,7 +43,7 @@ def infer_logits(
     watch: Watch | None = None,
     task: str = "",
 ) -> Inference:
-    """Return the logits of images and, with ``looks``, what photos look like.
+    """Return the logits of images and, with ``looks``, what photos look like, or features do.
 
     Each process takes an equal run of rows. Rows are placed by their number, so that none is
     missing or counted twice; an image that cannot be read stops all. ``precision`` is the autocast
@@ -62,6 +63,8 @@ def infer_logits(
         logits = outputs.logits.float()
         if looks and values.ndim == 4 and values.dtype == torch.uint8:
             return logits, looks_of(values)
+        if looks and values.ndim == 2 and values.shape[1] >= FEWEST_FEATURES:
+            return logits, sketch_of(values)
         return (logits,)
 
     watch.start(task, rows)
