@@ -10,7 +10,7 @@ import pytest
 from scipy.special import expit
 from scipy.stats import binom, poisson
 
-from labelwise.decide import cut_to_try, expected_list, list_above, most_to_expect
+from labelwise.decide import cut_to_try, expected_list, is_believed, list_above, most_to_expect
 from labelwise.errors import SettingsError
 
 DRAWS = 200
@@ -147,6 +147,25 @@ def test_a_cut_follows_photos_that_were_seen_where_the_fit_is_off():
     assert cut(None) == pytest.approx(-1)
     assert cut((scores, scores >= 0.4)) == pytest.approx(0.4, abs=0.1)
     assert cut((scores, np.zeros(1000, bool))) > 0.9
+
+
+def test_a_list_is_believed_up_to_twice_its_share():
+    """Oracle: probabilities that sum to so many misses, times what other photos say of them."""
+    scores = np.linspace(1, 2, 50)
+    nobody = np.empty(0), np.empty(0)
+
+    def chances(some):
+        return np.full((3, len(some)), 0.8)
+
+    assert is_believed(scores, chances, nobody, 0.1)
+    assert not is_believed(scores, chances, nobody, 0.099)
+    others = np.full(100, 1.5)  # of which 20 should miss
+    for missed, least in ((20, 0.1), (42, 0.2), (9, 0.05)):  # (2 + missed) / 22 of 0.2, halved
+        right = np.arange(100) >= missed
+        assert is_believed(scores, chances, (others, right), least)
+        assert not is_believed(scores, chances, (others, right), least - 0.001)
+    below = np.full(100, 0.5), np.zeros(100)  # not of the list's scores
+    assert is_believed(scores, chances, below, 0.1)
 
 
 def test_refusals_say_what_was_seen():

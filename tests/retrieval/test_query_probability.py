@@ -157,6 +157,12 @@ def test_the_share_said_to_work_works_and_other_photos_set_the_cut(world):
     assert higher.threshold > fitted.cut(library, works, tuning=tuning).threshold
     small = ScoredLibrary(scores[1400:1700])  # smaller than the held-out photos: all cuts
     assert fitted.cut(small, 0.4, tuning=tuning) == fitted.cut(small, 0.4)
+    unlike = calibrate_query(query, log_p[:1400], log_q[:1400], labels[:1400] * 0)  # none match
+    refused = fitted.cut(small, 0.4, tuning=unlike)
+    assert refused.promise is None
+    assert "by the validation photos more than twice the share of 0.4 of it" in refused.refused
+    assert fitted.least_wrong(small, 0.4, tuning=tuning) == 0.4
+    assert fitted.least_wrong(small, 0.4, tuning=unlike) is None
 
 
 def test_arrays_must_be_the_querys_own_columns(world):

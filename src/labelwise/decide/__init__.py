@@ -1,6 +1,6 @@
 """From probabilities to label sets: rules, and functions that fit them."""
 
-from labelwise.decide.cut_lists import cut_to_try, list_above, most_to_expect
+from labelwise.decide.cut_lists import cut_to_try, is_believed, list_above, most_to_expect
 from labelwise.decide.estimate import (
     Answered,
     CountEstimate,
@@ -119,6 +119,7 @@ __all__ = [
     "find_promise",
     "find_rule",
     "fit_rule",
+    "is_believed",
     "judge_list",
     "judge_lists",
     "label_figures",

@@ -52,7 +52,7 @@ from labelwise.decide.promised_lists import (
 from labelwise.decide.sequences import check_levels
 from labelwise.numeric.special import betainc
 
-__all__ = ["cut_to_try", "list_above", "most_to_expect"]
+__all__ = ["cut_to_try", "is_believed", "list_above", "most_to_expect"]
 
 TRIED = 12  # numbers of misses that are tried at once
 CLOSE = 1.002  # factor between two of them that is taken for none, on the safe side
@@ -220,6 +220,23 @@ def cut_to_try(
     value = np.where(likely, (passing * share).mean(0), 0.0)
     best = int(value.argmax())
     return float(ranked[places[best]]) if value[best] > 0 else None
+
+
+def is_believed(
+    listed: Matrix,
+    chances: Callable[[Numbers], Numbers],
+    seen: tuple[Matrix, Matrix],
+    wrong_at_most: float,
+) -> bool:
+    """Return whether a list should hold at most twice the share, as other photos have it.
+
+    ``listed`` are the scores of its photos; ``chances`` and ``seen`` as for :func:`cut_to_try`. A
+    list that is refused for this has no wrong photo, so no mean of any promise grows by it.
+    """
+    scores = as_numpy(listed).astype(np.float64)
+    mend = _mend(scores.min(keepdims=True), *seen, chances)
+    misses = (1 - chances(scores)).mean(0).sum() * float(mend[0])
+    return bool(misses <= BELIEVED * wrong_at_most * len(scores) + TOLERANCE)
 
 
 def _mend(

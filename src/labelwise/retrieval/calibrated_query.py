@@ -20,6 +20,7 @@ from labelwise.decide import (
     PromisedList,
     cut_to_try,
     expected_list,
+    is_believed,
     least_wrong,
     list_above,
     lowest_cut,
@@ -186,7 +187,7 @@ class CalibratedQuery:
         lowest = lowest_cut(held.scores, held.hits, wrong_at_most, held.groups)
         listed = library.scores_at_least(max(least, lowest, LEAST_SCORE))
         if kind == "expected":
-            return expected_list(
+            made = expected_list(
                 *(held.scores, held.hits, listed),
                 wrong_at_most=wrong_at_most,
                 size=size,
@@ -194,6 +195,7 @@ class CalibratedQuery:
                 groups=held.groups,
                 plausible=True,
             )
+            return made if tuning is None else _believed(made, listed, tuning, wrong_at_most)
         return sure_list(
             *(held.scores, held.hits, listed),
             wrong_at_most=wrong_at_most,
@@ -217,10 +219,14 @@ class CalibratedQuery:
         """
         size = library.count_at_least(max(least, LEAST_SCORE))
         setter = self._cut_setter(size, tuning)
+        shares = [wrong_at_most, *(one for one in LARGER_SHARES if one > wrong_at_most)]
         if setter is not None:
-            shares = [wrong_at_most, *(one for one in LARGER_SHARES if one > wrong_at_most)]
             made = self._tried(shares, library, least, size, setter).promise
             return None if made is None else round(1 - made.level, 9)
+        if tuning is not None:
+            found = (self.cut(library, share, least=least, tuning=tuning) for share in shares)
+            first = next((one.promise for one in found if one.promise is not None), None)
+            return None if first is None else round(1 - first.level, 9)
         held = self._above(least)
         lowest = lowest_cut(held.scores, held.hits, 0.5, held.groups)
         listed = library.scores_at_least(max(least, lowest, LEAST_SCORE))
@@ -283,6 +289,22 @@ class CalibratedQuery:
     def _chances_above(self, least: float) -> Numbers:
         """Return the probabilities of its own photos at or above a score."""
         return self.probs(self.scores[self.scores >= max(least, LEAST_SCORE)])
+
+
+def _believed(
+    made: PromisedList, listed: NDArray[Any], tuning: CalibratedQuery, wrong_at_most: float
+) -> PromisedList:
+    """Return the list, or refuse it where other photos have far more of it wrong."""
+    if made.promise is None:
+        return made
+    scores, seen = listed[listed >= made.threshold], (tuning.scores, tuning.hits)
+    if is_believed(scores, lambda some: tuning.probs(some)[None], seen, wrong_at_most):
+        return made
+    why = (
+        f"a list of {made.listed:,} photos passes, but by the validation photos more than twice "
+        f"the share of {wrong_at_most:.3g} of it should be wrong"
+    )
+    return PromisedList(np.inf, None, why)
 
 
 @dataclass(frozen=True, eq=False)
