@@ -33,7 +33,7 @@ def note_refused(
 
 def refused_by_share(store: Store) -> Counter[float]:
     """Return how many searches were refused, by the share that was asked for."""
-    return Counter(share for _, share, *_ in _lines(store))
+    return Counter(line[1] for line in _lines(store))
 
 
 def carry_refused(before: Store, store: Store) -> None:
@@ -54,4 +54,8 @@ def _add(store: Store, lines: Iterable[Line]) -> None:
 def _lines(store: Store) -> list[Line]:
     if not store.has_table(TABLE):
         return []
-    return [(*values,) for values in store.select(f"SELECT {COLUMNS} FROM {TABLE}")]
+    found = store.select(f"SELECT {COLUMNS} FROM {TABLE}")
+    return [
+        (query, share, photos, weights, link, at)
+        for query, share, photos, weights, link, at in found
+    ]
