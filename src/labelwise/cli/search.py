@@ -255,7 +255,7 @@ def search(
             top=top,
             at_least=at_least or 0.0,
             wrong_at_most=wrong_at_most,
-            promise=promise or "expected",
+            promise="sure" if promise == "sure" else "expected",
             confidence=confidence,
             sort=sort,
             photos=PhotoFilter(
