@@ -12,16 +12,17 @@ from labelwise.evaluate import evaluate
 from labelwise.evaluate.evaluation import far_apart
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
+from labelwise.report.decisions import decisions
 
 
-def evaluation(chosen, true, labels=8, rows=20):
+def evaluation(chosen, true, labels=8, rows=20, observed=None):
     logits = torch.full((rows, labels), -3.0)
     logits[:, :chosen] = 3.0
     truth = torch.zeros(rows, labels)
     truth[:, :true] = 1
     names = tuple(f"label {k}" for k in range(labels))
     ids = [str(row) for row in range(rows)]
-    scores = Predictions(ids, logits, truth, None, names, "test", Sigmoid())
+    scores = Predictions(ids, logits, truth, observed, names, "test", Sigmoid())
     return evaluate(scores, Sigmoid(), Threshold(0.5), query_length=0)
 
 
@@ -38,6 +39,20 @@ def evaluation(chosen, true, labels=8, rows=20):
 def test_sizes_far_from_the_truth_are_noted(chosen, true, words):
     found = [note for note in evaluation(chosen, true).notes if "labels per image" in note]
     assert [note.partition(";")[0] for note in found] == list(words)
+
+
+def test_where_no_image_is_wholly_known_nothing_is_said_of_true_sizes(tmp_path, capsys):
+    """Checked detections know one label of a clip each: 0.00 true labels would be a false claim."""
+    observed = torch.ones(20, 8, dtype=torch.bool)
+    observed[:, 7] = False
+    found = evaluation(3, 2, observed=observed)
+    assert found.sets.mean_true_size is None
+    assert not [note for note in found.notes if "labels per image" in note]
+    assert "in truth is not known" in str(decisions(found))
+    assert "the truth has 2.00" in str(decisions(evaluation(3, 2)))
+    found.save(tmp_path / "evaluation.json")
+    _say_size(tmp_path, 6.5)
+    assert capsys.readouterr().out == ""
 
 
 def test_less_than_half_a_label_is_not_far():

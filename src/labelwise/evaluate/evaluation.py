@@ -142,7 +142,10 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Sets:
-    """The label sets of a rule against the true ones; histogram cell n counts rows of n labels."""
+    """The label sets of a rule against the true ones; histogram cell n counts rows of n labels.
+
+    ``mean_true_size`` is that of the rows whose labels are all known, and None where none is.
+    """
 
     rule: str
     macro_f1: Share | None
@@ -152,19 +155,20 @@ class Sets:
     hamming: Share | None
     subset_accuracy: Share | None
     mean_size: Number
-    mean_true_size: Number
+    mean_true_size: Number | None
     sizes: Counts
     true_sizes: Counts
     how: str
 
     def size_note(self) -> tuple[str, ...]:
         """Return a sentence if the sets are far larger or smaller than the true ones, else none."""
-        if not self.true_sizes or not far_apart(self.mean_size, self.mean_true_size):
+        true = self.mean_true_size
+        if true is None or not far_apart(self.mean_size, true):
             return ()
-        more = "more" if self.mean_size > self.mean_true_size else "fewer"
+        more = "more" if self.mean_size > true else "fewer"
         return (
             f"The rule gives {self.mean_size:.2f} labels per image and the truth has "
-            f"{self.mean_true_size:.2f}: far {more}; `--rule auto` chooses one by F over images.",
+            f"{true:.2f}: far {more}; `--rule auto` chooses one by F over images.",
         )
 
 

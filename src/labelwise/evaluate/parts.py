@@ -111,7 +111,7 @@ def sets_of(
         hamming=defined(by_label.error()),
         subset_accuracy=defined(subset_accuracy),
         mean_size=mean_size,
-        mean_true_size=defined(mean_true_size) or 0.0,
+        mean_true_size=defined(mean_true_size),
         sizes=sizes,
         true_sizes=true_sizes,
         how=(

@@ -28,7 +28,11 @@ def decisions(evaluation: Evaluation) -> Markup | None:
         "Decisions",
         paragraph(
             f"Rule: {sets.rule}. It gives {sets.mean_size:.2f} labels to an image on average; "
-            f"the truth has {sets.mean_true_size:.2f}."
+            + (
+                "how many there are in truth is not known, since some are unknown in every image."
+                if sets.mean_true_size is None
+                else f"the truth has {sets.mean_true_size:.2f}."
+            )
         ),
         tag(
             "div",
