@@ -90,6 +90,30 @@ def test_labels_of_photos_check_what_was_reported(photos):
     assert own.ids == ["a/1.png@0"]  # of the other photo nothing was reported
 
 
+def test_photos_that_figures_of_detections_leave_out_are_told(photos):
+    """Of three photos with an animal one has no detection, one no result, one is not in the file.
+
+    Without the sentences a detector that misses every second animal would have a sensitivity of 1.
+    """
+    content = megadetector()
+    for number in range(10):
+        one = {"category": "1", "conf": 0.1 + 0.08 * number, "bbox": [0.1, 0.1, 0.2, 0.2]}
+        content["images"].append({"file": f"c/{number}.png", "detections": [one]})
+    (photos / "md.json").write_text(json.dumps(content))
+    rows = [f"c/{number}.png,{'animal' * (number > 4)}" for number in range(10)]
+    rows += ["b/2.png,animal", "b/3.png,animal", "d/9.png,animal"]
+    (photos / "truth.csv").write_text("\n".join(["path,labels", *rows]) + "\n")
+    own = read_scores(photos / "md.json", None, labels=photos / "truth.csv")
+    checked, failed, elsewhere, missed = own.notes
+    assert "checked 10 of 14 detections, in 10 photos; the others" in checked
+    assert failed == "MegaDetector has no result of 1 photo, first b/3.png."
+    assert "2 photos of truth, first b/3.png." in elsewhere
+    assert "reported none of it: animal in 1 of 6. Sensitivity" in missed
+    told = run("estimate", photos / "md.json", "--labels", photos / "truth.csv")
+    assert "photos with none reported are not among them" in told.stdout
+    assert "animal in 1 of 6" in told.stdout
+
+
 def test_crops_go_out_and_their_classes_come_back(photos):
     result = run("data", "crops", photos / "md.json", "-o", photos / "crops", "--least", "0.2")
     assert result.exit_code == 0, result.exception

@@ -45,8 +45,11 @@ def apply(
     if is_detections(source):
         if scores is not None:
             raise SettingsError(f"--scores does not apply: {source} says itself what it holds")
-        total, chosen = save_detections(out, read_detections(source), files)
+        found = read_detections(source)
+        total, chosen = save_detections(out, found, files)
         say(f"{total:,} detections, {chosen:,} chosen: {out}")
+        for note in found.notes:
+            say(note)
         return
     table = read_unlabelled(source, scores or files[0].kind)
     result = applied(files, table)

@@ -22,6 +22,7 @@ CONDITIONS = {
     "were drawn at random. Whoever doubts that checks some in each group: --method answers.",
     "answers": "The intervals hold if the checked {} of each group were drawn at random.",
 }
+REPORTED = "Counted are reported detections; {} are not among them."
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,11 @@ def calls_of_table(
         groups=found.group,
         method=method,
     )
-    reported = " Counted are reported detections; calls that the program missed are not among them."
-    condition = CONDITIONS[method].format(unit) + (reported if unit == "detections" else "")
-    return CallTable(counts, unit, condition)
+    told = [CONDITIONS[method].format(unit)]
+    if unit == "detections":
+        missed = "photos with none reported" if found.of_photos else "calls that the program missed"
+        told += [REPORTED.format(missed), *found.notes]
+    return CallTable(counts, unit, " ".join(told))
 
 
 def _entries(source: Path, kind: Kind | None, keep: tuple[str, ...]) -> Detections:

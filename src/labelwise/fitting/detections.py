@@ -36,6 +36,7 @@ from labelwise.fitting.result_tables import (
     typed_columns,
 )
 from labelwise.fitting.tables import Kind
+from labelwise.fitting.unreported import failed_note, unreported_notes
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
 from labelwise.types import nearest
@@ -52,7 +53,8 @@ class Detections:
 
     ``label`` and ``file`` are places in ``names`` and ``files``; ``start`` is in seconds. ``facts``
     are columns that were asked for. ``groups`` are those of the ``files``, such as their sites;
-    where nobody told any, each file is one.
+    where nobody told any, each file is one. Of photos a file is a photo, and ``notes`` say what is
+    not among the detections.
     """
 
     source: str
@@ -67,6 +69,8 @@ class Detections:
     split: NDArray[np.str_] | None = None
     facts: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
     groups: tuple[str, ...] | None = None
+    of_photos: bool = False
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.label)
@@ -156,7 +160,8 @@ class Detections:
         known = (row >= 0) & (at >= 0)
         if observed is not None:
             known &= observed[row, at]
-        found = replace(self, correct=np.where(known, (labels[row, at] > 0.5) * 1.0, np.nan))
+        correct = np.where(known, (labels[row, at] > 0.5) * 1.0, np.nan)
+        found = replace(self, correct=correct, notes=self.notes + unreported_notes(self, table))
         if table.group is None:
             return found
         return found.grouped_by(dict(zip(table.ids, table.group, strict=True)), table.name)
@@ -281,6 +286,8 @@ def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
         np.zeros(len(rows)),
         np.array([score for *_, score in rows]),
         np.full(len(rows), np.nan),
+        of_photos=True,
+        notes=failed_note(results),
     )
 
 

@@ -28,6 +28,7 @@ from labelwise.fitting.tables import Kind, RawScores, read_parquet, read_raw
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.pictures import FileImages
 from labelwise.predictions import Predictions
+from labelwise.system.text import counted
 from labelwise.types import LabelSpace, matching_columns, nearest
 
 __all__ = [
@@ -219,18 +220,33 @@ def _checked_clips(
     if labels is not None:
         found = with_checks(found, labels)
     predictions, rows = found.predictions()
-    checked = int((~np.isnan(found.correct)).sum())
-    units = "recordings" if found.groups is None else "groups"
     note = (
-        f"A person checked {checked:,} of {len(found):,} detections, in {len(rows):,} clips of "
-        f"{len(set(predictions.group or ())):,} {units}; the others are unknown. Figures hold "
-        "for detections like the checked ones: draw them at random."
+        f"A person checked {int((~np.isnan(found.correct)).sum()):,} of {len(found):,} detections, "
+        f"in {_places(found, predictions)}; the others are unknown. Figures hold for detections "
+        "like the checked ones: draw them at random."
     )
     split = None if found.split is None else found.split[rows]
     facts = {name: values[rows] for name, values in found.facts.items()}
     return ScoreTable(
-        str(path), predictions, split, None, (note,), found.kind, (), facts, detections=found
+        str(path),
+        predictions,
+        split,
+        None,
+        (note, *found.notes),
+        found.kind,
+        (),
+        facts,
+        detections=found,
     )
+
+
+def _places(found: Detections, checked: Predictions) -> str:
+    """Return where the checked detections are, in words."""
+    what = "photo" if found.of_photos else "clip"
+    if found.of_photos and found.groups is None:
+        return counted(len(checked), what)
+    of = "recording" if found.groups is None else "group"
+    return f"{counted(len(checked), what)} of {counted(len(set(checked.group or ())), of)}"
 
 
 def read_unlabelled(path: Path, kind: Kind | None, *, link: str | None = None) -> UnlabelledScores:
