@@ -1,7 +1,8 @@
 """XML of strangers, edited as bytes: where each element lies, and splices between them.
 
 The tree only says where its elements lie, so nothing is written anew. It is read in time linear in
-its size. Refused is what is not plain XML in UTF-8, declares a document type or is very deep.
+its size. Refused is what is not plain XML in UTF-8, declares a document type, is very deep or has
+very many elements, each of which takes about 430 bytes and 5 microseconds for every reading.
 """
 
 import re
@@ -26,6 +27,7 @@ __all__ = [
 
 LARGEST = 4 << 20
 DEEPEST = 64
+MOST_ELEMENTS = 100_000
 SPACE = b" \t\r\n"
 TAG_END = re.compile(rb"""(?:[^>"']|"[^"]*"|'[^']*')*>""")
 
@@ -72,11 +74,16 @@ def parsed(data: bytes) -> Element:
     parser.buffer_text = True
     root = Element("", 0, 0, {}, len(data), len(data))
     stack = [root]
+    count = 0
 
     def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal count
         at = parser.CurrentByteIndex
+        count += 1
         if len(stack) > DEEPEST:
             raise DataError(f"the elements of a side-car must be at most {DEEPEST} deep")
+        if count > MOST_ELEMENTS:
+            raise DataError(f"a side-car must have at most {MOST_ELEMENTS:,} elements")
         element = Element(name, at, _tag_end(data, at), attributes)
         stack[-1].children.append(element)
         stack.append(element)
