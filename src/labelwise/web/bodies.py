@@ -2,7 +2,8 @@
 
     arriving      in memory while the budget has room, else in a temporary file
     whole         read back into memory when the budget has room, in the order of arrival
-    answered      or given up, refused, too slow: given back at once
+    answered      or given up, refused, too slow: given back at once, and to the system too
+                  where it was much
 
 So clients that send half of what they announced hold no more memory together than the budget, and
 no more disk than a limit of its own, beyond which the answer is 429 (503: the disk is full).
@@ -33,13 +34,14 @@ class Budget:
 
     def __init__(self, size: int) -> None:
         self.size, self.used = size, 0
+        self.most = 0  # at any moment since it was last set to what is used
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def take_now(self, count: int) -> bool:
         """Take bytes if there are as many and nobody waits; return whether that was so."""
         if self._waiting or self.used + count > self.size:
             return False
-        self.used += count
+        self._add(count)
         return True
 
     async def take(self, count: int) -> None:
@@ -68,9 +70,13 @@ class Budget:
             if not turn.done():
                 if self.used and self.used + count > self.size:
                     return
-                self.used += count
+                self._add(count)
                 turn.set_result(None)
             self._waiting.popleft()
+
+    def _add(self, count: int) -> None:
+        self.used += count
+        self.most = max(self.most, self.used)
 
 
 class Bodies:
@@ -79,7 +85,6 @@ class Bodies:
     def __init__(self, app: ASGIApp, memory: int, disk: int) -> None:
         self.app = app
         self.memory, self.disk = Budget(memory), Budget(disk)
-        self._most = 0  # bytes in memory since some were last given back to the system
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -88,25 +93,24 @@ class Bodies:
             return
         body = _Body(self.memory, self.disk)
         try:
+            await self._answer(body, scope, receive, send)
+        finally:
+            body.close()
+            if self.memory.most - self.memory.used > WORTH_GIVING_BACK:
+                self.memory.most = self.memory.used
+                await asyncio.to_thread(give_back_freed_memory)
+
+    async def _answer(self, body: "_Body", scope: Scope, receive: Receive, send: Send) -> None:
+        try:
             await body.fill(receive)
-            self._most = max(self._most, self.memory.used)
             await body.load()
             if not takes_pictures(scope["path"]):
                 require_cheap(body.content(), SMALL_COST)
         except RefusedError as refused:
-            body.close()
+            body.close()  # before the client takes its answer, however slowly
             await problem(refused.status, refused.detail, refused.headers)(scope, receive, send)
             return
-        except BaseException:
-            body.close()
-            raise
-        try:
-            await self.app(scope, body.replayed(receive), send)
-        finally:
-            body.close()
-            if not self.memory.used and self._most > WORTH_GIVING_BACK:
-                self._most = 0
-                await asyncio.to_thread(give_back_freed_memory)
+        await self.app(scope, body.replayed(receive), send)
 
 
 class _Body:

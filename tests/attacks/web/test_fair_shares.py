@@ -1,13 +1,16 @@
 """One client that sends much, beside one that sends little.
 
 Oracles: fair queueing written as a slow loop over virtual time; Pillow for the sizes of pictures;
-the order in which a real server opens pictures; the bytes that are held, counted one by one.
+the order in which a real server opens pictures; the bytes that are held, counted one by one, and
+those that the system says a process has.
 """
 
 import asyncio
 import io
 import random
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -248,6 +251,64 @@ def test_half_sent_uploads_hold_no_more_than_the_budget_and_give_it_back(run):
             for line in lines:
                 line.close()
         wait_until(lambda: bodies.memory.used == 0 and bodies.disk.used == 0)
+
+
+HALF_SENT = """
+import asyncio
+import resource
+from pathlib import Path
+from labelwise.system.allocator import keep_freed_memory
+from labelwise.web.bodies import Bodies
+
+keep_freed_memory()  # as the commands do
+
+
+def held():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+async def send(_):
+    pass
+
+
+async def main():
+    bodies, sent, go = Bodies(None, 256 << 20, 0), asyncio.Event(), asyncio.Event()
+    kept = []
+
+    async def receive():
+        if bodies.memory.used < 160 << 20:
+            kept.append(bytearray(1000))  # what a server keeps lies between the pieces
+            return {"type": "http.request", "body": bytes(60_000), "more_body": True}
+        sent.set()
+        await go.wait()
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "method": "POST", "path": "/api/v1/predict"}
+    before = held()
+    asked = asyncio.create_task(bodies(scope, receive, send))
+    await sent.wait()
+    during = held()
+    go.set()
+    await asked
+    print(during - before, held() - before)
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")
+def test_half_sent_uploads_are_given_back_to_the_system(tmp_path):
+    """160 MiB come, and their client goes: what the process holds is what it held before."""
+    script = tmp_path / "half_sent.py"
+    script.write_text(HALF_SENT)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=True
+    )
+    during, after = map(int, done.stdout.split())
+    assert during > 150 << 20
+    assert after < 40 << 20
 
 
 def test_more_than_the_disk_may_hold_is_refused(run):
