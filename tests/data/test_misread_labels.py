@@ -61,6 +61,18 @@ def test_names_with_blanks_are_names(table, cells):
     assert list(load(table(cells)).space.names) == names
 
 
+def test_a_name_that_holds_another_is_noted(table):
+    """Of one such name nobody can say whether it is "hot dog" or dogs on a beach."""
+    file = table(["dog beach", "cat", "dog"])
+    read = load(file)
+    assert list(read.space.names) == ["cat", "dog", "dog beach"]
+    (note,) = read.notes
+    assert note.startswith("'dog beach' is read as one label, and 'dog' as another; give `--set")
+    assert list(load(file, separator=" ").space.names) == ["beach", "cat", "dog"]
+    assert not load(file, separator="|").notes
+    assert not load(table(["traffic light", "cat"])).notes
+
+
 def test_given_names_are_not_asked_about(table):
     names = ["dog", "beach", "dog beach"]
     assert list(load(table(["dog beach", "dog", "beach"]), names=names).space.names) == names
@@ -127,3 +139,42 @@ def test_image_sets_without_states_take_the_labels_of_the_xml(voc):
 def test_image_sets_with_states_are_taken_as_they_are(voc):
     (voc / "ImageSets" / "Main" / "bird_train.txt").write_text("0 -1\n1 1\n")
     assert list(load(voc).space.names) == ["bird"]
+
+
+def annotation(*names):
+    things = "".join(f"<object><name>{name}</name></object>" for name in names)
+    return f"<annotation>{things}</annotation>"
+
+
+@pytest.mark.parametrize("xml", ["", "annotations"])
+@pytest.mark.parametrize("part", ["", "train"])
+def test_xml_beside_photos_says_what_they_show(tmp_path, part, xml):
+    """As LabelImg, Roboflow and many collections write it."""
+    photos = tmp_path / part / ("images" if xml else "")
+    for number in range(3):
+        picture(photos / f"{number}.png", number)
+    for number, names in enumerate((("dog",), ("dog", "cat"))):
+        file = tmp_path / part / xml / f"{number}.xml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(annotation(*names))
+    table = load(tmp_path)
+    assert list(table.space.names) == ["cat", "dog"]
+    assert table.targets()[0].tolist() == [[0, 1], [1, 1]]
+    assert table.notes == ("left out: 1 photo without an XML file",)
+    assert [str(table.images.read(row).size) for row in range(2)]
+    assert table.split is None if not part else table.split.tolist() == ["train", "train"]
+
+
+def test_a_folder_of_classes_may_hold_other_xml(tmp_path):
+    for number, name in enumerate(("dog", "cat")):
+        picture(tmp_path / name / "0.png", number)
+    (tmp_path / "notes.xml").write_text("<notes/>")
+    assert list(load(tmp_path).space.names) == ["cat", "dog"]
+
+
+def test_image_sets_of_photos_of_which_nothing_is_said(voc):
+    (voc / "Annotations" / "1.xml").unlink()
+    with pytest.raises(DataError, match=r"1.xml: the file that says what 1 shows is missing; add"):
+        load(voc)
+    (voc / "ImageSets" / "Main" / "train.txt").write_text("0\n")
+    assert len(load(voc)) == 1

@@ -45,6 +45,8 @@ def names(found):
         ("t.txt", "path,labels\na.jpg,x|y\nb.jpg,y\n"),
         ("t.csv", "path,labels\na.jpg,\"['x', 'y']\"\nb.jpg,['y']\n"),
         ("t.tsv", 'path\tlabels\na.jpg\t["x", "y"]\nb.jpg\t["y"]\n'),
+        ("t.csv", "\ufeffsep=;\r\npath;labels\r\na.jpg;x|y\r\nb.jpg;y\r\n"),  # of Excel
+        ("t.csv", "SEP=,\npath,labels\na.jpg,x|y\nb.jpg,y\n"),
     ],
 )
 def test_tables_that_need_no_option(folder, name, text):
@@ -140,6 +142,9 @@ def test_whole_paths_of_windows_are_found_by_their_names(folder):
         ("path,x\na.jpg,1\nb.jpg,dog\n", "got 'dog'; give `--set columns.labels=x` if it names"),
         ("path,x\na.jpg,1\nb.jpg,nein\n", "; write 1 and 0 if it means yes and no"),
         ("path,labels\ra.jpg,x\rb.jpg,y\r", "lines end with a carriage return alone"),
+        ("path,labels\na.jpg,x\nb.jpg,y,x\n", "t.csv, row 2: it has 3 cells, the header 2; put qu"),
+        ("sep=;\npath;labels\na.jpg;x;\n", "row 1: it has 3 cells, the header 2; put quotes arou"),
+        ("path,x\na.jpg,0.5\n", "or give `--set soft=true` if it is a soft label"),
         ("shot,labels\na.jpg,x\n", "or one given as `--set columns.path=NAME`; got 'shot'"),
     ],
 )
@@ -155,6 +160,39 @@ def test_a_table_of_another_encoding_is_named_by_its_line(folder):
     assert "line 3 is not UTF-8 text; save the table as UTF-8" in str(
         run("describe", table).exception
     )
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
+def test_a_table_of_two_bytes_a_character_is_named(folder, encoding):
+    table = folder.text("t.csv", "path,labels\na.jpg,x\n".encode(encoding))
+    assert "the file must be UTF-8 text; save it as UTF-8" in str(run("describe", table).exception)
+
+
+def test_a_spreadsheet_is_to_be_saved_as_csv(folder):
+    sheet = folder.text("photos.XLSX", b"PK\x03\x04")
+    assert "save the sheet as CSV" in str(run("describe", sheet).exception)
+
+
+def test_a_comma_in_a_name_is_told_by_a_file_of_names(folder):
+    folder.pictures("a.jpg", "b.jpg")
+    table = folder.text("t.csv", 'path,labels\na.jpg,"x, y"\nb.jpg,z\n')
+    assert "as `--set names=FILE` if it belongs to one" in str(run("describe", table).exception)
+    listed = folder.text("names.txt", "x, y\nz\n")
+    assert names(described(table, "--set", f"names={listed}")) == ["x, y", "z"]
+
+
+def test_names_alike_but_for_case_or_the_bytes_of_an_umlaut_are_found(folder):
+    folder.pictures("Photos/a.jpg", "Photos/Mu\u0308ller.JPG", "b.jpg", "c.jpg", "C.JPG")
+    rows = "photos/a.JPG,x\nphotos/M\u00fcller.jpg,y\nb.jpg,\n"
+    table = folder.text("t.csv", "path,labels\n" + rows)
+    assert described(table)["notes"] == [
+        "2 paths found under a name that differs in upper and lower case, or in how accents are "
+        "stored"
+    ]
+    assert list(load(table).ids) == ["Photos/a.jpg", "Photos/Mu\u0308ller.JPG", "b.jpg"]
+    for two in ("c.Jpg,x\n", "B.jpg,x\n"):  # two files could be meant, or one twice
+        odd = folder.text("u.csv", "path,labels\nb.jpg,x\n" + two)
+        assert "1 of 2 images are missing" in str(run("describe", odd).exception)
 
 
 def test_a_bare_name_suggests_the_extension(folder):

@@ -134,9 +134,11 @@ def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
 
 def _show(description: "Description", shown: int) -> None:
     from labelwise.cli.text import say, show_table
+    from labelwise.system.text import counted
 
     images = max(1, description.images)
-    say(f"{description.name}: {description.images:,} images, {len(description.labels)} labels")
+    labels = counted(len(description.labels), "label")
+    say(f"{description.name}: {counted(description.images, 'image')}, {labels}")
     if description.splits:
         say("splits: " + ", ".join(f"{name} {n:,}" for name, n in description.splits.items()))
     if description.groups is not None:

@@ -255,7 +255,7 @@ def _way_out(header: str, got: str = "", share: bool = False) -> str:
     return (
         f"; give `--set columns.labels={name}` if it names labels, or `--set ignore={name}` if it "
         "is not a label (several: `--set 'ignore=[a,b]'`); write 1 and 0 if it means yes and no"
-        + (", if it is a soft label, soft=true" if share else "")
+        + (", or give `--set soft=true` if it is a soft label" if share else "")
     )
 
 
@@ -295,7 +295,7 @@ def _divided(column: Any, header: str, vocabulary: Vocabulary, at: At, separator
             raise DataError(
                 f"{at(row)}: {header!r} is split on {separator!r} but holds a {word}, got "
                 f"{text[row].as_py()!r}; give `--set 'separator={mark}'` if it parts labels, or "
-                "the names of all labels if it belongs to one"
+                "the names of all labels, one per line, as `--set names=FILE` if it belongs to one"
             )
     return pc.split_pattern(text, separator)
 

@@ -3,8 +3,10 @@
 import os
 import posixpath
 import shlex
+import unicodedata
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
@@ -36,6 +38,7 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
         return table
     if isinstance(table.images, FileImages):
         table, images, there = _with_slashes(table, table.images, there)
+        table, images, there = _in_other_case(table, images, there)
         if there.all():
             return table
     root, holder = images.root, None
@@ -86,6 +89,53 @@ def _with_slashes(
         return table, images, there
     note = f"{counted(len(odd), 'path')} had \\ between folders, read as /"
     return replace(table, images=turned, notes=(*table.notes, note)), turned, found
+
+
+def _in_other_case(
+    table: LabelTable, images: FileImages, there: NDArray[np.bool_]
+) -> tuple[LabelTable, FileImages, NDArray[np.bool_]]:
+    """Return the table with the names that files bear here, where just one is alike.
+
+    Windows and macOS find ``a.JPG`` as ``a.jpg``, and macOS stores an umlaut as two characters.
+    """
+    if there.all() or images.real_names:
+        return table, images, there
+    root, names, listed = str(images.root), list(images.ids), dict[str, dict[str, list[str]]]()
+    taken, changed = set(names), 0
+    for row in np.flatnonzero(~there).tolist():
+        found = _spelled_here(root, names[row], listed)
+        if found and found not in taken and _is_picture(os.path.join(root, found)):
+            taken.add(found)
+            names[row], changed = found, changed + 1
+    if not changed:
+        return table, images, there
+    turned = FileImages(images.root, names)
+    note = (
+        f"{counted(changed, 'path')} found under a name that differs in upper and lower case, or "
+        "in how accents are stored"
+    )
+    table = replace(table, images=turned, notes=(*table.notes, note))
+    return table, turned, _are_there(turned)
+
+
+def _spelled_here(root: str, name: str, listed: dict[str, dict[str, list[str]]]) -> str | None:
+    """Return a path as its folders and file are spelled, None unless there is just one such."""
+    place = "/" if name.startswith("/") else ""
+    for part in filter(None, posixpath.normpath(name).split("/")):
+        if place not in listed:
+            listed[place] = defaultdict(list)
+            with suppress(OSError, ValueError):  # what is not a folder holds nothing
+                for entry in os.listdir(os.path.join(root, place)):
+                    listed[place][_folded(entry)].append(entry)
+        found = listed[place].get(_folded(part), [])
+        if part not in found and len(found) != 1:
+            return None
+        place = posixpath.join(place, part if part in found else found[0])
+    return place
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _are_there(images: FileImages) -> NDArray[np.bool_]:

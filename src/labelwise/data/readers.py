@@ -28,7 +28,7 @@ from labelwise.data.official import (
 )
 from labelwise.data.table import LabelTable
 from labelwise.data.tabular import TABULAR, read_tables
-from labelwise.data.voc import VOC_MARKS, read_voc
+from labelwise.data.voc import VOC_MARKS, holds_annotated_photos, read_voc
 from labelwise.data.vqa import read_vqa
 from labelwise.data.xrays import read_chestxray14, read_chexpert, read_mimic_cxr
 from labelwise.errors import DataError
@@ -49,6 +49,8 @@ class Reader:
     labels: int | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
 
+
+SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 
 GENERATED: dict[str, Callable[..., LabelTable]] = {"scenes": scenes, "posterior": posterior_table}
 
@@ -248,11 +250,19 @@ def recognise(path: Path) -> Reader:
             return READERS["label-studio"]
         if re.match(rb'\{\s*"samples"', begin):
             return READERS["fiftyone"]
+    if path.suffix.lower() in SPREADSHEETS:
+        raise DataError(
+            f"{path}: a spreadsheet is not read; save the sheet as CSV (in Excel: 'CSV UTF-8') "
+            "and give that file"
+        )
     for reader in READERS.values():
         if path.is_file() and path.suffix.lower() in reader.suffixes:
             return reader
         if path.is_dir() and any(any(path.glob(mark)) for mark in reader.marks):
-            return reader
+            beside = reader.name == "folder" and holds_annotated_photos(path)
+            return READERS["voc"] if beside else reader
+    if path.is_dir() and holds_annotated_photos(path):
+        return READERS["voc"]
     if path.is_dir():
         _reject_unlabelled(path)
     raise DataError(

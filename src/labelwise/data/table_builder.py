@@ -146,8 +146,7 @@ class TableBuilder:
         """Return the table; image paths are relative to ``root``."""
         if not sum(len(rows.sizes) for rows in self.present):
             raise DataError(f"{name}: the table is empty")
-        if not self.separated:
-            self._reject_blanks(name)
+        blanks = () if self.separated else self._look_for_blanks(name)
         space, columns = self.vocabulary.finish()
         everything = np.concatenate([rows.everything for rows in self.unknown])
         present = _sets(self.present, columns, len(space))
@@ -168,21 +167,31 @@ class TableBuilder:
             np.array(SPLITS)[np.concatenate(self.split)] if self.split else None,
             Names(pa.chunked_array(self.group)) if self.group else None,
             name,
-            self._notes(stated, unknown),
+            (*blanks, *self._notes(stated, unknown)),
             soft,
         )
 
-    def _reject_blanks(self, where: str) -> None:
+    def _look_for_blanks(self, where: str) -> tuple[str, ...]:
         """Raise a DataError where blanks seem to part the labels of a cell, and nothing else does.
 
         It seems so if each word of most names with blanks is, or is part of, another label too.
+        Where only some are, as in "dog" beside "hot dog", a note says how they are read.
         """
         if any((rows.sizes > 1).any() for rows in self.present):
-            return
+            return ()
         names = list(self.vocabulary)
         joined = names_of_joined_labels(names)
         if not joined:
-            return
+            known = set(names)
+            held = ((name, word) for name in names for word in name.split() if word in known)
+            found = next(((name, word) for name, word in held if name != word), None)
+            if found is None:
+                return ()
+            name, word = found
+            return (
+                f"{name!r} is read as one label, and {word!r} as another; give `--set "
+                "'separator= '` if blanks part labels",
+            )
         numbers = {number for number, name in enumerate(names) if name in joined}
         sizes = np.concatenate([rows.sizes for rows in self.present])
         found = np.concatenate([rows.numbers for rows in self.present])

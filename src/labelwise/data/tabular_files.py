@@ -8,6 +8,7 @@ holds images and which one classes; where there are two of a kind, nothing is ta
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ BATCH_BYTES = 1 << 26
 READ_BYTES = 1 << 20
 MOST_COLUMNS = 100_000  # each takes 9 kB of memory while it is read
 COLUMNS = 1 << 10  # looked at in one call
+EXCEL_DELIMITER = re.compile(rb"(?:\xef\xbb\xbf)?sep=([;,\t])\r?\n", re.IGNORECASE)
+WRONG_CELLS = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 
 def _no_names(header: str) -> list[str] | None:
@@ -66,14 +69,21 @@ class TabularFile:
 def open_delimited(path: Path, delimiter: str | None = None) -> TabularFile:
     """Return the table in a .csv, .tsv or .txt file with a header line.
 
-    The delimiter of .txt is the one of tab, comma and semicolon that stands in its header.
+    The delimiter of .txt is the one of tab, comma and semicolon that stands in its header, and
+    that of a file whose first line is Excel's ``sep=;`` the one named there.
     """
     with path.open("rb") as stream:
         first = stream.readline(BLOCK_BYTES)
+        named = EXCEL_DELIMITER.fullmatch(first)
+        if named is not None:
+            first = stream.readline(BLOCK_BYTES)
+            delimiter = delimiter or named[1].decode()
     try:
         line = first.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise DataError(f"{path.name}: the file must be UTF-8 text; save it as UTF-8") from None
+        line = "\0"
+    if "\0" in line:  # every second byte of UTF-16
+        raise DataError(f"{path.name}: the file must be UTF-8 text; save it as UTF-8")
     if delimiter is None:
         delimiter = DELIMITERS.get(path.suffix.lower()) or _delimiter_in(line, path.name)
     if "\n" not in line and "\r" in line.rstrip("\r"):
@@ -101,7 +111,8 @@ def open_delimited(path: Path, delimiter: str | None = None) -> TabularFile:
     raw = {from_cell(name): name for name in header}
 
     def batches(wanted: list[str]) -> Iterator[Any]:
-        return _delimited_batches(path, delimiter, [raw[name] for name in wanted])
+        headers = [raw[name] for name in wanted]
+        return _delimited_batches(path, delimiter, headers, above=named is not None)
 
     return TabularFile(list(map(from_cell, header)), batches, text_only=True)
 
@@ -138,11 +149,16 @@ def _setting(option: str, mark: str) -> str:
     return f"{option}=tab" if mark == "\t" else f"'{option}={mark}'"
 
 
-def _delimited_batches(path: Path, delimiter: str, headers: list[str]) -> Iterator[Any]:
+def _delimited_batches(
+    path: Path, delimiter: str, headers: list[str], *, above: bool
+) -> Iterator[Any]:
+    """Yield the rows below the header, which stands in the first line or has one ``above`` it."""
     try:
         with arrow_csv.open_csv(
             path,
-            read_options=arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
+            read_options=arrow_csv.ReadOptions(
+                block_size=BLOCK_BYTES, use_threads=False, skip_rows=int(above)
+            ),
             parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
                 column_types={name: pa.string() for name in headers},
@@ -159,6 +175,13 @@ def _delimited_batches(path: Path, delimiter: str, headers: list[str]) -> Iterat
             raise DataError(_stray_quote(path, line)) from None
         if "utf8" in text.lower():
             text = f"line {_first_line_not_utf8(path)} is not UTF-8 text; save the table as UTF-8"
+        if found := WRONG_CELLS.search(text):
+            row, expected, got = found.groups()
+            raise DataError(
+                f"{path.name}, row {int(row) - 1 - above}: it has {got} cells, the header "
+                f"{expected}; put quotes around a cell that holds {delimiter!r}, as in "
+                f'"dog{delimiter}beach", or give every row as many cells as the header'
+            ) from None
         raise DataError(f"{path.name}: the table cannot be read ({text})") from None
     except pa.ArrowKeyError as error:
         raise DataError(f"{path.name}: the header cannot be read ({error})") from None

@@ -3,25 +3,35 @@
 The XML of each image, or the ``ImageSets/Main/<class>_<part>.txt`` files. In ``Main`` a class
 is 1 (present), -1 (absent) or 0 (only "difficult" objects); in the XML each object may be
 difficult. ``difficult`` says what such a label is: "unknown" or "absent" (the choice of
-single-positive training). A label with one plain object is present whatever the others are."""
+single-positive training). A label with one plain object is present whatever the others are.
+
+Tools that draw boxes write the same XML into other folders, which are read where there is no
+``ImageSets``: ``annotations`` beside ``images``, or each file beside its photo, also in the folders
+train, valid and test."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from labelwise.data.folders import split_folders
 from labelwise.data.rows import from_rows, is_file, read_lines, read_xml
 from labelwise.data.table import LabelTable, join
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.pictures.folders import image_files
 from labelwise.system.text import counted
 
-__all__ = ["VOC_MARKS", "read_voc"]
+__all__ = ["VOC_MARKS", "holds_annotated_photos", "read_voc"]
 
 VOC_MARKS = tuple(
     f"{above}{below}"
     for above in ("", "*/", "VOCdevkit/*/")
     for below in ("ImageSets/Main/*.txt", "Annotations/*.xml")
 )
+
+XML_FOLDERS = ("Annotations", "annotations", ".")
+PHOTO_FOLDERS = ("JPEGImages", "images", "Images", ".")
+SUFFIXES = (".jpg", ".jpeg", ".png", *sorted(IMAGE_SUFFIXES - {".jpg", ".jpeg", ".png"}))
 
 SHOWN = 10  # names in a note
 
@@ -56,6 +66,10 @@ def read_voc(
                 f"got {part!r:.40}: {meant!r:.40}"
             )
     if not (path / "ImageSets").is_dir() and not (path / "Annotations").is_dir():
+        if parts is None and _holds_annotated_photos(path):
+            return _read_voc_xml(path, difficult)
+        if parts is None and holds_annotated_photos(path):
+            return _read_voc_splits(path, difficult)
         return _read_voc_below(path, parts, difficult, annotations)
     sets = path / "ImageSets" / "Main"
     if parts is None and not any(sets.glob("*.txt")):
@@ -80,7 +94,11 @@ def read_voc(
     labels, unknown, split, order = [], [], [], []
     for part, target in chosen.items():
         images = [line.split()[0] for line in read_lines(sets / f"{part}.txt")]
-        states = _from_xml(path, images) if annotations == "xml" else _from_main(sets, part)
+        states = (
+            _from_xml(path / "Annotations", images)
+            if annotations == "xml"
+            else _from_main(sets, part)
+        )
         for image in images:
             state = states.get(image, {})
             labels.append([name for name, plain in state.items() if plain])
@@ -92,7 +110,7 @@ def read_voc(
     classes = _voc_classes(sets) if annotations == "main" else []
     listed, more = _voc_names(path, set(names) | set(classes))
     table = from_rows(
-        (path, [_voc_image(path, image) for image in order]),
+        (path, [_voc_image(path, image) or f"JPEGImages/{image}.jpg" for image in order]),
         labels,
         names=listed,
         unknown=unknown,
@@ -162,23 +180,57 @@ def _read_voc_below(
     return replace(table, notes=(f"reads as Pascal VOC: {count} ({listed})", *table.notes))
 
 
+def holds_annotated_photos(path: Path) -> bool:
+    """Return whether photos have VOC's XML beside them, or both lie in folders of their own.
+
+    It is enough that one XML file has its photo, here or in a folder of a split.
+    """
+    folders = [path, *(path / name for name in split_folders(path))]
+    return any(map(_holds_annotated_photos, folders))
+
+
+def _holds_annotated_photos(path: Path) -> bool:
+    return any(_voc_image(path, file.stem) for file in _xml_files(path)[:SHOWN])
+
+
+def _xml_files(path: Path) -> list[Path]:
+    """Return the annotations of a folder without image sets, sorted."""
+    found = (sorted((path / place).glob("*.xml")) for place in XML_FOLDERS)
+    return next((files for files in found if files), [])
+
+
+def _read_voc_splits(path: Path, difficult: Difficult) -> LabelTable:
+    """Return the annotated photos of the folders train, valid and test."""
+    folders = sorted(split_folders(path).items())
+    tables = [
+        (split, _read_voc_xml(path / name, difficult))
+        for name, split in folders
+        if _holds_annotated_photos(path / name)
+    ]
+    return join(tables, name=path.resolve().name)
+
+
 def _read_voc_xml(path: Path, difficult: Difficult) -> LabelTable:
     """Return every annotated image of a folder without image sets, without splits."""
-    notes = (path / "Annotations").glob("*.xml")
-    images = sorted(note.stem for note in notes if note.is_file())
-    if not images:
+    files = [file for file in _xml_files(path) if file.is_file()]
+    if not files:
         raise DataError(f"{path / 'Annotations'}: there are no XML files")
-    states = _from_xml(path, images)
+    images = [file.stem for file in files]
+    states = _from_xml(files[0].parent, images)
     plain = [[n for n, plain in states[image].items() if plain] for image in images]
     hidden = [[n for n, plain in states[image].items() if not plain] for image in images]
     names, unlisted = _voc_names(path, {name for state in states.values() for name in state})
+    places = [_voc_image(path, image) or f"JPEGImages/{image}.jpg" for image in images]
     table = from_rows(
-        (path, [_voc_image(path, image) for image in images]),
+        (path, places),
         plain,
         names=names,
         unknown=hidden if difficult == "unknown" else None,
         name=path.name,
     )
+    bare = len(image_files((path / places[0]).parent)) - len(places)
+    if bare > 0:
+        unlisted = (*unlisted, f"left out: {counted(bare, 'photo')} without an XML file")
     return replace(table, notes=unlisted)
 
 
@@ -199,12 +251,15 @@ def _voc_names(path: Path, found: set[str]) -> tuple[list[str], tuple[str, ...]]
     return named + sorted(found - set(named)), (note,) if others else ()
 
 
-def _voc_image(path: Path, image: str) -> str:
+def _voc_image(path: Path, image: str) -> str | None:
     """Return where the image is: JPEG as in the official sets, or as other tools export it."""
-    for suffix in (".jpg", ".jpeg", ".png", ".JPG"):
-        if is_file(path / "JPEGImages" / f"{image}{suffix}"):
-            return f"JPEGImages/{image}{suffix}"
-    return f"JPEGImages/{image}.jpg"
+    for place in PHOTO_FOLDERS:
+        if (path / place).is_dir():
+            for suffix in SUFFIXES:
+                for end in (suffix, suffix.upper()):
+                    if is_file(path / place / f"{image}{end}"):
+                        return (Path(place) / f"{image}{end}").as_posix()
+    return None
 
 
 def _voc_classes(sets: Path) -> list[str]:
@@ -231,10 +286,16 @@ def _from_main(sets: Path, part: str) -> States:
     return states
 
 
-def _from_xml(path: Path, images: list[str]) -> States:
+def _from_xml(folder: Path, images: list[str]) -> States:
     states: States = {}
     for image in images:
-        file = path / "Annotations" / f"{image}.xml"
+        file = folder / f"{image}.xml"
+        if not file.exists():
+            raise DataError(
+                f"{file}: the file that says what {image} shows is missing; add it, take {image} "
+                "out of the lists in ImageSets/Main, or add files such as dog_train.txt there, "
+                "whose lines name an image and 1, -1 or 0"
+            )
         tree = read_xml(file)
         if tree.tag != "annotation":
             raise DataError(f"{file}: must begin with <annotation>, got <{tree.tag:.40}>")
