@@ -183,6 +183,16 @@ def test_unreadable_files_are_remembered_until_they_change(update, photos, monke
     assert counts(update()) == {"unchanged": 12, "new": 1}
 
 
+def test_a_scan_is_tried_again_once_more_pixels_are_allowed(update, photos, monkeypatch):
+    Image.new("RGB", (400, 300)).save(photos / "scan.png")
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "119999")
+    assert counts(update()) == {"new": 12, "failed": 1}
+    assert counts(update()) == {"unchanged": 13}
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "120000")
+    assert counts(update()) == {"unchanged": 12, "new": 1}
+    assert open_index(update.folder).store.unreadable() == []
+
+
 def test_a_folder_that_cannot_be_listed_keeps_its_photos(update, photos, monkeypatch):
     """Permissions do not bind the user root, so the refusal is made here."""
     update()

@@ -9,6 +9,7 @@ import random
 import shutil
 import struct
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -187,6 +188,20 @@ def test_only_our_keywords_leave_a_photo_that_others_changed_since(store, tmp_pa
     subprocess.run(words, check=True)
     assert undo_embedded(store, str(place)).state == "undone"
     assert listed(place)["Subject"] == ["grandma", "Anna"]
+
+
+def test_keywords_inside_a_heic_photo_are_taken_over(tmp_path):
+    """In a process of its own, as ``labelwise tag`` is: nothing has opened a HEIC photo before."""
+    heif = pytest.importorskip("pillow_heif")
+    heif.from_pillow(Image.fromarray(pixels())).save(tmp_path / "a.heic", xmp=PACKET)
+    code = (
+        "import sys; from pathlib import Path; "
+        "from labelwise.search.photo_metadata import read_photo_metadata as read; "
+        "found = read(Path(sys.argv[1])); print(found.format, b'grandma' in found.packet)"
+    )
+    line = [sys.executable, "-c", code, str(tmp_path / "a.heic")]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["HEIF", "True"]
 
 
 @needs_exiftool

@@ -34,12 +34,15 @@ __all__ = [
     "decode",
     "decode_pixels",
     "install_for",
+    "known_formats",
     "max_pixels",
     "one_per_photo",
     "open_picture",
     "too_large",
+    "was_too_large",
 ]
 
+TOO_LARGE = ": the image has more than "
 MAX_PIXELS = 89_478_485  # unless LABELWISE_MAX_PIXELS is set; 268 MB once decoded
 
 # On one core a Pillow picture is made faster by Pillow, which fills it while it decodes; but many
@@ -96,9 +99,15 @@ def max_pixels() -> int:
 def too_large(name: str) -> str:
     """Return what is said of a picture with too many pixels."""
     return (
-        f"{name}: the image has more than {max_pixels():,} pixels; set LABELWISE_MAX_PIXELS to "
+        f"{name}{TOO_LARGE}{max_pixels():,} pixels; set LABELWISE_MAX_PIXELS to "
         "read it, which takes 3 bytes of memory for each"
     )
+
+
+def was_too_large(reason: str) -> bool:
+    """Return whether a picture was refused for pixels that may be within today's limit."""
+    _, found, limit = reason.partition(TOO_LARGE)
+    return bool(found) and not limit.startswith(f"{max_pixels():,} ")
 
 
 def decode(content: bytes, name: str, at_least: int | None = None) -> Image.Image:
@@ -154,7 +163,7 @@ def open_picture(content: bytes) -> ImageFile.ImageFile:
     That one warns, then fails, by a setting that belongs to the program that imports us.
     """
     stream = io.BytesIO(content)
-    for name in _formats():
+    for name in known_formats():
         factory, accept = Image.OPEN[name]
         with suppress(*NOT_OF_THE_FORMAT):
             verdict = accept is None or accept(content[:16])
@@ -165,7 +174,7 @@ def open_picture(content: bytes) -> ImageFile.ImageFile:
 
 
 @cache
-def _formats() -> tuple[str, ...]:
+def known_formats() -> tuple[str, ...]:
     """Return the formats that this Pillow reads; it knows the rarer ones after ``init`` only."""
     Image.init()
     if HAS_HEIF:

@@ -1,6 +1,7 @@
 """Looking at folders and buckets: what is new, changed, back or gone since they were last seen.
 
-A file whose size and time of change are known is unchanged. What is gone is marked missing, never
+A file whose size and time of change are known is unchanged, unless it had more pixels than were
+allowed, and the limit is another one now. What is gone is marked missing, never
 deleted; a root that is empty or not there at all, such as a disk that is not mounted, changes
 nothing; nor does a bucket that does not answer. A look costs a listing of each folder, and reads no
 file.
@@ -12,7 +13,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from labelwise.pictures.decode import FORMATS, IMAGE_SUFFIXES, UNREAD_SUFFIXES, install_for
+from labelwise.pictures.decode import (
+    FORMATS,
+    IMAGE_SUFFIXES,
+    UNREAD_SUFFIXES,
+    install_for,
+    was_too_large,
+)
 from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.search.store import PhotoFile, Store
 from labelwise.search.walk import photos_below
@@ -240,7 +247,8 @@ def _compared(
     seen, before = _Compared(), store.files_in(number, folder)
     for one in found:
         was = before.pop(one.name, None)
-        if was is None or (was.size, was.mtime_ns) != (one.size, one.mtime_ns):
+        known = was is not None and (was.size, was.mtime_ns) == (one.size, one.mtime_ns)
+        if was is None or not known or was_too_large(was.reason or ""):
             file = PhotoFile(number, folder, one.name, one.size, one.mtime_ns)
             seen.todo.append(FileToRead(file, was, storage))
         elif was.state == "missing":

@@ -16,6 +16,7 @@ from pathlib import Path
 from PIL import Image, IptcImagePlugin
 
 from labelwise.errors import DataError
+from labelwise.pictures.decode import known_formats
 from labelwise.search.xmp import LARGEST
 from labelwise.system.text import one_line_of
 
@@ -41,6 +42,7 @@ class PhotoMetadata:
 
 def read_photo_metadata(path: Path) -> PhotoMetadata:
     """Return what a photo holds, or raise a DataError where it cannot be read as a picture."""
+    known_formats()  # HEIC among them
     try:
         with Image.open(path) as image:
             format = image.format or "unknown"
