@@ -8,7 +8,6 @@ that happens counts too little, and no less than nothing.
 
 import os
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -28,10 +27,15 @@ def pytest_configure(config):
 
 def processes_below(number):
     """Return the processes that this one started, and those that they did."""
-    found = []
-    for file in Path(f"/proc/{number}/task").glob("*/children"):
+    found, threads = [], f"/proc/{number}/task"
+    try:
+        names = os.listdir(threads)
+    except OSError:  # it has just ended
+        return found
+    for name in names:
         try:
-            children = file.read_text().split()
+            with open(f"{threads}/{name}/children", "rb") as file:
+                children = file.read().split()
         except OSError:  # its thread has just ended
             continue
         for child in map(int, children):
@@ -49,7 +53,8 @@ def processor_seconds():
         total += used.ru_utime + used.ru_stime
     for process in processes_below(os.getpid()):
         try:
-            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            with open(f"/proc/{process}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
         except OSError:  # it has just ended
             continue
         total += sum(map(int, fields[11:15])) / ticks  # its own, and of those it waited for
@@ -60,11 +65,12 @@ class CpuDurations:
     """Measures where tests run; adds up where they are told."""
 
     def __init__(self, shown):
-        self.shown, self.spent, self.begun = shown, Counter(), 0.0
+        self.shown, self.spent, self.begun = shown, Counter(), None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self):
-        self.begun = processor_seconds()
+        if self.begun is None:  # else the end of one test is the beginning of the next
+            self.begun = processor_seconds()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -72,7 +78,9 @@ class CpuDurations:
         try:
             return (yield)
         finally:
-            item.user_properties.append((SPENT, max(0.0, processor_seconds() - self.begun)))
+            now = processor_seconds()
+            item.user_properties.append((SPENT, max(0.0, now - self.begun)))
+            self.begun = now
 
     def pytest_runtest_logreport(self, report):
         if report.when == "teardown":
