@@ -184,10 +184,10 @@ class TableBuilder:
         if not joined:
             known = set(names)
             held = ((name, word) for name in names for word in name.split() if word in known)
-            found = next(((name, word) for name, word in held if name != word), None)
-            if found is None:
+            alike = next(((name, word) for name, word in held if name != word), None)
+            if alike is None:
                 return ()
-            name, word = found
+            name, word = alike
             return (
                 f"{name!r} is read as one label, and {word!r} as another; give `--set "
                 "'separator= '` if blanks part labels",
