@@ -41,15 +41,18 @@ def test_sizes_far_from_the_truth_are_noted(chosen, true, words):
     assert [note.partition(";")[0] for note in found] == list(words)
 
 
-def test_where_no_image_is_wholly_known_nothing_is_said_of_true_sizes(tmp_path, capsys):
-    """Checked detections know one label of a clip each: 0.00 true labels would be a false claim."""
+@pytest.mark.parametrize("complete", [0, 5])
+def test_true_sizes_that_are_not_known_are_not_called_zero(complete, tmp_path, capsys):
+    """Three labels are on every image, and of all but the complete ones a fourth is not known."""
     observed = torch.ones(20, 8, dtype=torch.bool)
-    observed[:, 7] = False
-    found = evaluation(3, 2, observed=observed)
-    assert found.sets.mean_true_size is None
+    observed[complete:, 7] = False
+    found = evaluation(6, 3, observed=observed)
+    assert found.sets.true_size is None
+    assert found.sets.mean_true_size == (3 if complete else None)
     assert not [note for note in found.notes if "labels per image" in note]
-    assert "in truth is not known" in str(decisions(found))
-    assert "the truth has 2.00" in str(decisions(evaluation(3, 2)))
+    page = str(decisions(found))
+    assert "the truth has" not in page
+    assert f"all labels are known of {complete} of 20 images" in page
     found.save(tmp_path / "evaluation.json")
     _say_size(tmp_path, 6.5)
     assert capsys.readouterr().out == ""

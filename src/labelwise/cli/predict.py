@@ -308,12 +308,11 @@ def _say_size(place: Path, chosen: float) -> None:
 
     run = RunFolder(place)
     sets = run.evaluation.sets if run.evaluation_path.is_file() else None
-    true = None if sets is None else sets.mean_true_size
+    true = None if sets is None else sets.true_size
     if true is not None and far_apart(chosen, true):
         say(
             f"{chosen:.2f} labels per photo, where the photos that judged the model have "
-            f"{true:.2f}: these photos differ from those, or the rule does not suit "
-            "them"
+            f"{true:.2f}: these photos differ from those, or the rule does not suit them"
         )
 
 

@@ -144,7 +144,7 @@ class Calibration:
 class Sets:
     """The label sets of a rule against the true ones; histogram cell n counts rows of n labels.
 
-    ``mean_true_size`` is that of the rows whose labels are all known, and None where none is.
+    The true sizes are of the rows whose labels are all known.
     """
 
     rule: str
@@ -160,9 +160,17 @@ class Sets:
     true_sizes: Counts
     how: str
 
+    @property
+    def true_size(self) -> float | None:
+        """How many labels an image has; None unless all labels of every image are known.
+
+        The images whose labels are all known are not like the others: often they have none.
+        """
+        return self.mean_true_size if sum(self.true_sizes) == sum(self.sizes) else None
+
     def size_note(self) -> tuple[str, ...]:
         """Return a sentence if the sets are far larger or smaller than the true ones, else none."""
-        true = self.mean_true_size
+        true = self.true_size
         if true is None or not far_apart(self.mean_size, true):
             return ()
         more = "more" if self.mean_size > true else "fewer"

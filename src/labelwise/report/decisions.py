@@ -28,11 +28,7 @@ def decisions(evaluation: Evaluation) -> Markup | None:
         "Decisions",
         paragraph(
             f"Rule: {sets.rule}. It gives {sets.mean_size:.2f} labels to an image on average; "
-            + (
-                "how many there are in truth is not known, since some are unknown in every image."
-                if sets.mean_true_size is None
-                else f"the truth has {sets.mean_true_size:.2f}."
-            )
+            f"{_truth(sets)}."
         ),
         tag(
             "div",
@@ -45,6 +41,17 @@ def decisions(evaluation: Evaluation) -> Markup | None:
             ),
             class_="figures",
         ),
+    )
+
+
+def _truth(sets: Sets) -> str:
+    """Return how many labels an image truly has, in words."""
+    if sets.true_size is not None:
+        return f"the truth has {sets.true_size:.2f}"
+    known, images = sum(sets.true_sizes), sum(sets.sizes)
+    return (
+        "how many it should give is not known: all labels are known of "
+        f"{known:,} of {images:,} images"
     )
 
 
