@@ -238,9 +238,12 @@ def test_a_query_that_no_held_out_photo_answers_says_that_it_was_never_tested():
     tested = Found("none", (), 40, count, checked_on=300, positives=4)
     assert tested.counted == "about 3 of 40 photos match none (95% interval: 0 to 7)"
     never = replace(tested, positives=0)
-    assert never.counted.endswith("; never tested: none of the 300 held-out photos matches")
+    never_tested = "about 3 of 40 photos match none; never tested, so there is no interval: "
+    assert never.counted == f"{never_tested}none of the 300 held-out photos matches"
     without = replace(never, checked_on=0)
-    assert without.counted.endswith("no held-out photos of which the answer is known")
+    reason = "there are no held-out photos of which the answer is known"
+    assert without.counted == f"{never_tested}{reason}"
+    assert (tested.interval, never.interval, without.interval) == ((0.5, 6.7), None, None)
 
 
 def test_a_model_that_was_changed_is_noticed_before_the_first_update(model, tmp_path):

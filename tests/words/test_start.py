@@ -26,6 +26,7 @@ from labelwise.pictures import PictureImages
 from labelwise.search import Index
 from labelwise.search.tagging import tags_of
 from labelwise.search.xmp import EMPTY, noted, tagged, untagged
+from labelwise.web.photo_tools import PhotoTools
 from labelwise.words import ClassesAndWords, WordList
 from labelwise.words.answers import KeptAnswers
 from labelwise.words.start import start
@@ -246,6 +247,7 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
         assert done.exit_code == 0, (verb, done.output)
         assert NOT_CALIBRATED in done.stderr, verb
     _require_caution_in_files(run, onnx, index, folder / "photos", tmp_path)
+    _require_no_interval(run, index, tmp_path)
     unnamed = run_verb("export", run, "-o", tmp_path / "other.onnx")
     assert "name photos to compare on, as in --data PHOTOS" in str(unnamed.exception)
     with running(run, index, decoders=0) as server:
@@ -265,6 +267,30 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     assert NOT_CALIBRATED not in rebuilt.output + rebuilt.stderr
     with Index(index) as opened:
         assert set(opened.evidence().ids) == set(RunFolder(run).predictions("test").ids)
+
+
+def _require_no_interval(run, index, out):
+    """No answer stands behind the count of a run that nobody answered, wherever it is shown."""
+    told = "; not calibrated, so there is no interval: no answers yet"
+    for verb in (("search", index, "red", "-n", "1"), ("estimate", index, "red")):
+        said = run_verb(*verb).output
+        assert f"photos match red{told}" in " ".join(said.split()), verb
+        assert "95%" not in said, verb
+        assert "It holds if" not in said, verb
+    facts = json.loads(run_verb("search", index, "red", "--count", "--json").stdout)
+    assert facts["lower"] is facts["upper"] is facts["confidence"] is None
+    assert facts["untested"] == told[2:]
+    page = (out / "page.html").read_text()
+    assert f"photos match red{told}" in page
+    assert "95% interval" not in page
+    with running(run, index, decoders=0) as server:
+        answer = server.get("/api/v1/search?q=red&top=1")
+        assert (answer["low"], answer["high"], answer["untested"]) == (None, None, told[2:])
+    with Index(index) as opened:
+        count = PhotoTools(opened).count_photos("red")
+        assert count.low is count.high is count.confidence is None
+        assert count.in_words.endswith(told)
+        assert "It holds if" not in count.holds_if
 
 
 def _require_caution_in_files(run, onnx, index, photos, out):

@@ -222,10 +222,11 @@ def _of_the_model(index: "Index", query: "Query") -> str:
     from labelwise.search import answer
 
     found = answer(index, query, top=1)
-    return (
-        f"{found.counted}. It holds if these photos are like the held-out ones. "
-        f"{found.likeness_sentence} An interval that holds in any case: --answers 150"
-    )
+    sentences = [f"{found.counted}."]
+    if not found.untested:
+        sentences.append("It holds if these photos are like the held-out ones.")
+    sentences += [found.likeness_sentence, "An interval that holds in any case: --answers 150"]
+    return " ".join(one for one in sentences if one)
 
 
 def _adapted(index: "Index", query: "Query") -> str:

@@ -18,11 +18,16 @@ def counted_numbers(
     found: "Found", receipt: "Receipt | None", caution: str | None
 ) -> dict[str, Any]:
     """Return what is known of an answer as plain data, with what must stand beside it, if any."""
-    count = found.count
-    facts = {"query": found.query, "photos": found.photos, "expected": count.expected}
-    facts |= {"lower": count.lower, "upper": count.upper, "confidence": count.confidence}
+    count, (lower, upper) = found.count, found.interval or (None, None)
     promise, bounded = found.promised, found.bounded
-    return facts | {
+    return {
+        "query": found.query,
+        "photos": found.photos,
+        "expected": count.expected,
+        "lower": lower,
+        "upper": upper,
+        "confidence": None if lower is None else count.confidence,
+        "untested": found.untested or None,
         "above": found.above,
         "promise": None if promise is None else {**promise.spec(), "text": str(promise)},
         "receipt": None if receipt is None else receipt.number,

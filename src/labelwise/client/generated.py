@@ -289,6 +289,8 @@ class ReceiptsView(TypedDict):
 class SearchAnswer(TypedDict):
     """The best photos, and what is expected of all photos.
 
+    ``expected`` photos match, between ``low`` and ``high`` with 95 % confidence; without held-out
+    photos that match there is no such interval, and ``untested`` says so.
     ``promise`` is a sentence, ``promise_about`` what it speaks of, and ``promise_condition`` under
     which condition it holds. ``bounded`` is of the photos above ``at_least``, for whatever cut.
     ``near_copies`` says how many photos of a promised list look like an earlier one of it.
@@ -298,8 +300,9 @@ class SearchAnswer(TypedDict):
     hits: list[SearchHit]
     photos: int
     expected: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+    untested: NotRequired[str | None]
     above: int | None
     promise: str | None
     promise_kind: NotRequired[Literal["expected", "sure"] | None]

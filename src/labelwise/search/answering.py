@@ -107,6 +107,7 @@ class Found:
     ``likeness`` says whether the library is like the held-out photos, as all of this supposes;
     ``copies`` are the near copies on a list that is promised, where photos' looks are known.
     ``declined`` is the share asked of an expected list that the held-out photos refused.
+    ``answers`` are those that made a model which began with words, None for a trained one.
     """
 
     query: str
@@ -123,6 +124,12 @@ class Found:
     filter: PhotoFilter = EVERY_PHOTO
     copies: NearCopies | None = None
     declined: float | None = None
+    answers: int | None = None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The ends of the interval of the count; None where no known answer stands behind it."""
+        return None if self.untested else (self.count.lower, self.count.upper)
 
     @property
     def promised(self) -> Promise | None:
@@ -159,14 +166,13 @@ class Found:
     @property
     def counted(self) -> str:
         """How many photos match, in words and whole photos."""
-        count = self.count
-        low, high = floor(count.lower), ceil(count.upper)
         those = f" {self.filter}" if self.filter else ""
-        text = (
-            f"about {round(count.expected):,} of {self.photos:,} photos{those} match {self.query} "
-            f"({count.confidence:.0%} interval: {low:,} to {high:,})"
-        )
-        return text if self.positives else f"{text}; {self._untested}"
+        expected = f"about {round(self.count.expected):,} of {self.photos:,} photos{those}"
+        if self.interval is None:
+            return f"{expected} match {self.query}; {self.untested}"
+        low, high = floor(self.interval[0]), ceil(self.interval[1])
+        interval = f"{self.count.confidence:.0%} interval: {low:,} to {high:,}"
+        return f"{expected} match {self.query} ({interval})"
 
     def sentence(self) -> str:
         """Return all that can be said of the list: how many match, and its promise or why not."""
@@ -177,10 +183,16 @@ class Found:
         return "; ".join([text, *(str(one) for one in said if one)])
 
     @property
-    def _untested(self) -> str:
-        if not self.checked_on:
-            return "never tested: there are no held-out photos of which the answer is known"
-        return f"never tested: none of the {self.checked_on:,} held-out photos matches"
+    def untested(self) -> str:
+        """Why the count has no interval; empty where held-out photos that match tested it."""
+        if self.positives:
+            return ""
+        if self.answers == 0:
+            return "not calibrated, so there is no interval: no answers yet"
+        why = "there are no held-out photos of which the answer is known"
+        if self.checked_on:
+            why = f"none of the {self.checked_on:,} held-out photos matches"
+        return f"never tested, so there is no interval: {why}"
 
 
 def answer(
@@ -251,6 +263,7 @@ def answer(
         photos,
         copies,
         wrong_at_most if _declined(made, promise) else None,
+        index.spec.answers,
     )
 
 

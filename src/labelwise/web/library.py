@@ -209,7 +209,7 @@ class Library:
         receipt = keep_found(self.index, query, found, who)
         shown = found.hits[start : start + top]
         ids = self.ids([hit.row for hit in shown])
-        promised = found.promised
+        promised, (low, high) = found.promised, found.interval or (None, None)
         return SearchAnswer(
             query=found.query,
             hits=[
@@ -227,8 +227,9 @@ class Library:
             ],
             photos=found.photos,
             expected=found.count.expected,
-            low=found.count.lower,
-            high=found.count.upper,
+            low=low,
+            high=high,
+            untested=found.untested or None,
             above=found.above,
             promise=None if promised is None else str(promised),
             promise_kind=None if promised is None else promise,

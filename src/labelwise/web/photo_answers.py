@@ -58,14 +58,14 @@ class PhotoList(BaseModel):
 
 
 class PhotoCount(BaseModel):
-    """How many photos match, with the interval."""
+    """How many photos match, with the interval; null where no known answer stands behind it."""
 
     in_words: InWords
     holds_if: HoldsIf
     expected: float
-    low: float
-    high: float
-    confidence: float
+    low: float | None
+    high: float | None
+    confidence: float | None
 
 
 class LabelOfPhoto(BaseModel):

@@ -172,14 +172,14 @@ class PhotoTools:
         holds all the same.
         """
         found = answer(self.index, self._query(query), top=1)
-        count = found.count
+        count, (low, high) = found.count, found.interval or (None, None)
         return PhotoCount(
             in_words=found.counted,
             holds_if=self._condition,
             expected=count.expected,
-            low=count.lower,
-            high=count.upper,
-            confidence=count.confidence,
+            low=low,
+            high=high,
+            confidence=None if low is None else count.confidence,
         )
 
     def explain_photo(self, photo: Photo) -> ExplainedPhoto:
@@ -365,8 +365,10 @@ class PhotoTools:
 
     @property
     def _condition(self) -> str:
-        words = "It holds if these photos are like the held-out ones. "
-        return words + likeness_of(self.index).sentence()
+        likeness = likeness_of(self.index).sentence()
+        if self.index.held_out is None:
+            return f"It was never tested. {likeness}"
+        return f"It holds if these photos are like the held-out ones. {likeness}"
 
     @property
     def _split(self) -> str:

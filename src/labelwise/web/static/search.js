@@ -131,8 +131,7 @@ function textWords(answer) {
 
 function words(answer) {
   if ("text" in answer) return textWords(answer);
-  const low = Math.floor(answer.low), high = Math.ceil(answer.high);
-  let text = ` (${count(low)} to ${count(high)}).`;
+  let text = answer.low === null ? `; ${answer.untested}.` : ` (${count(Math.floor(answer.low))} to ${count(Math.ceil(answer.high))}).`;
   if (answer.above !== null) text += ` ${count(answer.above)} ${answer.above === 1 ? "is" : "are"} in this list.`;
   const start = `About ${count(Math.round(answer.expected))} of ${count(answer.photos)} photos match `;
   const parts = [make("p", {}, start, make("strong", { class: "asked" }, answer.query), text)];
