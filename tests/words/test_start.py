@@ -259,7 +259,9 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=60)
     answered = run_verb("start", folder / "photos", *given, "--answers", table)
     assert answered.exit_code == 0, answered.output
-    assert "calibrated on" in answered.output
+    said = " ".join(answered.output.split())
+    plain = r"calibrated on \d+ answered photos: probabilities are estimated to be 0\.\d+ too high"
+    assert re.search(f"{plain} or too low .* answered photos in all would halve that", said)
     assert "suppose that the answered photos were drawn at random" in answered.output
     assert NOT_CALIBRATED not in answered.output
     rebuilt = run_verb("index", folder / "photos", "-m", run, "-o", index, "--rebuild")

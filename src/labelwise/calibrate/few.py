@@ -45,6 +45,7 @@ __all__ = ["AveragedCurves", "FewLabels", "few", "few_labels"]
 Numbers = NDArray[np.float64]
 TYPICAL_SPREAD = (1.0, 0.05)  # without, with a link: tau has the density exp(-tau / typical)
 TYPICAL_OF_INTERVALS = 0.5  # at least
+MOST_TIMES = 1000  # as many labelled photos are tried
 WITH_LINK, WITHOUT_LINK = (0.5, 0.2, 0.05), (1.5, 3.0, 1.0)  # deviations of alpha, beta, gamma
 
 
@@ -134,11 +135,24 @@ class FewLabels:
     @cached_property
     def photos_to_halve(self) -> int | None:
         """How many labelled photos in all would halve the error; None if none would."""
-        for times in np.geomspace(1.1, 1000, 72).tolist():
+        for times in np.geomspace(1.1, MOST_TIMES, 72).tolist():
             if _error(self._moments, self.mixture.covariance(times)) <= self.error / 2:
                 needed: int = ceil(times * self.photos)
                 return needed
         return None
+
+    def error_in_words(self, photos: str) -> str:
+        """Return how far probabilities are off, and how many ``photos`` in all would halve that."""
+        more = self.photos_to_halve
+        way = (
+            f"{MOST_TIMES:,} times as many {photos} would not"
+            if more is None
+            else (f"about {more:,} {photos} in all would")
+        )
+        return (
+            f"probabilities are estimated to be {self.error:.2g} too high or too low (root mean "
+            f"square); {way} halve that"
+        )
 
     @property
     def _pooled(self) -> Numbers:

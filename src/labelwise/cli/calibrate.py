@@ -136,6 +136,7 @@ def calibrate_few(
     from labelwise.cli.evaluation_shown import show, write_folder
     from labelwise.cli.text import say, show_table
     from labelwise.fitting import FitPlan, judge, save_calibration, save_intervals
+    from labelwise.system.text import counted
 
     own = table.predictions
     pool = own.logits
@@ -158,15 +159,9 @@ def calibrate_few(
         if len(rows) > SHARES_SHOWN:
             say(f"and {len(rows) - SHARES_SHOWN:,} more labels")
         say()
-        more = fitted.photos_to_halve
         say(
-            f"{len(own):,} labelled rows of {len(ids):,}: a probability is expected to be off by "
-            f"{fitted.error:.4f}; "
-            + (
-                f"about {more:,} labelled rows in all would halve that"
-                if more is not None
-                else "more labels would not halve that"
-            )
+            f"{len(own):,} of {counted(len(ids), 'row')} labelled: "
+            f"{fitted.error_in_words('labelled rows')}"
         )
         say(f"wrote probabilities of all rows with 90 % intervals: {out / 'intervals.parquet'}")
     show(judged.evaluation, json=json, out=out)

@@ -153,11 +153,9 @@ def _tell(done: "Started") -> None:
         for name, (share, low, high) in zip(names, done.answered.shares.tolist(), strict=True)
     ]
     show_table(("word", "share of the photos", "90 % interval"), rows)
-    more = done.answered.photos_to_halve
     say(
-        f"calibrated on {done.fitted_on:,} answered photos: a probability is expected to be off by "
-        f"{done.answered.error:.4f}"
-        + ("" if more is None else f"; about {more:,} in all would halve that")
+        f"calibrated on {counted(done.fitted_on, 'answered photo')}: "
+        f"{done.answered.first.error_in_words('answered photos')}"
     )
     say(
         "shares and this error suppose that the answered photos were drawn at random: where a "
@@ -166,7 +164,8 @@ def _tell(done: "Started") -> None:
     if done.predictor.caution is not None:
         say(done.predictor.caution)
     if done.aside:
-        say(f"{done.aside:,} answered photos were set aside: promises are made on them")
+        aside = counted(done.aside, "answered photo")
+        say(f"{aside} {'was' if done.aside == 1 else 'were'} set aside: promises are made on them")
     else:
         say(
             "no answered photo was set aside, so nothing can be promised; --set-aside 0.2 does "

@@ -63,16 +63,6 @@ class AnsweredHead:
         own = logit(np.clip(share, LEAST_ODDS, 1 - LEAST_ODDS))
         return np.stack([share, expit(own + low - middle), expit(own + high - middle)], axis=1)
 
-    @property
-    def error(self) -> float:
-        """The expected error of a probability on the pool (root mean square)."""
-        return self.first.error
-
-    @property
-    def photos_to_halve(self) -> int | None:
-        """How many answered photos in all would halve that error."""
-        return self.first.photos_to_halve
-
 
 def answered_head(
     text: TextHead,
