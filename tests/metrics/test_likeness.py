@@ -156,7 +156,7 @@ def test_few_photos_tell_nothing():
     known = held_out_shares(probs, labels > 0.5)
     one = compare_photos(NAMES, own, labels, known, own[:1], probs[:1], own_probs=probs)
     assert one.outcome == "unknown"
-    assert "it takes 50 photos, and there are 1" in one.sentence()
+    assert "it takes 50 photos, and there is 1" in one.sentence()
     few = compare_photos(NAMES, own[:9], labels[:9], known, own, probs, own_probs=probs[:9])
     assert "it takes 50 held-out photos, and there are 9" in few.sentence()
 

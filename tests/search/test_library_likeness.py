@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from made_index import made_index
 from search_setup import save_model
+from typer.testing import CliRunner
 
+from labelwise.cli.app import app
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
 from labelwise.search import Index, likeness_of
@@ -52,6 +54,20 @@ def test_more_of_a_label_is_told_from_other_pictures(tmp_path, model):
     assert found.moved[0].now == pytest.approx(truth[kept].mean(), abs=0.08)
 
 
+@pytest.mark.parametrize(("count", "mean"), [(20, -1.0), (400, -1.0), (300, 4.0)])
+def test_photos_of_validation_are_not_called_held_out(tmp_path, model, count, mean):
+    """They fitted the link. Oracle: the name of the split."""
+    folder = made_index(tmp_path / "index", model, logits_of(1, count, mean))
+    with Index(folder) as index:
+        facts = index.facts.model_copy(update={"held_out": "val"})
+        with index.store.checksums.rewriting("index.json"):
+            facts.save(folder / "index.json")
+    for verb in (("search", str(folder), "dog", "-n", "1"), ("estimate", str(folder), "dog")):
+        said = " ".join(CliRunner().invoke(app, verb).output.split())
+        assert "the validation ones" in said
+        assert "held-out" not in said
+
+
 def test_the_comparison_is_kept_until_the_library_or_the_model_changes(tmp_path, model):
     folder = made_index(tmp_path / "index", model, logits_of(1, 400))
     found = likeness(folder)
@@ -81,7 +97,7 @@ def test_a_damaged_comparison_is_made_anew(tmp_path, model):
 def test_a_small_library_tells_nothing(tmp_path, model, count):
     found = likeness(made_index(tmp_path / "index", model, logits_of(1, count)))
     assert found.likeness.outcome == "unknown"
-    assert f"there are {count}" in found.sentence()
+    assert f"and there {'are' if count > 1 else 'is'} {count}" in found.sentence()
 
 
 def test_without_held_out_photos_nothing_can_be_known(tmp_path):

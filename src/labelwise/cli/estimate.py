@@ -224,7 +224,7 @@ def _of_the_model(index: "Index", query: "Query") -> str:
     found = answer(index, query, top=1)
     sentences = [f"{found.counted}."]
     if not found.untested:
-        sentences.append("It holds if these photos are like the held-out ones.")
+        sentences.append(f"It holds if these photos are like the {found.known} ones.")
     sentences += [found.likeness_sentence, "An interval that holds in any case: --answers 150"]
     return " ".join(one for one in sentences if one)
 
@@ -233,11 +233,11 @@ def _adapted(index: "Index", query: "Query") -> str:
     """Return in words how many photos carry a label whose share may differ."""
     from labelwise.search.share_counts import adapted_count
 
-    found = adapted_count(index, query)
+    found, known = adapted_count(index, query), index.facts.known
     return (
         f"about {found.count:,.0f} of {found.photos:,} photos match {query} (95% interval: "
-        f"{found.low:,.0f} to {found.high:,.0f}), if photos with the label look as the held-out "
-        f"ones did and only are more or fewer; {found.before:.1%} of the held-out photos match. "
+        f"{found.low:,.0f} to {found.high:,.0f}), if photos with the label look as the {known} "
+        f"ones did and only are more or fewer; {found.before:.1%} of the {known} photos match. "
         "An interval that holds in any case: --answers 150"
     )
 

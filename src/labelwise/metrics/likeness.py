@@ -64,7 +64,7 @@ class Likeness:
 
     ``p_value`` is of the test of all photos, ``p_adapted`` of the one after the held-out photos
     were drawn with the shares of the new ones; None where it was not needed. ``reason`` says why
-    the outcome is unknown.
+    the outcome is unknown, where it is not for too few photos.
     """
 
     outcome: Outcome
@@ -81,27 +81,32 @@ class Likeness:
         found = [one for one in self.shares if one.moved]
         return tuple(sorted(found, key=lambda one: -abs(one.now - one.before)))
 
-    def sentence(self) -> str:
-        """Return what a person should know of it, and what to do."""
+    def sentence(self, known: str = "held-out") -> str:
+        """Return what a person should know of it, and what to do; ``known`` names the photos."""
         if self.outcome == "unknown":
-            return (
-                f"Whether these photos are like the held-out ones cannot be known: {self.reason}."
-            )
-        sides = f"{self.held_out:,} held-out and {self.photos:,} of these photos compared"
+            reason = self.reason or self._too_few(known)
+            return f"Whether these photos are like the {known} ones cannot be known: {reason}."
+        sides = f"{self.held_out:,} {known} and {self.photos:,} of these photos compared"
         if self.outcome == "alike":
-            return f"These photos cannot be told from the held-out ones ({sides})."
+            return f"These photos cannot be told from the {known} ones ({sides})."
         if self.outcome == "pictures differ":
             return (
-                f"These photos do not look like the held-out ones ({sides}, "
+                f"These photos do not look like the {known} ones ({sides}, "
                 f"p = {self.p_value:.3f}): probabilities and counts may be wrong. Checked photos "
                 "hold whatever the photos look like: labelwise estimate asks about random ones."
             )
         named = first_shares(self.moved)
         return (
-            f"Labels are more or less frequent than among the held-out photos ({named}; {sides}): "
+            f"Labels are more or less frequent than among the {known} photos ({named}; {sides}): "
             "probabilities and counts are off for them. labelwise estimate counts them with an "
             "interval that holds."
         )
+
+    def _too_few(self, known: str) -> str:
+        """Return in words that there are too few photos to compare, on which side."""
+        few = self.held_out < FEWEST
+        which, there = (f"{known} photos", self.held_out) if few else ("photos", self.photos)
+        return f"it takes {FEWEST} {which}, and there {'is' if there == 1 else 'are'} {there}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,9 +140,7 @@ def compare_photos(
     random = np.random.default_rng(seed)
     sizes = len(held_out), len(photos)
     if min(sizes) < FEWEST:
-        which = "held-out photos" if sizes[0] < FEWEST else "photos"
-        reason = f"it takes {FEWEST} {which}, and there are {min(sizes)}"
-        return Likeness("unknown", *sizes, reason=reason)
+        return Likeness("unknown", *sizes)
     differ = different_means(own_probs, probs, np.random.default_rng([seed, 1]))
     estimated = [
         (column, estimate_share(name, probs[:, column], known, 1 - SHARES_ALPHA / len(names)))

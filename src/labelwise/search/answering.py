@@ -107,7 +107,8 @@ class Found:
     ``likeness`` says whether the library is like the held-out photos, as all of this supposes;
     ``copies`` are the near copies on a list that is promised, where photos' looks are known.
     ``declined`` is the share asked of an expected list that the held-out photos refused.
-    ``answers`` are those that made a model which began with words, None for a trained one.
+    ``answers`` are those that made a model which began with words, None for a trained one;
+    ``known`` is what the held-out photos are called: see :attr:`IndexFacts.known`.
     """
 
     query: str
@@ -125,6 +126,7 @@ class Found:
     copies: NearCopies | None = None
     declined: float | None = None
     answers: int | None = None
+    known: str = "held-out"
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -191,7 +193,7 @@ class Found:
             return "not calibrated, so there is no interval: no answers yet"
         why = "there are no held-out photos of which the answer is known"
         if self.checked_on:
-            why = f"none of the {self.checked_on:,} held-out photos matches"
+            why = f"none of the {self.checked_on:,} {self.known} photos matches"
         return f"never tested, so there is no interval: {why}"
 
 
@@ -264,6 +266,7 @@ def answer(
         copies,
         wrong_at_most if _declined(made, promise) else None,
         index.spec.answers,
+        index.facts.known,
     )
 
 

@@ -27,6 +27,11 @@ class IndexFacts(BaseModel):
         """Whether the held-out photos fitted nothing; others are called val, whatever they are."""
         return self.held_out not in (None, "val")
 
+    @property
+    def known(self) -> str:
+        """What to call the photos whose labels are known: those of validation are not held out."""
+        return "validation" if self.held_out == "val" else "held-out"
+
     def save(self, path: Path) -> None:
         """Write the JSON file."""
         with replacing(path) as temporary:

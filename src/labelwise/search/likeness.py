@@ -59,7 +59,8 @@ class LibraryLikeness:
     the farthest of these, the farthest first. ``embedded`` is how many held-out photos were
     compared by their embeddings too, ``copies`` how many photos are near copies of one of these.
     ``grouped`` says that the held-out photos come in groups, of each of which one was compared, and
-    ``folders`` of how many folders one photo each was; 0 where photos of any folder were.
+    ``folders`` of how many folders one photo each was; 0 where photos of any folder were. ``known``
+    is what the held-out photos are called: see :attr:`IndexFacts.known`.
     """
 
     likeness: Likeness
@@ -70,22 +71,23 @@ class LibraryLikeness:
     copies: int = 0
     grouped: bool = False
     folders: int = 0
+    known: str = "held-out"
 
     def sentence(self) -> str:
         """Return what a person should know of it, and what to do."""
-        words = self.likeness.sentence()
+        words = self.likeness.sentence(self.known)
         if self.folders:
             words += f" Of each of {self.folders:,} folders one photo was compared."
         elif self.grouped and self.likeness.outcome in ("shares differ", "pictures differ"):
             words += (
-                " The held-out photos come in groups; a library of few groups may look different "
-                "by chance."
+                f" The {self.known} photos come in groups; a library of few groups may look "
+                "different by chance."
             )
         if self.likeness.outcome == "pictures differ" and self.far:
-            words += f" {self.far:,} of {self.rows:,} photos are far from every held-out one."
+            words += f" {self.far:,} of {self.rows:,} photos are far from every {self.known} one."
         if self.copies:
             words += (
-                f" {self.copies:,} of {self.rows:,} photos are near copies of held-out ones "
+                f" {self.copies:,} of {self.rows:,} photos are near copies of {self.known} ones "
                 f"({self.embedded:,} compared)."
             )
         return words
@@ -164,8 +166,9 @@ def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
         single = _one_of_each_folder(index, ordered)
         if len(single) >= FEWEST:
             likeness, folders = compared(single[:SHARE_PHOTOS]), len(single)
+    known = index.facts.known
     if likeness.outcome == "unknown":
-        return LibraryLikeness(likeness, len(alive))
+        return LibraryLikeness(likeness, len(alive), known=known)
     places = np.argsort(audit_order("likeness", np.arange(len(held_out))))[:REFERENCE_PHOTOS]
     distances = _distances(alive, held_out.logits.float().numpy()[places], partial(_logits, index))
     embedded = copies = 0
@@ -178,7 +181,9 @@ def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
     far = int((distances > 1).sum())
     named = alive[np.argsort(-distances, kind="stable")[: min(far, FAR_KEPT)]]
     far_rows = tuple(named.tolist())
-    return LibraryLikeness(likeness, len(alive), far, far_rows, embedded, copies, grouped, folders)
+    return LibraryLikeness(
+        likeness, len(alive), far, far_rows, embedded, copies, grouped, folders, known
+    )
 
 
 def _one_of_each_folder(index: "Index", ordered: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -368,7 +368,7 @@ class PhotoTools:
         likeness = likeness_of(self.index).sentence()
         if self.index.held_out is None:
             return f"It was never tested. {likeness}"
-        return f"It holds if these photos are like the held-out ones. {likeness}"
+        return f"It holds if these photos are like the {self.index.facts.known} ones. {likeness}"
 
     @property
     def _split(self) -> str:
