@@ -173,3 +173,43 @@ def test_one_method_is_shown_with_its_options(monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "zeta_neg" in shown
     assert "labelwise train DATA --method spa --set options.KEY=VALUE" in shown
+
+
+STOPPED_AT_AN_IMPORT = """
+import signal, sys
+
+module = sys.argv.pop(1)
+
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Stop())
+from labelwise.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "sentence"),
+    [
+        ("typer", ["train", "scenes", "-o", "new"], "stopped"),
+        ("torch", ["train", "scenes", "-o", "new"], "stopped; nothing was written"),
+        ("torch", ["predict", "model", "a.png"], "stopped"),
+        ("PIL", ["predict", "model", "a.png", "-o", "a.csv"], "stopped; a.csv was not written"),
+    ],
+)
+def test_ctrl_c_during_imports_is_answered_in_words(tmp_path, module, arguments, sentence):
+    """Oracle: the folder, in which nothing new is."""
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_AN_IMPORT, module, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 130
+    assert done.stderr.startswith(f"labelwise: {sentence}")
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []

@@ -39,7 +39,7 @@ from labelwise.cli import (
 )
 from labelwise.cli.grouped_help import GroupedHelp
 from labelwise.cli.options import with_local_paths
-from labelwise.cli.text import complain
+from labelwise.cli.text import complain, stopped
 from labelwise.errors import LabelwiseError
 from labelwise.system.allocator import keep_freed_memory
 
@@ -114,6 +114,10 @@ def main() -> None:
     keep_freed_memory()
     try:
         app(arguments, prog_name="labelwise")
+    except SystemExit as end:
+        if isinstance(getattr(end.__context__, "__cause__", None), KeyboardInterrupt):
+            stopped("stopped")  # typer made it an exit, and no verb could say more
+        raise
     except Exception as error:
         if debug:
             raise

@@ -143,7 +143,7 @@ def _predict_shards(
     decoders: int,
     shard_rows: int,
 ) -> None:
-    from labelwise.cli.text import caution, complain, say
+    from labelwise.cli.text import caution, complain, resumable, say
     from labelwise.models.loading import caution_of
     from labelwise.shards import ModelFiles, ScoringTask, predict_shards
     from labelwise.shards.scoring_task import decoders_per_worker
@@ -158,9 +158,10 @@ def _predict_shards(
     threads = decoders_per_worker(workers)
     task = ScoringTask(out, model, batch_size, device, threads, decoder, reader)
     engine_of_shards = make_engine(engine, workers, device, decoders)
-    outcome = predict_shards(
-        task, places, engine_of_shards, shard_rows=shard_rows, watch=make_watch()
-    )
+    with resumable(without_options(out)):
+        outcome = predict_shards(
+            task, places, engine_of_shards, shard_rows=shard_rows, watch=make_watch()
+        )
     if outcome.resumed:
         say(f"{outcome.resumed:,} of {outcome.shards:,} shards were there already")
     good, place = outcome.rows - outcome.failed, without_options(out)
@@ -186,25 +187,27 @@ def _predict_file(
 ) -> None:
     out = None if out_file is None else Path(out_file)
     from labelwise.cli.text import caution, complain, say, show_table
-    from labelwise.cli.writers import check_suffix, writing
-    from labelwise.pictures import PictureImages
-    from labelwise.system.progress import make_watch
 
-    if out is not None:
-        check_suffix(out)
-    decoder = chosen_decoder(decode, device)
-    answers_alone = explain is None and taxonomy is None and not shares
-    graph = _graph(run) if answers_alone and device == "cpu" else None
-    if graph is None:
-        _check_model(run)
-    source = PictureImages(find_photos(images))
-    engine = None
-    if graph is not None:
-        caution(graph.caution)
-        names, answers, cautioned = graph.names, graph.score(source), graph.caution is not None
-    else:
-        engine = _Engine(run, source, batch_size, device, decoder, explain, taxonomy, shares)
-        names, answers, cautioned = engine.names, engine.answers(), engine.cautioned
+    with _stoppable(out):  # imports take seconds
+        from labelwise.cli.writers import check_suffix, writing
+        from labelwise.pictures import PictureImages
+        from labelwise.system.progress import make_watch
+
+        if out is not None:
+            check_suffix(out)
+        decoder = chosen_decoder(decode, device)
+        answers_alone = explain is None and taxonomy is None and not shares
+        graph = _graph(run) if answers_alone and device == "cpu" else None
+        if graph is None:
+            _check_model(run)
+        source = PictureImages(find_photos(images))
+        engine = None
+        if graph is not None:
+            caution(graph.caution)
+            names, answers, cautioned = graph.names, graph.score(source), graph.caution is not None
+        else:
+            engine = _Engine(run, source, batch_size, device, decoder, explain, taxonomy, shares)
+            names, answers, cautioned = engine.names, engine.answers(), engine.cautioned
     rows: list[tuple[str, str]] = []
     failed = count = chosen = 0
     watch = make_watch()
@@ -350,17 +353,17 @@ def _say_shares(held_out: "Predictions", link: "Link | None", logits: "list[Tens
 @contextmanager
 def _stoppable(out: Path | None) -> Iterator[None]:
     """Say, if Ctrl-C stops the block, that no file was written, and how one can go on."""
-    from labelwise.cli.text import complain
+    from labelwise.cli.text import stopped
 
     try:
         yield
     except KeyboardInterrupt:
-        if out is not None:
-            complain(
-                f"stopped; {out} was not written. Shards (-o {out.with_suffix('')}/) are kept and "
-                "go on with the same command"
-            )
-        raise typer.Exit(130) from None
+        if out is None:
+            raise
+        raise stopped(
+            f"stopped; {out} was not written. Shards (-o {out.with_suffix('')}/) are kept and "
+            "go on with the same command"
+        ) from None
 
 
 def _explain(scorer: "DeployedModel", source: "ImageSource", path: Path) -> None:

@@ -10,7 +10,17 @@ import typer
 
 from labelwise.system.text import for_terminal, one_line, shortened
 
-__all__ = ["caution", "complain", "duration", "in_all", "resumable", "say", "show_table"]
+__all__ = [
+    "before_writing",
+    "caution",
+    "complain",
+    "duration",
+    "in_all",
+    "resumable",
+    "say",
+    "show_table",
+    "stopped",
+]
 
 
 def say(text: str = "") -> None:
@@ -34,6 +44,13 @@ def caution(sentence: str | None) -> None:
         complain(sentence)
 
 
+def stopped(sentence: str) -> typer.Exit:
+    """Say that Ctrl-C ended the command, and return what ends it."""
+    if int(os.environ.get("LOCAL_RANK", "0")) == 0:  # the first process speaks for all
+        complain(sentence)
+    return typer.Exit(130)
+
+
 @contextmanager
 def resumable(folder: Path | str) -> Iterator[None]:
     """Say, if Ctrl-C stops the block, that the same command goes on in a folder that is there."""
@@ -42,11 +59,18 @@ def resumable(folder: Path | str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if int(os.environ.get("LOCAL_RANK", "0")) == 0:  # the first process speaks for all
-            kept = is_uri(str(folder)) or Path(folder).exists()
-            how = f" to go on, {folder} keeps what is done" if kept else ""
-            complain(f"stopped; run the same command again{how}")
-        raise typer.Exit(130) from None
+        kept = is_uri(str(folder)) or Path(folder).exists()
+        how = f" to go on, {folder} keeps what is done" if kept else ""
+        raise stopped(f"stopped; run the same command again{how}") from None
+
+
+@contextmanager
+def before_writing() -> Iterator[None]:
+    """Say, if Ctrl-C stops the block, in which nothing is written, that nothing was."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise stopped("stopped; nothing was written") from None
 
 
 def in_all(seconds: float, jobs: int) -> str:

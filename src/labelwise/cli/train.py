@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from labelwise.cli.text import before_writing
+
 if TYPE_CHECKING:
     from labelwise.models.run_folder import RunFolder
     from labelwise.training.run import Run
@@ -297,11 +299,12 @@ def train(
     The same command on the same folder goes on where a stopped run was.
     """
     given = dict(locals())
-    from labelwise.api import default_folder
-    from labelwise.errors import SettingsError
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.system.yaml_values import parse_assignments
-    from labelwise.training.settings import SHORT_NAMES, read_settings
+    with before_writing():  # imports take seconds
+        from labelwise.api import default_folder
+        from labelwise.errors import SettingsError
+        from labelwise.models.run_folder import RunFolder
+        from labelwise.system.yaml_values import parse_assignments
+        from labelwise.training.settings import SHORT_NAMES, read_settings
 
     given["log"] = log or None
     flags = {key: given[name] for name, key in SHORT_NAMES.items() if given[name] is not None}
@@ -331,12 +334,14 @@ def train_and_report(
     """
     from shlex import quote
 
-    from labelwise.api import log_trained_model, report_run
-    from labelwise.cli.outcome import command, summarise
     from labelwise.cli.text import resumable, say
-    from labelwise.system.progress import make_watch
-    from labelwise.system.storage import address_of
-    from labelwise.training.run import train as run
+
+    with before_writing():
+        from labelwise.api import log_trained_model, report_run
+        from labelwise.cli.outcome import command, summarise
+        from labelwise.system.progress import make_watch
+        from labelwise.system.storage import address_of
+        from labelwise.training.run import train as run
 
     place = folder.address
     with resumable(place):
