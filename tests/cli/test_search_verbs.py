@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from math import ceil, floor
@@ -19,6 +20,7 @@ from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
+from labelwise.models.run_folder import RunFolder
 from labelwise.report.contact_sheet import contact_sheet
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.search import likeness_of
@@ -408,3 +410,44 @@ def test_unreadable_files_are_listed_with_their_reasons(library, tmp_path):
     output, _ = labelwise("search", folder, "--unreadable")
     assert "bad.png" in output
     assert "empty" in output
+
+
+def test_a_model_that_changed_since_is_said_with_the_way_out(tmp_path):
+    """Oracle: the way out, typed as it is said, after which nothing is said any more."""
+    run, index = save_model(tmp_path / "run"), tmp_path / "photos.index"
+    picture(tmp_path / "photos" / "a.png", 1)
+    labelwise("index", tmp_path / "photos", "-m", run, "-o", index)
+    commands = [("search", index, "dog"), ("estimate", index, "dog"), ("check", index, "dog")]
+    commands += [("search", index, "--like", tmp_path / "photos" / "a.png")]
+    commands += [("tag", index, "--xmp", "--dry-run")]
+
+    def warnings(commands=commands[:1]):
+        done = [CliRunner().invoke(app, list(map(str, command))) for command in commands]
+        return {
+            re.sub("^labelwise: ", "", one.stderr.splitlines()[0]) for one in done if one.stderr
+        }
+
+    assert warnings() == set()
+    spec = RunFolder(run).spec
+    for change, words in (
+        ({"versions": {"labelwise": "9"}}, None),
+        ({"rule": {"kind": "threshold", "value": 0.25}}, "another calibration, rule or promise"),
+        ({"weights_sha256": 64 * "0"}, "other weights than those that scored the photos"),
+    ):
+        changed = spec.model_copy(update=change)
+        changed.save(run / "model.json")
+        if words is None:
+            assert warnings() == set()
+            continue
+        (said,) = warnings(commands)
+        assert words in said
+        page = tmp_path / "page.html"
+        labelwise("search", index, "dog", "--html", page)
+        assert words in page.read_text()
+        count = CliRunner().invoke(app, ["search", str(index), "dog", "--count", "--json"])
+        assert json.loads(count.stdout)["caution"] == said
+        way = shlex.split(re.search("`labelwise (.*)`", said)[1])
+        if "--rebuild" in way:
+            save_model(run, seed=1)
+        labelwise(*way)
+        assert warnings() == set()

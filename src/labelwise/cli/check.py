@@ -73,7 +73,7 @@ def check(
     from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
     from labelwise.retrieval import Query
-    from labelwise.search import Index
+    from labelwise.search import Index, model_changed
     from labelwise.search.answer_tables import read_answers
     from labelwise.search.checking import CheckSession
 
@@ -92,6 +92,7 @@ def check(
             "and --distinct"
         )
     with Index(place) as index:
+        caution(model_changed(index))
         options = {"wrong_at_most": wrong_at_most, "confidence": confidence}
         if text is not None:
             from labelwise.words import FreeText

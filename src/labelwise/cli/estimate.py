@@ -105,7 +105,7 @@ def estimate(
     from labelwise.errors import SettingsError
     from labelwise.fitting.detections import is_detections
     from labelwise.retrieval import Query
-    from labelwise.search import Index
+    from labelwise.search import Index, model_changed
     from labelwise.search.answer_tables import read_answers
     from labelwise.search.estimating import (
         SampleAnswers,
@@ -152,6 +152,7 @@ def estimate(
             found = estimate_from_answers(index, asked, told, groups, distinct=distinct, who=who)
         elif answers is None:
             caution(index.spec.caution)
+            caution(model_changed(index))
             say(_adapted(index, asked) if adapt_shares else _of_the_model(index, asked))
             return
         else:

@@ -177,7 +177,7 @@ def search(
     from labelwise.cli.text import caution, say, show_table
     from labelwise.errors import SettingsError
     from labelwise.retrieval import Query
-    from labelwise.search import Index, keep_found
+    from labelwise.search import Index, keep_found, model_changed
     from labelwise.search.answering import answer
     from labelwise.search.filters import PhotoFilter
 
@@ -235,6 +235,8 @@ def search(
         if unreadable:
             show_table(("file", "reason"), index.store.unreadable())
             return
+        changed = model_changed(index)
+        caution(changed)
         if like is not None:
             from labelwise.search.like_file import photos_like
 
@@ -249,6 +251,7 @@ def search(
         wanted = Query.parse(query or "", index.space, index.taxonomy)
         beside = index.spec.caution_beside(wanted.names())
         caution(beside)
+        beside = "; ".join(one for one in (beside, changed) if one) or None
         found = answer(
             index,
             wanted,

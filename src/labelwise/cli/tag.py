@@ -93,7 +93,7 @@ def tag(
     from labelwise.cli.text import caution, complain, say
     from labelwise.errors import SettingsError
     from labelwise.integrations.immich import remove_tags, write_tags
-    from labelwise.search import Index
+    from labelwise.search import Index, model_changed
     from labelwise.search.inside_photos import embed_tags, require_exiftool, undo_embedded
     from labelwise.search.tag_receipts import withdraw_tags
     from labelwise.search.tagging import (
@@ -141,6 +141,7 @@ def tag(
             return
         with Index(folder) as index:
             caution(index.spec.caution)
+            caution(model_changed(index))
             made = _promised(index, wrong_at_most, confidence, per_label)
             rule = None if made is None else made.rule
             done = write_tags(index, server, rule, dry_run=dry_run)
@@ -180,6 +181,7 @@ def tag(
                 withdraw_tags(index, who)
         else:
             caution(index.spec.caution)
+            caution(model_changed(index))
             made = _promised(index, wrong_at_most, confidence, per_label)
             rule = None if made is None else made.rule
             watch.start("tagging", index.photos)

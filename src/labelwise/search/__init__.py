@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from labelwise.search.indexing import update_index
     from labelwise.search.likeness import LibraryLikeness, likeness_of
     from labelwise.search.looking import Changes
+    from labelwise.search.model_changes import model_changed
     from labelwise.search.receipts import Receipt, keep_found, receipts_of
     from labelwise.search.review import Question, corrected_labels, questions
     from labelwise.search.verifying import VerifiedLists, read_list_answers, verify_lists
@@ -36,6 +37,7 @@ __all__ = [
     "corrected_labels",
     "keep_found",
     "likeness_of",
+    "model_changed",
     "nearest_photos",
     "questions",
     "read_list_answers",
@@ -82,6 +84,7 @@ if not TYPE_CHECKING:  # else a checker would believe in any name
             "indexing": ("update_index",),
             "likeness": ("LibraryLikeness", "likeness_of"),
             "looking": ("Changes",),
+            "model_changes": ("model_changed",),
             "receipts": ("Receipt", "keep_found", "receipts_of"),
             "review": ("Question", "corrected_labels", "questions"),
             "verifying": ("VerifiedLists", "read_list_answers", "verify_lists"),

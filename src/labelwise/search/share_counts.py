@@ -52,8 +52,8 @@ def adapted_count(index: Index, query: Query) -> AdaptedCount:
     known = held_out_share(np.exp(log_p[seen, 0]), truth[seen])
     if known is None:
         raise DataError(
-            f"of the {index.facts.known} photos all or none carry {name}, so how it looks is not known; "
-            "answer some photos instead, with --answers 150"
+            f"of the {index.facts.known} photos all or none carry {name}, so how it looks is not "
+            "known; answer some photos instead, with --answers 150"
         )
     probs = np.exp(index.odds(column, corrected=False).log_p.values[alive].astype(np.float64))
     found = estimate_share(name, probs, known)
