@@ -102,6 +102,20 @@ def test_the_reasons_are_the_labels_of_the_query(library):
     }
 
 
+def test_one_label_is_shown_with_one_number(library, tmp_path):
+    """The query's; JSON has both, by their names. Oracle: the numbers of the JSON line."""
+    index, page = library / "photos.index", tmp_path / "page.html"
+    (found,) = lines("search", index, "dog", "--json", "--top", "1")
+    assert round(found["probability"], 2) != round(found["labels"]["dog"], 2)
+    table, _ = labelwise("search", index, "dog", "--top", "1", "--html", page)
+    assert f"{found['probability']:.3f}" in table
+    several, _ = labelwise("search", index, "dog, -beach", "--top", "1")
+    assert "labels by themselves" in several
+    for text in (table, page.read_text().replace("\N{NO-BREAK SPACE}", " ")):
+        assert f"dog {found['labels']['dog']:.2f}" not in text
+        assert "by themselves" not in text
+
+
 def test_counts_come_with_an_interval(library):
     index = open_index(library / "photos.index")
     scores, probs, fitted = by_arrays(index, "dog")

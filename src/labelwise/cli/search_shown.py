@@ -89,11 +89,14 @@ def show_hits(
             facts |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
             say(json.dumps(facts | _beside(caution)))
         return
+    several = any(hit.why for hit in hits)
     rows = []
     for hit in hits:
-        why = ", ".join(f"{name} {chance:.2f}" for name, chance in hit.reasons.items())
-        rows.append((f"{hit.probability:.3f}", hit.paths[0], why, (hit.taken or "")[:10]))
-    show_table(("probability", "photo", "why", "taken"), rows)
+        why = ", ".join(f"{name} {chance:.2f}" for name, chance in hit.why.items())
+        labels = [why] if several else []
+        rows.append((f"{hit.probability:.3f}", hit.paths[0], *labels, (hit.taken or "")[:10]))
+    labels = ["labels by themselves"] if several else []
+    show_table(("probability", "photo", *labels, "taken"), rows)
 
 
 def show_similar(

@@ -166,7 +166,10 @@ class ReceiptView(TypedDict):
 
 
 class SearchHit(TypedDict):
-    """A photo that answers a query."""
+    """A photo that answers a query.
+
+    ``probability`` is calibrated for the query; ``reasons`` are those of its labels by themselves.
+    """
 
     id: str
     name: str

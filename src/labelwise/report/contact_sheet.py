@@ -39,6 +39,8 @@ def contact_sheet(index: Index, found: Found, caution: str | None = None) -> str
             f" Probabilities are calibrated for this query on {found.checked_on:,} photos that the "
             f"model was not trained on, of which {found.positives:,} match it."
         )
+    if any(hit.why for hit in found.hits):
+        lead += " Beneath each stand the probabilities of its labels by themselves."
     also = (found.copies_sentence.rstrip("."), found.likeness_sentence.rstrip("."))
     said = (found.promised, found.refused, found.bounded, *also)
     notes = [tag("p", _sentence(str(one)), class_="note") for one in said if one]
@@ -63,7 +65,7 @@ def _sentence(text: str) -> str:
 def _figures(index: Index, hits: Iterable[Hit]) -> Iterable[Markup]:
     for hit in hits:
         name = for_terminal(hit.paths[0])
-        reasons = (f"{label} {prob:.2f}" for label, prob in hit.reasons.items())
+        reasons = (f"{label} {prob:.2f}" for label, prob in hit.why.items())
         why = ", ".join(reason.replace(" ", "\N{NO-BREAK SPACE}") for reason in reasons)
         picture = _thumbnail(index, hit.row)
         image = (

@@ -44,7 +44,11 @@ MOST_BOUNDED = 0.5  # a share; a bound above it says too little to be shown
 
 @dataclass(frozen=True)
 class Hit:
-    """A photo that answers: where it lies, how probable it is, and the labels' probabilities."""
+    """A photo that answers: where it lies, how probable it is, and the labels' probabilities.
+
+    ``probability`` is of the whole query, calibrated as a query. ``reasons`` are the probabilities
+    that the model gives the labels by themselves, so of a single label there are two numbers.
+    """
 
     row: int
     probability: float
@@ -53,6 +57,11 @@ class Hit:
     taken: str | None = None
     width: int | None = None
     height: int | None = None
+
+    @property
+    def why(self) -> dict[str, float]:
+        """What is shown beside the probability: the labels, where they are several."""
+        return self.reasons if len(self.reasons) > 1 else {}
 
 
 @dataclass(frozen=True)

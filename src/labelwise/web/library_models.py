@@ -36,7 +36,10 @@ CorrectedState = Literal["present", "absent", "unknown"]
 
 
 class SearchHit(BaseModel):
-    """A photo that answers a query."""
+    """A photo that answers a query.
+
+    ``probability`` is calibrated for the query; ``reasons`` are those of its labels by themselves.
+    """
 
     id: PhotoId
     name: str

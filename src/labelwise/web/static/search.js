@@ -176,7 +176,8 @@ function promise(percent) {
 }
 
 export function tile(hit) {
-  const why = Object.entries(hit.reasons ?? {}).map(([name, p]) => `${name} ${chance(p)}`).join(", ");
+  const labels = Object.entries(hit.reasons ?? {}); // by themselves; of a single one the query's probability says it
+  const why = labels.length > 1 ? labels.map(([name, p]) => `${name} ${chance(p)}`).join(", ") : "";
   const number = hit.probability === undefined ? `likeness ${hit.likeness.toFixed(2)}` : chance(hit.probability);
   const copies = hit.copies ? ` (and ${hit.copies} more)` : "";
   return make("li", {}, make("a", { href: `#photo/${hit.id}` },
