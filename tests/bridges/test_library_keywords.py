@@ -89,7 +89,7 @@ def test_the_verb_writes_a_table_in_which_untagged_is_unknown(tmp_path):
     arguments = ["data", "keywords", str(library), "-o", str(out), "--taxonomy", str(kinds)]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    assert "3 photos, 3 labels; 2 photos have a keyword, all else is unknown" in done.output
+    assert "3 photos, 3 labels; 2 with a keyword, all else is unknown" in done.output
     table = load(str(out))
     names = {table.ids[row].rpartition("/")[2]: row for row in range(3)}
     present, unknown = table.present.dense(), table.unknown.dense()
@@ -136,7 +136,7 @@ def test_rare_keywords_are_left_out_and_broken_files_are_named(tmp_path):
     assert found.table.space.names == ("dog",)
     assert found.tagged == 2
     notes = " / ".join(found.table.notes)
-    assert "left out 1 keywords on fewer than 2 photos" in notes
+    assert "left out 1 keyword on fewer than 2 photos" in notes
     assert "not read: 2.xmp (" in notes
     assert "3.jpg (" in notes
 
@@ -158,7 +158,7 @@ def test_a_folder_without_keywords_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(DataError, match="holds no photos"):
         read_keywords(tmp_path)
     picture(tmp_path / "a.jpg")
-    with pytest.raises(DataError, match="none of its 1 photos has a keyword"):
+    with pytest.raises(DataError, match="1 photo without a keyword"):
         read_keywords(tmp_path)
     sidecar(tmp_path / "a.xmp", "dog")
     with pytest.raises(DataError, match="that 2 photos share; lower --least"):

@@ -117,11 +117,11 @@ def test_photos_that_cannot_be_read_are_counted(model, photos, tmp_path):
     (tmp_path / "03.png").write_bytes(b"no picture")
     new = evaluated(model, "--data", tmp_path / "truth.csv")
     assert new.data.rows == ROWS - 1
-    assert "1 of 12 images could not be read and are left out" in new.notes[0]
+    assert "1 of 12 images could not be read, left out" in new.notes[0]
     assert run("predict", model, tmp_path, "-o", tmp_path / "p.jsonl").exit_code == 1
     found = evaluated(tmp_path / "p.jsonl", "--labels", tmp_path / "truth.csv")
     assert found.ranking.map_class == pytest.approx(new.ranking.map_class)
-    assert "1 images of" in found.notes[0]
+    assert "1 image of" in found.notes[0]
 
 
 def test_labels_are_matched_by_name(model, photos, tmp_path):

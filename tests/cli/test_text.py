@@ -1,11 +1,17 @@
-"""What verbs say, by eye: times and tables."""
+"""What verbs say, by eye: times, tables and numbers with their nouns."""
 
+import re
+
+from search_setup import picture, save_model
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
 from labelwise.cli.text import duration, show_table
 
 
 def test_times_are_told_in_the_unit_people_would_use():
-    told = [duration(seconds) for seconds in (0.4, 119, 150, 3 * 3600, 1.2e6)]
-    assert told == ["0 seconds", "119 seconds", "2.5 minutes", "3.0 hours", "13.9 days"]
+    told = [duration(seconds) for seconds in (0.4, 1, 119, 150, 3 * 3600, 1.2e6)]
+    assert told == ["0 seconds", "1 second", "119 seconds", "2.5 minutes", "3.0 hours", "13.9 days"]
 
 
 def test_a_table_too_wide_is_turned_and_its_numbers_stand_below_each_other(capsys):
@@ -25,3 +31,24 @@ def test_a_table_that_fits_or_is_wider_turned_stays_as_it_is(capsys):
     many = [[f"a method with a long name, number {k}", "1.5"] for k in range(40)]
     show_table(["method", "mAP " + 200 * "x"], many, names=1)
     assert any(line.startswith("method") for line in capsys.readouterr().out.splitlines())
+
+
+def test_one_photo_and_one_label_stand_in_the_singular(tmp_path):
+    """Oracle: English, in which no plural follows 1."""
+    model, photo = save_model(tmp_path / "run", labels=("dog",)), tmp_path / "photos" / "a.png"
+    picture(photo, 1)
+    table, index = tmp_path / "table.csv", tmp_path / "photos.index"
+    table.write_text(f"path,labels\n{photo},dog\n")
+    for arguments in (
+        ("data", "describe", table),
+        ("data", "export", table, "-o", tmp_path / "other.csv"),
+        ("predict", model, photo, "-o", tmp_path / "answers.csv"),
+        ("index", photo.parent, "-m", model, "-o", index),
+        ("search", index, "dog"),
+        ("estimate", index, "dog"),
+    ):
+        done = CliRunner().invoke(app, list(map(str, arguments)))
+        assert not re.findall(r"\b1 (?:images|photos|labels|rows|files|runs)\b", done.output), (
+            arguments
+        )
+        assert done.exit_code == 0, done.exception

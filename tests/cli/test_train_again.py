@@ -156,7 +156,7 @@ def test_pictures_are_read_once_for_features_and_not_at_all_for_those_that_are_k
 def test_missing_pictures_can_be_left_out(photos, tmp_path):
     (tmp_path / "5.png").unlink()
     done = run("train", photos, "-o", tmp_path / "run", *QUICK)
-    assert "1 of 48 images are missing" in str(done.exception)
+    assert "1 of 48 images is missing" in str(done.exception)
     trained(photos, tmp_path / "run", "--skip-missing")
 
 

@@ -60,7 +60,7 @@ def test_what_an_error_says_to_give_is_taken(tmp_path, monkeypatch, capsys):
         assert f"--set {advice}`" in shown or f"--set '{advice}'`" in shown
         command += ["--set", advice]
     assert call(monkeypatch, *command) == 1
-    assert "1 of 1 images are missing" in capsys.readouterr().err
+    assert "1 of 1 image is missing" in capsys.readouterr().err
 
 
 def test_flags_override_the_file_and_all_is_saved(tmp_path, monkeypatch):
@@ -263,5 +263,5 @@ def test_compare_writes_its_page_table_figures_and_charts(tmp_path, monkeypatch,
     assert "calibrate: none" in (tmp_path / "bce" / "seed-0" / "settings.yaml").read_text()
     assert call(monkeypatch, *arguments, "--dry-run") == 0
     printed = capsys.readouterr().out
-    assert re.search(r"2 runs, about \d+ seconds in all", printed)
+    assert re.search(r"2 runs, about \d+ seconds? in all", printed)
     assert "seconds per run" in printed

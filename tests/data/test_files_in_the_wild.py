@@ -188,7 +188,7 @@ def test_paths_that_windows_wrote(folder):
     odd = load(folder.text("odd.csv", "path,labels\nodd\\name.jpg,dog\n"))
     assert list(odd.ids) == ["odd\\name.jpg"]
     assert odd.notes == ()
-    with pytest.raises(DataError, match=r"1 of 1 images are missing"):
+    with pytest.raises(DataError, match=r"1 of 1 image is missing"):
         load(folder.text("gone.csv", "path,labels\nphotos\\gone.jpg,dog\n"))
 
 

@@ -192,7 +192,7 @@ def test_names_alike_but_for_case_or_the_bytes_of_an_umlaut_are_found(folder):
     assert list(load(table).ids) == ["Photos/a.jpg", "Photos/Mu\u0308ller.JPG", "b.jpg"]
     for two in ("c.Jpg,x\n", "B.jpg,x\n"):  # two files could be meant, or one twice
         odd = folder.text("u.csv", "path,labels\nb.jpg,x\n" + two)
-        assert "1 of 2 images are missing" in str(run("describe", odd).exception)
+        assert "1 of 2 images is missing" in str(run("describe", odd).exception)
 
 
 def test_a_bare_name_suggests_the_extension(folder):
@@ -228,7 +228,7 @@ def test_labels_that_look_like_one_are_noted(folder):
     folder.pictures("a.jpg", "b.jpg", "c.jpg")
     table = folder.text("t.csv", "path,labels\na.jpg,hot dog|cat\nb.jpg,Hot-Dog\nc.jpg,cats\n")
     assert described(table)["notes"] == [
-        "perhaps one label, spelled in two ways: 'Hot-Dog' (1 images) and 'hot dog' (1 images)"
+        "perhaps one label, spelled in two ways: 'Hot-Dog' (1 image) and 'hot dog' (1 image)"
     ]
 
 

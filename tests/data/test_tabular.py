@@ -279,7 +279,7 @@ def test_a_byte_order_mark_quotes_and_blank_lines(folder):
         ("path,labels\na.jpg,\n", "no labels at all"),
         (b"path,labels\na.jpg,caf\xe9\n", "not UTF-8 text"),
         (b"path,l\xff\n", "must be UTF-8"),
-        ("path,labels\na.jpg,x\ngone.jpg,y\n", "1 of 2 images are missing under .*: 'gone.jpg'"),
+        ("path,labels\na.jpg,x\ngone.jpg,y\n", "1 of 2 images is missing under .*: 'gone.jpg'"),
     ],
 )
 def test_bad_tables_get_one_clear_sentence(folder, text, sentence):

@@ -254,7 +254,7 @@ def test_answers_of_predict_are_read_whoever_wrote_them(tmp_path, fixed, logits)
     read = read_scores(tmp_path / "answers.parquet", None, labels=tmp_path / "labels.csv")
     assert list(read.predictions.ids) == ["a", "c"]
     assert read.predictions.logits.sigmoid().tolist() == [[0.25, 0.5], [0.75, 1.0]]
-    assert read.notes[0].startswith("1 images")
+    assert read.notes[0].startswith("1 image of")
 
 
 def test_soft_labels_of_a_score_file_are_kept(tmp_path):

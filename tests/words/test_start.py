@@ -218,7 +218,7 @@ def test_few_answers_are_kept_until_they_count(model, painted, tmp_path):
     words, images = WordList.of("red"), images_of(folder / "photos")
     done = start(images, words, model, tmp_path / "run", answers=load(str(table)), set_aside=0)
     assert done.fitted_on == 0
-    assert "5 answered photos are kept; they count from 10 on" in done.notes[-1]
+    assert "5 answered photos kept; they count from 10 on" in done.notes[-1]
     assert "a yes and a no among the answers" in done.notes[-1]
     assert len(KeptAnswers.load(tmp_path / "run" / "answers.parquet")) == 5
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from labelwise.cli.options import ScoresOption
+from labelwise.system.text import counted
 
 __all__ = ["aggregate"]
 
@@ -40,7 +41,8 @@ def aggregate(
     units.save(out)
     labelled = "" if units.truth is None else ", with their labels"
     say(
-        f"wrote {out}: {int(units.photos.sum()):,} photos in {len(units.names):,} units by "
+        f"wrote {out}: {counted(int(units.photos.sum()), 'photo')} in "
+        f"{counted(len(units.names), 'unit')} by "
         f"{', '.join(by)}{labelled}"
     )
     if units.truth is None:

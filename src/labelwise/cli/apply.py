@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from labelwise.cli.options import ScoreKind
+from labelwise.system.text import counted
 
 __all__ = ["apply"]
 
@@ -39,6 +40,7 @@ def apply(
     from labelwise.fitting import read_fitted, read_unlabelled, save_applied
     from labelwise.fitting.applied import check_output, save_detections
     from labelwise.fitting.detections import is_detections, read_detections
+    from labelwise.fitting.tables import unscored_note
 
     check_output(out)
     files = [read_fitted(path) for path in fitted]
@@ -47,7 +49,7 @@ def apply(
             raise SettingsError(f"--scores does not apply: {source} says itself what it holds")
         found = read_detections(source)
         total, chosen = save_detections(out, found, files)
-        say(f"{total:,} detections, {chosen:,} chosen: {out}")
+        say(f"{counted(total, 'detection')}, {chosen:,} chosen: {out}")
         for note in found.notes:
             say(note)
         return
@@ -55,8 +57,9 @@ def apply(
     result = applied(files, table)
     save_applied(out, result)
     if table.failed:
-        say(f"{table.failed:,} images of {source} have no scores and are left out")
+        say(unscored_note(table.failed, str(source)))
     sets = ""
     if result.sets is not None:
         sets = f", {float(result.sets.sum(1).double().mean()):.2f} labels per row"
-    say(f"{len(result.ids):,} rows, {len(result.names):,} labels{sets}: {out}")
+    size = f"{counted(len(result.ids), 'row')}, {counted(len(result.names), 'label')}"
+    say(f"{size}{sets}: {out}")

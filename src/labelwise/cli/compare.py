@@ -14,6 +14,7 @@ from labelwise.cli.options import (
     check_weights,
 )
 from labelwise.cli.text import in_all, resumable, say, show_table
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
@@ -102,7 +103,8 @@ def compare(
         table = open_table(base.data, base.data_options)
         _announce(plan, blank_features(table, frozen) if frozen else table, workers, watch)
         if features:
-            say(f"before them, the features of {len(table):,} images by {features}, not timed")
+            images = counted(len(table), "image")
+            say(f"before them, the features of {images} by {features}, not timed")
         return
     table = open_table(base.data, base.data_options, frozen=frozen, watch=watch)
     name = f"{table.name}, features of {features}" if features else table.name
@@ -146,4 +148,4 @@ def _announce(plan: "ComparisonPlan", table: "LabelTable", jobs: int, watch: "Wa
     runs = plan.num_runs // len(plan.entries)
     rows = [[name, str(runs), f"{seconds:,.0f}"] for name, seconds in each.items()]
     show_table(["method", "runs", "seconds per run"], rows)
-    say(f"{plan.num_runs} runs, {in_all(runs * sum(each.values()), jobs)}")
+    say(f"{counted(plan.num_runs, 'run')}, {in_all(runs * sum(each.values()), jobs)}")

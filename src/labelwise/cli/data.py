@@ -29,6 +29,7 @@ from labelwise.cli.data_options import (
 from labelwise.cli.data_review import repair_table, suspects
 from labelwise.cli.data_votes import votes_table
 from labelwise.cli.options import A_MODEL
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     pass
@@ -145,7 +146,6 @@ def group_copies(
     from labelwise.cli.data_copies import grouped_copies
     from labelwise.cli.text import complain, say
     from labelwise.data.export import export
-    from labelwise.system.text import counted
 
     table = load_table(source, options, skip_missing, duplicates, extension)
     found = grouped_copies(table, model, embeddings, cosine)
@@ -204,7 +204,7 @@ def observe_table(
         table = corrupt.flip_labels(table, present=flip_present, absent=flip_absent, seed=seed or 0)
     export(table, out)
     share = describe(table).unknown_share
-    say(f"wrote {out}: {len(table):,} images, {share:.1%} of the entries unknown")
+    say(f"wrote {out}: {counted(len(table), 'image')}, {share:.1%} of the entries unknown")
 
 
 @data_app.command("export")
@@ -275,7 +275,8 @@ def export_table(
         export(table, out)
     else:
         note = export_for_tool(table, out, tool, guesses)
-    say(f"wrote {out}: {len(table):,} images, {len(table.space)} labels")
+    labels = counted(len(table.space), "label")
+    say(f"wrote {out}: {counted(len(table), 'image')}, {labels}")
     if note:
         say(note)
 

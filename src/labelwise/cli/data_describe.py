@@ -14,6 +14,7 @@ from labelwise.cli.data_options import (
     TaxonomyFile,
     load_table,
 )
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable, UnreadableImage
@@ -87,7 +88,7 @@ def describe_table(
     if strict and mismatches:
         raise DataError(f"{table.name}: {'; '.join(mismatches)}")
     if strict and broken:
-        raise DataError(f"{table.name}: {len(broken):,} images cannot be read")
+        raise DataError(f"{table.name}: {counted(len(broken), 'image')} cannot be read")
 
 
 def _obedience(table: "LabelTable", file: Path) -> str:
@@ -134,7 +135,6 @@ def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
 
 def _show(description: "Description", shown: int) -> None:
     from labelwise.cli.text import say, show_table
-    from labelwise.system.text import counted
 
     images = max(1, description.images)
     labels = counted(len(description.labels), "label")
@@ -164,7 +164,7 @@ def _show(description: "Description", shown: int) -> None:
     say()
     show_table(("label", "present", "absent", "unknown", "present among known"), rows)
     if len(ranked) > shown:
-        say(f"... and {len(ranked) - shown} more labels (--all shows them)")
+        say(f"... and {counted(len(ranked) - shown, 'more label')} (--all shows them)")
     if description.pairs:
         say()
         pairs = [(p.first, p.second, f"{p.images:,}", f"{p.lift:.2f}") for p in description.pairs]

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from labelwise.system.text import counted
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -30,7 +32,6 @@ def crop_detections(
     """
     from labelwise.cli.text import say
     from labelwise.data.camera_results import cut_crops, read_camera_results
-    from labelwise.system.text import counted
 
     results = read_camera_results(source)
     count = cut_crops(results, source.parent if root is None else root, out, least)
@@ -100,7 +101,10 @@ def write_back(
         }
         moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         added = write_camtrap(folder, out, inside, sets, model=model, moment=moment)
-        say(f"wrote {out}: {added:,} machine observations of {len(inside):,} photos")
+        say(
+            f"wrote {out}: {counted(added, 'machine observation')} of "
+            f"{counted(len(inside), 'photo')}"
+        )
         return
     if crops is None or threshold is not None:
         raise SettingsError(
@@ -143,7 +147,6 @@ def fetch_iiif(
     """
     from labelwise.cli.text import complain, say
     from labelwise.data.iiif import fetch_pictures
-    from labelwise.system.text import counted
 
     found = fetch_pictures(source, out, size)
     say(f"{counted(found.there, 'picture')} in {out}, {found.fetched:,} fetched now")
@@ -199,7 +202,10 @@ def burst_groups(
             group = as_cell(f"{name}-{burst}") if name else f"burst-{burst}"
             writer.writerow(row | {"group": group})
     count = int(found.max()) + 1
-    say(f"wrote {out}: {len(rows):,} photos in {count:,} bursts of up to {_longest(found):,}")
+    say(
+        f"wrote {out}: {counted(len(rows), 'photo')} in {counted(count, 'burst')} of up to "
+        f"{_longest(found):,}"
+    )
 
 
 def attribute_conflicts(

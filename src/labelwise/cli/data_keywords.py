@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from labelwise.system.text import counted
+
 __all__ = ["keywords_table"]
 
 
@@ -44,8 +46,8 @@ def keywords_table(
         raise SettingsError("no keyword stands under another here; leave --taxonomy out")
     export(table, out)
     say(
-        f"wrote {out}: {len(table):,} photos, {len(table.space):,} labels; "
-        f"{found.tagged:,} photos have a keyword, all else is unknown"
+        f"wrote {out}: {counted(len(table), 'photo')}, {counted(len(table.space), 'label')}; "
+        f"{found.tagged:,} with a keyword, all else is unknown"
     )
     if taxonomy is not None:
         with (
@@ -55,6 +57,6 @@ def keywords_table(
             writer = csv.writer(stream)
             writer.writerow(["child", "parent"])
             writer.writerows(map(as_cell, pair) for pair in sorted(parents.items()))
-        say(f"wrote {taxonomy}: {len(parents):,} keywords stand under another")
+        say(f"wrote {taxonomy}: {counted(len(parents), 'keyword')} under another")
     for note in table.notes:
         say(note)

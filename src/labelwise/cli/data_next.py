@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from labelwise.cli.options import A_MODEL
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -227,11 +228,12 @@ def _summary(
 
     total = f"of {len(found.pool):,}"
     if questions == "labels":
-        say(f"{len(asked):,} questions about {len(set(rows.tolist())):,} photos {total}")
+        photos = counted(len(set(rows.tolist())), "photo")
+        say(f"{counted(len(asked), 'question')} about {photos} {total}")
         counts = Counter(one.label for one in asked).most_common(LABELS_SHOWN)
         show_table(("label", "questions"), [(label, f"{count:,}") for label, count in counts])
     else:
-        say(f"{len(rows):,} photos {total} to label next")
+        say(f"{counted(len(rows), 'photo')} {total} to label next")
     say(f"wrote {out}" + ("" if page is None else f" and {page}"))
     if questions == "labels":
         say(

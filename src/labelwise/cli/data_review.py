@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from labelwise.cli.options import A_RUN, LabelsOption, LinkOption, ScoreKind, ScoresOption
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -160,7 +161,8 @@ def repair_table(
     kinds = Counter(f"{change.before} to {change.after}" for change in changes)
     listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     answered = sum(bool(one.answer) for one in questions)
-    say(f"{answered:,} answers, {len(changes):,} labels changed{f' ({listed})' if listed else ''}")
+    changed = f"{counted(len(changes), 'label')} changed{f' ({listed})' if listed else ''}"
+    say(f"{counted(answered, 'answer')}, {changed}")
     say(f"wrote {out}, and the changes to {target}")
 
 
@@ -310,7 +312,8 @@ def _summary(
     from labelwise.cli.text import say, show_table
 
     photos = len(found.photos())
-    say(f"{len(found):,} labels may be {found.kind}, on {photos:,} of {len(predictions):,} photos")
+    total = counted(len(predictions), "photo")
+    say(f"{counted(len(found), 'label')} may be {found.kind}, on {photos:,} of {total}")
     counts = found.per_label(len(predictions.names))
     order = sorted(range(len(counts)), key=lambda column: (-counts[column], column))
     rows = [(predictions.names[k], f"{counts[k]:,}") for k in order[:LABELS_SHOWN] if counts[k]]

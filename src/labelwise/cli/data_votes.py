@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from labelwise.system.text import counted
+
 if TYPE_CHECKING:
     from labelwise.data.votes import WorkerRecord
 
@@ -94,8 +96,9 @@ def votes_table(
         _write_report(report, made.records)
     soft = 0 if table.soft is None else len(table.soft.shares)
     say(
-        f"wrote {out}: {len(table):,} photos, {len(table.space)} labels, {soft:,} of them soft; "
-        f"{len(given):,} votes of {len(given.workers):,} workers, {made.how}"
+        f"wrote {out}: {counted(len(table), 'photo')}, {counted(len(table.space), 'label')}, "
+        f"{counted(soft, 'soft answer')}; {counted(len(given), 'vote')} of "
+        f"{counted(len(given.workers), 'worker')}, {made.how}"
     )
     _show_worst(made.records)
 

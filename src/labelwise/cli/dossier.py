@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labelwise.cli.options import A_RUN
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.decide import Promise
@@ -206,10 +207,12 @@ def _limits(evaluation: "Evaluation", rows: "Predictions", by: bool) -> list[str
     few = [row.name for row in evaluation.rows if 0 < row.present < FEW]
     if few:
         some = ", ".join(few[:12]) + (", ..." if len(few) > 12 else "")
-        found.append(f"{len(few):,} labels have fewer than {FEW} positives here: {some}.")
+        found.append(
+            f"With fewer than {FEW} positives here: {counted(len(few), 'label')} ({some})."
+        )
     undefined = evaluation.ranking.undefined_labels
     if undefined:
-        found.append(f"{len(undefined):,} labels were never seen with a positive here.")
+        found.append(f"Never seen with a positive here: {counted(len(undefined), 'label')}.")
     if rows.group is None:
         found.append("No groups are named: if photos come in groups, intervals are too narrow.")
     if not by:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labelwise.system.text import counted
+
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation, SubgroupFigure
 
@@ -60,7 +62,7 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
     undefined = evaluation.ranking.undefined_labels
     if undefined:
         some = ", ".join(undefined[:WORST]) + (", ..." if len(undefined) > WORST else "")
-        say(f"without a known positive, left out: {len(undefined):,} labels ({some})")
+        say(f"without a known positive, left out: {counted(len(undefined), 'label')} ({some})")
     say()
     say(f"ranking: {evaluation.ranking.how}")
     if evaluation.final is not None:

@@ -9,6 +9,7 @@ import typer
 
 from labelwise.cli.engines import cluster_decoding, make_engine
 from labelwise.cli.options import A_MODEL, DecodeKind, DecodeOption, chosen_decoder
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -165,11 +166,12 @@ def _predict_shards(
     if outcome.resumed:
         say(f"{outcome.resumed:,} of {outcome.shards:,} shards were there already")
     good, place = outcome.rows - outcome.failed, without_options(out)
-    say(f"{good:,} of {outcome.rows:,} images predicted, in {outcome.shards:,} shards in {place}")
+    shards = counted(outcome.shards, "shard")
+    say(f"{good:,} of {counted(outcome.rows, 'image')} predicted, in {shards} in {place}")
     if outcome.failed:
         complain(
-            f"{outcome.failed:,} of {outcome.rows:,} images could not be read; the column error "
-            "of their rows says why"
+            f"{outcome.failed:,} of {counted(outcome.rows, 'image')} could not be read; the column "
+            "error of their rows says why"
         )
         raise typer.Exit(1)
 
@@ -229,13 +231,13 @@ def _predict_file(
     if count - failed > len(rows):
         say(f"... and {count - failed - len(rows):,} more{'' if out else '; write them with -o'}")
     if out is not None:
-        say(f"{count - failed:,} of {count:,} images predicted, written to {out}")
+        say(f"{count - failed:,} of {counted(count, 'image')} predicted, written to {out}")
     if count > failed:
         _say_size(run, chosen / (count - failed))
     if engine is not None and count > failed:
         engine.say_shares()
     if failed:
-        complain(f"{failed:,} of {count:,} images could not be read")
+        complain(f"{failed:,} of {counted(count, 'image')} could not be read")
         raise typer.Exit(1)
 
 
@@ -347,7 +349,7 @@ def _say_shares(held_out: "Predictions", link: "Link | None", logits: "list[Tens
     say("if photos with a label look as the held-out ones did, and only are more or fewer")
     unknown = sum(one is None for one in shift.shares)
     if unknown:
-        say(f"{unknown:,} labels that no held-out photo carries, or all, are left out")
+        say(f"left out: {counted(unknown, 'label')} that no held-out photo carries, or all do")
 
 
 @contextmanager
@@ -372,7 +374,6 @@ def _explain(scorer: "DeployedModel", source: "ImageSource", path: Path) -> None
     from labelwise.errors import SettingsError
     from labelwise.models import Predictor
     from labelwise.report.explain import look, write_explanation
-    from labelwise.system.text import counted
 
     if not isinstance(scorer, Predictor):
         raise SettingsError("an exported file has no attention maps; give the run's folder")

@@ -17,6 +17,7 @@ from labelwise.cli.options import (
 from labelwise.cli.survey import show_survey_line, survey
 from labelwise.cli.text import duration, in_all, resumable, say, show_table
 from labelwise.errors import DataError, SettingsError
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.experiments.reproduce import Request
@@ -330,7 +331,7 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
         ["row", "runs", "epochs", "each about"],
         [[name, str(len(request.seeds)), *cells] for name, cells in rows.items()],
     )
-    say(f"{len(runs)} runs, {in_all(sum(seconds.values()), jobs)}, in {folder}")
+    say(f"{counted(len(runs), 'run')}, {in_all(sum(seconds.values()), jobs)}, in {folder}")
 
 
 def _show_rows(table: str, root: Path) -> None:

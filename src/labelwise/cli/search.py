@@ -9,6 +9,7 @@ import typer
 
 from labelwise.cli.index import IndexOrQuery, index_and_query
 from labelwise.cli.search_shown import counted_numbers, say_counted, show_hits, show_similar
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.retrieval import Query
@@ -306,8 +307,8 @@ def _search_text(
     show_similar([], hits, as_json, paths_only, null)
     if query is not None and len(hits) < top:
         complain(
-            f"{len(hits):,} photos have {query} with a probability of at least {at_least:g}; "
-            "--at-least lowers that"
+            f"{counted(len(hits), 'photo')} with a probability of at least {at_least:g} for "
+            f"{query}; --at-least lowers that"
         )
     if not as_json and not paths_only:
         say(f"the photos most like {text!r} first; a likeness is not a probability")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from labelwise.system.text import for_terminal, one_line, shortened
+from labelwise.system.text import counted, for_terminal, one_line, shortened
 
 __all__ = [
     "before_writing",
@@ -87,7 +87,7 @@ def duration(seconds: float) -> str:
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.0f} seconds"
+    return counted(round(seconds), "second")
 
 
 def show_table(

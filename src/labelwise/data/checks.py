@@ -85,7 +85,10 @@ def _numbered(table: LabelTable) -> LabelTable:
     for name in images.ids:
         uses[name] += 1
         unique.append(name if uses[name] == 1 else f"{name}#{uses[name]}")
-    note = f"{len(unique) - len(uses)} images had the name of another one and were numbered"
+    note = (
+        f"{counted(len(unique) - len(uses), 'image')} had the name of another one and "
+        f"{'was' if len(unique) - len(uses) == 1 else 'were'} numbered"
+    )
     return replace(
         table, images=BytesImages(images.blobs, unique, images.rows), notes=(*table.notes, note)
     )
@@ -196,7 +199,7 @@ def without_unreadable(
     if not found:
         return table
     shown = "; ".join(image.reason for image in found[:SHOWN]) + "; ..." * (len(found) > SHOWN)
-    sentence = f"{len(found):,} of {len(table):,} images cannot be read: {shown}"
+    sentence = f"{len(found):,} of {counted(len(table), 'image')} cannot be read: {shown}"
     if on_error == "stop":
         raise DataError(f"{table.name}: {sentence}; leave them out with `--on-error skip`")
     if len(found) == len(table):

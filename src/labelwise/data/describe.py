@@ -11,6 +11,7 @@ from labelwise.data.checks import reject_divided_groups
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
+from labelwise.system.text import counted
 
 __all__ = ["Description", "LabelCount", "PairCount", "count_mismatches", "describe"]
 
@@ -114,7 +115,7 @@ def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int |
     """Return a sentence for each number that differs from what is stated of the whole set."""
     found = {} if table.split is None else {k: len(part) for k, part in table.splits().items()}
     sentences = [
-        f"{split} has {found.get(split, 0):,} images, the whole set has {count:,}"
+        f"{split} has {counted(found.get(split, 0), 'image')}, the whole set has {count:,}"
         for split, count in counts.items()
         if found.get(split, 0) != count
     ]
@@ -135,7 +136,7 @@ def _spelling_note(labels: list[LabelCount]) -> list[str]:
         plain = label.name.casefold().translate(str.maketrans("", "", " -_"))
         alike.setdefault(plain, []).append(label)
     groups = [
-        " and ".join(f"{one.name!r} ({one.present:,} images)" for one in group)
+        " and ".join(f"{one.name!r} ({counted(one.present, 'image')})" for one in group)
         for group in alike.values()
         if len(group) > 1
     ]

@@ -46,13 +46,15 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
         places = _places_below(images)
         found = _single_places(images, places)
         if found is not None:
-            note = f"{len(found):,} images were found by name in folders below {root}"
+            were = "was" if len(found) == 1 else "were"
+            note = f"{counted(len(found), 'image')} {were} found by name in folders below {root}"
             return replace(table, images=FileImages(root, found), notes=(*table.notes, note))
         holder = _folder_of_all(images, places)
     missing = np.flatnonzero(~there)
     shown = ", ".join(repr(images.ids[int(row)]) for row in missing[:SHOWN])
     more = ", ..." if len(missing) > SHOWN else ""
-    sentence = f"{len(missing)} of {len(images)} images are missing under {root}: {shown}{more}"
+    total, are = counted(len(images), "image"), "is" if len(missing) == 1 else "are"
+    sentence = f"{len(missing):,} of {total} {are} missing under {root}: {shown}{more}"
     if not skip_missing:
         bare = not any("." in posixpath.basename(images.ids[int(row)]) for row in missing[:SHOWN])
         suffix = "add a suffix with `--extension .jpg`, " if bare else ""

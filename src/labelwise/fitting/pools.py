@@ -19,13 +19,14 @@ from labelwise.data.columns import PATH_HEADERS
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError
 from labelwise.fitting.read import aligned_labels, load_for_labels
-from labelwise.fitting.tables import ANSWER_COLUMNS, read_raw
+from labelwise.fitting.tables import ANSWER_COLUMNS, read_raw, unscored_note
 from labelwise.labelling import Pool
 from labelwise.models import load_model
 from labelwise.models.scoring import Embedder, Scored, Scorer, score
 from labelwise.pictures import FileImages, ImageSource
 from labelwise.pictures.folders import find_images
 from labelwise.system.progress import Silent, Watch
+from labelwise.system.text import counted
 from labelwise.types import matching_columns
 
 __all__ = ["PhotoPool", "holds_answers", "read_pool", "score_pool"]
@@ -97,7 +98,7 @@ def score_pool(
     scored = _scored(scorer, table.images, batch_size, watch or Silent())
     if scored.failures:
         notes.append(
-            f"{len(scored.failures):,} of {len(table):,} images could not be read and are left "
+            f"{len(scored.failures):,} of {counted(len(table), 'image')} could not be read, left "
             f"out; first {scored.failures[0].reason}"
         )
     if not len(scored):
@@ -151,7 +152,7 @@ def _answered(path: Path, scorer: Scorer, model: str) -> PhotoPool:
     if not ((probs >= 0) & (probs <= 1)).all():
         raise DataError(f"{path}: a probability lies in [0, 1]")
     sets = np.asarray(scorer.rule(torch.from_numpy(probs.astype(np.float32))))
-    notes = [f"{raw.failed:,} images of {path} have no scores and are left out."]
+    notes = [f"{unscored_note(raw.failed, str(path))}."]
     nothing = np.zeros(probs.shape, bool)
     images = FileImages(Path(), raw.ids)
     table = LabelTable.from_arrays(names, images, nothing, nothing, name=str(path))

@@ -24,7 +24,7 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Subgroups
 from labelwise.fitting.detections import Detections, is_detections, read_detections
 from labelwise.fitting.embeddings import Texts, read_cosines
-from labelwise.fitting.tables import Kind, RawScores, read_parquet, read_raw
+from labelwise.fitting.tables import Kind, RawScores, read_parquet, read_raw, unscored_note
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.pictures import FileImages
 from labelwise.predictions import Predictions
@@ -173,7 +173,7 @@ def read_scores(
         truth, matched, group = _other_labels(raw, labels)
     notes = []
     if raw.failed:
-        notes.append(f"{raw.failed:,} images of {path} have no scores and are left out.")
+        notes.append(f"{unscored_note(raw.failed, str(path))}.")
     if not matched.all():
         notes.append(
             f"{labels} has labels of {int(matched.sum()):,} of the {len(matched):,} rows; "

@@ -19,6 +19,7 @@ from labelwise.models.scoring import Failure, infer
 from labelwise.pictures.batches import Decode, decodes_on_gpu
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
+from labelwise.system.text import counted
 from labelwise.taxonomy import Taxonomy
 
 __all__ = ["RunScores", "read_run", "score_data"]
@@ -104,7 +105,7 @@ def score_data(
     watch.finish()
     if failures:
         notes.append(
-            f"{len(failures):,} of {len(table):,} images could not be read and are left out; "
+            f"{len(failures):,} of {counted(len(table), 'image')} could not be read, left out; "
             f"first {failures[0].reason}"
         )
     if by_gpu:

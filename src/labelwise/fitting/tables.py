@@ -26,7 +26,7 @@ from pyarrow import csv as arrow_csv
 from labelwise.errors import DataError
 from labelwise.fitting.npz_files import npz_arrays, npz_matrix, npz_texts
 from labelwise.predictions import matrix_of_lists
-from labelwise.system.text import from_cell
+from labelwise.system.text import counted, from_cell
 from labelwise.types import nearest
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "RawScores",
     "read_parquet",
     "read_raw",
+    "unscored_note",
 ]
 
 Kind = Literal["logits", "probs"]
@@ -90,6 +91,16 @@ class RawScores:
                 "with a name of its own"
             )
         return self
+
+
+def unscored_note(failed: int, source: str) -> str:
+    """Return in words that images without scores are left out.
+
+    >>> unscored_note(1, "a.csv")
+    '1 image of a.csv has no scores and is left out'
+    """
+    have, are = ("has", "is") if failed == 1 else ("have", "are")
+    return f"{counted(failed, 'image')} of {source} {have} no scores and {are} left out"
 
 
 def read_raw(path: Path, keep: Sequence[str] = ()) -> RawScores:

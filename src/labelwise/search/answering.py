@@ -24,6 +24,7 @@ from labelwise.search.index import Index
 from labelwise.search.likeness import LibraryLikeness, likeness_of
 from labelwise.search.near_copies import NearCopies, knows_looks, near_copies
 from labelwise.search.rankings import Ranking, ranking_of
+from labelwise.system.text import counted
 
 __all__ = [
     "Found",
@@ -178,12 +179,13 @@ class Found:
     def counted(self) -> str:
         """How many photos match, in words and whole photos."""
         those = f" {self.filter}" if self.filter else ""
-        expected = f"about {round(self.count.expected):,} of {self.photos:,} photos{those}"
+        match = "matches" if self.photos == 1 else "match"
+        expected = f"about {round(self.count.expected):,} of {counted(self.photos, 'photo')}{those}"
         if self.interval is None:
-            return f"{expected} match {self.query}; {self.untested}"
+            return f"{expected} {match} {self.query}; {self.untested}"
         low, high = floor(self.interval[0]), ceil(self.interval[1])
         interval = f"{self.count.confidence:.0%} interval: {low:,} to {high:,}"
-        return f"{expected} match {self.query} ({interval})"
+        return f"{expected} {match} {self.query} ({interval})"
 
     def sentence(self) -> str:
         """Return all that can be said of the list: how many match, and its promise or why not."""

@@ -26,7 +26,7 @@ from labelwise.search.photo_metadata import read_photo_metadata
 from labelwise.search.tagging import sidecar_of
 from labelwise.search.xmp import LARGEST, entries, noted, separator_of
 from labelwise.system.names import printable
-from labelwise.system.text import one_line_of
+from labelwise.system.text import counted, one_line_of
 from labelwise.taxonomy import Taxonomy
 
 __all__ = ["LibraryKeywords", "photo_keywords", "read_keywords"]
@@ -64,7 +64,7 @@ def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
     kept = {name for name, count in counts.items() if count >= least}
     if not kept:
         raise DataError(
-            f"{folder}: none of its {len(files):,} photos has a keyword"
+            f"{folder}: {counted(len(files), 'photo')} without a keyword"
             + (f" that {least:,} photos share; lower --least" if counts else "")
         )
     rows = [sorted(kept & names) for names in library.labels]
@@ -75,7 +75,9 @@ def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
     )
     parents, conflicts = library.parents(kept)
     if len(kept) < len(counts):
-        notes += (f"left out {len(counts) - len(kept):,} keywords on fewer than {least} photos",)
+        notes += (
+            f"left out {counted(len(counts) - len(kept), 'keyword')} on fewer than {least} photos",
+        )
     notes += tuple(_some(conflicts, "in several places of the hierarchy, so without a parent"))
     notes += tuple(_some(library.failures, "not read"))
     table = replace(table, unknown=unknown, notes=notes)

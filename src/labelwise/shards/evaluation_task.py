@@ -30,6 +30,7 @@ from labelwise.data.table_builder import TableBuilder
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.evaluate import Evaluation, EvaluationSums, describe_link, measure
+from labelwise.fitting.tables import unscored_note
 from labelwise.links import Link
 from labelwise.methods import link_from_spec
 from labelwise.models.launching import one_thread
@@ -40,6 +41,7 @@ from labelwise.shards.manifest import MANIFEST_FILE, SUCCESS_FILE, Manifest, Sha
 from labelwise.system.allocator import keep_freed_memory
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.storage import Storage, storage_at, without_options
+from labelwise.system.text import counted
 from labelwise.types import LabelSpace
 
 __all__ = ["EvaluationTask", "evaluate_shards"]
@@ -318,7 +320,7 @@ def evaluate_shards(
             raise DataError(_nothing_matches(folder, labels))
     notes = []
     if failed:
-        notes.append(f"{failed:,} images of {folder.address} have no scores and are left out.")
+        notes.append(f"{unscored_note(failed, folder.address)}.")
     if unlabelled:
         what = "the shards have" if labels is None else f"{without_options(labels)} has"
         scored = rows - failed
@@ -327,7 +329,8 @@ def evaluate_shards(
             "the others are left out."
         )
     if labels is not None and labelled > total.rows:
-        notes.append(f"{labelled - total.rows:,} rows of {without_options(labels)} have no scores.")
+        rest = counted(labelled - total.rows, "row")
+        notes.append(f"{rest} of {without_options(labels)} without scores.")
     return total.evaluation(
         folder.names,
         k=k,

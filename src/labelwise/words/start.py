@@ -208,7 +208,7 @@ class _Start:
             head, link = text, self.model.guessed(text.scores(every))
             if count:
                 notes.append(
-                    f"{count:,} answered photos are kept; they count from {LEAST_ANSWERS} on, "
+                    f"{counted(count, 'answered photo')} kept; they count from {LEAST_ANSWERS} on, "
                     "without those set aside, and when there is a yes and a no among the answers"
                 )
             count = 0
