@@ -374,6 +374,7 @@ def test_tags_are_written_and_undone(library, tmp_path):
     labelwise("index", tmp_path / "photos", "--model", library / "run", "-o", folder)
     before = sorted(path.name for path in (tmp_path / "photos").iterdir())
     output, _ = labelwise("tag", folder, "--xmp", "--dry-run")
+    assert "dry run, nothing was written; without --dry-run, side-cars: " in output
     assert "nothing was written" in output
     assert re.search(r"^label +photos\n", output, re.M)
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before

@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 from math import ceil, floor
 
 import numpy as np
@@ -12,9 +13,12 @@ from open_indexes import open_index
 from patience import PATIENCE
 from PIL import Image
 from playwright.sync_api import expect
+from search_setup import picture, save_model
 from web_setup import TOKEN, encoded, running
 
 from labelwise.models import Predictor
+from labelwise.search import update_index
+from labelwise.system.progress import Silent
 
 expect.set_options(timeout=1000 * PATIENCE)
 
@@ -86,6 +90,20 @@ def test_a_server_that_is_gone_is_said_to_be(run, library, visit):
     page.set_input_files("#files", files(encoded()))
     expect(page.locator(".card .error")).to_contain_text("does not answer")
     expect(page.get_by_role("button", name="Try again")).to_be_visible()
+
+
+def test_a_count_that_was_never_tested_has_no_interval(tmp_path, visit):
+    """Oracle: the model, with which no labelled photo is kept; one label, so one number."""
+    run = save_model(tmp_path / "run")
+    shutil.rmtree(run / "predictions")
+    picture(tmp_path / "photos" / "a.png", 1)
+    update_index(tmp_path / "index", [tmp_path / "photos"], model=run, watch=Silent())
+    with running(run, tmp_path / "index", decoders=0) as server:
+        page = visit(server, "/#search/dog")
+        counted = "of 1 photo matches dog; never tested, so there is no interval: there are no held"
+        expect(page.locator("#counted p").first).to_contain_text(counted)
+        expect(page.locator("#grid li .chance")).to_have_count(1)
+        expect(page.locator("#grid li .why")).to_have_count(0)
 
 
 def test_search_completes_remembers_and_counts(server, visit):

@@ -232,14 +232,16 @@ def _of_the_model(index: "Index", query: "Query") -> str:
 
 def _adapted(index: "Index", query: "Query") -> str:
     """Return in words how many photos carry a label whose share may differ."""
+    from labelwise.search import likeness_of
     from labelwise.search.share_counts import adapted_count
 
-    found, known = adapted_count(index, query), index.facts.known
+    found, known, likeness = adapted_count(index, query), index.facts.known, likeness_of(index)
+    unlike = f"{likeness.sentence()} " * (likeness.likeness.outcome == "pictures differ")
     return (
         f"about {found.count:,.0f} of {found.photos:,} photos match {query} (95% interval: "
         f"{found.low:,.0f} to {found.high:,.0f}), if photos with the label look as the {known} "
         f"ones did and only are more or fewer; {found.before:.1%} of the {known} photos match. "
-        "An interval that holds in any case: --answers 150"
+        f"{unlike}An interval that holds in any case: --answers 150"
     )
 
 

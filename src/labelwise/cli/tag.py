@@ -137,7 +137,7 @@ def tag(
         server = _immich(immich, immich_key_file)
         if undo:
             removed = remove_tags(server, dry_run=dry_run)
-            say(f"Immich: {counted(removed, 'tag')} removed{_unwritten(dry_run)}")
+            say(f"{_unwritten(dry_run)}Immich: {counted(removed, 'tag')} removed")
             return
         with Index(folder) as index:
             caution(index.spec.caution)
@@ -149,8 +149,8 @@ def tag(
         _show_counts(done.given)
         taken = sum(done.taken.values())
         say(
-            f"Immich: {counted(sum(done.given.values()), 'tag')} given, {taken:,} taken away"
-            f"{_unwritten(dry_run)}"
+            f"{_unwritten(dry_run)}Immich: {counted(sum(done.given.values()), 'tag')} given, "
+            f"{taken:,} taken away"
         )
         if done.missing:
             say(f"{counted(done.missing, 'photo')} with labels are not among its uploaded photos")
@@ -212,13 +212,13 @@ def tag(
     counts = Counter(outcome.state for outcome in outcomes)
     words = ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "nothing"
     what = "photos" if embed else "side-cars and photos" if undo else "side-cars"
-    say(f"{what}: {words}{_unwritten(dry_run)}")
+    say(f"{_unwritten(dry_run)}{what}: {words}")
     if counts["left alone"]:
         raise typer.Exit(1)
 
 
 def _unwritten(dry_run: bool) -> str:
-    return " (dry run, nothing was written)" if dry_run else ""
+    return "dry run, nothing was written; without --dry-run, " if dry_run else ""
 
 
 def _show_counts(given: Mapping[str, int]) -> None:

@@ -92,14 +92,14 @@ class Likeness:
         if self.outcome == "pictures differ":
             return (
                 f"These photos do not look like the {known} ones ({sides}, "
-                f"p = {self.p_value:.3f}): probabilities and counts may be wrong. Checked photos "
-                "hold whatever the photos look like: labelwise estimate asks about random ones."
+                f"p = {self.p_value:.3f}): probabilities and counts may be wrong. A count by "
+                "answers holds whatever the photos look like: labelwise estimate --answers 150."
             )
         named = first_shares(self.moved)
         return (
             f"Labels are more or less frequent than among the {known} photos ({named}; {sides}): "
-            "probabilities and counts are off for them. labelwise estimate counts them with an "
-            "interval that holds."
+            "probabilities and counts are off for them. A count by answers holds all the same: "
+            "labelwise estimate --answers 150."
         )
 
     def _too_few(self, known: str) -> str:

@@ -133,7 +133,7 @@ function words(answer) {
   if ("text" in answer) return textWords(answer);
   let text = answer.low === null ? `; ${answer.untested}.` : ` (${count(Math.floor(answer.low))} to ${count(Math.ceil(answer.high))}).`;
   if (answer.above !== null) text += ` ${count(answer.above)} ${answer.above === 1 ? "is" : "are"} in this list.`;
-  const start = `About ${count(Math.round(answer.expected))} of ${count(answer.photos)} photos match `;
+  const start = `About ${count(Math.round(answer.expected))} of ${count(answer.photos)} ${answer.photos === 1 ? "photo matches" : "photos match"} `;
   const parts = [make("p", {}, start, make("strong", { class: "asked" }, answer.query), text)];
   if (answer.promise) {
     parts.push(make("p", {}, make("span", { class: "verdict good" }, `${PROMISES[answer.promise_kind]}: `), sentence(answer.promise),
