@@ -13,6 +13,7 @@ from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec
 from labelwise.predictions import Predictions
+from labelwise.system.sums import without_sum
 from labelwise.types import matching_columns
 
 
@@ -106,7 +107,7 @@ def rewritten(path, change=None, **facts):
     """Write the sample file again with other columns or other metadata."""
     some().save(path)
     table = pq.read_table(path)
-    stated = json.loads(table.schema.metadata[b"labelwise"]) | facts
+    stated = without_sum(json.loads(table.schema.metadata[b"labelwise"])) | facts
     table = table if change is None else change(table)
     pq.write_table(table.replace_schema_metadata({"labelwise": json.dumps(stated)}), path)
     return path

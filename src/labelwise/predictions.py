@@ -26,6 +26,7 @@ from labelwise.decide import Evidence, Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.numeric.groups import Groups
 from labelwise.system.files import replacing
+from labelwise.system.sums import summed, without_sum
 from labelwise.system.text import counted, first_line
 from labelwise.types import LabelSpace, matching_columns
 
@@ -238,9 +239,10 @@ class Predictions:
             "split": self.split,
             "link": None if self.link is None else link_to_spec(self.link),
         }
-        table = pa.table(columns).replace_schema_metadata({"labelwise": json.dumps(facts)})
+        stated = {"labelwise": json.dumps(summed(facts))}
+        table = pa.table(columns).replace_schema_metadata(stated)
         with replacing(Path(path)) as temporary:
-            pq.write_table(table, temporary)
+            pq.write_table(table, temporary, write_page_checksum=True)
 
     @staticmethod
     def load(path: Path) -> "Predictions":
@@ -335,8 +337,9 @@ class PredictionsFacts(BaseModel):
 def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dict[str, Any]]:
     """Return the table in a file and what its metadata states, which must be of our format."""
     try:
-        table = pq.read_table(path, columns=columns)
+        table = pq.read_table(path, columns=columns, page_checksum_verification=True)
         stated = json.loads((table.schema.metadata or {})[b"labelwise"])
+        whole = without_sum(stated) if isinstance(stated, dict) else None
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
     except KeyError:
@@ -353,7 +356,9 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
         raise CheckpointError(
             f"{path} must have format {FORMAT}, got {got!r:.40}; write it again with this version"
         )
-    return table, stated
+    if whole is None:
+        raise CheckpointError(f"{path} is damaged: its metadata is not what was written")
+    return table, whole
 
 
 def _matrices(

@@ -1,9 +1,10 @@
-"""A flipped bit in any file of an index: an error that names the file, or the same answers.
+"""A flipped bit in any file of an index or of a model: an error that names the file, or no change.
 
 Held to the answers of the index as it was written: whatever bit of whatever file is flipped, each
 probability and each promise is what it was before, or a sentence says that the file is damaged.
 """
 
+import json
 import random
 import re
 import shutil
@@ -16,6 +17,8 @@ from search_setup import picture, save_model
 
 from labelwise.decide import promise_tags
 from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.models import ModelSpec
+from labelwise.predictions import Predictions
 from labelwise.search import Index, likeness_of, update_index
 from labelwise.search.near_copies import near_copies
 from labelwise.search.schema import MIGRATIONS, SCHEMA
@@ -202,3 +205,49 @@ def test_an_index_of_a_later_version_is_not_touched(tmp_path):
     with pytest.raises(CheckpointError, match="later version of labelwise"):
         Store(tmp_path, ("a",))
     assert "checksums" not in SCHEMA  # it is what 0.1 made, and migrations do the rest
+
+
+def stated(run):
+    """Return all that the files of a model say from which probabilities and figures are made."""
+    kept = Predictions.load(run / "predictions" / "test.parquet")
+    numbers = (kept.logits.numpy().tobytes(), kept.labels.numpy().tobytes(), repr(kept.link))
+    spec = ModelSpec.load(run / "model.json")
+    return spec.model_dump(), numbers, list(kept.ids), kept.names, kept.split
+
+
+def test_a_flipped_bit_of_a_model_changes_nothing_silently(made):
+    """In each number of its description, anywhere in it, and in what the held-out photos got."""
+    run = made[0] / "model"
+    whole, draw = stated(run), random.Random(5)
+    for name, count, least in (("model.json", 60, 60), ("predictions/test.parquet", 80, 40)):
+        path = run / name
+        content = path.read_bytes()
+        places = [draw.randrange(8 * len(content)) for _ in range(count)]
+        if name == "model.json":
+            digits = [found.start() for found in re.finditer(rb"(?<=\.)\d", content)]
+            assert len(digits) >= 7  # mean, spread and threshold
+            places += [8 * at for at in digits]
+        refused = 0
+        for place in places:
+            flip(path, place)
+            try:
+                found, sentence = stated(run), ""
+            except CheckpointError as error:
+                found, sentence = whole, str(error)
+                refused += 1
+            assert found == whole, f"bit {place} of {name}"
+            assert path.name in sentence or not sentence
+            path.write_bytes(content)
+        assert refused >= least
+
+
+def test_a_changed_description_says_how_to_keep_the_change(made, tmp_path):
+    path = tmp_path / "model.json"
+    facts = json.loads((made[0] / "model" / "model.json").read_text())
+    facts["rule"]["value"] = 0.75
+    path.write_text(json.dumps(facts))
+    with pytest.raises(CheckpointError, match="take its entry sha256 out if the change is yours"):
+        ModelSpec.load(path)
+    del facts["sha256"]
+    path.write_text(json.dumps(facts))
+    assert ModelSpec.load(path).rule == {"kind": "threshold", "value": 0.75}

@@ -10,6 +10,7 @@ from contextlib import closing
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from forged import rewrite
 from search_setup import LABELS, save_model
 
 from labelwise.decide import Threshold
@@ -104,7 +105,7 @@ def test_two_labels_of_one_name_in_the_model_of_an_index(tmp_path):
     model = save_model(tmp_path / "model")
     place = tmp_path / "model" / "model.json"
     assert ModelSpec.load(place, tried=True).labels == LABELS
-    place.write_text(place.read_text().replace(f'"{LABELS[0]}"', f'"{LABELS[1]}"'))
+    rewrite(place, labels=[LABELS[1], *LABELS[1:]])
     with pytest.raises(CheckpointError, match="must be distinct"):
         ModelSpec.load(model / "model.json", tried=True)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from forged import facts_of
 from search_setup import picture, save_model
 
 from labelwise.calibrate import beta, histogram, isotonic, platt, temperature
@@ -113,7 +114,7 @@ PROMISE = Promise("recall", 0.9, 0.95, 200, 150, 0.93, "test photos", "2026-01-0
 def test_a_model_with_a_number_that_is_none_is_not_loaded(tmp_path, bad):
     save_model(tmp_path)
     file = tmp_path / "model.json"
-    good = json.loads(file.read_text()) | {"promises": [PROMISE.spec()]}
+    good = facts_of(file) | {"promises": [PROMISE.spec()]}
     file.write_text(json.dumps(good))
     assert ModelSpec.load(file).promises == (PROMISE.spec(),)
     for part in ("rule", "promises", "transform"):
@@ -128,7 +129,7 @@ def test_a_model_with_a_number_that_is_none_is_not_loaded(tmp_path, bad):
 def test_predict_with_a_nan_in_the_link_says_so_and_writes_nothing(tmp_path, warm_commands):
     model = save_model(tmp_path / "model")
     picture(tmp_path / "a.png", 1)
-    facts = json.loads((model / "model.json").read_text())
+    facts = facts_of(model / "model.json")
     link = {"kind": "platt", "link": {"kind": "sigmoid"}, "slope": [1.0] * 4}
     facts["link"] = link | {"offset": [0.0, math.nan, 0.0, 0.0], "limit": 50.0}
     (model / "model.json").write_text(json.dumps(facts))

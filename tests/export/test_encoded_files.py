@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from export_samples import pictures, predictor, spec
+from forged import facts_of
 from PIL import Image
 
 from labelwise.calibrate import Platt
@@ -215,7 +216,7 @@ def test_models_that_decode_at_a_reduced_scale_say_so_and_are_not_exported(tmp_p
 def test_a_model_written_before_decodes_as_all_do_now(tmp_path):
     model = predictor(link=LINK, rule=RULE)
     model.save(tmp_path / "run")
-    facts = json.loads((tmp_path / "run" / "model.json").read_text())
+    facts = facts_of(tmp_path / "run" / "model.json")
     assert facts["transform"].pop("reduced_jpeg") is False
     (tmp_path / "run" / "model.json").write_text(json.dumps(facts))
     assert type(model).load(tmp_path / "run").transform == replace(

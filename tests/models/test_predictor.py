@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from forged import facts_of, rewrite
 from tiny_predictor import NAMES, make, pictures
 
 from labelwise.decide import TopK
@@ -96,11 +97,11 @@ def test_five_crops_answer_with_the_mean_over_windows(tmp_path, mirrored):
 
 def test_models_that_do_not_speak_of_crops_look_once(tmp_path):
     make().save(tmp_path)
-    facts = json.loads((tmp_path / "model.json").read_text())
+    facts = facts_of(tmp_path / "model.json")
     assert facts.pop("crops") == 1
     (tmp_path / "model.json").write_text(json.dumps(facts))
     assert Predictor.load(tmp_path).model.crops == 1
-    change(tmp_path / "model.json", crops=4)
+    rewrite(tmp_path / "model.json", crops=4)
     with pytest.raises(CheckpointError, match="'crops': "):
         Predictor.load(tmp_path)
 
@@ -116,7 +117,7 @@ def test_labels_that_nobody_answered_for_are_named_with_the_model(tmp_path):
     replace(make(), answers=12).save(tmp_path)
     assert "unanswered" not in (tmp_path / "model.json").read_text()
     assert Predictor.load(tmp_path).caution is None
-    change(tmp_path / "model.json", unanswered=["bird"])
+    rewrite(tmp_path / "model.json", unanswered=["bird"])
     with pytest.raises(CheckpointError, match="must name labels of the model, got 'bird'"):
         Predictor.load(tmp_path)
 
@@ -142,11 +143,6 @@ def test_unknown_heads_and_options_are_named():
         HeadSpec("linear", {"depth": 2}).make(4, 2)
 
 
-def change(path, **values):
-    facts = json.loads(path.read_text())
-    path.write_text(json.dumps(facts | values))
-
-
 def test_unreadable_models_get_one_sentence(tmp_path):
     make().save(tmp_path)
     description, weights = tmp_path / "model.json", tmp_path / "model.safetensors"
@@ -165,7 +161,7 @@ def test_unreadable_models_get_one_sentence(tmp_path):
     damaged(description, b'{"format": 1}', "is not usable: 'labels' is missing")
     damaged(weights, whole[weights][:-10], "model.safetensors is damaged")
     damaged(weights, b"", "model.safetensors is damaged")
-    change(description, backbone={"name": "small-cn", "channels": 4})
+    rewrite(description, backbone={"name": "small-cn", "channels": 4})
     with pytest.raises(CheckpointError, match="unknown backbone 'small-cn'"):
         Predictor.load(tmp_path)
     description.write_bytes(whole[description])

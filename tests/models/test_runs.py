@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from forged import facts_of
 from sample_scores import NAMES, sample, spec_of
 from tiny_predictor import make
 
@@ -116,7 +117,7 @@ def test_a_spec_round_trips_and_says_what_is_wrong(run):
     path = run.path / "model.json"
     spec.save(path)
     assert run.spec == spec
-    facts = json.loads(path.read_text())
+    facts = facts_of(path)
     per_label = link_to_spec(Platt(Sigmoid(), [1.0, 2.0], [0.0, 0.0], 30.0))
     for change, sentence in (
         ({"labels": 3}, "'labels': "),

@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from forged import facts_of
 from open_indexes import open_index
 from PIL import Image
 from tiny_run import Hearing, tiny_settings, tiny_table
@@ -298,7 +299,7 @@ def test_promises_that_added_parents_could_break_are_refused(tmp_path, flags, se
 def test_a_damaged_taxonomy_is_found_when_the_model_is_opened(tmp_path):
     train(tiny(tmp_path), tmp_path / "run", table=obedient())
     file = tmp_path / "run" / "model.json"
-    facts = json.loads(file.read_text())
+    facts = facts_of(file)
     for parents, sentence in (
         ({"b": "a", "a": "b"}, "the taxonomy cannot be used: .*circles"),
         ({"dog": "a"}, "the taxonomy cannot be used: there is no label 'dog'"),

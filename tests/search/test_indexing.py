@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forged import rewrite
 from open_indexes import open_index
 from PIL import Image
 from raw_photos import dng
@@ -248,11 +249,8 @@ def test_another_link_reads_no_picture(update, model, tmp_path, monkeypatch):
     before = np.exp(open_index(update.folder).odds(2).log_p.values)
     other = tmp_path / "other"
     shutil.copytree(model, other)
-    text = (other / "model.json").read_text()
-    platt = '{"kind": "platt", "link": null, "slope": [1, 1, 1, 1], "offset": [3, 3, 3, 3], '
-    (other / "model.json").write_text(
-        text.replace('{\n    "kind": "sigmoid"\n  }', platt + '"limit": 100.0}')
-    )
+    platt = {"kind": "platt", "link": None, "slope": [1] * 4, "offset": [3] * 4, "limit": 100.0}
+    rewrite(other / "model.json", link=platt)
     monkeypatch.setattr("labelwise.search.scored_files.score", None)
     update(model=other)
     after = np.exp(open_index(update.folder).odds(2).log_p.values)

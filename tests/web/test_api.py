@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from forged import facts_of
 from made_index import made_index
 from open_indexes import open_index
 from PIL import ExifTags, Image
@@ -58,7 +59,7 @@ def test_pictures_get_the_answers_of_the_model(server, predictor):
 
 def test_a_model_that_cuts_off_edges_does_so_once(tmp_path):
     folder = save_model(tmp_path / "cropping")
-    facts = json.loads((folder / "model.json").read_text())
+    facts = facts_of(folder / "model.json")
     facts["transform"]["crop"] = 0.75
     (folder / "model.json").write_text(json.dumps(facts))
     content = encoded(size=(50, 40))

@@ -24,6 +24,7 @@ from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.pictures import Transform
 from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
+from labelwise.system.sums import summed, without_sum
 from labelwise.system.text import one_line, one_line_of
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
@@ -212,7 +213,7 @@ class ModelSpec(BaseModel):
         usual = {name for name, value in given.items() if not value}
         facts = self.model_dump(mode="json", exclude=usual)
         facts["transform"] = self.transform.spec()
-        text = json.dumps(facts, indent=2, ensure_ascii=False)
+        text = json.dumps(summed(facts), indent=2, ensure_ascii=False)
         with replacing(Path(path)) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
 
@@ -224,8 +225,8 @@ class ModelSpec(BaseModel):
         the caller sees to it that this is the file.
         """
         try:
-            content = Path(path).read_bytes()
-            facts = json.loads(content)
+            facts = json.loads(Path(path).read_bytes())
+            whole = without_sum(facts) if isinstance(facts, dict) else None
         except FileNotFoundError:
             raise CheckpointError(
                 f"{path} does not exist; give the folder of a finished run"
@@ -237,9 +238,14 @@ class ModelSpec(BaseModel):
         if not isinstance(facts, dict) or facts.get("format") != FORMAT:
             got = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
             raise CheckpointError(f"{path} must have format {FORMAT}, got {one_line(str(got)):.40}")
+        if whole is None:
+            raise CheckpointError(
+                f"{path} is damaged, or was changed: its sum is not that of the rest; make it "
+                "anew, or take its entry sha256 out if the change is yours"
+            )
         try:
             return ModelSpec.model_validate_json(  # strict: "7" or true is not 7
-                content, strict=True, context={TRIED: tried}
+                json.dumps(whole), strict=True, context={TRIED: tried}
             )
         except ValidationError as error:
             raise CheckpointError(f"{path} is not usable: {first_fault(error)}") from None

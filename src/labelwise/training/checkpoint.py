@@ -11,7 +11,6 @@ is damaged goes on from there. Schedules and data order are functions of the pos
 they need no state.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from labelwise.models import Model
 from labelwise.objectives import Objective
 from labelwise.system.distributed import gather_rows, rank, tensors_of_first, value_of_first
 from labelwise.system.files import replacing, replacing_folder
+from labelwise.system.sums import summed, without_sum
 from labelwise.system.tensors import load_tensors, part_of, save_tensors
 from labelwise.system.text import one_line_of
 from labelwise.training.optimizer import WeightAverage, restore_state
@@ -221,8 +221,7 @@ def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) 
     place = folder / f"{int(earlier[-1].name) + 1 if earlier else 1:08d}"
     with replacing_folder(place) as temporary:
         save_tensors(temporary / "state.safetensors", tensors)
-        checked = {**facts, "sha256": _digest(facts)}
-        (temporary / "state.json").write_text(json.dumps(checked), encoding="utf-8")
+        (temporary / "state.json").write_text(json.dumps(summed(facts)), encoding="utf-8")
     keep = {place.name, *_best_names(facts.get("best_step"))}
     for previous in earlier[-1:]:
         with suppress(CheckpointError):
@@ -284,21 +283,10 @@ def _read_facts(place: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be read: {one_line_of(error)}") from None
     if not isinstance(facts, dict):
         raise CheckpointError(f"{path} must hold an object, got {type(facts).__name__}")
-    is_summed = "sha256" in facts  # checkpoints of 0.1 are not
-    is_right = facts.pop("sha256", None) == _digest(facts)
-    if (is_summed and not is_right) or _ends_with_its_sum(facts):
+    whole = without_sum(facts)  # checkpoints of 0.1 have none
+    if whole is None:
         raise CheckpointError(f"{path} is damaged: it is not what was written")
-    return facts
-
-
-def _ends_with_its_sum(facts: Mapping[str, Any]) -> bool:
-    """Return whether the last value is the sum of all before: a flipped bit is in its name."""
-    *others, last = [("", None), *facts.items()]
-    return bool(last[1] == _digest(dict(others[1:])))
-
-
-def _digest(facts: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return whole
 
 
 def _places(folder: Path) -> list[Path]:
