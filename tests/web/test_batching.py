@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 import threading
 import time
 from http.client import HTTPResponse
@@ -428,3 +429,24 @@ def test_logits_that_are_no_numbers_are_the_models_fault(run, monkeypatch):
         asyncio.run(work())
     assert refused.value.status == 503
     assert "retry-after" in refused.value.headers
+
+
+def test_a_fault_stays_with_its_picture_and_the_others_have_their_answers(run, monkeypatch):
+    """The second of three has logits that are not numbers; the oracle are the two others alone."""
+    model = ServedModel("tiny", RunFolder(run), "cpu")
+    size = model.spec.transform.size
+    pixels = np.random.default_rng(2).integers(0, 255, (3, size, size, 3), np.uint8)
+    alone = model.forward(pixels[[0, 2]], ["a", "c"])
+    real = Predictor.logits
+
+    def second_is_nan(*given):
+        return real(*given) * torch.tensor([[1.0], [math.nan], [1.0]])
+
+    monkeypatch.setattr(Predictor, "logits", second_is_nan)
+    found = model.forward(pixels, ["a", "b", "c"])
+    assert [one.name for one in found] == ["a", "b", "c"]
+    assert [one.fault is None for one in found] == [True, False, True]
+    assert "not finite" in found[1].fault
+    assert found[1].probs is None
+    for one, expected in zip(found[::2], alone, strict=True):
+        np.testing.assert_allclose(one.probs, expected.probs, atol=1e-6)

@@ -63,10 +63,10 @@ class ServedModel:
         answers = zip(found.logits.numpy(), found.probs.numpy(), found.sets.numpy(), strict=True)
         # The pixels were opened, so that a failure is not their fault.
         faults = {one.row: one.reason.partition(": ")[2] for one in found.failures}
-        return [
-            Tagged(name, fault=faults[row]) if row in faults else Tagged(name, *next(answers))
-            for row, name in enumerate(names)
-        ]
+        answered = [row for row in range(len(names)) if row not in faults]
+        tagged = {row: Tagged(names[row], *one) for row, one in zip(answered, answers, strict=True)}
+        tagged |= {row: Tagged(names[row], fault=fault) for row, fault in faults.items()}
+        return [tagged[row] for row in range(len(names))]
 
     def picture_answer(self, tagged: Tagged) -> PictureAnswer:
         """Return an answer as the API gives it."""
