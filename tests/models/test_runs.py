@@ -128,6 +128,8 @@ def test_a_spec_round_trips_and_says_what_is_wrong(run):
         ({"transform": {"size": 10**9}}, "size must lie between 1 and 8192, got 1000000000"),
         ({"transform": {"size": 32, "mean": [1, 2]}}, "mean and std must be three numbers"),
         ({"mirrored": "maybe"}, "'mirrored': "),
+        ({"crops": True}, "must be a number, got true"),
+        ({"format": True}, "must be a number, got true"),
         ({"link": "sigmoid"}, "'link': "),
         ({"link": {"kind": ["x"]}}, "the link cannot be used: "),
         ({"link": {"kind": "sigmoidd"}}, "unknown link 'sigmoidd'; did you mean 'sigmoid'"),

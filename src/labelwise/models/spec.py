@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -128,6 +129,14 @@ class ModelSpec(BaseModel):
     unanswered: tuple[str, ...] = ()  # labels of which those say nothing
     weights_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     weight_names: WeightNames = "labelwise"
+
+    @field_validator("format", "crops", mode="before")
+    @classmethod
+    def _is_a_number(cls, value: object) -> object:
+        """Refuse ``true``, which a literal takes for 1, being equal to it."""
+        if isinstance(value, bool):
+            raise ValueError(f"must be a number, got {str(value).lower()}")
+        return value
 
     @model_validator(mode="after")
     def _fits(self, info: ValidationInfo) -> "ModelSpec":
