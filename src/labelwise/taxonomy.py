@@ -44,6 +44,7 @@ __all__ = ["LabelTree", "Taxonomy"]
 
 Array = TypeVar("Array", np.ndarray, "Tensor")
 
+SHOWN = 10  # of the names at either end of a circle
 FAR = 1e4  # log-odds beyond it are believed no more; means of them stay finite
 
 
@@ -68,6 +69,9 @@ class Taxonomy:
             while at in self.parents and at not in sound:
                 if at in path:
                     circle = [*list(path)[list(path).index(at) :], at]
+                    left_out = circle[SHOWN:-SHOWN]
+                    if left_out:
+                        circle[SHOWN:-SHOWN] = [f"... ({len(left_out):,} more) ..."]
                     raise DataError(
                         f"{self._at(at)}a taxonomy must not turn in circles, got one at {at!r}: "
                         f"{' is a kind of '.join(circle)}"

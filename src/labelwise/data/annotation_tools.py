@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.data.label_studio import ImageFolder
-from labelwise.data.rows import from_rows, read_json, read_xml
+from labelwise.data.rows import AllBut, from_rows, read_json, read_xml
 from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.errors import DataError
 from labelwise.types import nearest
@@ -240,7 +240,7 @@ def _table(
         if both:
             raise DataError(f"{row.where}: {both[0]!r} cannot be both present and unknown")
     images = [row.image for row in rows]
-    blank = [names if row.unknown is None else row.unknown for row in rows]
+    blank = [AllBut() if row.unknown is None else row.unknown for row in rows]
     splits = [SPLIT_WORDS.get((row.split or "").strip().lower()) for row in rows]
     return from_rows(
         (Path(root) if root is not None else path.parent, images),

@@ -26,7 +26,7 @@ from labelwise.data.camtrap_package import (
     photo_name,
     read_package,
 )
-from labelwise.data.rows import from_rows
+from labelwise.data.rows import AllBut, from_rows
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.system.text import counted
@@ -64,13 +64,12 @@ def read_camtrap(
     if not photos:
         raise DataError(f"{package.path('media')}: no fileMediatype begins with 'image/'")
     present: list[list[str]] = []
-    unknown: list[list[str]] = []
+    unknown: list[Sequence[str]] = []
     for row in photos:
         media = row["mediaID"]
         known, doubtful = _states(
             believed(package.own_rows.get(media, [])),
             believed(package.event_rows.get(media, [])),
-            names,
         )
         present.append(known)
         unknown.append(doubtful)
@@ -124,15 +123,15 @@ def _files(photos: Rows, package: CamtrapPackage, named: bool) -> list[str]:
     return list(found)
 
 
-def _states(own: Rows, event: Rows, names: Sequence[str]) -> tuple[list[str], list[str]]:
+def _states(own: Rows, event: Rows) -> tuple[list[str], Sequence[str]]:
     """Return the present and the unknown labels of a photo, from its own and its event's rows."""
     looked = [row for row in own if row["observationType"] not in ("unknown", "unclassified")]
     if looked:
         return _labels(looked), []
     if any(row["observationType"] == "unknown" for row in own):
-        return [], list(names)
+        return [], AllBut()
     if any(row["observationType"] in ("unknown", "unclassified") for row in event) or not event:
-        return [], list(names)
+        return [], AllBut()
     return [], _labels(event)
 
 

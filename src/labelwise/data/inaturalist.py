@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from labelwise.data.rows import from_rows, read_csv_rows
+from labelwise.data.rows import AllBut, from_rows, read_csv_rows
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.pictures.folders import image_files
@@ -59,7 +59,7 @@ def read_inaturalist(
     present = [
         [label] if label and sure else [] for label, sure in zip(labels, agreed, strict=True)
     ]
-    unknown = [[label for label in every if label not in own] for own in present]
+    unknown = [AllBut(own) for own in present]
     found = from_rows(
         (folder, photos), present, name=path.name, names=every, unknown=unknown, group=group
     )

@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelwise.data.columns import Vocabulary
 from labelwise.data.sets import LabelSets
@@ -21,6 +22,7 @@ from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.system.names import Names
 
 __all__ = [
+    "AllBut",
     "from_rows",
     "is_file",
     "label_names",
@@ -36,6 +38,12 @@ __all__ = [
 LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps one of a pair, which is text
 
 
+class AllBut(tuple[str, ...]):
+    """All labels of a table but these, which takes no more memory than these do."""
+
+    __slots__ = ()
+
+
 def from_rows(
     images: ImageSource | tuple[Path, Sequence[str]],
     labels: Sequence[Iterable[str]],
@@ -46,7 +54,10 @@ def from_rows(
     split: Sequence[str] | None = None,
     group: Sequence[str] | None = None,
 ) -> LabelTable:
-    """Return the table of label names for each image; without ``names`` they are sorted."""
+    """Return the table of label names for each image; without ``names`` they are sorted.
+
+    What is ``unknown`` of an image may be :class:`AllBut` some labels.
+    """
     source = FileImages(*images) if isinstance(images, tuple) else images
     vocabulary = Vocabulary(names)
 
@@ -60,14 +71,15 @@ def from_rows(
     space, columns = vocabulary.finish()
     width = len(space)
 
-    def sets(rows: list[list[int]]) -> LabelSets:
-        return LabelSets.from_lists([columns[row] for row in rows], width)
+    def sets(rows: list[list[int]], inverted: NDArray[np.bool_] | None = None) -> LabelSets:
+        return LabelSets.from_lists([columns[row] for row in rows], width, inverted)
 
+    all_but = np.array([isinstance(words, AllBut) for words in unknown or ()], np.bool_)
     return LabelTable(
         space,
         source,
         sets(present),
-        sets(blank) if unknown is not None else LabelSets.none(len(source), width),
+        sets(blank, all_but) if unknown is not None else LabelSets.none(len(source), width),
         None if split is None else np.asarray(split, "U5"),
         None if group is None else Names(group),
         name,

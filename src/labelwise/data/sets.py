@@ -64,12 +64,17 @@ class LabelSets:
         return sets if sets._is_normal() else sets._normal()
 
     @classmethod
-    def from_lists(cls, rows: Sequence[Iterable[int]], width: int) -> "LabelSets":
-        """Return the sets of lists of column numbers."""
+    def from_lists(
+        cls,
+        rows: Sequence[Iterable[int]],
+        width: int,
+        inverted: NDArray[np.bool_] | None = None,
+    ) -> "LabelSets":
+        """Return the sets of lists of column numbers; inverted ones hold all but these."""
         lists = [np.fromiter(row, np.int32) for row in rows]
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in lists], dtype=np.int64)])
         columns = np.concatenate(lists) if lists else np.zeros(0, np.int32)
-        return cls.from_csr(offsets.astype(np.int64), columns, width)
+        return cls.from_csr(offsets.astype(np.int64), columns, width, inverted)
 
     @classmethod
     def from_entries(
