@@ -118,6 +118,14 @@ def test_labels_of_several_words_are_told_apart_where_a_comma_is_missing(text, m
         assert str(refused.value).endswith(f"did you mean {meant!r}?")
 
 
+@pytest.mark.parametrize("name", ["a|b", "x (y)", "-dash", "a<b", "!", "rock & roll", "not now"])
+def test_a_label_with_signs_in_its_name_is_answered_by_how_it_is_written(name):
+    with pytest.raises(DataError) as refused:
+        Query.parse(name, LabelSpace((name, "dog")))
+    suggested = re.search("did you mean '(.*)'", str(refused.value))[1]
+    assert Query.parse(suggested) == Query(Has(name))
+
+
 NAMES = st.sampled_from([*SPACE.names, "a|b", "x (y)", "-dash", 'q"t', "label:x", "!", "a<b"])
 TREES = st.recursive(
     NAMES.map(Has) | st.just(Nothing()),

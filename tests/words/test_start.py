@@ -156,6 +156,15 @@ def test_answers_calibrate_and_stay_when_words_are_added(model, painted, tmp_pat
     # Nobody answered about the sky: it is ranked, and never chosen.
     assert Predictor.load(run).rule(torch.ones(1, 2)).tolist() == [[False, True]]
     assert again[:, 0].std() > 0
+    # A word that left the list, or has another name now, keeps what was said of it.
+    other = start(images, WordList.of("crimson"), model, run)
+    assert other.fitted_on == 0
+    assert other.notes[-1] == (
+        "what was said about 'red' (45 answers) is kept, and counts when the list has it again; to "
+        "describe a word otherwise, keep its name, as in 'red: another text'"
+    )
+    back = start(images, WordList.of("red"), model, run)
+    assert (back.fitted_on, back.aside, back.notes) == (done.fitted_on, done.aside, ())
 
 
 def test_of_two_answers_the_newer_counts_and_asides_stay_aside(model, painted, tmp_path):
@@ -233,6 +242,8 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     assert NOT_CALIBRATED in made.output
     assert "nearest class" in made.output
     assert "as in 'Hund: a dog'" in made.output
+    way = f"--label {folder / 'photos'} --words {tmp_path / 'words.txt'} --guide {run}"
+    assert f"to answer in a browser: labelwise serve {way}" in " ".join(made.output.split())
     for verb in (
         ("predict", run, folder / "photos" / "000.png"),
         ("index", folder / "photos", "-m", run, "-o", index),

@@ -2,8 +2,11 @@
 
 import pytest
 
+from labelwise.data import load
+from labelwise.data.columns import MEANINGS, PATH_HEADERS
 from labelwise.errors import DataError
 from labelwise.words import Word, WordList
+from labelwise.words.answer_log import write_answer_table
 
 LINES = """# animals
 pet
@@ -49,6 +52,16 @@ def test_lines_are_read_as_the_help_says(tmp_path):
         ("cat\n" + "x" * 201, "line 2: a word may have 200 letters, got 201 ('xxx"),
         ("dog\ta dog\n", r"line 1: a line must have no tabs or control characters"),
         ("dog: a\x00b\n", r"got 'dog: a\\x00b'; write one word per line"),
+        ('"red dog"\n', "line 1: a word must have no quotation marks, got '\"red dog\"'"),
+        (
+            "cafe\u0301\ncaf\u00e9\n",
+            "are the same word",
+        ),  # an accent by itself, and within a letter
+        (
+            "dog\ngroup\n",
+            "'group' already means something as a column of the tables that answers are kept in; "
+            "name the word otherwise, as in 'a group: a photo of a group, group'",
+        ),
         ("\n".join(f"word{n}" for n in range(1001)), "may have 1,000 words, got 1,001"),
     ],
 )
@@ -81,3 +94,24 @@ def test_files_that_are_no_text_are_refused(tmp_path):
         WordList.read(tmp_path)
     with pytest.raises(DataError, match="there is no such file"):
         WordList.read(tmp_path / "none.txt")
+
+
+@pytest.mark.parametrize("name", [*MEANINGS, *PATH_HEADERS, "Path", "GROUP", "Id", "=dog", "a, b"])
+def test_a_word_is_refused_unless_the_table_of_its_answers_comes_back(tmp_path, name):
+    table = tmp_path / "answers.csv"
+    said = {f"{number}.png": {name: number > 1, "red": True} for number in range(3)}
+    for photo in said:
+        (tmp_path / photo).write_bytes(b"")
+    for aside in (None, {"1.png"}):
+        write_answer_table(table, (name, "red"), said, aside)
+        try:
+            read = load(str(table))
+            comes_back = read.space.names == (name, "red")
+            comes_back = comes_back and read.targets()[0][:, 0].tolist() == [0, 0, 1]
+        except DataError:
+            comes_back = False
+        if comes_back:
+            assert WordList.of(name, "red").names == (name, "red")
+        else:
+            with pytest.raises(DataError, match="name the word otherwise"):
+                WordList.of(name, "red")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["start"]
 
 FAILURES_SHOWN = 5
+FOLDERS_SHOWN = 3
 
 
 def start(
@@ -100,7 +101,7 @@ def start(
         complain(f"and {len(done.failures) - FAILURES_SHOWN:,} more photos could not be read")
     for note in (*(() if table is None else table.notes), *done.notes):
         say(note)
-    _tell(done)
+    _tell(done, photos, words)
     if against is not None:
         from labelwise.words.compared import compare_runs
 
@@ -126,7 +127,7 @@ def _begun(out: Path) -> Iterator[None]:
         raise
 
 
-def _tell(done: "Started") -> None:
+def _tell(done: "Started", photos: list[Path], words: Path) -> None:
     """Say what the run knows, and what to do next."""
     from labelwise.cli.text import say, show_table
     from labelwise.models.spec import NOT_CALIBRATED
@@ -143,8 +144,10 @@ def _tell(done: "Started") -> None:
                 "language of the encoder, as in 'Hund: a dog'"
             )
         say(NOT_CALIBRATED)
-        guide = shlex.quote(str(done.folder))
-        say(f"to answer in a browser: labelwise serve --label PHOTOS --words WORDS --guide {guide}")
+        places = photos if len(photos) <= FOLDERS_SHOWN else ["PHOTOS"]
+        told = [part for place in places for part in ("--label", str(place))]
+        told += ["--words", str(words), "--guide", str(done.folder)]
+        say(f"to answer in a browser: labelwise serve {shlex.join(told)}")
         return
     rows = [
         (name, "no answers yet", "")

@@ -22,7 +22,14 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.types import LabelSpace, nearest
 
-__all__ = ["MEANINGS", "PATH_HEADERS", "TableColumns", "Vocabulary", "find_columns"]
+__all__ = [
+    "MEANINGS",
+    "PATH_HEADERS",
+    "TableColumns",
+    "Vocabulary",
+    "can_name_label",
+    "find_columns",
+]
 
 MEANINGS = ("path", "image", "labels", "unknown", "split", "group", "soft", "shares")
 PATH_HEADERS = ("path", "file_name", "filename", "file", "id")
@@ -114,6 +121,18 @@ def find_columns(
             "'shares' (their shares)"
         )
     return TableColumns(**found, one_hot=one_hot)
+
+
+def can_name_label(name: str) -> bool:
+    """Return whether a column of this name, beside ``path`` and ``split``, is read as a label's.
+
+    >>> can_name_label("dog"), can_name_label("group")
+    (True, False)
+    """
+    try:
+        return find_columns(("path", name, "split"), "", text_only=True).one_hot == (name,)
+    except DataError:
+        return False
 
 
 def _reject_case(headers: Iterable[str], choices: Sequence[str], where: str) -> None:

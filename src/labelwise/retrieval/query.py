@@ -116,7 +116,12 @@ class Query:
     ) -> "Query":
         """Return the query that ``text`` writes; with ``space``, check that its labels exist."""
         parser = _Parser(text)
-        expression = parser.whole()
+        try:
+            expression = parser.whole()
+        except DataError:
+            if space is None or text.strip() not in space.names:
+                raise
+            raise _mistaken(text, cls(Has(text.strip()))) from None  # it has signs in its name
         query = cls(expression, tuple(parser.limits))
         query._refuse_contradiction()
         if space is not None:
@@ -213,13 +218,19 @@ def _refuse_unknown(query: Query, text: str, space: LabelSpace, taxonomy: Taxono
         for name in query.names():
             taxonomy.labels(name, space)
     except DataError:
-        signs = _with_signs(text, space, taxonomy)
-        if signs is None:
+        whole = text.strip()
+        meant = Query(Has(whole)) if whole in space.names else _with_signs(text, space, taxonomy)
+        if meant is None:
             raise
-        raise DataError(
-            f"a query joins labels by ',' (all of them) or '|' (one of them at least), got "
-            f"{_shortened(text)!r}; did you mean {_shortened(str(signs))!r}?"
-        ) from None
+        raise _mistaken(text, meant) from None
+
+
+def _mistaken(text: str, meant: Query) -> DataError:
+    """Return the error that suggests how a query is written."""
+    return DataError(
+        f"a query joins labels by ',' (all of them) or '|' (one of them at least), got "
+        f"{_shortened(text)!r}; did you mean {_shortened(str(meant))!r}?"
+    )
 
 
 def _with_signs(text: str, space: LabelSpace, taxonomy: Taxonomy) -> Query | None:

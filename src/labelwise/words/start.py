@@ -18,6 +18,7 @@ and words that nobody answered about are ranked but never chosen: their probabil
 answers about other words, and may be far off.
 """
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,6 +66,7 @@ EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.parquet", "words.t
 TABLE_FILE, TEXT_HEAD_FILE = "answers.csv", "text-head.safetensors"
 SET_ASIDE = 0.2  # of the answered photos, unless told otherwise
 DOUBTS_SHOWN = 20  # sentences
+WORDS_SHOWN = 5  # of those that have left the list
 LEAST_ANSWERS = 10  # photos, before answers move anything
 
 
@@ -197,6 +199,7 @@ class _Start:
     paths: Mapping[bytes, str]
 
     def finish(self, notes: list[str]) -> Started:
+        notes += self._unused()
         every = self.photos.every()
         text = self.model.head([word.texts for word in self.words.words], every.mean(dim=0))
         known = self.photos.known
@@ -233,6 +236,20 @@ class _Start:
             tuple(self.model.nearest_classes(self.words)),
             tuple(notes),
         )
+
+    def _unused(self) -> list[str]:
+        """Return what is to be said of answers about words that are not in the list."""
+        said = Counter(name for one in self.answers.photos.values() for name in one.labels)
+        others = [name for name in said if name not in self.words.names]
+        if not others:
+            return []
+        shown = ", ".join(map(repr, others[:WORDS_SHOWN])) + ", ..." * (len(others) > WORDS_SHOWN)
+        count = counted(sum(said[name] for name in others), "answer")
+        return [
+            f"what was said about {shown} ({count}) is kept, and counts when the list has "
+            f"{'it' if len(others) == 1 else 'them'} again; to describe a word otherwise, keep its "
+            f"name, as in '{others[0]}: another text'"
+        ]
 
     def _unanswered(self, observed: Tensor) -> tuple[str, ...]:
         """Return the words of the columns in which nothing is known."""

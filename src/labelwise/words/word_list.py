@@ -11,7 +11,9 @@ One word per line; empty lines and lines that start with # are left out.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import normalize
 
+from labelwise.data.columns import can_name_label
 from labelwise.errors import DataError
 from labelwise.system.text import for_terminal, shortened
 from labelwise.taxonomy import Taxonomy
@@ -55,13 +57,19 @@ class WordList:
             )
         seen: dict[str, str] = {}
         for word in self.words:
-            folded = " ".join(word.name.casefold().split())
+            folded = " ".join(normalize("NFC", word.name).casefold().split())
             if folded in seen:
                 raise DataError(
                     f"{self.source}: {word.name!r} and {seen[folded]!r} are the same word; keep "
                     "one, with the texts of both"
                 )
             seen[folded] = word.name
+            if not can_name_label(word.name):  # answers are kept in a label table
+                raise DataError(
+                    f"{self.source}: {word.name!r} already means something as a column of the "
+                    f"tables that answers are kept in; name the word otherwise, as in "
+                    f"'a {word.name}: {', '.join(usual_texts(word.name))}'"
+                )
         for word in self.words:
             if word.parent is not None and word.parent not in self.names:
                 raise DataError(
@@ -135,6 +143,11 @@ def _words_of(text: str, source: str) -> Iterator[Word]:
             raise DataError(
                 f"{source}, line {number}: a word must have no comma, got {shortened(name)!r}; "
                 "write one word per line, and texts that describe it after a colon"
+            )
+        if '"' in name:
+            raise DataError(
+                f"{source}, line {number}: a word must have no quotation marks, got "
+                f"{shortened(name)!r}; in searches they stand around texts: leave them out"
             )
         if len(name) > LONGEST:
             raise DataError(
