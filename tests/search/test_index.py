@@ -8,6 +8,7 @@ from open_indexes import open_index
 from scipy.optimize import minimize
 from search_setup import LABELS
 
+from labelwise.calibrate.platt import Platt
 from labelwise.decide import Threshold, TopK
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
@@ -74,6 +75,30 @@ def test_a_correction_is_certain_and_refits_the_others(index):
     np.testing.assert_allclose(after[rest], expected, rtol=1e-3)
     assert (after[rest] > before[rest]).all()
     np.testing.assert_allclose(np.exp(index.log_probs(slice(None)))[:, DOG], after, rtol=1e-6)
+
+
+def test_one_correction_beside_a_few_held_out_photos_turns_no_fit_around(index):
+    """Of eight held-out photos a fit by themselves would be flat, at five of nine for all photos.
+
+    Oracle: the model's own probabilities.
+    """
+    index = use(index, link=link_to_spec(Platt(Sigmoid(), 60.0, -4.2, 50.0)))  # spread out
+    photos = index.held_out_photos
+    log_p, log_q, labels = (np.array(one[:8]) for one in (photos.log_p, photos.log_q, photos.labels))
+    odds = np.array([0.4, 0.6, 0.5, 0.7, 0.3, 0.6, 0.4, 0.5])
+    log_p[:, DOG], log_q[:, DOG] = -np.logaddexp(0, -odds), -np.logaddexp(0, odds)
+    labels[:, DOG] = [1, 1, 1, 1, 1, 0, 0, 0]
+    observed = np.ones(labels.shape, bool)
+    few = replace(photos, log_p=log_p, log_q=log_q, labels=labels, observed=observed)
+    index.__dict__["held_out_photos"] = few
+    before = np.exp(index.odds(DOG).log_p.values.astype(float))
+    surest = int(before.argmax())
+    index.correct(surest, {"dog": "absent"})
+    after = np.exp(index.odds(DOG).log_p.values.astype(float))
+    others = np.arange(len(before)) != surest
+    assert 0 < (before > 0.5).sum() < len(before)
+    np.testing.assert_array_equal(np.argsort(after[others]), np.argsort(before[others]))
+    np.testing.assert_allclose(after[others], before[others], atol=0.1)
 
 
 def test_states_and_withdrawal(index):

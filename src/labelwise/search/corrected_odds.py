@@ -5,7 +5,9 @@
   corrected ones together, p = sigma(slope u + offset) of its log-odds u.
 
 People correct what they happen to see, so the corrected photos are not a random sample; the
-held-out ones keep the fit where it was unless corrections are many.
+held-out ones keep the fit where it was unless corrections are many. Where fewer than 50 of these
+speak of the label, the model's own probabilities of photos from all over the index make up the
+number, as soft labels: with eight held-out photos, one correction could turn a fit around.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ from labelwise.search.store import Correction
 __all__ = ["corrected_odds", "refitted"]
 
 FAR = 50.0  # log-odds beyond which nothing changes
+ENOUGH = 50  # held-out photos that keep a fit where it was
 
 Mapped = Callable[[NDArray[np.float64], NDArray[np.float64]], Pair]
 
@@ -60,15 +63,17 @@ def refitted(
     log_p, log_q = odds.of_label(label, np.array([one.row for one in known], np.int64))
     given = [log_p - log_q]
     labels = [np.array([one.state == "present" for one in known], np.float64)]
-    photos = held_out()
+    photos, lacking = held_out(), None
     if photos is not None:
         seen = slice(None) if photos.observed is None else photos.observed[:, label]
         given.append((photos.log_p[:, label] - photos.log_q[:, label])[seen])
         labels.append(photos.labels[seen, label].astype(np.float64))
-    else:  # the model's own word, as soft labels
+        lacking = ENOUGH - len(labels[-1])
+    if lacking is None or lacking > 0:  # the model's own word, as soft labels
         log_p, log_q = odds.of_label(label, slice(0, ROWS_AT_ONCE))
-        given.append(log_p - log_q)
-        labels.append(np.exp(log_p))
+        places = np.linspace(0, len(log_p) - 1, lacking or len(log_p)).astype(np.int64)
+        given.append((log_p - log_q)[places])
+        labels.append(np.exp(log_p)[places])
     u = to_tensor(np.concatenate(given)[:, None].clip(-FAR, FAR))
     link = platt(u, to_tensor(np.concatenate(labels)[:, None]), None, scope="shared")
 
