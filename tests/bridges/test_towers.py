@@ -20,8 +20,10 @@ from labelwise.words import TwoTowers, Word, WordList
 from labelwise.words.tower_files import _preprocessing, read_towers
 from labelwise.words.word_list import TEMPLATES
 
-TEXTS = ("a photo of a dog", "Dog", "two dogs, running on a beach!", "  a   puppy's  bed ")
+LONG = "a dog and a cat, and " * 9  # longer than the places of a text
+TEXTS = ("a photo of a dog", "Dog", "two dogs, running on a beach!", "  a   puppy's  bed ", LONG)
 PLAIN = ("a photo of a dog", "dog", "two dogs running on a beach", "a puppys bed")
+PLAIN += (LONG.replace(",", "").strip(),)
 CORPUS = ["a photo of a dog", "two dogs running on a beach", "a puppy's bed", "a dog, a cat!"]
 WIDTH, PLACES, VOCABULARY = 32, 12, 300
 
@@ -94,6 +96,8 @@ def halves(transformers, kind, vocabulary):
         "num_attention_heads": 4,
     }
     text = {**shared, "vocab_size": vocabulary, "max_position_embeddings": PLACES}
+    text |= {"hidden_size": 40, "num_attention_heads": 5}  # other than those of photos
+    text |= {} if kind == "clip" else {"projection_size": WIDTH}
     vision = {**shared, "patch_size": 8}
     if kind == "siglip2":
         return text, {**vision, "num_patches": 16}
@@ -158,9 +162,13 @@ def test_clip_gives_the_logits_and_tokens_of_transformers(transformers, tmp_path
     assert towers.bias is None
 
 
-@pytest.mark.parametrize("kind", ["siglip", "siglip2"])
-def test_siglip_gives_the_logits_of_transformers(transformers, tmp_path, kind):
-    tokenizer = save_siglip_tokenizer(transformers, tmp_path, kind)
+@pytest.mark.parametrize(
+    ("kind", "tokens"),
+    [("siglip", "siglip"), ("siglip2", "siglip2"), ("siglip", "siglip2")],
+    ids=["siglip", "siglip2", "siglip2-of-one-size"],  # the last are a SiglipModel on the hub
+)
+def test_siglip_gives_the_logits_of_transformers(transformers, tmp_path, kind, tokens):
+    tokenizer = save_siglip_tokenizer(transformers, tmp_path, tokens)
     text, vision = halves(transformers, kind, len(tokenizer))
     named = {"siglip": "Siglip", "siglip2": "Siglip2"}[kind]
     config = getattr(transformers, f"{named}Config")(text_config=text, vision_config=vision)
@@ -169,7 +177,7 @@ def test_siglip_gives_the_logits_of_transformers(transformers, tmp_path, kind):
     save_processor(tmp_path, SQUASH)
     towers = read_towers(tmp_path)
     # The first SigLIP's texts lose their punctuation before they become tokens.
-    told = TEXTS if kind == "siglip2" else PLAIN
+    told = TEXTS if tokens == "siglip2" else PLAIN
     full = {"padding": "max_length", "truncation": True, "max_length": PLACES}
     padded = torch.tensor(tokenizer(list(told), **full)["input_ids"])
     assert padded.tolist() == [towers.tokens.of(text_) for text_ in TEXTS]
