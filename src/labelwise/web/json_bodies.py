@@ -59,7 +59,7 @@ def require_cheap(body: bytes, most: int) -> None:
                 "other kinds; send pictures encoded (PNG, JPEG, ...), in base64 or as files",
             )
         if b"0" * DIGITS in digits:
-            raise RefusedError(422, f"a number may have fewer than {DIGITS} digits")
+            raise RefusedError(422, f"JSON may not hold {DIGITS} digits in a row")
         if len(body) > LONG and not piece.isascii():
             raise RefusedError(
                 422,
