@@ -6,9 +6,12 @@ from dataclasses import replace
 import pytest
 from open_indexes import open_index
 from sidecar_samples import drawn_sidecar, subjects
+from typer.testing import CliRunner
 
+from labelwise.cli.app import app
 from labelwise.decide import Threshold
 from labelwise.errors import DataError
+from labelwise.search import tagging
 from labelwise.search.tagging import (
     promised_rule,
     raw_partners,
@@ -176,3 +179,24 @@ def test_names_that_differ_in_case_find_their_own_sidecar(tmp_path, names, photo
     for name in names:
         (tmp_path / name).touch()
     assert sidecar_of(str(tmp_path / photo)) == str(tmp_path / expected)
+
+
+def test_ctrl_c_says_how_to_go_on_and_what_was_written_can_be_undone(update, photos, monkeypatch):
+    update()
+    writing, before = tagging.write_sidecar, sorted(photos.rglob("*"))
+
+    def until_the_third(*given, **options):
+        if len(list(photos.rglob("*.xmp"))) == 2:
+            raise KeyboardInterrupt
+        return writing(*given, **options)
+
+    monkeypatch.setattr(tagging, "write_sidecar", until_the_third)
+    words = ["tag", str(update.folder), "--xmp"]
+    stopped = CliRunner().invoke(app, words)
+    assert stopped.exit_code == 130
+    said = f"stopped; run the same command again to go on, {update.folder} keeps what is done"
+    assert said in " ".join(stopped.output.split())
+    monkeypatch.setattr(tagging, "write_sidecar", writing)
+    assert "2 unchanged" in CliRunner().invoke(app, words).output
+    CliRunner().invoke(app, ["tag", str(update.folder), "--undo"])
+    assert sorted(photos.rglob("*")) == before

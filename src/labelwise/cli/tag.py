@@ -90,7 +90,7 @@ def tag(
 
     Examples: `labelwise tag --xmp --wrong-at-most 0.05`, `labelwise tag --undo`.
     """
-    from labelwise.cli.text import caution, complain, say
+    from labelwise.cli.text import caution, complain, resumable, say
     from labelwise.errors import SettingsError
     from labelwise.integrations.immich import remove_tags, write_tags
     from labelwise.search import Index, model_changed
@@ -155,7 +155,7 @@ def tag(
         if done.missing:
             say(f"{counted(done.missing, 'photo')} with labels are not among its uploaded photos")
         return
-    with Index(folder) as index:
+    with resumable(folder), Index(folder) as index:
         bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
         if bucket is not None:
             raise SettingsError(

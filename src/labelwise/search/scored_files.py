@@ -69,6 +69,7 @@ def score_files(
             pending.take_in(part)
             watch.advance(len(part) + len(part.failures))
     finally:
+        files.close()
         pending.write()
         watch.finish()
 
@@ -97,7 +98,7 @@ class _Files(EncodedImages):
     def __init__(self, todo: Sequence[FileToRead], store: Store) -> None:
         self.todo, self.ids = todo, Names([item.file.name for item in todo])
         self.reads: dict[int, _Read] = {}
-        self._store, self._lock = store, Lock()
+        self._store, self._lock, self._closed = store, Lock(), False
         self._first: dict[bytes, int] = {}
         self.outage: StorageError | None = None
 
@@ -112,6 +113,8 @@ class _Files(EncodedImages):
             raise
         digest = hashlib.sha256(blob).digest()
         with self._lock:
+            if self._closed:
+                raise ImageError("the index takes nothing more")
             first = self._first.setdefault(digest, row)
             known = self._store.rows_by_hash([digest]).get(digest) if first == row else None
         if first != row or known is not None:
@@ -120,6 +123,14 @@ class _Files(EncodedImages):
             raise ImageError("its content is known")
         self.reads[row] = _Read(_content(digest, blob))
         return blob
+
+    def close(self) -> None:
+        """Ask the store nothing more, which an interruption closes while threads still read.
+
+        SQLite may crash where a connection is closed under a question.
+        """
+        with self._lock:
+            self._closed = True
 
     def subset(self, rows: NDArray[np.int64]) -> "ImageSource":
         raise NotImplementedError("files to index are read together")
