@@ -230,3 +230,14 @@ def test_a_mistake_gets_one_sentence(scores, tmp_path, monkeypatch, words, sente
 
 def test_a_wrong_kind_of_scores_is_wrong_usage(scores):
     assert run("evaluate", scores, "--scores", "logit").exit_code == 2
+
+
+def test_the_splits_of_a_label_table_are_asked_about(tmp_path):
+    """Oracle: of four photos two are in test, and two labels of each are known."""
+    scores, labels = tmp_path / "scores.csv", tmp_path / "labels.csv"
+    scores.write_text("id,score:cat,score:dog\na,.9,.1\nb,.2,.8\nc,.7,.3\nd,.1,.6\n")
+    labels.write_text("path,labels,split\na,cat,train\nb,dog,train\nc,cat,test\nd,dog,test\n")
+    words = ["evaluate", scores, "--scores", "probs", "--labels", labels]
+    assert "has the splits test, train; name one with --split" in str(run(*words).exception)
+    shown = " ".join(run(*words, "--split", "test").stdout.split())
+    assert "4 known entries pooled" in shown

@@ -158,6 +158,7 @@ def read_scores(
         raw = read_cosines(path, texts)
         scores = unlabelled_scores(raw, "logits", "sigmoid" if texts.gives_logits else "none")
     group: Sequence[str] | None
+    divided: Sequence[str] | None
     if labels is None:
         if raw.labels is None:
             raise DataError(
@@ -165,12 +166,12 @@ def read_scores(
                 "or give a second file with --labels"
             )
         truth, matched = raw.labels, np.ones(len(raw.ids), dtype=bool)
-        group = raw.group
+        group, divided = raw.group, raw.split
         _check_labels(raw, raw.labels)
     else:
         if raw.labels is not None:
             raise DataError(f"{raw.source} has labels of its own; leave out --labels")
-        truth, matched, group = _other_labels(raw, labels)
+        truth, matched, group, divided = _other_labels(raw, labels)
     notes = []
     if raw.failed:
         notes.append(f"{unscored_note(raw.failed, str(path))}.")
@@ -190,7 +191,7 @@ def read_scores(
         scores.link,
         None if group is None else [group[row] for row in np.flatnonzero(matched).tolist()],
     )
-    split = None if raw.split is None else np.array(raw.split)[matched]
+    split = None if divided is None else np.array(divided)[matched]
     rest = None if matched.all() else scores.logits[torch.from_numpy(~matched)]
     others = tuple(name for name, kept in zip(raw.ids, matched, strict=True) if not kept)
     facts = {name: np.array(values)[matched] for name, values in raw.facts.items()}
@@ -343,10 +344,11 @@ def _refuse(
 
 def _other_labels(
     raw: RawScores, source: str | Path
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], Sequence[str] | None]:
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], Sequence[str] | None, Sequence[str] | None]:
     """Return labels (N, K) of the rows of ``raw``, NaN where unknown, and which rows have any.
 
-    Beside them the group of each row, where one of the two files names groups.
+    Beside them the group and the split of each row, where one of the two files names them; of two
+    splits that of ``raw`` counts.
     """
     path = Path(source)
     if path.is_file() and _holds_label_columns(path):
@@ -356,12 +358,14 @@ def _other_labels(
         _check_labels(other, other.labels)
         columns = matching_columns(raw.names, other.names, of=raw.source, in_=other.source)
         ids, labels, group = other.ids, other.labels[:, columns], other.group
+        split = other.split
     else:
         table = load_for_labels(source, raw.names)
         matching_columns(raw.names, table.space.names, of=raw.source, in_=table.name)
         labels, _ = aligned_labels(table, raw.names)
         ids = tuple(table.ids)
         group = None if table.group is None else tuple(table.group)
+        split = None if table.split is None else tuple(table.split.tolist())
         if isinstance(table.images, FileImages) and not set(ids) & set(raw.ids):
             ids = tuple(str(table.images.path(row).resolve()) for row in range(len(ids)))
             raw = replace(raw, ids=tuple(str(Path(name).resolve()) for name in raw.ids))
@@ -376,7 +380,10 @@ def _other_labels(
     if group is not None and raw.group is not None:
         raise DataError(f"{raw.source} and {source} both name groups; leave one of them out")
     found = raw.group if group is None else [group[row] for row in rows]
-    return np.where(matched[:, None], labels[rows], np.nan), matched, found
+    divided: Sequence[str] | None = raw.split
+    if divided is None and split is not None:
+        divided = [split[row] for row in rows]
+    return np.where(matched[:, None], labels[rows], np.nan), matched, found, divided
 
 
 def _holds_label_columns(path: Path) -> bool:
