@@ -256,6 +256,12 @@ def test_an_inaturalist_export_says_what_was_seen_and_not_what_was_not(tmp_path)
     assert found == {"11_1.jpg": ([1], [0]), "11_2.jpg": ([1], [0]), "12.jpg": ([], [0, 1])}
     assert list(table.group) == ["11", "11", "12"]
     assert any("1 observations of observations.csv have no photo here" in n for n in table.notes)
+    Image.new("RGB", (8, 8)).save(tmp_path / "holiday.jpg")
+    short = "id,scientific_name,quality_grade\n11,Vulpes vulpes,research\n"
+    (tmp_path / "short.csv").write_text(short)  # whoever exports ticks columns
+    least = load(f"inaturalist:{tmp_path / 'short.csv'}")
+    assert list(least.ids) == ["11_1.jpg", "11_2.jpg"]
+    assert least.notes[-1] == "2 photos of no observation of short.csv left out, first 12.jpg."
     open_ = load(f"inaturalist:{tmp_path / 'observations.csv'}", grades=["research", "needs_id"])
     assert list(open_.present.row(2)) == [0]
     with pytest.raises(DataError, match="grades must be of research, needs_id, casual"):

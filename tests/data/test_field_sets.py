@@ -158,6 +158,9 @@ def test_chestxray14_no_finding_is_an_image_without_labels(folder):
         "images_002/images/00000002_000.png": ({"Pleural_Thickening"}, set()),
     }
     assert by_split(table)["test"] == ["images_002/images/00000002_000.png"]
+    folder.text("Data_Entry_2017.csv", "")
+    with pytest.raises(DataError, match=r"holds Data_Entry_2017.csv and Data_Entry_2017_v2020.csv"):
+        load(folder.path)
     assert list(table.group) == ["patient 1", "patient 1", "patient 2"]
 
 

@@ -176,10 +176,36 @@ def test_tables_lie_in_folders_as_the_recordings_do(tmp_path):
     (tmp_path / "BirdNET_CombinedTable.csv").write_text(combined)
     assert read_detections(tmp_path).files == ("/a/x.wav",)
     (tmp_path / "x.BirdNET.results.csv").write_text(combined)
-    assert len(read_detections(tmp_path)) == 1  # the combined table repeats it
+    assert read_detections(tmp_path).files == ("/a/x.wav", *files)  # which the combined one repeats
     (tmp_path / "own.csv").write_text(combined)
+    with pytest.raises(DataError, match=r"\(own.csv\) and in folders below \(north/2024.*give one"):
+        read_detections(tmp_path)
+    for site in ("north", "south"):
+        next((tmp_path / site).iterdir()).unlink()
     with pytest.raises(DataError, match="stands there twice"):
         read_detections(tmp_path)
+
+
+def test_tables_as_spreadsheets_and_pandas_write_them(tmp_path):
+    """Quoted headers with commas, 1.0 beside empty cells, answers in one table of two, paths of
+    Windows: oracle is what the cells say."""
+    header = '"File","Note, mine","Confidence","Scientific name","Common name","Start (s)"'
+    first = f'{header},correct\nC:\\north\\a.wav,"x, y",0.5,Strix aluco,Owl,0,1.0\n'
+    first += (
+        "C:\\north\\a.wav,,0.4,Strix aluco,Owl,3,0.0\nC:\\north\\a.wav,,0.3,Strix aluco,Owl,6,\n"
+    )
+    (tmp_path / "a.csv").write_text(first)
+    (tmp_path / "b.csv").write_text(f"{header}\nC:\\south\\b.wav,,0.7,Strix aluco,Owl,0\n")
+    found = read_detections(tmp_path)
+    assert found.scores.tolist() == [0.5, 0.4, 0.3, 0.7]
+    np.testing.assert_array_equal(found.correct, [1, 0, np.nan, np.nan])
+    told = run("estimate", tmp_path, "--by", "folder", "--csv", tmp_path / "calls.csv")
+    assert told.exit_code == 0, told.exception
+    with (tmp_path / "calls.csv").open() as file:
+        assert [row["folder"] for row in csv.DictReader(file)] == ["C:/north", "C:/south"]
+    (tmp_path / "a.csv").write_text(f"{header},File\nx.wav,,0.5,Strix aluco,Owl,0,y.wav\n")
+    with pytest.raises(DataError, match=r"a.csv: the column 'File' stands there twice; keep one"):
+        read_detections(tmp_path / "a.csv")
 
 
 def test_a_table_that_only_resembles_results_is_none(tmp_path):

@@ -28,7 +28,7 @@ from labelwise.errors import DataError
 from labelwise.pictures.decode import decode
 from labelwise.pictures.sources import read_image_file
 from labelwise.system.files import replacing
-from labelwise.system.text import as_cell, from_cell
+from labelwise.system.text import as_cell, from_cell, with_slashes
 
 __all__ = [
     "Box",
@@ -121,7 +121,7 @@ def _collected(
         name = one.get(key) if isinstance(one, dict) else None
         if not isinstance(name, str) or not name:
             raise DataError(f"{where}: it must name its {key!r}")
-        name = _with_slashes(name)
+        name = with_slashes(name)
         if name in seen:
             raise DataError(f"{where}: {name} stands there twice; keep one")
         seen.add(name)
@@ -132,11 +132,6 @@ def _collected(
             boxes, scores = found
             photos.append(CameraPhoto(name, boxes, scores, "frame_rate" in one))
     return CameraResults(str(path), program, tuple(photos), tuple(failed))
-
-
-def _with_slashes(path: str) -> str:
-    """Return a path that Windows wrote as others write it."""
-    return path if "/" in path else path.replace("\\", "/")
 
 
 def _names(content: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
@@ -285,7 +280,7 @@ def with_classes(
     free = max((int(place) for place in named if place.isdecimal()), default=-1) + 1
     fresh = sorted({name for probs in answers.values() for name in probs} - set(number))
     number |= {name: str(free + place) for place, name in enumerate(fresh)}
-    photos = {_with_slashes(one["file"]): one for one in content["images"]}
+    photos = {with_slashes(one["file"]): one for one in content["images"]}
     given = 0
     for row in crops:
         probs = answers.get(row["path"])

@@ -1,6 +1,7 @@
 """iNaturalist: the table that its export page writes, beside photos that were downloaded.
 
-A row is one observation: ``id``, ``scientific_name``, ``quality_grade``, ``image_url`` and others.
+A row is one observation: ``id``, ``scientific_name``, ``quality_grade`` and others, as many as were
+ticked on that page.
 Its photos are the files ``ID.jpg`` or ``ID_1.jpg``, ``ID_2.jpg``, ... beside the table, or under
 ``root``; nothing is downloaded. The observation says what was seen, not what was not: its species
 is present and every other label unknown. Where the community does not agree yet (a grade other than
@@ -16,10 +17,11 @@ from labelwise.data.rows import AllBut, from_rows, read_csv_rows
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.pictures.folders import image_files
+from labelwise.system.text import counted
 
-__all__ = ["INATURALIST_COLUMNS", "read_inaturalist"]
+__all__ = ["read_inaturalist"]
 
-INATURALIST_COLUMNS = ("id", "scientific_name", "quality_grade", "image_url")
+NEEDED = ("id", "quality_grade")
 GRADES = ("research", "needs_id", "casual")
 
 
@@ -37,16 +39,19 @@ def read_inaturalist(
             raise DataError(f"grades must be of {', '.join(GRADES)}, got {grade!r}")
     folder = Path(root) if root is not None else path.parent
     rows: dict[str, dict[str, str]] = {}
-    for place, row in enumerate(read_csv_rows(path, (*INATURALIST_COLUMNS, names)), 1):
+    for place, row in enumerate(read_csv_rows(path, (*NEEDED, names)), 1):
         if row["id"] and rows.setdefault(row["id"], row) is not row:
             raise DataError(f"{path}, row {place}: {row['id']!r} stands there twice; keep one")
     photos: list[str] = []
     group: list[str] = []
+    strange: list[str] = []
     for file in image_files(folder):
         number = Path(file).stem.partition("_")[0]
         if number in rows:
             photos.append(file)
             group.append(number)
+        else:
+            strange.append(file)
     if not photos:
         raise DataError(
             f"{folder}: no photo is named like an observation of {path.name}, such as "
@@ -63,7 +68,14 @@ def read_inaturalist(
     found = from_rows(
         (folder, photos), present, name=path.name, names=every, unknown=unknown, group=group
     )
-    if not missing:
-        return found
-    note = f"{missing:,} observations of {path.name} have no photo here and are left out."
-    return replace(found, notes=(*found.notes, note))
+    notes = []
+    if missing:
+        notes.append(
+            f"{missing:,} observations of {path.name} have no photo here and are left out."
+        )
+    if strange:
+        notes.append(
+            f"{counted(len(strange), 'photo')} of no observation of {path.name} left out, first "
+            f"{strange[0]}."
+        )
+    return replace(found, notes=(*found.notes, *notes))

@@ -188,7 +188,12 @@ def read_chestxray14(path: Path) -> LabelTable:
     Images lie in ``images/``, or in ``images_001/images/`` to ``images_012/images/``. The lists
     tell training and test apart; where they are missing, nothing does.
     """
-    entry = next(iter(sorted(path.glob("Data_Entry_2017*.csv"))), path / "Data_Entry_2017.csv")
+    entry, *others = sorted(path.glob("Data_Entry_2017*.csv")) or [path / "Data_Entry_2017.csv"]
+    if others:
+        raise DataError(
+            f"{path}: holds {entry.name} and {others[0].name}, whose findings may differ; keep the "
+            "one you mean"
+        )
     wanted = ("Image Index", "Finding Labels", "Patient ID")
     columns = _columns(entry, wanted)
     places = _places(path)

@@ -13,6 +13,7 @@ from labelwise.fitting.detections import Detections, is_detections, read_detecti
 from labelwise.fitting.read import label_tensors, unlabelled_scores, with_checks
 from labelwise.fitting.tables import Kind, read_raw
 from labelwise.system.csv_files import write_csv
+from labelwise.system.text import with_slashes
 from labelwise.types import nearest
 
 __all__ = ["CallTable", "calls_of_table", "write_calls"]
@@ -133,7 +134,7 @@ def _parts(found: Detections, by: str | None) -> tuple[list[str], NDArray[np.int
     if by is None:
         return [""], np.zeros(len(found), np.int64)
     if by == "folder":
-        folders = [os.path.dirname(name) or "." for name in found.files]
+        folders = [os.path.dirname(with_slashes(name)) or "." for name in found.files]
         names, codes = np.unique(np.array(folders), return_inverse=True)
         return names.tolist(), codes.astype(np.int64)[found.file]
     names, codes = np.unique(found.facts[by], return_inverse=True)

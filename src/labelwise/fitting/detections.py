@@ -45,6 +45,7 @@ __all__ = ["Detections", "is_detections", "read_detections"]
 
 UNREPORTED = -30.0  # log-odds that stand where nothing was reported, and are never looked at
 ANSWERS = {"1": 1.0, "yes": 1.0, "true": 1.0, "0": 0.0, "no": 0.0, "false": 0.0, "": np.nan}
+ANSWERS |= {"1.0": 1.0, "0.0": 0.0}  # as pandas writes them beside empty cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,13 +255,24 @@ def read_detections(path: Path, keep: Sequence[str] = ()) -> Detections:
     for table, (other, _) in zip(tables, parts, strict=True):
         if other != form:
             raise DataError(f"{table}: its columns are not those of {tables[0]}; keep them apart")
+    tables_read = [part for _, part in parts]
+    if any("correct" in part.column_names for part in tables_read):
+        tables_read = [_with_answers(part) for part in tables_read]
     try:
-        table = pa.concat_tables([part for _, part in parts])
+        table = pa.concat_tables(tables_read)
     except pa.ArrowInvalid:
         raise DataError(
             f"{path}: its tables have different columns; give all of them the columns asked for"
         ) from None
     return _detections(str(path), form, table, keep)
+
+
+def _with_answers(table: Any) -> Any:
+    """Return a table with a column 'correct', empty where nobody checked any of its rows."""
+    if "correct" in table.column_names:
+        at = table.column_names.index("correct")
+        return table.remove_column(at).append_column("correct", table["correct"])
+    return table.append_column("correct", pa.array([""] * table.num_rows, pa.string()))
 
 
 def _of_photos(path: Path, keep: Sequence[str]) -> Detections:

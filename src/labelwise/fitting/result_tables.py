@@ -15,6 +15,7 @@ detections has one row "nocall", which is left out. A name "Turdus merula_Eurasi
 scientific one before the underscore, as BirdNET itself divides it.
 """
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,19 +113,30 @@ FORMS = (
 def result_tables(folder: Path) -> list[Path]:
     """Return the result tables of a folder, in the order of their names.
 
-    Where it has none itself, they are BirdNET's in the folders below, which it makes like those of
-    the recordings. A combined table (BirdNET_CombinedTable.csv) repeats those of the recordings
-    beside it, and is left out there.
+    BirdNET's tables of single recordings lie in folders below, too, which it makes like those of
+    the recordings. A combined table (BirdNET_CombinedTable.csv) repeats them: it is left out beside
+    them, and read instead of those below.
     """
     listed = sorted(one for one in folder.iterdir() if one.suffix.lower() in TEXT_SUFFIXES)
     found = [one for one in listed if is_result_table(one)]
     if not found:
-        below = sorted(one for one in folder.rglob(f"*{OF_RECORDING}*") if one.is_file())
-        return [one for one in below if is_result_table(one)]
+        return _below(folder)
     single = [one for one in found if OF_RECORDING in one.name]
-    others = [one for one in found if OF_RECORDING not in one.name]
-    repeated = single and all(one.name.startswith(COMBINED) for one in others)
-    return single if repeated else found
+    others = [one for one in found if one not in single and not one.name.startswith(COMBINED)]
+    if not single and not others:
+        return found
+    below = _below(folder)
+    if below and others:
+        raise DataError(
+            f"{folder}: result tables lie in it ({others[0].name}) and in folders below "
+            f"({below[0].relative_to(folder)}); give one of the two places"
+        )
+    return found if others else [*single, *below]
+
+
+def _below(folder: Path) -> list[Path]:
+    listed = sorted(one for one in folder.rglob(f"*{OF_RECORDING}*") if one.is_file())
+    return [one for one in listed if one.parent != folder and is_result_table(one)]
 
 
 def is_result_table(path: Path) -> bool:
@@ -149,6 +161,9 @@ def read_result_table(
     form = _form(header)
     if form is None:
         raise DataError(f"{path}: these are not the columns of BirdNET's or Perch's results")
+    twice = [name for at, name in enumerate(header) if name and name in header[:at]]
+    if twice:
+        raise DataError(f"{path}: the column {twice[0]!r} stands there twice; keep one")
     for name in keep:
         if name not in header:
             raise DataError(f"{path}: there is no column {name!r}{nearest(name, header)}")
@@ -248,7 +263,7 @@ def _header(path: Path) -> list[str]:
                 line = stream.readline().rstrip("\r\n")
         except (OSError, UnicodeDecodeError):
             raise DataError(f"{path}: it is not UTF-8 text; save it as UTF-8") from None
-        names = line.replace('"', "").split(_options(path).delimiter)
+        names = next(csv.reader([line], delimiter=_options(path).delimiter), [])
     return [name.strip() for name in names]
 
 

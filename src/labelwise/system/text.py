@@ -18,6 +18,7 @@ __all__ = [
     "one_line",
     "one_line_of",
     "shortened",
+    "with_slashes",
 ]
 
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -33,6 +34,11 @@ def counted(number: int, noun: str) -> str:
     ('1 photo', '1,200 photos')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def with_slashes(path: str) -> str:
+    """Return a path that Windows wrote as others write it."""
+    return path if "/" in path else path.replace("\\", "/")
 
 
 def for_terminal(text: str) -> str:
