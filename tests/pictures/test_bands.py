@@ -7,6 +7,7 @@ windowing; torch's resize of values read by tifffile alone; formulas worked out 
 import json
 from dataclasses import replace
 from io import BytesIO
+from traceback import format_exception
 
 import numpy as np
 import pytest
@@ -90,6 +91,14 @@ def test_pixels_without_data_are_the_mean_of_their_band():
     np.testing.assert_array_equal(square[3:7, 5:9, 1], np.float32(1500.0))
     normal = whole.normalise(torch.from_numpy(square).permute(2, 0, 1)[None])
     assert (normal[0, 1, 3:7, 5:9] == 0).all()
+
+
+def test_no_data_is_a_stored_value_where_white_is_zero():
+    """Oracle: 65535 less what was written, and NaN where the file's mark was written."""
+    stored = np.array([[[0], [7]], [[65535], [9]]], np.uint16)
+    content = tiff(stored[:, :, 0], nodata=0, photometric="miniswhite")
+    found = read_bands(content, "film", Bands(("grey",), ("grey",)))
+    np.testing.assert_array_equal(found[:, :, 0], [[np.nan, 65528], [0, 65526]])
 
 
 def test_nan_is_no_data_and_infinity_is_refused():
@@ -230,6 +239,27 @@ def test_dicoms_that_cannot_be_used_get_one_sentence(content, window, sentence):
         read_bands(content, "x.dcm", replace(BANDS, window=window))
     assert "Doe" not in str(caught.value)
     assert "4711" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("element", "window", "sentence"),
+    [
+        (0x00280010, "none", "cannot be read (ValueError; values of a DICOM file are not shown)"),
+        (0x00280004, "none", "cannot be read (ValueError, element (0028,0004); values of a"),
+        (0x00281056, "file", "its window has an unknown shape (VOI LUT Function)"),
+    ],
+)
+def test_no_value_of_a_damaged_dicom_is_told(element, window, sentence):
+    """Files that lost some bytes hold names where numbers belong, and pydicom quotes them."""
+    file = dcmread(BytesIO(dicom(XRAY, WindowCenter=9, WindowWidth=2)))
+    file.add_new(element, "LO", "Doe^Jane")
+    stream = BytesIO()
+    file.save_as(stream, enforce_file_format=True)
+    with pytest.raises(ImageError) as caught:
+        open_cube(stream.getvalue(), "x.dcm", window)
+    told = "".join(format_exception(caught.value))
+    assert sentence in told
+    assert "Doe" not in told
 
 
 def test_a_dicom_without_pixels_says_so():

@@ -223,13 +223,17 @@ def _tiff(content: bytes, name: str) -> Cube:
             raise ImageError(
                 f"{name}: is compressed by {kind}, which needs `pip install 'labelwise[bands]'`"
             ) from None
+        missing = float(facts[NODATA]) if NODATA in facts else None
         if page.photometric == PHOTOMETRIC.MINISWHITE and values.dtype.kind == "u":
-            values = np.iinfo(values.dtype).max - values
+            white = np.iinfo(values.dtype).max
+            values = white - values
+            missing = (
+                None if missing is None else white - missing
+            )  # the mark is one of stored values
         is_colour = page.photometric in (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR)
     names = _descriptions(facts.get(GDAL_METADATA), values.shape[2])
     usual = RGB if is_colour and values.shape[2] == 3 else None
-    missing = facts.get(NODATA)
-    return Cube(values, names, None if missing is None else float(missing), usual)
+    return Cube(values, names, missing, usual)
 
 
 @cache

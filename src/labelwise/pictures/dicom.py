@@ -7,9 +7,12 @@
                  window 1 - share
 
 So brighter is always more. Colours (RGB, YBR, a palette) come as red, green and blue as stored.
+What pydicom says of a damaged file quotes its values, any of which may be a patient's; so errors
+name the element at most.
 """
 
 import io
+import re
 import warnings
 import zlib
 from contextlib import suppress
@@ -21,7 +24,6 @@ from numpy.typing import NDArray
 
 from labelwise.errors import ImageError
 from labelwise.pictures.bands import parse_window
-from labelwise.system.text import one_line
 
 __all__ = ["HAS_DICOM", "is_dicom", "load_dicom_readers", "read_dicom"]
 
@@ -29,6 +31,7 @@ HAS_DICOM = find_spec("pydicom") is not None
 MARK = slice(128, 132)
 PIECE = 1 << 16
 GREY = ("MONOCHROME1", "MONOCHROME2")
+ELEMENT = re.compile(r"\([0-9A-Fa-f]{4}, ?[0-9A-Fa-f]{4}\)")
 MORE_DECODERS = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
 
 
@@ -41,6 +44,25 @@ def read_dicom(content: bytes, name: str, window: str, max_pixels: int) -> NDArr
     """Return the values (H, W, 1 or 3) of the one picture of a file, or raise an ImageError."""
     if not HAS_DICOM:
         raise ImageError(f"{name}: DICOM files need `pip install 'labelwise[dicom]'`")
+    try:
+        return _values(content, name, window, max_pixels)
+    except (ImageError, MemoryError):
+        raise
+    except Exception as error:  # of a dozen kinds
+        raise ImageError(f"{name}: the image cannot be read ({_reason(error)})") from None
+
+
+def _reason(error: Exception) -> str:
+    """Return why pydicom failed, without a value of the file."""
+    text = str(error)
+    if "pixel data is less than expected" in text:
+        return "its pixels end early"
+    element = ELEMENT.search(text)
+    at = f", element {element[0]}" if element is not None else ""
+    return f"{type(error).__name__}{at}; values of a DICOM file are not shown"
+
+
+def _values(content: bytes, name: str, window: str, max_pixels: int) -> NDArray[Any]:
     from pydicom import dcmread
     from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
     from pydicom.pixels.utils import pixel_array
@@ -109,13 +131,13 @@ def _inflates_within(content: bytes, most: int) -> bool:
 def _pixels(facts: Any, name: str, pixel_array: Any) -> NDArray[Any]:
     try:
         stored: NDArray[Any] = pixel_array(facts)
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError):
         syntax = facts.file_meta.get("TransferSyntaxUID")
-        kind = one_line(str(getattr(syntax, "name", "an unknown syntax")))[:80]
+        known = syntax is not None and syntax.name != str(syntax)  # one that the standard names
         raise ImageError(
-            f"{name}: its pixels ({kind}) are not read by what is installed; `{MORE_DECODERS}` "
-            "reads more"
-        ) from error
+            f"{name}: its pixels ({syntax.name if known else 'an unknown syntax'}) are not read by "
+            f"what is installed; `{MORE_DECODERS}` reads more"
+        ) from None
     return stored
 
 
@@ -144,7 +166,7 @@ def _window_of(facts: Any, window: str, name: str) -> tuple[float, float, str]:
     )
     function = str(facts.get("VOILUTFunction") or "LINEAR").upper()
     if function not in ("LINEAR", "LINEAR_EXACT", "SIGMOID"):
-        raise ImageError(f"{name}: its window has the unknown shape {function[:40]!r}")
+        raise ImageError(f"{name}: its window has an unknown shape (VOI LUT Function)")
     if width < 1 if function == "LINEAR" else width <= 0:
         raise ImageError(f"{name}: the width of its window must be at least 1, got {width:g}")
     return center, width, function
