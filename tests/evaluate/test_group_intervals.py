@@ -92,7 +92,7 @@ def test_copies_do_not_narrow_an_interval():
     assert many.data.groups == 150
     assert alone.data.groups is fooled.data.groups is None
     (note,) = [one for one in many.notes if "groups" in one]
-    assert "1,200 photos come in 150 groups of 8 to 8" in note
+    assert "1,200 photos come in 150 groups of 8:" in note
     assert "design effect 8.0, as good as 150 independent photos" in note
     assert "would be 35% as wide" in note
 

@@ -16,10 +16,12 @@ from search_setup import save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.cli.dossier import NOT_IN_TABLE, _subgroups
+from labelwise.cli.dossier import NOT_IN_TABLE, _input, _subgroups
 from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
+from labelwise.pictures.bands import Bands
+from labelwise.pictures.transform import Transform
 from labelwise.report.dossier import ANNEX_IV
 
 
@@ -83,6 +85,14 @@ def test_the_subgroup_that_is_treated_worse_is_told_apart(written):
     assert "ROC curve of dog" in page
 
 
+def test_the_input_is_told_with_its_bands():
+    plain = Transform(32)
+    assert _input(plain) == "pictures at 32 pixels, 8-bit RGB"
+    bands = Bands(("B04", "B08"), ("B04",), "40,400")
+    deep = replace(plain, bands=bands, mean=(0.0,) * 2, std=(1.0,) * 2)
+    assert _input(deep) == ("pictures at 32 pixels, bands at full depth: B04, B08, window 40,400")
+
+
 def test_it_makes_no_claim_and_runs_nothing(written):
     page, record = written
     assert "no legal statement" in record["disclaimer"]
@@ -100,6 +110,10 @@ def test_its_links_lead_somewhere_and_it_can_be_read_aloud(folder, written, open
     assert {*re.findall('href="#([^"]+)"', text)} <= {*re.findall(' id="([^"]+)"', text)}
     page, heard = opened(folder / "dossier" / "dossier.html")
     assert_fits(page)
+    page.set_viewport_size({"width": 1280, "height": 800})
+    cut = "[...document.querySelectorAll('table')].filter(t => t.checkVisibility() && "
+    cut += "t.scrollWidth > t.parentElement.clientWidth + 1).map(t => t.innerText.slice(0, 80))"
+    assert page.evaluate(cut) == []  # who prints the page loses no column
     assert_no_finding(page, 1280, "light")
     assert heard == []
 

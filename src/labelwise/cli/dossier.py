@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from labelwise.decide import Promise
     from labelwise.evaluate import Evaluation, Subgroups
     from labelwise.models.run_folder import RunFolder
+    from labelwise.pictures.transform import Transform
     from labelwise.predictions import Predictions
 
 __all__ = ["dossier"]
@@ -78,7 +79,7 @@ def dossier(
             "Method": spec.method,
             "Backbone": f"{spec.backbone.name}, {spec.backbone.channels:,} channels",
             "Head": spec.head.name,
-            "Input": f"pictures at {spec.transform.size} pixels",
+            "Input": _input(spec.transform),
             "Probabilities": "none: it ranks" if link is None else describe_link(link),
             "Decides by": str(spec.made_rule),
             "Taxonomy": "none" if spec.taxonomy is None else f"{len(spec.taxonomy):,} parents",
@@ -103,6 +104,16 @@ def dossier(
     )
     write_dossier(found, out)
     say(f"dossier: {out / 'dossier.html'} and {out / 'dossier.json'}")
+
+
+def _input(transform: "Transform") -> str:
+    """Return what the network sees of a picture, in words."""
+    size = f"pictures at {transform.size} pixels"
+    bands = transform.bands
+    if bands is None:
+        return f"{size}, 8-bit RGB"
+    window = "" if bands.window == "none" else f", window {bands.window}"
+    return f"{size}, bands at full depth: {', '.join(bands.names)}{window}"
 
 
 def _stated(files: "RunFolder") -> "tuple[Promise, ...]":

@@ -130,10 +130,10 @@ def groups_note(groups: Groups | None, influence: Floats | None) -> tuple[str, .
     """
     if groups is None:
         return ()
-    sizes = groups.sizes
+    least, most = int(groups.sizes.min()), int(groups.sizes.max())
+    sizes = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     text = (
-        f"The {len(groups):,} photos come in {counted(groups.count, 'group')} of "
-        f"{int(sizes.min()):,} to {int(sizes.max()):,}: "
+        f"The {len(groups):,} photos come in {counted(groups.count, 'group')} of {sizes}: "
         "intervals and tests leave out or draw whole groups"
     )
     effect = None if influence is None else groups.design_effect(influence)

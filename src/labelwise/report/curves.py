@@ -142,7 +142,8 @@ def subgroup_tables(evaluation: Evaluation) -> list[Markup]:
         verdict = (
             f"Told apart from the other photos: {', '.join(apart)}."
             if apart
-            else "No subgroup can be told apart from the other photos."
+            else "No subgroup can be told apart from the other photos. That does not mean equal: "
+            "the intervals say how far apart they may be."
         )
         found += [
             table(
@@ -167,5 +168,5 @@ def _figure(figure: SubgroupFigure) -> str:
         return "–"
     mark = " *" if figure.differs else ""
     if figure.low is None or figure.high is None:
-        return f"{plain(figure.value)}{mark}"
-    return f"{plain(figure.value)} ({plain(figure.low)} to {plain(figure.high)}){mark}"
+        return f"{plain(figure.value, 3)}{mark}"
+    return f"{plain(figure.value, 3)} ({plain(figure.low, 3)} to {plain(figure.high, 3)}){mark}"
