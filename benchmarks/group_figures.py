@@ -1,6 +1,8 @@
 """Photos in groups: does every interval hold the truth, and who is called better by mistake?
 
-``python benchmarks/group_figures.py [--draws N] [--only labels compare ...] [--worlds 0 2]``
+``python benchmarks/group_figures.py [--draws N] [--seed S] [--only labels ...] [--worlds 0 2]``
+
+The draws have the seeds S, S + 1, ...; methods were chosen on those from 0 on, so other ones judge.
 
 The worlds of ``groups.py``: photos of a group are alike by r in what they show and in how the model
 errs. What a photo shows does not depend on r, so the truth is the same for all: the figures of
@@ -16,6 +18,8 @@ compare     three equal methods, three seeds: the share of draws in which some m
 ranking     mAP over labels alone, by group, for many draws: the intervals that hold the truth, and
             the draws in which one of three equal methods is told apart
 few         one label's log loss: how often intervals of 5 to 40 uneven groups hold it
+points      operating points fitted on one draw and judged on another: what they reach in truth, how
+            often that keeps the level, and how often the interval of the other draw holds it
 likeness    a library drawn like the held-out photos: the share of draws in which its pictures are
             said to differ (1 %) or its labels' shares to have moved (5 %), with all its photos and
             with one of each of its groups; of the held-out photos one of each group in both
@@ -23,6 +27,7 @@ likeness    a library drawn like the held-out photos: the share of draws in whic
 
 import argparse
 from collections import defaultdict
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,7 +35,7 @@ import torch
 from groups import CUT, NOISE, share, sizes_of, world
 from scipy.special import logit, ndtr
 
-from labelwise.decide import Threshold
+from labelwise.decide import Threshold, false_alarms_at, recall_at, specificity_at
 from labelwise.decide.figures import label_figures
 from labelwise.evaluate import evaluate
 from labelwise.evaluate.curves import auroc_interval
@@ -60,7 +65,12 @@ WORLDS = ((60, 20, False), (300, 8, True), (20, 15, True))
 LABELS, CUTS = 10, 0.4
 METHODS, SEEDS = ("one", "other", "third"), 3
 MANY = 200_000
-PARTS = ("evaluate", "labels", "subgroups", "compare", "ranking", "few", "likeness")
+PARTS = ("evaluate", "labels", "subgroups", "compare", "ranking", "few", "points", "likeness")
+POINTS = {
+    "sensitivity 0.95": (partial(recall_at, recall=0.95), "recall", 0.95, 1),
+    "specificity 0.9": (partial(specificity_at, specificity=0.9), "specificity", 0.9, 1),
+    "false alarms 20/1000": (partial(false_alarms_at, per_photo=0.02), "false_alarms", 0.02, -1),
+}
 FEW = (5, 8, 10, 15, 20, 40)
 
 
@@ -111,7 +121,7 @@ def evaluate_part(title, draws, size, r, truth):
     real = {figure.name: figure.value for figure in report(*truth[:2], None).headline}
     real |= {name: 0.0 for name in real if name.startswith("ECE")}
     held = Held(title)
-    for seed in range(draws):
+    for seed in draws:
         probs, present, group = photos(np.random.default_rng(seed), *size, r)
         for by, some in both(group):
             for figure in report(probs, present, some).headline:
@@ -125,7 +135,7 @@ def labels_part(title, draws, size, r, truth):
     real = label_figures(truth[0] > CUTS, truth[1], names=names)[0]
     area = auroc_interval(truth[0][:, 0], truth[1][:, 0])[0]
     held = Held(title)
-    for seed in range(draws):
+    for seed in draws:
         probs, present, group = photos(np.random.default_rng(seed), *size, r)
         for by, some in both(Groups.of(group)):
             for found in label_figures(probs > CUTS, present, names=names, groups=some):
@@ -145,7 +155,7 @@ def subgroups_part(title, draws, size, r, truth):
     whole = report(*truth[:2], None, everywhere).subgroups[0]
     real = {one.name: one.value for one in whole.figures}
     held, told = Held(title), {"photo": 0, "group": 0}
-    for seed in range(draws):
+    for seed in draws:
         probs, present, group = photos(np.random.default_rng(seed), *size, r)
         site = np.array(list("abcd"))[group % 4]
         for by, some in both(group):
@@ -155,7 +165,7 @@ def subgroups_part(title, draws, size, r, truth):
                 for one in row.figures:
                     held.add(one.name, by, one.low, one.high, real[one.name])
     held.print()
-    line = "  ".join(f"{by} {share(hits, draws)}" for by, hits in told.items())
+    line = "  ".join(f"{by} {share(hits, len(draws))}" for by, hits in told.items())
     print(f"{title}: some site said to differ  {line}", flush=True)
 
 
@@ -170,7 +180,7 @@ def methods_of(random, scores, group, r):
 def ranking_part(title, draws, size, r, truth):
     real = average_precision(truth[0], truth[1]).value
     held = shown = told = 0
-    for draw in range(draws):
+    for draw in draws:
         random = np.random.default_rng(draw)
         scores, present, group = world(random, sizes_of(random, *size), r, LABELS)
         groups, labels = Groups.of(group), torch.from_numpy(present)
@@ -193,12 +203,12 @@ def ranking_part(title, draws, size, r, truth):
         )
         told += any(gap.distinguishable for gap in gaps)
     print(f"{title}: mAP held {share(held, shown)} of {shown} shown", flush=True)
-    print(f"{title}: false winner by mAP {share(told, draws)}", flush=True)
+    print(f"{title}: false winner by mAP {share(told, len(draws))}", flush=True)
 
 
 def compare_part(title, draws, size, r):
     told = defaultdict(int)
-    for draw in range(draws):
+    for draw in draws:
         random = np.random.default_rng(draw)
         scores, present, group = world(random, sizes_of(random, *size), r, LABELS)
         runs = {(name, seed): part for name, seed, part in methods_of(random, scores, group, r)}
@@ -227,7 +237,7 @@ def compare_part(title, draws, size, r):
                 )
                 told[what, by] += any(gap.distinguishable for gap in gaps)
     for what in dict.fromkeys(what for what, _ in told):
-        line = "  ".join(f"{by} {share(told[what, by], draws)}" for by in ("photo", "group"))
+        line = "  ".join(f"{by} {share(told[what, by], len(draws))}" for by in ("photo", "group"))
         print(f"{title}: false winner by {what:18} {line}", flush=True)
 
 
@@ -238,7 +248,7 @@ def few_part(draws, r, truth):
     real = losses(*truth[:2]).mean()
     for groups in FEW:
         held = 0
-        for seed in range(draws):
+        for seed in draws:
             random = np.random.default_rng(seed)
             scores, present, group = world(random, sizes_of(random, groups, 15, True), r)
             loss = losses(np.clip(ndtr((scores - CUT) / NOISE), 1e-6, 1 - 1e-6), present)
@@ -246,13 +256,45 @@ def few_part(draws, r, truth):
                 loss.mean(), loss, np.ones(len(loss)), Groups.of(group), np.inf
             )
             held += ends[0] <= real <= ends[1]
-        print(f"{groups} groups of 15 uneven, r {r:.1f}: log loss  group {share(held, draws)}")
+        print(f"{groups} groups of 15 uneven, r {r:.1f}: log loss  group {share(held, len(draws))}")
+
+
+def points_part(title, draws, size, r, truth):
+    """``truth`` are probabilities and labels of one label (N,) of very many photos."""
+    held, reached = Held(title), defaultdict(list)
+    for seed in draws:
+        random = np.random.default_rng(seed)
+        fitted, judged = (world(random, sizes_of(random, *size), r) for _ in range(2))
+        if not fitted[1].any() or not judged[1].any():
+            continue
+        probs = [
+            np.clip(ndtr((part[0] - CUT) / NOISE), 1e-6, 1 - 1e-6) for part in (fitted, judged)
+        ]
+        for name, (fit, kind, *_) in POINTS.items():
+            rule = fit(probs[0], fitted[1])
+            chosen = rule(truth[0])
+            real = {
+                "recall": chosen[truth[1]].mean(),
+                "specificity": 1 - chosen[~truth[1]].mean(),
+                "false_alarms": (chosen & ~truth[1]).mean(),
+            }
+            reached[name].append(float(real[kind]))
+            for by, some in both(Groups.of(judged[2])):
+                found = label_figures(rule(probs[1]), judged[1], names=["label"], groups=some)[0]
+                value = getattr(found, kind)
+                if value is not None:
+                    held.add(name, by, *value[1:], reached[name][-1])
+    for name, (_, _, level, sign) in POINTS.items():
+        values = np.array(reached[name])
+        kept = share(int((sign * values >= sign * level).sum()), len(values))
+        print(f"{title}: {name:24}  reaches {values.mean():.3f} on average, kept in {kept}")
+    held.print()
 
 
 def likeness_part(title, draws, size, r):
     found = defaultdict(int)
     names = [f"label {k}" for k in range(LABELS)]
-    for seed in range(draws):
+    for seed in draws:
         random = np.random.default_rng(seed)
         held, labels, own = photos(random, *size, r)
         kept = Groups.of(own).one_of_each()
@@ -268,7 +310,7 @@ def likeness_part(title, draws, size, r):
             found[which, outcome] += 1
     for which in ("all photos", "one of a group"):
         line = "  ".join(
-            f"{outcome} {share(found[which, outcome], draws)}"
+            f"{outcome} {share(found[which, outcome], len(draws))}"
             for outcome in ("shares differ", "pictures differ")
         )
         print(f"{title}: library of {which:15} {line}", flush=True)
@@ -277,30 +319,34 @@ def likeness_part(title, draws, size, r):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=PARTS, choices=PARTS)
     parser.add_argument("--correlations", type=float, nargs="*", default=CORRELATIONS)
     parser.add_argument("--worlds", type=int, nargs="*", default=range(len(WORLDS)))
     given = parser.parse_args()
+    draws = range(given.seed, given.seed + given.draws)
     truth = photos(np.random.default_rng(99), MANY, 1, False, 0.0)
     if "few" in given.only:
         for r in given.correlations:
-            few_part(given.draws, r, truth)
+            few_part(draws, r, truth)
     for groups, mean, uneven in (WORLDS[number] for number in given.worlds):
         for r in given.correlations:
             title = f"{groups} groups of {mean}{' uneven' if uneven else ''}, r {r:.1f}"
             size = groups, mean, uneven
             if "evaluate" in given.only:
-                evaluate_part(title, given.draws, size, r, truth)
+                evaluate_part(title, draws, size, r, truth)
             if "labels" in given.only:
-                labels_part(title, given.draws, size, r, truth)
+                labels_part(title, draws, size, r, truth)
             if "subgroups" in given.only:
-                subgroups_part(title, given.draws, size, r, truth)
+                subgroups_part(title, draws, size, r, truth)
             if "compare" in given.only:
-                compare_part(title, given.draws, size, r)
+                compare_part(title, draws, size, r)
             if "ranking" in given.only:
-                ranking_part(title, given.draws, size, r, truth)
+                ranking_part(title, draws, size, r, truth)
+            if "points" in given.only:
+                points_part(title, draws, size, r, [part[:, :1] for part in truth[:2]])
             if "likeness" in given.only:
-                likeness_part(title, given.draws, size, r)
+                likeness_part(title, draws, size, r)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Photos in groups: are promises kept and do intervals cover, by photo and by group?
 
-``python benchmarks/groups.py [--draws N] [--only promises intervals calibration lists draws]``
+``python benchmarks/groups.py [--draws N] [--seed S] [--only promises intervals ...]``
+
+The draws have the seeds S, S + 1, ...; methods were chosen on those from 0 on, so other ones judge.
 
 A made world of one label or ten: photo i of group g has the score s and carries the label if
 s + noise exceeds a cut, where
@@ -49,6 +51,7 @@ LEVEL = 0.8
 MANY = 1_000_000
 TRUTH = 300_000  # photos of ten labels
 CORRELATIONS = (0.0, 0.2, 0.5, 0.8)
+WORLDS = ((60, 20, False), (300, 8, True), (20, 15, True))
 
 
 def sizes_of(random, count, mean, uneven):
@@ -99,7 +102,7 @@ def promises(draws, groups, mean, uneven, r):
     for name, fit in (("precision", promise_precision), ("recall", promise_recall)):
         found = {"photo": [0, 0], "group": [0, 0]}
         effects = []
-        for seed in range(draws):
+        for seed in draws:
             random = np.random.default_rng(seed)
             sizes = sizes_of(random, groups, mean, uneven)
             scores, present, group = world(random, sizes, r)
@@ -115,7 +118,7 @@ def promises(draws, groups, mean, uneven, r):
                         effects.append(made.promises[0].design_effect)
         line = f"{name:9} groups {groups:4} of {mean:3}{' uneven' if uneven else '':7} r {r:.1f}: "
         for by, (made, broken) in found.items():
-            line += f"{by} made {made / draws:.2f} broken {share(broken, draws)}  "
+            line += f"{by} made {made / len(draws):.2f} broken {share(broken, len(draws))}  "
         print(
             line + f"design effect {np.median(effects) if effects else float('nan'):.1f}",
             flush=True,
@@ -137,7 +140,7 @@ def intervals(draws, groups, mean, uneven, r, labels=10):
         "Log loss": float(-np.log(np.where(present, probs, 1 - probs)).mean()),
     }
     covered = {(name, by): [0, 0] for name in real for by in ("photo", "group")}
-    for seed in range(draws):
+    for seed in draws:
         random = np.random.default_rng(seed)
         drawn, truth, group = world(random, sizes_of(random, groups, mean, uneven), r, labels)
         odds = logit(np.clip(ndtr((drawn - CUT) / NOISE), 1e-6, 1 - 1e-6))
@@ -170,7 +173,7 @@ def intervals(draws, groups, mean, uneven, r, labels=10):
 def calibration(draws, groups, mean, uneven, r):
     """How often is a calibrated model called miscalibrated?"""
     refuted = {"photo": 0, "group": 0}
-    for seed in range(draws):
+    for seed in draws:
         random = np.random.default_rng(seed)
         scores, present, group = world(random, sizes_of(random, groups, mean, uneven), r)
         probs = ndtr((scores - CUT) / NOISE)
@@ -179,14 +182,15 @@ def calibration(draws, groups, mean, uneven, r):
             refuted[by] += error.p_value < 0.05
     line = f"ECE       groups {groups:4} of {mean:3}{' uneven' if uneven else '':7} r {r:.1f}: "
     print(
-        line + "  ".join(f"{by} {share(hits, draws)}" for by, hits in refuted.items()), flush=True
+        line + "  ".join(f"{by} {share(hits, len(draws))}" for by, hits in refuted.items()),
+        flush=True,
     )
 
 
 def lists(draws, groups, mean, uneven, r, allowed=0.2):
     """The mean share of wrong photos on lists of a library of 30 new groups."""
     wrong, listed = {"photo": [], "group": []}, {"photo": [], "group": []}
-    for seed in range(draws):
+    for seed in draws:
         random = np.random.default_rng(seed)
         scores, present, group = world(random, sizes_of(random, groups, mean, uneven), r)
         library, real, _ = world(random, sizes_of(random, 30, mean, uneven), r)
@@ -198,7 +202,7 @@ def lists(draws, groups, mean, uneven, r, allowed=0.2):
             listed[by].append(int(chosen.sum()))
     line = f"lists     groups {groups:4} of {mean:3}{' uneven' if uneven else '':7} r {r:.1f}: "
     for by, values in wrong.items():
-        error = 1.96 * np.std(values) / np.sqrt(draws)
+        error = 1.96 * np.std(values) / np.sqrt(len(draws))
         line += (
             f"{by} wrong {np.mean(values):.3f} ± {error:.3f}, {np.mean(listed[by]):.0f} listed  "
         )
@@ -208,7 +212,7 @@ def lists(draws, groups, mean, uneven, r, allowed=0.2):
 def draws_of_a_library(draws, mean, uneven, r):
     """Checks and estimates draw single photos of a library, whatever its groups."""
     covered = broken = made = 0
-    for seed in range(draws):
+    for seed in draws:
         random = np.random.default_rng(seed)
         scores, present, _ = world(random, sizes_of(random, 40, mean, uneven), r)
         truth = present[:, 0]
@@ -226,28 +230,33 @@ def draws_of_a_library(draws, mean, uneven, r):
                 broken += (~truth[left]).mean() > 0.2
                 break
     line = f"draws     40 groups of {mean:3}{' uneven' if uneven else '':7} r {r:.1f}: "
-    line += f"estimate covers {share(covered, draws)}  check promises {made / draws:.2f}, "
-    print(line + f"broken {share(broken, draws)}", flush=True)
+    line += (
+        f"estimate covers {share(covered, len(draws))}  check promises {made / len(draws):.2f}, "
+    )
+    print(line + f"broken {share(broken, len(draws))}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--worlds", type=int, nargs="*", default=range(len(WORLDS)))
     parts = ("promises", "intervals", "calibration", "lists", "draws")
     parser.add_argument("--only", nargs="*", default=parts, choices=parts)
     given = parser.parse_args()
-    for groups, mean, uneven in ((60, 20, False), (300, 8, True)):
+    draws = range(given.seed, given.seed + given.draws)
+    for groups, mean, uneven in (WORLDS[number] for number in given.worlds):
         for r in CORRELATIONS:
             if "promises" in given.only:
-                promises(given.draws, groups, mean, uneven, r)
+                promises(draws, groups, mean, uneven, r)
             if "intervals" in given.only:
-                intervals(given.draws // 2, groups, mean, uneven, r)
+                intervals(draws[: len(draws) // 2], groups, mean, uneven, r)
             if "calibration" in given.only:
-                calibration(given.draws, groups, mean, uneven, r)
+                calibration(draws, groups, mean, uneven, r)
             if "lists" in given.only:
-                lists(given.draws, groups, mean, uneven, r)
+                lists(draws, groups, mean, uneven, r)
             if "draws" in given.only:
-                draws_of_a_library(given.draws, mean, uneven, r)
+                draws_of_a_library(draws, mean, uneven, r)
 
 
 if __name__ == "__main__":
