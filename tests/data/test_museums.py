@@ -6,6 +6,7 @@ SKOS as N-Triples, RDF/XML and JSON-LD, in Getty AAT's terms; IIIF Presentation 
 import csv
 import io
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.data.iiif import fetch_pictures, services_of
 from labelwise.errors import DataError
+from labelwise.system.skos import read_skos
 from labelwise.taxonomy import Taxonomy
 
 AAT = "http://vocab.getty.edu/aat/"
@@ -132,6 +134,24 @@ def test_terms_of_skos_xl_in_json_ld(tmp_path):
 
 def statement(child, what, other):
     return f"<{AAT}{child}> <{what}> <{AAT}{other}> ."
+
+
+def test_a_parent_may_name_its_children_instead(tmp_path):
+    """skos:narrower is the inverse of skos:broader; a file that mixes them lost parents."""
+    whole = as_n_triples()
+    turned = re.sub(f"<([^>]*)> <{SKOS}broader> <([^>]*)>", rf"<\2> <{SKOS}narrower> <\1>", whole)
+    assert "narrower" in turned
+    assert "broader>" not in turned
+    for name, text in (("a.nt", whole), ("b.nt", turned)):
+        (tmp_path / name).write_text(text)
+    graph = [
+        {"@id": "u:a", "skos:prefLabel": "vessels", "skos:narrower": [{"@id": "u:b"}]},
+        {"@id": "u:b", "skos:prefLabel": "vases"},
+    ]
+    (tmp_path / "c.jsonld").write_text(json.dumps({"@context": {"skos": SKOS}, "@graph": graph}))
+    first, second, third = (read_skos(tmp_path / name) for name in ("a.nt", "b.nt", "c.jsonld"))
+    assert second == first
+    assert third.parents == {"vases": "vessels"}
 
 
 def test_a_circle_is_one_sentence(tmp_path):

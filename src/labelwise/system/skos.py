@@ -9,7 +9,7 @@ A concept is named by its ``prefLabel`` in the language asked for, else without 
 the first one by name. By SKOS-XL, as in AAT's dump, that is a term with an address of its own,
 whose ``literalForm`` is the name. Two concepts of one name are named by their addresses. What a
 concept is a kind of is Getty's ``broaderPreferred`` where it has one, else ``broader``, which Getty
-writes ``broaderGeneric``; a taxonomy allows one.
+writes ``broaderGeneric``, or ``narrower`` of the other one; a taxonomy allows one.
 """
 
 import json
@@ -35,6 +35,7 @@ TRIPLE = re.compile(
     r'(?:<([^>]*)>|(_:\S+)|"((?:[^"\\]|\\.)*)"(?:@([A-Za-z0-9-]+)|\^\^<[^>]*>)?)\s*\.\s*(?:#.*)?'
 )
 PREFERRED, BROADER = GVP + "broaderPreferred", (SKOS + "broader", GVP + "broaderGeneric")
+NARROWER = SKOS + "narrower"  # the same, said by the other one
 NAME, TERM, FORM = SKOS + "prefLabel", SKOS_XL + "prefLabel", SKOS_XL + "literalForm"
 KEYS = {
     "prefLabel": NAME,
@@ -42,6 +43,7 @@ KEYS = {
     "broader": BROADER[0],
     "broaderGeneric": BROADER[1],
     "broaderPreferred": PREFERRED,
+    "narrower": NARROWER,
 }
 ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", '\\"': '"', "\\\\": "\\"}
 
@@ -99,6 +101,8 @@ def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNa
             forms[concept] = tongue or "", value.strip()
         elif what in BROADER:
             broader.setdefault(concept, set()).add(value)
+        elif what == NARROWER:
+            broader.setdefault(value, set()).add(concept)
         elif what == PREFERRED:
             preferred.setdefault(concept, set()).add(value)
     for concept, term in terms:
