@@ -343,7 +343,7 @@ def expected_f(ranked: Numbers, beta: float) -> Numbers:
         rest = outside[size]
         i, j = np.arange(hits.shape[1])[:, None], np.arange(rest.shape[1])
         gain = (1 + weight) * i / (size + weight * (i + j))
-        score = np.einsum("ni,ij,nj->n", hits, gain, rest, optimize=True)
+        score = (hits @ gain * rest).sum(1)
         best = np.maximum(best, score)
         scores.append(score)
     return np.stack(scores, axis=1)
