@@ -1,11 +1,16 @@
-"""Requests made up from the server's own description: whatever they hold, no answer is a 5xx."""
+"""Requests made up from the server's own description: whatever they hold, no answer is a 5xx.
+
+When it is made: the threads in which the framework describes.
+"""
 
 import json
+import threading
 from urllib.parse import quote, urlencode
 
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from web_setup import encoded
+from web_setup import encoded, running
 
 JUNK = st.one_of(
     st.none(),
@@ -118,3 +123,17 @@ def test_no_request_made_up_from_the_description_breaks_the_server(server):
 
     check()
     assert {200, 404, 422} <= statuses  # 415 comes too, but not in every draw
+
+
+def test_the_description_is_made_in_a_thread_by_whoever_asks_first(run, monkeypatch):
+    threads, describe = [], FastAPI.openapi
+
+    def heard(app):
+        threads.append(threading.current_thread().name)
+        return describe(app)
+
+    monkeypatch.setattr(FastAPI, "openapi", heard)
+    with running(run, decoders=0) as server:
+        assert not threads
+        assert server.get("/openapi.json") == server.get("/openapi.json")
+    assert {name.split(" thread")[0] for name in threads} == {"AnyIO worker"}

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -14,6 +15,7 @@ from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwise import __version__
@@ -91,6 +93,7 @@ def create_app(
         title="labelwise",
         version=__version__,
         summary="Labels of pictures with probabilities that mean what they say.",
+        openapi_url=None,  # _add_description answers it
         docs_url=None,  # its scripts come from a CDN
         redoc_url=None,
         lifespan=lifespan,
@@ -106,7 +109,7 @@ def create_app(
     if settings.label_studio is not None:
         app.include_router(make_label_studio(service, settings.label_studio))
     add_page(app)
-    _complete_description(app)
+    _add_description(app)
     bodies = Bodies(app, settings.body_memory, settings.body_disk)
     guard = Guard(_Measured(_Room(bodies, service), service.monitor, log), settings)
     return ServerApp(guard, service)
@@ -132,9 +135,24 @@ def _operation_name(route: APIRoute) -> str:
     return f"{route.path_format.split('/')[1].replace('-', '_')}_{name}"
 
 
-def _complete_description(app: FastAPI) -> None:
-    """Add to /openapi.json what the framework cannot know: how to prove who asks, and schemas."""
-    whole = app.openapi()
+def _add_description(app: FastAPI) -> None:
+    """Answer /openapi.json with what whoever asks first has a thread describe.
+
+    That takes half a second, for which neither the start of the server waits nor its event loop.
+    """
+    one_at_a_time = Lock()
+
+    def description(_: Request) -> Response:
+        with one_at_a_time:
+            if app.openapi_schema is None:
+                _complete(app.openapi())
+        return JSONResponse(app.openapi())
+
+    app.add_route("/openapi.json", description, include_in_schema=False)
+
+
+def _complete(whole: dict[str, Any]) -> None:
+    """Add to a description what the framework cannot know: how to prove who asks, and schemas."""
     parts = whole.setdefault("components", {})
     parts.setdefault("schemas", {}).update(request_schemas())
     parts["securitySchemes"] = {
