@@ -18,6 +18,7 @@ import hypothesis
 import pytest
 import torch
 from cpu_durations import pytest_addoption, pytest_configure  # noqa: F401
+from one_command_line import put_together_once
 from open_indexes import count_connections, nothing_left_open
 from warm_commands import WarmCommands
 
@@ -26,6 +27,7 @@ collect_ignore_glob = ["*conftest.py"]
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 count_connections()
+put_together_once()
 # On a busy machine examples are drawn, and tried, slowly: no test fails for that.
 hypothesis.settings.register_profile(
     "any weather", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

@@ -23,6 +23,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import typer.main
+from one_command_line import put_together_once
 from patience import PATIENCE, wait_until
 
 PRELOADED = (
@@ -147,6 +149,8 @@ def preload():
         import_module(name)
     if find_spec("pandas"):  # pyarrow imports it where it is installed
         import_module("pandas")
+    put_together_once()
+    typer.main.get_command(import_module("labelwise.cli.app").app)
 
 
 def main():

@@ -6,9 +6,11 @@ import subprocess
 import sys
 
 import pytest
+import typer.main
 from patience import PATIENCE
 
 from labelwise.cli import main
+from labelwise.cli.app import app
 from labelwise.cli.evaluated import (
     EVERY,
     ROWS,
@@ -213,3 +215,7 @@ def test_ctrl_c_during_imports_is_answered_in_words(tmp_path, module, arguments,
     assert done.stderr.startswith(f"labelwise: {sentence}")
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tests_put_the_command_line_together_once():
+    assert typer.main.get_command(app) is typer.main.get_command(app)
