@@ -84,7 +84,9 @@ def test_one_correction_beside_a_few_held_out_photos_turns_no_fit_around(index):
     """
     index = use(index, link=link_to_spec(Platt(Sigmoid(), 60.0, -4.2, 50.0)))  # spread out
     photos = index.held_out_photos
-    log_p, log_q, labels = (np.array(one[:8]) for one in (photos.log_p, photos.log_q, photos.labels))
+    log_p, log_q, labels = (
+        np.array(one[:8]) for one in (photos.log_p, photos.log_q, photos.labels)
+    )
     odds = np.array([0.4, 0.6, 0.5, 0.7, 0.3, 0.6, 0.4, 0.5])
     log_p[:, DOG], log_q[:, DOG] = -np.logaddexp(0, -odds), -np.logaddexp(0, odds)
     labels[:, DOG] = [1, 1, 1, 1, 1, 0, 0, 0]
