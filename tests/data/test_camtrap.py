@@ -179,6 +179,21 @@ def test_events_cover_the_photos_that_a_loop_finds(package):
     assert any(len(rows) > 1 for rows in found.values())
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_events_that_lie_over_each_other_without_end_are_refused(package, named):
+    """2,000 photos within 2,000 events of one deployment took minutes."""
+    own = observed(0, media="m4", event="e" if named else "")
+    around = observed(1, event="e", name="Vulpes vulpes")
+    if named:  # at another time, but the photo's own row names it
+        around |= {"eventStart": "2001-01-01T00:00:00Z", "eventEnd": "2001-01-01T00:00:00Z"}
+    rows = [around | {"observationID": f"e{n}"} for n in range(301)]
+    write(package, "observations", [own, *rows[:300]])
+    assert len(read_package(package).event_rows[own["mediaID"]]) == 300
+    write(package, "observations", [own, *rows])
+    with pytest.raises(DataError, match="one photo lies in the events of more than 300"):
+        _ = read_package(package).event_rows
+
+
 def test_an_event_that_a_photo_names_is_its_event(package):
     rows = read(package, "observations")
     rows[5] |= {"eventID": "late"}

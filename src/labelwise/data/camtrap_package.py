@@ -58,6 +58,7 @@ MISSING = ("NA", "NaN", "nan")
 VERSION = re.compile(r"/camtrap-dp/v?(\d+)\.(\d[^/]*)/")
 
 Rows = list[dict[str, str]]
+MOST_AROUND = 300  # observations of events around one photo; each is looked at for each photo
 
 
 @dataclass(frozen=True)
@@ -102,14 +103,24 @@ class CamtrapPackage:
             inside = _covering(starts[rows], ends[rows], taken[photos])
             for photo, covering in zip(photos, inside, strict=True):
                 belongs[photo].update(rows[covering].tolist())
+                self._require_few(belongs[photo])
         by_event = _places(self.observations, "eventID", "event")
         for photo, row in enumerate(self.media):
             for own in self.own_rows.get(row["mediaID"], ()):
                 belongs[photo].update(by_event.get(own.get("eventID", ""), ()))
+            self._require_few(belongs[photo])
         return {
             row["mediaID"]: [self.observations[place] for place in sorted(places)]
             for row, places in zip(self.media, belongs, strict=True)
         }
+
+    def _require_few(self, around: set[int]) -> None:
+        """Refuse events that lie over each other without end: each photo of each is looked at."""
+        if len(around) > MOST_AROUND:
+            raise DataError(
+                f"{self.path('observations')}: one photo lies in the events of more than "
+                f"{MOST_AROUND} observations; give events the start and end of their own photos"
+            )
 
     def _times(self, table: str, rows: Rows, column: str) -> NDArray[np.datetime64]:
         return read_times([row[column] for row in rows], str(self.path(table)), column)
