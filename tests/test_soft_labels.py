@@ -51,7 +51,9 @@ def test_lists_of_names_and_shares(tmp_path):
 
 def test_one_column_per_label_holds_shares_if_told(tmp_path):
     (tmp_path / "t.csv").write_text("path,dog,cat\na.jpg,0.25,1\nb.jpg,,0\n")
-    with pytest.raises(DataError, match=r"row 1: .* got '0.25'; .* soft label, soft=true"):
+    with pytest.raises(
+        DataError, match=r"row 1: .* got '0.25'; .* `--set soft=true` if it is a soft label"
+    ):
         load(tmp_path / "t.csv", check_files=False)
     labels, known = load(tmp_path / "t.csv", check_files=False, soft=True).targets()
     np.testing.assert_array_equal(labels, [[0.25, 1], [0, 0]])

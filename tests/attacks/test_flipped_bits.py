@@ -246,7 +246,7 @@ def test_a_changed_description_says_how_to_keep_the_change(made, tmp_path):
     facts = json.loads((made[0] / "model" / "model.json").read_text())
     facts["rule"]["value"] = 0.75
     path.write_text(json.dumps(facts))
-    with pytest.raises(CheckpointError, match="take its entry sha256 out if the change is yours"):
+    with pytest.raises(CheckpointError, match="its entry sha256, which may be left out"):
         ModelSpec.load(path)
     del facts["sha256"]
     path.write_text(json.dumps(facts))

@@ -316,7 +316,9 @@ def saved(path, change=None, **columns):
         place = table.column_names.index(name)
         table = table.set_column(place, name, value)
     if change is not None:
-        metadata = {b"labelwise": json.dumps(json.loads(metadata[b"labelwise"]) | change)}
+        stated = json.loads(metadata[b"labelwise"]) | change
+        del stated["sha256"]  # as whoever forges it would
+        metadata = {b"labelwise": json.dumps(stated)}
     pq.write_table(table.replace_schema_metadata(metadata), path)
     return path
 

@@ -213,4 +213,4 @@ def test_one_group_has_no_interval_and_is_said():
     some = replace(sample(50), group=["only"] * 50)
     found = evaluate(some, Sigmoid(), query_length=0)
     assert all(figure.low is None for figure in found.headline if "ECE" not in figure.name)
-    assert any("come in 1 group of 50 to 50" in note for note in found.notes)
+    assert any("come in 1 group of 50:" in note for note in found.notes)

@@ -24,7 +24,7 @@ from labelwise.fitting.pools import holds_answers
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
-    text = path.read_bytes().decode("utf-8-sig")
+    text = path.read_bytes().decode("utf-8-sig", "replace")  # of columns that nobody reads
     return [row for row in csv.DictReader(io.StringIO(text, newline="")) if any(row.values())]
 
 

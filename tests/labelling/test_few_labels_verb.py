@@ -38,7 +38,7 @@ def test_from_embeddings_to_probabilities_of_all_rows(tmp_path):
     call += ["--labels", tmp_path / "few.npz", "-o", tmp_path / "out"]
     done = CliRunner().invoke(app, [str(word) for word in call])
     assert done.exit_code == 0, (done.output, done.exception)
-    assert "60 labelled rows of 800" in done.output
+    assert "60 of 800 rows labelled" in done.output
     table = pq.read_table(tmp_path / "out" / "intervals.parquet")
     assert set(table["id"].to_pylist()) == {str(row) for row in range(800)}
     order = np.argsort([int(name) for name in table["id"].to_pylist()])

@@ -119,9 +119,9 @@ def test_a_new_index_reads_predictions_once_and_only_names_of_fitted_photos(
 ):
     read, read_table = [], pq.read_table
 
-    def noted(path, columns=None):
+    def noted(path, columns=None, **checks):
         read.append((path.parent.name, path.name, columns))
-        return read_table(path, columns=columns)
+        return read_table(path, columns=columns, **checks)
 
     monkeypatch.setattr("labelwise.predictions.pq.read_table", noted)
     (run / PICTURES_FILE).unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from forged import facts_of, rewrite
 from open_indexes import open_index
 from scipy.optimize import minimize
 from search_setup import LABELS
@@ -278,6 +279,7 @@ def test_a_model_that_was_changed_is_noticed_before_the_first_update(model, tmp_
     folder = tmp_path / "new.index"
     Index.create(folder, RunFolder(model).spec, IndexFacts(model=str(model))).close()
     path = folder / "model.json"
-    path.write_text(path.read_text().replace('"method": "', '"method": "x'))
+    facts = facts_of(path)
+    rewrite(path, method=f"x{facts['method']}")
     with pytest.raises(LabelwiseError, match=r"model\.json is damaged: it is not what was written"):
         open_index(folder)

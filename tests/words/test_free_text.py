@@ -197,7 +197,7 @@ def test_the_verb_ranks_and_gives_no_probability(library):
     assert "'justice' is far from everything" in shown.stderr
     mixed = run_verb("search", folder / "index", "--text", "sky", "--at-least", 0.99, "red, green")
     assert mixed.exit_code == 0, mixed.output
-    assert "0 photos have" in mixed.stderr
+    assert "0 photos with a probability of at least 0.99" in mixed.stderr
     assert "not calibrated" in mixed.stderr
 
 

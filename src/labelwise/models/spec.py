@@ -249,8 +249,8 @@ class ModelSpec(BaseModel):
             raise CheckpointError(f"{path} must have format {FORMAT}, got {one_line(str(got)):.40}")
         if whole is None:
             raise CheckpointError(
-                f"{path} is damaged, or was changed: its sum is not that of the rest; make it "
-                "anew, or take its entry sha256 out if the change is yours"
+                f"{path} is damaged, or was changed: its entry sha256, which may be left out, is "
+                "not the sum of the rest"
             )
         try:
             return ModelSpec.model_validate_json(  # strict: "7" or true is not 7
