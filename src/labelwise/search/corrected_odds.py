@@ -6,8 +6,9 @@
 
 People correct what they happen to see, so the corrected photos are not a random sample; the
 held-out ones keep the fit where it was unless corrections are many. Where fewer than 50 of these
-speak of the label, the model's own probabilities of photos from all over the index make up the
-number, as soft labels: with eight held-out photos, one correction could turn a fit around.
+speak of the label, the model's own probabilities of photos of the index, spread over its first
+ROWS_AT_ONCE rows, make up the number, as soft labels: with eight held-out photos, one correction
+could turn a fit around.
 """
 
 from collections.abc import Callable, Sequence
