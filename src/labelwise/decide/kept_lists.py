@@ -29,6 +29,7 @@ from labelwise.decide.promises import Promise, percent
 from labelwise.errors import DataError
 from labelwise.numeric.bounds import ratio_interval
 from labelwise.numeric.special import bdtrc
+from labelwise.system.text import counted
 
 __all__ = ["KeptLists", "ListAnswers", "ListVerdict", "judge_list", "judge_lists"]
 
@@ -111,8 +112,8 @@ class ExpectedLists:
     high: float
 
     def __str__(self) -> str:
-        of = "1 list" if self.lists == 1 else f"{self.lists:,} lists"
-        text = f"promised on average: {percent(self.mean)} of {of} wrong"
+        lists = counted(self.lists, "list")
+        text = f"promised on average: {percent(self.mean)} of {lists} wrong"
         if self.refused:
             searches = "1 refused search" if self.refused == 1 else f"{self.refused:,} refused ones"
             text += f"; over all searches, with none in {searches}, {percent(self.over_all)}"
