@@ -22,7 +22,7 @@ from made_index import made_index
 from search_setup import LABELS, save_model
 
 from labelwise.retrieval import Query
-from labelwise.retrieval.query import AllOf, Has, Not, Nothing
+from labelwise.retrieval.expression import AllOf, Has, Not, Nothing
 from labelwise.search import Index
 from labelwise.search.answer_tables import read_answers
 from labelwise.search.index_facts import IndexFacts

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from labelwise.errors import DataError
 from labelwise.retrieval import Query, bind, complete, rank
-from labelwise.retrieval.query import AllOf, AnyOf, Has, Not, Nothing
+from labelwise.retrieval.expression import AllOf, AnyOf, Has, Not, Nothing
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 

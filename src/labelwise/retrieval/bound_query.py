@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from labelwise.attributes import AttributeColumns
 from labelwise.numeric.arrays import Array, Mask, as_mask, to_numpy
+from labelwise.retrieval.expression import AllOf, AnyOf, Expression, Has, Not, labels_of
 from labelwise.retrieval.logic import given, independent_parts, repeated_labels, simplified
-from labelwise.retrieval.query import AllOf, AnyOf, Expression, Has, Not, Query, labels_of
+from labelwise.retrieval.query import Query
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 

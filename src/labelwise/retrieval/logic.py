@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from labelwise.errors import DataError
-from labelwise.retrieval.query import AllOf, AnyOf, Expression, Has, Not, labels_of, literal_of
+from labelwise.retrieval.expression import AllOf, AnyOf, Expression, Has, Not, labels_of, literal_of
 
 __all__ = ["given", "independent_parts", "repeated_labels", "simplified"]
 

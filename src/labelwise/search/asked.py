@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelwise.decide import ListBound, ListCheck, ListToCheck, list_bound, list_to_check, prior_of
 from labelwise.retrieval import BoundQuery, CalibratedQuery, Query, calibrate_query
-from labelwise.retrieval.query import AllOf, literal_of
+from labelwise.retrieval.expression import AllOf, literal_of
 from labelwise.search.check_log import Answer
 from labelwise.search.filters import EVERY_PHOTO, PhotoFilter
 from labelwise.search.index import Index

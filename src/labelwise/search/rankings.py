@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from labelwise.numeric.bucket_counts import BucketCounts
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
 from labelwise.retrieval.bound_query import log1mexp
-from labelwise.retrieval.query import AllOf, AnyOf, literal_of
+from labelwise.retrieval.expression import AllOf, AnyOf, literal_of
 from labelwise.search.index import Index
 from labelwise.search.model_odds import LabelOdds
 from labelwise.search.scan import (

@@ -12,7 +12,7 @@ import numpy as np
 from labelwise.errors import DataError
 from labelwise.metrics.drift import estimate_share, held_out_share
 from labelwise.retrieval import Query
-from labelwise.retrieval.query import literal_of
+from labelwise.retrieval.expression import literal_of
 from labelwise.search.index import Index
 
 __all__ = ["AdaptedCount", "adapted_count"]
