@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from labelwise.metrics.drift import Alarm, HeldOutShare, LabelShare, estimate_share
-from labelwise.web.loop_pauses import LoopPauses
+from labelwise.web.event_loop import LoopPauses
 
 __all__ = ["FEWEST", "RECENT", "AnswerCounts", "Monitor"]
 
