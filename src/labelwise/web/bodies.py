@@ -15,6 +15,7 @@ import asyncio
 import tempfile
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import IO
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -41,7 +42,8 @@ class Budget:
         """Take bytes if there are as many and nobody waits; return whether that was so."""
         if self._waiting or self.used + count > self.size:
             return False
-        self._add(count)
+        self.used += count
+        self.most = max(self.most, self.used)
         return True
 
     async def take(self, count: int) -> None:
@@ -70,13 +72,10 @@ class Budget:
             if not turn.done():
                 if self.used and self.used + count > self.size:
                     return
-                self._add(count)
+                self.used += count
+                self.most = max(self.most, self.used)
                 turn.set_result(None)
             self._waiting.popleft()
-
-    def _add(self, count: int) -> None:
-        self.used += count
-        self.most = max(self.most, self.used)
 
 
 class Bodies:
@@ -91,42 +90,41 @@ class Bodies:
         if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY:
             await self.app(scope, receive, send)
             return
-        body = _Body(self.memory, self.disk)
+        body = _Body(receive, self.memory, self.disk)
         try:
-            await self._answer(body, scope, receive, send)
+            await body.fill()
+            if not takes_pictures(scope["path"]):
+                require_cheap(body.content(), SMALL_COST)
+        except RefusedError as refused:
+            body.close()  # before the client takes its answer, however slowly
+            await problem(refused.status, refused.detail, refused.headers)(scope, receive, send)
+        else:
+            await self.app(scope, body.next_part, send)
         finally:
             body.close()
             if self.memory.most - self.memory.used > WORTH_GIVING_BACK:
                 self.memory.most = self.memory.used
                 await asyncio.to_thread(give_back_freed_memory)
 
-    async def _answer(self, body: "_Body", scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await body.fill(receive)
-            await body.load()
-            if not takes_pictures(scope["path"]):
-                require_cheap(body.content(), SMALL_COST)
-        except RefusedError as refused:
-            body.close()  # before the client takes its answer, however slowly
-            await problem(refused.status, refused.detail, refused.headers)(scope, receive, send)
-            return
-        await self.app(scope, body.replayed(receive), send)
 
-
+@dataclass(eq=False)
 class _Body:
     """The body of one request, in memory or on disk."""
 
-    def __init__(self, memory: Budget, disk: Budget) -> None:
-        self.memory, self.disk = memory, disk
-        self._parts: deque[bytes] = deque()
-        self._file: IO[bytes] | None = None
-        self._in_memory = self._on_disk = 0
+    receive: Receive
+    memory: Budget
+    disk: Budget
+    _parts: deque[bytes] = field(default_factory=deque)
+    _file: IO[bytes] | None = None
+    _in_memory: int = 0
+    _on_disk: int = 0
+    _is_over: bool = False
 
-    async def fill(self, receive: Receive) -> None:
-        """Receive the whole body, or raise RefusedError."""
+    async def fill(self) -> None:
+        """Receive the whole body into memory, or raise RefusedError."""
         more = True
         while more:
-            message = await receive()
+            message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise RefusedError(408, "the client has gone")  # nobody reads it; it is counted
             part, more = message.get("body", b""), message.get("more_body", False)
@@ -135,6 +133,8 @@ class _Body:
                 self._parts.append(part)
             elif part:
                 await self._spool(part)
+        if self._file is not None:
+            await self._load(self._file)
 
     async def _spool(self, part: bytes) -> None:
         parts = [*self._parts, part]
@@ -155,7 +155,8 @@ class _Body:
                 {"retry-after": "5", "connection": "close"},
             ) from None
         self._parts.clear()
-        self._give_memory()
+        self.memory.give(self._in_memory)
+        self._in_memory = 0
 
     def _write(self, parts: list[bytes]) -> None:
         if self._file is None:
@@ -163,53 +164,42 @@ class _Body:
         self._file.writelines(parts)
         self._file.flush()
 
-    async def load(self) -> None:
-        """Read a body from disk into memory as soon as there is room."""
-        if self._file is None:
-            return
-        file, size = self._file, self._on_disk
-        await self.memory.take(size)
-        self._in_memory = size
+    async def _load(self, file: IO[bytes]) -> None:
+        """Read a body from disk as soon as memory has room."""
+        await self.memory.take(self._on_disk)
+        self._in_memory = self._on_disk
 
         def read() -> bytes:
             file.seek(0)
             return file.read()
 
         self._parts.append(await asyncio.to_thread(read))
-        self._close_file()
+        self._leave_disk()
 
     def content(self) -> bytes:
         """Return the body, which must be in memory."""
         return b"".join(self._parts)
 
-    def replayed(self, receive: Receive) -> Receive:
-        """Return a receive that hands the body over, and then says when the client goes."""
-        is_over = False
-
-        async def next_part() -> Message:
-            nonlocal is_over
-            if is_over:
-                return await receive()
-            part = self._parts.popleft() if self._parts else b""
-            is_over = not self._parts
-            return {"type": "http.request", "body": part, "more_body": not is_over}
-
-        return next_part
+    async def next_part(self) -> Message:
+        """Hand the body over, and then say when the client goes: what an application receives."""
+        if self._is_over:
+            return await self.receive()
+        part = self._parts.popleft() if self._parts else b""
+        self._is_over = not self._parts
+        return {"type": "http.request", "body": part, "more_body": not self._is_over}
 
     def close(self) -> None:
         """Give everything back."""
         self._parts.clear()
-        self._give_memory()
-        self._close_file()
+        self.memory.give(self._in_memory)
+        self._in_memory = 0
+        if self._on_disk:
+            self._leave_disk()
 
-    def _give_memory(self) -> None:
-        count, self._in_memory = self._in_memory, 0
-        self.memory.give(count)
-
-    def _close_file(self) -> None:
+    def _leave_disk(self) -> None:
         if self._file is not None:
             with suppress(OSError):  # what a full disk did not take is given up with the file
                 self._file.close()
             self._file = None
-        count, self._on_disk = self._on_disk, 0
-        self.disk.give(count)
+        self.disk.give(self._on_disk)
+        self._on_disk = 0
