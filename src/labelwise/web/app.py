@@ -39,6 +39,7 @@ from labelwise.web.queueing import BusyError
 from labelwise.web.requests import PLACE
 from labelwise.web.security import (
     COOKIE,
+    JOB_PICTURES,
     MISTAKE,
     Guard,
     RefusedError,
@@ -263,7 +264,7 @@ class _Room:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asks = scope["type"] == "http" and scope["method"] == "POST"
         route = picture_route(scope["path"]) if asks else None
-        if route is None:
+        if route in (None, JOB_PICTURES):  # those of a job wait in its folder, without a place
             await self.app(scope, receive, send)
             return
         scope["route_path"] = route

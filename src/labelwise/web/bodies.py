@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwise.system.allocator import give_back_freed_memory
 from labelwise.web.json_bodies import SMALL_COST, require_cheap
-from labelwise.web.security import RefusedError, problem, takes_pictures
+from labelwise.web.security import RefusedError, picture_route, problem
 
 __all__ = ["Bodies", "Budget"]
 
@@ -93,7 +93,7 @@ class Bodies:
         body = _Body(receive, self.memory, self.disk)
         try:
             await body.fill()
-            if not takes_pictures(scope["path"]):
+            if picture_route(scope["path"]) is None:
                 require_cheap(body.content(), SMALL_COST)
         except RefusedError as refused:
             body.close()  # before the client takes its answer, however slowly

@@ -22,6 +22,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from starlette.responses import Response
@@ -33,6 +34,7 @@ from labelwise.web.settings import ServeSettings
 __all__ = [
     "COOKIE",
     "JOBS",
+    "JOB_PICTURES",
     "LABEL_STUDIO",
     "MISTAKE",
     "ONLY_HEALTH",
@@ -46,7 +48,6 @@ __all__ = [
     "picture_route",
     "problem",
     "same_token",
-    "takes_pictures",
 ]
 
 COOKIE = "labelwise_session"
@@ -57,13 +58,14 @@ SESSION = "/api/v1/session"
 OPEN_PAGES = ("/", "/favicon.svg", SESSION)
 PREDICT, INFER = "/api/v1/predict", "/v2/models/{model}/infer"
 PREDICT_OF, JOBS = "/api/v1/models/{model}/predict", "/api/v1/jobs"
+JOB_PICTURES = f"{JOBS}/{{job}}/pictures"
 PHOTOPRISM, LABEL_STUDIO = "/photoprism/labels", "/label-studio"
 PICTURE_PATHS = (PREDICT, PHOTOPRISM, f"{LABEL_STUDIO}/predict")
-MODEL_PATHS = {
+NAMED_PATHS = {
     INFER: re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer"),
     PREDICT_OF: re.compile(r"/api/v1/models/[^/]+/predict"),
+    JOB_PICTURES: re.compile(rf"{JOBS}/[^/]+/pictures"),
 }
-JOB_PICTURES = re.compile(rf"{JOBS}/[^/]+/pictures")
 SMALL_BODY = 256 << 10  # of requests without pictures, which are read by the event loop
 TOKEN_BODY = 4 << 10  # of the request that everyone may send
 CLIENTS_KEPT = 4096
@@ -113,15 +115,10 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) 
 
 
 def picture_route(path: str) -> str | None:
-    """Return the route of a path that answers pictures, None for any other path."""
+    """Return the route of a path whose requests may hold pictures, and be large; else None."""
     if path in PICTURE_PATHS:
         return path
-    return next((route for route, form in MODEL_PATHS.items() if form.fullmatch(path)), None)
-
-
-def takes_pictures(path: str) -> bool:
-    """Return whether the body of a request to a path may hold pictures, and be large."""
-    return picture_route(path) is not None or JOB_PICTURES.fullmatch(path) is not None
+    return next((route for route, form in NAMED_PATHS.items() if form.fullmatch(path)), None)
 
 
 def cookie_value(token: str) -> str:
@@ -141,7 +138,8 @@ class Guard:
         self.app, self.settings = app, settings
         self.rates, self.health_rates = _Rates(settings.rate), _Rates(settings.rate)
         self._names = settings.names
-        self._cookie = None if settings.token is None else cookie_value(settings.token)
+        token = settings.token
+        self._proofs = None if token is None else (token, cookie_value(token))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -166,10 +164,12 @@ class Guard:
         answer: Response | None = None
         try:
             headers = self._checked_headers(scope)
-            shared += self._shared_with(headers)
+            if self.settings.origins:
+                shared += self._shared_with(headers)
             answer = self._check(scope, headers)
             if answer is None:
-                await self.app(scope, self._limited(scope, receive), marked)
+                limited = self._limited(scope["path"], headers, receive)
+                await self.app(scope, limited, marked)
         except RefusedError as refused:
             answer = problem(refused.status, refused.detail, refused.headers)
         except Exception:
@@ -182,56 +182,38 @@ class Guard:
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-        self._check_host(_only(headers, "host"))
-        return headers
-
-    def _check(self, scope: Scope, headers: Mapping[str, list[str]]) -> Response | None:
-        """Raise RefusedError, or return the answer to a question about what is allowed."""
-        if scope.get(ONLY_HEALTH) and not scope["path"].startswith(HEALTH_PATHS):
-            raise RefusedError(
-                503,
-                "the server has as many connections as it takes; try again",
-                {"retry-after": "1", "connection": "close"},
-            )
-        self._check_rate(scope)
-        if not is_open(scope["path"]) or scope["method"] not in ("GET", "HEAD"):
-            self._check_origin(headers)
-        if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            return Response(status_code=204, headers=PREFLIGHT)
-        self._check_token(scope, headers)
-        self._check_length(scope, headers)
-        return None
-
-    def _check_host(self, host: str | None) -> None:
-        found = HOST.fullmatch((host or "").lower())
+        found = HOST.fullmatch((_only(headers, "host") or "").lower())
         if found is None or found["name"].strip("[]") not in self._names:
             raise RefusedError(
                 400,
                 "the Host header names no host of this server; "
                 "start it with --allow-host NAME to let it answer to one more name",
             )
+        return headers
 
-    def _check_rate(self, scope: Scope) -> None:
-        client = scope.get("client") or ("", 0)
-        is_health = scope["path"].startswith(HEALTH_PATHS)
-        wait = (self.health_rates if is_health else self.rates).take(client[0])
+    def _check(self, scope: Scope, headers: Mapping[str, list[str]]) -> Response | None:
+        """Raise RefusedError, or return the answer to a question about what is allowed."""
+        path, client = scope["path"], (scope.get("client") or ("", 0))[0]
+        is_health = path.startswith(HEALTH_PATHS)
+        if scope.get(ONLY_HEALTH) and not is_health:
+            raise RefusedError(
+                503,
+                "the server has as many connections as it takes; try again",
+                {"retry-after": "1", "connection": "close"},
+            )
+        wait = (self.health_rates if is_health else self.rates).take(client)
         if wait > 0:
             raise RefusedError(
                 429, "too many requests from this address", {"retry-after": str(int(wait) + 1)}
             )
-
-    def _check_token(self, scope: Scope, headers: Mapping[str, list[str]]) -> None:
-        token = self.settings.token
-        if token is None or self._cookie is None or is_open(scope["path"]):
-            return
-        kind, _, given = (_only(headers, "authorization") or "").partition(" ")
-        if kind.lower() == "bearer" and same_token(given.strip(), token):
-            return
-        if kind.lower() == "basic" and same_token(_password(given), token):
-            return
-        if any(same_token(value, self._cookie) for value in _own_cookies(headers)):
-            return
-        raise RefusedError(401, "a token is needed here", {"www-authenticate": "Bearer"})
+        is_public = is_open(path)
+        if not is_public or scope["method"] not in ("GET", "HEAD"):
+            self._check_origin(headers)
+        if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            return Response(status_code=204, headers=PREFLIGHT)
+        if self._proofs is not None and not is_public:
+            _check_token(headers, *self._proofs)
+        return None
 
     def _check_origin(self, headers: Mapping[str, list[str]]) -> None:
         """Refuse what another site's page makes a browser send; programs send neither header."""
@@ -251,15 +233,19 @@ class Guard:
 
     def _shared_with(self, headers: Mapping[str, list[str]]) -> list[tuple[bytes, bytes]]:
         """Return the headers that let the page of an allowed origin read the answer."""
-        if not self.settings.origins:
-            return []
         origin = _only(headers, "origin") or ""
         vary = [(b"vary", b"origin")]
         if origin.lower() not in self.settings.origins:
             return vary
         return [*vary, (b"access-control-allow-origin", origin.encode("latin-1"))]
 
-    def _check_length(self, scope: Scope, headers: Mapping[str, list[str]]) -> None:
+    def _limited(
+        self, path: str, headers: Mapping[str, list[str]], receive: Receive
+    ) -> "_LimitedBody":
+        """Return the body of a request within its limits, or refuse the length it is said to have.
+
+        The limit on its bytes depends on the path, that on its seconds begins now.
+        """
         length = _only(headers, "content-length")
         if length is not None and "transfer-encoding" in headers:
             raise RefusedError(
@@ -269,41 +255,43 @@ class Guard:
             )
         if length is not None and (not length.isdecimal() or len(length) > 15):
             raise RefusedError(400, "the Content-Length header is not a number")
-        most = self._most_bytes(scope)
+        most = self.settings.max_body
+        if picture_route(path) is None:
+            most = min(most, TOKEN_BODY if path == SESSION else SMALL_BODY)
         if length is not None and int(length) > most:
             raise _too_large(most)
-
-    def _most_bytes(self, scope: Scope) -> int:
-        most, path = self.settings.max_body, scope["path"]
-        if takes_pictures(path):
-            return most
-        return min(most, TOKEN_BODY if path == SESSION else SMALL_BODY)
-
-    def _limited(self, scope: Scope, receive: Receive) -> Receive:
-        """Return a receive that counts bytes and seconds until the body is there."""
         end = time.monotonic() + self.settings.request_seconds
-        size, whole, most = 0, False, self._most_bytes(scope)
+        return _LimitedBody(receive, most, end, self.settings.idle_seconds)
 
-        async def limited() -> Message:
-            nonlocal size, whole
-            if whole:
-                return await receive()  # the end of the connection, waited for as long as it takes
-            left = min(self.settings.idle_seconds, end - time.monotonic())
-            try:
-                async with asyncio.timeout(max(left, 0.001)):
-                    message = await receive()
-            except TimeoutError:
-                raise RefusedError(
-                    408, "the request came too slowly", {"connection": "close"}
-                ) from None
-            if message["type"] == "http.request":
-                size += len(message.get("body", b""))
-                whole = not message.get("more_body", False)
-                if size > most:
-                    raise _too_large(most)
-            return message
 
-        return limited
+@dataclass(eq=False)
+class _LimitedBody:
+    """A receive that counts bytes and seconds until the body is there."""
+
+    receive: Receive
+    most: int
+    end: float  # of the time for all of it
+    idle_seconds: float  # for each part
+    size: int = 0
+    is_whole: bool = False
+
+    async def __call__(self) -> Message:
+        if self.is_whole:
+            return await self.receive()  # the connection's end, waited for as long as it takes
+        left = min(self.idle_seconds, self.end - time.monotonic())
+        try:
+            async with asyncio.timeout(max(left, 0.001)):
+                message = await self.receive()
+        except TimeoutError:
+            raise RefusedError(
+                408, "the request came too slowly", {"connection": "close"}
+            ) from None
+        if message["type"] == "http.request":
+            self.size += len(message.get("body", b""))
+            self.is_whole = not message.get("more_body", False)
+            if self.size > self.most:
+                raise _too_large(self.most)
+        return message
 
 
 def _only(headers: Mapping[str, list[str]], name: str) -> str | None:
@@ -311,6 +299,17 @@ def _only(headers: Mapping[str, list[str]], name: str) -> str | None:
     if len(values) > 1:
         raise RefusedError(400, f"the header {name} may stand once")
     return values[0] if values else None
+
+
+def _check_token(headers: Mapping[str, list[str]], token: str, cookie: str) -> None:
+    kind, _, given = (_only(headers, "authorization") or "").partition(" ")
+    if kind.lower() == "bearer" and same_token(given.strip(), token):
+        return
+    if kind.lower() == "basic" and same_token(_password(given), token):
+        return
+    if any(same_token(value, cookie) for value in _own_cookies(headers)):
+        return
+    raise RefusedError(401, "a token is needed here", {"www-authenticate": "Bearer"})
 
 
 def is_open(path: str) -> bool:
