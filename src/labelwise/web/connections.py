@@ -46,7 +46,12 @@ class BoundedRequests(h11.Connection):
 
     def next_event(self) -> Any:
         if self.their_state is h11.IDLE:
-            self._check_head(self.trailing_data[0])
+            received = self.trailing_data[0]
+            end = min((at for mark in _ENDS if (at := received.find(mark)) >= 0), default=-1)
+            if end > HEAD_BYTES or (end < 0 and len(received) > HEAD_BYTES):
+                self._refuse(431, _TOO_LARGE)
+            if received.count(b"\n", 0, end if end >= 0 else len(received)) > HEADERS_TAKEN:
+                self._refuse(431, f"a request may have {HEADERS_TAKEN} headers")
         try:
             event = super().next_event()
         except h11.RemoteProtocolError as error:
@@ -61,13 +66,6 @@ class BoundedRequests(h11.Connection):
             if self._pieces > FREE_PIECES and self._size < PIECE_BYTES * self._pieces:
                 self._refuse(400, "the body comes in too many small pieces; send larger ones")
         return event
-
-    def _check_head(self, received: bytes) -> None:
-        end = min((at for mark in _ENDS if (at := received.find(mark)) >= 0), default=-1)
-        if end > HEAD_BYTES or (end < 0 and len(received) > HEAD_BYTES):
-            self._refuse(431, _TOO_LARGE)
-        if received.count(b"\n", 0, end if end >= 0 else len(received)) > HEADERS_TAKEN:
-            self._refuse(431, f"a request may have {HEADERS_TAKEN} headers")
 
     def _refuse(self, status: int, sentence: str) -> None:
         self.refusal = (status, sentence)
@@ -110,21 +108,18 @@ class Connections:
         self._counts[client] = self._counts.get(client, 0) + 1
         return True
 
-    def waits(self, one: "LimitedProtocol", client: str) -> None:
-        """Note that a connection waits for a request, and may be ended for another."""
-        if one not in self._reserve:
-            self._waiting.setdefault(client, {})[one] = None
-
-    def works(self, one: "LimitedProtocol", client: str) -> None:
-        """Note that a connection has a request."""
-        waiting = self._waiting.get(client, {})
-        waiting.pop(one, None)
+    def note(self, one: "LimitedProtocol", client: str, *, waits: bool) -> None:
+        """Note whether a connection waits for a request, and may be ended for another."""
+        waiting = self._waiting.setdefault(client, {})
+        if waits and one not in self._reserve:
+            waiting[one] = None
+        elif not waits:
+            waiting.pop(one, None)
         if not waiting:
-            self._waiting.pop(client, None)
+            del self._waiting[client]
 
     def leave(self, one: "LimitedProtocol", client: str) -> None:
-        """Forget a connection."""
-        self.works(one, client)
+        """Forget a connection, which waits for nothing."""
         if one in self._reserve:
             del self._reserve[one]
         elif client in self._counts:
@@ -149,8 +144,8 @@ class LimitedProtocol(H11Protocol):
         self.conn = self.requests = BoundedRequests()
         self.known, self.patience = known, patience
         self._address = ""
-        self._is_waiting = self._has_left = False
-        self._request_timer: asyncio.TimerHandle | None = None
+        self._has_left = False
+        self._request_timer: asyncio.TimerHandle | None = None  # there while it waits for one
         self._answer_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -218,26 +213,19 @@ class LimitedProtocol(H11Protocol):
 
     def _watch(self) -> None:
         """Start or stop the time within which the next request must be there."""
-        if self._has_left:
-            return
-        waits = self.cycle is None or self.cycle.response_complete
-        if waits and not self._is_waiting:
-            self.known.waits(self, self._address)
+        waits = not self._has_left and (self.cycle is None or self.cycle.response_complete)
+        if waits and self._request_timer is None:
+            self.known.note(self, self._address, waits=True)
             self._request_timer = self.loop.call_later(self.patience.request, self.give_up)
-        elif self._is_waiting and not waits:
-            self.known.works(self, self._address)
-            self._stop_waiting()
-        self._is_waiting = waits
-
-    def _stop_waiting(self) -> None:
-        if self._request_timer is not None:
+        elif not waits and self._request_timer is not None:
+            self.known.note(self, self._address, waits=False)
             self._request_timer.cancel()
             self._request_timer = None
 
     def _leave(self) -> None:
-        self._stop_waiting()
         if not self._has_left:
             self._has_left = True
+            self._watch()
             self.known.leave(self, self._address)
 
 
