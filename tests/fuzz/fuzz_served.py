@@ -24,8 +24,8 @@ from labelwise.client import Client
 from labelwise.models.scoring import Answer
 from labelwise.search import Index
 from labelwise.search.likeness import likeness_of
-from labelwise.web.batching import Upload
 from labelwise.web.job_folder import JobFacts, JobFolder
+from labelwise.web.uploads import Upload
 from labelwise.words import WordList
 
 PROBS = (0.1, 0.2, 0.9, 0.0)

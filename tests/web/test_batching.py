@@ -16,20 +16,22 @@ from web_setup import encoded, form, running
 from labelwise.errors import ImageError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.web.batching import Batcher, Tagged, Upload, model_thread
+from labelwise.web.batching import Batcher, Tagged, model_thread
+from labelwise.web.monitoring import Monitor
 from labelwise.web.queueing import BusyError, PictureQueue
 from labelwise.web.security import RefusedError
 from labelwise.web.served_model import ServedModel
 from labelwise.web.service import Service
 from labelwise.web.settings import ServeSettings
+from labelwise.web.uploads import Upload
 
 
 class Recorder:
     """Opens pictures and answers them when it is let, and remembers how."""
 
     def __init__(self, opening=0.0):
-        self.batches, self.lengths, self.opened = [], [], 0
-        self.opening = opening
+        self.batches, self.opening = [], opening
+        self.monitor = Monitor("test")
         self.gate, self.passing = threading.Event(), threading.Event()
         self.gate.set()
 
@@ -48,15 +50,9 @@ class Recorder:
             for name, one in zip(names, pixels, strict=True)
         ]
 
-    def batch_done(self, size, seconds):
-        self.lengths.append(size)
-
-    def picture_opened(self, seconds):
-        assert seconds >= self.opening
-        self.opened += 1
-
-    def queue_is(self, length):
-        self.length = length
+    def told(self, name):
+        """What is shown at /metrics."""
+        return self.monitor.registry.get_sample_value(f"labelwise_{name}")
 
 
 def upload(number):
@@ -69,11 +65,9 @@ def run(work, recorder, **options):
     async def main():
         chosen = {"max_batch": 4, "max_wait": 0.2, **options}
         most = chosen.pop("max_queue", 16)
-        queue = PictureQueue(max_queue=most, client_queue=most, openers=4, watcher=recorder)
+        queue = PictureQueue(max_queue=most, client_queue=most, openers=4, monitor=recorder.monitor)
         thread = model_thread()
-        batcher = Batcher(
-            queue, recorder.open, recorder.forward, model=thread, watcher=recorder, **chosen
-        )
+        batcher = Batcher(queue, recorder.open, recorder.forward, model=thread, **chosen)
         try:
             return await work(batcher)
         finally:
@@ -94,10 +88,14 @@ def test_each_picture_gets_its_own_answer_and_passes_are_shared():
     for number, answers in enumerate(run(work, recorder, max_wait=PATIENCE)):
         assert [one.name for one in answers] == [str(10 * number + k) for k in range(3)]
         assert [one.probs[0] for one in answers] == [10 * number + k for k in range(3)]
-    assert sum(recorder.lengths) == 12
-    assert max(recorder.lengths) <= 4
+    assert max(map(len, recorder.batches)) <= 4
     assert len(recorder.batches) < 12
-    assert recorder.length == 0
+    assert recorder.told("batch_size_sum") == sum(map(len, recorder.batches)) == 12
+    assert recorder.told("batch_size_count") == recorder.told("forward_seconds_count")
+    assert recorder.told("batch_size_count") == len(recorder.batches)
+    assert recorder.told("open_seconds_count") == 12
+    assert recorder.told("open_seconds_sum") >= 12 * recorder.opening
+    assert recorder.told("queue_length") == 0
 
 
 def test_a_picture_alone_does_not_wait():
@@ -125,7 +123,7 @@ def test_models_take_turns_however_many_pictures_one_of_them_has():
         return forward
 
     async def main():
-        queue = PictureQueue(max_queue=64, client_queue=64, openers=4, watcher=many)
+        queue = PictureQueue(max_queue=64, client_queue=64, openers=4, monitor=many.monitor)
         thread = model_thread()
         one, other = (
             Batcher(
@@ -135,7 +133,6 @@ def test_models_take_turns_however_many_pictures_one_of_them_has():
                 max_batch=4,
                 max_wait=0,
                 model=thread,
-                watcher=recorder,
             )
             for name, recorder in (("many", many), ("few", few))
         )
@@ -160,7 +157,7 @@ def test_models_take_turns_however_many_pictures_one_of_them_has():
 
     asyncio.run(main())
     assert order == ["many", "few"] * 3 + ["many"] * 3
-    assert few.lengths == [1, 4, 1]
+    assert list(map(len, few.batches)) == [1, 4, 1]
 
 
 def test_a_full_queue_says_so_and_recovers():
@@ -436,7 +433,7 @@ def test_a_fault_stays_with_its_picture_and_the_others_have_their_answers(run, m
     model = ServedModel("tiny", RunFolder(run), "cpu")
     size = model.spec.transform.size
     pixels = np.random.default_rng(2).integers(0, 255, (3, size, size, 3), np.uint8)
-    alone = model.forward(pixels[[0, 2]], ["a", "c"])
+    alone = model.forward([pixels[0], pixels[2]], ["a", "c"])
     real = Predictor.logits
 
     def second_is_nan(*given):

@@ -20,9 +20,9 @@ from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.models.scoring import Answer
 from labelwise.web import job_folder as job_folder_module
 from labelwise.web import jobs as jobs_module
-from labelwise.web.batching import Upload
 from labelwise.web.job_folder import JobFacts, JobFolder
 from labelwise.web.served_model import ServedModel
+from labelwise.web.uploads import Upload
 
 JOBS = "/api/v1/jobs"
 PHOTOS = [(f"{n}.png", encoded(seed=n)) for n in range(20)] + [("=bad.png", b"no picture")]

@@ -120,7 +120,7 @@ def test_models_take_turns_at_forward_passes():
     recorder.gate.clear()
 
     async def work():
-        queue = PictureQueue(max_queue=32, client_queue=32, openers=4, watcher=recorder)
+        queue = PictureQueue(max_queue=32, client_queue=32, openers=4, monitor=recorder.monitor)
         thread = model_thread()
         many, few = (
             Batcher(
@@ -130,15 +130,14 @@ def test_models_take_turns_at_forward_passes():
                 max_batch=2,
                 max_wait=0.0,
                 model=thread,
-                watcher=recorder,
             )
             for _ in range(2)
         )
         much = asyncio.create_task(many.tag([upload(n) for n in range(10)]))
-        while recorder.opened < 10:
+        while recorder.told("open_seconds_count") < 10:
             await asyncio.sleep(0)
         little = asyncio.create_task(few.tag([upload(n) for n in (20, 21, 22)]))
-        while recorder.opened < 13:
+        while recorder.told("open_seconds_count") < 13:
             await asyncio.sleep(0)
         recorder.gate.set()
         await asyncio.gather(much, little)

@@ -9,7 +9,7 @@ from pydantic_core import to_json
 
 from labelwise.errors import DataError
 from labelwise.web.batching import Tagged
-from labelwise.web.json_bodies import json_list, json_object
+from labelwise.web.json_bodies import json_list
 from labelwise.web.library_routes import add_checks, add_library, add_no_library
 from labelwise.web.models import (
     LabelView,
@@ -205,7 +205,7 @@ def _add_answers(
 def _written(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
     """Return the answer as JSON, made picture by picture so that no other thread waits for long."""
     each = (model.picture_answer(one).model_dump_json().encode() for one in tagged)
-    return json_object(model.answer_head | {"results": json_list(each)})
+    return model.answer_head + b",".join(each) + b"]}"
 
 
 def _written_scores(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:

@@ -269,7 +269,7 @@ class _Room:
             return
         scope["route_path"] = route
         try:
-            place = self.service.reserve((scope.get("client") or ("", 0))[0])
+            place = self.service.queue.reserve((scope.get("client") or ("", 0))[0])
         except BusyError as error:
             self.service.monitor.busy.inc()
             await busy_problem(error)(scope, receive, send)
@@ -278,8 +278,7 @@ class _Room:
         try:
             await self.app(scope, receive, send)
         finally:
-            if place is not None:
-                place.release()
+            place.release()
 
 
 def busy_problem(error: BusyError) -> Response:

@@ -12,40 +12,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import ImageError
-from labelwise.web.picture_size import claimed_pixels
-from labelwise.web.queueing import PictureQueue, Place, Watcher, step_back
+from labelwise.web.queueing import PictureQueue, Place, step_back
+from labelwise.web.uploads import Pixels, Upload, claimed_pixels
 
-__all__ = ["Batcher", "Tagged", "Upload", "model_thread"]
-
-Pixels = NDArray[Any]  # uint8 (H, W, 3), or float32 (H, W, bands)
-
-
-@dataclass(frozen=True)
-class Upload:
-    """A picture of a request: its name and its encoded bytes, or its pixels (H, W, 3)."""
-
-    name: str
-    content: bytes | Pixels
-
-    @property
-    def size(self) -> int:
-        """How many bytes it takes."""
-        return len(self.content) if isinstance(self.content, bytes) else self.content.nbytes
-
-    @property
-    def pixels(self) -> int:
-        """How many pixels it has, or says it has."""
-        if isinstance(self.content, bytes):
-            return claimed_pixels(self.content)
-        return self.content.size // 3
+__all__ = ["Batcher", "Tagged", "model_thread"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +44,7 @@ class Tagged:
 NICE = 5  # of forward passes: under load the thread that takes requests comes first
 
 Open = Callable[[Upload], Pixels]
-Forward = Callable[[Pixels, Sequence[str]], Sequence[Tagged]]
+Forward = Callable[[Sequence[Pixels], Sequence[str]], Sequence[Tagged]]
 
 
 @dataclass(eq=False)
@@ -91,15 +69,13 @@ class Batcher:
         max_batch: int,
         max_wait: float,
         model: ThreadPoolExecutor,
-        watcher: Watcher,
     ) -> None:
-        self.queue, self.watcher = queue, watcher
-        self.open_picture, self.forward = open_picture, forward
+        self.queue, self.open_picture, self.forward = queue, open_picture, forward
         self.max_batch, self.max_wait = max_batch, max_wait
         self.opening = 0  # pictures for this model that are being opened, or wait for that
         self._ready: deque[_Waiting] = deque()
-        self._is_passing = False
-        self._waited: asyncio.TimerHandle | None = None
+        self._enough = asyncio.Event()  # pictures are ready, or no others are being opened
+        self._passing: asyncio.Task[None] | None = None
         self._model = model
 
     async def tag(self, uploads: Sequence[Upload], place: Place | None = None) -> list[Tagged]:
@@ -127,10 +103,9 @@ class Batcher:
 
     async def _one(self, upload: Upload, client: str) -> Tagged:
         self.opening += 1
-        began = time.perf_counter()
         try:
             work = partial(self.open_picture, upload)
-            pixels = await self.queue.opened(work, client, upload.pixels)
+            pixels = await self.queue.opened(work, client, claimed_pixels(upload.content))
         except ImageError as error:
             return Tagged(upload.name, error=str(error))
         else:
@@ -139,58 +114,44 @@ class Batcher:
             self._ready.append(waiting)
         finally:
             self.opening -= 1
-            self._pass_on()
-        self.watcher.picture_opened(time.perf_counter() - began)
+            if not self.opening or len(self._ready) >= self.max_batch:
+                self._enough.set()
+            if self._ready and (self._passing is None or self._passing.done()):
+                self._passing = asyncio.create_task(self._pass_on())
         return await waiting.answer  # cancelled with its request, and then left out
 
-    # Forward passes, one at a time
-
-    def _pass_on(self) -> None:
-        """Begin a forward pass if pictures wait for one and no others are worth waiting for."""
-        if self._is_passing or self.queue.is_stopped or not self._ready:
-            return
-        if not self.opening or len(self._ready) >= self.max_batch:
-            self._begin_pass()
-        elif self._waited is None:
-            self._waited = asyncio.get_running_loop().call_later(self.max_wait, self._begin_pass)
-
-    def _begin_pass(self) -> None:
-        if self._waited is not None:
-            self._waited.cancel()
-            self._waited = None
-        batch: list[_Waiting] = []
-        while self._ready and len(batch) < self.max_batch:
-            one = self._ready.popleft()
-            if not one.answer.done():
-                batch.append(one)
-        if not batch:
-            return
-        self._is_passing = True
-        passing = asyncio.get_running_loop().run_in_executor(self._model, self._answers, batch)
-        passing.add_done_callback(partial(self._end_pass, batch, time.perf_counter()))
-
-    def _end_pass(
-        self, batch: Sequence[_Waiting], began: float, passed: "asyncio.Future[Sequence[Tagged]]"
-    ) -> None:
-        self._is_passing = False
-        waiting = [(at, one.answer) for at, one in enumerate(batch) if not one.answer.done()]
-        if passed.cancelled():  # the server stops
-            for _, answer in waiting:
-                answer.cancel()
-        elif (error := passed.exception()) is not None:
-            for _, answer in waiting:
-                answer.set_exception(error)
-        else:
-            seconds = time.perf_counter() - began
-            self.queue.note_pass(len(batch), seconds)
-            self.watcher.batch_done(len(batch), seconds)
-            for at, answer in waiting:
-                answer.set_result(passed.result()[at])
-        self._pass_on()
-
-    def _answers(self, batch: Sequence[_Waiting]) -> Sequence[Tagged]:
-        pixels = np.stack([one.pixels for one in batch])
-        return self.forward(pixels, [one.name for one in batch])
+    async def _pass_on(self) -> None:
+        """Put what is ready through the model, one batch after another, until nothing is."""
+        while self._ready and not self.queue.is_stopped:
+            if self.opening and len(self._ready) < self.max_batch:  # others are worth waiting for
+                self._enough.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.max_wait):
+                        await self._enough.wait()
+            batch: list[_Waiting] = []
+            while self._ready and len(batch) < self.max_batch:
+                one = self._ready.popleft()
+                if not one.answer.done():
+                    batch.append(one)
+            if not batch:
+                continue
+            pixels, names = [one.pixels for one in batch], [one.name for one in batch]
+            loop, began = asyncio.get_running_loop(), time.perf_counter()
+            try:
+                answers = await loop.run_in_executor(self._model, self.forward, pixels, names)
+            except asyncio.CancelledError:  # the server stops
+                for one in batch:
+                    one.answer.cancel()
+                raise
+            except BaseException as error:
+                for one in batch:
+                    if not one.answer.done():
+                        one.answer.set_exception(error)
+            else:
+                self.queue.note_pass(len(batch), time.perf_counter() - began)
+                for one, answer in zip(batch, answers, strict=True):
+                    if not one.answer.done():
+                        one.answer.set_result(answer)
 
 
 def model_thread() -> ThreadPoolExecutor:

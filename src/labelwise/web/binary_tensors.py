@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.web.pieces import copied
 from labelwise.web.security import RefusedError
+from labelwise.web.uploads import copied
 
 __all__ = ["BINARY_DATA", "JSON_LENGTH", "BinaryBody", "bytes_elements", "tensor_bytes"]
 

@@ -19,7 +19,7 @@ from pydantic_core import to_json
 
 from labelwise import __version__
 from labelwise.web.api import ERRORS, ModelName
-from labelwise.web.batching import Tagged, Upload
+from labelwise.web.batching import Tagged
 from labelwise.web.binary_tensors import (
     BINARY_DATA,
     JSON_LENGTH,
@@ -32,6 +32,7 @@ from labelwise.web.requests import PLACE, answered_or_left, whole_body
 from labelwise.web.security import RefusedError
 from labelwise.web.served_model import ServedModel
 from labelwise.web.service import Lane, Service
+from labelwise.web.uploads import Upload
 
 __all__ = ["make_inference_protocol", "request_schemas"]
 

@@ -25,7 +25,7 @@ from labelwise.models.answer_rows import json_record
 from labelwise.models.scoring import Answer
 from labelwise.system.files import append_whole, read_regular, replacing, write_error
 from labelwise.system.text import first_line, shortened
-from labelwise.web.batching import Upload
+from labelwise.web.uploads import Upload
 
 __all__ = ["JobFacts", "JobFolder"]
 

@@ -24,14 +24,14 @@ from labelwise.models.answer_rows import csv_header, csv_row
 from labelwise.models.scoring import Answer
 from labelwise.pictures.decoders import DecoderError
 from labelwise.system.files import locked
-from labelwise.web.batching import Tagged, Upload
+from labelwise.web.batching import Tagged
 from labelwise.web.job_folder import JobFacts, JobFolder
 from labelwise.web.models import JobView
-from labelwise.web.queueing import BusyError
+from labelwise.web.queueing import BusyError, Threads
 from labelwise.web.security import RefusedError
 from labelwise.web.served_model import ServedModel
 from labelwise.web.service import Lane, Service
-from labelwise.web.threads import Threads
+from labelwise.web.uploads import Upload
 
 __all__ = ["Jobs"]
 
@@ -266,7 +266,7 @@ class Jobs:
         """Return the answers, after others have theirs if the queue is full."""
         while True:
             try:
-                return await self.service.tag(lane, uploads, self.service.reserve(CLIENT))
+                return await self.service.tag(lane, uploads, self.service.queue.reserve(CLIENT))
             except BusyError as busy:
                 await asyncio.sleep(busy.seconds)
             except DecoderError:

@@ -19,8 +19,8 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from labelwise.web.pieces import PIECE, piece_starts
 from labelwise.web.security import RefusedError
+from labelwise.web.uploads import PIECE
 
 __all__ = ["SMALL_COST", "from_base64", "json_list", "json_object", "read_json", "require_cheap"]
 
@@ -46,7 +46,7 @@ def read_json(body: bytes) -> Any:
 def require_cheap(body: bytes, most: int) -> None:
     """Refuse JSON that would cost more to read."""
     cost = 0
-    for start in piece_starts(0, len(body)):
+    for start in range(0, len(body), PIECE):
         piece = body[start : start + PIECE + DIGITS - 1]
         marks = piece[:PIECE].translate(None, OTHERS)
         cost += sum(weight * marks.count(mark) for mark, weight in COSTS.items())
@@ -77,7 +77,7 @@ def from_base64(text: Any) -> bytes:
     try:
         return b"".join(
             _decoded(text[at : at + PIECE], is_last=at >= last)
-            for at in piece_starts(start, len(text))
+            for at in range(start, len(text), PIECE)
         )
     except (binascii.Error, ValueError):
         raise RefusedError(

@@ -29,11 +29,12 @@ from labelwise.data.label_studio import (
 from labelwise.pictures.sources import read_image_file
 from labelwise.search.walk import is_below
 from labelwise.web.api import ERRORS
-from labelwise.web.batching import Tagged, Upload
+from labelwise.web.batching import Tagged
 from labelwise.web.json_bodies import read_json
 from labelwise.web.requests import PLACE, answered_or_left, require_json, whole_body
 from labelwise.web.security import LABEL_STUDIO, RefusedError
 from labelwise.web.service import Service
+from labelwise.web.uploads import Upload
 
 __all__ = ["make_label_studio"]
 
@@ -120,7 +121,7 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
             part = given.tasks[start : start + service.settings.max_files]
             uploads = await service.aside(partial(_uploads, part, config, images))
             tagged = await answered_or_left(
-                request, service.tag(lane, uploads, place or service.reserve(client))
+                request, service.tag(lane, uploads, place or service.queue.reserve(client))
             )
             place = None
             results += [_prediction(one, names, config, version) for one in tagged]

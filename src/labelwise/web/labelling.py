@@ -33,11 +33,11 @@ from labelwise.web.library import SIDES, PhotoNotFoundError
 from labelwise.web.library_routes import PhotoId
 from labelwise.web.models import Health
 from labelwise.web.page import add_page
+from labelwise.web.queueing import Threads
 from labelwise.web.refitting import Learn, Refitting
 from labelwise.web.requests import require_json
 from labelwise.web.security import Guard, RefusedError
 from labelwise.web.settings import ServeSettings
-from labelwise.web.threads import Threads
 from labelwise.words import AnswerLog, AnswerState, QuestionGuide, WordList, asking_order
 
 __all__ = ["create_labelling_app"]

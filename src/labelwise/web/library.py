@@ -48,7 +48,7 @@ from labelwise.web.library_models import (
     TextAnswer,
     WaysOutView,
 )
-from labelwise.web.threads import Threads
+from labelwise.web.queueing import Threads
 from labelwise.words import FreeText
 
 __all__ = ["SIDES", "Library", "PhotoNotFoundError", "photo_name"]

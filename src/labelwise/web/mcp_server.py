@@ -19,10 +19,9 @@ from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.system.text import shortened
 from labelwise.web.bodies import Bodies
 from labelwise.web.photo_tools import MOST_ANSWERS, PhotoTools
-from labelwise.web.queueing import BusyError
+from labelwise.web.queueing import BusyError, Threads
 from labelwise.web.security import SMALL_BODY, Guard, RefusedError
 from labelwise.web.settings import ServeSettings
-from labelwise.web.threads import Threads
 
 __all__ = ["make_mcp_app", "make_mcp_server"]
 

@@ -104,19 +104,6 @@ class Monitor:
             "labelwise_calibration_alarm", "1 once the alarm was raised.", ["label"], registry=own
         )
 
-    def batch_done(self, size: int, seconds: float) -> None:
-        """Count a forward pass."""
-        self.batches.observe(size)
-        self.forward.observe(seconds)
-
-    def picture_opened(self, seconds: float) -> None:
-        """Count a picture that was opened."""
-        self.opened.observe(seconds)
-
-    def queue_is(self, length: int) -> None:
-        """Note how many pictures are on their way."""
-        self.queue.set(length)
-
     def note_alarms(self, alarms: Iterable[Alarm]) -> None:
         """Show alarms at ``/metrics``."""
         for alarm in alarms:

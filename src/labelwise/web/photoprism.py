@@ -15,11 +15,12 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 
-from labelwise.web.batching import Tagged, Upload
+from labelwise.web.batching import Tagged
 from labelwise.web.json_bodies import from_base64, read_json
 from labelwise.web.requests import PLACE, answered_or_left, require_json, whole_body
 from labelwise.web.security import PHOTOPRISM, RefusedError
 from labelwise.web.service import Service
+from labelwise.web.uploads import Upload
 
 __all__ = ["make_photoprism"]
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from labelwise.web.threads import Threads
+from labelwise.web.queueing import Threads
 from labelwise.words import AnswerLog, QuestionGuide
 
 __all__ = ["Guided", "Learn", "Refitting"]

@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from labelwise.web.batching import Upload
-from labelwise.web.forms import read_form
 from labelwise.web.json_bodies import from_base64, read_json
 from labelwise.web.security import RefusedError
 from labelwise.web.service import Service
+from labelwise.web.uploads import Upload, read_form
 
 __all__ = ["PICTURES", "PLACE", "answered_or_left", "read_pictures", "require_json", "whole_body"]
 

@@ -19,10 +19,11 @@ from labelwise.metrics.drift import HeldOutShare, LabelShare, held_out_shares
 from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities, score_inputs
-from labelwise.web.batching import Pixels, Tagged
+from labelwise.web.batching import Tagged
 from labelwise.web.models import BinView, LabelView, PictureAnswer, Predicted
 from labelwise.web.monitoring import AnswerCounts
 from labelwise.web.reliability import LabelTrust, label_trust
+from labelwise.web.uploads import Pixels
 
 __all__ = ["ServedModel"]
 
@@ -47,8 +48,8 @@ class ServedModel:
         """Raise if there is no answer for a grey picture: better now than to those who ask."""
         asked = self.spec.transform
         kind = np.uint8 if asked.bands is None else np.float32
-        grey = np.full((1, asked.size, asked.size, asked.channels), 127, kind)
-        (answer,) = self.forward(grey, ["a grey picture"])
+        grey = np.full((asked.size, asked.size, asked.channels), 127, kind)
+        (answer,) = self.forward([grey], ["a grey picture"])
         if answer.fault is not None:
             raise CheckpointError(
                 f"{folder.path} has no answer for a grey picture: {answer.fault}; train the model "
@@ -57,9 +58,10 @@ class ServedModel:
 
     # Tagging
 
-    def forward(self, pixels: Pixels, names: Sequence[str]) -> list[Tagged]:
-        """Return what the model says of pixels (n, size, size, 3)."""
-        found = score_inputs(self.predictor, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    def forward(self, pixels: Sequence[Pixels], names: Sequence[str]) -> list[Tagged]:
+        """Return what the model says of pictures, each of pixels (size, size, 3)."""
+        inputs = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+        found = score_inputs(self.predictor, inputs)
         answers = zip(found.logits.numpy(), found.probs.numpy(), found.sets.numpy(), strict=True)
         # The pixels were opened, so that a failure is not their fault.
         faults = {one.row: one.reason.partition(": ")[2] for one in found.failures}
@@ -88,8 +90,8 @@ class ServedModel:
         return PictureAnswer.model_validate(facts)
 
     @cached_property
-    def answer_head(self) -> dict[str, bytes]:
-        """What every answer says beside its results, in JSON."""
+    def answer_head(self) -> bytes:
+        """How every answer begins, in JSON: what it says beside its results."""
         head = Predicted(
             model=self.weights,
             calibration=self.calibration,
@@ -97,7 +99,7 @@ class ServedModel:
             rule=self.rule,
             results=[],
         )
-        return {name: to_json(value) for name, value in head.model_dump().items()}
+        return to_json(head).removesuffix(b"]}")
 
     @cached_property
     def thresholds(self) -> list[float | None]:

@@ -26,17 +26,17 @@ from labelwise.models.spec import ModelSpec
 from labelwise.pictures import PictureImages
 from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.inputs import input_of
-from labelwise.web.batching import Batcher, Pixels, Tagged, Upload, model_thread
+from labelwise.web.batching import Batcher, Tagged, model_thread
 from labelwise.web.library import Library
 from labelwise.web.models import ModelView, PromiseView, TrustView
 from labelwise.web.monitoring import Monitor
-from labelwise.web.queueing import PictureQueue, Place
+from labelwise.web.queueing import PictureQueue, Place, Threads
 from labelwise.web.security import RefusedError
 from labelwise.web.served_model import ServedModel
 from labelwise.web.settings import ServeSettings
 from labelwise.web.shadow import Shadow
-from labelwise.web.threads import Threads
 from labelwise.web.trust_views import promise_views, trust_view
+from labelwise.web.uploads import Pixels, Upload
 
 __all__ = ["NO_SHADOW", "Lane", "Service"]
 
@@ -82,7 +82,7 @@ class Service:
             max_queue=settings.max_queue,
             client_queue=settings.pictures_per_client,
             openers=max(1, settings.decode_processes),
-            watcher=self.monitor,
+            monitor=self.monitor,
         )
         self._threads = threads or torch.get_num_threads()
         self._aside = Threads(ASIDE, "aside", waiting=settings.connections)
@@ -174,7 +174,6 @@ class Service:
             max_batch=self.settings.max_batch,
             max_wait=self.settings.max_wait,
             model=self._computing,
-            watcher=self.monitor,
         )
 
     async def reload(self, name: str) -> bool:
@@ -262,7 +261,7 @@ class Service:
         return picture.numpy().transpose(1, 2, 0)
 
     def _forward_beside_others(
-        self, model: ServedModel, pixels: Pixels, names: Sequence[str]
+        self, model: ServedModel, pixels: Sequence[Pixels], names: Sequence[str]
     ) -> list[Tagged]:
         """Compute with all cores, or leave half to decoders where they have as many pictures.
 
@@ -274,10 +273,6 @@ class Service:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         return model.forward(pixels, names)
-
-    def reserve(self, client: str) -> Place | None:
-        """Return a place for a request before its body is read, or raise BusyError."""
-        return self.queue.reserve(client) if self._watching is not None else None
 
     async def tag(self, lane: Lane, uploads: Sequence[Upload], place: Place | None) -> list[Tagged]:
         """Return a model's answers for the pictures of one request, or raise BusyError."""

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Sequence
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from labelwise.web.batching import Batcher, Tagged, Upload
+from labelwise.web.batching import Batcher, Tagged
 from labelwise.web.models import ShadowView
 from labelwise.web.served_model import ServedModel
 from labelwise.web.shadow_comparison import ShadowComparison
+from labelwise.web.uploads import Upload
 
 __all__ = ["Shadow"]
 

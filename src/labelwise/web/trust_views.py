@@ -4,8 +4,8 @@ from labelwise.metrics.drift import LabelShare
 from labelwise.web.library import Library
 from labelwise.web.models import AlarmView, PromiseView, ShareView, TrustView
 from labelwise.web.monitoring import Monitor
+from labelwise.web.queueing import Threads
 from labelwise.web.served_model import ServedModel
-from labelwise.web.threads import Threads
 
 __all__ = ["promise_views", "trust_view"]
 

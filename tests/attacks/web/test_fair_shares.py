@@ -20,9 +20,8 @@ from web_setup import encoded, form, running, wait_until
 from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.pictures.decoders import Decoders
 from labelwise.web.bodies import Bodies, Budget
-from labelwise.web.fairness import FairTurns
-from labelwise.web.picture_size import claimed_pixels
-from labelwise.web.queueing import USUAL_PIXELS
+from labelwise.web.queueing import USUAL_PIXELS, FairTurns
+from labelwise.web.uploads import claimed_pixels
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "WEBP", "JPEG"])

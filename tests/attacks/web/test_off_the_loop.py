@@ -24,8 +24,8 @@ from labelwise.web import (
     serving,
 )
 from labelwise.web.json_bodies import from_base64, require_cheap
-from labelwise.web.pieces import PIECE, copied
 from labelwise.web.security import RefusedError
+from labelwise.web.uploads import PIECE, copied
 
 PICTURE = base64.b64encode(encoded()).decode()
 TENSOR = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [PICTURE]}
