@@ -7,8 +7,7 @@ from raw_photos import dng
 
 from labelwise.data import load
 from labelwise.errors import ImageError
-from labelwise.pictures.decode import IMAGE_SUFFIXES, decode, one_per_photo
-from labelwise.pictures.raw import is_raw
+from labelwise.pictures.decode import IMAGE_SUFFIXES, decode, is_raw, one_per_photo
 
 rawpy = pytest.importorskip("rawpy")
 

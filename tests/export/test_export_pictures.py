@@ -40,7 +40,10 @@ def noise(width, height):
 
 def by_pillow(transform, image):
     """Return the pixels that Transform gives with Pillow 13, with any Pillow."""
-    image = transform._shortened(image)
+    if transform.crop is not None:  # of a thin picture the middle 16 squares are left
+        (width, height), most = image.size, 16 * min(image.size)
+        left, top = max(0, (width - most) // 2), max(0, (height - most) // 2)
+        image = image.crop((left, top, width - left, height - top))
     (width, height), (wide, tall) = image.size, transform.scale_size(*image.size)
     height_first = height - tall > 2 * max(width - wide, 0)
     between = (width, tall) if height_first else (wide, height)

@@ -31,9 +31,9 @@ from labelwise.export.rules import default_thresholds
 from labelwise.models import Predictor
 from labelwise.models.graph_model import Decided, GraphModel, NodeValue
 from labelwise.pictures import ImageSource, JoinedImages
+from labelwise.pictures.decode import is_raw
 from labelwise.pictures.inputs import input_of
 from labelwise.pictures.labelwise_runtime import read_picture
-from labelwise.pictures.raw import is_raw
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 

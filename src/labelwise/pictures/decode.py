@@ -4,7 +4,8 @@ What the pixels of a file are is written in ``labelwise_runtime``, which other p
 ``at_least`` lets a JPEG be decoded at 1/2, 1/4 or 1/8 of its size as long as both sides stay at
 least that long. Which files are taken for images, by name and by
 content, is decided here and nowhere else; the formats are listed, because others, such as
-PostScript, would be handed to other programs. RAW photos are read by ``raw``.
+PostScript, would be handed to other programs. RAW photos, which are read by ``raw``, are known by
+their content: most are TIFF files of which Pillow would read the thumbnail.
 """
 
 import io
@@ -24,7 +25,7 @@ from labelwise.errors import ImageError, SettingsError
 from labelwise.pictures.dicom import HAS_DICOM, is_dicom
 from labelwise.pictures.jpeg import plain_pixels
 from labelwise.pictures.labelwise_runtime import upright_rgb
-from labelwise.pictures.raw import HAS_RAW, RAW_SUFFIXES, decode_raw, is_raw
+from labelwise.pictures.raw import HAS_RAW, RAW_SUFFIXES, decode_raw
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -34,6 +35,7 @@ __all__ = [
     "decode",
     "decode_pixels",
     "install_for",
+    "is_raw",
     "known_formats",
     "max_pixels",
     "one_per_photo",
@@ -64,6 +66,11 @@ FORMATS = {
     "WEBP": (".webp",),
 }
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # how its files begin, and those of BigTIFF
+BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}  # of TIFF files, by how they begin
+ENTRIES_AT_MOST = 512
+SUBFILE, PHOTOMETRIC, PARTS, DNG_VERSION = 254, 262, 330, 50706
+MOSAIC, LINEAR = 32803, 34892  # kinds of PHOTOMETRIC that are a sensor's
+OLYMPUS, PANASONIC = (b"IIRO", b"IIRS", b"MMOR"), (b"IIU\0",)
 NOT_OF_THE_FORMAT = (SyntaxError, IndexError, TypeError, struct.error)  # as Pillow's readers say it
 HAS_HEIF = find_spec("pillow_heif") is not None
 UNREAD_SUFFIXES = frozenset(
@@ -146,6 +153,37 @@ def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.I
         reason = str(error).strip() or type(error).__name__
         hint = "; if it holds bands, train with --bands all" if content.startswith(TIFF) else ""
         raise ImageError(f"{name}: the image cannot be read ({reason}){hint}") from error
+
+
+def is_raw(content: bytes) -> bool:
+    """Return whether a file is a RAW photo."""
+    if content[:4] in OLYMPUS + PANASONIC or content.startswith(b"FUJIFILMCCD-RAW"):
+        return True
+    if content[4:12] == b"ftypcrx " or (content[:4] == b"II*\0" and content[8:10] == b"CR"):
+        return True
+    order = BYTE_ORDERS.get(content[:4])
+    if order is None:
+        return False
+    entries = _first_entries(content, order)
+    if DNG_VERSION in entries or entries.get(PHOTOMETRIC) in (MOSAIC, LINEAR):
+        return True
+    return PARTS in entries and entries.get(SUBFILE) == 1  # a thumbnail, and the rest elsewhere
+
+
+def _first_entries(content: bytes, order: str) -> dict[int, int]:
+    """Return the tags of a TIFF file's first directory, with their values as whole numbers."""
+    if len(content) < 10:
+        return {}
+    (start,) = struct.unpack_from(order + "I", content, 4)
+    if not 8 <= start <= len(content) - 2:
+        return {}
+    (count,) = struct.unpack_from(order + "H", content, start)
+    whole = min(count, ENTRIES_AT_MOST, (len(content) - start - 2) // 12)
+    entries = {}
+    for at in range(start + 2, start + 2 + 12 * whole, 12):
+        tag, kind = struct.unpack_from(order + "HH", content, at)
+        entries[tag] = struct.unpack_from(order + ("H" if kind == 3 else "I"), content, at + 8)[0]
+    return entries
 
 
 def _kind_of(content: bytes) -> str:

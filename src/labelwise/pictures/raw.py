@@ -5,11 +5,10 @@
     demosaic    otherwise, at half the size (one pixel per 2 x 2 of the sensor) unless that is too
                 small; white balance of the camera, sRGB
 
-They are known by their content: most are TIFF files of which Pillow would read the thumbnail.
+What they are known by stands in ``decode``.
 """
 
 import io
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -21,48 +20,15 @@ from PIL import ExifTags, Image, ImageOps, JpegImagePlugin
 if TYPE_CHECKING:
     from rawpy import RawPy
 
-__all__ = ["HAS_RAW", "RAW_SUFFIXES", "decode_raw", "is_raw", "raw_header"]
+__all__ = ["HAS_RAW", "RAW_SUFFIXES", "decode_raw", "raw_header"]
 
 RAW_SUFFIXES = frozenset(
     {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}
 )
 HAS_RAW = find_spec("rawpy") is not None
 
-OLYMPUS, PANASONIC = (b"IIRO", b"IIRS", b"MMOR"), (b"IIU\0",)
-ENTRIES_AT_MOST = 512
-SUBFILE, PHOTOMETRIC, PARTS, DNG_VERSION = 254, 262, 330, 50706
-MOSAIC, LINEAR = 32803, 34892  # kinds of PHOTOMETRIC that are a sensor's
 TURNS = {3: 3, 5: 8, 6: 6}  # LibRaw's flip as an EXIF orientation
 SIDEWAYS = (5, 6, 7, 8)
-
-
-def is_raw(content: bytes) -> bool:
-    """Return whether a file is a RAW photo."""
-    if content[:4] in OLYMPUS + PANASONIC or content.startswith(b"FUJIFILMCCD-RAW"):
-        return True
-    if content[4:12] == b"ftypcrx " or (content[:4] == b"II*\0" and content[8:10] == b"CR"):
-        return True
-    entries = _first_entries(content)
-    if DNG_VERSION in entries or entries.get(PHOTOMETRIC) in (MOSAIC, LINEAR):
-        return True
-    return PARTS in entries and entries.get(SUBFILE) == 1  # a thumbnail, and the rest elsewhere
-
-
-def _first_entries(content: bytes) -> dict[int, int]:
-    """Return the tags of a TIFF file's first directory, with their values as whole numbers."""
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(content[:4])
-    if order is None or len(content) < 10:
-        return {}
-    (start,) = struct.unpack_from(order + "I", content, 4)
-    if not 8 <= start <= len(content) - 2:
-        return {}
-    (count,) = struct.unpack_from(order + "H", content, start)
-    whole = min(count, ENTRIES_AT_MOST, (len(content) - start - 2) // 12)
-    entries = {}
-    for at in range(start + 2, start + 2 + 12 * whole, 12):
-        tag, kind = struct.unpack_from(order + "HH", content, at)
-        entries[tag] = struct.unpack_from(order + ("H" if kind == 3 else "I"), content, at + 8)[0]
-    return entries
 
 
 @contextmanager

@@ -17,7 +17,7 @@ with antialiasing, after pixels without data were given the band's mean, so that
 """
 
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +112,7 @@ class Transform:
         """The bands with their means and deviations; None: the input is 8-bit RGB."""
         return None if self.bands is None else BandScale(self.bands, self.mean, self.std)
 
-    @property
+    @cached_property
     def channels(self) -> int:
         """How many numbers the input has at a place: three of RGB, or one per band."""
         return 3 if self.bands is None else len(self.bands)
@@ -124,7 +124,7 @@ class Transform:
 
         return torch.uint8 if self.bands is None else torch.float32
 
-    @property
+    @cached_property
     def resampling(self) -> Image.Resampling:
         """The filter that scales pictures."""
         return RESAMPLING[self.interpolation]
@@ -156,7 +156,15 @@ class Transform:
         """Return the (size, size) RGB picture: scaled, then the middle cut out."""
         if image.mode != "RGB":
             raise ValueError(f"a picture must be RGB, got {image.mode}")
-        image = self._shortened(image)
+        width, height = image.size
+        if self.crop is None:  # Pillow scales rows first: size x height pixels in between
+            factor = ceil(self.size * height / MAX_SCALED)
+            image = image.reduce((1, factor)) if factor > 1 else image
+            whole = (self.size, self.size)
+            return image if image.size == whole else image.resize(whole, self.resampling)
+        left, top = _thin_ends(width, height)
+        if left or top:
+            image = image.crop((left, top, width - left, height - top))
         rows, columns = self._axes(*image.size)
         if image.size != (columns[1], rows[1]):
             return self._scaled(image, rows, columns)
@@ -246,14 +254,6 @@ class Transform:
         image = image.resize((wide, height), self.resampling)
         image = _middle(image, (height, height, 0, height), columns)
         return _middle(image.resize((size, tall), self.resampling), rows, whole)
-
-    def _shortened(self, image: Image.Image) -> Image.Image:
-        width, height = image.size
-        if self.crop is None:  # Pillow scales rows first: size x height pixels in between
-            factor = ceil(self.size * height / MAX_SCALED)
-            return image.reduce((1, factor)) if factor > 1 else image
-        left, top = _thin_ends(width, height)
-        return image.crop((left, top, width - left, height - top)) if left or top else image
 
     def resizes_planes(self, width: int, height: int) -> bool:
         """Return whether :meth:`resize_planes` can do what :meth:`resize` does at a size."""

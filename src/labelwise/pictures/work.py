@@ -113,15 +113,7 @@ class Work:
             side = self.transform.size
             return _thumbnail(shown_picture(content, name, self.transform, side), side)
         if self.transform.bands is not None:
-            bands = read_bands(content, name, self.transform.bands)
-            if (
-                self.kind == Kind.PIXELS
-                and window is None
-                and self.transform.takes_as_stored(bands)
-            ):
-                return _entry_of(Kind.PIXELS, bands, *bands.shape[:2]), bands
-            resized = self.transform.resize_bands(bands, window)
-            return _entry_of(Kind.RESIZED, resized, *bands.shape[:2]), resized
+            return self._load_bands(read_bands(content, name, self.transform.bands), window)
         if self.kind == Kind.JPEG and len(content) <= room:
             header = plain_header(content)
             if header is not None and header.layers == 3 and not header.rgb:
@@ -132,18 +124,24 @@ class Work:
                     return Entry(Kind.JPEG, 0, values.size, *facts), values
         if self.kind == Kind.RESIZED:
             image = decode(content, name, self.transform.at_least(window))
-            return self._resized(image, window)
-        pixels = decode_pixels(content, name, self.transform.at_least())
-        height, width = pixels.shape[:2]
-        if pixels.nbytes > room or not self.transform.resizes_planes(width, height):
-            return self._resized(Image.fromarray(pixels), None)
-        return Entry(Kind.PIXELS, 0, pixels.size, height, width), pixels
+        else:
+            pixels, window = decode_pixels(content, name, self.transform.at_least()), None
+            height, width = pixels.shape[:2]
+            if pixels.nbytes <= room and self.transform.resizes_planes(width, height):
+                return Entry(Kind.PIXELS, 0, pixels.size, height, width), pixels
+            image = Image.fromarray(pixels)
+        if window is None:
+            values = np.asarray(self.transform.resize(image))
+        else:
+            values = np.asarray(self.transform.resize_window(image, window))
+        return Entry(Kind.RESIZED, 0, values.size, image.height, image.width), values
 
-    def _resized(self, image: Image.Image, window: Window | None) -> tuple[Entry, Values]:
-        own = self.transform
-        resized = own.resize(image) if window is None else own.resize_window(image, window)
-        values = np.asarray(resized)
-        return _entry_of(Kind.RESIZED, values, image.height, image.width), values
+    def _load_bands(self, bands: Values, window: Window | None) -> tuple[Entry, Values]:
+        sides = bands.shape[:2]
+        if self.kind == Kind.PIXELS and window is None and self.transform.takes_as_stored(bands):
+            return _entry_of(Kind.PIXELS, bands, *sides), bands
+        resized = self.transform.resize_bands(bands, window)
+        return _entry_of(Kind.RESIZED, resized, *sides), resized
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""

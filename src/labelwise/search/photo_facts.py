@@ -8,8 +8,8 @@ from typing import Any
 
 from PIL import ExifTags, Image
 
-from labelwise.pictures.decode import open_picture
-from labelwise.pictures.raw import is_raw, raw_header
+from labelwise.pictures.decode import is_raw, open_picture
+from labelwise.pictures.raw import raw_header
 
 __all__ = ["PhotoFacts", "read_facts"]
 

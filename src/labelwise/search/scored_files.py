@@ -19,8 +19,8 @@ from PIL import ExifTags
 
 from labelwise.errors import ImageError
 from labelwise.models.scoring import DeployedModel, Scored, available_cores, score
-from labelwise.pictures.decode import open_picture
-from labelwise.pictures.raw import is_raw, raw_header
+from labelwise.pictures.decode import is_raw, open_picture
+from labelwise.pictures.raw import raw_header
 from labelwise.pictures.sources import EncodedImages, ImageSource
 from labelwise.search.index import Index
 from labelwise.search.looking import Changes, FileToRead
