@@ -89,7 +89,7 @@ class Predictor:
         """
         if self.device.type != "cpu" or images < FUSED_FROM:
             return self
-        self._ensure_eval()
+        self.model.eval()
         side = self.transform.size
         shape = (1, self.transform.channels, side, side)
         example = torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -106,28 +106,25 @@ class Predictor:
         normalises them.
         """
         with torch.inference_mode():
-            self._ensure_eval()
             outputs: Outputs = self.model(self._inputs(inputs))
             return outputs.logits.float()
 
-    def _ensure_eval(self) -> None:
+    def _inputs(self, inputs: Tensor) -> Tensor:
+        """Return what the network takes, which is set to answer and not to learn."""
         if self.model.training:  # walking through a network's modules takes milliseconds
             self.model.eval()
-
-    def _inputs(self, inputs: Tensor) -> Tensor:
-        if inputs.dtype == torch.uint8 and self.model.backbone.name == "identity":
+        backbone = self.model.backbone
+        if inputs.dtype == torch.uint8 and backbone.name == "identity":
             raise LabelwiseError(
                 "this model was trained on stored features and cannot see pictures; train one that "
                 "can with `labelwise train DATA --features BACKBONE`"
             )
-        return self.transform.inputs(inputs.to(self.device))
+        return backbone.transform.inputs(inputs.to(self.device))
 
     def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits (N, K) and the features of the backbone, the mean over places."""
         with torch.inference_mode():
-            self._ensure_eval()
-            values = self._inputs(inputs)
-            outputs, features = self.model.outputs_and_features(values)
+            outputs, features = self.model.outputs_and_features(self._inputs(inputs))
             pooled = features.mean(dim=(2, 3)) if features.ndim == 4 else features
             return outputs.logits.float(), pooled.float()
 

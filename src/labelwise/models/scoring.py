@@ -286,9 +286,9 @@ def scored(
 ) -> Scored:
     """Return what a model's link and rule say of logits (n, K); those not finite are failures."""
     link = require_probabilities(scorer)
-    if logits.ndim != 2 or logits.shape[1] != len(scorer.space):
-        shape = tuple(logits.shape)
-        raise ValueError(f"logits must have {len(scorer.space)} columns, got shape {shape}")
+    labels = len(scorer.space.names)
+    if logits.ndim != 2 or logits.shape[1] != labels:
+        raise ValueError(f"logits must have {labels} columns, got shape {tuple(logits.shape)}")
     logits = logits.detach().cpu().float()
     rows = np.arange(len(logits)) if rows is None else rows
     names = [f"{row:06d}" for row in rows.tolist()] if ids is None else list(ids)
