@@ -52,21 +52,16 @@ class Budget:
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((count, turn))
-        self._serve()
+        self.give(0)  # at once, where nobody has any
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give(count)
-            self._serve()
+            self.give(count if turn.done() and not turn.cancelled() else 0)
             raise
 
     def give(self, count: int) -> None:
-        """Give bytes back."""
+        """Give bytes back, and to those who wait what there is, in their order."""
         self.used -= count
-        self._serve()
-
-    def _serve(self) -> None:
         while self._waiting:
             count, turn = self._waiting[0]
             if not turn.done():
