@@ -31,7 +31,7 @@ class Recorder:
 
     def __init__(self, opening=0.0):
         self.batches, self.opening = [], opening
-        self.monitor = Monitor("test")
+        self.monitor = Monitor()
         self.gate, self.passing = threading.Event(), threading.Event()
         self.gate.set()
 

@@ -80,6 +80,11 @@ def test_results_are_those_of_predict(run, tmp_path):
         assert server.send("DELETE", job)[0] == 204
         assert server.problem(server.send("GET", job), 404)
         assert server.get(JOBS) == []
+        queue = server.app.service.queue
+        for client in "ab":
+            queue.reserve(client, queue.client_queue)
+        assert server.problem(server.upload(PHOTOS[0]), 429)
+        send(server, begin(server), PHOTOS[:1])  # it waits with the job, and needs no place
     for one, other, (name, _) in zip(found, truth, PHOTOS, strict=False):
         assert one["path"] == name
         assert one["model"] == version

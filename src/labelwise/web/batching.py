@@ -121,7 +121,7 @@ class Batcher:
         return await waiting.answer  # cancelled with its request, and then left out
 
     async def _pass_on(self) -> None:
-        """Put what is ready through the model, one batch after another, until nothing is."""
+        """Put what is ready through the model, one batch after another, until nothing is ready."""
         while self._ready and not self.queue.is_stopped:
             if self.opening and len(self._ready) < self.max_batch:  # others are worth waiting for
                 self._enough.clear()

@@ -1,63 +1,19 @@
-"""What happens while a model is served: counted for ``/metrics`` and for the trust view."""
+"""What happens while models are served, counted for ``/metrics``."""
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import numpy as np
-from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from labelwise.metrics.drift import Alarm, HeldOutShare, LabelShare, estimate_share
+from labelwise.metrics.drift import Alarm
 from labelwise.web.event_loop import LoopPauses
 
-__all__ = ["FEWEST", "RECENT", "AnswerCounts", "Monitor"]
-
-FEWEST = 50  # pictures before a share is estimated
-RECENT = 4096  # photos whose probabilities are kept for the shares
-
-Floats = NDArray[np.float64]
-
-
-class AnswerCounts:
-    """What one model has answered since it was loaded."""
-
-    def __init__(self, names: Sequence[str], version: str) -> None:
-        self.names, self.version = tuple(names), version
-        self.recent: deque[Floats] = deque(maxlen=RECENT)
-        self.photos = self.nothing = 0
-        self.decided = np.zeros(len(self.names), np.int64)
-        self.share_now: dict[str, float] = {}
-
-    def answered(self, probs: Floats, chosen: NDArray[np.bool_]) -> None:
-        """Count the answer for one picture."""
-        self.photos += 1
-        self.recent.append(probs)
-        if not chosen.any():
-            self.nothing += 1
-        self.decided += chosen
-
-    def shares(self, held_out: Sequence[HeldOutShare | None]) -> list[LabelShare]:
-        """Return the shares of the labels among recent pictures, once they are not too few."""
-        if len(self.recent) < FEWEST:
-            return []
-        probs = np.stack(list(self.recent))
-        shares = [
-            estimate_share(name, probs[:, column], known)
-            for column, (name, known) in enumerate(zip(self.names, held_out, strict=True))
-            if known is not None
-        ]
-        self.share_now = {share.label: share.now for share in shares}
-        return shares
+__all__ = ["Monitor"]
 
 
 class Monitor:
     """Counts what happens to a server and its models, for ``/metrics``."""
 
-    def __init__(self, version: str) -> None:
-        self.version = version
-        self.counts: dict[str, AnswerCounts] = {}  # of each model that is served, by its name
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
         own = self.registry
         self.requests = Histogram(
@@ -93,7 +49,6 @@ class Monitor:
         self.busy = Counter(
             "labelwise_busy", "Requests refused because the queue was full.", registry=own
         )
-        own.register(_Answers(self))
         self.corrections = Counter(
             "labelwise_corrections", "What people said.", ["state", "source"], registry=own
         )
@@ -109,35 +64,3 @@ class Monitor:
         for alarm in alarms:
             self.evidence.labels(alarm.label).set(alarm.evidence)
             self.alarm.labels(alarm.label).set(alarm.raised)
-
-
-class _Answers(Collector):
-    """What the models have answered: sums of arrays, made into metrics when they are read."""
-
-    def __init__(self, monitor: Monitor) -> None:
-        self.monitor = monitor
-
-    def collect(self) -> Iterable[Metric]:
-        of_model, of_label = ["model"], ["model", "label"]
-        info = GaugeMetricFamily(
-            "labelwise_info", "What runs here.", labels=["version", "model", "model_version"]
-        )
-        photos = CounterMetricFamily("labelwise_photos", "Pictures answered.", labels=of_model)
-        nothing = CounterMetricFamily(
-            "labelwise_none", "Pictures without any label.", labels=of_model
-        )
-        decided = CounterMetricFamily(
-            "labelwise_predictions", "How often a label was decided.", labels=of_label
-        )
-        share = GaugeMetricFamily(
-            "labelwise_label_share", "Estimated share of recent pictures.", labels=of_label
-        )
-        for model, counts in self.monitor.counts.items():
-            info.add_metric([self.monitor.version, model, counts.version], 1)
-            photos.add_metric([model], counts.photos)
-            nothing.add_metric([model], counts.nothing)
-            for name, count in zip(counts.names, counts.decided.tolist(), strict=True):
-                decided.add_metric([model, name], count)
-            for name, now in counts.share_now.items():
-                share.add_metric([model, name], now)
-        return [info, photos, nothing, decided, share]

@@ -1,31 +1,69 @@
 """One model as it was loaded: what it says of pictures, and what that is worth.
 
-It never changes. A server that loads the same folder again has another one, and requests that began
-with this one end with it.
+It never changes, but for the counts of what it answered. A server that loads the same folder again
+has another one, and requests that began with this one end with it.
 """
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from labelwise.decide import Promise
 from labelwise.errors import CheckpointError
-from labelwise.metrics.drift import HeldOutShare, LabelShare, held_out_shares
+from labelwise.metrics.drift import HeldOutShare, LabelShare, estimate_share, held_out_shares
 from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities, score_inputs
 from labelwise.web.batching import Tagged
 from labelwise.web.models import BinView, LabelView, PictureAnswer, Predicted
-from labelwise.web.monitoring import AnswerCounts
 from labelwise.web.reliability import LabelTrust, label_trust
 from labelwise.web.uploads import Pixels
 
-__all__ = ["ServedModel"]
+__all__ = ["AnswerCounts", "ServedModel"]
+
+FEWEST = 50  # pictures before a share is estimated
+RECENT = 4096  # photos whose probabilities are kept for the shares
+
+Floats = NDArray[np.float64]
+
+
+class AnswerCounts:
+    """What one model has answered since it was loaded."""
+
+    def __init__(self, names: Sequence[str], version: str) -> None:
+        self.names, self.version = tuple(names), version
+        self.recent: deque[Floats] = deque(maxlen=RECENT)
+        self.photos = self.nothing = 0
+        self.decided = np.zeros(len(self.names), np.int64)
+        self.share_now: dict[str, float] = {}
+
+    def answered(self, probs: Floats, chosen: NDArray[np.bool_]) -> None:
+        """Count the answer for one picture."""
+        self.photos += 1
+        self.recent.append(probs)
+        if not chosen.any():
+            self.nothing += 1
+        self.decided += chosen
+
+    def shares(self, held_out: Sequence[HeldOutShare | None]) -> list[LabelShare]:
+        """Return the shares of the labels among recent pictures, once they are not too few."""
+        if len(self.recent) < FEWEST:
+            return []
+        probs = np.stack(list(self.recent))
+        shares = [
+            estimate_share(name, probs[:, column], known)
+            for column, (name, known) in enumerate(zip(self.names, held_out, strict=True))
+            if known is not None
+        ]
+        self.share_now = {share.label: share.now for share in shares}
+        return shares
 
 
 class ServedModel:

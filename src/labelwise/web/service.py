@@ -8,7 +8,7 @@ lane when it has shown that it answers; the old one is gone with its last reques
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from labelwise import __version__
 from labelwise.errors import LabelwiseError
@@ -57,6 +59,39 @@ class Lane:
     batcher: Batcher
 
 
+class _Answers(Collector):
+    """What the models have answered: sums of arrays, made into metrics when they are read."""
+
+    def __init__(self, lanes: Mapping[str, Lane]) -> None:
+        self.lanes = lanes
+
+    def collect(self) -> Iterable[Metric]:
+        of_model, of_label = ["model"], ["model", "label"]
+        info = GaugeMetricFamily(
+            "labelwise_info", "What runs here.", labels=["version", "model", "model_version"]
+        )
+        photos = CounterMetricFamily("labelwise_photos", "Pictures answered.", labels=of_model)
+        nothing = CounterMetricFamily(
+            "labelwise_none", "Pictures without any label.", labels=of_model
+        )
+        decided = CounterMetricFamily(
+            "labelwise_predictions", "How often a label was decided.", labels=of_label
+        )
+        share = GaugeMetricFamily(
+            "labelwise_label_share", "Estimated share of recent pictures.", labels=of_label
+        )
+        for model, lane in self.lanes.items():
+            counts = lane.model.counts
+            info.add_metric([__version__, model, counts.version], 1)
+            photos.add_metric([model], counts.photos)
+            nothing.add_metric([model], counts.nothing)
+            for name, count in zip(counts.names, counts.decided.tolist(), strict=True):
+                decided.add_metric([model, name], count)
+            for name, now in counts.share_now.items():
+                share.add_metric([model, name], now)
+        return [info, photos, nothing, decided, share]
+
+
 class Service:
     """Models that answer, with what is known of their answers' worth."""
 
@@ -77,7 +112,7 @@ class Service:
             seconds=settings.decode_seconds,
             memory=settings.decode_memory,
         )
-        self.monitor = Monitor(__version__)
+        self.monitor = Monitor()
         self.queue = PictureQueue(
             max_queue=settings.max_queue,
             client_queue=settings.pictures_per_client,
@@ -95,6 +130,7 @@ class Service:
         self._watching: asyncio.Task[None] | None = None
         self.library: Library | None = None
         self.lanes: dict[str, Lane] = {}
+        self.monitor.registry.register(_Answers(self.lanes))
         self.shadow: Shadow | None = None
         try:
             for name in self.folders:
@@ -164,7 +200,6 @@ class Service:
     def _serve(self, model: ServedModel) -> None:
         """Answer with a model from now on."""
         self.lanes[model.name] = Lane(model, self._batcher(model))
-        self.monitor.counts[model.name] = model.counts
 
     def _batcher(self, model: ServedModel) -> Batcher:
         return Batcher(
