@@ -1,5 +1,6 @@
 """One test per line of what a stranger may try. The oracle is what the stranger must not get."""
 
+import asyncio
 import hashlib
 import io
 import json
@@ -21,7 +22,7 @@ from labelwise.errors import SettingsError
 from labelwise.search import update_index
 from labelwise.system.progress import Silent
 from labelwise.web import ServeSettings
-from labelwise.web.security import COOKIE, cookie_value
+from labelwise.web.security import COOKIE, Guard, cookie_value
 
 JSON = {"Content-Type": "application/json"}
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -229,6 +230,29 @@ def test_a_field_that_is_no_file_may_not_fill_the_memory(server):
     kind = {"Content-Type": form()[1]}
     body = field + form(("a.png", encoded()))[0]
     assert "size" in server.problem(server.send("POST", "/api/v1/predict", body, kind), 400)
+
+
+def test_who_has_sent_everything_may_be_silent_while_the_answer_is_made():
+    """The limits on a body end with it; the oracle is what the application then hears."""
+    heard, gone = [], asyncio.Event()
+    sent = iter([{"type": "http.request", "body": b"x"}])
+
+    async def receive():
+        for message in sent:
+            return message
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def answering(scope, receive, send):
+        heard.append((await receive())["type"])
+        asyncio.get_running_loop().call_later(0.1, gone.set)  # a hundred times the limit
+        heard.append((await receive())["type"])
+
+    scope = {"type": "http", "method": "POST", "path": "/api/v1/predict"}
+    scope |= {"headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1)}
+    guard = Guard(answering, ServeSettings(idle_seconds=0.001))
+    asyncio.run(guard(scope, receive, None))
+    assert heard == ["http.request", "http.disconnect"]
 
 
 def test_slow_clients_are_let_go(run):

@@ -104,6 +104,7 @@ def test_health_has_a_reserve_where_every_connection_has_a_request(run):
         assert "as many connections" in server.problem(refused, 503)
         assert refused[1]["retry-after"] == "1"
         with lines(server.port, 100, HEAD):  # the reserve is full too, and the oldest makes room
+            assert server.send("GET", "/api/v1/model")[0] == 503  # but not among the others
             assert server.send("GET", "/health/live")[0] == 200
     with running(run, decoders=0, **options) as server:
         with lines(server.port, 20, UPLOAD):
