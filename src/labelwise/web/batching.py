@@ -87,21 +87,16 @@ class Batcher:
         if place is not None:
             place.release()
         taken = self.queue.reserve(client, len(uploads))
-        try:
-            return await self.answers(uploads, client)
-        finally:
-            taken.release()
-
-    async def answers(self, uploads: Sequence[Upload], client: str) -> list[Tagged]:
-        """Return the answers for pictures that have their places, or need none."""
-        tasks = [asyncio.create_task(self._one(upload, client)) for upload in uploads]
+        tasks = [asyncio.create_task(self.answer(upload, client)) for upload in uploads]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
                 task.cancel()
+            taken.release()
 
-    async def _one(self, upload: Upload, client: str) -> Tagged:
+    async def answer(self, upload: Upload, client: str) -> Tagged:
+        """Return the answer for a picture that has its place, or needs none."""
         self.opening += 1
         try:
             work = partial(self.open_picture, upload)

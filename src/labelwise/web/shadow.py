@@ -74,7 +74,7 @@ class Shadow(Collector):
         try:
             async with self._turn:
                 for upload, _ in pairs:
-                    found += await self._batcher.answers([upload], CLIENT)
+                    found.append(await self._batcher.answer(upload, CLIENT))
         except Exception:  # whatever it is, those who asked have their answers
             log.exception("the shadow model has no answer")
             self.compared = self.compared.with_failed(len(pairs))
