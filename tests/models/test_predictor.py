@@ -56,6 +56,15 @@ def test_a_mirrored_model_answers_alike_for_an_image_and_its_mirror_image(tmp_pa
     assert torch.equal(once, plain.model(images).logits)
 
 
+def test_a_network_that_is_being_trained_answers_as_one_that_is_not():
+    one, images = make(), torch.rand(3, 3, 48, 48)
+    expected = one.logits(images)
+    one.model.train()
+    assert torch.equal(one.logits(images), expected)
+    one.model.train()
+    assert torch.equal(one.embed(images)[0], expected)
+
+
 def test_a_predictor_is_fused_for_many_images_and_answers_alike():
     one = make()
     one.model.mirrored = True

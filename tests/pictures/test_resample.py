@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+import labelwise.pictures.transform as transform_module
 from labelwise.pictures import Transform, resample
 from labelwise.pictures.resample import _on_device
 
@@ -51,6 +52,17 @@ def test_what_is_cut_off_between_the_axes_changes_nothing(interpolation, crop):
         np.testing.assert_array_equal(
             np.asarray(transform.resize(noise(*size))), np.asarray(expected), err_msg=str(size)
         )
+
+
+def test_a_tall_picture_is_averaged_down_before_it_is_squashed(monkeypatch):
+    """Rows that come three times are one row of a third of the picture, which is within limits."""
+    monkeypatch.setattr(transform_module, "MAX_SCALED", 1 << 12)
+    transform, small = Transform(16), np.asarray(noise(5, 230))
+    tall = Image.fromarray(small.repeat(3, axis=0))
+    assert transform.resizes_planes(5, 230)
+    assert not transform.resizes_planes(*tall.size)
+    found, expected = transform.resize(tall), transform.resize(Image.fromarray(small))
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
 
 
 def test_a_side_shrunk_far_is_summed_in_float64():
