@@ -20,8 +20,8 @@ from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.models import ModelSpec
 from labelwise.predictions import Predictions
 from labelwise.search import Index, likeness_of, update_index
+from labelwise.search.database import MIGRATIONS, SCHEMA
 from labelwise.search.near_copies import near_copies
-from labelwise.search.schema import MIGRATIONS, SCHEMA
 from labelwise.search.store import Store
 from labelwise.system.progress import Silent
 

@@ -18,11 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labelwise.errors import CheckpointError
-from labelwise.search.database import Database
+from labelwise.search.database import SUMS_SINCE, Database
 
 __all__ = ["Checksums", "file_hash", "way_out"]
 
-SINCE = 2  # the version of the database that brought them
 HASHED = (
     *("index.json", "model.json", "held-out.parquet", "validation.parquet"),
     *("taxonomy.csv", "projection.npy", "scores/*.parquet", "embeddings/*.parquet"),
@@ -69,13 +68,18 @@ class Checksums:
             if (self.folder / name).is_file():
                 self.put(name)
 
-    def check(self, name: str, *, once: bool = False) -> None:
-        """Raise if a file is not what was written; ``once`` for files that never change."""
+    def check(self, name: str, *, once: bool = False) -> bool:
+        """Raise if a file is not what was written; ``once`` for files that never change.
+
+        Return whether its hash is known: damage of another cannot be told.
+        """
         if once and name in self._checked:
-            return
-        hashes = self._known(name)
+            return True
+        hashes = []
+        if self._database.version >= SUMS_SINCE:  # else an index of 0.1 that may only be read
+            hashes = self._database.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
         try:
-            damaged = bool(hashes) and file_hash(self.folder / name) not in hashes
+            damaged = bool(hashes) and (file_hash(self.folder / name),) not in hashes
         except OSError as error:
             raise CheckpointError(
                 f"{self.folder / name} cannot be read ({error.strerror}); {self.way_out}"
@@ -85,6 +89,7 @@ class Checksums:
                 f"{self.folder / name} is damaged: it is not what was written; {self.way_out}"
             )
         self._checked.add(name)
+        return bool(hashes)
 
     def sound_file(self, name: str) -> Path | None:
         """Return the path of a file that is as it was written, None where there is none."""
@@ -93,16 +98,6 @@ class Checksums:
             return None
         self.check(name)
         return path
-
-    def has(self, name: str) -> bool:
-        """Return whether the hash of a file is known, so that :meth:`check` tells its damage."""
-        return bool(self._known(name))
-
-    def _known(self, name: str) -> set[bytes]:
-        if self._database.version < SINCE:  # an index of 0.1 that may only be read
-            return set()
-        query = "SELECT hash FROM checksums WHERE name = ?"
-        return {digest for (digest,) in self._database.execute(query, (name,))}
 
     @property
     def way_out(self) -> str:

@@ -12,7 +12,7 @@ how many rows are known: what a killed writer left behind them does not count.
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,8 @@ from labelwise.system.files import replacing
 from labelwise.system.text import first_line
 
 __all__ = ["Columns"]
+
+NAMES = {"embeddings": "embedding", "looks": "look"}  # of the columns of vectors
 
 
 class Columns:
@@ -51,58 +53,37 @@ class Columns:
         """
         rows = pa.array(np.arange(first, first + len(logits), dtype=np.int64))
         columns = [pa.array(np.ascontiguousarray(column)) for column in logits.T]
-        table = pa.table([rows, *columns], names=["row", *self._names])
-        written = [self._write("scores", first, table)]
+        tables = {"scores": pa.table([rows, *columns], names=["row", *self._names])}
         if first and not self._files("looks"):
             looks = None
-        for kind, name, values in (
-            ("embeddings", "embedding", embeddings),
-            ("looks", "look", looks),
-        ):
+        for kind, values in (("embeddings", embeddings), ("looks", looks)):
             if values is not None:
                 flat = pa.array(values.reshape(-1))
                 lists = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
-                written.append(self._write(kind, first, pa.table({"row": rows, name: lists})))
-        return written
+                tables[kind] = pa.table({"row": rows, NAMES[kind]: lists})
+        for kind, table in tables.items():
+            with replacing(self.folder / kind / f"{first:012d}.parquet") as temporary:
+                pq.write_table(table, temporary)
+        return [f"{kind}/{first:012d}.parquet" for kind in tables]
 
     def _files(self, kind: str) -> list[Path]:
         return sorted((self.folder / kind).glob("*.parquet"))
 
-    def _write(self, kind: str, first: int, table: pa.Table) -> str:
-        name = f"{kind}/{first:012d}.parquet"
-        with replacing(self.folder / name) as temporary:
-            pq.write_table(table, temporary)
-        return name
-
     def logits(self, label: int, rows: int) -> NDArray[np.float32]:
         """Return the logits (rows,) of one label, mapped from the disk."""
+        parts = partial(self._segments, "scores", self._names[label])
         cache = f"scores-{label + 1:05d}.bin"
-        return self._mapped("scores", self._names[label], cache, np.dtype(np.float32), 1, rows)[
-            :, 0
-        ]
+        return self.cache.grown(cache, np.dtype(np.float32), (rows, 1), parts)[:, 0]
 
-    def embeddings(self, rows: int) -> NDArray[np.float16]:
-        """Return the embeddings (rows, D), mapped from the disk; D is 0 where there are none."""
-        return self._vectors("embeddings", "embedding", rows)
-
-    def looks(self, rows: int) -> NDArray[np.float16]:
-        """Return the looks (rows, W), mapped from the disk; W is 0 where there are none."""
-        return self._vectors("looks", "look", rows)
-
-    def _vectors(self, kind: str, name: str, rows: int) -> NDArray[np.float16]:
+    def vectors(self, kind: Literal["embeddings", "looks"], rows: int) -> NDArray[np.float16]:
+        """Return these vectors (rows, D), mapped from the disk; D is 0 where there are none."""
         files = self._files(kind)
         if not files:
             return np.empty((rows, 0), np.float16)
         self._checksums.check(f"{kind}/{files[0].name}", once=True)
-        width = pq.read_schema(files[0]).field(name).type.list_size
-        return self._mapped(kind, name, f"{kind}-00000.bin", np.dtype(np.float16), width, rows)
-
-    def _mapped(
-        self, kind: str, name: str, cache: str, dtype: np.dtype[Any], width: int, rows: int
-    ) -> NDArray[Any]:
-        """Map one column of all segments, after appending to its cache what is new."""
-        shape = (rows, width)
-        return self.cache.grown(cache, dtype, shape, partial(self._segments, kind, name))
+        shape = (rows, pq.read_schema(files[0]).field(NAMES[kind]).type.list_size)
+        parts = partial(self._segments, kind, NAMES[kind])
+        return self.cache.grown(f"{kind}-00000.bin", np.dtype(np.float16), shape, parts)
 
     def _segments(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
         """Yield the values of one column from row ``done`` to ``rows``, segment by segment."""

@@ -1,12 +1,13 @@
-"""The SQLite database of an index: opened to be written where that is possible, or only read.
+"""``photos.sqlite``: the tables of an index, and how a database of an earlier version gets them.
 
 A folder that may not be written, or lies on a full disk, can still be searched: the database is
 then opened for reading alone. What SQLite reports becomes one sentence with the file and the way
-out, wherever it arises: a damaged page may only be met while rows are fetched.
+out. A damaged page may only be met while rows are fetched, so a statement returns all its rows.
 """
 
 import sqlite3
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,15 @@ from urllib.parse import quote
 
 from labelwise.errors import CheckpointError, LabelwiseError
 
-__all__ = ["Database", "create_database", "open_database"]
+__all__ = [
+    "MIGRATIONS",
+    "SCHEMA",
+    "SUMS_SINCE",
+    "Database",
+    "create_database",
+    "open_database",
+    "sum_of",
+]
 
 PATIENCE_SECONDS = 300.0  # for another process that writes
 WRITING = {
@@ -26,60 +35,99 @@ WRITING = {
 }
 DAMAGED = "put it back from a backup, or index the photos into a new folder"
 
+SCHEMA = """
+CREATE TABLE roots (id INTEGER PRIMARY KEY, path TEXT NOT NULL, raw BLOB NOT NULL UNIQUE);
+CREATE TABLE contents (
+  row INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, size INTEGER NOT NULL,
+  width INTEGER, height INTEGER, taken TEXT, alive INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX dead_contents ON contents (row) WHERE alive = 0;
+CREATE TABLE files (
+  root INTEGER NOT NULL REFERENCES roots (id), folder TEXT NOT NULL, name TEXT NOT NULL, raw BLOB,
+  size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, row INTEGER REFERENCES contents (row),
+  state TEXT NOT NULL CHECK (state IN ('ok', 'failed', 'missing')), reason TEXT,
+  PRIMARY KEY (root, folder, name)) WITHOUT ROWID;
+CREATE INDEX files_of_content ON files (row);
+CREATE TABLE corrections (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT NULL REFERENCES contents (row),
+  label TEXT NOT NULL, state TEXT NOT NULL, who TEXT NOT NULL, at TEXT NOT NULL,
+  source TEXT NOT NULL);
+CREATE INDEX corrections_of_label ON corrections (label, row);
+CREATE TABLE sidecars (raw BLOB PRIMARY KEY, path TEXT NOT NULL, before BLOB, after BLOB NOT NULL);
+"""
+# What each version added, in order; PRAGMA user_version counts those that a database has.
+MIGRATIONS = (
+    "ALTER TABLE sidecars ADD COLUMN wrote TEXT;",
+    "CREATE TABLE checksums (name TEXT PRIMARY KEY, hash BLOB NOT NULL) WITHOUT ROWID;"
+    "ALTER TABLE corrections ADD COLUMN sum INTEGER;"
+    "UPDATE corrections SET sum = sum_of(row, label, state, who, at, source);",
+    "CREATE TABLE embedded ("
+    "raw BLOB PRIMARY KEY, path TEXT NOT NULL, patch BLOB NOT NULL, after BLOB NOT NULL, "
+    "wrote TEXT NOT NULL);",
+)
 
-class Database(sqlite3.Connection):
-    """A connection whose errors are sentences; ``writable`` says whether it may be written."""
-
-    path: Path = Path()
-    writable: bool = True
-
-    @property
-    def version(self) -> int:
-        """How many migrations of the schema the database has had."""
-        return int(self.execute("PRAGMA user_version").fetchone()[0])
-
-    def cursor(self, factory: Any = None) -> Any:
-        """Return a cursor whose errors are sentences."""
-        cursor = super().cursor(_Cursor)
-        cursor.path = self.path
-        return cursor
-
-    def execute(self, *arguments: Any) -> Any:
-        return self.cursor().execute(*arguments)
-
-    def executemany(self, *arguments: Any) -> Any:
-        return self.cursor().executemany(*arguments)
-
-    def executescript(self, script: str) -> Any:
-        return self.cursor().executescript(script)
+SUMS_SINCE = 2  # the version that brought checksums
 
 
-class _Cursor(sqlite3.Cursor):
-    path: Path = Path()
+def sum_of(*values: Any) -> int:
+    """Return the checksum of a row."""
+    return zlib.crc32(repr(values).encode("utf-8", "backslashreplace"))
 
-    def execute(self, *arguments: Any) -> Any:
+
+class Database:
+    """An open database whose errors are sentences; ``writable`` says whether it may be written.
+
+    ``version`` is how many migrations of the schema it has had.
+    """
+
+    def __init__(self, path: Path, options: str) -> None:
+        self.path, self.writable = path, options == "mode=rw"
+        with _in_words(path):
+            self._connection = sqlite3.connect(
+                f"file:{quote(str(path.absolute()))}?{options}",
+                timeout=PATIENCE_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+                uri=True,
+            )
+        try:
+            self._connection.create_function("sum_of", 6, sum_of, deterministic=True)
+            if self.writable:
+                self.execute("PRAGMA journal_mode = WAL")
+            self.execute("PRAGMA synchronous = NORMAL")
+            self.execute("SELECT count(*) FROM roots")
+            ((self.version,),) = self.execute("PRAGMA user_version")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file; a second time does nothing."""
+        self._connection.close()
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Carry one statement out, and return the rows that it finds."""
         with _in_words(self.path):
-            return super().execute(*arguments)
+            return self._connection.execute(statement, values).fetchall()
 
-    def executemany(self, *arguments: Any) -> Any:
+    def executemany(self, statement: str, values: Iterable[Sequence[Any]]) -> None:
+        """Carry one statement out for each of some values."""
         with _in_words(self.path):
-            return super().executemany(*arguments)
+            self._connection.executemany(statement, values)
 
-    def executescript(self, script: str) -> Any:
-        with _in_words(self.path):
-            return super().executescript(script)
-
-    def fetchone(self) -> Any:
-        with _in_words(self.path):
-            return super().fetchone()
-
-    def fetchall(self) -> Any:
-        with _in_words(self.path):
-            return super().fetchall()
-
-    def __next__(self) -> Any:
-        with _in_words(self.path):
-            return super().__next__()
+    def migrate(self) -> None:
+        """Bring a database that an earlier version wrote up to date, if it may be written."""
+        if self.version > len(MIGRATIONS):
+            raise CheckpointError(
+                f"{self.path} was written by a later version of labelwise (its format is "
+                f"{self.version}, this version knows {len(MIGRATIONS)}); install that version"
+            )
+        for script in MIGRATIONS[self.version :] if self.writable else ():
+            number = self.version + 1
+            with _in_words(self.path):
+                self._connection.executescript(
+                    f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;"
+                )
+            self.version = number
 
 
 def create_database(path: Path, schema: str) -> None:
@@ -92,39 +140,18 @@ def open_database(path: Path) -> Database:
     """Return the database at ``path``, for reading alone where it cannot be written."""
     if not path.is_file():
         raise CheckpointError(f"{path.parent} is not an index: it has no {path.name}")
-    place = quote(str(path.absolute()))
     try:
-        return _opened(path, f"file:{place}?mode=rw", "PRAGMA journal_mode = WAL")
+        return Database(path, "mode=rw")
     except CheckpointError:
         raise
     except LabelwiseError as error:
         unwritable = error
     with suppress(LabelwiseError):  # another process holds it open, so that its log can be read
-        return _opened(path, f"file:{place}?mode=ro")
+        return Database(path, "mode=ro")
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
         raise unwritable  # what was written last stands in the log, which cannot be read
-    return _opened(path, f"file:{place}?immutable=1")
-
-
-def _opened(path: Path, address: str, *first: str) -> Database:
-    with _in_words(path):
-        database = sqlite3.connect(
-            address,
-            timeout=PATIENCE_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-            uri=True,
-            factory=Database,
-        )
-    database.path, database.writable = path, "mode=rw" in address
-    try:
-        for statement in (*first, "PRAGMA synchronous = NORMAL", "SELECT count(*) FROM roots"):
-            database.execute(statement).fetchone()
-    except BaseException:
-        database.close()
-        raise
-    return database
+    return Database(path, "immutable=1")
 
 
 @contextmanager

@@ -13,11 +13,12 @@ nobody corrects, so they are made, and kept, under the model's own link (``refit
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import cached_property
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,7 @@ CACHED_OF_MODEL = (
 Rows = NDArray[np.int64]
 
 
-class Index:
+class Index(AbstractContextManager["Index", None]):
     """An open index: the store of its photos, and the model that says what their logits mean.
 
     Whoever opens one closes it, best by ``with Index(folder) as index``.
@@ -70,9 +71,8 @@ class Index:
         self.space: LabelSpace = self.spec.space
         self.store = Store(self.folder, self.space.names)
         try:
-            for name in ("index.json", "model.json"):
-                self.store.checksums.check(name)
-            if not self.store.checksums.has("model.json"):  # nobody knows whether it was tried
+            self.store.checksums.check("index.json")
+            if not self.store.checksums.check("model.json"):  # nobody knows whether it was tried
                 self.spec = self._read_spec(tried=False)
         except BaseException:
             self.store.close()
@@ -101,9 +101,6 @@ class Index:
     def close(self) -> None:
         """Let go of the files; a second time does nothing."""
         self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -145,7 +145,7 @@ def keep_receipt(
             f"SELECT {COLUMNS} FROM {TABLE} WHERE query = ? AND weights = ? AND link = ? "
             "AND rows = ? ORDER BY id",
             (str(query), weights, link, packed),
-        ).fetchall()
+        )
         withdrawn = {one for (one,) in database.execute(f"SELECT withdraws FROM {TABLE}")}
         for line in (_Line(*values) for values in known):
             if line.promise is None or line.id in withdrawn:
@@ -172,9 +172,7 @@ def keep_receipt(
 def withdraw(index: Index, number: int, who: str | None = None) -> None:
     """Note that the promise of a receipt no longer stands, as an answer it rests on was undone."""
     with index.store.transaction() as database:
-        values = database.execute(
-            f"SELECT {COLUMNS} FROM {TABLE} WHERE id = ?", (number,)
-        ).fetchone()
+        (values,) = database.execute(f"SELECT {COLUMNS} FROM {TABLE} WHERE id = ?", (number,))
         line = _Line(*values)
         said = (line.query, None, line.photos, line.weights, line.link, line.held_out)
         _appended(database, _Line(0, *said, 0, who or getuser(), _now(), number, b""))
@@ -237,8 +235,8 @@ def _lines(store: Store) -> list[_Line]:
 
 def _appended(database: Any, line: _Line) -> _Line:
     """Write a line after the last one, inside the transaction of the caller; return it."""
-    last = database.execute(f"SELECT id, seal FROM {TABLE} ORDER BY id DESC LIMIT 1").fetchone()
-    number, before = (0, "") if last is None else last
+    last = database.execute(f"SELECT id, seal FROM {TABLE} ORDER BY id DESC LIMIT 1")
+    number, before = last[0] if last else (0, "")
     written = _Line(**{**vars(line), "id": number + 1})
     marks = ", ".join("?" * (len(vars(written)) + 1))
     database.execute(

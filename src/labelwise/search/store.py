@@ -13,20 +13,25 @@ never changed afterwards, so a process killed at any moment leaves a whole index
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.search.cache import CacheFiles
 from labelwise.search.checksums import Checksums
 from labelwise.search.columns import Columns
-from labelwise.search.database import create_database, open_database
-from labelwise.search.schema import SCHEMA, SUMS_SINCE, migrate, sum_of
+from labelwise.search.database import (
+    SCHEMA,
+    SUMS_SINCE,
+    Database,
+    create_database,
+    open_database,
+    sum_of,
+)
 from labelwise.system.files import replacing
 from labelwise.system.storage import address_of, is_uri, without_options
 
@@ -84,7 +89,7 @@ class Correction:
     source: str = "correction"
 
 
-class Store:
+class Store(AbstractContextManager["Store", None]):
     """An open index folder. ``rows`` of it are known; each column has that many entries.
 
     Whoever opens one closes it, best by ``with``.
@@ -94,12 +99,14 @@ class Store:
         self.folder, self.labels = folder, tuple(labels)
         self._database = open_database(folder / "photos.sqlite")
         try:
-            migrate(self._database)
+            self._database.migrate()
         except BaseException:
             self._database.close()
             raise
         self.checksums = Checksums(folder, self._database)
         self._columns = Columns(folder, labels, self.checksums)
+        self.cache = self._columns.cache  # files that can be made again from the others
+        self.writable = self._database.writable  # whether anything can be noted in the index
         self._known_corrections = 0  # which were compared with their sums
 
     @classmethod
@@ -114,19 +121,11 @@ class Store:
         """Let go of the files; a second time does nothing."""
         self._database.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    @property
-    def writable(self) -> bool:
-        """Whether anything can be noted in the index."""
-        return self._database.writable
-
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[Database]:
         """Yield the database; all that is written in the block becomes known together."""
         if not self.writable:
             raise LabelwiseError(
@@ -144,8 +143,7 @@ class Store:
 
     def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return what a SELECT finds; an index that may only be read can be asked too."""
-        found: list[tuple[Any, ...]] = self._database.execute(query, values).fetchall()
-        return found
+        return self._database.execute(query, values)
 
     def has_table(self, name: str) -> bool:
         """Return whether a table that is made when it is first needed is there."""
@@ -155,7 +153,7 @@ class Store:
     @property
     def rows(self) -> int:
         """How many contents are known."""
-        (last,) = self._database.execute("SELECT max(row) FROM contents").fetchone()
+        ((last,),) = self._database.execute("SELECT max(row) FROM contents")
         return 0 if last is None else int(last) + 1
 
     # Roots and files
@@ -163,14 +161,13 @@ class Store:
     def root(self, path: str) -> int:
         """Return the number of a root folder, which is new if it was not known."""
         raw = os.fsencode(path)
-        found = self._database.execute("SELECT id FROM roots WHERE raw = ?", (raw,)).fetchone()
-        if found is None:
+        query = "SELECT id FROM roots WHERE raw = ?"
+        found = self._database.execute(query, (raw,))
+        if not found:
             with self.transaction() as database:
-                cursor = database.execute(
-                    "INSERT INTO roots (path, raw) VALUES (?, ?)", (shown(path), raw)
-                )
-                return int(cursor.lastrowid or 0)
-        return int(found[0])
+                database.execute("INSERT INTO roots (path, raw) VALUES (?, ?)", (shown(path), raw))
+                found = database.execute(query, (raw,))
+        return int(found[0][0])
 
     def roots(self) -> dict[int, str]:
         """Return the root folders by their numbers."""
@@ -198,7 +195,7 @@ class Store:
         """Return how many files there are in each state."""
         where, values = ("", ()) if root is None else (" WHERE root = ?", (root,))
         query = f"SELECT state, count(*) FROM files{where} GROUP BY state"
-        return dict(self._database.execute(query, values).fetchall())
+        return dict(self._database.execute(query, values))
 
     def places_of(self, rows: Iterable[int]) -> dict[int, list[tuple[str, str]]]:
         """Return where each of some contents lies now: roots, and the names below them."""
@@ -240,9 +237,8 @@ class Store:
                 continue
             folder, name = os.path.split(inside)
             key = (number, shown(folder), shown(name), _raw(inside))
-            found = self._database.execute(query, key).fetchone()
-            if found is not None:
-                return int(found[0])
+            for (row,) in self._database.execute(query, key):
+                return int(row)
         return None
 
     def put_files(self, files: Iterable[PhotoFile]) -> None:
@@ -253,8 +249,8 @@ class Store:
             raw = _raw(os.path.join(file.folder, file.name))
             before = self._database.execute(
                 "SELECT row FROM files WHERE root = ? AND folder = ? AND name = ?", key
-            ).fetchone()
-            changed |= {row for row in ((before or (None,))[0], file.row) if row is not None}
+            )
+            changed |= {row for (row,) in (*before, (file.row,)) if row is not None}
             self._database.execute(
                 "INSERT OR REPLACE INTO files "
                 "(root, folder, name, raw, size, mtime_ns, row, state, reason) "
@@ -284,8 +280,8 @@ class Store:
     def forget_missing(self) -> int:
         """Remove the files marked missing; their contents stay, should they come back."""
         with self.transaction() as database:
-            gone = database.execute("DELETE FROM files WHERE state = 'missing'")
-            return int(gone.rowcount)
+            database.execute("DELETE FROM files WHERE state = 'missing'")
+            return int(database.execute("SELECT changes()")[0][0])
 
     def _mark_alive(self, rows: Iterable[int]) -> None:
         self._database.executemany(
@@ -300,18 +296,16 @@ class Store:
         """Return the rows of the contents that are known among some hashes."""
         known = {}
         for digest in hashes:
-            found = self._database.execute(
-                "SELECT row FROM contents WHERE hash = ?", (digest,)
-            ).fetchone()
-            if found is not None:
-                known[digest] = int(found[0])
+            query = "SELECT row FROM contents WHERE hash = ?"
+            for (row,) in self._database.execute(query, (digest,)):
+                known[digest] = int(row)
         return known
 
     def contents_of(self, rows: Iterable[int]) -> dict[int, Content]:
         """Return what is known of some contents."""
         query = "SELECT hash, size, width, height, taken FROM contents WHERE row = ?"
-        found = ((row, self._database.execute(query, (row,)).fetchone()) for row in rows)
-        return {row: Content(*values) for row, values in found if values is not None}
+        found = ((row, self._database.execute(query, (row,))) for row in rows)
+        return {row: Content(*values[0]) for row, values in found if values}
 
     def dead_rows(self) -> NDArray[np.int64]:
         """Return the contents that no present file holds, in order."""
@@ -358,18 +352,13 @@ class Store:
         """Return the logits (rows,) of one label, mapped from the disk."""
         return self._columns.logits(label, self.rows)
 
-    @property
-    def cache(self) -> CacheFiles:
-        """Files that can be made again from the others."""
-        return self._columns.cache
-
     def embeddings(self) -> NDArray[np.float16]:
         """Return the embeddings (rows, D), mapped from the disk; D is 0 where there are none."""
-        return self._columns.embeddings(self.rows)
+        return self._columns.vectors("embeddings", self.rows)
 
     def looks(self) -> NDArray[np.float16]:
         """Return what photos look like from afar (rows, W); W is 0 where that is not known."""
-        return self._columns.looks(self.rows)
+        return self._columns.vectors("looks", self.rows)
 
     # Corrections
 
@@ -410,11 +399,13 @@ class Store:
         """Compare what was said since the last look with its sums; a flipped bit is an error."""
         if self._database.version < SUMS_SINCE:
             return
-        (last,) = self._database.execute("SELECT max(id) FROM corrections").fetchone()
+        ((last,),) = self._database.execute("SELECT max(id) FROM corrections")
         if last is None or last == self._known_corrections:
             return
-        query = "SELECT sum, row, label, state, who, at, source FROM corrections"
-        odd = sum(total != sum_of(*values) for total, *values in self._database.execute(query))
+        ((odd,),) = self._database.execute(
+            "SELECT count(*) FROM corrections "
+            "WHERE sum IS NOT sum_of(row, label, state, who, at, source)"
+        )
         if odd:
             raise CheckpointError(
                 f"{self._database.path} is damaged: {odd:,} of the corrections in it are not what "
