@@ -7,11 +7,10 @@ the network. Unreadable files are remembered with their reason and tried again w
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from labelwise.pictures.raw import raw_header
 from labelwise.pictures.sources import EncodedImages, ImageSource
 from labelwise.search.index import Index
 from labelwise.search.looking import Changes, FileToRead
-from labelwise.search.store import Content, PhotoFile, Store
+from labelwise.search.store import Content, PhotoFile
 from labelwise.system.names import Names
 from labelwise.system.progress import Watch
 from labelwise.system.storage import ObjectStorage, StorageError
@@ -54,8 +53,7 @@ def score_files(
     if any(isinstance(item.storage, ObjectStorage) for item in todo):
         workers = max(REQUESTS, workers or available_cores())
     watch.start("indexing", len(todo))
-    files = _Files(todo, index.store)
-    pending = _Pending(index, files, changes)
+    files = _Files(index, todo, changes)
     try:
         parts = score(
             predictor,
@@ -66,57 +64,72 @@ def score_files(
             decode=index.facts.decode,
         )
         for part in parts:
-            pending.take_in(part)
-            watch.advance(len(part) + len(part.failures))
+            files.take_in(part)
+            watch.advance(len(part.rows) + len(part.failures))
     finally:
-        files.close()
-        pending.write()
+        # An interruption closes the store while threads still read, and SQLite may crash where a
+        # connection is closed under a question.
+        with files.lock:
+            files.closed = True
+        files.write()
         watch.finish()
 
 
 @dataclass(frozen=True)
 class _Read:
-    """A file that was read, and its content.
+    """A content that was read; ``row`` has it already, or the file number ``first`` has it too."""
 
-    ``row`` has this content already, or the file number ``first`` has it too. Where the file
-    cannot be read, ``reason`` says why.
-    """
-
-    content: Content | None = None
+    content: Content
     row: int | None = None
     first: int | None = None
-    reason: str | None = None
+
+
+@dataclass
+class _Unwritten:
+    """Contents and files that were scored but not written yet."""
+
+    began: float = field(default_factory=time.monotonic)
+    contents: list[Content] = field(default_factory=list)
+    places: dict[bytes, int] = field(default_factory=dict)
+    logits: list[NDArray[np.float32]] = field(default_factory=list)
+    features: list[NDArray[np.float32]] = field(default_factory=list)
+    looks: list[NDArray[np.float16]] = field(default_factory=list)
+    files: list[tuple[PhotoFile, int | None]] = field(default_factory=list)
+    edited: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 class _Files(EncodedImages):
     """The files to read, as images: each is read and hashed by the thread that decodes it.
 
-    A content that is known, or that another of these files has, is not decoded; ``reads`` says so.
-    ``outage`` is why a storage cannot be reached, which is not the fault of a file.
+    A content that is known, or that another of these files has, is not decoded; ``reads`` says so,
+    until the answers about these files are taken in. ``outage`` is why a storage cannot be
+    reached, which is not the fault of a file.
     """
 
-    def __init__(self, todo: Sequence[FileToRead], store: Store) -> None:
-        self.todo, self.ids = todo, Names([item.file.name for item in todo])
+    def __init__(self, index: Index, todo: Sequence[FileToRead], changes: Changes) -> None:
+        self.index, self.todo, self.changes = index, todo, changes
+        self.ids = Names([item.file.name for item in todo])
         self.reads: dict[int, _Read] = {}
-        self._store, self._lock, self._closed = store, Lock(), False
-        self._first: dict[bytes, int] = {}
+        self.lock, self.closed = Lock(), False  # of what threads ask the store
+        self.first: dict[bytes, int] = {}
         self.outage: StorageError | None = None
+        self.unwritten = _Unwritten()
+        self.copies: list[tuple[int, bytes]] = []  # of files that are not scored yet
+        self.reasons: dict[bytes, str] = {}
 
     def content(self, row: int) -> bytes:
         try:
             blob = _read(self.todo[row])
-        except ImageError as error:
-            self.reads[row] = _Read(reason=str(error))
-            raise
         except StorageError as error:
             self.outage = error
             raise
         digest = hashlib.sha256(blob).digest()
-        with self._lock:
-            if self._closed:
+        with self.lock:
+            if self.closed:
                 raise ImageError("the index takes nothing more")
-            first = self._first.setdefault(digest, row)
-            known = self._store.rows_by_hash([digest]).get(digest) if first == row else None
+            first, known = self.first.setdefault(digest, row), None
+            if first == row:
+                known = self.index.store.rows_by_hash([digest]).get(digest)
         if first != row or known is not None:
             of_file = None if first == row else first
             self.reads[row] = _Read(Content(digest, len(blob)), known, of_file)
@@ -124,101 +137,50 @@ class _Files(EncodedImages):
         self.reads[row] = _Read(_content(digest, blob))
         return blob
 
-    def close(self) -> None:
-        """Ask the store nothing more, which an interruption closes while threads still read.
-
-        SQLite may crash where a connection is closed under a question.
-        """
-        with self._lock:
-            self._closed = True
-
     def subset(self, rows: NDArray[np.int64]) -> "ImageSource":
         raise NotImplementedError("files to index are read together")
 
-    def forget(self, digests: Iterable[bytes]) -> None:
-        """Forget which file was first with contents that the store knows by now."""
-        with self._lock:
-            for digest in digests:
-                self._first.pop(digest, None)
-
-
-def _read(todo: FileToRead) -> bytes:
-    try:
-        blob = todo.storage.read(os.path.join(todo.file.folder, todo.file.name), 0, MOST_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or str(error)[:200]
-        raise ImageError(f"the file cannot be opened ({reason})") from None
-    if len(blob) > MOST_BYTES:
-        raise ImageError(f"a photo must have at most {MOST_BYTES >> 20} MiB")
-    return blob
-
-
-class _Pending:
-    """Contents and files that were scored but not written yet."""
-
-    def __init__(self, index: Index, source: _Files, changes: Changes) -> None:
-        self.index, self.source, self.changes = index, source, changes
-        self.copies: list[tuple[int, _Read]] = []  # of files that are not scored yet
-        self.reasons: dict[bytes, str] = {}
-        self._clear()
-
-    def _clear(self) -> None:
-        self.began = time.monotonic()
-        self.contents: list[Content] = []
-        self.places: dict[bytes, int] = {}
-        self.logits: list[NDArray[np.float32]] = []
-        self.features: list[NDArray[np.float32]] = []
-        self.looks: list[NDArray[np.float16]] = []
-        self.files: list[tuple[PhotoFile, int | None]] = []
-        self.edited: list[tuple[int, bytes]] = []
-
     def take_in(self, part: Scored) -> None:
         """Note the files of a batch: scored, of a known content, or unreadable."""
+        new = self.unwritten
         for number in part.rows.tolist():
-            content = self.source.reads.pop(number).content
-            if content is None:
-                raise RuntimeError(f"file {number} was scored without having been read")
-            self.places[content.hash] = len(self.contents)
-            self.contents.append(content)
-            self._note(number, content.hash, self.places[content.hash], scored=True)
-        if len(part) and part.embeddings is not None:
-            self.logits.append(part.logits.numpy())
-            self.features.append(part.embeddings.numpy())
-        if len(part) and part.looks is not None:
-            self.looks.append(part.looks.numpy().astype(np.float16))
-        if self.source.outage is not None:
-            raise self.source.outage
+            content = self.reads.pop(number).content
+            new.places[content.hash] = len(new.contents)
+            new.contents.append(content)
+            self._note(number, content.hash, new.places[content.hash], scored=True)
+        if len(part.rows) and part.embeddings is not None:
+            new.logits.append(part.logits.numpy())
+            new.features.append(part.embeddings.numpy())
+        if len(part.rows) and part.looks is not None:
+            new.looks.append(part.looks.numpy().astype(np.float16))
+        if self.outage is not None:
+            raise self.outage
         for failure in part.failures:
-            read = self.source.reads.pop(failure.row, _Read())
-            if read.first is not None:
-                self.copies.append((failure.row, read))
-            elif read.row is not None and read.content is not None:
+            read = self.reads.pop(failure.row, None)
+            if read is not None and read.first is not None:
+                self.copies.append((failure.row, read.content.hash))
+            elif read is not None and read.row is not None:
                 self._note(failure.row, read.content.hash, None, row=read.row)
             else:
-                reason = read.reason or failure.reason
-                self._fail(failure.row, reason)
-                if read.content is not None:
-                    self.reasons[read.content.hash] = reason
+                self._fail(failure.row, failure.reason)
+                if read is not None:
+                    self.reasons[read.content.hash] = failure.reason
         self._note_copies()
-        if (
-            len(self.contents) >= ROWS_PER_WRITE
-            or time.monotonic() - self.began > SECONDS_PER_WRITE
-        ):
+        if len(new.contents) >= ROWS_PER_WRITE or time.monotonic() - new.began > SECONDS_PER_WRITE:
             self.write()
 
     def _note_copies(self) -> None:
         """Note the copies of files that were scored, or found unreadable, by now."""
-        waiting = []
-        for number, read in self.copies:
-            digest = b"" if read.content is None else read.content.hash
-            if digest in self.places:
-                self._note(number, digest, self.places[digest])
+        waiting, places = [], self.unwritten.places
+        for number, digest in self.copies:
+            if digest in places:
+                self._note(number, digest, places[digest])
             elif digest in self.reasons:
                 self._fail(number, self.reasons[digest])
             elif known := self.index.store.rows_by_hash([digest]):
                 self._note(number, digest, None, row=known[digest])
             else:
-                waiting.append((number, read))
+                waiting.append((number, digest))
         self.copies = waiting
 
     def _note(
@@ -231,11 +193,11 @@ class _Pending:
         scored: bool = False,
     ) -> None:
         """Note a file by its ``place`` among the new contents, or by the row it has already."""
-        item = self.source.todo[number]
+        item = self.todo[number]
         before = None if item.before is None else item.before.row
-        self.files.append((replace(item.file, row=row), place))
+        self.unwritten.files.append((replace(item.file, row=row), place))
         if before is not None:
-            self.edited.append((before, digest))
+            self.unwritten.edited.append((before, digest))
         if row is not None and row == before:  # written again with the same content
             self.changes.unchanged += 1
         elif not scored:
@@ -247,29 +209,38 @@ class _Pending:
             self.changes.new += 1
 
     def _fail(self, number: int, reason: str) -> None:
-        file = self.source.todo[number].file
-        self.files.append((replace(file, state="failed", reason=reason), None))
+        file = replace(self.todo[number].file, state="failed", reason=reason)
+        self.unwritten.files.append((file, None))
         self.changes.failed += 1
 
     def write(self) -> None:
-        """Make everything pending part of the index."""
-        store = self.index.store
-        if self.files:
-            logits = np.concatenate([np.empty((0, len(store.labels)), np.float32), *self.logits])
-            looks = np.concatenate(self.looks) if self.looks else None
-            store.append(self.contents, logits, self._embeddings(), self.files, looks)
-            rows = store.rows_by_hash(digest for _, digest in self.edited)
-            store.carry_corrections((before, rows[digest]) for before, digest in self.edited)
-            self.source.forget(self.places)
-        self._clear()
+        """Make everything that is unwritten part of the index."""
+        store, new, embeddings = self.index.store, self.unwritten, None
+        if new.files:
+            logits = np.concatenate([np.empty((0, len(store.labels)), np.float32), *new.logits])
+            if new.features:
+                features, looks_like = np.concatenate(new.features), self.index.look_alikes
+                projection = looks_like.projection or looks_like.start_projection(features)
+                embeddings = projection(features)
+            looks = np.concatenate(new.looks) if new.looks else None
+            store.append(new.contents, logits, embeddings, new.files, looks)
+            rows = store.rows_by_hash(digest for _, digest in new.edited)
+            store.carry_corrections((before, rows[digest]) for before, digest in new.edited)
+            with self.lock:  # the store knows by now which file was first with these contents
+                for digest in new.places:
+                    self.first.pop(digest, None)
+        self.unwritten = _Unwritten()
 
-    def _embeddings(self) -> NDArray[np.float16] | None:
-        if not self.features:
-            return None
-        features = np.concatenate(self.features)
-        looks = self.index.look_alikes
-        projection = looks.projection or looks.start_projection(features)
-        return projection(features)
+
+def _read(todo: FileToRead) -> bytes:
+    try:
+        blob = todo.storage.read(os.path.join(todo.file.folder, todo.file.name), 0, MOST_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)[:200]
+        raise ImageError(f"the file cannot be opened ({reason})") from None
+    if len(blob) > MOST_BYTES:
+        raise ImageError(f"a photo must have at most {MOST_BYTES >> 20} MiB")
+    return blob
 
 
 def _content(digest: bytes, blob: bytes) -> Content:
@@ -286,14 +257,6 @@ def _content(digest: bytes, blob: bytes) -> Content:
                 width, height = height, width
         content = replace(content, width=width, height=height)
         taken = exif.get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.DateTimeOriginal)
-        content = replace(content, taken=_time(taken))
+        moment = time.strptime(str(taken).strip("\0 "), "%Y:%m:%d %H:%M:%S")
+        content = replace(content, taken=time.strftime("%Y-%m-%dT%H:%M:%S", moment))
     return content
-
-
-def _time(text: Any) -> str | None:
-    """Return the EXIF time ``2024:05:01 12:00:00`` as ``2024-05-01T12:00:00``."""
-    try:
-        taken = time.strptime(str(text).strip("\0 "), "%Y:%m:%d %H:%M:%S")
-    except ValueError:
-        return None
-    return time.strftime("%Y-%m-%dT%H:%M:%S", taken)
