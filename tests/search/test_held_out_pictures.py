@@ -137,11 +137,11 @@ def test_a_new_index_reads_predictions_once_and_only_names_of_fitted_photos(
 
 
 def test_what_is_kept_is_not_made_again_and_damage_is_noticed(tmp_path, run):
-    predictor = Predictor.load(run)
-    made = HeldOutPictures.of_run(RunFolder(run), predictor, Silent())
-    assert (
-        HeldOutPictures.of_run(RunFolder(run), None, Silent()).rows.tolist() == made.rows.tolist()
-    )
+    folder, predictor = RunFolder(run), Predictor.load(run)
+    weights = folder.spec.weights_sha256
+    made = HeldOutPictures.of_run(folder, weights, predictor, Silent())
+    kept = HeldOutPictures.of_run(folder, weights, None, Silent())
+    assert kept.rows.tolist() == made.rows.tolist()
     made.save(tmp_path / "kept")
     whole = (tmp_path / "kept").read_bytes()
     (tmp_path / "kept").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

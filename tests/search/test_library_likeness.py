@@ -100,6 +100,7 @@ def test_a_damaged_comparison_is_made_anew(tmp_path, model):
 def test_a_small_library_tells_nothing(tmp_path, model, count):
     found = likeness(made_index(tmp_path / "index", model, logits_of(1, count)))
     assert found.likeness.outcome == "unknown"
+    assert (found.likeness.held_out, found.likeness.photos, found.rows) == (400, count, count)
     assert f"and there {'are' if count > 1 else 'is'} {count}" in found.sentence()
 
 

@@ -17,7 +17,7 @@ from labelwise.retrieval.expression import AllOf, literal_of
 from labelwise.search.check_log import Answer
 from labelwise.search.filters import EVERY_PHOTO, PhotoFilter
 from labelwise.search.index import Index
-from labelwise.search.known_photos import KnownPhotos
+from labelwise.search.model_odds import KnownPhotos
 from labelwise.search.rankings import FallingScores, Ranking, ranking_of
 from labelwise.search.store import Fact
 from labelwise.types import LabelSpace

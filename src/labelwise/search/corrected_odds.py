@@ -17,8 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.numeric.arrays import to_numpy, to_tensor
-from labelwise.search.known_photos import KnownPhotos
-from labelwise.search.model_odds import ROWS_AT_ONCE, LabelOdds, ModelOdds, Pair
+from labelwise.search.model_odds import (
+    ROWS_AT_ONCE,
+    KnownPhotos,
+    LabelOdds,
+    ModelOdds,
+    Pair,
+)
 from labelwise.search.scan import ScanTerm
 from labelwise.search.store import Correction
 

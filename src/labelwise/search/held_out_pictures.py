@@ -53,12 +53,19 @@ class HeldOutPictures:
     weights_sha256: str
 
     @classmethod
-    def of_run(cls, run: RunFolder, predictor: Predictor, watch: Watch) -> "HeldOutPictures | None":
-        """Return what is kept with a run, made if need be and if its photos are there."""
-        path, weights = run.path / PICTURES_FILE, run.spec.weights_sha256
+    def of_run(
+        cls, run: RunFolder, weights: str, predictor: Predictor, watch: Watch
+    ) -> "HeldOutPictures | None":
+        """Return what is kept with a run of these weights, made if need be.
+
+        None where its photos are not there.
+        """
+        path = run.path / PICTURES_FILE
         kept = cls.load(path)
         if kept is not None and kept.weights_sha256 == weights:
             return kept
+        if not run.settings_path.is_file():  # a model that was copied out of its run
+            return None
         try:
             made = cls._made(run, weights, predictor, watch)
         except (LabelwiseError, LookupError, OSError):

@@ -28,13 +28,18 @@ from labelwise.errors import CheckpointError, DataError
 from labelwise.models.spec import ModelSpec, require_fit
 from labelwise.predictions import Predictions
 from labelwise.retrieval import BoundQuery, Query, bind
-from labelwise.search.checksums import file_hash, way_out
+from labelwise.search.checksums import way_out
 from labelwise.search.corrected_odds import corrected_odds, refitted
 from labelwise.search.index_facts import IndexFacts
-from labelwise.search.known_photos import KnownPhotos
 from labelwise.search.likeness import LIKENESS_FILE, likeness_of
 from labelwise.search.look_alikes import LookAlikes
-from labelwise.search.model_odds import ROWS_AT_ONCE, LabelOdds, ModelOdds, Pair
+from labelwise.search.model_odds import (
+    ROWS_AT_ONCE,
+    KnownPhotos,
+    LabelOdds,
+    ModelOdds,
+    Pair,
+)
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.settled_corrections import SettledCorrections
 from labelwise.search.store import Correction, Fact, Store
@@ -52,7 +57,7 @@ __all__ = ["Index"]
 LABELS_KEPT = 64
 CACHED_OF_MODEL = (
     *("link", "held_out", "held_out_photos", "validation_photos", "held_out_pictures"),
-    *("taxonomy", "query_taxonomy", "corrections", "_model_odds", "_model_key"),
+    *("taxonomy", "query_taxonomy", "corrections", "_model_odds"),
 )  # properties of an index that follow from its model
 
 Rows = NDArray[np.int64]
@@ -163,11 +168,6 @@ class Index(AbstractContextManager["Index", None]):
         return link
 
     @cached_property
-    def _model_key(self) -> str:
-        """A name for what probabilities follow from, beside the logits."""
-        return file_hash(self.folder / "model.json").hex()[:16]
-
-    @cached_property
     def held_out(self) -> Predictions | None:
         """Predictions of photos that no weight was fitted on; promises are made on them."""
         path = self.store.checksums.sound_file("held-out.parquet")
@@ -176,18 +176,12 @@ class Index(AbstractContextManager["Index", None]):
     @cached_property
     def held_out_photos(self) -> KnownPhotos | None:
         """The held-out photos as searches and promises read them."""
-        return self._known_photos("held-out")
+        return self._model_odds.known_photos("held-out")
 
     @cached_property
     def validation_photos(self) -> KnownPhotos | None:
         """Those of validation, likewise, where others are held out: they set what to try."""
-        return self._known_photos("validation")
-
-    def _known_photos(self, name: str) -> KnownPhotos | None:
-        path = self.store.checksums.sound_file(f"{name}.parquet")
-        if path is None:
-            return None
-        return KnownPhotos.read(path, self.store.cache, self._model_key, lambda: self.link)
+        return self._model_odds.known_photos("validation")
 
     @cached_property
     def held_out_pictures(self) -> "HeldOutPictures | None":
@@ -265,7 +259,7 @@ class Index(AbstractContextManager["Index", None]):
 
     @cached_property
     def _model_odds(self) -> ModelOdds:
-        return ModelOdds(self.store, self._model_key, lambda: self.link)
+        return ModelOdds(self.store, lambda: self.link)
 
     def prepare(self, watch: Watch) -> None:
         """Write what the first searches would wait for to the cache."""

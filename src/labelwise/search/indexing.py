@@ -93,7 +93,8 @@ def update_index(
         if todo:  # else the model need not be read
             predictor = load_model(run.path, device).fused(len(todo))
             if index.look_alikes.projection is None and isinstance(predictor, Predictor):
-                pictures = HeldOutPictures.of_run(run, predictor, watch)
+                weights = index.spec.weights_sha256
+                pictures = HeldOutPictures.of_run(run, weights, predictor, watch)
                 if pictures is not None:
                     index.start_with(pictures)
             score_files(

@@ -113,8 +113,8 @@ FOUND, SEALED = TypeAdapter(LibraryLikeness), TypeAdapter(SealedLikeness)
 def likeness_of(index: "Index") -> LibraryLikeness:
     """Return how like the library is to the held-out photos, compared anew where it changed."""
     path = index.folder / LIKENESS_FILE
-    known, photos = _stored(path), len(index) - len(index.store.dead_rows())
-    if known is not None and abs(photos - known.rows) <= GROWTH * known.rows:
+    known = _stored(path)
+    if known is not None and abs(index.photos - known.rows) <= GROWTH * known.rows:
         return known
     found = _compared(index, index.store.alive_rows())
     try:
@@ -143,6 +143,10 @@ def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
     if held_out.groups is not None:  # the comparison deals single photos to both sides
         kept = held_out.groups.one_of_each()
         held_out = held_out.take(kept)
+    known = index.facts.known
+    if min(len(held_out), len(alive)) < FEWEST:
+        few = Likeness("unknown", len(held_out), min(len(alive), SHARE_PHOTOS))
+        return LibraryLikeness(few, len(alive), known=known)
     pictures = _pictures(index, kept)
     own_probs: NDArray[np.float64] = link(held_out.logits.double().numpy())
     observed = None if held_out.observed is None else held_out.observed.numpy()
@@ -166,9 +170,6 @@ def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
         single = _one_of_each_folder(index, ordered)
         if len(single) >= FEWEST:
             likeness, folders = compared(single[:SHARE_PHOTOS]), len(single)
-    known = index.facts.known
-    if likeness.outcome == "unknown":
-        return LibraryLikeness(likeness, len(alive), known=known)
     places = np.argsort(audit_order("likeness", np.arange(len(held_out))))[:REFERENCE_PHOTOS]
     distances = _distances(alive, held_out.logits.float().numpy()[places], partial(_logits, index))
     embedded = copies = 0

@@ -1,25 +1,31 @@
 """ModelOdds: log p and log(1 - p) of an index's photos under the model's own link.
 
-They follow from the stored logits and ``model.json``. Computing them takes torch, whose import
-takes longer than a search, and a hundred times as long as a search, so they are kept in the cache:
+They follow from logits and ``model.json``. Computing them takes torch, whose import takes longer
+than a search, and a hundred times as long as a search, so they are kept in the cache:
 
     labels-MODEL.bin             a small index: log p and log(1 - p) of all labels, in turn
     p-LABEL-MODEL.bin, q-...     a large one: log p, and log(1 - p), of one label
     order-p-LABEL-MODEL-N.bin    the rows that searches of such a column try first, with its values
+    held-out-MODEL-FILE.bin      photos of the model whose labels are known: what queries and
+    validation-MODEL-FILE.bin    promises are fitted on
 
-MODEL is a hash of ``model.json``. An index between the two, of few photos with very many labels,
-keeps none.
+MODEL is a hash of ``model.json``, FILE one of their predictions. An index between small and large,
+of few photos with very many labels, keeps no labels.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.decide import Evidence
 from labelwise.numeric.arrays import to_numpy, to_tensor
+from labelwise.numeric.groups import Groups
+from labelwise.predictions import StoredPredictions
+from labelwise.search.checksums import file_hash
 from labelwise.search.scan import ScanTerm, largest_rows, tried_rows
 from labelwise.search.store import Store
 from labelwise.system.progress import Watch
@@ -27,7 +33,7 @@ from labelwise.system.progress import Watch
 if TYPE_CHECKING:  # what was computed before is searched without torch
     from labelwise.links import Link
 
-__all__ = ["ORDER", "ROWS_AT_ONCE", "LabelOdds", "ModelOdds", "Pair"]
+__all__ = ["ORDER", "ROWS_AT_ONCE", "KnownPhotos", "LabelOdds", "ModelOdds", "Pair"]
 
 ROWS_AT_ONCE = 1 << 16
 KEPT_FROM = 1 << 16  # rows from which each label has files of its own
@@ -51,16 +57,80 @@ class LabelOdds:
         return np.exp(self.log_p.values), np.exp(self.log_q.values)
 
 
+@dataclass(frozen=True, eq=False)
+class KnownPhotos:
+    """Probabilities and labels (N, K) of photos, and which of the labels are known (None: all).
+
+    ``log_p`` and ``log_q`` = log(1 - p) have 64 bits; ``probs`` have 32, as rules read them:
+    ``Link.decision_probs``.
+    """
+
+    ids: Sequence[str]
+    names: tuple[str, ...]
+    log_p: NDArray[np.float64]
+    log_q: NDArray[np.float64]
+    probs: NDArray[np.float32]
+    labels: NDArray[Any]
+    observed: NDArray[np.bool_] | None
+    groups: Groups | None
+
+    @property
+    def majority(self) -> NDArray[np.bool_]:
+        """The labels as booleans, soft ones cut at 1/2, as ``Predictions.majority``."""
+        cut: NDArray[np.bool_] = self.labels > 0.5
+        return cut
+
+    def evidence(self, photos: str) -> Evidence:
+        """Return them as photos that a promise is made on; ``photos`` says which they are."""
+        return Evidence.read(
+            self.probs,
+            self.majority,
+            self.observed,
+            names=self.names,
+            ids=self.ids,
+            photos=photos,
+            groups=self.groups,
+        )
+
+
 class ModelOdds:
     """The log probabilities of a store's photos, as the model alone has them.
 
-    ``model`` names what they follow from beside the logits; ``link`` makes the model's link where
-    the cache lacks what follows from it.
+    ``link`` makes the model's link where the cache lacks what follows from it.
     """
 
-    def __init__(self, store: Store, model: str, link: "Callable[[], Link]") -> None:
-        self._store, self._model, self._link = store, model, link
+    def __init__(self, store: Store, link: "Callable[[], Link]") -> None:
+        self._store, self._link = store, link
         self._labels = len(store.labels)
+        self._model = file_hash(store.folder / "model.json").hex()[:16]
+
+    def known_photos(self, name: str) -> KnownPhotos | None:
+        """Return the photos of the predictions ``NAME.parquet``, None where there are none."""
+        path, cache = self._store.checksums.sound_file(f"{name}.parquet"), self._store.cache
+        if path is None:
+            return None
+        stored = StoredPredictions.load(path)
+        made_of = f"{self._model}-{file_hash(path).hex()[:16]}"
+        cache.remove(f"{name}-*", but=made_of)
+
+        def computed(done: int, _rows: int) -> Iterator[NDArray[np.float64]]:
+            logits, made = to_tensor(stored.logits.astype(np.float32)), self._link()
+            parts = (*made.log_probs(logits.double()), made.decision_probs(logits).double())
+            yield np.concatenate([*map(to_numpy, parts)], axis=1)[done:]
+
+        shape = (len(stored.ids), 3 * len(stored.names))
+        found = cache.grown(f"{name}-{made_of}.bin", np.dtype(np.float64), shape, computed)
+        log_p, log_q, probs = np.split(found, 3, axis=1)
+        return KnownPhotos(
+            stored.ids,
+            stored.names,
+            log_p,
+            log_q,
+            probs.astype(np.float32),
+            stored.labels,
+            stored.observed,
+            stored.groups,
+        )
 
     def of_label(self, label: int, rows: slice | Rows) -> Pair:
         """Return log p and log(1 - p) (n,) of one label of some photos."""
@@ -86,22 +156,22 @@ class ModelOdds:
 
     def kept(self, label: int) -> LabelOdds | None:
         """Return those of all photos from the cache, written now if need be; None if not kept."""
-        if self._is_large:
+        if self._kept_as == "files":
             terms = (
                 ScanTerm(partial(self._column, label, side), partial(self._order, label, side))
                 for side in (0, 1)
             )
             return LabelOdds(*terms)
-        if self._in_one_file:
+        if self._kept_as == "table":
             table = self._table()
             return LabelOdds(*(ScanTerm(table[:, 2 * label + side].copy()) for side in (0, 1)))
         return None
 
     def prepare(self, watch: Watch) -> None:
         """Write what the first searches would wait for to the cache."""
-        if self._in_one_file:
+        if self._kept_as == "table":
             self._table()
-        if not self._is_large:
+        if self._kept_as != "files":
             return
         watch.start("preparing searches", self._labels)
         for label in range(self._labels):
@@ -111,14 +181,12 @@ class ModelOdds:
         watch.finish()
 
     @property
-    def _is_large(self) -> bool:
-        """Whether each label has files of its own."""
-        return self._store.rows >= KEPT_FROM
-
-    @property
-    def _in_one_file(self) -> bool:
-        """Whether the probabilities of all labels are kept together."""
-        return not self._is_large and self._store.rows * self._labels <= ONE_FILE
+    def _kept_as(self) -> Literal["files", "table"] | None:
+        """Whether each label has files of its own, all labels one table, or nothing is kept."""
+        rows = self._store.rows
+        if rows >= KEPT_FROM:
+            return "files"
+        return "table" if rows * self._labels <= ONE_FILE else None
 
     def _table(self) -> NDArray[np.float32]:
         """Return log p and log(1 - p) (rows, 2 K), in turn."""
