@@ -42,7 +42,7 @@ from labelwise.retrieval import Query, bind
 from labelwise.search import Index, update_index
 from labelwise.search import similar as similar_photos
 from labelwise.search.answering import answer
-from labelwise.search.cache import CacheFiles
+from labelwise.search.checksums import CacheFiles
 from labelwise.search.index_facts import IndexFacts
 from labelwise.search.looking import Changes, look_at
 from labelwise.search.model_odds import ORDER, LabelOdds

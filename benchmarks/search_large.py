@@ -15,7 +15,7 @@ import numpy as np
 from measure import record
 
 from labelwise.search.answering import answer
-from labelwise.search.cache import CacheFiles
+from labelwise.search.checksums import CacheFiles
 from labelwise.search.model_odds import ORDER
 from labelwise.search.scan import ScanTerm, best_rows, tried_rows
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from labelwise.numeric.small_products import SmallColumns, _by_numpy
 from labelwise.search import similar
-from labelwise.search.cache import CacheFiles
+from labelwise.search.checksums import CacheFiles
 from labelwise.search.fronts import LENGTHS, Fronts, front_values, fronts_of, main_axes, units_of
 from labelwise.search.similar import Projection, farthest_rows
 from labelwise.words import ClassesAndWords

@@ -10,7 +10,7 @@ from search_setup import LABELS, picture
 
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec
-from labelwise.search.cache import CHUNK, CacheFiles
+from labelwise.search.checksums import CHUNK, CacheFiles
 from labelwise.search.index import Index
 from labelwise.search.scan import SAMPLED, TRIED_SHARE, ScanTerm
 

@@ -15,7 +15,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.pictures import PictureImages
 from labelwise.retrieval import Query
 from labelwise.search import update_index
-from labelwise.search.cache import CacheFiles
+from labelwise.search.checksums import CacheFiles
 from labelwise.search.fronts import LENGTH_UNIT, ROUNDING, Fronts, front_values, fronts_of
 from labelwise.search.receipts import receipts_of
 from labelwise.search.similar import _cosines as plain

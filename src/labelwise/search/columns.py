@@ -3,7 +3,7 @@
     scores/000000000000.parquet  one column of logits per label, named after it, and ``row``
     embeddings/...               ``row`` and ``embedding``, a fixed-size list of half floats
     looks/...                    ``row`` and ``look``, likewise; none in indexes of 0.2
-    cache/                       the same columns end to end, see :mod:`labelwise.search.cache`
+    cache/                       the same columns end to end, see :mod:`labelwise.search.checksums`
 
 A file is named after its first row, and never changed once its rows are known. Whoever reads says
 how many rows are known: what a killed writer left behind them does not count.
@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError
-from labelwise.search.cache import CacheFiles
-from labelwise.search.checksums import Checksums
+from labelwise.search.checksums import CacheFiles, Checksums
 from labelwise.system.files import replacing
 from labelwise.system.text import first_line
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.numeric.small_products import SmallColumns
-from labelwise.search.cache import CacheFiles
+from labelwise.search.checksums import CacheFiles
 
 __all__ = ["ROUNDING", "Fronts", "fronts_of"]
 

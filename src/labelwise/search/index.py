@@ -108,7 +108,7 @@ class Index(AbstractContextManager["Index", None]):
         self.store.close()
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self.store.close()
 
     def use(
         self, spec: ModelSpec, held_out: Predictions | None, validation: Predictions | None = None
@@ -305,7 +305,7 @@ class Index(AbstractContextManager["Index", None]):
     def log_probs(self, rows: slice | Rows, *, refit: bool = True) -> NDArray[np.float64]:
         """Return log p (n, K) of all labels of some photos, as corrected so far."""
         every = np.arange(len(self))[rows]
-        log_p = self._model_odds.of_photos(every)
+        log_p, _ = self._model_odds.of_photos(every)
         for label in self.corrections.labels():
             log_p[:, label] = self.odds(label, refit=refit).log_p.values[every]
         return log_p

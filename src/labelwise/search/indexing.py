@@ -31,7 +31,7 @@ from labelwise.search.store import Store
 from labelwise.search.walk import root_place
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Watch
-from labelwise.system.storage import is_uri, storage_at
+from labelwise.system.storage import StorageError, is_uri, storage_at
 from labelwise.taxonomy import Taxonomy
 
 __all__ = ["update_index"]
@@ -74,7 +74,11 @@ def update_index(
         if taxonomy is not None:
             Taxonomy.read(taxonomy)
         index, run = _opened(opened, folder, model, rebuild, decode)
-        _require_device(index, device)
+        if index.facts.decode == "cuda" and device.partition(":")[0] != "cuda":
+            raise DataError(
+                f"{folder} was made with --decode cuda, which needs --device cuda, got {device}; "
+                "or score every photo again with --decode cpu --rebuild"
+            )
         if taxonomy is not None:
             with (
                 index.store.checksums.rewriting("taxonomy.csv"),
@@ -152,19 +156,14 @@ def _looked_at(
     more = BAND_SUFFIXES if index.spec.transform.bands is not None else frozenset()
     for root, folders in roots.items():
         found = None if folders is None else look_into(index.store, root, folders, changes, more)
-        todo += look_at(index.store, root, changes, more) if found is None else found
+        try:
+            todo += look_at(index.store, root, changes, more) if found is None else found
+        except StorageError as error:
+            changes.refused.append(f"{error}. Nothing was changed")
     return changes, todo
 
 
 # The model of an index
-
-
-def _require_device(index: Index, device: str) -> None:
-    if index.facts.decode == "cuda" and device.partition(":")[0] != "cuda":
-        raise DataError(
-            f"{index.folder} was made with --decode cuda, which needs --device cuda, got {device}; "
-            "or score every photo again with --decode cpu --rebuild"
-        )
 
 
 def _opened(

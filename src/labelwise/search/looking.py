@@ -25,7 +25,6 @@ from labelwise.search.store import PhotoFile, Store
 from labelwise.search.walk import photos_below
 from labelwise.system.storage import (
     Storage,
-    StorageError,
     StoredFile,
     address_of,
     is_uri,
@@ -129,20 +128,8 @@ def look_at(
 
     ``more`` are endings that are pictures to the model of this index, beside the usual ones.
     """
-    try:
-        return _compared_root(store, root, changes, more)
-    except StorageError as error:
-        changes.refused.append(f"{error}. Nothing was changed")
-        return []
-
-
-def _compared_root(
-    store: Store, root: str, changes: Changes, more: frozenset[str]
-) -> list[FileToRead]:
     storage = storage_at(root)
     number = store.root(root)
-    known = store.count_files(number)
-    present = known.get("ok", 0) + known.get("failed", 0)
     todo: list[FileToRead] = []
     back: list[PhotoFile] = []
     gone: list[tuple[str, list[str]]] = []
@@ -163,12 +150,16 @@ def _compared_root(
         unchanged += seen.unchanged
         if seen.lost:
             gone.append((folder, seen.lost))
-    if not found_any and present:
-        changes.refused.append(
-            f"{without_options(root)} holds no photos now, but {present:,} were indexed there; "
-            f"is {'its address right' if is_uri(root) else 'its disk mounted'}? Nothing was changed"
-        )
-        return []
+    if not found_any:
+        known = store.count_files(number)
+        present = known.get("ok", 0) + known.get("failed", 0)
+        if present:
+            changes.refused.append(
+                f"{without_options(root)} holds no photos now, but {present:,} were indexed there; "
+                f"is {'its address right' if is_uri(root) else 'its disk mounted'}? Nothing was "
+                "changed"
+            )
+            return []
     changes.unlisted += [address_of(root, folder) for folder in unlisted]
     changes.unchanged += unchanged + len(back)
     with store.transaction():

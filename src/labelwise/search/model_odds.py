@@ -38,6 +38,7 @@ __all__ = ["ORDER", "ROWS_AT_ONCE", "KnownPhotos", "LabelOdds", "ModelOdds", "Pa
 ROWS_AT_ONCE = 1 << 16
 KEPT_FROM = 1 << 16  # rows from which each label has files of its own
 ONE_FILE = 1 << 22  # probabilities that are kept in one file for all labels, of fewer rows
+AT_ONCE = 1 << 19  # numbers of that file that are computed at once
 ORDER = np.dtype([("row", "<i8"), ("value", "<f4")])
 
 Rows = NDArray[np.int64]
@@ -146,13 +147,17 @@ class ModelOdds:
             log_p, log_q = check_log_probs(*pair)
         return log_p.numpy(), log_q.numpy()
 
-    def of_photos(self, rows: Rows) -> NDArray[np.float64]:
-        """Return log p (n, K) of all labels of some photos."""
+    def of_photos(self, rows: slice | Rows) -> Pair:
+        """Return log p and log(1 - p) (n, K) of all labels of some photos."""
+        import torch
+
         from labelwise.links import check_log_probs
 
         columns = [self._store.column(label)[rows] for label in range(self._labels)]
-        logits = to_tensor(np.stack(columns, axis=1)).double()
-        return to_numpy(check_log_probs(*self._link().log_probs(logits))[0])
+        logits = torch.from_numpy(np.stack(columns, axis=1)).double()
+        with torch.no_grad():
+            log_p, log_q = check_log_probs(*self._link().log_probs(logits))
+        return log_p.numpy(), log_q.numpy()
 
     def kept(self, label: int) -> LabelOdds | None:
         """Return those of all photos from the cache, written now if need be; None if not kept."""
@@ -190,14 +195,16 @@ class ModelOdds:
 
     def _table(self) -> NDArray[np.float32]:
         """Return log p and log(1 - p) (rows, 2 K), in turn."""
-        cache, labels = self._store.cache, range(self._labels)
+        cache, width = self._store.cache, 2 * self._labels
         cache.remove("labels-*", but=self._model)  # those of an earlier link
 
         def computed(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
-            pairs = [self.of_label(label, slice(done, rows)) for label in labels]
-            yield np.stack([side for pair in pairs for side in pair], axis=1).astype(np.float32)
+            step = max(1, AT_ONCE // width)
+            for start in range(done, rows, step):
+                pair = self.of_photos(slice(start, min(start + step, rows)))
+                yield np.stack(pair, axis=2).reshape(-1, width).astype(np.float32)
 
-        shape = (self._store.rows, 2 * len(labels))
+        shape = (self._store.rows, width)
         return cache.grown(f"labels-{self._model}.bin", np.dtype(np.float32), shape, computed)
 
     def _column(self, label: int, side: Literal[0, 1]) -> NDArray[np.float32]:

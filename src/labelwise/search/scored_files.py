@@ -224,8 +224,9 @@ class _Files(EncodedImages):
                 embeddings = projection(features)
             looks = np.concatenate(new.looks) if new.looks else None
             store.append(new.contents, logits, embeddings, new.files, looks)
-            rows = store.rows_by_hash(digest for _, digest in new.edited)
-            store.carry_corrections((before, rows[digest]) for before, digest in new.edited)
+            if new.edited:
+                rows = store.rows_by_hash(digest for _, digest in new.edited)
+                store.carry_corrections((before, rows[digest]) for before, digest in new.edited)
             with self.lock:  # the store knows by now which file was first with these contents
                 for digest in new.places:
                     self.first.pop(digest, None)

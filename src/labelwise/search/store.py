@@ -122,7 +122,7 @@ class Store(AbstractContextManager["Store", None]):
         self._database.close()
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self._database.close()
 
     @contextmanager
     def transaction(self) -> Iterator[Database]:

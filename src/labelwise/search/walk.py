@@ -49,13 +49,12 @@ def photos_below(
     storage = storage_at(root)
     if isinstance(storage, ObjectStorage):
         for folder, files in storage.folders(SKIPPED_FOLDERS):
-            yield folder, [one for one in files if _is_photo(one.name, suffixes)]
+            yield (
+                folder,
+                [one for one in files if os.path.splitext(one.name)[1].lower() in suffixes],
+            )
     else:
         yield from _on_disk(root, suffixes, skip, start)
-
-
-def _is_photo(name: str, suffixes: Collection[str]) -> bool:
-    return os.path.splitext(name)[1].lower() in suffixes
 
 
 def _on_disk(
@@ -81,21 +80,18 @@ def _on_disk(
             if entry.name.startswith("."):
                 continue
             try:
+                if entry.is_symlink() and not is_below(os.path.realpath(entry.path), home):
+                    continue
                 if entry.is_dir():
-                    if _stays_below(entry, home) and not is_passed_over(entry.name):
+                    if not is_passed_over(entry.name):
                         waiting.append(os.path.join(folder, entry.name))
-                elif _is_photo(entry.name, suffixes):
+                elif os.path.splitext(entry.name)[1].lower() in suffixes:
                     facts = entry.stat()
-                    if stat.S_ISREG(facts.st_mode) and _stays_below(entry, home):
+                    if stat.S_ISREG(facts.st_mode):
                         found.append(StoredFile(entry.name, facts.st_size, facts.st_mtime_ns))
             except OSError:  # it vanished since it was listed, or its link leads nowhere
                 continue
         yield folder, found
-
-
-def _stays_below(entry: os.DirEntry[str], home: str) -> bool:
-    """Return whether an entry is not a link, or one that leads to a place below ``home``."""
-    return not entry.is_symlink() or is_below(os.path.realpath(entry.path), home)
 
 
 def is_passed_over(name: str) -> bool:
