@@ -40,10 +40,11 @@ from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.retrieval import Query, bind
 from labelwise.search import Index, update_index
-from labelwise.search import similar as similar_photos
+from labelwise.search import look_alikes as similar_photos
 from labelwise.search.answering import answer
 from labelwise.search.checksums import CacheFiles
 from labelwise.search.index_facts import IndexFacts
+from labelwise.search.look_alikes import LOOKED_AT, Projection, codes_of, nearest_rows
 from labelwise.search.looking import Changes, look_at
 from labelwise.search.model_odds import ORDER, LabelOdds
 from labelwise.search.rankings import OddsRanking, ranking_of
@@ -54,7 +55,6 @@ from labelwise.search.scan import (
     largest_rows,
     tried_rows,
 )
-from labelwise.search.similar import LOOKED_AT, Projection, codes_of, nearest_rows
 from labelwise.search.walk import photos_below
 from labelwise.system.progress import Silent
 from labelwise.types import LabelSpace

@@ -30,10 +30,10 @@ import torch
 from numpy.typing import NDArray
 
 from labelwise.numeric.small_products import SmallColumns, _by_numpy
-from labelwise.search import similar
+from labelwise.search import look_alikes
 from labelwise.search.checksums import CacheFiles
 from labelwise.search.fronts import LENGTHS, Fronts, front_values, fronts_of, main_axes, units_of
-from labelwise.search.similar import Projection, farthest_rows
+from labelwise.search.look_alikes import Projection, farthest_rows
 from labelwise.words import ClassesAndWords
 from labelwise.words.word_list import usual_texts
 
@@ -175,7 +175,7 @@ def measure(
         assert own == other, f"{TEXTS[n]}: the answers differ"
     looked = [
         len(
-            similar._possible_rows(
+            look_alikes._possible_rows(
                 text / np.linalg.norm(text), library, COUNT, NOTHING, None, fronts
             )
         )

@@ -13,7 +13,7 @@ from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec
 from labelwise.predictions import Predictions
-from labelwise.system.sums import without_sum
+from labelwise.system.files import without_sum
 from labelwise.types import matching_columns
 
 

@@ -25,8 +25,7 @@ from labelwise.attributes import AttributeColumns, Settled
 from labelwise.decide import Evidence, Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.numeric.groups import Groups
-from labelwise.system.files import replacing
-from labelwise.system.sums import summed, without_sum
+from labelwise.system.files import replacing, summed, without_sum
 from labelwise.system.text import counted, first_line
 from labelwise.types import LabelSpace, matching_columns
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:  # a search reads predictions as numpy, without torch
 
     from labelwise.links import Link
 
-__all__ = ["Predictions", "StoredPredictions", "matrix_of_lists", "stored_ids"]
+__all__ = ["Predictions", "StoredPredictions", "groups_of", "matrix_of_lists", "stored_ids"]
 
 FORMAT = 1
 
@@ -96,7 +95,7 @@ class Predictions:
     @cached_property
     def groups(self) -> Groups | None:
         """The groups of the photos; None where each photo stands for itself."""
-        return _groups(self.group)
+        return groups_of(self.group)
 
     def refuse_shared_groups(self, fitted_on: "Predictions", what: str) -> None:
         """Raise a DataError if a group has photos here and among those something was fitted on.
@@ -278,11 +277,6 @@ class StoredPredictions:
     link: dict[str, Any] | None
     group: Sequence[str] | None
 
-    @cached_property
-    def groups(self) -> Groups | None:
-        """The groups of the photos; None where each photo stands for itself."""
-        return _groups(self.group)
-
     @staticmethod
     def load(path: Path) -> "StoredPredictions":
         """Return what stands at ``path``."""
@@ -317,7 +311,8 @@ def _usable(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} is not a usable predictions file: {reason}") from None
 
 
-def _groups(names: Sequence[str] | None) -> Groups | None:
+def groups_of(names: Sequence[str] | None) -> Groups | None:
+    """Return the groups of photos by their names; None where each photo stands for itself."""
     if names is None:
         return None
     found = Groups.of(names)
@@ -335,7 +330,10 @@ class PredictionsFacts(BaseModel):
 
 
 def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dict[str, Any]]:
-    """Return the table in a file and what its metadata states, which must be of our format."""
+    """Return the table in a file and what its metadata states, which must be of our format.
+
+    It has at least these ``columns``, by default those that every file must have.
+    """
     try:
         table = pq.read_table(path, columns=columns, page_checksum_verification=True)
         stated = json.loads((table.schema.metadata or {})[b"labelwise"])
@@ -358,6 +356,12 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
         )
     if whole is None:
         raise CheckpointError(f"{path} is damaged: its metadata is not what was written")
+    for name in columns or ("id", "logits", "labels"):
+        if name not in table.column_names:
+            got = ", ".join(table.column_names)
+            raise CheckpointError(
+                f"{path} is not a usable predictions file: there is no column {name!r}, got {got}"
+            )
     return table, whole
 
 
@@ -366,9 +370,9 @@ def _matrices(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_] | None]:
     """Return the logits, the labels, and which labels are known where a column says so."""
     columns = {
-        name: matrix_of_lists(_column(table, name), labels, name)
+        name: matrix_of_lists(table[name], labels, name)
         for name in ("logits", "labels", "observed")
-        if name in table.column_names or name != "observed"
+        if name in table.column_names
     }
     if "observed" in columns and columns["observed"].dtype != np.bool_:
         raise DataError(f"observed must be boolean, got {columns['observed'].dtype}")
@@ -400,14 +404,8 @@ def _made_link(spec: dict[str, Any], names: Sequence[str]) -> "Link":
     return link
 
 
-def _column(table: Any, name: str) -> Any:
-    if name not in table.column_names:
-        raise DataError(f"there is no column {name!r}, got {', '.join(table.column_names)}")
-    return table[name]
-
-
 def _texts(table: Any, name: str) -> list[str]:
-    values: list[str] = _column(table, name).to_pylist()
+    values: list[str] = table[name].to_pylist()
     if not all(isinstance(value, str) for value in values):
         raise DataError(f"{name} must be a column of text without empty cells")
     return values
@@ -422,7 +420,8 @@ def _to_lists(matrix: "Tensor") -> Any:
 def matrix_of_lists(column: Any, width: int, name: str) -> NDArray[Any]:
     """Return a column of lists, each of ``width`` numbers, as a matrix; others are an error."""
     kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or _fixed(kind)):
+    fixed = pa.types.is_fixed_size_list(kind)
+    if not (fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         raise DataError(f"{name} must be a column of lists of numbers, got {kind}")
     value = kind.value_type
     if not (
@@ -446,7 +445,3 @@ def matrix_of_lists(column: Any, width: int, name: str) -> NDArray[Any]:
         row += len(chunk)
     flat_values = np.concatenate(parts) if parts else np.empty(0, np.float32)
     return flat_values.reshape(-1, width)
-
-
-def _fixed(kind: Any) -> bool:
-    return bool(pa.types.is_fixed_size_list(kind))

@@ -55,8 +55,8 @@ from labelwise.predictions import Predictions
 from labelwise.report import write_report
 from labelwise.report.page import page
 from labelwise.shards.manifest import Manifest
+from labelwise.system.files import without_sum
 from labelwise.system.storage import storage_at
-from labelwise.system.sums import without_sum
 from labelwise.taxonomy import Taxonomy
 from labelwise.training.settings import read_settings
 from labelwise.types import LabelSpace

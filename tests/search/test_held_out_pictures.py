@@ -102,7 +102,7 @@ def test_other_pictures_differ_though_the_model_says_the_same_of_them(tmp_path, 
 
 def test_photos_that_were_fitted_set_the_projection(tmp_path, run):
     """Neither side of the comparison does; the map is that of the fitted photos' features."""
-    from labelwise.search.similar import Projection
+    from labelwise.search.look_alikes import Projection
 
     photo(tmp_path / "photos" / "a.png", 5)
     indexed(tmp_path / "index", run, tmp_path / "photos")

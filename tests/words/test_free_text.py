@@ -17,9 +17,9 @@ from labelwise.retrieval import Query
 from labelwise.search import update_index
 from labelwise.search.checksums import CacheFiles
 from labelwise.search.fronts import LENGTH_UNIT, ROUNDING, Fronts, front_values, fronts_of
+from labelwise.search.look_alikes import _cosines as plain
+from labelwise.search.look_alikes import farthest_rows
 from labelwise.search.receipts import receipts_of
-from labelwise.search.similar import _cosines as plain
-from labelwise.search.similar import farthest_rows
 from labelwise.system.progress import Silent
 from labelwise.words import ClassesAndWords, FreeText, WordList
 from labelwise.words.start import start
@@ -115,7 +115,7 @@ def test_fronts_answer_as_measuring_every_row_does(tmp_path, monkeypatch):
     fronts = fronts_of(CacheFiles(tmp_path), vectors)
     measured = []
     monkeypatch.setattr(
-        "labelwise.search.similar._cosines",
+        "labelwise.search.look_alikes._cosines",
         lambda target, own, rows: measured.append(rows) or plain(target, own, rows),
     )
     random = np.random.default_rng(2)

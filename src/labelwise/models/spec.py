@@ -24,8 +24,7 @@ from labelwise.decide import Promise, Rule
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.pictures import Transform
 from labelwise.system.faults import first_fault
-from labelwise.system.files import replacing
-from labelwise.system.sums import summed, without_sum
+from labelwise.system.files import replacing, summed, without_sum
 from labelwise.system.text import one_line, one_line_of
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from labelwise.decide import Evidence
 from labelwise.numeric.arrays import to_numpy, to_tensor
 from labelwise.numeric.groups import Groups
-from labelwise.predictions import StoredPredictions
+from labelwise.predictions import StoredPredictions, groups_of
 from labelwise.search.checksums import file_hash
 from labelwise.search.scan import ScanTerm, largest_rows, tried_rows
 from labelwise.search.store import Store
@@ -130,7 +130,7 @@ class ModelOdds:
             probs.astype(np.float32),
             stored.labels,
             stored.observed,
-            stored.groups,
+            groups_of(stored.group),
         )
 
     def of_label(self, label: int, rows: slice | Rows) -> Pair:

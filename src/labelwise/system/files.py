@@ -1,23 +1,32 @@
-"""Writing that is whole or not at all.
+"""Writing that is whole or not at all, and reading that notices what is not what was written.
 
 A file is written under a temporary name beside its place, forced to the disk, and renamed; a
 killed process or a full disk leaves the old file as it was. The writer holds a lock on its
 temporary file, so the next writer of the same file knows which ones were left behind by a kill.
+
+A JSON object may hold the sum of itself, so that a flipped bit is found:
+
+    sha256   of the object without this entry, its keys in order
+
+Whoever forges a file can write the sum anew: it is there for what disks and cables do, and what is
+read is checked all the same. Objects of earlier versions have none.
 """
 
 import errno
 import hashlib
+import json
 import os
 import secrets
 import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import escape
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 from labelwise.errors import LabelwiseError
 
@@ -35,10 +44,13 @@ __all__ = [
     "replacing",
     "replacing_folder",
     "sha256_of",
+    "summed",
+    "without_sum",
     "write_error",
 ]
 
 SECONDS_BETWEEN_TRIES = 0.1
+SUM = "sha256"  # the entry of an object that holds the sum of the others
 REASONS = {
     errno.ENOSPC: "the disk is full; free some space and run the same command again",
     errno.EDQUOT: "the disk quota is used up; free some space and run the same command again",
@@ -114,6 +126,25 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def summed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object with its sum at its end."""
+    return {**facts, SUM: _digest(facts)}
+
+
+def without_sum(facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return an object without its sum, None if that is not the sum of the rest."""
+    rest = {name: value for name, value in facts.items() if name != SUM}
+    if SUM in facts:
+        return rest if facts[SUM] == _digest(rest) else None
+    *others, last = [("", None), *rest.items()]
+    is_renamed = last[1] == _digest(dict(others[1:]))  # a flipped bit is in the name of the sum
+    return None if is_renamed else rest
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -27,8 +27,7 @@ from labelwise.errors import CheckpointError
 from labelwise.models import Model
 from labelwise.objectives import Objective
 from labelwise.system.distributed import gather_rows, rank, tensors_of_first, value_of_first
-from labelwise.system.files import replacing, replacing_folder
-from labelwise.system.sums import summed, without_sum
+from labelwise.system.files import replacing, replacing_folder, summed, without_sum
 from labelwise.system.tensors import load_tensors, part_of, save_tensors
 from labelwise.system.text import one_line_of
 from labelwise.training.optimizer import WeightAverage, restore_state
