@@ -45,7 +45,7 @@ from labelwise.search.answering import answer
 from labelwise.search.checksums import CacheFiles
 from labelwise.search.index_facts import IndexFacts
 from labelwise.search.look_alikes import LOOKED_AT, Projection, codes_of, nearest_rows
-from labelwise.search.looking import Changes, look_at
+from labelwise.search.looking import Changes, look_at, photos_below
 from labelwise.search.model_odds import ORDER, LabelOdds
 from labelwise.search.rankings import OddsRanking, ranking_of
 from labelwise.search.scan import (
@@ -55,7 +55,6 @@ from labelwise.search.scan import (
     largest_rows,
     tried_rows,
 )
-from labelwise.search.walk import photos_below
 from labelwise.system.progress import Silent
 from labelwise.types import LabelSpace
 

@@ -28,15 +28,15 @@ from labelwise.pictures import (
     JoinedImages,
     PictureImages,
     Transform,
+    batches,
     forks,
     gpu_decoder,
     loading,
     processes,
-    resized,
 )
+from labelwise.pictures.batches import HostResizer
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.processes import are_worth_it, borrowed_processes, items_ahead
-from labelwise.pictures.resized import HostResizer
 from labelwise.pictures.sources import SpanImages
 from labelwise.pictures.work import Kind, Work
 from labelwise.pictures.worker import Limits
@@ -258,10 +258,10 @@ def test_training_pixels_and_windows_are_those_of_threads(tmp_path, monkeypatch)
     ]
     store = DecodingStore(images, TRANSFORM, CPU, 2)
     expected, aspects = list(store.batches(requests)), store.aspects
-    monkeypatch.setattr(resized, "are_worth_it", lambda images, count: True)
+    monkeypatch.setattr(batches, "are_worth_it", lambda images, count: True)
     store = by_processes(DecodingStore(images, TRANSFORM, CPU, 2))
     with monkeypatch.context() as patch:
-        patch.setattr(HostResizer, "_by_threads", None)
+        patch.setattr(HostResizer, "by_threads", None)
         for before, after in zip(expected, store.batches(requests), strict=True):
             assert torch.equal(before, after)
     np.testing.assert_array_equal(store.aspects, aspects)

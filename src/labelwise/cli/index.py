@@ -75,7 +75,7 @@ def index(
     from labelwise.errors import DataError
     from labelwise.models.loading import caution_of
     from labelwise.search import Index, update_index
-    from labelwise.search.walk import root_place
+    from labelwise.search.looking import root_place
     from labelwise.system.progress import make_watch
 
     decoder = None if decode is None else chosen_decoder(decode, device)

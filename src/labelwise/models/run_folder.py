@@ -281,8 +281,8 @@ class RunFolder:
         names = self.held_out_splits
         if not names:
             return None
-        joined = reduce(Predictions.joined, map(self.predictions, names))
-        return HeldOut(joined, names, names[0] not in self.fitted_splits)
+        found = [Predictions.load(self.predictions_path(name)) for name in names]
+        return HeldOut(reduce(Predictions.joined, found), names, names[0] not in self.fitted_splits)
 
     @property
     def held_out_splits(self) -> tuple[str, ...]:

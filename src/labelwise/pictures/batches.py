@@ -13,14 +13,25 @@ nvJPEG's differ by a few levels, since it upsamples colours in its own way, and 
 decoded whole instead of at a fraction of their size. What it does not take is decoded as usual.
 
 Rows come in order, each once: as an input, or as a failure with its reason.
+
+Training reads through :class:`HostResizer` too: the rows of a batch, cut to windows or whole,
+become pixels (n, size, size, C) on the host, by threads or by processes, with equal pixels; what
+cannot be read is left black, with a reason.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from labelwise.pictures.ahead import in_thread, started_ahead
 from labelwise.pictures.device import DeviceFeeder
 from labelwise.pictures.inputs import (
     CHUNK,
@@ -36,22 +47,36 @@ from labelwise.pictures.inputs import (
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.mapped import MappedFeatures
 from labelwise.pictures.memory import ArrayImages, FeatureRows
-from labelwise.pictures.processes import are_worth_it
-from labelwise.pictures.resized import resized_inputs
+from labelwise.pictures.processes import (
+    DecodedChunk,
+    DecodingProcesses,
+    are_worth_it,
+    borrowed_processes,
+    items_ahead,
+)
 from labelwise.pictures.sources import ImageSource
+from labelwise.pictures.transform import Transform
+from labelwise.pictures.window import Window
+from labelwise.pictures.work import HEADER, NAME, Item, Kind, Work, reason_of
 
 __all__ = [
     "CHUNK",
+    "BatchRows",
     "Decode",
     "Failure",
+    "HostResizer",
     "Inputs",
     "PlanesResizer",
+    "Resized",
     "Resizer",
     "available_cores",
     "decodes_on_gpu",
     "read_ahead",
     "resized_array",
+    "resized_inputs",
 ]
+
+AHEAD = 3  # batches begun before they are asked for
 
 
 def read_ahead(
@@ -103,3 +128,194 @@ def _from_array(
         values = torch.from_numpy(array[batch])  # indexing copies
         values = sent(values.pin_memory() if pinned else values, device)
         yield Inputs(batch, values.permute(0, 3, 1, 2) if as_planes else values)
+
+
+class BatchRows(NamedTuple):
+    """The rows of a batch, and the window to cut from the picture at each place, if any."""
+
+    rows: NDArray[np.int64]
+    window: Callable[[int], Window] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Resized:
+    """Pixels (n, size, size, C) of a batch, width / height of whole pictures, reasons by place."""
+
+    values: Tensor
+    aspects: NDArray[np.float32]
+    failed: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class HostResizer:
+    """Reads, scales and cuts pictures for a device.
+
+    With ``processes`` those do it where they are worth their start, are not lent to another, and
+    the pictures are files; otherwise threads do.
+    """
+
+    images: ImageSource
+    transform: Resizer
+    device: torch.device
+    workers: int
+    processes: bool = False
+    ahead: int = AHEAD
+
+    def batches(self, wanted: Iterable[BatchRows]) -> Generator[Resized]:
+        """Yield the pictures of each batch, on the host."""
+        work = self._work() if self.processes else None
+        with ExitStack() as stack:
+            lent = None
+            if work is not None and are_worth_it(len(self.images), self.workers):
+                lent = stack.enter_context(borrowed_processes(self.workers))
+            if work is None or lent is None:
+                yield from stack.enter_context(closing(self.by_threads(wanted)))
+            else:
+                made = self._by_processes(lent, work, list(wanted))
+                yield from stack.enter_context(closing(in_thread(made, self.ahead, "feed")))
+
+    def _empty(self, count: int) -> Resized:
+        side, pinned = self.transform.size, self.device.type == "cuda"
+        shape = (count, side, side, self.transform.channels)
+        values = torch.empty(shape, dtype=self.transform.dtype, pin_memory=pinned)
+        return Resized(values, np.ones(count, np.float32))
+
+    def by_threads(self, wanted: Iterable[BatchRows]) -> Generator[Resized]:
+        """Yield the same, made by threads."""
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="decode")
+
+        def start(batch: BatchRows) -> tuple[Resized, list[Future[None]]]:
+            made = self._empty(len(batch.rows))
+            chunk = _chunk(len(batch.rows), self.workers)
+            firsts = range(0, len(batch.rows), chunk)
+            parts = [range(at, min(at + chunk, len(batch.rows))) for at in firsts]
+            return made, [pool.submit(self._fill, made, batch, part) for part in parts]
+
+        try:
+            for made, waiting in started_ahead(wanted, start, self.ahead):
+                for future in waiting:
+                    future.result()
+                yield made
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _fill(self, made: Resized, batch: BatchRows, places: Sequence[int]) -> None:
+        array = made.values.numpy()
+        for at in places:
+            row = int(batch.rows[at])
+            try:
+                if self.transform.bands is not None:
+                    values = self.images.read_bands(row, self.transform.bands)
+                    if batch.window is None:
+                        made.aspects[at] = values.shape[1] / values.shape[0]
+                        array[at] = self.transform.resize_bands(values)
+                    else:
+                        array[at] = self._cutter.resize_bands(values, batch.window(at))
+                elif batch.window is None:
+                    image = self.images.read(row, self.transform.at_least())
+                    made.aspects[at] = image.width / image.height
+                    array[at] = np.asarray(self.transform.resize(image))
+                else:
+                    window, cutter = batch.window(at), self._cutter
+                    image = self.images.read(row, cutter.at_least(window))
+                    array[at] = np.asarray(cutter.resize_window(image, window))
+            except Exception as error:
+                array[at] = 0
+                made.failed[at] = reason_of(self.images.ids[row], error)
+
+    @property
+    def _cutter(self) -> Transform:
+        if not isinstance(self.transform, Transform):
+            raise TypeError(f"only a Transform cuts windows, got {self.transform!r}")
+        return self.transform
+
+    def _work(self) -> Work | None:
+        """Return what processes can do of this, if they can do it."""
+        if not isinstance(self.transform, Transform) or not self.images.all_encoded:
+            return None
+        work = Work(Kind.RESIZED, self.transform)
+        return work if work.most_items else None
+
+    def _by_processes(
+        self, processes: DecodingProcesses, work: Work, wanted: list[BatchRows]
+    ) -> Generator[Resized]:
+        size = min(CHUNK, work.most_items)
+        parts = [
+            (batch, range(at, min(at + size, len(batch.rows))))
+            for batch in wanted
+            for at in range(0, len(batch.rows), size)
+        ]
+        rows = [batch.rows[places.start : places.stop].tolist() for batch, places in parts]
+        with ExitStack() as stack:
+            items = stack.enter_context(closing(items_ahead(self.images, rows, self.workers)))
+            cut = (
+                _with_windows(some, batch, places)
+                for some, (batch, places) in zip(items, parts, strict=True)
+            )
+            chunks = stack.enter_context(closing(processes.run(work, cut)))
+            for batch in wanted:
+                yield self._collected(batch, chunks, size)
+
+    def _collected(self, batch: BatchRows, chunks: Iterator[DecodedChunk], size: int) -> Resized:
+        """Return a batch, copied out of the memory that processes share."""
+        made = self._empty(len(batch.rows))
+        side = self.transform.size
+        for first in range(0, len(batch.rows), size):
+            chunk = next(chunks)
+            good = []
+            for at, entry in enumerate(chunk.entries, first):
+                if isinstance(entry, str):
+                    name = self.images.shown_name(int(batch.rows[at]))
+                    made.values[at] = 0
+                    made.failed[at] = entry.replace(NAME, name)
+                    continue
+                good.append(at)
+                if batch.window is None:
+                    made.aspects[at] = entry.width / entry.height
+            if good:
+                whole = len(good) == len(chunk.entries)
+                places = slice(good[0], good[-1] + 1) if whole else good
+                used = chunk.used[HEADER:].view(self.transform.dtype)
+                made.values[places] = used.view(-1, side, side, self.transform.channels)
+        return made
+
+
+def _chunk(rows: int, threads: int) -> int:
+    """Return how many rows of a batch a thread takes at once."""
+    return max(1, min(CHUNK, rows // (2 * threads)))
+
+
+def _with_windows(
+    items: list[Item | str], batch: BatchRows, places: Sequence[int]
+) -> list[Item | str]:
+    if batch.window is None:
+        return items
+    return [
+        item if isinstance(item, str) else item._replace(window=batch.window(place))
+        for item, place in zip(items, places, strict=True)
+    ]
+
+
+def resized_inputs(
+    images: ImageSource,
+    transform: Resizer,
+    batches: Sequence[NDArray[np.int64]],
+    workers: int | None,
+    device: torch.device,
+) -> Iterator[Inputs]:
+    """Yield the inputs of batches of rows on a device, resized by threads of the host."""
+    threads = workers or available_cores()
+    longest = max(map(len, batches), default=1)
+    ahead = max(AHEAD - 1, ceil(2 * threads * _chunk(longest, threads) / longest))
+    resizer = HostResizer(images, transform, device, threads, ahead=ahead)
+    with closing(resizer.by_threads(map(BatchRows, batches))) as made:
+        for rows, one in zip(batches, made, strict=True):
+            failures = [
+                Failure(int(rows[at]), images.ids[int(rows[at])], reason)
+                for at, reason in sorted(one.failed.items())
+            ]
+            values = one.values
+            if failures:
+                good = [at for at in range(len(rows)) if at not in one.failed]
+                rows, values = rows[good], values[good]
+            yield Inputs(rows, sent(values.permute(0, 3, 1, 2), device), failures)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from labelwise.search.walk import is_passed_over, photos_below
+from labelwise.search.looking import is_passed_over, photos_below
 from labelwise.system.storage import is_uri
 
 __all__ = ["FolderEvents", "NoEventsError", "events_of"]

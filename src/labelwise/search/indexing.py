@@ -23,12 +23,11 @@ from labelwise.search.held_out_pictures import PICTURES_FILE, HeldOutPictures
 from labelwise.search.index import Index
 from labelwise.search.index_facts import IndexFacts
 from labelwise.search.likeness import likeness_of
-from labelwise.search.looking import Changes, FileToRead, look_at, look_into
+from labelwise.search.looking import Changes, FileToRead, look_at, look_into, root_place
 from labelwise.search.near_copies import near_copies
 from labelwise.search.receipts import carry_receipts
 from labelwise.search.scored_files import score_files
 from labelwise.search.store import Store
-from labelwise.search.walk import root_place
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Watch
 from labelwise.system.storage import StorageError, is_uri, storage_at

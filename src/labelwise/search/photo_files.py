@@ -7,7 +7,7 @@ from pathlib import Path
 
 from labelwise.errors import LabelwiseError
 from labelwise.pictures.sources import read_image_file
-from labelwise.search.walk import is_below
+from labelwise.search.looking import is_below
 from labelwise.system.storage import ObjectStorage, StorageError, storage_at
 
 __all__ = ["PhotoFiles"]

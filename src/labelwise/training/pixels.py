@@ -14,10 +14,9 @@ from torch import Tensor
 
 from labelwise.errors import ImageError
 from labelwise.pictures import Transform
-from labelwise.pictures.batches import available_cores, read_ahead
+from labelwise.pictures.batches import BatchRows, HostResizer, available_cores, read_ahead
 from labelwise.pictures.mapped import MappedFeatures
 from labelwise.pictures.memory import ArrayImages, FeatureRows
-from labelwise.pictures.resized import BatchRows, HostResizer
 from labelwise.pictures.sources import ImageSource
 from labelwise.training.augment import Windows
 

@@ -27,7 +27,7 @@ from labelwise.data.label_studio import (
     read_config,
 )
 from labelwise.pictures.sources import read_image_file
-from labelwise.search.walk import is_below
+from labelwise.search.looking import is_below
 from labelwise.web.api import ERRORS
 from labelwise.web.batching import Tagged
 from labelwise.web.json_bodies import read_json

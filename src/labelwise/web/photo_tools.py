@@ -30,7 +30,7 @@ from labelwise.retrieval import ListKind, Query
 from labelwise.search import Index, answer, likeness_of
 from labelwise.search.answering import Hit, nearest_photos
 from labelwise.search.estimating import draw_sample, estimate_from_answers
-from labelwise.search.walk import is_below
+from labelwise.search.looking import is_below
 from labelwise.system.names import printable
 from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
