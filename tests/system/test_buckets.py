@@ -54,6 +54,7 @@ def library(bucket, model, tmp_path, request):
         bucket.put(f"{prefix}/{name}", path.read_bytes())
     bucket.put(f"{prefix}/.hidden.png", b"not looked at")
     bucket.put(f"{prefix}/@eaDir/small.png", b"not looked at")
+    bucket.put(f"{prefix}/2023/list.txt", b"not looked at")
 
     def update(*roots, folder="bucket.index"):
         chosen = roots or [bucket.place(f"{prefix}/")]

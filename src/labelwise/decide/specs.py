@@ -1,7 +1,7 @@
 """Rules as plain data, and back; what is made by its kind from plain data is made here."""
 
 from collections.abc import Mapping
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any, TypeVar
 
 from labelwise.decide.rules import (
@@ -59,11 +59,8 @@ def _made(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T
         for key, value in spec.items()
         if key != "kind"
     }
-    texts = {name for name, one in signature(kinds[kind]).parameters.items() if _is_text(one)}
+    parameters = signature(kinds[kind]).parameters
+    texts = {name for name, one in parameters.items() if isinstance(one.default, str)}
     for key in arguments.keys() - texts:  # some are kept as they come
         require_numbers(arguments[key], key)
     return kinds[kind](**arguments)
-
-
-def _is_text(parameter: Parameter) -> bool:
-    return isinstance(parameter.default, str)

@@ -266,7 +266,6 @@ class Index(AbstractContextManager["Index", None]):
         if self.spec.answers is not None:  # it began with words: it is searched by texts
             self.look_alikes.fronts()
         if self.spec.link is not None:
-            _ = self.held_out_photos, self.validation_photos  # reading them keeps them
             self._model_odds.prepare(watch)
 
     def odds(self, label: int, *, refit: bool = True, corrected: bool = True) -> LabelOdds:

@@ -18,7 +18,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -113,7 +112,11 @@ FOUND, SEALED = TypeAdapter(LibraryLikeness), TypeAdapter(SealedLikeness)
 def likeness_of(index: "Index") -> LibraryLikeness:
     """Return how like the library is to the held-out photos, compared anew where it changed."""
     path = index.folder / LIKENESS_FILE
-    known = _stored(path)
+    try:
+        read = SEALED.validate_json(path.read_bytes())
+        known = read.found if read == SealedLikeness.of(read.found) else None
+    except (OSError, ValidationError):
+        known = None
     if known is not None and abs(index.photos - known.rows) <= GROWTH * known.rows:
         return known
     found = _compared(index, index.store.alive_rows())
@@ -123,14 +126,6 @@ def likeness_of(index: "Index") -> LibraryLikeness:
     except OSError:  # an index that may only be read
         pass
     return found
-
-
-def _stored(path: Path) -> LibraryLikeness | None:
-    try:
-        read = SEALED.validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None
-    return read.found if read == SealedLikeness.of(read.found) else None
 
 
 def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:

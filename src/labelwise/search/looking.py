@@ -54,6 +54,7 @@ __all__ = [
 NAMED_SUFFIXES = IMAGE_SUFFIXES | UNREAD_SUFFIXES
 PICTURE_SUFFIXES = IMAGE_SUFFIXES - RAW_SUFFIXES
 NO_MORE: frozenset[str] = frozenset()
+Folder = tuple[str, list[StoredFile] | None]
 SKIPPED_FOLDERS = frozenset(
     {"@eadir", "#recycle", "#snapshot", "lost+found", "thumbnails", "$recycle.bin"}
 )
@@ -147,49 +148,41 @@ def look_at(
 
     ``more`` are endings that are pictures to the model of this index, beside the usual ones.
     """
-    storage = storage_at(root)
-    number = store.root(root)
-    todo: list[FileToRead] = []
-    back: list[PhotoFile] = []
-    gone: list[tuple[str, list[str]]] = []
-    visited: set[str] = set()
+    storage, number = storage_at(root), store.root(root)
+    seen: dict[str, _Compared] = {}
     unlisted: list[str] = []
-    found_any, unchanged = False, 0
-    named = NAMED_SUFFIXES | more
-    for folder, found in photos_below(root, named, {os.path.realpath(store.folder)}):
+    found_any = False
+    if isinstance(storage, ObjectStorage):
+        listed: Iterator[Folder] = storage.folders(SKIPPED_FOLDERS)
+    else:
+        listed = photos_below(root, NAMED_SUFFIXES | more, {os.path.realpath(store.folder)})
+    for folder, found in listed:
         if found is None:
             unlisted.append(folder)
             continue
-        found = _readable(found, changes, more)
-        visited.add(folder)
-        found_any = found_any or bool(found)
-        seen = _compared(store, storage, number, folder, found)
-        todo += seen.todo
-        back += seen.back
-        unchanged += seen.unchanged
-        if seen.lost:
-            gone.append((folder, seen.lost))
-    if not found_any:
-        known = store.count_files(number)
-        present = known.get("ok", 0) + known.get("failed", 0)
-        if present:
-            changes.refused.append(
-                f"{without_options(root)} holds no photos now, but {present:,} were indexed there; "
-                f"is {'its address right' if is_uri(root) else 'its disk mounted'}? Nothing was "
-                "changed"
-            )
-            return []
+        readable = _readable(found, changes, more)
+        found_any = found_any or bool(readable)
+        seen[folder] = _compared(store, storage, number, folder, readable)
+    known = {} if found_any else store.count_files(number)
+    present = known.get("ok", 0) + known.get("failed", 0)
+    if present:
+        changes.refused.append(
+            f"{without_options(root)} holds no photos now, but {present:,} were indexed there; "
+            f"is {'its address right' if is_uri(root) else 'its disk mounted'}? Nothing was changed"
+        )
+        return []
     changes.unlisted += [address_of(root, folder) for folder in unlisted]
-    changes.unchanged += unchanged + len(back)
+    changes.unchanged += sum(one.unchanged + len(one.back) for one in seen.values())
     with store.transaction():
-        store.put_files(back)
+        store.put_files(file for one in seen.values() for file in one.back)
+        gone = [(folder, one.lost) for folder, one in seen.items() if one.lost]
         lost = [store.mark_missing(number, folder, names) for folder, names in gone]
-        for folder in store.folders_of(number) - visited:
+        for folder in store.folders_of(number) - seen.keys():
             if not any(_is_inside(folder, closed) for closed in unlisted):
                 lost.append(store.mark_missing(number, folder))
     changes.missing += sum(map(len, lost))
     changes.went += [row for rows in lost for row in rows if row is not None]
-    return todo
+    return [item for one in seen.values() for item in one.todo]
 
 
 def look_into(
@@ -226,7 +219,7 @@ def look_into(
 def _readable(
     found: Sequence[StoredFile], changes: Changes, more: frozenset[str]
 ) -> list[StoredFile]:
-    """Return the files that can be read, and count the others; a RAW and JPEG pair is one photo."""
+    """Return the photos that can be read, and count the others; a RAW and JPEG pair is one."""
     named = [(*os.path.splitext(one.name), one) for one in found]
     pictures = {stem.casefold() for stem, end, _ in named if end.lower() in PICTURE_SUFFIXES}
     kept = []
@@ -235,7 +228,7 @@ def _readable(
             continue
         if suffix.lower() in IMAGE_SUFFIXES | more:
             kept.append(one)
-        else:
+        elif suffix.lower() in NAMED_SUFFIXES:
             changes.unread[suffix.lower()] += 1
     return kept
 
@@ -295,27 +288,13 @@ def root_place(root: str) -> str:
 
 def photos_below(
     root: str, suffixes: Collection[str], skip: Collection[str] = (), *, start: str = ""
-) -> Iterator[tuple[str, list[StoredFile] | None]]:
+) -> Iterator[Folder]:
     """Yield each folder below ``root`` (relative, "" for itself) with its pictures in order.
 
     A folder that cannot be listed comes with None: what cannot be seen must not count as
-    vanished. ``skip`` names folders by their real paths, such as the index itself; on disk,
-    ``start`` is the folder to begin at, which comes first.
+    vanished. ``skip`` names folders by their real paths, such as the index itself; ``start`` is
+    the folder to begin at, which comes first.
     """
-    storage = storage_at(root)
-    if isinstance(storage, ObjectStorage):
-        for folder, files in storage.folders(SKIPPED_FOLDERS):
-            yield (
-                folder,
-                [one for one in files if os.path.splitext(one.name)[1].lower() in suffixes],
-            )
-    else:
-        yield from _on_disk(root, suffixes, skip, start)
-
-
-def _on_disk(
-    root: str, suffixes: Collection[str], skip: Collection[str], start: str
-) -> Iterator[tuple[str, list[StoredFile] | None]]:
     home = os.path.realpath(root)
     visited: set[str] = set()
     waiting = [start]

@@ -174,6 +174,8 @@ class ModelOdds:
 
     def prepare(self, watch: Watch) -> None:
         """Write what the first searches would wait for to the cache."""
+        for name in ("held-out", "validation"):
+            self.known_photos(name)
         if self._kept_as == "table":
             self._table()
         if self._kept_as != "files":

@@ -69,8 +69,7 @@ def replacing(path: Path) -> Iterator[Path]:
     When the block ends well it takes the place of ``path`` in one step; when it does not, it is
     removed. Only this file and its folder are forced to the disk.
     """
-    temporary = _temporary(path)
-    with _removed_on_error(temporary, path):
+    with _beside(path) as temporary:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _held(temporary):
             _remove_abandoned(path)
@@ -83,8 +82,7 @@ def replacing(path: Path) -> Iterator[Path]:
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield a new temporary folder beside ``path``, which must be free when the block ends."""
-    temporary = _temporary(path)
-    with _removed_on_error(temporary, path):
+    with _beside(path) as temporary:
         temporary.mkdir(parents=True)
         yield temporary
         for file in sorted(temporary.rglob("*"), reverse=True):
@@ -95,10 +93,15 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _removed_on_error(temporary: Path, path: Path) -> Iterator[None]:
-    """Remove what was written for ``path`` where the block fails, and say why it could not be."""
+def _beside(path: Path) -> Iterator[Path]:
+    """Yield a name beside ``path`` that no other process has, in whatever container it runs.
+
+    Where the block fails, what was written there is removed, and the error says why it could not
+    be.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        yield
+        yield temporary
     except OSError as error:
         _remove(temporary)
         raise write_error(path, error) from error
@@ -233,11 +236,6 @@ def append_whole(stream: FileIO, content: bytes, *, durable: bool = False) -> No
     except OSError:
         stream.truncate(size)
         raise
-
-
-def _temporary(path: Path) -> Path:
-    """Return a name that no other process has, in whatever container it runs."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
 
 
 @contextmanager

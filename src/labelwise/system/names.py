@@ -27,7 +27,11 @@ class Names(Sequence[str]):
         if isinstance(strings, pa.Array):
             strings = pa.chunked_array([strings])
         if not isinstance(strings, pa.ChunkedArray):
-            strings = pa.chunked_array([_array(list(strings))])
+            texts = list(strings)
+            try:
+                strings = pa.chunked_array([texts], pa.large_string())
+            except UnicodeEncodeError:
+                strings = pa.chunked_array([[printable(text) for text in texts]], pa.large_string())
         # Casts are functions of pyarrow.compute, which takes longer to import than all of pyarrow.
         kind = pa.large_string()
         self.arrow: Any = strings if strings.type == kind else strings.cast(kind)
@@ -130,13 +134,6 @@ def real_names(paths: Sequence[str]) -> dict[str, str]:
         if not path.isascii() and (shown := printable(path)) != path:
             found[shown] = path
     return found
-
-
-def _array(strings: list[str]) -> Any:
-    try:
-        return pa.array(strings, pa.large_string())
-    except UnicodeEncodeError:
-        return pa.array([printable(text) for text in strings], pa.large_string())
 
 
 def _hash(chunk: Any) -> NDArray[np.uint64]:
