@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # a search reads predictions as numpy, without torch
 
     from labelwise.links import Link
 
-__all__ = ["Predictions", "StoredPredictions", "groups_of", "matrix_of_lists", "stored_ids"]
+__all__ = ["Predictions", "StoredPredictions", "matrix_of_lists", "stored_ids"]
 
 FORMAT = 1
 
@@ -95,7 +95,7 @@ class Predictions:
     @cached_property
     def groups(self) -> Groups | None:
         """The groups of the photos; None where each photo stands for itself."""
-        return groups_of(self.group)
+        return None if self.group is None else Groups.if_shared(self.group)
 
     def refuse_shared_groups(self, fitted_on: "Predictions", what: str) -> None:
         """Raise a DataError if a group has photos here and among those something was fitted on.
@@ -309,14 +309,6 @@ def _usable(path: Path) -> Iterator[None]:
     except (LabelwiseError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{path} is not a usable predictions file: {reason}") from None
-
-
-def groups_of(names: Sequence[str] | None) -> Groups | None:
-    """Return the groups of photos by their names; None where each photo stands for itself."""
-    if names is None:
-        return None
-    found = Groups.of(names)
-    return None if found.are_photos else found
 
 
 class PredictionsFacts(BaseModel):

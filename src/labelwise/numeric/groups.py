@@ -50,6 +50,12 @@ class Groups:
         found, codes = np.unique(np.asarray(list(names)), return_inverse=True)
         return cls(codes.astype(np.int64), len(found))
 
+    @classmethod
+    def if_shared(cls, names: Sequence[str]) -> "Groups | None":
+        """Return the same; None where each photo is a group of its own."""
+        found = cls.of(names)
+        return None if found.are_photos else found
+
     def __len__(self) -> int:
         return len(self.codes)
 

@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.decide import Evidence
-from labelwise.numeric.arrays import to_numpy, to_tensor
 from labelwise.numeric.groups import Groups
-from labelwise.predictions import StoredPredictions, groups_of
+from labelwise.predictions import StoredPredictions
 from labelwise.search.checksums import file_hash
 from labelwise.search.scan import ScanTerm, largest_rows, tried_rows
 from labelwise.search.store import Store
@@ -115,9 +114,13 @@ class ModelOdds:
         cache.remove(f"{name}-*", but=made_of)
 
         def computed(done: int, _rows: int) -> Iterator[NDArray[np.float64]]:
-            logits, made = to_tensor(stored.logits.astype(np.float32)), self._link()
-            parts = (*made.log_probs(logits.double()), made.decision_probs(logits).double())
-            yield np.concatenate([*map(to_numpy, parts)], axis=1)[done:]
+            import torch
+
+            logits = torch.from_numpy(stored.logits.astype(np.float32)).double()
+            with torch.no_grad():
+                log_p, log_q = self._link().log_probs(logits)
+            probs = log_p.exp().float().double()  # as Link.decision_probs
+            yield torch.cat([log_p, log_q, probs], dim=1).numpy()[done:]
 
         shape = (len(stored.ids), 3 * len(stored.names))
         found = cache.grown(f"{name}-{made_of}.bin", np.dtype(np.float64), shape, computed)
@@ -130,7 +133,7 @@ class ModelOdds:
             probs.astype(np.float32),
             stored.labels,
             stored.observed,
-            groups_of(stored.group),
+            None if stored.group is None else Groups.if_shared(stored.group),
         )
 
     def of_label(self, label: int, rows: slice | Rows) -> Pair:
