@@ -126,7 +126,7 @@ def test_bodies_that_the_disk_does_not_take_are_refused_and_let_go(library, tmp_
             for content in (encoded(), encoded(size=(700, 700))):
                 answer = server.upload(("a.png", content))
                 assert "has no room for the bodies" in server.problem(answer, 503)
-            assert (bodies.memory.used, bodies.disk.used) == (0, 0)
+            assert (bodies.arriving.used, bodies.whole.used, bodies.disk.used) == (0, 0, 0)
             (disk / "filler").unlink()
             assert server.upload(("a.png", encoded()))[0] == 200
 

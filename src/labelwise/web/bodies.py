@@ -1,12 +1,13 @@
 """Bodies of requests within one budget of memory; what is beyond it waits on disk.
 
-    arriving      in memory while the budget has room, else in a temporary file
-    whole         read back into memory when the budget has room, in the order of arrival
+    arriving      in memory while half of the budget has room, else in a temporary file
+    whole         read back into memory when the other half has room, in the order of arrival
     answered      or given up, refused, too slow: given back at once, and to the system too
                   where it was much
 
-So clients that send half of what they announced hold no more memory together than the budget, and
-no more disk than a limit of its own, beyond which the answer is 429 (503: the disk is full).
+So clients that send half of what they announced hold half of the memory at most, no whole body
+waits for them, and no more disk than a limit of its own is taken, beyond which the answer is 429
+(503: the disk is full).
 
 The event loop itself reads bodies without pictures: they are refused if that would take it long.
 """
@@ -78,14 +79,15 @@ class Bodies:
 
     def __init__(self, app: ASGIApp, memory: int, disk: int) -> None:
         self.app = app
-        self.memory, self.disk = Budget(memory), Budget(disk)
+        self.arriving, self.whole = Budget(memory // 2), Budget(memory - memory // 2)
+        self.disk = Budget(disk)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY:
             await self.app(scope, receive, send)
             return
-        body = _Body(receive, self.memory, self.disk)
+        body = _Body(receive, self.arriving, self.whole, self.disk)
         try:
             await body.fill()
             if picture_route(scope["path"]) is None:
@@ -97,8 +99,10 @@ class Bodies:
             await self.app(scope, body.next_part, send)
         finally:
             body.close()
-            if self.memory.most - self.memory.used > WORTH_GIVING_BACK:
-                self.memory.most = self.memory.used
+            memory = (self.arriving, self.whole)
+            if sum(half.most - half.used for half in memory) > WORTH_GIVING_BACK:
+                for half in memory:
+                    half.most = half.used
                 await asyncio.to_thread(give_back_freed_memory)
 
 
@@ -107,11 +111,13 @@ class _Body:
     """The body of one request, in memory or on disk."""
 
     receive: Receive
-    memory: Budget
+    arriving: Budget
+    whole: Budget
     disk: Budget
     _parts: deque[bytes] = field(default_factory=deque)
     _file: IO[bytes] | None = None
-    _in_memory: int = 0
+    _arrived: int = 0  # bytes in memory
+    _loaded: int = 0  # bytes in memory, from disk
     _on_disk: int = 0
     _is_over: bool = False
 
@@ -123,8 +129,8 @@ class _Body:
             if message["type"] == "http.disconnect":
                 raise RefusedError(408, "the client has gone")  # nobody reads it; it is counted
             part, more = message.get("body", b""), message.get("more_body", False)
-            if self._file is None and self.memory.take_now(len(part)):
-                self._in_memory += len(part)
+            if self._file is None and self.arriving.take_now(len(part)):
+                self._arrived += len(part)
                 self._parts.append(part)
             elif part:
                 await self._spool(part)
@@ -150,8 +156,8 @@ class _Body:
                 {"retry-after": "5", "connection": "close"},
             ) from None
         self._parts.clear()
-        self.memory.give(self._in_memory)
-        self._in_memory = 0
+        self.arriving.give(self._arrived)
+        self._arrived = 0
 
     def _write(self, parts: list[bytes]) -> None:
         if self._file is None:
@@ -161,8 +167,8 @@ class _Body:
 
     async def _load(self, file: IO[bytes]) -> None:
         """Read a body from disk as soon as memory has room."""
-        await self.memory.take(self._on_disk)
-        self._in_memory = self._on_disk
+        await self.whole.take(self._on_disk)
+        self._loaded = self._on_disk
 
         def read() -> bytes:
             file.seek(0)
@@ -186,8 +192,9 @@ class _Body:
     def close(self) -> None:
         """Give everything back."""
         self._parts.clear()
-        self.memory.give(self._in_memory)
-        self._in_memory = 0
+        self.arriving.give(self._arrived)
+        self.whole.give(self._loaded)
+        self._arrived = self._loaded = 0
         if self._on_disk:
             self._leave_disk()
 

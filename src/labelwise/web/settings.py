@@ -25,7 +25,7 @@ class ServeSettings:
     second and client, 0 for no limit. ``connections`` and ``client_connections`` may be open at
     a time, in all and from one address. ``client_queue`` pictures of one address may be on their
     way, by default half of the queue. Bodies of all requests together may take ``body_memory``,
-    and beyond it ``body_disk``.
+    of which those that are still arriving take half, and beyond it ``body_disk``.
     ``models`` are more models to serve, by the names that requests ask for them. The model of
     ``shadow`` answers a share of the requests to the first one too, to be compared. Jobs are kept
     in the folder ``jobs``, or until the server ends; they may take ``jobs_disk``.

@@ -19,9 +19,10 @@ from labelwise.web.security import COOKIE, cookie_value
 def sent_raw(server, content):
     with socket.create_connection(("127.0.0.1", server.port), timeout=120) as line:
         parts = []
-        with suppress(ConnectionError):  # the server need not read on once it has refused
+        with suppress(OSError):  # the server need not read on once it has refused
             line.sendall(content)
-            line.shutdown(socket.SHUT_WR)
+            line.shutdown(socket.SHUT_WR)  # not connected any more, where it has closed
+        with suppress(ConnectionError):
             while part := line.recv(1 << 16):
                 parts.append(part)
         return b"".join(parts)

@@ -228,28 +228,30 @@ def test_a_budget_is_never_passed_and_everyone_gets_some():
     assert done >= 50
 
 
-def test_half_sent_uploads_hold_no_more_than_the_budget_and_give_it_back(run):
-    """Twenty clients send 3 of 4 MB each and stop: 10 MB in memory, the rest on disk."""
+def test_half_sent_uploads_hold_half_of_the_memory_and_no_whole_one_waits_for_them(run):
+    """Twenty clients send 3 of 4 MB each and stop: 5 MB in memory, the rest on disk."""
     size, sent = 4_000_000, 3_000_000
     head = "POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
     head += f"Content-Length: {size}\r\n\r\n"
-    with running(run, decoders=0, body_memory=10_000_000, idle_seconds=300) as server:
+    settings = {"body_memory": 10_000_000, "idle_seconds": 3600, "request_seconds": 3600}
+    with running(run, decoders=0, **settings) as server:
         bodies = server.app.app.app.app.app
         lines = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
         try:
             for line in lines:
                 line.sendall(head.encode() + bytes(sent))
-            wait_until(lambda: bodies.memory.used + bodies.disk.used == 20 * sent)
-            assert bodies.memory.used <= 10_000_000
-            content = encoded(size=(700, 700))
-            assert len(content) > 1_000_000
-            assert server.upload(("a.png", content))[0] == 200  # through the disk, if need be
+            wait_until(lambda: bodies.arriving.used + bodies.disk.used == 20 * sent)
+            assert bodies.arriving.used <= 5_000_000
+            content = encoded(size=(2000, 1000))
+            assert len(content) > 5_000_000
+            assert server.upload(("a.png", content))[0] == 200  # no half-sent one gives up for it
+            assert bodies.arriving.used + bodies.disk.used == 20 * sent
             lines[-1].sendall(bytes(size - sent))
             assert b" 422 " in lines[-1].recv(100)
         finally:
             for line in lines:
                 line.close()
-        wait_until(lambda: bodies.memory.used == 0 and bodies.disk.used == 0)
+        wait_until(lambda: not (bodies.arriving.used or bodies.whole.used or bodies.disk.used))
 
 
 HALF_SENT = """
@@ -272,11 +274,11 @@ async def send(_):
 
 
 async def main():
-    bodies, sent, go = Bodies(None, 256 << 20, 0), asyncio.Event(), asyncio.Event()
+    bodies, sent, go = Bodies(None, 512 << 20, 0), asyncio.Event(), asyncio.Event()
     kept = []
 
     async def receive():
-        if bodies.memory.used < 160 << 20:
+        if bodies.arriving.used < 160 << 20:
             kept.append(bytearray(1000))  # what a server keeps lies between the pieces
             return {"type": "http.request", "body": bytes(60_000), "more_body": True}
         sent.set()
@@ -352,6 +354,6 @@ def test_the_application_sees_the_body_that_was_sent(memory):
             scope = {"type": "http", "method": "POST", "path": "/api/v1/predict"}
             await bodies(scope, receive, send)
             assert seen.pop() == b"".join(parts)
-        return bodies.memory.used, bodies.disk.used
+        return bodies.arriving.used + bodies.whole.used, bodies.disk.used
 
     assert asyncio.run(main()) == (0, 0)
