@@ -68,17 +68,18 @@ def check_table(
         raise DataError(f"{table.name}: the table is empty")
     if not len(table.space):
         raise DataError(f"{table.name}: the table has no labels at all; give their names")
-    table = _without_repeats(_numbered(table), duplicates)
+    if isinstance(table.images, BytesImages):
+        table = _numbered(table, table.images)
+    table = _without_repeats(table, duplicates)
     return without_missing(table, skip_missing) if check_files else table
 
 
-def _numbered(table: LabelTable) -> LabelTable:
+def _numbered(table: LabelTable, images: BytesImages) -> LabelTable:
     """Return the table with repeated names of image bytes told apart by a number.
 
     There a name is not a path: official sets use one for several images.
     """
-    images = table.images
-    if not isinstance(images, BytesImages) or Names(images.ids).first_repeat() is None:
+    if Names(images.ids).first_repeat() is None:
         return table
     uses: Counter[str] = Counter()
     unique = []
@@ -95,7 +96,10 @@ def _numbered(table: LabelTable) -> LabelTable:
 
 
 def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
-    names = _normal(Names(table.ids))
+    names = Names(table.ids)
+    # One file has one name: './' and '//' are resolved.
+    if pc.any(pc.match_substring_regex(names.arrow, r"(^|/)\.{0,2}/|/$")).as_py():
+        names = Names(name if is_uri(name) else posixpath.normpath(name) for name in names)
     if names.first_repeat() is None:
         return table
     codes = names.codes()
@@ -137,14 +141,6 @@ def _reject_conflict(table: LabelTable, name: str, first: int, second: int) -> N
             f"{table.name}: every image must be named once, got {name!r} in {where}, "
             "with different labels; all labels of an image stand in one row, as dog|beach"
         )
-
-
-def _normal(names: Names) -> Names:
-    """Return the names with './' and '//' resolved, so that one file has one name."""
-    odd = pc.match_substring_regex(names.arrow, r"(^|/)\.{0,2}/|/$")
-    if not pc.any(odd).as_py():
-        return names
-    return Names([name if is_uri(name) else posixpath.normpath(name) for name in names])
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ MINUS_ONES = ("-1", "-1.0")
 ANSWERS = ("yes", "no", "y", "n")  # words that say present or absent, in English alone
 VALUES = 1 << 20  # of columns that are read together
 MinusOne = Literal["unknown", "absent"]
+TEXT = (pa.string(), pa.large_string())
+LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 At = Callable[[int], str]  # the name of a row of this batch, for errors
 
 
@@ -76,9 +78,9 @@ def read_lists(
         column = column.cast(pa.string())
     if pa.types.is_integer(column.type):
         column = _names_of(column, header, vocabulary, at)
-    if _is_text(column.type):
+    if column.type in TEXT:
         column = _divided(column, header, vocabulary, at, separator)
-    if not _is_list(column.type):
+    if not isinstance(column.type, LISTS):
         raise DataError(f"{at(0)}: {header!r} must hold lists or text, got {column.type}")
     parents = np.asarray(pc.list_parent_indices(column), np.int64)
     words = pc.list_flatten(column)
@@ -88,7 +90,7 @@ def read_lists(
         words = _names_of(words, header, vocabulary, lambda index: at(int(parents[index])))
     if pa.types.is_null(words.type):
         words = words.cast(pa.string())
-    if not _is_text(words.type):
+    if words.type not in TEXT:
         raise DataError(f"{at(0)}: {header!r} must hold names of labels, got {words.type}")
     coded = pc.utf8_trim_whitespace(pc.fill_null(words, "")).dictionary_encode()
     code = np.asarray(coded.indices, np.int64)
@@ -114,13 +116,13 @@ def read_shares(
 
     A share of 0 says that a label is absent in a row of which all else is unknown.
     """
-    if _is_text(column.type):
+    if column.type in TEXT:
         column = pc.split_pattern(pc.fill_null(column, ""), separator)
-    if not _is_list(column.type):
+    if not isinstance(column.type, LISTS):
         raise DataError(f"{at(0)}: {header!r} must hold lists of numbers, got {column.type}")
     parents = np.asarray(pc.list_parent_indices(column), np.int64)
     values = pc.list_flatten(column)
-    if _is_text(values.type):
+    if values.type in TEXT:
         values = pc.utf8_trim_whitespace(values)
         blank = np.asarray(pc.equal(values, ""))
         values, parents = values.filter(pa.array(~blank)), parents[~blank]
@@ -275,13 +277,14 @@ def _names_of(codes: Any, header: str, vocabulary: Vocabulary, at: At) -> Any:
     """Return the names of class numbers; without given names the number is the name."""
     if not vocabulary.closed:
         return codes.cast(pa.string())
-    outside = pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(vocabulary)))
+    names = list(vocabulary.numbers)
+    outside = pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(names)))
     if pc.any(outside).as_py():
         row = first_true(outside)
         raise DataError(
-            f"{at(row)}: {header!r} must be in 0..{len(vocabulary) - 1}, got {codes[row].as_py()}"
+            f"{at(row)}: {header!r} must be in 0..{len(names) - 1}, got {codes[row].as_py()}"
         )
-    return pa.array(list(vocabulary), pa.string()).take(codes)
+    return pa.array(names, pa.string()).take(codes)
 
 
 def _divided(column: Any, header: str, vocabulary: Vocabulary, at: At, separator: str) -> Any:
@@ -376,19 +379,10 @@ def names_of_joined_labels(names: Sequence[str]) -> list[str]:
     return [name for name in several if not parted[name].isdisjoint(recurring)]
 
 
-def _is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_list(kind: Any) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
 def _is_scalar(kind: Any) -> bool:
     types = pa.types
     return bool(
-        _is_text(kind)
+        kind in TEXT
         or types.is_boolean(kind)
         or types.is_integer(kind)
         or types.is_floating(kind)

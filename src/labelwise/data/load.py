@@ -59,7 +59,7 @@ def load(
             "labelwise.load_model any model"
         )
     try:
-        table = _read_from(text, format, options, check_files)
+        table = _read(text, format, options, check_files)
     except OSError as error:
         place = error.filename or text
         raise DataError(f"{place}: cannot be read ({error.strerror or error})") from None
@@ -75,21 +75,29 @@ def load(
     )
 
 
-def _read_from(
+def _read(
     text: str, format: str | None, options: Mapping[str, Any], check_files: bool
 ) -> LabelTable:
-    shards = _shard_parts(text)
-    if shards is None:
-        return _read(find_parts(text, format), options, check_files)
-    if format is not None:
-        raise SettingsError("shards that are named by a URI are known by their ends; no format")
-    return read_shards(shards, **_known(options, read_shards, "shards"))
+    if is_uri(text) and not _exists(text):
+        shards = _shard_parts(text)
+        if format is not None:
+            raise SettingsError("shards that are named by a URI are known by their ends; no format")
+        return read_shards(shards, **_known(options, read_shards, "shards"))
+    parts = find_parts(text, format)
+    if len(parts) > 1 and all(reader.name == "table" for _, reader, _ in parts):
+        files = [(path, split) for split, _, path in parts]
+        return read_tables(files, **_known(options, read_tables, "table"))
+    tables = [
+        (split, reader.read(path, **_known(options, reader.read, reader.name, check_files)))
+        for split, reader, path in parts
+    ]
+    if len(tables) == 1 and tables[0][0] is None:
+        return tables[0][1]
+    return join(tables, name=tables[0][1].name)
 
 
-def _shard_parts(text: str) -> list[ShardPart] | None:
-    """Return the parts of a source that is all URIs, with their splits; None of any other."""
-    if not is_uri(text) or _exists(text):
-        return None
+def _shard_parts(text: str) -> list[ShardPart]:
+    """Return the parts of a source that is all URIs, with their splits."""
     parts = []
     for piece in map(str.strip, text.split(";")):
         head, equals, tail = piece.partition("=")
@@ -101,51 +109,26 @@ def _shard_parts(text: str) -> list[ShardPart] | None:
     return parts
 
 
-def _read(parts: list[Part], options: Mapping[str, Any], check_files: bool) -> LabelTable:
-    if len(parts) > 1 and all(reader.name == "table" for _, reader, _ in parts):
-        files = [(path, split) for split, _, path in parts]
-        return read_tables(files, **_known(options, read_tables, "table"))
-    tables = [
-        (split, reader.read(path, **_of_reader(options, reader, check_files)))
-        for split, reader, path in parts
-    ]
-    if len(tables) == 1 and tables[0][0] is None:
-        return tables[0][1]
-    return join(tables, name=tables[0][1].name)
-
-
-def _of_reader(options: Mapping[str, Any], reader: Reader, check_files: bool) -> dict[str, Any]:
-    """Return the options of a reader, which may want to know whether its images are opened."""
-    values = _known(options, reader.read, reader.name)
-    if "check_files" in inspect.signature(reader.read).parameters:
-        values["check_files"] = check_files
-    return values
-
-
 def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
     """Return the parts of a source that is read from files, each with its split and format."""
     text = str(source)
+    if format is not None and format not in READERS:
+        raise SettingsError(f"unknown data format {format!r}{nearest(format, READERS)}")
     parts: list[Part] = []
     pieces = [text] if _exists(text) else text.split(";")
     for piece in pieces:
         head, equals, tail = piece.strip().partition("=")
         split = SPLIT_WORDS.get(head) if equals and not _exists(piece) else None
-        name, place = _divide(tail if split else piece.strip(), format)
+        name, place = format, tail if split else piece.strip()
+        head, colon, tail = place.partition(":")
+        if format is None and colon and head in READERS:
+            name, place = head, tail
         for path in _places(place):
             reader = READERS[name] if name is not None else recognise(path)
             if reader.name == "table" and path.suffix.lower() not in TABULAR:
                 raise DataError(f"{path}: a table must end in {', '.join(TABULAR)}")
             parts.append((split, reader, path))
     return parts
-
-
-def _divide(text: str, format: str | None) -> tuple[str | None, str]:
-    head, colon, tail = text.partition(":")
-    if format is None and colon and head in READERS:
-        return head, tail
-    if format is not None and format not in READERS:
-        raise SettingsError(f"unknown data format {format!r}{nearest(format, READERS)}")
-    return format, text
 
 
 def _places(text: str) -> list[Path]:
@@ -174,12 +157,20 @@ class UnknownOptionError(SettingsError):
 
 
 def _known(
-    options: Mapping[str, Any], make: Callable[..., LabelTable], name: str
+    options: Mapping[str, Any],
+    make: Callable[..., LabelTable],
+    name: str,
+    check_files: bool | None = None,
 ) -> dict[str, Any]:
-    """Return the options of a reader, of the types it takes, or raise a SettingsError."""
+    """Return the options of a reader, of the types it takes, or raise a SettingsError.
+
+    One that opens its images itself is told whether they are to be looked for.
+    """
     accepted = dict(inspect.signature(make).parameters)
     accepted.pop("path", None)
-    values = {}
+    values: dict[str, Any] = {}
+    if "check_files" in accepted and check_files is not None:
+        values["check_files"] = check_files
     for option, value in options.items():
         if option not in accepted:
             raise UnknownOptionError(name, option, accepted)

@@ -61,7 +61,10 @@ class LabelSets:
         sets = cls(
             offsets.astype(np.int64, copy=False), columns.astype(np.int32, copy=False), width, flags
         )
-        return sets if sets._is_normal() else sets._normal()
+        rises = np.ones(len(sets.columns) + 1, np.bool_)
+        np.greater(sets.columns[1:], sets.columns[:-1], out=rises[1:-1])
+        rises[sets.offsets] = True
+        return sets if rises.all() else sets._normal()
 
     @classmethod
     def from_lists(
@@ -108,13 +111,6 @@ class LabelSets:
             parts[0].width,
             np.concatenate([part.inverted for part in parts]),
         )
-
-    def _is_normal(self) -> bool:
-        """Return whether every row's columns rise."""
-        rises = np.ones(len(self.columns) + 1, np.bool_)
-        np.greater(self.columns[1:], self.columns[:-1], out=rises[1:-1])
-        rises[self.offsets] = True
-        return bool(rises.all())
 
     def _normal(self) -> "LabelSets":
         """Return the same sets with sorted columns, each once, in blocks of bounded memory."""

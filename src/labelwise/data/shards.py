@@ -361,9 +361,9 @@ def _parquet_table(
             )
         if builder is None or layout is None:
             layout = own
-            words = (
-                names if names is not None or own.labels is None else file.class_names(own.labels)
-            )
+            words = names
+            if words is None and own.labels is not None and file.class_names is not None:
+                words = file.class_names(own.labels)
             known = words if own.labels is not None else own.label_names()
             plain = replace(own, image=None, path="path")
             builder = TableBuilder(plain, Vocabulary(known), separator=separator)

@@ -133,7 +133,9 @@ class TableBuilder:
             self._add_image(batch.column(layout.image), at)
         if layout.path is not None:
             paths = _texts(batch.column(layout.path), layout.path, at)
-            self.paths.append(_completed(paths, prefix, extension))
+            if prefix or extension:
+                paths = _completed(paths, prefix, extension)
+            self.paths.append(paths)
         self._add_labels(batch, at)
         if layout.split is not None:
             self.split.append(_splits(batch.column(layout.split), at))
@@ -151,7 +153,9 @@ class TableBuilder:
         everything = np.concatenate([rows.everything for rows in self.unknown])
         present = _sets(self.present, columns, len(space))
         unknown = _sets(self.unknown, columns, len(space))
-        soft = _soft_labels(self.soft, self.shares, columns, len(space), name)
+        soft = None
+        if self.soft:
+            soft = _soft_labels(self.soft, self.shares, columns, len(space), name)
         _reject_both(present, unknown, "present and unknown", space.names, name)
         stated = present
         if soft is not None:
@@ -159,15 +163,22 @@ class TableBuilder:
             _reject_both(unknown, soft.sets, "unknown and soft", space.names, name)
             stated, present = present.union(soft.sets), present.union(soft.majority())
             soft = soft.without_zeros()
+        notes = self._notes(stated, unknown) if self.minus_ones else ()
+        if everything.any():
+            unknown = _with_everything(unknown, everything, stated)
+        if self.columns.image is None:
+            images: ImageSource = FileImages(root, Names(pa.chunked_array(self.paths)))
+        else:
+            images = self._stored_images(name)
         return LabelTable(
             space,
-            self._images(root, name),
+            images,
             present,
-            _with_everything(unknown, everything, stated),
+            unknown,
             np.array(SPLITS)[np.concatenate(self.split)] if self.split else None,
             Names(pa.chunked_array(self.group)) if self.group else None,
             name,
-            (*blanks, *self._notes(stated, unknown)),
+            (*blanks, *notes),
             soft,
         )
 
@@ -179,7 +190,7 @@ class TableBuilder:
         """
         if any((rows.sizes > 1).any() for rows in self.present):
             return ()
-        names = list(self.vocabulary)
+        names = list(self.vocabulary.numbers)
         joined = names_of_joined_labels(names)
         if not joined:
             known = set(names)
@@ -207,7 +218,7 @@ class TableBuilder:
         """Return a note where -1 was to be unknown, and nothing is known to be absent."""
         entries = len(stated) * stated.width
         some_absent = len(stated.columns) + len(unknown.columns) < entries
-        if not self.minus_ones or self.minus_one == "absent" or some_absent:
+        if self.minus_one == "absent" or some_absent:
             return ()
         return (
             "the label columns hold 1 and -1 and never 0, so that no label is known to be absent: "
@@ -269,9 +280,7 @@ class TableBuilder:
             )
         self.images.add(column)
 
-    def _images(self, root: Path, name: str) -> ImageSource:
-        if self.columns.image is None:
-            return FileImages(root, Names(pa.chunked_array(self.paths)))
+    def _stored_images(self, name: str) -> BytesImages:
         blobs = self.images.finish()
         given = pa.chunked_array(self.paths) if self.paths else None
         if given is not None and not pc.any(pc.equal(given, "")).as_py():
@@ -282,6 +291,7 @@ class TableBuilder:
 
 
 def _completed(paths: Any, prefix: str, extension: str) -> Any:
+    """Return the paths with ``extension`` where they do not end in it, and ``prefix`` before."""
     start, end, nothing = (pa.scalar(text, pa.large_string()) for text in (prefix, extension, ""))
     if extension:
         longer = pc.binary_join_element_wise(paths, end, nothing)
@@ -334,9 +344,7 @@ def _soft_labels(
     columns: NDArray[np.int32],
     width: int,
     where: str,
-) -> SoftLabels | None:
-    if not rows:
-        return None
+) -> SoftLabels:
     values = np.concatenate(shares)
     sizes = np.concatenate([part.sizes for part in rows])
     keys = np.repeat(np.arange(len(sizes)), sizes) * max(width, 1)
@@ -362,8 +370,6 @@ def _with_everything(
     named: LabelSets, everything: NDArray[np.bool_], stated: LabelSets
 ) -> LabelSets:
     """Return the unknown sets, where some rows are "all but what is stated"."""
-    if not everything.any():
-        return named
     place = np.arange(len(named))
     place[everything] += len(named)
     chosen = LabelSets.concatenate([named, stated]).take(place)

@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from labelwise.data.columns import Vocabulary, find_columns
-from labelwise.data.label_columns import (
-    MinusOne,
-)
+from labelwise.data.label_columns import MinusOne
 from labelwise.data.rows import label_names, require_file
 from labelwise.data.table import LabelTable
 from labelwise.data.table_builder import TableBuilder
@@ -76,7 +74,7 @@ def read_tables(
             stream.header, file.name, columns=meant, ignore=ignore, text_only=stream.text_only
         )
         words = given
-        if words is None and layout.labels is not None:
+        if words is None and layout.labels is not None and stream.class_names is not None:
             words = stream.class_names(layout.labels)
         if builder is None:
             first = file
@@ -93,7 +91,7 @@ def read_tables(
             )
         elif layout != builder.columns:
             raise DataError(f"{file.name} and {first.name} must have the same columns")
-        elif words is not None and words != list(builder.vocabulary):
+        elif words is not None and words != list(builder.vocabulary.numbers):
             raise DataError(f"{file.name} and {first.name} must have the same classes")
         inside = os.path.relpath(file.parent, base) if root is None else "."
         prefix = "" if inside == "." or layout.image is not None else f"{inside}/"

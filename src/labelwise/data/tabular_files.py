@@ -46,22 +46,19 @@ EXCEL_DELIMITER = re.compile(rb"(?:\xef\xbb\xbf)?sep=([;,\t])\r?\n", re.IGNORECA
 WRONG_CELLS = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 
-def _no_names(header: str) -> list[str] | None:
-    return None
-
-
 @dataclass(frozen=True)
 class TabularFile:
     """``batches(headers)`` yields record batches of these columns.
 
-    ``class_names(header)`` gives the names a file states for a column's classes, or None;
+    ``class_names(header)`` gives the names a file states for a column's classes, or None (it is
+    None itself where the format has no place for them);
     ``meanings`` are the columns whose meaning it states, such as {"labels": "label"}; a
     ``text_only`` format cannot hold the bytes of images.
     """
 
     header: Sequence[str]
     batches: Callable[[list[str]], Iterator[Any]]
-    class_names: Callable[[str], list[str] | None] = _no_names
+    class_names: Callable[[str], list[str] | None] | None = None
     meanings: Mapping[str, str] = field(default_factory=dict)
     text_only: bool = False
 
@@ -108,12 +105,8 @@ def open_delimited(path: Path, delimiter: str | None = None) -> TabularFile:
             f"{path.name}: the header is one column, {header[0]!r}; if {other!r} parts the "
             f"columns, give `--set {_setting('delimiter', other)}`"
         )
-    raw = {from_cell(name): name for name in header}
-
-    def batches(wanted: list[str]) -> Iterator[Any]:
-        headers = [raw[name] for name in wanted]
-        return _delimited_batches(path, delimiter, headers, above=named is not None)
-
+    written = {from_cell(name): name for name in header}
+    batches = partial(_delimited_batches, path, delimiter, written, named is not None)
     return TabularFile(list(map(from_cell, header)), batches, text_only=True)
 
 
@@ -122,12 +115,20 @@ def as_cells(columns: Sequence[Any]) -> list[Any]:
     return [pc.replace_substring_regex(one, rf"^({FORMULA.pattern})", r"'\1") for one in columns]
 
 
-def _from_cells(columns: Sequence[Any]) -> list[Any]:
-    """Return columns of text as they were before :func:`as_cells`."""
+def _from_cells(path: Path, columns: Sequence[Any]) -> list[Any]:
+    """Return columns of text as they were before :func:`as_cells`.
+
+    Raise where a quote that is never closed has swallowed the rows after it.
+    """
     found: list[Any] = []
     for start in range(0, len(columns), COLUMNS):
         some = columns[start : start + COLUMNS]
-        if pc.any(pc.starts_with(pa.concat_arrays(some), "'")).as_py():
+        together = pa.concat_arrays(some)
+        if pc.any(pc.match_substring(together, "\n")).as_py():
+            line = _open_quote(path)
+            if line is not None:
+                raise DataError(_stray_quote(path, line))
+        if pc.any(pc.starts_with(together, "'")).as_py():
             some = [
                 pc.replace_substring_regex(one, rf"^'({FORMULA.pattern})", r"\1") for one in some
             ]
@@ -150,9 +151,13 @@ def _setting(option: str, mark: str) -> str:
 
 
 def _delimited_batches(
-    path: Path, delimiter: str, headers: list[str], *, above: bool
+    path: Path, delimiter: str, written: Mapping[str, str], above: bool, wanted: list[str]
 ) -> Iterator[Any]:
-    """Yield the rows below the header, which stands in the first line or has one ``above`` it."""
+    """Yield the rows below the header, which stands in the first line or has one ``above`` it.
+
+    ``written`` is how the file writes each name of its header.
+    """
+    headers = [written[name] for name in wanted]
     try:
         with arrow_csv.open_csv(
             path,
@@ -167,8 +172,7 @@ def _delimited_batches(
             ),
         ) as reader:
             for batch in reader:
-                _reject_open_quote(path, batch)
-                yield pa.record_batch(_from_cells(batch.columns), list(map(from_cell, headers)))
+                yield pa.record_batch(_from_cells(path, batch.columns), wanted)
     except pa.ArrowInvalid as error:
         text = str(error).splitlines()[0]
         if "straddl" in text and (line := _open_quote(path)) is not None:
@@ -195,17 +199,6 @@ def _first_line_not_utf8(path: Path) -> int | str:
             except UnicodeDecodeError:
                 return number
     return "one"  # the file has changed since
-
-
-def _reject_open_quote(path: Path, batch: Any) -> None:
-    """Raise where a quote that is never closed has swallowed the rows after it."""
-    columns = batch.columns  # all of them text
-    for start in range(0, len(columns), COLUMNS):
-        some = pa.concat_arrays(columns[start : start + COLUMNS])
-        if pc.any(pc.match_substring(some, "\n")).as_py():
-            line = _open_quote(path)
-            if line is not None:
-                raise DataError(_stray_quote(path, line))
 
 
 def _open_quote(path: Path) -> int | None:
