@@ -57,6 +57,16 @@ EFFORT_DEFAULTS: dict[str, Any] = {  # for a pretrained network that is trained 
     "freeze_batch_norm": True,
     "recipe": {"epochs": 5, "optimizer": {"lr": 3e-4, "weight_decay": 0.05}},
 }
+NOT_OF_EFFORT = ("features", "start", "hardware.devices", "backbone")
+NOT_OF_FEATURES = (
+    "augment",
+    "mirror",
+    "crops",
+    "freeze",
+    "freeze_batch_norm",
+    "start",
+    "hardware.devices",
+)
 Precision = Literal["32", "bf16"]
 Effort = Literal["quick", "good", "best"]
 SHORT_NAMES = {  # of the settings that are given most often
@@ -202,41 +212,35 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _on_features(cls, values: Any) -> Any:
-        """Take the backbone from ``features``, and the recipe that suits rows of features."""
-        if not isinstance(values, dict) or values.get("features") is None:
+    def _with_defaults(cls, values: Any) -> Any:
+        """Take what suits a promise with ``cross_fit``, an effort, and rows of features.
+
+        A calibrator that is fitted again leaves more rows for the promise; an effort trains a
+        pretrained network; ``features`` name the backbone.
+        """
+        if not isinstance(values, dict):
             return values
-        name = values["features"]
+        if values.get("cross_fit"):
+            values = {"promise_share": CROSS_FITTED_SHARE, **values}
+        if values.get("effort") in ("good", "best"):
+            defaults = EFFORT_DEFAULTS
+            if isinstance(values.get("recipe"), Recipe):
+                defaults = {key: value for key, value in defaults.items() if key != "recipe"}
+            values = with_defaults(values, defaults)
+        if values.get("features") is None:
+            return values
+        name, recipe = values["features"], values.get("recipe", {})
         if values.get("backbone", AUTO) not in (AUTO, name):
             raise SettingsError(
                 f"features are those of {name!r}, so leave backbone out, got {values['backbone']!r}"
             )
-        recipe = values.get("recipe", {})
         if isinstance(recipe, dict):
             recipe = with_defaults(recipe, FEATURES_RECIPE)
         return {"batch_size": FEATURES_BATCH, **values, "backbone": name, "recipe": recipe}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _on_effort(cls, values: Any) -> Any:
-        """Take the recipe that suits a pretrained network, where one is to be trained."""
-        if not isinstance(values, dict) or values.get("effort") not in ("good", "best"):
-            return values
-        defaults = EFFORT_DEFAULTS
-        if isinstance(values.get("recipe"), Recipe):
-            defaults = {key: value for key, value in defaults.items() if key != "recipe"}
-        return with_defaults(values, defaults)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _on_cross_fit(cls, values: Any) -> Any:
-        """Keep more rows for a promise where the calibrator is fitted again on them afterwards."""
-        if not isinstance(values, dict) or not values.get("cross_fit"):
-            return values
-        return {"promise_share": CROSS_FITTED_SHARE, **values}
-
     @model_validator(mode="after")
-    def _fits_promise(self) -> "Settings":
+    def _labels_fit(self) -> "Settings":
+        """Refuse what would move the labels of an image to two places, or break a promise."""
         if self.promise is not None and self.taxonomy is not None:
             wish = find_promise(self.promise)
             if (wish.what, wish.scope) == ("precision", "label"):
@@ -244,32 +248,26 @@ class Settings(BaseModel):
                     "a taxonomy gives parents wherever a child is given, which the precision of a "
                     "single label does not survive; promise precision without -per-label"
                 )
-        if not self.cross_fit:
-            return self
-        if self.promise is None:
-            raise SettingsError("cross_fit belongs to promise; give one, such as precision=0.9")
-        check_cross_fit(find_promise(self.promise), self.calibrate)
-        for key, value in (("zero_share", self.zero_share), ("taxonomy", self.taxonomy)):
-            if value is not None:
+        if self.cross_fit:
+            if self.promise is None:
+                raise SettingsError("cross_fit belongs to promise; give one, such as precision=0.9")
+            check_cross_fit(find_promise(self.promise), self.calibrate)
+        for key in ("zero_share", "taxonomy"):
+            if self.cross_fit and getattr(self, key) is not None:
                 raise SettingsError(
                     f"{key} moves the labels of an image together, so the sets of a promise would "
                     f"not stay; leave out cross_fit or {key}"
                 )
+        for key in ("taxonomy", "zero_share", "promise"):
+            if self.attributes is not None and getattr(self, key) is not None:
+                raise SettingsError(
+                    f"attributes and {key} both move the labels of an image together, and not "
+                    "to the same place; leave one of them out"
+                )
         return self
 
     @model_validator(mode="after")
-    def _fits_attributes(self) -> "Settings":
-        if self.attributes is not None:
-            for key in ("taxonomy", "zero_share", "promise"):
-                if getattr(self, key) is not None:
-                    raise SettingsError(
-                        f"attributes and {key} both move the labels of an image together, and not "
-                        "to the same place; leave one of them out"
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _fits_bands(self) -> "Settings":
+    def _bands_fit(self) -> "Settings":
         if self.bands is None:
             for key in ("composite", "window"):
                 if getattr(self, key) is not None:
@@ -285,43 +283,32 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _fits_effort(self) -> "Settings":
+    def _network_fits(self) -> "Settings":
+        """Refuse what does not apply to an effort, or to features."""
         if self.minutes is not None and self.effort not in ("good", "best"):
             raise SettingsError(
                 f"minutes end the efforts good and best, got minutes {self.minutes:g} and effort "
                 f"{self.effort}"
             )
-        if self.effort is None:
-            return self
-        others = {
-            "features": self.features is not None,
-            "start": self.start is not None,
-            "hardware.devices": self.hardware.devices > 1,
-            "backbone": self.backbone == SMALL_NETWORK and self.weights is None,
-        }
-        for key, given in others.items():
-            if given:
-                raise SettingsError(
-                    f"{key} does not apply to an effort, which begins with the features of a "
-                    f"pretrained network on one device; leave out {key} or effort"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _fits_features(self) -> "Settings":
-        if self.features is None:
-            return self
-        others = {
+        given = {
             "augment": self.augment != "none",
             "mirror": self.mirror,
             "crops": self.crops != 1,
             "freeze": self.freeze != 0,
             "freeze_batch_norm": self.freeze_batch_norm,
+            "features": self.features is not None,
             "start": self.start is not None,
             "hardware.devices": self.hardware.devices > 1,
+            "backbone": self.backbone == SMALL_NETWORK and self.weights is None,
         }
-        for key, given in others.items():
-            if given:
+        for key in NOT_OF_EFFORT if self.effort is not None else ():
+            if given[key]:
+                raise SettingsError(
+                    f"{key} does not apply to an effort, which begins with the features of a "
+                    f"pretrained network on one device; leave out {key} or effort"
+                )
+        for key in NOT_OF_FEATURES if self.features is not None else ():
+            if given[key]:
                 raise SettingsError(
                     f"{key} does not apply to features, which are computed once; leave it out, or "
                     f"train the network with backbone={self.features}"
@@ -351,11 +338,17 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
 
     A flag may name an option of the data as `labelwise data` does: ``delimiter``.
     """
-    placed = {_placed(key): value for key, value in flags.items()}
+    placed = {}
+    for flag, value in flags.items():
+        name = flag.partition(".")[0]
+        known = name in Settings.model_fields or name not in _data_options()
+        placed[flag if known else f"data_options.{flag}"] = value
     values = nested(placed, {} if file is None else read_yaml(file))
     try:
-        made = Settings(**values)
-        _require_no_truth_for_numbers(made, values)
+        made, given = Settings(**values), flattened(values)
+        for key, value in flattened(made.model_dump()).items():
+            if isinstance(given.get(key), bool) and type(value) in (int, float):
+                raise SettingsError(f"{key}: it must be a number, got {str(given[key]).lower()}")
         return made
     except ValidationError as error:
         where = "" if file is None else f"{file}: "
@@ -363,13 +356,6 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
     except LabelwiseError as error:
         where = "" if file is None else f"{file}: "
         raise SettingsError(f"{where}{error}") from None
-
-
-def _require_no_truth_for_numbers(made: Settings, stated: Mapping[str, Any]) -> None:
-    given = flattened(stated)
-    for key, value in flattened(made.model_dump()).items():
-        if isinstance(given.get(key), bool) and type(value) in (int, float):
-            raise SettingsError(f"{key}: it must be a number, got {str(given[key]).lower()}")
 
 
 def differences(one: Settings, other: Settings) -> dict[str, str]:
@@ -403,13 +389,6 @@ def _sentence(error: ValidationError) -> str:
         return f"setting {key!r} is needed"
     rule = f"{first['msg'][0].lower()}{first['msg'][1:]}"
     return f"setting {key!r}: {rule}, got {short_value(first['input'])}"
-
-
-def _placed(flag: str) -> str:
-    """Return the key of a flag: an option of the data is among ``data_options``."""
-    name = flag.partition(".")[0]
-    known = name in Settings.model_fields or name not in _data_options()
-    return flag if known else f"data_options.{flag}"
 
 
 @cache
