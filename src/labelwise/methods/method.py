@@ -42,10 +42,7 @@ class Method:
         stated = {name: one.default for name, one in parameters.items()}
         supplied = {name: None for name in self.from_facts}
         merged = {**stated, **supplied, **self.changed}
-        return {name: value for name, value in merged.items() if not self._is_fact(name)}
-
-    def _is_fact(self, name: str) -> bool:
-        return self.from_facts.get(name) == name
+        return {k: value for k, value in merged.items() if self.from_facts.get(k) != k}
 
     def objective(self, facts: DatasetFacts, **options: Any) -> Objective:
         """Return the objective for a training set, with some of the options set."""

@@ -38,17 +38,18 @@ class Model(nn.Module):
 
         Of several views both are means; ``aux`` is that of the first.
         """
-        if self.training or images.ndim < 4:
-            return self._one_view(images)
-        views = []
-        for window in _five_crops(images) if self.crops == 5 else (images,):
-            views.append(self._one_view(window))
-            if self.mirrored:
-                outputs, features = self._one_view(window.flip(-1))
-                views.append((outputs, features.flip(-1)))
-        first_outputs, first_features = views[0]
+        several = not self.training and images.ndim >= 4
+        windows = _five_crops(images) if several and self.crops == 5 else [images]
+        views: list[tuple[Outputs, Tensor]] = []
+        for window in windows:
+            features = self.backbone(window)
+            views.append((self.head(features), features))
+            if several and self.mirrored:
+                features = self.backbone(window.flip(-1))
+                views.append((self.head(features), features.flip(-1)))
         if len(views) == 1:
             return views[0]
+        first_outputs, first_features = views[0]
         logits = sum((outputs.logits for outputs, _ in views[1:]), first_outputs.logits)
         features = sum((features for _, features in views[1:]), first_features)
         return Outputs(logits / len(views), first_outputs.aux), features / len(views)
@@ -66,11 +67,6 @@ class Model(nn.Module):
             else f"{self.backbone.classifier}.{name.removeprefix(own[1])}"
             for name in self.state_dict()
         }
-
-    def _one_view(self, images: Tensor) -> tuple[Outputs, Tensor]:
-        features: Tensor = self.backbone(images)
-        outputs: Outputs = self.head(features)
-        return outputs, features
 
 
 def _five_crops(images: Tensor) -> list[Tensor]:

@@ -79,7 +79,7 @@ class BCE(Objective):
         pos_weight: float | Sequence[float] | Literal["balanced"] | None = None,
         priors: Sequence[float] | None = None,
     ) -> None:
-        weights = _weights(pos_weight, priors)
+        weights = None if pos_weight is None else _weights(pos_weight, priors)
         super().__init__(Sigmoid() if weights is None else WeightedSigmoid(weights))
         if per not in ("entry", "image"):
             raise ValueError(f"per must be 'entry' or 'image', got {per!r}")
@@ -107,10 +107,8 @@ class BCE(Objective):
 
 
 def _weights(
-    pos_weight: float | Sequence[float] | str | None, priors: Sequence[float] | None
-) -> list[float] | None:
-    if pos_weight is None:
-        return None
+    pos_weight: float | Sequence[float] | str, priors: Sequence[float] | None
+) -> list[float]:
     if isinstance(pos_weight, str):
         if pos_weight != "balanced" or priors is None:
             raise ValueError(
