@@ -309,4 +309,4 @@ def test_a_band_that_never_changes_is_named():
     )
     settings = read_settings(None, {"data": "x", "bands": "a,b,c,d,e"})
     with pytest.raises(DataError, match="band 'c' is 7 in every training picture; leave it out"):
-        scale_of(settings, table)
+        scale_of(settings.bands, settings, table)

@@ -52,17 +52,17 @@ def test_a_run_stopped_in_between_shows_each_step_once(tmp_path):
     settings = tiny_settings(hardware__loggers=["tensorboard"], recipe__epochs=4)
     child = os.fork()
     if child == 0:
-        from labelwise.training.loop import _Loop
+        from labelwise.training.loop import Loop
 
-        write, save = _Loop._write, _Loop._save
-        _Loop._save = lambda loop: save(loop) if loop.state.position.step <= 4 else None
+        write, save = Loop._write, Loop._save
+        Loop._save = lambda loop: save(loop) if loop.state.position.step <= 4 else None
 
         def killed_at_ten(loop, record):
             write(loop, record)
             if record["step"] >= 10:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        _Loop._write = killed_at_ten
+        Loop._write = killed_at_ten
         train(settings, tmp_path, table=tiny_table())
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
@@ -91,7 +91,7 @@ def test_ctrl_c_closes_the_loggers(tmp_path, monkeypatch):
 
     settings = tiny_settings(hardware__loggers=["tensorboard"])
     with monkeypatch.context() as patch:
-        patch.setattr("labelwise.training.loop._Loop._look", interrupted)
+        patch.setattr("labelwise.training.loop.Loop._look", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(settings, tmp_path, table=tiny_table())
     assert closed == [False]

@@ -25,22 +25,18 @@ LOOKED_AT = 1024
 Moments = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
 
 
-def bands_of(settings: Settings, images: ImageSource) -> Bands | None:
+def bands_of(bands: str, settings: Settings, images: ImageSource) -> Bands:
     """Return the bands that a run was told of; ``all`` are those of its first picture."""
-    if settings.bands is None:
-        return None
     window = settings.window or "none"
-    found = images.cube(0, window).found_names if settings.bands == ALL and len(images) else None
-    return named_bands(settings.bands, settings.composite, window, found)
+    found = images.cube(0, window).found_names if bands == ALL and len(images) else None
+    return named_bands(bands, settings.composite, window, found)
 
 
-def scale_of(settings: Settings, table: LabelTable) -> BandScale | None:
-    """Return the bands of a run with their means and deviations in its training split."""
-    if settings.bands is None:
-        return None
+def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
+    """Return the ``named`` bands of a run with their means and deviations in its training split."""
     train = table.splits().get("train", table)
-    bands = bands_of(settings, train.images)
-    if bands is None or not len(train):
+    bands = bands_of(named, settings, train.images)
+    if not len(train):
         raise DataError(f"{table.name} has no training pictures to take the scale of bands from")
     rows = np.unique(np.linspace(0, len(train) - 1, min(LOOKED_AT, len(train))).astype(int))
     offset = np.nan_to_num(_mean(train.images.read_bands(int(rows[0]), bands)))

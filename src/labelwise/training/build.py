@@ -73,7 +73,7 @@ def weights_of(settings: Settings) -> str | None:
 def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]:
     """Return the model with new weights (the backbone's may be given), and its head's spec."""
     features = table.images.features if isinstance(table.images, FeatureRows) else None
-    name = settings.backbone if settings.features is None else "identity"
+    name, bands = settings.backbone if settings.features is None else "identity", settings.bands
     if features is not None and name != "identity":
         raise SettingsError(
             f"{table.name} holds features, so backbone must be 'identity', "
@@ -90,7 +90,7 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
         squash=settings.squash,
         reduced_jpeg=settings.reduced_jpeg,
         channels=None if features is None else features.shape[1],
-        bands=None if features is not None else scale_of(settings, table),
+        bands=None if bands is None or features is not None else scale_of(bands, settings, table),
     )
     if settings.freeze:
         freeze(backbone, settings.freeze)

@@ -111,9 +111,13 @@ class TrainingState:
 
         The first process reads it and sends it to the others, which need not have its folder.
         """
-        found = _sent(load_latest(folder) if rank() == 0 else None, self.device)
-        if found is None:
+        own = load_latest(folder) if rank() == 0 else None
+        words = value_of_first(None if own is None else (own.facts, own.damaged), self.device)
+        if words is None:
             return None
+        found = Checkpoint(
+            tensors_of_first({} if own is None else own.tensors, self.device), *words
+        )
         tensors, facts = found.tensors, found.facts
         if facts.get("data") != self.contents["data"]:
             raise CheckpointError(
@@ -149,14 +153,6 @@ class TrainingState:
             self.deployed.load_state_dict(part_of(tensors, "model"))
             if self.objective.link is not None:
                 self.objective.link.load_state_dict(part_of(tensors, "link"))
-
-
-def _sent(found: "Checkpoint | None", device: torch.device) -> "Checkpoint | None":
-    """Return what the first process found, in every process."""
-    words = value_of_first(None if found is None else (found.facts, found.damaged), device)
-    if words is None:
-        return None
-    return Checkpoint(tensors_of_first({} if found is None else found.tensors, device), *words)
 
 
 def _best_tensors(state: TrainingState) -> dict[str, Tensor]:

@@ -95,6 +95,8 @@ def accelerated(
     ``precision`` is the autocast type of the model, if any: an objective leaves autocast by itself
     and computes in float32 or more.
     """
+    if precision is None and not compiled:
+        return loss_of
 
     def plain(
         images: Tensor, labels: Tensor, observed: Tensor | None, index: Tensor | None

@@ -35,8 +35,6 @@ from labelwise.training.prepare import Training
 
 __all__ = ["finish", "finish_again"]
 
-UNTUNED = (Threshold(0.5), "p >= 0.5, not tuned")
-
 
 @dataclass(frozen=True)
 class Fitted:
@@ -218,16 +216,17 @@ def _fit_rule(
     notes: list[str],
 ) -> tuple[Rule, str]:
     """Return the rule fitted to the probabilities of validation, and what it is in words."""
+    untuned = Threshold(0.5), "p >= 0.5, not tuned"
     if "val" not in predictions:
-        return UNTUNED
+        return untuned
     if link is None:
         notes.append("The model only ranks labels, so it has no probabilities and no tuned rule.")
-        return UNTUNED
+        return untuned
     try:
         return fit_rule(training.settings.rule, predictions["val"], link)
     except (SettingsError, ValueError) as error:
         _say_not_fitted(training, notes, str(error))
-        return UNTUNED
+        return untuned
 
 
 def _promise(

@@ -52,6 +52,7 @@ def frozen_features(
 ) -> tuple[FrozenBackbone, LabelTable]:
     """Return the network that is not trained, and the table with its features as images."""
     held = table.images.features if isinstance(table.images, FeatureRows) else None
+    bands = settings.bands
     if settings.backbone == "identity" and held is None:
         raise SettingsError(
             f"{table.name} holds images, and identity is for data that holds features; "
@@ -64,7 +65,7 @@ def frozen_features(
         squash=settings.squash,
         reduced_jpeg=settings.reduced_jpeg,
         channels=None if held is None else held.shape[1],
-        bands=None if held is not None else scale_of(settings, table),
+        bands=None if bands is None or held is not None else scale_of(bands, settings, table),
     )
     if held is not None:
         if backbone.channels != held.shape[1]:

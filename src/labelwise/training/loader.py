@@ -16,6 +16,7 @@ process, and the processes' rows in rank order are the table's.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import log
 
 import numpy as np
@@ -55,14 +56,6 @@ CHANNELS_LAST = torch.channels_last
 LANES = 64
 LANE_BYTES = 1 << 29  # of one block per lane; lanes end inside blocks, so there may be two
 ORDER, AUGMENT = 0, 1  # keep the two kinds of random numbers apart
-
-
-@dataclass(frozen=True)
-class BatchGroup:
-    """Batches made at once: their rows among those of the epoch, and how many each batch has."""
-
-    rows: slice
-    sizes: list[int]
 
 
 @dataclass(frozen=True)
@@ -114,6 +107,9 @@ class Loader:
         if transform.bands is not None:
             require_any_bands(augment)
         self.rank, self.world = rank, world
+        # Whether random windows are cut from whole pictures, not from the scaled input.
+        self.cuts_windows = any(isinstance(one, ResizedCrop) for one in self.augment.steps[:1])
+        self.statistics = transform.statistics(self.device)
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -130,25 +126,33 @@ class Loader:
         rows = order[places]
         self.table.images.will_read(rows)
         index, here = (torch.from_numpy(part).to(self.device) for part in (rows, places))
-        groups = list(self._groups(spans))
+        groups = self._groups([stop - first for first, stop in spans])
         requests = (
-            RowRequest(rows[group.rows], index[group.rows], self._windows(key, places[group.rows]))
-            for group in groups
+            RowRequest(rows[some], index[some], self._windows(key, places[some]))
+            if self.cuts_windows
+            else RowRequest(rows[some], index[some])
+            for some, _ in groups
         )
-        for group, values in zip(groups, self._store.batches(requests), strict=True):
-            images = self._images(values, index[group.rows], ImageDraws(key, here[group.rows]))
-            targets = self._targets(rows[group.rows], index[group.rows])
-            yield from _divided(images, targets, group.sizes)
+        for (some, batches), values in zip(groups, self._store.batches(requests), strict=True):
+            images = self._images(values, index[some], ImageDraws(key, here[some]))
+            targets = self._targets(rows[some], index[some])
+            for one in batches:
+                yield Batch(images[one], targets.rows(one))
 
-    def _groups(self, spans: list[tuple[int, int]]) -> Iterator[BatchGroup]:
-        """Yield the batches that are made at once: small ones together, which costs fewer calls."""
+    def _groups(self, sizes: list[int]) -> list[tuple[slice, list[slice]]]:
+        """Return the batches that are made at once, small ones together, which costs fewer calls.
+
+        Of each group the rows among those of the epoch, and of each batch those in its group.
+        """
         rows = self._store.rows_at_once(len(self.table.space))
         at_once = max(1, rows // self.batch_size)
-        first = 0
-        for begin in range(0, len(spans), at_once):
-            sizes = [stop - start for start, stop in spans[begin : begin + at_once]]
-            yield BatchGroup(slice(first, first + sum(sizes)), sizes)
-            first += sum(sizes)
+        groups, first = [], 0
+        for begin in range(0, len(sizes), at_once):
+            ends = np.cumsum([0, *sizes[begin : begin + at_once]]).tolist()
+            batches = [slice(start, stop) for start, stop in pairwise(ends)]
+            groups.append((slice(first, first + ends[-1]), batches))
+            first += ends[-1]
+        return groups
 
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:
@@ -171,13 +175,8 @@ class Loader:
     @cached_property
     def _store(self) -> InputStore:
         return make_store(
-            self.table.images, self.transform, self.device, self.workers, self._cuts_windows
+            self.table.images, self.transform, self.device, self.workers, self.cuts_windows
         )
-
-    @property
-    def _cuts_windows(self) -> bool:
-        """Whether random windows are cut from whole pictures, not from the scaled input."""
-        return bool(self.augment.steps) and isinstance(self.augment.steps[0], ResizedCrop)
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         if not self.shuffle:
@@ -190,7 +189,7 @@ class Loader:
 
     def _windows(self, key: int, places: NDArray[np.int64]) -> Windows | None:
         """Return the windows that a stream cuts while it decodes."""
-        if not (self._cuts_windows and isinstance(self._store, DecodingStore)):
+        if not isinstance(self._store, DecodingStore):
             return None
         return draw_windows(ImageDraws(key, torch.from_numpy(places)))
 
@@ -203,23 +202,19 @@ class Loader:
         boxes = windows.boxes(1.0 if aspects is None else aspects[index])
         return zoom(values, boxes, self.transform.size)
 
-    @cached_property
-    def _statistics(self) -> tuple[Tensor, Tensor]:
-        return self.transform.statistics(self.device)
-
     def _images(self, values: Tensor, index: Tensor, draws: ImageDraws) -> Tensor:
         bands = self.transform.bands
         if values.dtype != torch.uint8 and bands is None:
             return values if values.ndim < 4 else values.contiguous(memory_format=CHANNELS_LAST)
         steps = self.augment.steps
         if bands is not None:  # 0, which augmentation fills with, is then a band's mean
-            values = _normalised(values, *self._statistics)
-        if self._cuts_windows:
+            values = _normalised(values, *self.statistics)
+        if self.cuts_windows:
             values, steps = self._cut(values, index, draws), steps[1:]
         values = Augments(steps)(values, draws)
         if bands is not None:
             return values.contiguous(memory_format=CHANNELS_LAST)
-        return _normalised(values, *self._statistics)
+        return _normalised(values, *self.statistics)
 
     @cached_property
     def _dense(self) -> tuple[Tensor, Tensor | None] | None:
@@ -273,11 +268,3 @@ def order_of_blocks(
     mixed = main[:, : full * each].reshape(lanes, full, each).transpose(1, 0, 2).reshape(-1)
     rest = [main[:, full * each :].reshape(-1), sequence[lanes * length :]]
     return np.concatenate([mixed, *rest])
-
-
-def _divided(images: Tensor, targets: Targets, sizes: list[int]) -> Iterator[Batch]:
-    first = 0
-    for size in sizes:
-        rows = slice(first, first + size)
-        yield Batch(images[rows], targets.rows(rows))
-        first += size

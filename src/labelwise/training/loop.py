@@ -32,21 +32,17 @@ from labelwise.training.inference import infer_logits
 from labelwise.training.loader import Batch
 from labelwise.training.loggers import opened_loggers
 from labelwise.training.optimizer import WeightAverage, make_optimizer, rate, set_rate
+from labelwise.training.pixels import kept_in_memory
 from labelwise.training.prepare import Training
 from labelwise.training.validation import higher_is_better, validation_figures
 from labelwise.types import Targets
 
-__all__ = ["fit"]
+__all__ = ["Loop"]
 
 SAVING_SHARE = 0.1  # of the time, at most, is spent on the checkpoints of short epochs
 
 
-def fit(training: Training) -> Model:
-    """Train from the newest checkpoint to the end; return the model to deploy, on its device."""
-    return _Loop(training).run()
-
-
-class _Loop:
+class Loop:
     """Trains the model of a run until the recipe or a stop request ends it."""
 
     def __init__(self, training: Training) -> None:
@@ -72,7 +68,9 @@ class _Loop:
         self._restore()
         self.validation: tuple[ImageSource, Tensor, Tensor | None] | None = None
         if "val" in training.splits:
-            self.validation = (training.images("val"), *training.targets("val"))
+            images, workers = training.splits["val"].images, training.settings.hardware.workers
+            kept = kept_in_memory(images, training.model.backbone.transform, workers=workers)
+            self.validation = (kept, *training.targets("val"))
 
     def _new_state(self) -> TrainingState:
         model, objective = self.training.model, self.training.objective
@@ -126,7 +124,7 @@ class _Loop:
             self.journal.cut(state.position.journal_bytes)
 
     def run(self) -> Model:
-        """Train to the end; return the model to deploy."""
+        """Train from the newest checkpoint to the end; return the model to deploy."""
         run, settings, first = self.training.run, self.training.settings, self.training.is_first
         with stop_requests() as self.stop, opened_loggers(run, settings, first) as self.log:
             try:
@@ -165,7 +163,10 @@ class _Loop:
     def _batch(self, batch: Batch, ends_step: bool) -> None:
         """Add the gradient of a batch; take a step of the optimiser if the batch ends one."""
         state, recipe = self.state, self.recipe
-        with self._gradients_kept_apart(not ends_step):
+        alone: AbstractContextManager[None] = nullcontext()
+        if not ends_step and isinstance(self.model, DistributedDataParallel):
+            alone = self.model.no_sync()  # gradients are exchanged when the step ends
+        with alone:
             loss = self.loss_of(batch.images, batch.targets)
             torch.autograd.backward(loss / self._batches_in_step())
         self.losses.add(loss)
@@ -186,12 +187,6 @@ class _Loop:
         accumulate = self.recipe.accumulate
         first = (self.state.position.batch - 1) // accumulate * accumulate
         return min(accumulate, len(self.loader) - first)
-
-    def _gradients_kept_apart(self, apart: bool) -> AbstractContextManager[None]:
-        """Return a block in which gradients are not exchanged with other processes yet."""
-        if apart and isinstance(self.model, DistributedDataParallel):
-            return self.model.no_sync()
-        return nullcontext()
 
     def _between_steps(self) -> None:
         if self.losses.full or (self.world == 1 and self.stop.asked):
@@ -374,8 +369,7 @@ class LossBuffer:
 class StopRequest:
     """Whether someone asked the run to stop; a second request does not wait any longer."""
 
-    def __init__(self) -> None:
-        self.asked = False
+    asked = False
 
     def ask(self, signum: int, frame: FrameType | None) -> None:
         """Note the request (a signal handler)."""

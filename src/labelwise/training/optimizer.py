@@ -18,7 +18,6 @@ The averaged weights follow the trained ones slowly:
 Floating-point buffers (batch-norm statistics) are averaged like weights, others are copied.
 """
 
-from collections.abc import Iterator
 from copy import deepcopy
 from math import cos, pi
 from typing import Any
@@ -67,8 +66,17 @@ def parameter_groups(
     model: Model, objective: Objective, settings: OptimizerSettings
 ) -> list[dict[str, Any]]:
     """Return the groups: rates by part and stage, no decay on biases, norms and the objective."""
+    stages = model.backbone.stages()
+    depth = {name: len(stages) - 1 - i for i, stage in enumerate(stages) for name in stage}
+    rates = [
+        (parameter, settings.backbone_lr * settings.stage_decay ** depth[name])
+        for name, parameter in model.backbone.named_parameters()
+    ]
+    rates += [(parameter, 1.0) for parameter in model.head.parameters()]
+    kinds = [(parameter, multiple, parameter.ndim > 1) for parameter, multiple in rates]
+    kinds += [(parameter, objective.lr_scale, False) for parameter in objective.parameters()]
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for parameter, multiple, decayed in _parameters(model, objective, settings):
+    for parameter, multiple, decayed in kinds:
         if parameter.requires_grad:
             key = (settings.lr * multiple, settings.weight_decay if decayed else 0.0)
             groups.setdefault(key, []).append(parameter)
@@ -76,20 +84,6 @@ def parameter_groups(
         {"params": parameters, "lr": lr, "base_lr": lr, "weight_decay": decay}
         for (lr, decay), parameters in groups.items()
     ]
-
-
-def _parameters(
-    model: Model, objective: Objective, settings: OptimizerSettings
-) -> Iterator[tuple[nn.Parameter, float, bool]]:
-    stages = model.backbone.stages()
-    depth = {name: len(stages) - 1 - i for i, stage in enumerate(stages) for name in stage}
-    for name, parameter in model.backbone.named_parameters():
-        multiple = settings.backbone_lr * settings.stage_decay ** depth[name]
-        yield parameter, multiple, parameter.ndim > 1
-    for parameter in model.head.parameters():
-        yield parameter, 1.0, parameter.ndim > 1
-    for parameter in objective.parameters():
-        yield parameter, objective.lr_scale, False
 
 
 def restore_state(optimizer: Optimizer, state: dict[str, Any]) -> None:

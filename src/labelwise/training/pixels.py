@@ -1,10 +1,10 @@
 """Where the inputs of a table's rows come from: device memory, host memory, or decoding."""
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import tee
 from math import ceil
 
 import numpy as np
@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.errors import ImageError
+from labelwise.models.scoring import memory_bytes
 from labelwise.pictures import Transform
-from labelwise.pictures.batches import BatchRows, HostResizer, available_cores, read_ahead
+from labelwise.pictures.batches import (
+    BatchRows,
+    HostResizer,
+    available_cores,
+    read_ahead,
+    resized_array,
+)
 from labelwise.pictures.mapped import MappedFeatures
 from labelwise.pictures.memory import ArrayImages, FeatureRows
 from labelwise.pictures.sources import ImageSource
@@ -27,12 +34,14 @@ __all__ = [
     "HostStore",
     "InputStore",
     "RowRequest",
+    "kept_in_memory",
     "make_store",
     "to_device",
 ]
 
 CPU_LIMIT = 1 << 30  # bytes of decoded pixels kept when the device is the host itself
 CUDA_SHARE = 0.25  # of the free device memory
+MEMORY_SHARE = 1 / 16  # of the host's memory, for pictures that are looked at after each epoch
 AT_ONCE = 1 << 25  # bytes of the float32 inputs and labels that are made at once
 ROOMY = 1.5  # times the side of the input is kept of pictures that windows are cut from
 
@@ -72,7 +81,8 @@ class DeviceStore(InputStore):
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
         for request in requests:
-            yield _channels_first(self.values[request.index], self.as_planes)
+            part = self.values[request.index]
+            yield part.permute(0, 3, 1, 2) if self.as_planes else part
 
     def rows_at_once(self, labels: int) -> int:
         return AT_ONCE // (4 * (self.values[0].numel() + labels))
@@ -92,8 +102,8 @@ class HostStore(InputStore):
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
         for request in requests:
-            part = torch.from_numpy(self.values[request.rows])
-            yield _channels_first(to_device(part, self.device), self.as_planes)
+            part = to_device(torch.from_numpy(self.values[request.rows]), self.device)
+            yield part.permute(0, 3, 1, 2) if self.as_planes else part
 
 
 class FedStore(InputStore):
@@ -130,22 +140,17 @@ class DecodingStore(InputStore):
         self.aspects = np.ones(len(images), np.float32)  # width / height, once read
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
-        started: deque[RowRequest] = deque()
-
-        def wanted() -> Iterator[BatchRows]:
-            for request in requests:
-                started.append(request)
-                windows = request.windows
-                yield BatchRows(request.rows, None if windows is None else windows.one)
-
-        with closing(self.resizer.batches(wanted())) as made:
-            for resized in made:
-                request = started.popleft()
+        requests, begun = tee(requests)  # batches are begun before they are asked for
+        wanted = (
+            BatchRows(one.rows, None if one.windows is None else one.windows.one) for one in begun
+        )
+        with closing(self.resizer.batches(wanted)) as made:
+            for request, resized in zip(requests, made, strict=True):
                 if resized.failed:
                     raise ImageError(resized.failed[min(resized.failed)])
                 if request.windows is None:
                     self.aspects[request.rows] = resized.aspects
-                yield _channels_first(to_device(resized.values, self.device))
+                yield to_device(resized.values, self.device).permute(0, 3, 1, 2)
 
 
 def make_store(
@@ -173,6 +178,24 @@ def make_store(
     stream = DecodingStore(images, kept, device, workers)
     values = _decode_all(stream, len(images))
     return DeviceStore(values, torch.from_numpy(stream.aspects).to(device) if windows else None)
+
+
+def kept_in_memory(
+    images: ImageSource, transform: Transform, *, workers: int = 0, limit: float | None = None
+) -> ImageSource:
+    """Return the images scaled to a model's input and held in memory, if they take little of it.
+
+    For images that are looked at again and again, such as a validation split. ``limit``, in bytes,
+    is a sixteenth of the memory by default, at least one GiB.
+    """
+    if limit is None:
+        limit = max(CPU_LIMIT, memory_bytes() * MEMORY_SHARE)
+    size = len(images) * transform.size**2 * transform.channels * transform.dtype.itemsize
+    if size > limit or not len(images) or resized_array(images, transform) is not None:
+        return images
+    stream = DecodingStore(images, transform, torch.device("cpu"), workers)
+    pixels = _decode_all(stream, len(images)).numpy()
+    return ArrayImages(pixels, images.ids, resized=True, any_depth=transform.bands is not None)
 
 
 def _array_store(
@@ -208,7 +231,3 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
         return values.to(device)
     pinned = values if values.is_pinned() else values.pin_memory()
     return pinned.to(device, non_blocking=True)
-
-
-def _channels_first(values: Tensor, as_planes: bool = True) -> Tensor:
-    return values.permute(0, 3, 1, 2) if as_planes else values

@@ -36,9 +36,7 @@ from labelwise.links import Sigmoid
 from labelwise.methods import find_head, find_method
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder, fetched_run
-from labelwise.models.scoring import decoded
 from labelwise.objectives import Objective
-from labelwise.pictures import ImageSource
 from labelwise.system.distributed import rank, value_of_first, world_size
 from labelwise.system.files import sha256_of
 from labelwise.system.progress import Watch
@@ -117,14 +115,6 @@ class Training:
             workers=self.settings.hardware.workers,
             rank=rank(),
             world=world,
-        )
-
-    def images(self, split: str) -> ImageSource:
-        """Return the images of a split for many looks: decoded once, if memory allows."""
-        return decoded(
-            self.splits[split].images,
-            self.model.backbone.transform,
-            workers=self.settings.hardware.workers,
         )
 
     def targets(self, split: str) -> tuple[Tensor, Tensor | None]:
@@ -258,14 +248,14 @@ def _load(settings: Settings, watch: Watch) -> LabelTable:
 
 def _readable(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable:
     """Return the table without pictures that cannot be read, or raise with a list of them."""
-    workers = settings.hardware.workers or os.cpu_count() or 1
+    workers, bands = settings.hardware.workers or os.cpu_count() or 1, settings.bands
     watch.start("checking pictures", len(table))
     try:
         found = find_unreadable(
             table,
             workers=workers,
             progress=lambda _: watch.advance(1),
-            bands=bands_of(settings, table.images),
+            bands=None if bands is None else bands_of(bands, settings, table.images),
         )
     finally:
         watch.finish()
@@ -279,8 +269,10 @@ def check_names(settings: Settings) -> None:
         head = head or find_method(settings.method).head
     if head is not None:
         find_head(head)
-    find_calibrator(settings.calibrate)
-    find_rule(settings.rule)
+    if settings.calibrate != AUTO:
+        find_calibrator(settings.calibrate)
+    if settings.rule != AUTO:
+        find_rule(settings.rule)
     wish = None if settings.promise is None else find_promise(settings.promise)
     if settings.taxonomy is not None:
         if wish is not None and (wish.what == "tags" or (wish.what, wish.scope) == ADDED_TO):

@@ -1,27 +1,41 @@
-"""One run from settings to a deployable, evaluated model, in a folder it can be resumed from."""
+"""One run from settings to a deployable, evaluated model, in a folder it can be resumed from.
 
-from contextlib import nullcontext
+A command goes on with the run in a folder that was begun with the same settings. The same content
+under another path is the same. What is fitted after training (calibrator, rule, share of images
+without labels) may change: it is then fitted again, without training. So may a taxonomy, or groups
+of labels that exclude each other, where no label changes by that.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from labelwise.data import LabelTable
-from labelwise.errors import SettingsError
+from labelwise.errors import CheckpointError, SettingsError
 from labelwise.evaluate import Evaluation
 from labelwise.models.run_folder import RunFolder
 from labelwise.system.distributed import rank, value_of_first, wait_for_all
 from labelwise.system.progress import Silent, Watch
+from labelwise.training import checkpoint
 from labelwise.training.effort import tried
 from labelwise.training.execution import fastest_convolutions
 from labelwise.training.finish import finish, finish_again
-from labelwise.training.folder import opened
 from labelwise.training.loggers import log_history
-from labelwise.training.loop import fit
+from labelwise.training.loop import Loop
 from labelwise.training.prepare import Training, check_names, prepare
 from labelwise.training.processes import errors_told_by_the_first, launch
-from labelwise.training.settings import Settings
+from labelwise.training.settings import Settings, differences, read_settings
 from labelwise.training.solved_head import solve_head
 
 __all__ = ["Run", "train"]
+
+AFTERWARDS = {"calibrate", "rule", "zero_share", "confidence", "taxonomy", "attributes"}
+# Settings that only say where things are or which rows are taken: their content is compared.
+CONTENTS = {
+    "data": ("data", "on_error", "skip_missing", "val_share"),
+    "weights": ("weights",),
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +77,7 @@ def train(
 
 def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
     first = training.is_first
-    with opened(training, fresh=fresh) if first else nullcontext(False) as changed:
+    with _opened(training, fresh=fresh) if first else nullcontext(False) as changed:
         wait_for_all()
         if value_of_first(training.run.is_finished, training.device):
             finished, evaluation = True, None
@@ -72,9 +86,9 @@ def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
                 evaluation = finish_again(training) if changed else training.run.evaluation
         else:
             with fastest_convolutions():
-                model = solve_head(training)
+                model = None if training.frozen is None else solve_head(training)
                 if model is None:
-                    model = fit(training)
+                    model = Loop(training).run()
                 elif first:
                     log_history(training.run, training.settings)
                 evaluation = finish(training, model)
@@ -116,3 +130,73 @@ def _train_with_effort(
         evaluation = tried(settings, run, begin, watch)
     finished = all(one.was_finished for one in runs)
     return Run(run.path, evaluation, runs[0].table, was_finished=finished)
+
+
+@contextmanager
+def _opened(training: Training, *, fresh: bool) -> Iterator[bool]:
+    """Have the folder for a run while the block runs; yield whether it must be finished again.
+
+    Settings of a finished run are written when what follows from them is: a command that is
+    stopped in between finishes it again the next time.
+    """
+    run = training.run
+    with run.lock():
+        again = _finish_again(training, fresh=fresh)
+        run.claim()
+        finished = run.is_finished
+        if not finished:
+            training.settings.save(run.settings_path)
+            run.publish()
+        yield again
+        if finished:
+            training.settings.save(run.settings_path)
+        run.publish()
+
+
+def _finish_again(training: Training, *, fresh: bool) -> bool:
+    """Return whether a finished run must be finished again; raise if it may not be resumed."""
+    run, changed = training.run, {}
+    if fresh:
+        run.clear()
+    if run.settings_path.exists():
+        try:
+            before = read_settings(run.settings_path, {})
+        except SettingsError as error:
+            raise CheckpointError(f"{error}; start over with --fresh") from None
+        facts = checkpoint.latest_facts(run.checkpoint)
+        same = {
+            key
+            for content, keys in CONTENTS.items()
+            for key in keys
+            if facts and facts.get(content) == training.contents[content]
+        }
+        changed = differences(before, training.settings)
+        others = [text for key, text in changed.items() if key not in AFTERWARDS | same]
+        if others:
+            raise SettingsError(
+                f"{run.address} was begun with other settings ({'; '.join(others)}); "
+                "choose another folder with -o, or start over with --fresh"
+            )
+        if run.is_finished and facts and facts.get("data") != training.contents["data"]:
+            since = f"the data changed since the run in {run.address} was trained"
+            if changed:
+                raise SettingsError(f"{since}; bring the old data back, or start over with --fresh")
+            training.watch.say(
+                f"{since}: its figures are of the old rows; --fresh trains on the new ones"
+            )
+    elif run.checkpoint.exists():
+        raise CheckpointError(f"{run.address} has a checkpoint but no settings.yaml; use --fresh")
+    other = run.is_finished and (_other_taxonomy(training) or _other_groups(training))
+    return bool(AFTERWARDS & changed.keys()) or other
+
+
+def _other_taxonomy(training: Training) -> bool:
+    """Return whether a file of the same name holds another taxonomy than the run's model."""
+    parents = None if training.taxonomy is None else dict(training.taxonomy.parents)
+    return training.run.spec.taxonomy != parents
+
+
+def _other_groups(training: Training) -> bool:
+    """Return whether a file of the same name holds other groups than the run's model."""
+    link = training.run.spec.made_link
+    return (None if link is None else link.exclusive) != training.attributes
