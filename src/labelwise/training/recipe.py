@@ -1,12 +1,14 @@
-"""Recipe: how long, with which optimiser and schedule a network is trained."""
+"""Recipe: how long, with which optimiser and schedule a network is trained; Hardware: on what."""
 
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from labelwise.errors import SettingsError
 
-__all__ = ["OptimizerSettings", "Recipe", "ScheduleSettings"]
+__all__ = ["Hardware", "OptimizerSettings", "Recipe", "ScheduleSettings"]
 
 
 def _at_least(settings: object, *names: str) -> None:
@@ -105,3 +107,30 @@ class Recipe:
             raise SettingsError(f"ema must lie in [0, 1), got {self.ema}")
         if self.patience is not None and self.patience < 1:
             raise SettingsError(f"patience must be at least 1, got {self.patience}")
+
+
+def _as_list(value: Any) -> Any:
+    """Return one name as a list of it, and each name once."""
+    values = [value] if isinstance(value, str) else value
+    return list(dict.fromkeys(values)) if isinstance(values, list | tuple) else values
+
+
+class Hardware(BaseModel):
+    """Where and how a run is carried out.
+
+    ``devices`` counts processes, ``workers`` decoding threads (0: one per core). ``compile`` is
+    left to the run unless it is given: on one GPU, if the run is long enough for it to pay.
+    ``features_cache`` is the folder in which features are kept for the next run. ``loggers`` are
+    told the records of the journal (:mod:`labelwise.training.loggers`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    devices: int = Field(default=1, ge=1)
+    workers: int = Field(default=0, ge=0)
+    compile: bool | None = None
+    features_cache: str = "runs/features"
+    loggers: Annotated[
+        tuple[Literal["tensorboard", "wandb", "mlflow"], ...], BeforeValidator(_as_list)
+    ] = ()

@@ -25,7 +25,7 @@ from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures.bands import parse_window
 from labelwise.system.files import replacing
 from labelwise.system.yaml_values import nested, read_yaml, short_value
-from labelwise.training.recipe import OptimizerSettings, Recipe, ScheduleSettings
+from labelwise.training.recipe import Hardware, OptimizerSettings, Recipe, ScheduleSettings
 from labelwise.types import nearest
 
 __all__ = [
@@ -105,33 +105,6 @@ SHORT_NAMES = {  # of the settings that are given most often
     "workers": "hardware.workers",
     "log": "hardware.loggers",
 }
-
-
-def _as_list(value: Any) -> Any:
-    """Return one name as a list of it, and each name once."""
-    values = [value] if isinstance(value, str) else value
-    return list(dict.fromkeys(values)) if isinstance(values, list | tuple) else values
-
-
-class Hardware(BaseModel):
-    """Where and how a run is carried out.
-
-    ``devices`` counts processes, ``workers`` decoding threads (0: one per core). ``compile`` is
-    left to the run unless it is given: on one GPU, if the run is long enough for it to pay.
-    ``features_cache`` is the folder in which features are kept for the next run. ``loggers`` are
-    told the records of the journal (:mod:`labelwise.training.loggers`).
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    devices: int = Field(default=1, ge=1)
-    workers: int = Field(default=0, ge=0)
-    compile: bool | None = None
-    features_cache: str = "runs/features"
-    loggers: Annotated[
-        tuple[Literal["tensorboard", "wandb", "mlflow"], ...], BeforeValidator(_as_list)
-    ] = ()
 
 
 class Settings(BaseModel):
