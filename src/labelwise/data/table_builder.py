@@ -156,7 +156,8 @@ class TableBuilder:
         soft = None
         if self.soft:
             soft = _soft_labels(self.soft, self.shares, columns, len(space), name)
-        _reject_both(present, unknown, "present and unknown", space.names, name)
+        if len(unknown.columns):
+            _reject_both(present, unknown, "present and unknown", space.names, name)
         stated = present
         if soft is not None:
             _reject_both(present, soft.sets, "present and soft", space.names, name)
@@ -191,6 +192,8 @@ class TableBuilder:
         if any((rows.sizes > 1).any() for rows in self.present):
             return ()
         names = list(self.vocabulary.numbers)
+        if not any(len(name.split()) > 1 for name in names):
+            return ()
         joined = names_of_joined_labels(names)
         if not joined:
             known = set(names)
