@@ -47,6 +47,13 @@ def test_probabilities_are_those_of_the_link(name):
     np.testing.assert_allclose(none, link.log_none(values).exp(), rtol=1e-8, atol=1e-12)
 
 
+def test_a_link_is_written_once_for_its_probabilities_and_for_none():
+    graph = Graph()
+    write_link(graph, BASE_LINKS["sigmoid"], "x")
+    # Its formula has |v| twice: in log p and in log(1 - p).
+    assert [node.op_type for node in graph.nodes].count("Abs") == 2
+
+
 @pytest.mark.parametrize("name", rules())
 def test_sets_are_those_of_the_rule(name):
     rule = rules()[name]

@@ -7,38 +7,35 @@ from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 
 __all__ = [
-    "require_full_scale",
+    "require_exportable",
     "require_new_folder",
-    "require_picture_model",
     "require_pictures",
-    "require_rgb",
 ]
 
 
-def require_picture_model(predictor: Predictor) -> None:
-    """Raise if a model reads stored features."""
+def require_exportable(
+    predictor: Predictor, *, rgb_for: str | None = None, full_scale: bool = False
+) -> None:
+    """Raise if a model reads stored features.
+
+    ``rgb_for`` names what only models of 8-bit RGB have; with ``full_scale`` a model is refused
+    that decodes JPEGs in a way that no program beside it does.
+    """
+    transform = predictor.transform
     if predictor.model.backbone.name == "identity":
         raise SettingsError(
             "this model reads stored features, not pictures, so there is nothing to export"
         )
-
-
-def require_full_scale(predictor: Predictor) -> None:
-    """Raise if a model decodes JPEGs in a way that no program beside it does."""
-    if predictor.transform.reduced_jpeg:
+    if full_scale and transform.reduced_jpeg:
         raise SettingsError(
             "this model decodes large JPEGs at a reduced scale (reduced_jpeg), which the program "
             "that runs an exported file does not; train without it, or give --input pixels, "
             "already decoded and scaled"
         )
-
-
-def require_rgb(predictor: Predictor, what: str) -> None:
-    """Raise if a model takes bands, where only 8-bit RGB can be exported."""
-    if predictor.transform.bands is not None:
+    if rgb_for is not None and transform.bands is not None:
         raise SettingsError(
-            f"{what} is for models of 8-bit RGB, and this one takes "
-            f"{predictor.transform.channels} bands; export it with --format onnx, openvino or "
+            f"{rgb_for} is for models of 8-bit RGB, and this one takes "
+            f"{transform.channels} bands; export it with --format onnx, openvino or "
             "torch-export, and --input pixels"
         )
 

@@ -29,24 +29,19 @@ def encoded_examples(picture: Image.Image, side: int) -> BytesImages:
     clear = picture.copy()
     clear.putalpha(Image.linear_gradient("L").resize(picture.size))
     deep = Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257)
-    files = {
-        "a turned JPEG": _encoded(picture, "JPEG", exif=_exif(6), quality=90),
-        "a turned and mirrored JPEG": _encoded(picture, "JPEG", exif=_exif(5), quality=90),
-        "a large JPEG": _encoded(large, "JPEG", quality=85),
-        "a PNG with alpha": _encoded(clear, "PNG"),
-        "a PNG of 16 bits": _encoded(deep, "PNG"),
-        "a WebP": _encoded(picture, "WEBP"),
+    turned, mirrored = Image.Exif(), Image.Exif()
+    turned[ExifTags.Base.Orientation], mirrored[ExifTags.Base.Orientation] = 6, 5
+    examples: dict[str, tuple[Image.Image, str, dict[str, Any]]] = {
+        "a turned JPEG": (picture, "JPEG", {"exif": turned, "quality": 90}),
+        "a turned and mirrored JPEG": (picture, "JPEG", {"exif": mirrored, "quality": 90}),
+        "a large JPEG": (large, "JPEG", {"quality": 85}),
+        "a PNG with alpha": (clear, "PNG", {}),
+        "a PNG of 16 bits": (deep, "PNG", {}),
+        "a WebP": (picture, "WEBP", {}),
     }
-    return BytesImages(list(files.values()), list(files))
-
-
-def _exif(orientation: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
-    return exif
-
-
-def _encoded(picture: Image.Image, kind: str, **options: Any) -> bytes:
-    buffer = BytesIO()
-    picture.save(buffer, kind, **options)
-    return buffer.getvalue()
+    files = []
+    for shown, kind, options in examples.values():
+        buffer = BytesIO()
+        shown.save(buffer, kind, **options)
+        files.append(buffer.getvalue())
+    return BytesImages(files, list(examples))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.export.checks import require_picture_model, require_pictures
+from labelwise.export.checks import require_exportable, require_pictures
 from labelwise.export.parity import MAX_LOGIT, Parity, assert_program_parity
 from labelwise.export.quiet import quiet
 from labelwise.export.torch_program import picture_program
@@ -64,7 +64,7 @@ def export_executorch(
     path = Path(path)
     if path.suffix != ".pte":
         raise SettingsError(f"--format executorch writes a file that ends in .pte, got {path}")
-    require_picture_model(predictor)
+    require_exportable(predictor)
     require_pictures(rows)
     description = json.dumps(spec.model_dump(mode="json"), ensure_ascii=False)
     content = _lowered(picture_program(predictor), description)

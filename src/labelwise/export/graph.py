@@ -35,7 +35,11 @@ KINDS = {
 
 
 class Graph:
-    """Nodes and constants in the order they are written; names carry the part they belong to."""
+    """Nodes and constants in the order they are written; names carry the part they belong to.
+
+    A graph for the body of an ``If`` or a ``Loop`` is made from the ``outer`` one, whose values it
+    sees.
+    """
 
     def __init__(self, outer: "Graph | None" = None) -> None:
         self.nodes: list[NodeProto] = []
@@ -78,10 +82,6 @@ class Graph:
     def cast(self, value: Value, dtype: str) -> Value:
         """Return the value in another kind of number."""
         return str(self.op("Cast", value, to=KINDS[dtype]))
-
-    def inner(self) -> "Graph":
-        """Return a graph for the body of an ``If`` or a ``Loop``; it sees the values out here."""
-        return Graph(self)
 
     def body(self, name: str, inputs: list[Any], outputs: list[Any]) -> GraphProto:
         """Return the finished graph with typed inputs and outputs."""

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.export.checks import require_new_folder, require_picture_model, require_rgb
+from labelwise.export.checks import require_exportable, require_new_folder
 from labelwise.export.folding import folded
 from labelwise.export.quiet import quiet
 from labelwise.models import WEIGHTS_FILE, Predictor
@@ -76,8 +76,7 @@ def export_hub(
     """Write a model to a new folder, with the card that ``write_card`` puts there."""
     folder = Path(folder)
     require_new_folder(folder)
-    require_picture_model(predictor)
-    require_rgb(predictor, "a folder for a hub")
+    require_exportable(predictor, rgb_for="a folder for a hub")
     with replacing_folder(folder) as temporary:
         model = _write_model(predictor, temporary)
         write_card(temporary, model)

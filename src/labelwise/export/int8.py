@@ -28,7 +28,7 @@ from labelwise.calibrate.entries import OnLogOdds
 from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
 from labelwise.export.assemble import assemble
-from labelwise.export.checks import require_rgb
+from labelwise.export.checks import require_exportable
 from labelwise.export.measure import measured_predictions
 from labelwise.export.network import LOGITS, export_network
 from labelwise.export.parity import compare_answers
@@ -135,7 +135,7 @@ def quantised_content(
         raise LabelwiseError(
             "a model that only ranks labels has no calibration to keep; calibrate the run first"
         )
-    require_rgb(predictor, "--int8")
+    require_exportable(predictor, rgb_for="--int8")
     if len(table) < 4:
         raise LabelwiseError(f"--int8 needs labelled photos, four at least, got {len(table)}")
     fitting = table.subset(np.arange(0, len(table), 2))

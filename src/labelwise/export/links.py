@@ -37,9 +37,14 @@ class LinkOps:
 
 def write_link(g: Graph, link: Link, logits: Value) -> tuple[Value, Value]:
     """Write a link; return the probabilities (N, K) and the probability of no label (N,)."""
-    log_p, _ = _log_probs(g, link, logits)
-    none = g.op("Exp", _log_none(g, link, logits))
-    return g.op("Exp", log_p), g.op("Squeeze", none, [-1])
+    ops = _ops(link)
+    with g.part(link.kind):
+        log_p, log_q = ops.log_probs(g, link, logits)
+        if ops.log_none is None:
+            log_none = g.op("ReduceSum", log_q, [-1], keepdims=1)
+        else:
+            log_none = ops.log_none(g, link, logits)
+    return g.op("Exp", log_p), g.op("Squeeze", g.op("Exp", log_none), [-1])
 
 
 def _ops(link: Link) -> LinkOps:

@@ -9,12 +9,7 @@ import numpy as np
 from labelwise.data import load
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.export.assemble import assemble
-from labelwise.export.checks import (
-    require_full_scale,
-    require_picture_model,
-    require_pictures,
-    require_rgb,
-)
+from labelwise.export.checks import require_exportable, require_pictures
 from labelwise.export.network import export_network
 from labelwise.export.parity import Parity, assert_parity
 from labelwise.models import ModelSpec, Predictor
@@ -102,10 +97,10 @@ def facts_of(
     open_thresholds: bool = False,
 ) -> Facts:
     """Return what the file of a model will say of itself."""
-    require_picture_model(predictor)
-    if input == "image":
-        require_full_scale(predictor)
-        require_rgb(predictor, "--input image")
+    from_picture = input == "image"
+    require_exportable(
+        predictor, rgb_for="--input image" if from_picture else None, full_scale=from_picture
+    )
     return Facts(
         predictor.space,
         predictor.link,

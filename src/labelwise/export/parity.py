@@ -16,7 +16,7 @@ where a pixel that is off by one level moves the logits a little, is measured an
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,8 +29,8 @@ from labelwise.errors import LabelwiseError
 from labelwise.export.encoded import encoded_examples
 from labelwise.export.rules import default_thresholds
 from labelwise.models import Predictor
-from labelwise.models.graph_model import Decided, GraphModel, NodeValue
-from labelwise.pictures import ImageSource, JoinedImages
+from labelwise.models.graph_model import Decided, GraphAnswers, GraphModel, NodeValue
+from labelwise.pictures import ImageSource
 from labelwise.pictures.decode import is_raw
 from labelwise.pictures.inputs import input_of
 from labelwise.pictures.labelwise_runtime import read_picture
@@ -52,6 +52,7 @@ MAX_PROBABILITY = 1e-5
 ROUNDING = 1e-6  # of a logit, relative above 1
 
 Program = Callable[[Tensor], dict[str, Tensor]]
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,14 @@ def assert_parity(
     if predictor.transform.bands is not None:
         return _assert_band_parity(model, predictor, images, rows, watch)
     way_out = "" if model.facts.exact_resize else "; leave --fast-resize out"
-    differences = _Differences(predictor, levels=0)
-    first = images.read(rows[0], predictor.transform.at_least())
-    examples = encoded_examples(first, predictor.transform.size)
-    every = JoinedImages([images.subset(np.asarray(rows)), examples])
-    for row in _shown(range(len(every)), watch):
-        name, picture = every.ids[row], every.read(row, predictor.transform.at_least())
+    differences, at_least = _Differences(predictor, levels=0), predictor.transform.at_least()
+    examples = encoded_examples(images.read(rows[0], at_least), predictor.transform.size)
+    every: list[tuple[ImageSource, int]] = [(images, row) for row in rows]
+    every += [(examples, row) for row in range(len(examples))]
+    for source, row in _shown(every, watch):
+        name, picture = source.ids[row], source.read(row, at_least)
         if model.facts.input == "image":
-            _assert_decoded_alike(every.encoded(row), picture, name)
+            _assert_decoded_alike(source.encoded(row), picture, name)
         pixels = predictor.transform.pixels(picture)[None]
         scaled = model.pixels(np.asarray(picture))
         same = differences.take_pixels(scaled, pixels[0].numpy(), name, way_out)
@@ -126,10 +127,8 @@ def assert_parity(
             continue
         differences.take_answers(model.decided(answers.logits), answers.logits, name)
         whole = answers if same else model.answers(scaled[None])
-        if whole.probability is not None and whole.label is not None:
-            probs = predictor.link(logits.double())
-            sets = predictor.rule(probs)
-            differences.take_whole(whole.probability, whole.label, probs.numpy(), sets.numpy())
+        probs = predictor.link(logits.double())
+        differences.take_whole(whole, probs, predictor.rule(probs))
     return differences.parity(len(rows), len(examples))
 
 
@@ -159,10 +158,10 @@ def _assert_decoded_alike(content: bytes | None, picture: Image.Image, name: str
     """Raise unless the program beside an exported file reads the pixels that the model gets."""
     if content is None or is_raw(content):  # pixels in memory, or what Pillow alone cannot read
         return
-    _require(
-        np.array_equal(read_picture(content), np.asarray(picture)),
-        f"nothing was written: Pillow alone decodes {name} to other pixels than the model gets",
-    )
+    if not np.array_equal(read_picture(content), np.asarray(picture)):
+        raise LabelwiseError(
+            f"nothing was written: Pillow alone decodes {name} to other pixels than the model gets"
+        )
 
 
 def assert_program_parity(
@@ -190,12 +189,11 @@ def assert_program_parity(
         decided = Decided(found["probability"], found["label"], found["none"])
         differences.take_answers(decided, found["logits"], name)
         probs = predictor.link(logits.double())
-        sets = predictor.rule(probs.float())
-        differences.take_whole(decided.probability, decided.label, probs.numpy(), sets.numpy())
+        differences.take_whole(decided, probs, predictor.rule(probs.float()))
     return differences.parity(len(rows))
 
 
-def _shown(rows: Sequence[int], watch: Watch | None) -> Iterator[int]:
+def _shown(rows: Sequence[Row], watch: Watch | None) -> Iterator[Row]:
     """Yield the rows, with their progress."""
     watch = watch or Silent()
     watch.start("comparing", len(rows))
@@ -223,11 +221,11 @@ class _Differences:
         """Compare the scaled pixels of a picture; return whether they are equal."""
         apart = np.abs(found.astype(np.int16) - expected)
         most = int(apart.max())
-        _require(
-            most <= MAX_LEVELS,
-            f"nothing was written: pixels of {name} are {most} levels apart after the resize, "
-            f"more than {MAX_LEVELS}{way_out}",
-        )
+        if most > MAX_LEVELS:
+            raise LabelwiseError(
+                f"nothing was written: pixels of {name} are {most} levels apart after the resize, "
+                f"more than {MAX_LEVELS}{way_out}"
+            )
         self.levels = max(self.levels or 0, most)
         self.pixels_differing += float((apart > 0).mean())
         return most == 0
@@ -259,16 +257,12 @@ class _Differences:
         apart = compare_answers(found, self.predictor, logits, name)
         self.probability = max(self.probability, apart)
 
-    def take_whole(
-        self,
-        probability: NDArray[np.float32],
-        label: NDArray[np.bool_],
-        expected: NDArray[np.float64],
-        sets: NDArray[np.bool_],
-    ) -> None:
+    def take_whole(self, found: Decided | GraphAnswers, probs: Tensor, sets: Tensor) -> None:
         """Compare what comes of all stages together; it is measured, not limited."""
-        self.whole = max(self.whole, float(np.abs(probability - expected).max()))
-        self.labels_differing += int((label != sets).sum())
+        if found.probability is not None and found.label is not None:
+            apart = np.abs(found.probability - probs.numpy())
+            self.whole = max(self.whole, float(apart.max()))
+            self.labels_differing += int((found.label != sets.numpy()).sum())
 
     def parity(self, pictures: int, files: int = 0) -> Parity:
         """Return what was found on so many pictures and files beside them."""
@@ -298,33 +292,28 @@ def compare_answers(
     low, high = around.amin(0).numpy(), around.amax(0).numpy()
     p = found.probability
     apart = np.maximum(np.maximum(low - p, p - high), 0.0)
-    _require(
-        float(apart.max()) <= MAX_PROBABILITY and not np.isnan(p).any(),
-        f"nothing was written: probabilities of {name} are {apart.max():.2g} apart, more than "
-        f"{MAX_PROBABILITY:g}; the first node that differs is the link {link.kind!r}",
-    )
-    none = link.log_none(given).exp().numpy()
-    _require(
-        float(np.abs(found.none - none).max()) <= max(MAX_PROBABILITY, 10 * float(apart.max())),
-        f"nothing was written: the probability of no label of {name} differs; "
-        f"the first node that differs is in the link {link.kind!r}",
-    )
+    if not float(apart.max()) <= MAX_PROBABILITY or np.isnan(p).any():  # NaN is too far too
+        raise LabelwiseError(
+            f"nothing was written: probabilities of {name} are {apart.max():.2g} apart, more than "
+            f"{MAX_PROBABILITY:g}; the first node that differs is the link {link.kind!r}"
+        )
+    none = float(np.abs(found.none - link.log_none(given).exp().numpy()).max())
+    if not none <= max(MAX_PROBABILITY, 10 * float(apart.max())):
+        raise LabelwiseError(
+            f"nothing was written: the probability of no label of {name} differs; "
+            f"the first node that differs is in the link {link.kind!r}"
+        )
     sets = predictor.rule(torch.from_numpy(p).double()).numpy()
     flips = found.label != sets
     thresholds = default_thresholds(predictor.rule, len(predictor.space))
     if thresholds is not None:
         flips &= np.abs(p - thresholds) >= MAX_PROBABILITY
-    _require(
-        not flips.any(),
-        f"nothing was written: {int(flips.sum())} decided labels of {name} differ; "
-        f"the first node that differs is the rule {predictor.rule.kind!r}",
-    )
+    if flips.any():
+        raise LabelwiseError(
+            f"nothing was written: {int(flips.sum())} decided labels of {name} differ; "
+            f"the first node that differs is the rule {predictor.rule.kind!r}"
+        )
     return float(np.abs(p - expected.numpy()).max())
-
-
-def _require(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise LabelwiseError(sentence)
 
 
 def first_difference(values: Iterable[NodeValue], predictor: Predictor, pixels: Tensor) -> str:

@@ -53,11 +53,14 @@ def write_normalise(g: Graph, transform: Transform, pixels: Value) -> Value:
 def write_resize(g: Graph, transform: Transform, image: Value, *, exact: bool) -> Value:
     """Write the uint8 pixels (3, size, size) of a picture (H, W, 3)."""
     with g.part("resize"):
-        image = _shortened(g, transform, image)
+        if transform.crop is not None:
+            image = _shortened(g, image)
         shape = g.op("Shape", image)
         height, width = g.op("Gather", shape, 0), g.op("Gather", shape, 1)
         tall, wide = _scaled(g, transform, height, width)
-        turn = _height_first(g, height, tall, width, wide)
+        # Whether PIL scales the height first.
+        twice = g.op("Mul", g.op("Max", g.op("Sub", width, wide), 0), 2)
+        turn = g.op("Greater", g.op("Sub", height, tall), twice)
         planes = _turned(g, turn, g.op("Transpose", image, perm=[2, 0, 1]), None)
         first, second = (
             _Axis(
@@ -73,10 +76,8 @@ def write_resize(g: Graph, transform: Transform, image: Value, *, exact: bool) -
         return _turned(g, turn, _resized(g, transform, planes, second, first, exact), transform)
 
 
-def _shortened(g: Graph, transform: Transform, image: Value) -> Value:
+def _shortened(g: Graph, image: Value) -> Value:
     """Write the picture without the ends that ``Transform`` cuts off of very long ones."""
-    if transform.crop is None:
-        return image
     sides = g.op("Slice", g.op("Shape", image), [0], [2], [0])
     longest = g.op("Mul", g.op("ReduceMin", sides, keepdims=1), THIN)
     start = g.op("Max", g.op("Div", g.op("Sub", sides, longest), 2), 0)
@@ -92,16 +93,10 @@ class _Axis:
     offset: Value
 
 
-def _height_first(g: Graph, height: Value, tall: Value, width: Value, wide: Value) -> Value:
-    fewer = g.op("Sub", height, tall)
-    twice = g.op("Mul", g.op("Max", g.op("Sub", width, wide), 0), 2)
-    return str(g.op("Greater", fewer, twice))
-
-
 def _turned(g: Graph, turn: Value, planes: Value, transform: Transform | None) -> Value:
     """Write the planes (3, H, W), as (3, W, H) if ``turn`` holds."""
     sides = [None, None] if transform is None else [transform.size, transform.size]
-    yes, no = g.inner(), g.inner()
+    yes, no = Graph(g), Graph(g)
     outputs = yes.op("Transpose", planes, perm=[0, 2, 1]), no.op("Identity", planes)
     info = [helper.make_tensor_value_info(name, TensorProto.UINT8, [3, *sides]) for name in outputs]
     branches = yes.body("turned", [], info[:1]), no.body("upright", [], info[1:])
@@ -117,7 +112,7 @@ def _resized(
         return str(g.op("Gather", taken, _nearest(g, columns, size), axis=2))
     if exact or transform.interpolation not in RESIZE:
         return _as_pil(g, transform, planes, rows, columns)
-    quick, precise = g.inner(), g.inner()
+    quick, precise = Graph(g), Graph(g)
     names = (
         _by_resize(quick, transform, planes, rows, columns),
         _as_pil(precise, transform, planes, rows, columns),
@@ -201,13 +196,14 @@ def _scaled_across(g: Graph, transform: Transform, planes: Value, axis: _Axis) -
     """
     size = transform.size
     blocks = -(-size // BLOCK)
-    body = g.inner()
+    body = Graph(g)
     number, go_on = (body.name(what) for what in ("number", "go_on"))
     first = body.op("Add", axis.offset, body.op("Mul", number, BLOCK))
     start, end, weights = _weights(body, transform, axis, first)
     near = body.cast(body.op("Slice", planes, start, end, [2]), "float64")
     sums = body.op("MatMul", near, body.op("Transpose", weights, perm=[1, 0]))
-    outputs = body.op("Identity", go_on), body.cast(_levels(body, sums), "uint8")
+    rounded = body.op("Floor", body.op("Div", body.op("Add", sums, BITS / 2), BITS))
+    outputs = body.op("Identity", go_on), body.cast(body.clip(rounded, 0.0, 255.0), "uint8")
     loop = body.body(
         "block",
         [
@@ -223,11 +219,6 @@ def _scaled_across(g: Graph, transform: Transform, planes: Value, axis: _Axis) -
     parts = g.op("Transpose", g.op("Loop", blocks, always, body=loop), perm=[1, 2, 0, 3])
     whole = g.op("Reshape", parts, [3, 0, blocks * BLOCK])
     return str(g.op("Slice", whole, [0], [size], [2]))
-
-
-def _levels(g: Graph, sums: Value) -> Value:
-    rounded = g.op("Floor", g.op("Div", g.op("Add", sums, BITS / 2), BITS))
-    return g.clip(rounded, 0.0, 255.0)
 
 
 def _weights(

@@ -141,7 +141,7 @@ def _one_more_label(
     size (N, 1), and goes on while a larger set could be better for some image.
     """
     gain, square = 1.0 + beta**2, float(beta) ** 2
-    step = g.inner()
+    step = Graph(g)
     at, more, hits, best, size = "ef_at", "ef_more", "ef_hits", "ef_best", "ef_size"
     number = step.op("Add", at, 1)
     real = step.cast(number, "float64")
@@ -181,7 +181,7 @@ def _one_more_label(
 
 def _tails(g: Graph, columns: Value, nothing: Value) -> Value:
     """Write the laws (K + 1, N, M) of the number of labels beyond the first 0, 1, ..., K."""
-    one = g.inner()
+    one = Graph(g)
     law, p = "ef_law", "ef_p"
     longer = _with(one, law, p)
     double = TensorProto.DOUBLE

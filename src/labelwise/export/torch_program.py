@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.export.checks import require_picture_model, require_pictures
+from labelwise.export.checks import require_exportable, require_pictures
 from labelwise.export.parity import Parity, assert_program_parity
 from labelwise.export.quiet import quiet
 from labelwise.models import MODEL_FILE, ModelSpec, Predictor
@@ -71,7 +71,7 @@ def export_program(
     path = Path(path)
     if path.suffix != ".pt2":
         raise SettingsError(f"--format torch-export writes a file that ends in .pt2, got {path}")
-    require_picture_model(predictor)
+    require_exportable(predictor)
     require_pictures(rows)
     buffer = io.BytesIO()
     description = json.dumps(spec.model_dump(mode="json"), ensure_ascii=False)
