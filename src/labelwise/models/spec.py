@@ -30,8 +30,6 @@ from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 if TYPE_CHECKING:  # a search reads a spec without torch, which takes seconds to import
-    from torch import Tensor
-
     from labelwise.heads import Head
     from labelwise.links import Link
 
@@ -286,14 +284,16 @@ def require_fit(
         except LabelwiseError as error:
             raise ValueError(one_line_of(error)) from None
     row = torch.zeros(1, columns, dtype=torch.float64)
-
-    def log_probs() -> "Tensor":
-        made = link()
-        return row if made is None else check_log_probs(*made.log_probs(row))[0]
-
-    for name, use in (("link", log_probs), ("rule", lambda: rule()(row))):
+    makers: dict[str, Callable[[], Link | Rule | None]] = {"link": link, "rule": rule}
+    for name, make in makers.items():
         try:
-            shape = tuple(use().shape)
+            made = make()
+            if made is None:  # the logits only rank
+                continue
+            if isinstance(made, Rule):
+                shape = tuple(made(row).shape)
+            else:
+                shape = tuple(check_log_probs(*made.log_probs(row))[0].shape)
         except (LabelwiseError, *NOT_USABLE) as error:
             raise ValueError(f"the {name} cannot be used: {one_line_of(error)}") from None
         if shape != (1, columns):
