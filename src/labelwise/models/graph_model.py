@@ -7,7 +7,7 @@ the link that the file's metadata names; that its graph says the same is checked
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, TensorProto, helper
 from PIL import Image
 from torch import Tensor
 
@@ -222,6 +222,7 @@ class OnnxModel(GraphModel):
     facts: Facts
     name: str = "the exported model"
     threads: int | None = None
+    _sessions: dict[Part, Any] = field(default_factory=dict, init=False, repr=False)
 
     @staticmethod
     def load(path: str | Path, *, threads: int | None = None) -> "OnnxModel":
@@ -259,7 +260,9 @@ class OnnxModel(GraphModel):
 
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the outputs of a part of the graph by name."""
-        session = getattr(self, f"_{part}")
+        if part not in self._sessions:
+            self._sessions[part] = self._opened(part)
+        session = self._sessions[part]
         names = [output.name for output in session.get_outputs()]
         return dict(zip(names, session.run(names, inputs), strict=True))
 
@@ -279,38 +282,26 @@ class OnnxModel(GraphModel):
                 if getattr(found.get(name), "dtype", None) == np.float32:
                     yield node.name, node.op_type, found[name]
 
-    @cached_property
-    def _resize(self) -> Any:
-        part = cut(self.proto, [self.proto.graph.input[0]], [self.facts.pixels_info(1)])
-        return open_session(part, threads=1, name=self.name)  # decoding threads run side by side
+    def _opened(self, part: Part) -> Any:
+        """Return a session for a part of the graph.
 
-    @cached_property
-    def _network(self) -> Any:
-        part = cut(self.proto, [self.facts.pixels_info("n")], self._outputs())
-        return open_session(part, threads=self.threads, name=self.name)
-
-    @cached_property
-    def _features(self) -> Any:
-        """All outputs of the network, and its features."""
-        features = [] if self.features is None else [self.features]
-        more = [
-            helper.make_tensor_value_info(one.name, TensorProto.FLOAT, ["n", one.width])
-            for one in features
-        ]
-        part = cut(self.proto, [self.facts.pixels_info("n")], [*self._outputs(), *more])
-        return open_session(part, threads=self.threads, name=self.name)
-
-    @cached_property
-    def _decision(self) -> Any:
-        logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", len(self.space)])
-        part = cut(self.proto, [logits], self._outputs()[1:])
-        return open_session(part, threads=1, name=self.name)
-
-    def _outputs(self) -> list[ValueInfoProto]:
-        """Return the outputs with any number of rows: a file for one picture states one."""
-        outputs = []
-        for output in self.proto.graph.output:
+        It answers for any number of rows, also where the file is for one picture and states one;
+        what runs in each of many threads at once takes one thread.
+        """
+        graph, pixels = self.proto.graph, [self.facts.pixels_info("n")]
+        inputs, outputs, threads = pixels, [], self.threads
+        for output in graph.output:
             kind = output.type.tensor_type
             shape = ["n", *(size.dim_value for size in kind.shape.dim[1:])]
             outputs.append(helper.make_tensor_value_info(output.name, kind.elem_type, shape))
-        return outputs
+        if part == "features" and self.features is not None:
+            shape = ["n", self.features.width]
+            name = self.features.name
+            outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        elif part == "resize":
+            inputs, outputs, threads = [graph.input[0]], [self.facts.pixels_info(1)], 1
+        elif part == "decision":
+            shape = ["n", len(self.space)]
+            inputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)]
+            outputs, threads = outputs[1:], 1
+        return open_session(cut(self.proto, inputs, outputs), threads=threads, name=self.name)
