@@ -28,7 +28,7 @@ from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.links import Link
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
-from labelwise.models.onnx_answers import FORMAT, UNSEALED, is_whole
+from labelwise.models.onnx_sessions import FORMAT, UNSEALED, is_whole
 from labelwise.models.spec import NOT_USABLE, require_fit
 from labelwise.numeric.finite import require_as_stated
 from labelwise.pictures import Transform

@@ -10,7 +10,6 @@ another taxonomy) and a file that cannot be used go to :mod:`labelwise.models.sc
 gives the reason, too.
 """
 
-import hashlib
 import json
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from labelwise.decide.specs import rule_from_spec
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.models.answer_rows import NOT_FINITE, Answer
 from labelwise.models.link_numbers import Curve, curve_of
-from labelwise.models.onnx_sessions import open_session
+from labelwise.models.onnx_sessions import FORMAT, is_whole, open_session
 from labelwise.pictures import ImageSource
 from labelwise.pictures.ahead import available_cores, by_threads
 from labelwise.pictures.work import reason_of
@@ -35,25 +34,14 @@ from labelwise.types import LabelSpace
 __all__ = [
     "AGREES",
     "ALL_AGREE",
-    "FORMAT",
-    "UNSEALED",
     "OnnxAnswers",
-    "is_whole",
     "require_agreement",
 ]
 
-FORMAT = 1
-UNSEALED = "0" * 64
 AGREES = 1e-5  # the median over labels and pictures
 ALL_AGREE = 1e-4  # every label: a steep line, computed in float32, rounds to some 1e-5
 OUTPUTS = ["logits", "probability"]
 WANTED = {"labelwise_format": str(FORMAT), "input": "image", "answers": "probabilities"}
-
-
-def is_whole(content: bytes, digest: str) -> bool:
-    """Return whether the bytes of a file are those that were hashed when it was written."""
-    whole = content.replace(digest.encode(), UNSEALED.encode(), 1) if len(digest) == 64 else b""
-    return hashlib.sha256(whole).hexdigest() == digest
 
 
 def require_agreement(name: str, apart: float, at_most: float = AGREES) -> None:

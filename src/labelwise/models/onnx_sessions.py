@@ -1,5 +1,9 @@
-"""onnxruntime sessions: one thread count, no chatter, and errors in a sentence."""
+"""ONNX files as all who read them open them: whole, in a session of onnxruntime.
 
+A session has one thread count, no chatter, and errors in a sentence.
+"""
+
+import hashlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -7,8 +11,10 @@ from typing import Any
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.system.text import first_line
 
-__all__ = ["open_session", "require_onnx", "simplified"]
+__all__ = ["FORMAT", "UNSEALED", "is_whole", "open_session", "require_onnx", "simplified"]
 
+FORMAT = 1  # of the files that labelwise exports
+UNSEALED = "0" * 64  # stands for the hash of a file while it is computed
 QUIET = 4  # fatal only: what goes wrong is raised as well
 
 
@@ -22,6 +28,12 @@ def require_onnx() -> None:
             f"exported files need the package {error.name!r}: pip install 'labelwise[onnx]'"
         ) from None
     del onnx
+
+
+def is_whole(content: bytes, digest: str) -> bool:
+    """Return whether the bytes of a file are those that were hashed when it was written."""
+    whole = content.replace(digest.encode(), UNSEALED.encode(), 1) if len(digest) == 64 else b""
+    return hashlib.sha256(whole).hexdigest() == digest
 
 
 def simplified(model: Any) -> Any:
