@@ -11,6 +11,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from labelwise.experiments import columns
+from labelwise.experiments.average_k_tables import average_k_tables
+from labelwise.experiments.head_tables import QUERY2LABEL, single_positive_table
 from labelwise.experiments.protocols import (
     CIFAR,
     COCO,
@@ -26,9 +28,7 @@ from labelwise.experiments.protocols import (
     Row,
     Values,
 )
-from labelwise.experiments.published import REGIMES, SINGLE_POSITIVE
 from labelwise.experiments.said_in_text import alpha_experiment, margin_experiment
-from labelwise.experiments.sources import LAST_FIFTH
 from labelwise.objectives import OFFICIAL_ASL, OFFICIAL_FOCAL, Focusing, PhiLink
 
 __all__ = ["EXPERIMENTS"]
@@ -354,229 +354,6 @@ _TWO_WAY = (
 )
 
 
-def _average_k_rows(k: int, *, role: bool = False) -> dict[str, Row]:
-    options = {
-        "softmax": ("softmax", {}),
-        "average-k": ("average-k", {"k": k}),
-        "role": ("role", {"k": float(k)}),
-        "an": ("wan", {"per": "image"}),
-        "epr": ("epr", {"k": float(k), "per": "image"}),
-        "top-k": ("top-k", {"k": k}),
-    }
-    return {
-        row: Row({"method": method, "options": values})
-        for row, (method, values) in options.items()
-        if role or row != "role"
-    }
-
-
-_AVERAGE_K_CIFAR: Values = {
-    **CIFAR,
-    "backbone": "densenet40-40",
-    "recipe.optimizer.nesterov": True,
-    "recipe.epochs": 300,
-    "recipe.keep": "best",
-    "recipe.metric": "average-5",
-}
-_AVERAGE_K_REMARK = "--quick uses ResNet-18; the options of each loss are not in the text."
-_PLANTNET: Values = {
-    **SGD,
-    "weights": "pretrained",
-    "augment": "shift",
-    "recipe.epochs": 30,
-    "recipe.keep": "best",
-    "recipe.optimizer.lr": 0.002,
-    "recipe.optimizer.nesterov": True,
-    "recipe.schedule.name": "step",
-    "recipe.schedule.milestones": [25 / 30],
-    "batch_size": 32,
-    "calibrate": "none",
-}
-
-
-def _average_k() -> Iterator[Experiment]:
-    """Yield Table 1, Table 2 for each K, and the appendices."""
-    quick = {**GOOD_CIFAR, "backbone": "resnet18-32"}
-    stated = {**PLAIN, "held_out": 0.1, "scores": "softmax"}
-    shared = (_AVERAGE_K_CIFAR, quick, columns.average_sets(5))
-    yield Experiment(
-        "003-table1",
-        "cifar100",
-        _average_k_rows(5, role=True),
-        *shared,
-        deviations=(_AVERAGE_K_REMARK,),
-        stated=stated,
-        unstated=OUR_CHOICE | {"augment"},
-    )
-    for k in (5, 2, 3, 10):
-        yield _on_plantnet("003-table2", f"k{k}", "torchvision/resnet18", k)
-    alphas = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-    method: Values = {"method": "average-k", "options": {"k": 5}}
-    sweep = {
-        f"alpha={alpha:g}": Row({"method": "average-k", "options": {"k": 5, "alpha": alpha}})
-        for alpha in alphas
-    }
-    batches = {f"batch={size}": Row({**method, "batch_size": size}) for size in (2, 8, 32, 128)}
-    proposal = Row({**method, "head": "two-head", "head_options": {"answers": "proposal"}})
-    yield Experiment(
-        "003-appendix",
-        "cifar100",
-        {**sweep, **batches, "proposal head": proposal},
-        *shared,
-        deviations=(_AVERAGE_K_REMARK, "Which values the appendix varies is not in the text."),
-        stated=stated,
-        unstated=OUR_CHOICE | {"augment"},
-    )
-    networks = {
-        "resnet34": "torchvision/resnet34",
-        "densenet169": "torchvision/densenet169",
-        "vit-b-16": "torchvision/vit_b_16",
-    }
-    for short, backbone in networks.items():
-        yield _on_plantnet("003-appendixE", short, backbone, 5)
-
-
-def _on_plantnet(table: str, cell: str, backbone: str, k: int) -> Experiment:
-    return Experiment(
-        table,
-        "plantnet",
-        _average_k_rows(k),
-        {**_PLANTNET, "backbone": backbone, "image_size": 224, "recipe.metric": f"average-{k}"},
-        FROZEN,
-        columns.average_sets(k),
-        cell=cell,
-        deviations=("Random shifts stand in for crops of a larger picture.",),
-        stated={**PLAIN, "weights_tag": V1, "scores": "softmax"},
-        unstated=OUR_CHOICE | {"weights", "augment"},
-    )
-
-
-_QUERY2LABEL = Experiment(
-    "004-table1",
-    "coco",
-    {
-        "resnet101-448": Row({"backbone": "torchvision/resnet101", "image_size": 448, "freeze": 2}),
-        "resnet101-576": Row({"backbone": "torchvision/resnet101", "image_size": 576, "freeze": 2}),
-        "swin-l-384": Row(
-            {
-                "backbone": "swin_large_patch4_window12_384.ms_in22k",
-                "image_size": 384,
-                "weights": "pretrained",
-            },
-            runs="if named",
-            stated={"weights_tag": "ImageNet-22k"},
-        ),
-        "cvt-w24-384": Row(
-            {"backbone": "cvt-w24", "image_size": 384, "weights": "pretrained"},
-            runs="if named",
-            stated={"weights_tag": "ImageNet-22k"},
-            note="trained only from a file of the published weights: --set weights=FILE.",
-        ),
-    },
-    {
-        **COCO,
-        "squash": True,
-        "method": "asl",
-        "options": {
-            "gamma_neg": 2.0,
-            "gamma_pos": 0.0,
-            "margin": 0.0,
-            "weight_grad": "detached",
-        },
-        "head": "query2label",
-        "head_options": {"feedforward": 8192},
-        "augment": "rand",
-        "weights": "IMAGENET1K_V1",
-        "recipe.optimizer.name": "adamw",
-        "recipe.optimizer.lr": 1e-4,
-        "recipe.optimizer.backbone_lr": 1.0,
-        "recipe.optimizer.weight_decay": 1e-2,
-        "recipe.schedule.name": "one-cycle",
-        "recipe.epochs": 80,
-        "recipe.ema": 0.9997,
-        "recipe.keep": "best",
-        "recipe.patience": 9,  # more than eight epochs without a better one
-        "freeze_batch_norm": True,
-        "batch_size": 128,
-    },
-    {"recipe.epochs": 10, "recipe.ema": 0.99},
-    columns.voc_precision,
-    data_options={"drop_unlabelled": False},
-    deviations=(
-        "Trained here; the report evaluates released checkpoints, as --checkpoint does.",
-        "The published command names Cutout, but makes one that cuts nothing; here is none.",
-    ),
-    stated={
-        "recipe.prior_bias": False,
-        "weights_tag": V1,
-        "held_out": 0.0,
-        "chosen_on": "test images",
-    },
-    unstated=OUR_CHOICE | {"weights"},
-)
-
-
-def _single_positive() -> Experiment:
-    """Return Table II: every loss of single positives, linear, fine-tuned, and one after other."""
-    rows = {}
-    for method in SINGLE_POSITIVE:
-        options = {"k": 2.9} if method in ("epr", "role") else {}
-        by_regime: dict[str, Values] = {
-            "linear": {"freeze": -1, "augment": "none"},  # on features, computed once
-            "fine-tuned": {"recipe.optimizer.lr": 1e-5, "recipe.epochs": 10},
-            "linear-init": {"recipe.optimizer.lr": 1e-5, "recipe.epochs": 10},
-        }
-        for regime in REGIMES:
-            rows[f"{method} {regime}"] = Row(
-                {"method": method, "options": options, **by_regime[regime]},
-                runs="if named"
-                if method != "role" or regime == "linear-init"
-                else "always"
-                if regime == "linear"
-                else "not with --quick",
-                note="starts where the linear row ended, estimated labels included."
-                if regime == "linear-init"
-                else "",
-                after=f"{method} linear" if regime == "linear-init" else None,
-            )
-    return Experiment(
-        "004-table2",
-        "coco",
-        rows,
-        {
-            "backbone": "torchvision/resnet50",
-            "weights": "IMAGENET1K_V1",
-            "image_size": 448,
-            "squash": True,
-            "augment": "flip",
-            "batch_size": 16,
-            # AdamW without decay is the published Adam.
-            "recipe.optimizer.name": "adamw",
-            "recipe.optimizer.weight_decay": 0.0,
-            "recipe.optimizer.lr": 1e-3,
-            "recipe.schedule.name": "constant",
-            "recipe.prior_bias": False,
-            "recipe.epochs": 25,
-            "recipe.keep": "best",
-            "precision": "bf16",
-            "calibrate": "none",
-        },
-        FROZEN,
-        columns.ranked,
-        data_options={"string_order": True},
-        one_positive=True,
-        deviations=("Training labels are reduced to one positive per image first.",),
-        stated={
-            "recipe.prior_bias": False,
-            "weights_tag": V1,
-            "held_out": 0.2,
-            "split": LAST_FIFTH,
-            "image_order": "ids as text",
-        },
-        unstated=OUR_CHOICE | {"weights"},
-    )
-
-
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
@@ -588,8 +365,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         _VQA,
         *_TWO_WAY,
         margin_experiment(_TWO_WAY_RECIPE, OUR_CHOICE, {**PLAIN, **TWO_WAY, "weights_tag": V1}),
-        *_average_k(),
-        _QUERY2LABEL,
-        _single_positive(),
+        *average_k_tables(),
+        QUERY2LABEL,
+        single_positive_table(),
     )
 }
