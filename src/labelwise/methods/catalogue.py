@@ -5,14 +5,12 @@ Ranges for tuning stand with the method whose option they are: the papers' own w
 """
 
 from dataclasses import replace
-from typing import Any, Literal
 
+from labelwise.methods.derived import asymmetric, spa, with_boost, with_pairs, with_phi, with_term
 from labelwise.methods.method import Method
 from labelwise.objectives import (
     AN,
     BCE,
-    CROSS_ENTROPY,
-    EASY_NEGATIVES,
     EPR,
     FOCAL,
     IU,
@@ -23,12 +21,10 @@ from labelwise.objectives import (
     PR,
     RML,
     ROLE,
-    SPA,
     SPLC,
     WAN,
     WARP,
     ZLPR,
-    Asymmetric,
     AverageK,
     DistributionBalanced,
     EntropyMaximisation,
@@ -36,76 +32,23 @@ from labelwise.objectives import (
     Focusing,
     GeneralizedRobust,
     Hill,
-    LabelPairs,
     LargeLoss,
     LargeLossForGood,
     LogitMargin,
     MaxConfidence,
     MeanDifference,
     NoisedTopK,
-    Objective,
     PairwiseHinge,
     Quasibinary,
-    Side,
     SmoothedBCE,
     SmoothTopK,
     SoftmaxCrossEntropy,
     SoftmaxOrNone,
-    Term,
     TwoWay,
     UniformKL,
 )
 
 __all__ = ["METHODS"]
-
-
-def _spa(
-    *,
-    zeta_pos: float = CROSS_ENTROPY.zeta,
-    k_pos: float = CROSS_ENTROPY.k,
-    b_pos: float = CROSS_ENTROPY.b,
-    zeta_neg: float = EASY_NEGATIVES.zeta,
-    k_neg: float = EASY_NEGATIVES.k,
-    b_neg: float = EASY_NEGATIVES.b,
-) -> Objective:
-    return SPA(Side(zeta_pos, k_pos, b_pos), Side(zeta_neg, k_neg, b_neg))
-
-
-def _asymmetric(**options: Any) -> Objective:
-    return Asymmetric(Focusing(**options))
-
-
-def _with_phi(method: Method, sentence: str) -> Method:
-    """Return the method read through phi: the right map, or as an option the printed one."""
-
-    def make(*, phi: Literal["right", "printed"], **options: Any) -> Objective:
-        return Asymmetric(Focusing(**options), phi=phi)
-
-    return replace(
-        method,
-        make=make,
-        probabilities="proper",
-        sentence=sentence,
-        source="Cheng and Vasconcelos, CVPR 2024, eqs. 13 to 15",
-        changed={**method.changed, "phi": "right"},
-    )
-
-
-def _with_pairs(method: Method, sentence: str, source: str) -> Method:
-    """Return the method with the label-pair regulariser, which has a weight of its own."""
-
-    def make(*, lpr_weight: float, **options: Any) -> Objective:
-        return method.make(**options) + lpr_weight * LabelPairs()
-
-    return replace(
-        method,
-        make=make,
-        sentence=sentence,
-        source=source,
-        arguments=method.arguments or method.make,
-        changed={**method.changed, "lpr_weight": 1.0},
-        tuning={**method.tuning, "lpr_weight": (0.1, 0.3, 1.0, 3.0, 10.0)},
-    )
 
 
 _LPR = "Cheng and Vasconcelos, CVPR 2024, eqs. 20 and 21, Table 4"
@@ -124,7 +67,7 @@ _BCE = Method(
     from_facts={"priors": "priors"},
 )
 _FOCAL = Method(
-    make=_asymmetric,
+    make=asymmetric,
     probabilities="improper",
     sentence="Focal loss: easy entries count less; its sigmoids are not probabilities.",
     source="Lin et al., ICCV 2017; Cheng and Vasconcelos, CVPR 2024, eqs. 7 and 8",
@@ -133,7 +76,7 @@ _FOCAL = Method(
     tuning=_GAMMAS,
 )
 _ASL = Method(
-    make=_asymmetric,
+    make=asymmetric,
     probabilities="improper",
     sentence="Asymmetric loss: easy absent labels count least, the easiest not at all.",
     source="Ridnik et al., ICCV 2021; Cheng and Vasconcelos, CVPR 2024, eqs. 7 and 8",
@@ -153,27 +96,11 @@ _OFFICIAL_ASL = replace(
     changed=vars(OFFICIAL_ASL),
 )
 _SPA = Method(
-    make=_spa,
+    make=spa,
     probabilities="proper",
     sentence="Strictly proper asymmetric loss: easy absent labels count less, p stays true.",
     source="Cheng and Vasconcelos, CVPR 2024, eqs. 16 and 17 (signs of 17 corrected)",
 )
-
-
-def _with_term(term: type[Term], weight: float, **stated: Any) -> Method:
-    """Return binary cross-entropy with a term of its own weight; ``stated`` says what it is."""
-
-    def make(*, term_weight: float, **options: Any) -> Objective:
-        return BCE(**options) + term_weight * term()
-
-    return replace(
-        _BCE,
-        make=make,
-        arguments=BCE,
-        changed={"term_weight": weight},
-        tuning={"term_weight": (weight / 3, weight, 3 * weight)},
-        **stated,
-    )
 
 
 _LL_R = Method(
@@ -201,50 +128,39 @@ _LL_CP = Method(
 )
 
 
-def _with_boost(method: Method, rate: float, name: str) -> Method:
-    """Return the method with the head that boosts positive evidence, at its authors' rate."""
-    return replace(
-        method,
-        sentence=f"As {name}, with a head that multiplies evidence for a label at a place by 5.",
-        source="Kim et al., CVPR 2023 (BoostLU), the rate of their code",
-        head="boostlu",
-        changed={**method.changed, "rate": rate},
-    )
-
-
 METHODS: dict[str, Method] = {
     # Labels that are known, or known to be unknown.
     "bce": _BCE,
-    "bce+lpr": _with_pairs(
+    "bce+lpr": with_pairs(
         _BCE, "Binary cross-entropy, and a price on every pair of labels in the wrong order.", _LPR
     ),
     "focal": _FOCAL,
-    "focal+phi": _with_phi(
+    "focal+phi": with_phi(
         _FOCAL, "Focal loss, read through the map that turns its optimum into probabilities."
     ),
-    "focal+lpr": _with_pairs(_FOCAL, "Focal loss with the label-pair regulariser.", _LPR),
+    "focal+lpr": with_pairs(_FOCAL, "Focal loss with the label-pair regulariser.", _LPR),
     "asl": _ASL,
-    "asl+phi": _with_phi(
+    "asl+phi": with_phi(
         _ASL, "Asymmetric loss through its recovery map; gamma_pos=0 with a margin: p < 0.97."
     ),
-    "asl+lpr": _with_pairs(_ASL, "Asymmetric loss with the label-pair regulariser.", _LPR),
+    "asl+lpr": with_pairs(_ASL, "Asymmetric loss with the label-pair regulariser.", _LPR),
     "focal-official": _OFFICIAL_FOCAL,
-    "focal-official+phi": _with_phi(
+    "focal-official+phi": with_phi(
         _OFFICIAL_FOCAL, "The focal loss of public code through the map of its detached weights."
     ),
-    "focal-official+lpr": _with_pairs(
+    "focal-official+lpr": with_pairs(
         _OFFICIAL_FOCAL, "The focal loss of public code with the label-pair regulariser.", _LPR
     ),
     "asl-official": _OFFICIAL_ASL,
-    "asl-official+phi": _with_phi(
+    "asl-official+phi": with_phi(
         _OFFICIAL_ASL,
         "ASL of its authors' code through the map of its detached weights; p < 0.943.",
     ),
-    "asl-official+lpr": _with_pairs(
+    "asl-official+lpr": with_pairs(
         _OFFICIAL_ASL, "ASL of its authors' code with the label-pair regulariser.", _LPR
     ),
     "spa": _SPA,
-    "spa+lpr": _with_pairs(
+    "spa+lpr": with_pairs(
         _SPA,
         "SPA with the label-pair regulariser on its own log-odds.",
         "Cheng and Vasconcelos, CVPR 2024, eqs. 16 to 21",
@@ -318,21 +234,24 @@ METHODS: dict[str, Method] = {
         sentence="A hinge on every pair of a present and an absent label.",
         source="Gong et al., 2013; Kobayashi, CVPR 2023",
     ),
-    "bce+mmce": _with_term(
+    "bce+mmce": with_term(
+        _BCE,
         MMCE,
         2.0,
         probabilities="proper",
         sentence="Binary cross-entropy, and the squared calibration error of the batch.",
         source="Kumar et al., ICML 2018 (MMCE), over all entries, without the root",
     ),
-    "bce+mdca": _with_term(
+    "bce+mdca": with_term(
+        _BCE,
         MeanDifference,
         1.0,
         probabilities="improper",
         sentence="Binary cross-entropy, and the gap of mean probability and share of each label.",
         source="Hebbalaguppe et al., CVPR 2022 (MDCA); Liang et al., 2020 (DCA)",
     ),
-    "bce+mbls": _with_term(
+    "bce+mbls": with_term(
+        _BCE,
         LogitMargin,
         0.1,
         probabilities="improper",
@@ -426,9 +345,9 @@ METHODS: dict[str, Method] = {
     "ll-r": _LL_R,
     "ll-ct": _LL_CT,
     "ll-cp": _LL_CP,
-    "ll-r+boostlu": _with_boost(_LL_R, 0.005, "ll-r"),
-    "ll-ct+boostlu": _with_boost(_LL_CT, 0.002, "ll-ct"),
-    "ll-cp+boostlu": _with_boost(_LL_CP, 0.001, "ll-cp"),
+    "ll-r+boostlu": with_boost(_LL_R, 0.005, "ll-r"),
+    "ll-ct+boostlu": with_boost(_LL_CT, 0.002, "ll-ct"),
+    "ll-cp+boostlu": with_boost(_LL_CP, 0.001, "ll-cp"),
     "em": Method(
         make=EntropyMaximisation,
         probabilities="improper",
