@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from labelwise.errors import DataError, SettingsError
 from labelwise.fitting.calls import CallCount, CallMethod, count_calls
 from labelwise.fitting.detections import Detections, is_detections, read_detections
-from labelwise.fitting.read import label_tensors, unlabelled_scores, with_checks
+from labelwise.fitting.labels import label_tensors
+from labelwise.fitting.read import unlabelled_scores, with_checks
 from labelwise.fitting.tables import Kind, read_raw
 from labelwise.system.csv_files import write_csv
 from labelwise.system.text import with_slashes

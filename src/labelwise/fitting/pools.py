@@ -16,9 +16,10 @@ import torch
 
 from labelwise.data import LabelTable
 from labelwise.data.columns import PATH_HEADERS
+from labelwise.data.load import load_for_labels
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError
-from labelwise.fitting.read import aligned_labels, load_for_labels
+from labelwise.fitting.labels import aligned_labels
 from labelwise.fitting.tables import ANSWER_COLUMNS, read_raw, unscored_note
 from labelwise.labelling import Pool
 from labelwise.models import load_model

@@ -10,7 +10,7 @@ from labelwise.data import LabelTable
 from labelwise.decide import Check, Promise, Rule
 from labelwise.errors import DataError
 from labelwise.fitting.fit import check_promises
-from labelwise.fitting.read import aligned_labels, label_tensors
+from labelwise.fitting.labels import aligned_labels, label_tensors
 from labelwise.links import Link
 from labelwise.methods import link_to_spec
 from labelwise.models import Predictor

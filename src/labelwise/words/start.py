@@ -29,7 +29,7 @@ from torch import Tensor
 from labelwise.data import LabelTable
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
 from labelwise.errors import DataError, SettingsError
-from labelwise.fitting.read import aligned_labels
+from labelwise.fitting.labels import aligned_labels
 from labelwise.heads import LinearHead
 from labelwise.links import Consistent, Link, Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
