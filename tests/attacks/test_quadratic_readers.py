@@ -30,13 +30,20 @@ TIMES_FOUR = 8.0
 
 
 def processor_time(work, *given):
-    """Return the least processor time of three runs."""
+    """Return the least processor time of three runs.
+
+    What was there before is kept out of the garbage collector, in whose runs all of it is visited.
+    """
     times = []
-    for _ in range(3):
-        gc.collect()
-        start = time.process_time()
-        work(*given)
-        times.append(time.process_time() - start)
+    gc.freeze()
+    try:
+        for _ in range(3):
+            gc.collect()
+            start = time.process_time()
+            work(*given)
+            times.append(time.process_time() - start)
+    finally:
+        gc.unfreeze()
     return min(times)
 
 
@@ -196,8 +203,8 @@ def test_texts_are_averaged_in_linear_time(tmp_path):
 
 @pytest.mark.parametrize("make", [count_votes, model_workers])
 def test_votes_on_many_photos_and_labels_take_memory_by_the_vote(tmp_path, make):
-    """10,000 photos and labels with one vote each: a matrix of them would take 800 MB."""
-    count = 10_000
+    """3,000 photos and labels with one vote each: a matrix takes 9 MB of bytes, 72 of floats."""
+    count = 3_000
     rows = [(f"{k}.jpg", f"label {k:05d}", f"w{k}", "no" if k % 2 else "yes") for k in range(count)]
     tracemalloc.start()
     try:
@@ -208,7 +215,7 @@ def test_votes_on_many_photos_and_labels_take_memory_by_the_vote(tmp_path, make)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 150 << 20
+    assert peak < 8 << 20
     assert len(made.records) == 2 * count
     assert again.space.names == table.space.names
     for row in (0, 1, count - 1):
