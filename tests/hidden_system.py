@@ -1,6 +1,7 @@
 """Make this process macOS or Windows to labelwise: what these systems lack is hidden from it.
 
     LABELWISE_TEST_SYSTEM=macos | windows        read when this file is imported
+    hidden_system.py SCRIPT ARGUMENTS            runs a script where labelwise is imported anew
 
 Modules of labelwise see another ``sys.platform``, and ``os``, ``socket``, ``signal`` and ``ctypes``
 without what the system does not have; ``/proc`` and glibc's own functions are not there; processes
@@ -17,10 +18,12 @@ import errno
 import io
 import multiprocessing
 import os
+import runpy
 import shutil
 import signal
 import socket
 import sys
+from importlib import import_module
 from types import ModuleType
 
 VARIABLE = "LABELWISE_TEST_SYSTEM"
@@ -182,5 +185,16 @@ def hide(system):
     multiprocessing.set_start_method("spawn", force=True)
 
 
-if VARIABLE in os.environ:
+def main(script, *given):
+    """Run a script in a process that may have imported labelwise before, on its real system."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "labelwise"]:
+        del sys.modules[name]
+    import_module("hidden_system")
+    sys.argv = [script, *given]
+    runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+elif VARIABLE in os.environ:
     hide(os.environ[VARIABLE])

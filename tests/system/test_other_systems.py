@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,38 +23,41 @@ NOT_ON_WINDOWS = re.compile(
 )
 
 
-def program(folder, system):
-    """Return how Python is started in a folder on a system: in all its processes."""
+def run_script(warm_commands, folder, system, script, *given):
+    """Run a script in a folder on a system, and all processes that it starts; return its output."""
     site = folder / "site"
     site.mkdir(exist_ok=True)
     (site / "sitecustomize.py").write_text("import hidden_system\n")
-    own = {"PYTHONPATH": os.pathsep.join([str(site), str(TESTS), *filter(None, sys.path)])}
-    if system != "linux":
-        own["LABELWISE_TEST_SYSTEM"] = system
-    return {"cwd": folder, "env": {**os.environ, "OMP_NUM_THREADS": "1", **own}}
-
-
-def journeys(folder, system, *given):
-    """Run the commands there and return what each said."""
-    command = [sys.executable, str(TESTS / "core_journeys.py"), "said.json", *given]
-    done = subprocess.run(command, capture_output=True, text=True, **program(folder, system))
+    own = {
+        "LABELWISE_TEST_SYSTEM": system,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(site), str(TESTS), *filter(None, sys.path)]),
+    }
+    module = TESTS / "hidden_system.py"
+    done = warm_commands.start([script, *given], folder, module, **own).wait()
     assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-4000:])
-    return json.loads((folder / "said.json").read_text())
-
-
-def code(folder, system, text):
-    """Run code there and return what it printed."""
-    command = [sys.executable, "-c", text]
-    done = subprocess.run(command, capture_output=True, text=True, **program(folder, system))
-    assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 
 
+def journeys(warm_commands, folder, system, *given):
+    """Run the commands there and return what each said."""
+    script = TESTS / "core_journeys.py"
+    run_script(warm_commands, folder, system, script, "said.json", *given)
+    return json.loads((folder / "said.json").read_text())
+
+
+def code(warm_commands, folder, system, text):
+    """Run code there and return what it printed."""
+    script = folder / "code.py"
+    script.write_text(text)
+    return run_script(warm_commands, folder, system, script)
+
+
 @pytest.fixture(scope="module")
-def on_windows(tmp_path_factory):
+def on_windows(tmp_path_factory, warm_commands):
     """All journeys, with files as Windows keeps them."""
     folder = tmp_path_factory.mktemp("windows")
-    return folder, journeys(folder, "windows")
+    return folder, journeys(warm_commands, folder, "windows")
 
 
 def check_answer(folder, said):
@@ -93,11 +95,11 @@ def test_files_have_names_that_windows_and_macos_can_keep(on_windows):
     assert [path for path in paths if path.suffix in (".lock", ".partial")] == []
 
 
-def test_photos_are_indexed_searched_and_served_as_on_macos(on_windows, tmp_path):
+def test_photos_are_indexed_searched_and_served_as_on_macos(on_windows, tmp_path, warm_commands):
     folder, _ = on_windows
     for name in ("photos", "runs/demo"):
         shutil.copytree(folder / name, tmp_path / name)
-    said = journeys(tmp_path, "macos", "runs/demo", "three, -seven")
+    said = journeys(warm_commands, tmp_path, "macos", "runs/demo", "three, -seven")
     assert "11 of 11 images predicted" in said["predict"]["said"]
     assert "1 copied, 9 unchanged, 1 missing" in said["index again"]["said"]
     assert "need Linux" in said["serve"]["complained"]
@@ -131,8 +133,8 @@ print(sorted(path.name for path in Path().glob(".*")))
 """
 
 
-def test_one_writer_at_a_time_and_open_files_stay_whole_on_windows(tmp_path):
-    said = code(tmp_path, "windows", LOCKS).splitlines()
+def test_one_writer_at_a_time_and_open_files_stay_whole_on_windows(tmp_path, warm_commands):
+    said = code(warm_commands, tmp_path, "windows", LOCKS).splitlines()
     assert said[0] == "True another command has it ['.indexed.lock']"
     assert said[1].startswith(f"cannot write {Path('indexed/a')}: no permission to write there")
     assert said[2:] == ["['a']", "[]"]
@@ -154,8 +156,8 @@ print(keep_freed_memory(), give_back_freed_memory())
 
 
 @pytest.mark.parametrize("system", ["macos", "windows"])
-def test_what_is_not_there_is_done_without(tmp_path, system):
-    said = code(tmp_path, system, WITHOUT).splitlines()
+def test_what_is_not_there_is_done_without(tmp_path, system, warm_commands):
+    said = code(warm_commands, tmp_path, system, WITHOUT).splitlines()
     assert said == ["this system has no inotify", "False True ''", "False False"]
 
 
