@@ -1,4 +1,4 @@
-"""The page of an exported model in Chromium, on 200 photos from their bytes. Oracle: the model.
+"""The page of an exported model in Chromium, on 80 photos from their bytes. Oracle: the model.
 
 A PNG gives the same pixels everywhere, so the same probabilities. Chromium decodes JPEG with a
 library of its own, whose levels may be some apart from Pillow's; on the same pixels it agrees.
@@ -23,6 +23,7 @@ from labelwise.pictures.labelwise_runtime import read_picture
 from labelwise.pictures.memory import as_images
 
 EXACT = 1e-5
+PHOTOS = 80  # every turn of every kind of file, in colour and in grey, twice
 LEVELS = 3  # of 255, between two JPEG decoders
 # Bytes travel as text: a list of numbers is checked one by one on the way, which takes a minute.
 ASK = """async (text) => {
@@ -52,7 +53,7 @@ def answers(browser, tmp_path_factory):
     """Of each photo: its path, what the browser says, and what the model says."""
     folder = tmp_path_factory.mktemp("parity")
     (folder / "photos").mkdir()
-    photos = write_turned_photos(folder / "photos", 200)
+    photos = write_turned_photos(folder / "photos", PHOTOS)
     model = predictor(Platt(Sigmoid(), [0.5, 1.0, 2.0, 0.25], [-1.0, 0.5, 0.0, 2.0], 1e4))
     site = folder / "site"
     export_web(model, model.spec("0" * 63 + "1"), site, as_images(photos), range(8))
@@ -74,7 +75,7 @@ def answers(browser, tmp_path_factory):
 def test_png_files_have_one_probability_everywhere(answers):
     _, rows = answers
     chosen = [row for row in rows if row[0].suffix == ".png"]
-    assert len(chosen) == 50
+    assert len(chosen) == PHOTOS // 4
     apart = max(np.abs(np.array(found["probability"]) - own).max() for _, found, own in chosen)
     assert apart < EXACT
 
@@ -84,7 +85,7 @@ def test_jpeg_files_differ_by_their_decoders_alone(answers):
     site, rows = answers
     file = OnnxModel.load(site / "model.onnx")
     chosen = [row for row in rows if row[0].suffix == ".jpg"]
-    assert len(chosen) == 150
+    assert len(chosen) == PHOTOS - PHOTOS // 4
     levels, by_decoder, by_graph = 0, 0.0, 0.0
     for path, found, own in chosen:
         seen = np.frombuffer(b64decode(found["rgb"]), np.uint8).reshape(*found["shape"], 3)

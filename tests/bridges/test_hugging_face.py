@@ -65,7 +65,7 @@ def no_card(folder, model):
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    return write_turned_photos(tmp_path_factory.mktemp("photos"), 200)
+    return write_turned_photos(tmp_path_factory.mktemp("photos"), 80)
 
 
 @pytest.fixture(scope="module")
