@@ -8,6 +8,12 @@ from playwright.sync_api import expect
 from web_setup import TOKEN
 
 expect.set_options(timeout=1000 * PATIENCE)
+SAME_IDS = """[...document.querySelectorAll("[id]")].map((one) => one.id)
+  .filter((id, at, all) => all.indexOf(id) !== at)"""
+KEEP_THREE = """document.querySelectorAll("details.request").forEach((one, at) => {
+  one.open = at < 3;
+  if (at >= 3) one.querySelectorAll(":scope > :not(summary)").forEach((part) => part.remove());
+})"""
 
 
 def test_every_request_is_described_and_those_that_read_can_be_tried(server, visit):
@@ -32,7 +38,8 @@ def test_every_request_is_described_and_those_that_read_can_be_tried(server, vis
     search.get_by_role("button", name="Try it").click()
     expect(shown).to_contain_text("unknown label 'zebra'")
     assert_fits(page)
-    page.evaluate("document.querySelectorAll('details').forEach((one, at) => one.open = at < 3)")
+    assert page.evaluate(SAME_IDS) == []
+    page.evaluate(KEEP_THREE)  # axe takes seconds for all of them, also where they are closed
     assert_no_finding(page, 390, "dark")
     assert [text for text in page.heard if "422" not in text] == []
 
