@@ -66,10 +66,11 @@ def check_sdist(sdist: Path) -> None:
 def check_install(wheel: Path) -> None:
     """Raise unless the wheel alone, without dependencies, imports and knows its version."""
     with tempfile.TemporaryDirectory() as folder:
-        venv.create(folder, with_pip=True)
+        venv.create(folder)
         python = str(Path(folder, "bin", "python"))
-        pip = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-        subprocess.run(pip, check=True, cwd=folder)
+        pip = [sys.executable, "-m", "pip", "--python", python]
+        install = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile", str(wheel)]
+        subprocess.run([*pip, *install], check=True, cwd=folder)
         code = "import labelwise; print(labelwise.__version__)"
         command = [python, "-I", "-c", code]
         shown = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True)

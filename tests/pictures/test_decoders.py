@@ -7,8 +7,6 @@ import asyncio
 import io
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -268,9 +266,10 @@ made.close()
 """
 
 
-def test_a_decoder_gives_back_the_memory_of_a_large_picture():
+def test_a_decoder_gives_back_the_memory_of_a_large_picture(tmp_path, warm_commands):
     """Its 192 MB would stay with the allocator that `labelwise serve` sets for its model."""
-    words = [sys.executable, "-c", KEEPING, str(PATIENCE)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    script = tmp_path / "keeping.py"
+    script.write_text(KEEPING)
+    done = warm_commands.run([PATIENCE], tmp_path, module=script)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) <= 60

@@ -213,7 +213,7 @@ def refused(*arguments):
 @contextmanager
 def serving(warm_commands, folder, *arguments):
     """Run ``labelwise serve`` as a process and stop it as a person does."""
-    words = ["serve", *arguments, "--port", "0", "--decoders", "1"]
+    words = ["serve", *arguments, "--port", "0", "--decoders", "0"]
     with warm_commands.running(words, folder) as process:
         found = re.search(r"at (http://\S+:\d+)/", process.line())
         yield SimpleNamespace(address=found[1])
