@@ -6,14 +6,12 @@ import io
 import os
 import re
 import signal
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 from made_index import made_index
 from open_indexes import open_index
-from patience import PATIENCE
 from PIL import Image
 from search_setup import picture, save_model
 from web_setup import TOKEN
@@ -108,48 +106,41 @@ def test_a_client_starts_it_and_asks_over_its_input_and_output(library):
     assert {one["label"] for one in tagged["labels"] if one["given"]} == set(own.labels[0])
 
 
-def test_a_client_asks_over_http_with_the_token(library, tmp_path):
+def test_a_client_asks_over_http_with_the_token(library, tmp_path, warm_commands):
     from mcp import Client
     from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 
     token = tmp_path / "token"
     token.write_text(TOKEN)
     words = ["mcp", str(library / "index"), "--http", "--port", "0", "--token-file", str(token)]
-    settings = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "labelwise", *words]
-    with subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            line = process.stdout.readline()
-            address = re.search(r"http://127\.0\.0\.1:(\d+)/mcp", line)
-            plain = WebClient(int(address[1]))
+    with warm_commands.running(words, tmp_path) as process:
+        address = re.search(r"http://127\.0\.0\.1:(\d+)/mcp", process.line())
+        plain = WebClient(int(address[1]))
 
-            async def ask():
-                bearer = {"authorization": f"Bearer {TOKEN}"}
-                async with (
-                    create_mcp_http_client(headers=bearer) as http,
-                    Client(streamable_http_client(address[0], http_client=http)) as client,
-                ):
-                    tools = (await client.list_tools()).tools
-                    found = [
-                        await client.call_tool("count_photos", {"query": name})
-                        for name in ("dog", "cat")
-                    ]
-                    return tools, list(map(told, found))
+        async def ask():
+            bearer = {"authorization": f"Bearer {TOKEN}"}
+            async with (
+                create_mcp_http_client(headers=bearer) as http,
+                Client(streamable_http_client(address[0], http_client=http)) as client,
+            ):
+                tools = (await client.list_tools()).tools
+                found = [
+                    await client.call_tool("count_photos", {"query": name})
+                    for name in ("dog", "cat")
+                ]
+                return tools, list(map(told, found))
 
-            tools, found = asyncio.run(ask())
-            refusals = [
-                plain.send("POST", "/mcp", b"{}"),
-                plain.send("POST", "/mcp", b"{}", BEARER, host="elsewhere.example"),
-                plain.send("POST", "/mcp", b"{}", {**BEARER, "Origin": "http://elsewhere.example"}),
-                plain.send("POST", "/mcp", b" " * (1 << 19), BEARER),
-                plain.send(
-                    "POST", "/mcp", b"[" + b"{}," * 10_000 + b"{}]", BEARER
-                ),  # costs 110,001
-                plain.send("GET", "/mcp", None, {**BEARER, "Accept": "text/event-stream"}),
-            ]
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(PATIENCE)
+        tools, found = asyncio.run(ask())
+        refusals = [
+            plain.send("POST", "/mcp", b"{}"),
+            plain.send("POST", "/mcp", b"{}", BEARER, host="elsewhere.example"),
+            plain.send("POST", "/mcp", b"{}", {**BEARER, "Origin": "http://elsewhere.example"}),
+            plain.send("POST", "/mcp", b" " * (1 << 19), BEARER),
+            plain.send("POST", "/mcp", b"[" + b"{}," * 10_000 + b"{}]", BEARER),  # costs 110,001
+            plain.send("GET", "/mcp", None, {**BEARER, "Accept": "text/event-stream"}),
+        ]
+        os.kill(process.pid, signal.SIGINT)
+        process.wait()
     assert {tool.name for tool in tools} == READING
     index = open_index(library / "index")
     expected = [answer(index, Query.parse(name), top=1).counted for name in ("dog", "cat")]

@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing, suppress
@@ -29,45 +27,41 @@ from labelwise.search import update_index
 from labelwise.system.progress import Silent
 
 
-def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path):
+def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path, warm_commands, monkeypatch):
     """Oracles: what is said at its start; the model's own file after SIGHUP.
 
     It is asked to stop while a photo is being sent, and once more while it waits for that.
     """
     run = save_model(tmp_path / "run")
-    command = [sys.executable, "-m", "labelwise", "serve", str(run)]
-    environment = {**os.environ, "LABELWISE_PORT": "0", "LABELWISE_DECODERS": "1"}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            line = process.stdout.readline()
-            port = re.fullmatch(r"labelwise is at http://127\.0\.0\.1:(\d+)/ .*\n", line)[1]
-            connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE)
-            connection.request("GET", "/health/ready")
-            assert connection.getresponse().read() == b'{"status":"ready"}'
-            connection.close()
-            client = Client(int(port))
-            save_model(run, seed=1)
-            process.send_signal(signal.SIGHUP)
-            weights = RunFolder(run).spec.weights_sha256[:12]
-            wait_until(lambda: client.get("/api/v1/model")["weights"] == weights)
-            connection.putrequest("POST", "/api/v1/predict")
-            connection.putheader("Content-Type", "image/jpeg")
-            connection.putheader("Content-Length", "1000")
-            connection.endheaders(b"half")
-            process.send_signal(signal.SIGINT)
-            wait_until(lambda: not is_reached(int(port)))
-            process.send_signal(signal.SIGINT)
-            assert process.wait(PATIENCE) in (0, 130)
-            connection.close()
-            loaded, *more = process.stderr.read().splitlines()
-            assert loaded == "'run' was loaded anew"
-            # The second line only if the first stop had waited its five seconds out.
-            allowed = ("labelwise: stopped", "Cancel 1 running task")
-            assert all(line.startswith(allowed) for line in more), more
-        finally:
-            process.kill()
+    monkeypatch.setenv("LABELWISE_PORT", "0")
+    monkeypatch.setenv("LABELWISE_DECODERS", "1")
+    with warm_commands.running(["serve", run], tmp_path) as process:
+        line = process.line()
+        port = re.fullmatch(r"labelwise is at http://127\.0\.0\.1:(\d+)/ .*\n", line)[1]
+        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE)
+        connection.request("GET", "/health/ready")
+        assert connection.getresponse().read() == b'{"status":"ready"}'
+        connection.close()
+        client = Client(int(port))
+        save_model(run, seed=1)
+        os.kill(process.pid, signal.SIGHUP)
+        weights = RunFolder(run).spec.weights_sha256[:12]
+        wait_until(lambda: client.get("/api/v1/model")["weights"] == weights)
+        connection.putrequest("POST", "/api/v1/predict")
+        connection.putheader("Content-Type", "image/jpeg")
+        connection.putheader("Content-Length", "1000")
+        connection.endheaders(b"half")
+        os.kill(process.pid, signal.SIGINT)
+        wait_until(lambda: not is_reached(int(port)))
+        os.kill(process.pid, signal.SIGINT)
+        done = process.wait()
+        connection.close()
+    assert done.returncode in (0, 130)
+    loaded, *more = done.stderr.splitlines()
+    assert loaded == "'run' was loaded anew"
+    # The second line only if the first stop had waited its five seconds out.
+    allowed = ("labelwise: stopped", "Cancel 1 running task")
+    assert all(line.startswith(allowed) for line in more), more
 
 
 def is_reached(port):

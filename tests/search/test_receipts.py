@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -135,10 +133,10 @@ for percent in range(20, 50):
 """
 
 
-def test_what_was_kept_outlives_a_process_that_is_killed(folder):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(folder)], capture_output=True, text=True, check=False
-    )
+def test_what_was_kept_outlives_a_process_that_is_killed(folder, tmp_path, warm_commands):
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    done = warm_commands.run([folder], tmp_path, module=script)
     assert done.returncode == -signal.SIGKILL, done.stderr
     with Index(folder) as index:
         kept = receipts_of(index)

@@ -9,7 +9,6 @@ import asyncio
 import io
 import random
 import socket
-import subprocess
 import sys
 import threading
 
@@ -300,13 +299,12 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")
-def test_half_sent_uploads_are_given_back_to_the_system(tmp_path):
+def test_half_sent_uploads_are_given_back_to_the_system(tmp_path, warm_commands):
     """160 MiB come, and their client goes: what the process holds is what it held before."""
     script = tmp_path / "half_sent.py"
     script.write_text(HALF_SENT)
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=True
-    )
+    done = warm_commands.run([], tmp_path, module=script)
+    assert done.returncode == 0, done.stderr
     during, after = map(int, done.stdout.split())
     assert during > 150 << 20
     assert after < 40 << 20
