@@ -28,10 +28,12 @@ from labelwise.system.progress import Silent
 
 
 def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path, warm_commands, monkeypatch):
-    """Oracles: what is said at its start; the model's own file after SIGHUP.
+    """Oracles: what is said at its start; the model's own file after SIGHUP; and for a picture that
+    Pillow warns of, while errors go to a file, the answer to the same pixels without the fault.
 
     It is asked to stop while a photo is being sent, and once more while it waits for that.
     """
+    cut_off = b"Exif\0\0II*\0\x08\0\0\0\x05\0"  # five entries are announced, none follows
     run = save_model(tmp_path / "run")
     monkeypatch.setenv("LABELWISE_PORT", "0")
     monkeypatch.setenv("LABELWISE_DECODERS", "1")
@@ -43,6 +45,8 @@ def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path, warm_command
         assert connection.getresponse().read() == b'{"status":"ready"}'
         connection.close()
         client = Client(int(port))
+        plain = client.upload(("a.jpg", jpeg()))
+        warned = client.upload(("a.jpg", jpeg(exif=cut_off)))
         save_model(run, seed=1)
         os.kill(process.pid, signal.SIGHUP)
         weights = RunFolder(run).spec.weights_sha256[:12]
@@ -57,7 +61,11 @@ def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path, warm_command
         done = process.wait()
         connection.close()
     assert done.returncode in (0, 130)
-    loaded, *more = done.stderr.splitlines()
+    assert plain[0] == warned[0] == 200, warned
+    both = [json.loads(answer)["results"] for _, _, answer in (plain, warned)]
+    assert both[0] == both[1]
+    assert done.stderr.count("'a.jpg': Corrupt EXIF data") == 1
+    loaded, *more = [one for one in done.stderr.splitlines() if "Corrupt EXIF data" not in one]
     assert loaded == "'run' was loaded anew"
     # The second line only if the first stop had waited its five seconds out.
     allowed = ("labelwise: stopped", "Cancel 1 running task")
@@ -67,24 +75,6 @@ def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path, warm_command
 def is_reached(port):
     with socket.socket() as line:
         return line.connect_ex(("127.0.0.1", port)) == 0
-
-
-def test_a_picture_that_pillow_warns_of_is_answered_where_errors_go_to_a_file(
-    tmp_path, warm_commands
-):
-    """Oracle: the answer to the same pixels without what is warned of."""
-    cut_off = b"Exif\0\0II*\0\x08\0\0\0\x05\0"  # five entries are announced, none follows
-    words = ["serve", save_model(tmp_path / "run"), "--port", "0", "--decoders", "1"]
-    with warm_commands.running(words, tmp_path) as process:
-        client = Client(int(re.search(r":(\d+)/", process.line())[1]))
-        plain = client.upload(("a.jpg", jpeg()))
-        warned = client.upload(("a.jpg", jpeg(exif=cut_off)))
-        os.kill(process.pid, signal.SIGINT)
-        done = process.wait()
-    assert plain[0] == warned[0] == 200, warned
-    both = [json.loads(answer)["results"] for _, _, answer in (plain, warned)]
-    assert both[0] == both[1]
-    assert done.stderr.count("'a.jpg': Corrupt EXIF data") == 1
 
 
 def jpeg(**options):
