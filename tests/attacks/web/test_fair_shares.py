@@ -146,7 +146,7 @@ def large_webp():
 
 
 def test_a_client_of_another_address_is_served_before_the_rest_of_a_large_request(run, monkeypatch):
-    """Sixteen large pictures of one client; the picture of another is the second that is opened."""
+    """Six large pictures of one client; the picture of another is the second that is opened."""
     opened, gate, real = [], threading.Event(), Decoders.pixels
 
     def noted(self, blob, name, transform):
@@ -155,7 +155,7 @@ def test_a_client_of_another_address_is_served_before_the_rest_of_a_large_reques
         return real(self, blob, name, transform)
 
     monkeypatch.setattr(Decoders, "pixels", noted)
-    body, kind = form(*[(f"large {n}", large_webp()) for n in range(16)])
+    body, kind = form(*[(f"large {n}", large_webp()) for n in range(6)])
     with running(run, decoders=0) as server:
         asking = threading.Thread(
             target=server.send, args=("POST", "/api/v1/predict", body, {"Content-Type": kind})
@@ -169,12 +169,12 @@ def test_a_client_of_another_address_is_served_before_the_rest_of_a_large_reques
             small, kind = form(("small", encoded()))
             head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
             other.sendall(f"{head}Content-Length: {len(small)}\r\n\r\n".encode() + small)
-            wait_until(lambda: server.app.service.queue.opening == 17)
+            wait_until(lambda: server.app.service.queue.opening == 7)
             gate.set()
             assert other.recv(12) == b"HTTP/1.1 200"
         asking.join()
     assert opened[1] == "small"
-    assert len(opened) == 17
+    assert len(opened) == 7
 
 
 def test_one_address_does_not_fill_the_queue(run):
