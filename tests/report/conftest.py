@@ -11,7 +11,7 @@ def browser():
         yield browser
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def opened(browser):
     """Return a function that opens a file and returns the page, and all it said or asked for."""
     contexts = []

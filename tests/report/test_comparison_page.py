@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from functools import partial
 from html import unescape
 from itertools import combinations, product
 from math import inf
@@ -314,42 +313,14 @@ def written(tmp_path_factory):
     return write_comparison(made(methods, seeds=(0, 1)), path, data=EVIL * 3, tries=3)
 
 
-@pytest.fixture
-def visit(opened, written):
-    return partial(opened, written)
+@pytest.fixture(scope="module")
+def shown(opened, written):
+    """The page and what it complained of; tests change sizes, colours and the order of runs."""
+    return opened(written)
 
 
-def test_it_fits_every_width_and_is_quiet(visit):
-    page, heard = visit()
-    for width in (320, 390, 768, 1200):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        for name in SECTIONS:
-            assert page.locator(f"#{name}").is_visible()
-    assert page.locator("main svg.chart").count() == len(DRAWN) + 3
-    assert heard == []
-
-
-def test_text_and_marks_stand_out(visit, assert_readable):
-    page, _ = visit(viewport={"width": 690, "height": 900})
-    for scheme, media in product(("light", "dark"), ("screen", "print")):
-        assert_readable(page, scheme, media)
-
-
-def test_names_and_numbers_of_a_plot_do_not_overlap(visit):
-    page, _ = visit(viewport={"width": 390, "height": 800})
-    overlaps = page.evaluate("""() => [...document.querySelectorAll(".plot svg")].filter((svg) => {
-      const boxes = [...svg.querySelectorAll("circle, text.name")].map((n) => n.getBBox());
-      const texts = [...svg.querySelectorAll("text.name")].map((n) => n.getBBox());
-      return texts.some((a) => boxes.some((b) => (a.x !== b.x || a.y !== b.y)
-        && a.x < b.x + b.width && b.x < a.x + a.width && a.y + 3 < b.y + b.height
-        && b.y + 3 < a.y + a.height));
-    }).length""")
-    assert overlaps == 0
-
-
-def test_runs_are_sorted_and_sections_reached_by_keyboard(visit):
-    page, heard = visit()
+def test_sections_are_reached_by_keyboard_and_runs_are_sorted(shown):
+    page, heard = shown
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the numbers"
     page.locator("summary", has_text="Every run").press("Enter")
@@ -365,8 +336,41 @@ def test_runs_are_sorted_and_sections_reached_by_keyboard(visit):
     assert heard == []
 
 
-def test_it_prints_on_one_width(visit):
-    page, _ = visit(color_scheme="dark", viewport={"width": 690, "height": 900})
-    page.emulate_media(media="print")
+def test_it_fits_every_width_and_is_quiet(shown):
+    page, heard = shown
+    for width in (320, 390, 768, 1200):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for name in SECTIONS:
+            assert page.locator(f"#{name}").is_visible()
+    assert page.locator("main svg.chart").count() == len(DRAWN) + 3
+    assert heard == []
+
+
+def test_text_and_marks_stand_out(shown, assert_readable):
+    page, _ = shown
+    page.set_viewport_size({"width": 690, "height": 900})
+    for scheme, media in product(("light", "dark"), ("screen", "print")):
+        assert_readable(page, scheme, media)
+
+
+def test_names_and_numbers_of_a_plot_do_not_overlap(shown):
+    page, _ = shown
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.emulate_media(media="screen")
+    overlaps = page.evaluate("""() => [...document.querySelectorAll(".plot svg")].filter((svg) => {
+      const boxes = [...svg.querySelectorAll("circle, text.name")].map((n) => n.getBBox());
+      const texts = [...svg.querySelectorAll("text.name")].map((n) => n.getBBox());
+      return texts.some((a) => boxes.some((b) => (a.x !== b.x || a.y !== b.y)
+        && a.x < b.x + b.width && b.x < a.x + a.width && a.y + 3 < b.y + b.height
+        && b.y + 3 < a.y + a.height));
+    }).length""")
+    assert overlaps == 0
+
+
+def test_it_prints_on_one_width(shown):
+    page, _ = shown
+    page.set_viewport_size({"width": 690, "height": 900})
+    page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") <= 690
     assert page.pdf(format="A4").startswith(b"%PDF")
