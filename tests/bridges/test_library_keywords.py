@@ -218,7 +218,7 @@ def test_from_hidden_keywords_to_promised_tags(tmp_path, monkeypatch):
         (tmp_path / f"{part}.csv").write_text("\n".join(lines))
     source = "train=library.csv;val=val.csv;test=test.csv"
     small = ["--backbone", "small-cnn", "--image-size", "24", "--epochs", "12", "--lr", "0.01"]
-    small += ["--batch-size", "16", "--method", "wan"]
+    small += ["--batch-size", "16", "--method", "wan", "--calibrate", "platt"]
     for words in (
         ["data", "keywords", "library", "-o", "library.csv"],
         ["train", source, "-o", "run", *small],

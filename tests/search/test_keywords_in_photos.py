@@ -165,8 +165,9 @@ def test_keywords_are_written_into_photos_and_taken_out_to_the_byte(store, tmp_p
     assert embed_tags(store, str(place), DOG, dry_run=True).state == "written"
     assert place.read_bytes() == before
     assert embed_tags(store, str(place), DOG).state == "written"
-    assert listed(place)["Subject"] == [*mine, "dog"]
-    assert listed(place)["HierarchicalSubject"] == [*mine, "animal|dog"]
+    shown = listed(place)
+    assert shown["Subject"] == [*mine, "dog"]
+    assert shown["HierarchicalSubject"] == [*mine, "animal|dog"]
     with Image.open(place) as image:
         assert np.array_equal(np.asarray(image), decoded)
     assert place.stat().st_mode & 0o777 == 0o640

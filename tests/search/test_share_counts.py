@@ -48,9 +48,9 @@ def test_the_count_holds_where_the_label_is_three_times_as_frequent(held_out, tm
         index = open_index(made_index(tmp_path / f"{seed}.index", held_out, logits))
         found = adapted_count(index, DOG)
         held += found.low <= truth.sum() <= found.high
-        without = adapted_count(index, Query.parse("-dog"))
-        assert without.count == pytest.approx(1500 - found.count)
-        assert (without.low, without.high) == pytest.approx((1500 - found.high, 1500 - found.low))
+    without = adapted_count(index, Query.parse("-dog"))
+    assert without.count == pytest.approx(1500 - found.count)
+    assert (without.low, without.high) == pytest.approx((1500 - found.high, 1500 - found.low))
     assert held >= binom.ppf(0.001, draws, 0.95)
     assert found.before == pytest.approx(0.3, abs=0.05)
     assert found.high < 0.95 * 1500
