@@ -51,8 +51,8 @@ def notes(count):
 STRANGE = {
     "newlines": lambda n: around("\n" * n),
     "entities": lambda n: around("&amp;" * (n // 5)),
-    "empty elements": lambda n: around("<a/>" * (n // 4)),
-    "empty keywords": lambda n: around("", "<rdf:li/>" * (n // 9)),
+    "empty elements": lambda n: around(("<a/>" + 12 * " ") * (n // 16)),
+    "empty keywords": lambda n: around("", ("<rdf:li/>" + 18 * " ") * (n // 27)),
     "long tags": lambda n: around(f'<a b="{">" * n}"/>'),
     "attributes": lambda n: around("<a " + " ".join(f'b{i}=""' for i in range(n // 8)) + "/>"),
     "white space before keywords": lambda n: around(

@@ -1,12 +1,8 @@
 """Models on a hub. Oracles: huggingface_hub's client on a stub server; the model pushed."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from patience import PATIENCE
 from search_setup import picture, save_model
 from stub_hub import running_hub
 
@@ -16,6 +12,8 @@ from labelwise.models.hub import fetched_from_hub, push_to_hub
 
 SCRIPT = """
 import json, sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+    del sys.modules[name]  # it reads the hub's address when it is imported
 from pathlib import Path
 from typer.testing import CliRunner
 from labelwise import load_model
@@ -58,20 +56,16 @@ def test_a_repository_is_an_owner_and_a_name(tmp_path):
         push_to_hub(tmp_path, "tagger")
 
 
-def test_a_model_goes_to_a_hub_and_comes_back(tmp_path):
+def test_a_model_goes_to_a_hub_and_comes_back(tmp_path, warm_commands):
     model = save_model(tmp_path / "model")
     photo = picture(tmp_path / "a.png", 3)
     with running_hub() as hub:
         hub.files["strange/model"] = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
         settings = {"HF_ENDPOINT": hub.address, "HF_TOKEN": hub.token, "HF_HOME": str(tmp_path)}
-        settings |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, str(model), str(tmp_path / "hub"), str(photo)],
-            env={**os.environ, **settings},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
+        script = tmp_path / "script.py"
+        script.write_text(SCRIPT)
+        words = [model, tmp_path / "hub", photo]
+        done = warm_commands.start(words, tmp_path, script, **settings).wait()
         assert done.returncode == 0, done.stderr
         said, link, errors = json.loads(done.stdout.rpartition("FOUND")[2])
         assert f"pushed to {hub.address}/me/tagger; labelwise reads it as hf://me/tagger" in said

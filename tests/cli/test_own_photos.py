@@ -29,7 +29,7 @@ def commands():
 @pytest.fixture
 def own_photos(tmp_path, monkeypatch):
     """A folder with photos.csv, and new photos of which one shows a flower."""
-    write_photos(tmp_path / "made", count=80, divided=False)
+    write_photos(tmp_path / "made", count=48, divided=False)
     write_photos(tmp_path / "others", count=4, seed=9)
     shutil.copytree(tmp_path / "others" / "photos", tmp_path / "made" / "new")
     monkeypatch.chdir(tmp_path / "made")
