@@ -259,7 +259,7 @@ def test_training_streams_from_a_bucket_as_from_a_disk(bucket, tmp_path, monkeyp
     monkeypatch.setattr("labelwise.training.pixels.CPU_LIMIT", 0)
     flags = {"method": "softmax", "image_size": 16, "batch_size": 12, "calibrate": "none"}
     flags |= {"hardware.accelerator": "cpu", "recipe.epochs": 2, "recipe.log_steps": 1}
-    flags |= {"recipe.save_seconds": 0}
+    flags |= {"recipe.save_seconds": 0, "backbone": "small-cnn"}
     train(read_settings(None, flags | {"data": f"file://{tmp_path}/in"}), tmp_path / "disk")
     streamed = read_settings(None, flags | {"data": bucket.place("shards")})
     with monkeypatch.context() as patch:
