@@ -7,16 +7,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from labelwise.calibrate.beta import _features as beta_features
 from labelwise.calibrate.entries import read_entries
-from labelwise.calibrate.newton import (
-    STEPS,
-    PerLabel,
-    Shared,
-    TiedSlope,
-    derivatives,
-    gradient,
-    minimise,
-    scaled,
-)
+from labelwise.calibrate.features import derivatives, gradient, scaled
+from labelwise.calibrate.newton import STEPS, PerLabel, Shared, TiedSlope, minimise
 
 
 def one(u):
@@ -33,18 +25,19 @@ def test_derivatives_are_autograds(raw, unknown):
     theta = torch.randn(5, features.width, dtype=torch.float64)
 
     def loss(theta):
-        z = theta[:, -1] + sum(theta[:, f] * phi for f, phi in enumerate(features(logits)))
+        z = theta[:, -1] + (features(logits)[..., :-1] * theta[:, :-1]).sum(-1)
         each = binary_cross_entropy_with_logits(z, labels.double(), reduction="none")
         return (each if observed is None else each * observed).sum(0)
 
-    value, grad, hess = derivatives(entries, features, theta)
+    blocks = features.read(entries)
+    value, grad, hess = (each[0] for each in derivatives(blocks, theta[None]))
     torch.testing.assert_close(value, loss(theta))
     rows = torch.autograd.functional.jacobian(loss, theta)
     torch.testing.assert_close(grad, rows[range(5), range(5)])
     whole = torch.autograd.functional.hessian(lambda t: loss(t).sum(), theta)
     torch.testing.assert_close(hess, torch.stack([whole[k, :, k] for k in range(5)]))
     torch.testing.assert_close(gradient(entries, features, theta), grad)
-    several = derivatives(entries, features, torch.stack([theta + 1, theta]))
+    several = derivatives(blocks, torch.stack([theta + 1, theta]))
     torch.testing.assert_close([one[1] for one in several], [value, grad, hess])
 
 
@@ -93,6 +86,20 @@ def test_bounds_hold_and_the_rest_is_still_optimal():
     assert count <= 5
 
 
+def test_a_step_that_a_bound_turns_uphill_is_shortened():
+    """Oracle: the loss at its bounded minimum by hand. Cut at 0, the full step raises the loss."""
+    hess = torch.tensor([[1.0, 0.9], [0.9, 1.0]], dtype=torch.float64)
+    goal = torch.tensor([-9.0, 9.0], dtype=torch.float64)
+
+    def evaluate(theta):
+        grad = (theta - goal) @ hess
+        return 0.5 * (grad * (theta - goal)).sum(1), grad, hess[None]
+
+    low, high = torch.zeros(2, dtype=torch.float64), torch.full((2,), 99.0, dtype=torch.float64)
+    found = minimise(evaluate, torch.tensor([[1.0, 0.5]], dtype=torch.float64), low, high)
+    torch.testing.assert_close(found, torch.tensor([[0.0, 0.9]], dtype=torch.float64))
+
+
 def test_the_tied_step_solves_the_whole_system():
     logits, labels, _ = problem(300)
     entries = read_entries(logits, labels, None, None)
@@ -100,7 +107,7 @@ def test_the_tied_step_solves_the_whole_system():
     center = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     tied = TiedSlope(features, center, torch.full((5,), 2.0, dtype=torch.float64))
     theta = center.repeat(5, 1)
-    _, grad, hess = tied.evaluate(entries, theta)
+    _, grad, hess = tied.evaluate(features.read(entries), theta)
     dense = torch.zeros(6, 6, dtype=torch.float64)
     dense[0, 0] = hess[:, 0, 0].sum()
     dense[0, 1:] = dense[1:, 0] = hess[:, 0, 1]
@@ -118,11 +125,13 @@ def test_tied_slopes_come_back_from_a_far_start(monkeypatch):
     features = scaled(entries, one, 1e-6)
     center = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     tied = TiedSlope(features, center, torch.full((5,), 0.01, dtype=torch.float64))
-    near = tied.solve(entries, center.repeat(5, 1), 1e-9)
+    near = tied.solve(features.read(entries), center.repeat(5, 1), 1e-9)
     start = torch.tensor([[0.5, 9.0]], dtype=torch.float64).repeat(5, 1)
-    torch.testing.assert_close(tied.solve(entries, start, 1e-9), near, atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        tied.solve(features.read(entries), start, 1e-9), near, atol=1e-4, rtol=0
+    )
     monkeypatch.setattr("labelwise.calibrate.newton.STEPS", 1)
-    assert tied.solve(entries, start, 1e-9).isfinite().all()
+    assert tied.solve(features.read(entries), start, 1e-9).isfinite().all()
 
 
 def test_polishing_with_a_wrong_hessian_ends_in_full_steps():
@@ -131,9 +140,9 @@ def test_polishing_with_a_wrong_hessian_ends_in_full_steps():
     features = scaled(entries, one, 1e-6)
     each = Shared(features)
     start = features.starts[1]
-    exact = each.solve(entries, start, 1e-12)
+    exact = each.solve(features.read(entries), start, 1e-12)
     few = entries.subset(slice(0, 8))  # its Hessian is fifty times too small
-    found = each.polish(entries, few, exact + 0.1, 1e-12)
+    found = each.polish(entries, features.read(few), exact + 0.1, 1e-12)
     torch.testing.assert_close(found, exact, atol=1e-5, rtol=0)
 
 
@@ -144,7 +153,7 @@ def test_problem_gradients_are_those_they_evaluate():
     center = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     each = PerLabel(features, center, torch.ones(5).double(), torch.zeros(5, dtype=torch.bool))
     for problem_, theta in ((Shared(features), center + 0.5), (each, center.repeat(5, 1) + 0.5)):
-        expected = problem_.evaluate(entries, theta)[1]
+        expected = problem_.evaluate(features.read(entries), theta)[1]
         torch.testing.assert_close(problem_.gradient(entries, theta), expected)
 
 
@@ -160,7 +169,7 @@ def test_problems_side_by_side_have_the_answers_they_have_alone(strengths):
 
     def solved(pull):
         for made in (PerLabel(features, center, pull, lacking), TiedSlope(features, center, pull)):
-            yield made.solve(entries, center.repeat(pull.numel(), 1), 1e-12)
+            yield made.solve(features.read(entries), center.repeat(pull.numel(), 1), 1e-12)
 
     alone = [torch.cat(some) for some in zip(*map(solved, pulls), strict=True)]
     torch.testing.assert_close([*solved(pulls)], alone, atol=1e-5, rtol=0)

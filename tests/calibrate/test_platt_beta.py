@@ -1,5 +1,7 @@
 """Oracles: sklearn's logistic regression, scipy's minimisers, and held-out log loss."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,9 @@ from calibration_problems import log_loss, problem
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.calibrate import Beta, Platt, beta, platt
+from labelwise.calibrate import Beta, Platt, beta, platt, shrink
 from labelwise.calibrate.entries import Bins, compressed, joined, read_entries
-from labelwise.calibrate.newton import derivatives, scaled
+from labelwise.calibrate.features import scaled
 from labelwise.links import Sigmoid
 
 SIZES = pytest.mark.parametrize("images", [300, 6000])  # exact from the start, and through bins
@@ -212,15 +214,27 @@ def test_joined_and_coarser_bins_keep_sums():
     assert len(whole.u) == len(parts[0].u) == 4 * len(whole.coarser(4).u)
 
 
-def test_the_loss_of_thousands_of_rows_is_a_finite_sum_of_softplus():
-    """Their product 2^n would be no float64."""
-    entries = read_entries(torch.randn(2000, 1) / 10, torch.arange(2000)[:, None] % 2, None, None)
-    features = scaled(entries, lambda u: (u,), 1e-6)
-    theta = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    loss, _, _ = derivatives(entries, features, theta)
-    z = (features(entries.logits.double())[0]).double()
-    expected = torch.nn.functional.softplus(z) - entries.labels * z
-    torch.testing.assert_close(loss, expected.sum(0))
+@UNKNOWN
+@pytest.mark.parametrize("fit", [platt, partial(platt, scope="offset"), beta])
+def test_folds_held_out_side_by_side_lose_what_they_lose_one_by_one(monkeypatch, fit, unknown):
+    """Oracle: the road of many entries, which holds out one fold after the other."""
+    logits, labels, observed = problem(40, 3, unknown=unknown)
+    labels[5:, 2] = False  # its positives are missing without some folds
+    found = []
+
+    def noted(train, test, features, each):
+        found.append(losses(train, test, features, each))
+        return found[-1]
+
+    losses = shrink._losses
+    monkeypatch.setattr(shrink, "_losses", noted)
+    monkeypatch.setattr(shrink, "ROUGH", 1e-10)
+    together = fit(logits, labels, Sigmoid(), observed)
+    monkeypatch.setattr(shrink, "FEW", 0)
+    alone = fit(logits, labels, Sigmoid(), observed)
+    assert len(found) == 1 + shrink.FOLDS
+    np.testing.assert_allclose(found[0], np.sum(found[1:], axis=0), rtol=1e-6)
+    torch.testing.assert_close(together(logits), alone(logits))
 
 
 def test_soft_labels_are_fitted_by_cross_entropy():

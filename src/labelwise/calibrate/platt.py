@@ -21,7 +21,8 @@ from labelwise.calibrate.entries import (
     read_entries,
     straight,
 )
-from labelwise.calibrate.newton import Features, PerLabel, TiedSlope
+from labelwise.calibrate.features import Features
+from labelwise.calibrate.newton import PerLabel, TiedSlope
 from labelwise.calibrate.shrink import fit_labels, fit_shared
 from labelwise.links import Link
 from labelwise.numeric.arrays import Array

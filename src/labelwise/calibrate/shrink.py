@@ -4,7 +4,7 @@ A label with many positives moves away from the shared fit, a rare one stays nea
 without positives or without negatives keeps the shared slope, and with strength 0 the shared
 offset too: on its own it would run to infinity. The strength is given, or is the one with the
 least log loss on images held out. Many entries are first fitted in bins; a step or two on all of
-them then ends the fit.
+them then ends the fit. Few are fitted without each fold and with each strength side by side.
 """
 
 from collections.abc import Callable
@@ -20,26 +20,25 @@ from labelwise.calibrate.entries import (
     Rows,
     choose,
     compressed,
+    folds_of,
     joined,
 )
-from labelwise.calibrate.newton import (
+from labelwise.calibrate.features import (
     MAX_SLOPE,
-    TOLERANCE,
+    FeatureBlocks,
     Features,
-    PerLabel,
-    Problem,
     Raw,
-    Shared,
     derivatives,
     scaled,
 )
+from labelwise.calibrate.newton import TOLERANCE, PerLabel, Problem, Shared
 
 __all__ = ["fit_labels", "fit_shared"]
 
 STRENGTHS = (1e4, 1e3, 1e2, 1e1, 1.0, 0.1)
 FOLDS = 3
 ROUGH = 1e-3
-FEW = 1 << 15  # entries, counted once for each strength
+FEW = 1 << 15  # entries, counted once for each problem that is solved beside others
 
 Each = Callable[[Features, Tensor, Tensor, Tensor], Problem]
 
@@ -48,8 +47,8 @@ def fit_shared(entries: Entries, raw: Raw, least: float) -> Tensor:
     """Return the raw weights (1, F) of one fit for all labels."""
     parts = compressed(entries, 1)
     features = scaled(parts[0], raw, least)
-    problem = Shared(features)
-    theta = _solve(problem, entries, parts[0], problem.start(parts[0]))
+    problem, blocks = Shared(features), features.read(parts[0])
+    theta = _solve(problem, entries, parts[0], blocks, problem.start(blocks))
     _warn_of_bounds(theta, features)
     return features.unscale(theta)
 
@@ -67,19 +66,35 @@ def fit_labels(
     rows = joined(parts)
     features = scaled(rows, raw, least)
     if strength is None:
-        rough = [_coarse(part) for part in parts]
-        strength = choose(
-            STRENGTHS, rough, lambda train, test: _losses(joined(train), test, features, each)
-        )
-    center = _center(rows, features)
-    lacking = _one_sided(rows)
+        strength = _chosen(entries, parts, features, each)
+    blocks = features.read(rows)
+    center, lacking = _center(blocks, features), _one_sided(blocks)[0]
     pull = torch.where(lacking, max(strength, 1.0), strength)
     problem = each(features, center, pull, lacking)
-    theta = _solve(problem, entries, rows, center.expand(len(lacking), -1))
+    theta = _solve(problem, entries, rows, blocks, center.expand(len(lacking), -1))
     if strength == 0:
         theta = torch.where(lacking[:, None], center, theta)
     _warn_of_bounds(theta, features)
     return features.unscale(theta)
+
+
+def _chosen(entries: Entries, parts: list[Rows], features: Features, each: Each) -> float:
+    """Return the strength with the least log loss, each part held out once.
+
+    Where entries are few, calls cost more than what they compute: all parts are held out at once.
+    """
+    many = isinstance(parts[0], Bins) or entries.logits.numel() * FOLDS > FEW
+    if many or len(parts) < 2:
+
+        def alone(train: list[Rows], test: Rows) -> list[float]:
+            return _losses(features.read(joined(train)), features.read(test), features, each)
+
+        return choose(STRENGTHS, [_coarse(part) for part in parts], alone)
+    [block] = features.read(entries)
+    numbers = torch.arange(len(parts))[:, None]
+    out = (folds_of(len(entries.logits), FOLDS) == numbers).to(entries.logits.device)
+    losses = _losses([block.weighed(~out)], [block.weighed(out)], features, each)
+    return STRENGTHS[losses.index(min(losses))]
 
 
 def _coarse(part: Rows) -> Rows:
@@ -87,42 +102,62 @@ def _coarse(part: Rows) -> Rows:
     return part.coarser(len(part.u) // LEAST_BINS) if isinstance(part, Bins) else part
 
 
-def _solve(problem: Problem, entries: Entries, rows: Rows, start: Tensor) -> Tensor:
+def _solve(
+    problem: Problem, entries: Entries, rows: Rows, blocks: FeatureBlocks, start: Tensor
+) -> Tensor:
     if not isinstance(rows, Bins):
-        return problem.solve(rows, start, TOLERANCE)
-    return problem.polish(entries, rows, problem.solve(rows, start, ROUGH), TOLERANCE)
+        return problem.solve(blocks, start, TOLERANCE)
+    return problem.polish(entries, blocks, problem.solve(blocks, start, ROUGH), TOLERANCE)
 
 
-def _center(rows: Rows, features: Features) -> Tensor:
+def _center(blocks: FeatureBlocks, features: Features) -> Tensor:
     problem = Shared(features)
-    return problem.solve(rows, problem.start(rows), ROUGH)
+    return problem.solve(blocks, problem.start(blocks), ROUGH)
 
 
-def _losses(train: Rows, test: Rows, features: Features, each: Each) -> list[float]:
-    """Return the held-out log loss of each strength.
+def _losses(
+    train: FeatureBlocks, test: FeatureBlocks, features: Features, each: Each
+) -> list[float]:
+    """Return the held-out log loss of each strength, summed over the problems of the blocks.
 
-    Where entries are few, calls cost more than what they compute: strengths are solved together.
+    Where entries are few, strengths are solved together.
     """
-    center, lacking, labels = _center(train, features), _one_sided(train), train.num_labels
-    theta, losses = center.expand(labels, -1), list[float]()
-    entries = sum(u.numel() for u, _, _ in train.rows())
+    center, lacking = _center(train, features), _one_sided(train)  # (T, F) and (T, K)
+    problems, labels = lacking.shape
+    entries = sum(block.labels.numel() for block in train) * problems
     together = max(1, min(len(STRENGTHS), FEW // entries))
+    theta, losses = center[:, None].expand(-1, labels, -1), list[float]()
     for first in range(0, len(STRENGTHS), together):
         strengths = center.new_tensor(STRENGTHS[first : first + together])
-        problem = each(features, center, strengths[:, None].expand(-1, labels), lacking)
-        theta = problem.solve(train, theta[-labels:].repeat(len(strengths), 1), ROUGH)
-        tried = theta.reshape(-1, labels, features.width)
-        losses += derivatives(test, features, tried)[0].sum(1).tolist()
+        count = len(strengths)
+        problem = each(
+            features,
+            center.repeat_interleave(count * labels, dim=0),
+            strengths.repeat(problems)[:, None].expand(-1, labels),
+            lacking.repeat_interleave(count, dim=0),
+        )
+        start = theta.repeat_interleave(count, dim=0).flatten(0, 1)
+        solved = problem.solve(_repeated(train, problems, count), start, ROUGH)
+        tried = solved.reshape(-1, labels, features.width)
+        found = derivatives(_repeated(test, problems, count), tried)[0].sum(1)
+        losses += found.view(problems, count).sum(0).tolist()
+        theta = tried[count - 1 :: count]
     return losses
 
 
-def _one_sided(rows: Rows) -> Tensor:
-    """Return which labels (K,) lack an observed positive or an observed negative."""
-    sides = torch.zeros(2, rows.num_labels)
-    for _, y, w in rows.rows():
-        weight = torch.ones_like(y) if w is None else w
-        sides = sides.to(y.device) + torch.stack([(weight * y).sum(0), (weight * (1 - y)).sum(0)])
-    return (sides == 0).any(0)
+def _repeated(blocks: FeatureBlocks, problems: int, times: int) -> FeatureBlocks:
+    """Return the blocks for so many times the problems; a single one weighs rows for all."""
+    return blocks if problems == 1 else [block.repeated(times) for block in blocks]
+
+
+def _one_sided(blocks: FeatureBlocks) -> Tensor:
+    """Return which labels (T, K) lack an observed positive or an observed negative."""
+    sides: Tensor | float = 0.0
+    for block in blocks:
+        y = block.labels
+        both = torch.stack([y, 1 - y])
+        sides = sides + (both if block.weight is None else both * block.weight).sum(-1)
+    return (torch.as_tensor(sides) == 0).any(0).T
 
 
 def _warn_of_bounds(theta: Tensor, features: Features) -> None:
