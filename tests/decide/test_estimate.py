@@ -56,9 +56,10 @@ def test_intervals_hold_however_wrong_the_probabilities_are(world, answers):
         probs, truth = library(random, world)
         found = estimate_count(drawn_from(random, probs, truth, answers))
         held += found.low <= truth.sum() <= found.high
-        widths.append(found.high - found.low)
-        low, high = exact_count_bounds(found.yes, answers, len(probs), 0.95)
-        alone.append(high - low)
+        if answers == 150:
+            widths.append(found.high - found.low)
+            low, high = exact_count_bounds(found.yes, answers, len(probs), 0.95)
+            alone.append(high - low)
     assert held >= binom.ppf(0.001, draws, 0.95)
     assert found.method == ("exact" if answers == 60 else "prediction-powered")
     if answers == 150:

@@ -81,11 +81,13 @@ def test_checks_with_held_out_photos_break_as_rarely_as_said_and_are_soon_done()
         rng.shuffle(pool)
         held, listed = pool[:80], pool[80:]
         check = ListCheck(120, 0.1, held_out=80, held_out_wrong=int(held.sum()), prior=(0.3, 9.7))
-        for done in range(61):
-            now = check.after(done, int(listed[:done].sum()))
-            if now.promised:
-                broken += (listed.sum() - now.wrong) > 0.1 * now.left
-                break
+        done, wrong = np.arange(61), np.r_[0, listed[:60].cumsum()]
+        earned = np.flatnonzero(check._log_capital(done, wrong) >= check.needed)
+        for first in earned[earned > 0][:1]:
+            before, now = (check.after(int(at), int(wrong[at])) for at in (first - 1, first))
+            assert now.promised
+            assert not before.promised
+            broken += (listed.sum() - now.wrong) > 0.1 * now.left
     assert binomtest(broken, draws, 0.05, alternative="greater").pvalue > 0.01
     good = ListCheck(120, 0.1, held_out=40, held_out_wrong=1, prior=(0.3, 9.7))
     alone = ListCheck(120, 0.1, prior=(0.3, 9.7))

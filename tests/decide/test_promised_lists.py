@@ -14,7 +14,7 @@ from labelwise.decide import expected_list, least_wrong, list_bound, lowest_cut,
 from labelwise.decide.misses import chance_at_most, chance_of_misses, descending, most_misses
 from labelwise.errors import SettingsError
 
-DRAWS = 300
+DRAWS = 200
 
 
 def drawn(rng, count, sharp=2.0, shift=-2.0):

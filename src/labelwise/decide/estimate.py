@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from labelwise.decide.total_bounds import DrawnGroup, betting_total_bounds
 from labelwise.errors import DataError
 from labelwise.numeric.arrays import Array, to_numpy
-from labelwise.numeric.special import gammaln, logsumexp, stdtrit
+from labelwise.numeric.special import gammaln, stdtrit
 
 __all__ = [
     "EXACT_UP_TO",
@@ -237,7 +237,7 @@ def _tail(count: int, photos: int, drawn: int, least: int, most: int) -> float:
     logs = (
         _log_choose(count, k) + _log_choose(photos - count, drawn - k) - _log_choose(photos, drawn)
     )
-    return float(np.exp(min(logsumexp(logs), 0.0)))
+    return float(np.exp(min(np.logaddexp.reduce(logs), 0.0)))
 
 
 def _log_choose(n: Any, k: Any) -> Any:

@@ -8,6 +8,7 @@ functions from here, where the names and arguments are scipy's; ``ndtri`` takes 
 """
 
 from collections.abc import Callable
+from functools import cache
 from math import inf, nan
 from statistics import NormalDist
 from typing import Any
@@ -59,11 +60,16 @@ def ndtri(p: float) -> float:
     return {0.0: -inf, 1.0: inf}.get(p, nan)
 
 
+@cache
+def _scipys() -> Any:
+    from scipy import special
+
+    return special
+
+
 def _of_scipy(name: str) -> Callable[..., Any]:
     def function(*given: Any, **options: Any) -> Any:
-        from scipy import special
-
-        return getattr(special, name)(*given, **options)
+        return getattr(_scipys(), name)(*given, **options)
 
     return function
 
