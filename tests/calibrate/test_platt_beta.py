@@ -222,8 +222,8 @@ def test_folds_held_out_side_by_side_lose_what_they_lose_one_by_one(monkeypatch,
     labels[5:, 2] = False  # its positives are missing without some folds
     found = []
 
-    def noted(train, test, features, each):
-        found.append(losses(train, test, features, each))
+    def noted(*given):
+        found.append(losses(*given))
         return found[-1]
 
     losses = shrink._losses

@@ -65,10 +65,12 @@ def fit_labels(
     parts = compressed(entries, FOLDS if strength is None else 1)
     rows = joined(parts)
     features = scaled(rows, raw, least)
-    if strength is None:
-        strength = _chosen(entries, parts, features, each)
     blocks = features.read(rows)
-    center, lacking = _center(blocks, features), _one_sided(blocks)[0]
+    if strength is None:
+        strength, center = _chosen(entries, parts, features, each)
+    else:
+        center = _center(blocks, features)
+    lacking = _one_sided(blocks)[0]
     pull = torch.where(lacking, max(strength, 1.0), strength)
     problem = each(features, center, pull, lacking)
     theta = _solve(problem, entries, rows, blocks, center.expand(len(lacking), -1))
@@ -78,8 +80,10 @@ def fit_labels(
     return features.unscale(theta)
 
 
-def _chosen(entries: Entries, parts: list[Rows], features: Features, each: Each) -> float:
-    """Return the strength with the least log loss, each part held out once.
+def _chosen(
+    entries: Entries, parts: list[Rows], features: Features, each: Each
+) -> tuple[float, Tensor]:
+    """Return the strength with the least log loss, each part held out once, and the shared fit.
 
     Where entries are few, calls cost more than what they compute: all parts are held out at once.
     """
@@ -87,14 +91,17 @@ def _chosen(entries: Entries, parts: list[Rows], features: Features, each: Each)
     if many or len(parts) < 2:
 
         def alone(train: list[Rows], test: Rows) -> list[float]:
-            return _losses(features.read(joined(train)), features.read(test), features, each)
+            seen = features.read(joined(train))
+            return _losses(seen, features.read(test), features, each, _center(seen, features))
 
-        return choose(STRENGTHS, [_coarse(part) for part in parts], alone)
+        strength = choose(STRENGTHS, [_coarse(part) for part in parts], alone)
+        return strength, _center(features.read(joined(parts)), features)
     [block] = features.read(entries)
     numbers = torch.arange(len(parts))[:, None]
     out = (folds_of(len(entries.logits), FOLDS) == numbers).to(entries.logits.device)
-    losses = _losses([block.weighed(~out)], [block.weighed(out)], features, each)
-    return STRENGTHS[losses.index(min(losses))]
+    centers = _center([block.weighed(~torch.cat([out, torch.zeros_like(out[:1])]))], features)
+    losses = _losses([block.weighed(~out)], [block.weighed(out)], features, each, centers[:-1])
+    return STRENGTHS[losses.index(min(losses))], centers[-1:]
 
 
 def _coarse(part: Rows) -> Rows:
@@ -116,13 +123,14 @@ def _center(blocks: FeatureBlocks, features: Features) -> Tensor:
 
 
 def _losses(
-    train: FeatureBlocks, test: FeatureBlocks, features: Features, each: Each
+    train: FeatureBlocks, test: FeatureBlocks, features: Features, each: Each, center: Tensor
 ) -> list[float]:
     """Return the held-out log loss of each strength, summed over the problems of the blocks.
 
-    Where entries are few, strengths are solved together.
+    ``center`` (T, F) is the shared fit of each problem. Where entries are few, strengths are solved
+    together.
     """
-    center, lacking = _center(train, features), _one_sided(train)  # (T, F) and (T, K)
+    lacking = _one_sided(train)  # (T, K)
     problems, labels = lacking.shape
     entries = sum(block.labels.numel() for block in train) * problems
     together = max(1, min(len(STRENGTHS), FEW // entries))
