@@ -293,7 +293,7 @@ def test_image_effects_are_the_paired_bootstrap(tmp_path):
     runs = [outcome(tmp_path / part, table) for part, table in (("a", first), ("b", second))]
     effects = [image_effects(run) for run in runs]
     gaps = []
-    for _ in range(300):
+    for _ in range(150):
         rows = torch.from_numpy(RNG.integers(300, size=300))
         found = []
         for table in (first, second):
