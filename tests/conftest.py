@@ -21,6 +21,7 @@ from cpu_durations import pytest_addoption, pytest_configure  # noqa: F401
 from one_command_line import put_together_once
 from open_indexes import count_connections, nothing_left_open
 from warm_commands import WarmCommands
+from warm_python import warm_interpreter
 
 # Looked at for doctests, they would be imported by one name where several folders are run.
 collect_ignore_glob = ["*conftest.py"]
@@ -66,6 +67,13 @@ def warm_commands():
     commands = WarmCommands()
     yield commands
     commands.close()
+
+
+@pytest.fixture(scope="session")
+def warm_python(warm_commands):
+    """Return the path of a ``python`` whose programs need not import torch first."""
+    with warm_interpreter(warm_commands) as program:
+        yield program
 
 
 @pytest.fixture(autouse=True)

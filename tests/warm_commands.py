@@ -117,30 +117,42 @@ class WarmCommands:
 def run_command(order):
     """Be ``python -m labelwise``, or another program, until it ends; return its exit status."""
     os.setsid()
-    signal.alarm(int(PATIENCE))
-    os.chdir(order["cwd"])
-    os.environ.clear()
-    os.environ.update(order["environment"])
     for number, name in enumerate((os.devnull, order["out"], order["err"])):
         opened = os.open(name, os.O_RDWR | os.O_CREAT)
         os.dup2(opened, number)
         os.close(opened)
-    module = order["module"]
-    sys.argv = [module, *order["arguments"]]
+    return run_program(order["module"], order["arguments"], order["cwd"], order["environment"])
+
+
+def run_program(module, arguments, folder, variables):
+    """Run a module or a script in this process; return the exit status it asks for."""
+    signal.alarm(int(PATIENCE))
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = [module, *arguments]
     try:
         if module.endswith(".py"):
             runpy.run_path(module, run_name="__main__")
         else:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        if not isinstance(end.code, int | None):
-            print(end.code, file=sys.stderr)
+    except SystemExit as ended:
+        if not isinstance(ended.code, int | None):
+            print(ended.code, file=sys.stderr)
             return 1
-        return end.code or 0
+        return ended.code or 0
     except BaseException:
         traceback.print_exc()
         return 1
     return 0
+
+
+def end(status):
+    """End this process, which was forked, as one ends that was not."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def preload():
@@ -158,16 +170,12 @@ def main():
     for line in sys.stdin:
         question = json.loads(line)  # to start a command, or to say how one ended
         if isinstance(question, int):
-            _, end = os.waitpid(question, 0)
-            print(os.waitstatus_to_exitcode(end), flush=True)
+            _, status = os.waitpid(question, 0)
+            print(os.waitstatus_to_exitcode(status), flush=True)
             continue
         child = os.fork()
         if child == 0:
-            status = run_command(question)
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+            end(run_command(question))
         print(child, flush=True)
 
 

@@ -24,7 +24,7 @@ SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
 RUNS = {"bce": {"method": "bce"}, "two-way": {"method": "two-way"}}
 
 
-def on_two_nodes(folder, runs, warm_commands):
+def on_two_nodes(folder, runs, warm_commands, warm_python):
     """Start a torchrun for each node and return their exit statuses."""
     where = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
     where.append(f"--master-port={free_port()}")
@@ -34,6 +34,7 @@ def on_two_nodes(folder, runs, warm_commands):
             folder,
             "torch.distributed.run",
             OMP_NUM_THREADS="1",
+            PYTHON_EXEC=warm_python,
             GLOO_SOCKET_IFNAME="lo",
         )
         for rank in range(2)
@@ -66,7 +67,7 @@ def cut_short(settings, folder):
 
 @pytest.mark.filterwarnings("ignore")  # of boto3 and moto
 def test_two_nodes_train_as_one_and_go_on_where_one_was_cut_short_and_one_where_two_were(
-    tmp_path, monkeypatch, warm_commands
+    tmp_path, monkeypatch, warm_commands, warm_python
 ):
     """The first run that was cut short is in a folder of the first node, the second in a bucket."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -78,7 +79,7 @@ def test_two_nodes_train_as_one_and_go_on_where_one_was_cut_short_and_one_where_
                 cut_short(tiny_settings(**bce), run)
         cut = bce | {"fails_in": 0}  # in the second epoch, on both nodes
         runs = RUNS | {"begun": bce, "kept": bce | {"place": kept}, "cut": cut}
-        assert on_two_nodes(two, runs, warm_commands) == [1, 1]
+        assert on_two_nodes(two, runs, warm_commands, warm_python) == [1, 1]
         shutil.copytree(fetched_run(kept), two / "kept")
     for name, flags in RUNS.items():
         train(tiny_settings(**flags), one / name, table=tiny_table())

@@ -56,7 +56,8 @@ def test_two_processes_are_one_with_the_joined_batch(tmp_path, warm_commands):
         assert_same_run(tmp_path / "two" / name, tmp_path / "one" / name)
 
 
-def test_torchrun_starts_the_same_run(tmp_path, warm_commands):
+def test_torchrun_starts_the_same_run(tmp_path, warm_commands, warm_python, monkeypatch):
+    monkeypatch.setenv("PYTHON_EXEC", warm_python)
     torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
     launch(warm_commands, tmp_path / "two", {"run": {}}, torchrun)
     train(tiny_settings(), tmp_path / "one", table=tiny_table())
