@@ -5,7 +5,8 @@ They start ``python script ...``, which spends seconds on importing torch before
 torch to fork; the fork runs the script with the arguments, variables, folder and streams of who
 asked, who stays, passes signals on, and ends as the fork does.
 
-    warm_python.py PLACE WORDS...    be ``python WORDS...``; ``serve`` alone: answer those who ask
+    warm_python.py PLACE WORDS...             be ``python WORDS...``
+    warm_python.py PLACE serve [MODULE...]    answer those who ask, with modules imported
 """
 
 import json
@@ -22,14 +23,17 @@ LENGTH = 8  # bytes that say how long an order is
 
 
 @contextmanager
-def warm_interpreter(warm_commands):
-    """Give the path of an executable that is used as ``python`` is, with a script or ``-m``."""
+def warm_interpreter(warm_commands, *modules):
+    """Give the path of an executable that is used as ``python`` is, with a script or ``-m``.
+
+    Its programs find what commands need imported already, and ``modules``.
+    """
     with tempfile.TemporaryDirectory() as folder:
         place, program = Path(folder, "asked"), Path(folder, "python")
         cold = [sys.executable, "-IS", __file__, str(place)]
         program.write_text(f'#!/bin/sh\nexec {shlex.join(cold)} "$@"\n')
         program.chmod(0o700)
-        with warm_commands.running([place, "serve"], folder, __file__) as server:
+        with warm_commands.running([place, "serve", *modules], folder, __file__) as server:
             server.line()
             yield str(program)
 
@@ -58,9 +62,11 @@ def ask(place, words):
     sys.exit(status)
 
 
-def serve(place):
+def serve(place, modules):
     """Fork for each who asks, until this process is killed."""
     signal.alarm(0)  # it lives as long as the tests do
+    for name in modules:
+        __import__(name)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(place)
         listening.listen()
@@ -86,6 +92,7 @@ def mind(caller):
     if child == 0:
         from warm_commands import end, run_program
 
+        os.setsid()  # Ray ends a worker with all of its group
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
         caller.close()
@@ -103,7 +110,8 @@ def mind(caller):
 
 
 if __name__ == "__main__":
-    if sys.argv[2:] == ["serve"]:
-        serve(sys.argv[1])
+    place, *words = sys.argv[1:]
+    if words[:1] == ["serve"]:
+        serve(place, words[1:])
     else:
-        ask(sys.argv[1], sys.argv[2:])
+        ask(place, words)

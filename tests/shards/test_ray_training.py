@@ -16,7 +16,6 @@ from labelwise.cli import main
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.experiments.jobs import InProcess, RayRuns, TrainingJob, run_job, run_jobs
 from labelwise.models.run_folder import RunFolder, fetched_run
-from labelwise.shards.ray_cluster import joined
 from labelwise.shards.ray_training import RayTraining
 from labelwise.system.tensors import load_tensors
 from labelwise.training.loader import Loader
@@ -26,21 +25,23 @@ from labelwise.training.settings import read_settings
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, by the dozen
 
-SMALL = {
-    "data": "scenes",
-    "data_options": {"num_train": 32, "num_val": 8, "num_test": 8, "size": 32, "threads": 1},
-    "image_size": 32,
+LINEAR = {
+    "data": "posterior",
+    "data_options": {"num_train": 128, "num_val": 32, "num_test": 32, "num_labels": 4},
+    "backbone": "identity",
     "batch_size": 16,
     "calibrate": "none",
     "hardware.accelerator": "cpu",
-    "hardware.workers": 1,
-    "recipe.epochs": 2,
+    "recipe.epochs": 3,
+    "recipe.log_steps": 2,
 }
 
 
 def jobs_in(folder):
     return [
-        TrainingJob(read_settings(None, SMALL | {"seed": seed}), folder / str(seed))
+        TrainingJob(
+            read_settings(None, LINEAR | {"recipe.epochs": 2, "seed": seed}), folder / str(seed)
+        )
         for seed in range(2)
     ]
 
@@ -70,13 +71,6 @@ def bucket():
         yield made
 
 
-@pytest.fixture(scope="module")
-def cluster(bucket):
-    """A cluster whose workers have the keys of the bucket."""
-    with joined(2):
-        yield
-
-
 def test_a_run_whose_worker_dies_ends_as_one_in_this_process(cluster, tmp_path):
     ours = jobs_in(tmp_path / "ray")
     (tmp_path / "ray").mkdir()
@@ -96,7 +90,7 @@ def test_a_run_under_way_is_told_and_an_error_of_one_is_that_of_the_command(
 ):
     monkeypatch.setattr("labelwise.shards.ray_cluster.REPORT_SECONDS", 0.02)
     long = TrainingJob(read_settings(None, LINEAR | {"recipe.epochs": 40}), tmp_path / "long")
-    wrong = TrainingJob(read_settings(None, SMALL | {"data": "nowhere.csv"}), tmp_path / "wrong")
+    wrong = TrainingJob(read_settings(None, LINEAR | {"data": "nowhere.csv"}), tmp_path / "wrong")
     heard = Hearing()
     runs = run_jobs([long, wrong], executor=RayRuns(1), watch=heard)
     assert next(runs) == long
@@ -118,17 +112,6 @@ def test_a_run_that_kills_every_worker_is_named(cluster, tmp_path, monkeypatch):
 
 
 # One run by two workers.
-
-LINEAR = {
-    "data": "posterior",
-    "data_options": {"num_train": 128, "num_val": 32, "num_test": 32, "num_labels": 4},
-    "backbone": "identity",
-    "batch_size": 16,
-    "calibrate": "none",
-    "hardware.accelerator": "cpu",
-    "recipe.epochs": 3,
-    "recipe.log_steps": 2,
-}
 
 
 def cut_short(settings, folder):
