@@ -67,15 +67,15 @@ def load_query2label(
     label is given from p = 0.5 on. Pictures are squashed to ``image_size``.
     """
     state = read_state(path)
+    options = {**head_options(state, str(path)), "attention_heads": attention_heads}
+    labels = int(state["query_embed.weight"].shape[0])
+    if len(names) != labels:
+        raise SettingsError(f"{path} answers {labels} labels, got {len(names)} names")
     network = create_backbone(backbone, image_size=image_size, squash=True)
     own = backbone_state(state)
     inner = getattr(network, "network", network)
     require_tensors(inner, own, str(path))
     _load(inner, own, str(path))
-    options = {**head_options(state, str(path)), "attention_heads": attention_heads}
-    labels = int(state["query_embed.weight"].shape[0])
-    if len(names) != labels:
-        raise SettingsError(f"{path} answers {labels} labels, got {len(names)} names")
     spec = HeadSpec("query2label", options)
     head = spec.make(network.channels, labels)
     _load(head, head_state(state, str(path)), str(path))
