@@ -280,6 +280,12 @@ QUICK = """
 import sys, torch
 from labelwise.backbones import create_backbone
 from labelwise.backbones.imports import without_compiler
+with without_compiler():
+    from labelwise.backbones import timm_models
+before = torch.random.get_rng_state()
+assert timm_models._shapes("tf_efficientnet_lite0")["classifier.weight"] == (1000, 1280)
+assert torch.equal(torch.random.get_rng_state(), before), "random numbers were drawn"
+assert not {"torch._dynamo", "sympy"} & set(sys.modules), "the compiler was imported"
 disable = torch.compiler.disable
 create_backbone("resnet10t", image_size=32)
 assert not {"torch._dynamo", "torch._dynamo.utils", "sympy"} & set(sys.modules)
@@ -302,6 +308,7 @@ assert answer == is_compile_supported("cpu")
 
 
 def test_a_network_is_made_without_torchs_compiler_which_is_there_when_it_is_needed():
+    """And the shapes of packaged weights are read without it, and without random numbers."""
     done = subprocess.run(
         [sys.executable, "-c", QUICK], capture_output=True, text=True, timeout=300
     )

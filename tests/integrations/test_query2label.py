@@ -1,6 +1,7 @@
 """Released Query2Label checkpoints; oracle: their forward pass, from their own tensors by name."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,12 +25,18 @@ from labelwise.report.explain import look, overlay
 WIDTH, LABELS, HIDDEN, HEADS = 512, 3, 32, 4
 
 
+@cache
+def resnet18():
+    """Return the tensors of a ResNet-18, which tests do not change."""
+    torch.manual_seed(0)
+    return create_backbone("torchvision/resnet18", image_size=64).network.state_dict()
+
+
 def checkpoint(self_attention=(), backbone=None):
     """Return random tensors under the released names, with a ResNet-18 or these of a backbone."""
     torch.manual_seed(0)
     if backbone is None:
-        network = create_backbone("torchvision/resnet18", image_size=64).network
-        backbone = {f"body.{name}": value for name, value in network.state_dict().items()}
+        backbone = {f"body.{name}": value for name, value in resnet18().items()}
     state = {f"backbone.0.{n}": v for n, v in backbone.items() if "num_batches" not in n}
 
     def put(name, *shape):
@@ -185,8 +192,7 @@ def test_a_checkpoint_of_another_architecture_names_the_first_mismatch(tmp_path)
 
 
 def other_network():
-    network = create_backbone("torchvision/resnet18", image_size=64).network
-    return {f"backbone.0.body.{name}": value for name, value in network.state_dict().items()}
+    return {f"backbone.0.body.{name}": value for name, value in resnet18().items()}
 
 
 def test_where_each_label_was_seen_is_drawn_over_the_photo(tmp_path, monkeypatch, capsys):
