@@ -22,7 +22,12 @@ from labelwise.links import Sigmoid
 from labelwise.models.graph_model import OnnxModel
 from labelwise.pictures.labelwise_runtime import read_picture
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--js-flags=--liftoff-only",
+]
 READ = """async (bytes) => {
   const tagger = await import("./tagger.js");
   const pixels = await tagger.pixelsOf(new Blob([new Uint8Array(bytes)]));
