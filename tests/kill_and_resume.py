@@ -22,13 +22,13 @@ from labelwise.training.settings import Settings, read_settings
 
 BASE = {
     "data": "scenes",
-    "data_options": {"num_train": 64, "num_val": 16, "num_test": 16, "size": 32, "threads": 1},
-    "batch_size": 16,
+    "data_options": {"num_train": 32, "num_val": 8, "num_test": 8, "size": 32, "threads": 1},
+    "batch_size": 8,
     "image_size": 32,
     "augment": "shift",
     "hardware.workers": 1,
     "calibrate": "none",
-    "recipe.epochs": 4,
+    "recipe.epochs": 3,
     "recipe.log_steps": 2,
     "recipe.save_seconds": 0,
 }

@@ -101,7 +101,7 @@ def test_suspects_of_a_run_with_folds_are_training_rows(tmp_path, monkeypatch):
         split=table.split,
         name="tiny",
     )
-    run = trained(worse, tmp_path / "run", recipe__epochs=20)
+    run = trained(worse, tmp_path / "run", recipe__epochs=8)
     monkeypatch.chdir(tmp_path)
     ask = ["data", "suspects", "run", "-o", "review.csv", "--most", "20", "--checks", "5"]
     with pytest.raises(SettingsError, match="train it with --folds 5"):
