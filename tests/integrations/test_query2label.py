@@ -173,13 +173,13 @@ def test_checkpoints_with_a_swin_or_a_cvt_are_read(tmp_path, name):
 def test_a_checkpoint_of_another_architecture_names_the_first_mismatch(tmp_path):
     path, state = tmp_path / "q2l.safetensors", checkpoint()
 
-    def refused(changed, names="abc"):
+    def refused(changed, names="abc", backbone="torchvision/resnet18"):
         save_file(changed, path)
         with pytest.raises(SettingsError) as error:
-            load_query2label(path, "torchvision/resnet18", names, image_size=64)
+            load_query2label(path, backbone, names, image_size=64)
         return str(error.value)
 
-    assert "answers 3 labels, got 4 names" in refused(state, "abcd")
+    assert "answers 3 labels, got 4 names" in refused(state, "abcd", "not made any more")
     wide = {**state, "fc.b": torch.zeros(1, 5)}
     assert "'classifier.bias' must have the shape (3,), got (5,)" in refused(wide)
     extra = {**state, "transformer.decoder.gate": torch.zeros(1)}
@@ -188,7 +188,7 @@ def test_a_checkpoint_of_another_architecture_names_the_first_mismatch(tmp_path)
     assert "no tensor for 'decoder.1.norm_feedforward.bias'" in refused(missing)
     deep = {n: v for n, v in state.items() if not n.startswith("backbone.0.body.layer4.1.")}
     assert "such as 'layer4.1.conv1.weight'" in refused(deep)
-    assert "is not a Query2Label checkpoint" in refused({**other_network()})
+    assert "is not a Query2Label checkpoint" in refused(other_network())
 
 
 def other_network():
