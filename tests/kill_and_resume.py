@@ -27,6 +27,7 @@ BASE = {
     "image_size": 32,
     "augment": "shift",
     "hardware.workers": 1,
+    "hardware.accelerator": "cpu",  # a GPU adds in another order each time
     "calibrate": "none",
     "recipe.epochs": 3,
     "recipe.log_steps": 2,
