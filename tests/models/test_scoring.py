@@ -20,7 +20,6 @@ from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.scoring import (
     Failure,
     Scored,
-    decoded,
     infer,
     score,
     score_inputs,
@@ -213,20 +212,6 @@ def test_reading_stays_a_few_batches_ahead_and_ends_with_the_reader():
     for thread in [t for t in threading.enumerate() if t.name.startswith("decode")]:
         thread.join(PATIENCE)
         assert not thread.is_alive()
-
-
-@pytest.mark.parametrize("crop", [None, 0.875])
-def test_decoded_images_answer_as_before_and_are_read_once(crop):
-    predictor, source = make(), BytesImages(some_bytes(5), list("abcde"))
-    predictor.model.backbone.transform = replace(predictor.transform, crop=crop)
-    kept = decoded(source, predictor.transform)
-    assert isinstance(kept, ArrayImages)
-    assert list(kept.ids) == list("abcde")
-    one, other = (Scored.join(list(score(predictor, images))) for images in (source, kept))
-    assert torch.equal(one.logits, other.logits)
-    assert decoded(source, predictor.transform, limit=100) is source
-    with pytest.raises(ImageError, match=r"b: the image cannot be read"):
-        decoded(BytesImages(some_bytes(2, [1]), ["a", "b"]), predictor.transform)
 
 
 def test_predict_takes_one_picture_or_many_and_turns_them_upright(tmp_path):

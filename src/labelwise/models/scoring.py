@@ -11,7 +11,6 @@ they were fitted: in float32 a probability can fall on the other side of its thr
 model in whatever form it has.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from labelwise.errors import ImageError, LabelwiseError
 from labelwise.links import Link, check_log_probs, consistent_log_probs
 from labelwise.models.answer_rows import NOT_FINITE, Answer
 from labelwise.models.launching import Launched, Network, captured, launch, one_thread
-from labelwise.pictures import ArrayImages, FeatureRows, ImageSource
+from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.ahead import started_ahead
 from labelwise.pictures.batches import (
     Decode,
@@ -37,7 +36,6 @@ from labelwise.pictures.batches import (
     Resizer,
     available_cores,
     read_ahead,
-    resized_array,
 )
 from labelwise.pictures.fingerprint import looks_of
 from labelwise.pictures.inputs import PictureReader
@@ -55,9 +53,7 @@ __all__ = [
     "Scored",
     "Scorer",
     "available_cores",
-    "decoded",
     "infer",
-    "memory_bytes",
     "obeying",
     "raise_failure",
     "score",
@@ -380,47 +376,7 @@ def _in_parts(network: Network, values: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.cat(some) for some in zip(*parts, strict=True))
 
 
-def decoded(
-    images: ImageSource,
-    transform: Resizer,
-    *,
-    limit: float | None = None,
-    workers: int | None = None,
-) -> ImageSource:
-    """Return the images scaled to a model's input and held in memory, if they take little of it.
-
-    For images that are looked at again and again, such as a validation split. ``limit``, in bytes,
-    is a sixteenth of the memory by default, at least one GiB.
-    """
-    shape = (len(images), transform.size, transform.size, transform.channels)
-    kind = np.uint8 if transform.bands is None else np.float32
-    size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    if (
-        size > (_memory_share() if limit is None else limit)
-        or resized_array(images, transform) is not None
-        or not len(images)
-    ):
-        return images
-    pixels = np.empty(shape, kind)
-    for part in infer(lambda inputs: (inputs,), images, transform, workers=workers):
-        raise_failure(part)
-        pixels[part.rows] = part.values[0].permute(0, 2, 3, 1).numpy()
-    return ArrayImages(pixels, images.ids, resized=True, any_depth=transform.bands is not None)
-
-
 def raise_failure(part: Inferred | Scored) -> None:
     """Raise the first failure of a batch, for those who cannot go on without an image."""
     if part.failures:
         raise ImageError(part.failures[0].reason)
-
-
-def memory_bytes() -> int:
-    """Return the size of this machine's memory, 0 where it is not told."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return 0
-
-
-def _memory_share() -> float:
-    return max(1 << 30, memory_bytes() / 16)

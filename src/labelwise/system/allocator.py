@@ -15,7 +15,7 @@ import ctypes
 import os
 import sys
 
-__all__ = ["give_back_freed_memory", "keep_freed_memory"]
+__all__ = ["give_back_freed_memory", "keep_freed_memory", "memory_bytes"]
 
 VARIABLE = "LABELWISE_MALLOC"
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
@@ -38,3 +38,11 @@ def give_back_freed_memory() -> bool:
         return False
     library = ctypes.CDLL(None)
     return hasattr(library, "malloc_trim") and library.malloc_trim(0) == 1
+
+
+def memory_bytes() -> int:
+    """Return the size of this machine's memory, 0 where it is not told."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0

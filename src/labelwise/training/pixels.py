@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.errors import ImageError
-from labelwise.models.scoring import memory_bytes
 from labelwise.pictures import Transform
 from labelwise.pictures.batches import (
     BatchRows,
@@ -25,6 +24,7 @@ from labelwise.pictures.batches import (
 from labelwise.pictures.mapped import MappedFeatures
 from labelwise.pictures.memory import ArrayImages, FeatureRows
 from labelwise.pictures.sources import ImageSource
+from labelwise.system.allocator import memory_bytes
 from labelwise.training.augment import Windows
 
 __all__ = [

@@ -7,10 +7,10 @@ from torch import Tensor
 from labelwise.errors import SettingsError
 from labelwise.heads import LinearHead
 from labelwise.models import Model
-from labelwise.models.scoring import memory_bytes
 from labelwise.objectives.convex import ConvexLoss
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.mapped import MappedFeatures
+from labelwise.system.allocator import memory_bytes
 from labelwise.training import checkpoint
 from labelwise.training.prepare import Training
 from labelwise.training.solve import solve
