@@ -114,7 +114,7 @@ def test_an_infinite_log_odds_counts_as_one_in_a_million():
     st.integers(1, 12), st.integers(1, 6), st.integers(0, 1000), st.sampled_from(list(CALIBRATORS))
 )
 @settings(max_examples=60, deadline=None)
-@pytest.mark.filterwarnings("ignore:.*scores.*:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*score.*:UserWarning")
 def test_tiny_tables_of_any_shape_are_fitted(images, labels, seed, name):
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(images, labels)).round(1)

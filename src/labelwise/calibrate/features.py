@@ -6,6 +6,9 @@ penalty on their weights one meaning: squared nats of log-odds.
     z = sum over f of theta_f phi_f(u)  +  theta_last          phi: features of the log-odds
     loss = sum over entries of softplus(z) - y z
 
+The sum of softplus needs one exponential per entry and one logarithm per ROWS of them:
+    sum softplus(z) = sum max(z, 0) + log prod (1 + exp(-|z|)), at most 2^ROWS
+
 A block is what a fit reads of its rows again and again: features, their products and labels.
 Several problems over the same rows, such as the folds of a cross-validation and the strengths of a
 pull, are solved side by side: where entries are few, calls cost more than what they compute.
@@ -16,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, softplus
+from torch.nn.functional import pad
 
 from labelwise.calibrate.entries import Block, Rows
 
@@ -100,7 +103,7 @@ def scaled(rows: Rows, raw: Raw, least: float) -> Features:
 
 @dataclass(frozen=True)
 class FeatureBlock:
-    """A block of rows: scaled features (K, N, F), their products (K, N, F F), labels (K, 1, N).
+    """A block of rows: scaled features (K, F, N), their products (K, F F, N), labels (K, 1, N).
 
     ``weight`` is (K or 1, T, N) where T problems weigh the rows differently, (K, 1, N) where all
     weigh them alike, None where all rows weigh 1.
@@ -115,8 +118,8 @@ class FeatureBlock:
     def of(cls, features: Features, block: Block) -> "FeatureBlock":
         """Return it of a block of entries or bins."""
         u, y, w = block
-        phi = features(u.double().T)
-        products = (phi[..., None] * phi[..., None, :]).flatten(-2)
+        phi = features(u.double().T).mT.contiguous()
+        products = (phi[:, :, None] * phi[:, None]).flatten(1, 2)
         weight = None if w is None else w.double().T[:, None]
         return cls(phi, products, y.double().T[:, None], weight)
 
@@ -147,7 +150,7 @@ class _LaterBlocks:
 
 Derivatives = tuple[Tensor, Tensor, Tensor]
 
-STRAIGHT = 40.0  # softplus(z) is z in float64
+ROWS = 1000  # 2^ROWS is still a float64
 
 
 def derivatives(blocks: FeatureBlocks, theta: Tensor) -> Derivatives:
@@ -155,12 +158,18 @@ def derivatives(blocks: FeatureBlocks, theta: Tensor) -> Derivatives:
     weights = theta.transpose(0, 1)
     total: list[Tensor] = []
     for block in blocks:
-        z = weights @ block.phi.mT  # (K, T, N)
-        p, y = z.sigmoid(), block.labels
-        each = [softplus(z, threshold=STRAIGHT) - y * z, p - y, p - p * p]
-        if block.weight is not None:
-            each = [values * block.weight for values in each]
-        sums = [each[0].sum(-1), each[1] @ block.phi, each[2] @ block.products]
+        z, y = weights @ block.phi, block.labels  # (K, T, N)
+        small = z.abs().neg_().exp_()
+        whole = 1 + small
+        p = torch.where(z >= 0, 1.0, small).div_(whole)
+        straight, residual, curve = z.clamp(min=0) - y * z, p - y, p - p * p
+        if block.weight is None:
+            logs = [some.prod(-1).log_() for some in torch.split(whole, ROWS, dim=-1)]
+            loss = straight.sum(-1) + sum(logs)
+        else:
+            loss = (block.weight * (straight + whole.log_())).sum(-1)
+            residual, curve = residual * block.weight, curve * block.weight
+        sums = [loss, residual @ block.phi.mT, curve @ block.products.mT]
         total = [old + new for old, new in zip(total, sums, strict=True)] if total else sums
     loss, grad, hess = (value.transpose(0, 1) for value in total)
     return loss, grad, hess.reshape(*grad.shape, -1)
