@@ -201,7 +201,8 @@ def _reachable(address: str) -> bool:
     try:
         with urlopen(Request(address, method="HEAD"), timeout=TIMEOUT):
             return True
-    except HTTPError:
+    except HTTPError as error:
+        error.close()
         return True
     except (OSError, ValueError):
         return False

@@ -23,7 +23,7 @@ from hashlib import blake2b
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import (
     HTTPDefaultErrorHandler,
@@ -212,6 +212,8 @@ def _fetched(address: str) -> bytes:
         with _opener().open(address, timeout=PATIENCE) as answer:
             content: bytes = answer.read(LARGEST + 1)
     except (URLError, HTTPException, OSError, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()
         reason = getattr(error, "reason", None) or error
         raise DataError(f"{address}: it cannot be fetched ({reason})") from None
     if len(content) > LARGEST:

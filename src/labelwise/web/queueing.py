@@ -128,7 +128,7 @@ class PictureQueue:
             async with self.turns.turn(client, pixels):
                 opened = asyncio.get_running_loop().run_in_executor(self._openers, work)
                 try:
-                    found = await asyncio.shield(opened)
+                    await asyncio.wait([opened])  # which goes on where this is cancelled
                 except asyncio.CancelledError:
                     while not opened.done():  # its turn lasts until the decoder is free
                         with suppress(asyncio.CancelledError):  # who leaves may say so twice
@@ -136,6 +136,7 @@ class PictureQueue:
                     if not opened.cancelled():
                         opened.exception()  # nobody is left to hear of it
                     raise
+                found = opened.result()
         finally:
             self.opening -= 1
         self.monitor.opened.observe(time.perf_counter() - began)
