@@ -44,7 +44,8 @@ from labelwise.evaluate.group_intervals import (
     mean_interval_by_group,
     student_reach,
 )
-from labelwise.evaluate.headline import FEW_GROUPS, jackknife_interval
+from labelwise.evaluate.headline import FEW_GROUPS
+from labelwise.evaluate.jackknife import jackknife_interval
 from labelwise.evaluate.subgroups import Subgroups
 from labelwise.experiments.compare import _covariance, _freedom
 from labelwise.experiments.measures import (

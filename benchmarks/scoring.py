@@ -42,7 +42,7 @@ from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.scoring import score
 from labelwise.pictures import FileImages
-from labelwise.pictures.batches import available_cores
+from labelwise.pictures.ahead import available_cores
 from labelwise.pictures.decode import by_pillow, decode, decode_pixels
 from labelwise.system.allocator import keep_freed_memory
 from labelwise.types import LabelSpace

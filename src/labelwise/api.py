@@ -15,8 +15,6 @@ from labelwise.training.run import Run
 from labelwise.training.run import train as train_in
 from labelwise.training.settings import SHORT_NAMES, Settings, read_settings
 
-__all__ = ["default_folder", "load_run", "log_trained_model", "origin_of", "report_run", "train"]
-
 
 def train(
     data: str | Path | LabelTable,

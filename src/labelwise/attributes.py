@@ -32,8 +32,6 @@ from numpy.typing import NDArray
 from labelwise.errors import DataError
 from labelwise.types import LabelSpace, nearest
 
-__all__ = ["AttributeColumns", "AttributeGroup", "AttributeGroups", "GroupKind", "Settled"]
-
 GroupKind = Literal["exactly-one", "at-most-one", "any"]
 KINDS = get_args(GroupKind)
 COLUMNS = ("group", "kind", "labels")

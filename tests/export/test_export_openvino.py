@@ -20,7 +20,7 @@ from labelwise.export.onnx_file import facts_of
 from labelwise.export.openvino_folder import export_openvino
 from labelwise.export.parity import compare_answers
 from labelwise.links import Sigmoid
-from labelwise.models.graph_file import UNSEALED
+from labelwise.models.onnx_sessions import UNSEALED
 from labelwise.models.openvino_model import FACTS, GRAPH, OpenVinoModel, digest, openvino_runtime
 from labelwise.models.scoring import score
 from labelwise.objectives import PhiLink

@@ -34,9 +34,11 @@ from search_setup import LABELS, save_model
 
 from labelwise.backbones.weights import architecture_of, read_state
 from labelwise.decide import Promise
-from labelwise.models.graph_file import UNSEALED, Facts
+from labelwise.models.graph_file import Facts
+from labelwise.models.onnx_sessions import UNSEALED
 from labelwise.models.openvino_model import FACTS, GRAPH, WEIGHTS, _read_facts, digest
-from labelwise.models.seen_photos import HASH, LOOK, WIDTH, _kept
+from labelwise.models.seen_photos import HASH, LOOK, _kept
+from labelwise.pictures.fingerprint import WIDTH
 from labelwise.search import Index
 from labelwise.search.receipts import keep_receipt, receipts_of
 from labelwise.shards.inputs import InputRow

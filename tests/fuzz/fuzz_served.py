@@ -21,7 +21,7 @@ from patience import PATIENCE
 from search_setup import LABELS, save_model
 
 from labelwise.client import Client
-from labelwise.models.scoring import Answer
+from labelwise.models.answer_rows import Answer
 from labelwise.search import Index
 from labelwise.search.likeness import likeness_of
 from labelwise.web.job_folder import JobFacts, JobFolder

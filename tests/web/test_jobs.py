@@ -17,7 +17,7 @@ from web_setup import TOKEN, encoded, form, running
 
 from labelwise.cli.app import app
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.models.scoring import Answer
+from labelwise.models.answer_rows import Answer
 from labelwise.web import job_folder as job_folder_module
 from labelwise.web import jobs as jobs_module
 from labelwise.web.job_folder import JobFacts, JobFolder

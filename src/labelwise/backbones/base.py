@@ -8,8 +8,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelwise.pictures.transform import Transform
 
-__all__ = ["Backbone", "Identity", "he_init", "names_by_child"]
-
 
 class Backbone(nn.Module, ABC):
     """A map from images (B, 3 or bands, H, W) to features (B, channels, h, w), never pooled.

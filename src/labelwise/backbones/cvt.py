@@ -24,8 +24,6 @@ from labelwise.backbones.base import Backbone
 from labelwise.backbones.towers import Perceptron
 from labelwise.pictures.transform import Transform
 
-__all__ = ["CVT", "CvT"]
-
 
 class Stage(NamedTuple):
     """The size of a stage: channels, blocks, attention heads."""

@@ -13,8 +13,6 @@ from torch.nn.functional import avg_pool2d, relu
 from labelwise.backbones.base import Backbone, he_init
 from labelwise.pictures.transform import CIFAR_MEAN, CIFAR_STD, Transform
 
-__all__ = ["DenseNet40"]
-
 LAYERS = 12
 STEM = 16
 

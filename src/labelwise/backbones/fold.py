@@ -10,8 +10,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Layout", "find_layout", "fold"]
-
 
 @dataclass(frozen=True)
 class Layout:

@@ -8,8 +8,6 @@ from labelwise.backbones.base import Backbone
 from labelwise.errors import SettingsError
 from labelwise.types import nearest
 
-__all__ = ["freeze", "freeze_batch_norm"]
-
 
 def freeze(backbone: Backbone, stages: int = 0, prefixes: Sequence[str] = ()) -> None:
     """Freeze the first ``stages`` stages and all parameters whose name starts with a prefix.

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-__all__ = ["fused"]
-
 TOLERANCE = 1e-4  # of the largest output
 
 Network = TypeVar("Network", bound=nn.Module)

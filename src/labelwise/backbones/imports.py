@@ -20,8 +20,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["without_compiler"]
-
 NAME = "torch._dynamo.utils"
 CALLED_LATER = "is_compile_supported"
 

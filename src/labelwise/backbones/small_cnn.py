@@ -17,8 +17,6 @@ from torch.nn.functional import avg_pool2d, max_pool2d, relu
 from labelwise.backbones.base import Backbone
 from labelwise.pictures.transform import Transform
 
-__all__ = ["SmallCNN"]
-
 
 class SmallCNN(Backbone):
     """89,000 weights, 128 channels; 48 x 48 -> 1 x 1."""

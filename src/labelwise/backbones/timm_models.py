@@ -24,8 +24,6 @@ from labelwise.backbones.weights import (
 from labelwise.errors import SettingsError
 from labelwise.pictures.transform import Transform
 
-__all__ = ["TimmBackbone", "read_classifier"]
-
 
 class TimmBackbone(Backbone):
     """A timm model without its classifier; transformer tokens are folded into a map."""

@@ -23,8 +23,6 @@ from labelwise.backbones.weights import PRETRAINED, fetch_url, load_state
 from labelwise.errors import SettingsError
 from labelwise.pictures.transform import Transform
 
-__all__ = ["TorchvisionBackbone", "torchvision_names"]
-
 PREFIX = "torchvision/"
 
 

@@ -24,8 +24,6 @@ from labelwise.backbones.base import Backbone
 from labelwise.errors import SettingsError
 from labelwise.pictures.transform import Transform
 
-__all__ = ["TOWER", "ImageTower", "Perceptron", "TowerKind", "TowerShape", "TransformerBlock"]
-
 TOWER = "tower/"
 TowerKind = Literal["clip", "siglip"]
 NAME = re.compile(

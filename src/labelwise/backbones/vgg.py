@@ -13,8 +13,6 @@ from labelwise.backbones.imports import without_compiler
 from labelwise.backbones.weights import PRETRAINED, fetch_url, load_state
 from labelwise.pictures.transform import CIFAR_MEAN, CIFAR_STD, Transform
 
-__all__ = ["VGG16Dense", "VGG16Small"]
-
 
 class VGG16Small(Backbone):
     """The VGG16 the papers train on CIFAR."""

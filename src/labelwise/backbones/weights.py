@@ -24,19 +24,6 @@ from labelwise.errors import SettingsError
 from labelwise.system.tensors import part_of
 from labelwise.system.text import first_line
 
-__all__ = [
-    "PRETRAINED",
-    "architecture_of",
-    "cached_in_hub",
-    "check_architecture",
-    "fetch_hub",
-    "fetch_url",
-    "load_state",
-    "read_state",
-    "require_tensors",
-    "with_channels_of",
-]
-
 PRETRAINED = "pretrained"
 RUN_FILE = "model.safetensors"
 TIMM_CONFIG = "config.json"

@@ -26,8 +26,6 @@ from labelwise.errors import SettingsError
 from labelwise.pictures.bands import BandScale
 from labelwise.types import nearest
 
-__all__ = ["SMALL_BACKBONES", "backbone_names", "create_backbone", "create_classifier"]
-
 SMALL_BACKBONES: dict[str, Callable[..., Backbone]] = {
     "densenet40-12": partial(DenseNet40, 12),
     "densenet40-40": partial(DenseNet40, 40),

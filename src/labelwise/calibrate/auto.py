@@ -31,17 +31,6 @@ from labelwise.links import Link
 from labelwise.numeric.arrays import Array, mask_tensor, to_tensor
 from labelwise.types import nearest
 
-__all__ = [
-    "AUTO",
-    "CALIBRATORS",
-    "FOLDS",
-    "Candidate",
-    "Choice",
-    "auto",
-    "find_calibrator",
-    "fit_calibrator",
-]
-
 Calibrator = Callable[..., Link]
 Part = tuple[Tensor, Tensor, Tensor | None]
 

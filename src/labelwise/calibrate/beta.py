@@ -18,8 +18,6 @@ from labelwise.calibrate.shrink import fit_labels, fit_shared
 from labelwise.links import Link
 from labelwise.numeric.arrays import Array
 
-__all__ = ["Beta", "beta"]
-
 Scope = Literal["shared", "label"]
 Numbers = float | Sequence[float]
 

@@ -32,25 +32,6 @@ from torch import Tensor
 from labelwise.links import Link
 from labelwise.numeric.arrays import Array, check_shapes, mask_tensor, to_tensor
 
-__all__ = [
-    "BLOCK",
-    "LEAST_BINS",
-    "Bins",
-    "Block",
-    "Entries",
-    "OnLogOdds",
-    "Rows",
-    "choose",
-    "compressed",
-    "dealt",
-    "folds_of",
-    "joined",
-    "limited_log_odds",
-    "own_number",
-    "read_entries",
-    "straight",
-]
-
 Block = tuple[Tensor, Tensor, Tensor | None]
 
 ONE_IN_A_MILLION = log(1e6 - 1)

@@ -23,18 +23,6 @@ from torch.nn.functional import pad
 
 from labelwise.calibrate.entries import Block, Rows
 
-__all__ = [
-    "MAX_SLOPE",
-    "Derivatives",
-    "FeatureBlock",
-    "FeatureBlocks",
-    "Features",
-    "Raw",
-    "derivatives",
-    "gradient",
-    "scaled",
-]
-
 Raw = Callable[[Tensor], tuple[Tensor, ...]]
 
 MAX_SLOPE = 100.0

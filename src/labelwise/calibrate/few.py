@@ -40,8 +40,6 @@ from labelwise.links import Link
 from labelwise.numeric.arrays import Array, to_tensor
 from labelwise.numeric.special import expit, ndtri
 
-__all__ = ["AveragedCurves", "FewLabels", "few", "few_labels"]
-
 Numbers = NDArray[np.float64]
 TYPICAL_SPREAD = (1.0, 0.05)  # without, with a link: tau has the density exp(-tau / typical)
 TYPICAL_OF_INTERVALS = 0.5  # at least

@@ -26,8 +26,6 @@ from labelwise.calibrate.entries import (
 from labelwise.links import Link
 from labelwise.numeric.arrays import Array
 
-__all__ = ["Isotonic", "isotonic"]
-
 STRENGTHS = (1e4, 1e3, 3e2, 1e2, 3e1, 1e1, 3.0)
 FOLDS = 3
 SAMPLE = 1 << 20

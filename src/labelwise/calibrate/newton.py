@@ -27,16 +27,6 @@ from torch import Tensor
 from labelwise.calibrate.entries import Rows
 from labelwise.calibrate.features import Derivatives, FeatureBlocks, Features, derivatives, gradient
 
-__all__ = [
-    "TOLERANCE",
-    "PerLabel",
-    "Problem",
-    "Shared",
-    "TiedSlope",
-    "minimise",
-    "newton_step",
-]
-
 STEPS = 100
 TOLERANCE = 1e-7
 

@@ -27,8 +27,6 @@ from labelwise.calibrate.shrink import fit_labels, fit_shared
 from labelwise.links import Link
 from labelwise.numeric.arrays import Array
 
-__all__ = ["Platt", "platt"]
-
 Scope = Literal["shared", "offset", "label"]
 LEAST_SLOPE = 1e-6
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CurveMixture", "CurveProblem", "Mode"]
-
 Numbers = NDArray[np.float64]
 Spreads = tuple[float, float]
 SPREADS = (0.02, 0.1, 0.25, 0.6, 1.5)  # tau

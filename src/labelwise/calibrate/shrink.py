@@ -33,8 +33,6 @@ from labelwise.calibrate.features import (
 )
 from labelwise.calibrate.newton import TOLERANCE, PerLabel, Problem, Shared
 
-__all__ = ["fit_labels", "fit_shared"]
-
 STRENGTHS = (1e4, 1e3, 1e2, 1e1, 1.0, 0.1)
 FOLDS = 3
 ROUGH = 1e-3

@@ -20,8 +20,6 @@ from labelwise.calibrate.entries import Entries, OnLogOdds, limited_log_odds, re
 from labelwise.links import Link, Softmax
 from labelwise.numeric.arrays import Array
 
-__all__ = ["Temperature", "temperature"]
-
 LEAST, MOST = 1e-6, 100.0
 STEPS = 100
 MANY, COARSE = 8192, 8

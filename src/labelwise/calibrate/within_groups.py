@@ -25,8 +25,6 @@ from labelwise.links import Grouped, Link
 from labelwise.numeric.arrays import Array, check_shapes, mask_tensor, to_tensor
 from labelwise.taxonomy import FAR
 
-__all__ = ["within_groups"]
-
 STEPS = 200
 
 

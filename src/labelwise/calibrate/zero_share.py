@@ -20,8 +20,6 @@ from torch import Tensor
 from labelwise.links import Link
 from labelwise.numeric.arrays import Array, check_shapes, mask_tensor, to_tensor
 
-__all__ = ["ZeroShare", "expect_zero_share"]
-
 
 class ZeroShare(Link):
     """``p' = p / (1 - q0 + ratio q0)``: ``ratio`` times the odds of no label."""

@@ -8,8 +8,6 @@ import typer
 from labelwise.cli.options import ScoresOption
 from labelwise.system.text import counted
 
-__all__ = ["aggregate"]
-
 
 def aggregate(
     source: Annotated[Path, typer.Argument(help="Scores of photos: .csv, .tsv, .parquet, .npz.")],

@@ -8,8 +8,6 @@ import typer
 from labelwise.cli.options import ScoreKind
 from labelwise.system.text import counted
 
-__all__ = ["apply"]
-
 
 def apply(
     fitted: Annotated[

@@ -7,8 +7,6 @@ import typer
 if TYPE_CHECKING:
     from labelwise.search.check_log import Answer
 
-__all__ = ["ask"]
-
 
 def ask(question: str) -> "Answer | Literal['undo', 'stop']":
     """Return what a person answers; the end of the input, or Ctrl-C, is ``stop``."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from labelwise.calibrate import Candidate
     from labelwise.fitting import ScoreTable
 
-__all__ = ["calibrate"]
 
 SHARES_SHOWN = 20
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from labelwise.search.checking import CheckSession, CheckState
     from labelwise.search.index import Index
 
-__all__ = ["check"]
 
 WIDTH = 24
 

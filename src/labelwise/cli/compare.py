@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from labelwise.experiments.compare import ComparisonPlan
     from labelwise.system.progress import Watch
 
-__all__ = ["compare"]
-
 
 def compare(
     data: Annotated[str, typer.Argument(help="scenes, a file, a folder, or FORMAT:path.")],

@@ -34,7 +34,6 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     pass
 
-__all__ = ["data_app"]
 
 data_app = typer.Typer(
     help="Describe, split, convert, repair and extend label tables.",

@@ -7,8 +7,6 @@ if TYPE_CHECKING:
     from labelwise.data import LabelTable
     from labelwise.data.near_copies import GroupedTable
 
-__all__ = ["grouped_copies"]
-
 
 def grouped_copies(
     table: "LabelTable", model: Path | None, vectors: Path | None, cosine: float | None

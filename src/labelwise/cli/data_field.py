@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["attribute_conflicts", "burst_groups", "crop_detections", "fetch_iiif", "write_back"]
-
 
 def crop_detections(
     source: Annotated[Path, typer.Argument(help="Results of MegaDetector or SpeciesNet, .json.")],

@@ -7,8 +7,6 @@ import typer
 
 from labelwise.system.text import counted
 
-__all__ = ["keywords_table"]
-
 
 def keywords_table(
     photos: Annotated[Path, typer.Argument(help="A folder of photos, with or without side-cars.")],

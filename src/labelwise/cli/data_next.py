@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from labelwise.fitting.pools import PhotoPool
     from labelwise.labelling import Reviewed
 
-__all__ = ["next_questions"]
 
 LABELS_SHOWN = 10
 LABELS_OF_A_PHOTO = 5

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from labelwise.labelling import Reviewed, SuspectPromise, Suspects
     from labelwise.predictions import Predictions
 
-__all__ = ["repair_table", "suspects"]
 
 LABELS_SHOWN = 10
 MOST_IN_CONTEXT = 300  # labels, whose pairs are all fitted

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     Share = tuple[float, float, float]
 
-__all__ = ["decide"]
 
 SHOWN = 20
 OPERATING = ("sensitivity", "specificity", "false-alarms")  # rules of an operating point

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from labelwise.pictures.transform import Transform
     from labelwise.predictions import Predictions
 
-__all__ = ["dossier"]
 
 FEW = 20
 NOT_IN_TABLE = "(not in the table)"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from labelwise.search.estimating import LibraryEstimate, SampleAnswers
     from labelwise.search.index import Index
 
-__all__ = ["estimate"]
 
 SHOWN = 60
 

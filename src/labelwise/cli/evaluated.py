@@ -27,7 +27,6 @@ from labelwise.cli.options import DecodeKind, ScoreKind
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
 
-__all__ = ["QUERY_LENGTH", "Asked", "Source", "source_at"]
 
 QUERY_LENGTH = 3
 

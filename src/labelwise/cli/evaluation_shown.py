@@ -8,7 +8,6 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation, SubgroupFigure
 
-__all__ = ["show", "write_folder"]
 
 WORST = 5
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from labelwise.models.run_folder import RunFolder
     from labelwise.system.progress import Watch
 
-__all__ = ["export"]
 
 RESIZE = "--exact-resize or --fast-resize"
 Format = Literal["onnx", "web", "hf", "torch-export", "executorch", "openvino"]

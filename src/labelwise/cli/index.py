@@ -13,7 +13,6 @@ from labelwise.cli.options import DecodeOption, chosen_decoder
 if TYPE_CHECKING:
     from labelwise.search import Changes
 
-__all__ = ["DEFAULT_INDEX", "IndexFolder", "IndexOrQuery", "index", "index_and_query"]
 
 DEFAULT_INDEX = Path("photos.index")
 IndexFolder = Annotated[

@@ -7,8 +7,6 @@ import typer
 
 from labelwise.cli.index import DEFAULT_INDEX, IndexFolder
 
-__all__ = ["label", "review"]
-
 
 def label(
     folder: IndexFolder,

@@ -8,8 +8,6 @@ import typer
 from labelwise.cli.index import IndexFolder
 from labelwise.cli.options import A_RUN, AllowHostOption, TokenFileOption, read_token
 
-__all__ = ["mcp"]
-
 
 def mcp(
     folder: IndexFolder,

@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
     from labelwise.fitting import RunScores
 
-__all__ = [
-    "LabelledData",
-    "measured_data",
-    "measured_export",
-    "measured_run",
-    "measured_split",
-]
-
 
 @dataclass(frozen=True)
 class LabelledData:
@@ -37,8 +29,8 @@ class LabelledData:
     def table(self, names: tuple[str, ...]) -> "LabelTable":
         """Return their table, with these labels where its format lists none."""
         from labelwise.cli.data_options import parse_options
+        from labelwise.data.load import load_for_labels
         from labelwise.errors import DataError
-        from labelwise.fitting.read import load_for_labels
 
         more = parse_options(self.options)
         table = load_for_labels(

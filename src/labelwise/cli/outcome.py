@@ -9,8 +9,6 @@ from labelwise.cli.text import say, show_table
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
 
-__all__ = ["command", "show_exclusive", "summarise"]
-
 
 def command() -> str:
     """Return the command line as it was typed, ready to be typed again."""

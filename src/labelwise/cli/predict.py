@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from labelwise.predictions import Predictions
     from labelwise.taxonomy import LabelTree, Taxonomy
 
-__all__ = [
-    "find_photos",
-    "predict",
-    "taxonomy_of",
-]
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5

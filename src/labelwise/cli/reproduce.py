@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from labelwise.experiments.reproduce import Request
     from labelwise.experiments.sources import Frozen
 
-__all__ = ["reproduce"]
 
 TRANSFERRED = "002-tableA"
 ANSWERED = "001-vqa"

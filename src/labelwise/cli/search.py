@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from labelwise.retrieval import Query
     from labelwise.search import Index
 
-__all__ = ["search"]
 
 # Groups of its options in the help.
 PROMISED = "Promises"

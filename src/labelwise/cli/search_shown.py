@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from labelwise.search.answering import Found, Hit
     from labelwise.search.receipts import Receipt
 
-__all__ = ["counted_numbers", "say_counted", "show_hits", "show_similar"]
-
 
 def counted_numbers(
     found: "Found", receipt: "Receipt | None", caution: str | None

@@ -7,8 +7,6 @@ import typer
 
 from labelwise.cli.options import A_RUN, AllowHostOption, TokenFileOption, read_token
 
-__all__ = ["serve"]
-
 OF_MODELS = (
     *("max_batch", "max_wait", "max_queue", "max_body", "max_files", "client_queue"),
     *("body_memory", "access_log", "device", "model", "shadow", "shadow_share", "jobs"),

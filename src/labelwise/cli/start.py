@@ -12,7 +12,6 @@ import typer
 if TYPE_CHECKING:
     from labelwise.words.start import Started
 
-__all__ = ["start"]
 
 FAILURES_SHOWN = 5
 FOLDERS_SHOWN = 3

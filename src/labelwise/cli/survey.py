@@ -11,8 +11,6 @@ from labelwise.errors import LabelwiseError, SettingsError
 if TYPE_CHECKING:
     from labelwise.experiments.sources import Frozen
 
-__all__ = ["show_survey_line", "survey"]
-
 
 def survey(
     root: Path,

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from labelwise.integrations.immich import Immich
     from labelwise.search import Index
 
-__all__ = ["tag"]
 
 SHOWN = 20
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from labelwise.decide import Check, Promise
     from labelwise.search import VerifiedLists
 
-__all__ = ["verify"]
-
 
 def verify(
     place: Annotated[
@@ -162,9 +160,9 @@ def _of_run(folder: Path, answers: Path | None, as_json: bool) -> bool:
 
 def _checked_run(folder: Path, answers: Path | None) -> "list[tuple[Check, Promise]]":
     from labelwise.cli.text import complain
+    from labelwise.data.load import load_for_labels
     from labelwise.errors import DataError
     from labelwise.fitting import read_run, score_data
-    from labelwise.fitting.read import load_for_labels
     from labelwise.models.run_folder import RunFolder
 
     run = RunFolder(folder)

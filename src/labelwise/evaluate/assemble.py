@@ -55,8 +55,6 @@ from labelwise.system.text import counted
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
-__all__ = ["describe_link", "evaluate"]
-
 
 def evaluate(
     predictions: Predictions,

@@ -25,19 +25,6 @@ from labelwise.metrics import (
 from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 
-__all__ = [
-    "Known",
-    "Probabilities",
-    "calibration_of",
-    "calibration_part",
-    "curve_of",
-    "defined",
-    "known_labels",
-    "label_errors",
-    "probabilities",
-    "worst_labels",
-]
-
 
 @dataclass(frozen=True)
 class Probabilities:

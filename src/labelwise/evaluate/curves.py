@@ -41,8 +41,6 @@ from labelwise.metrics import average_precision, reliability
 from labelwise.numeric.bounds import wilson
 from labelwise.numeric.groups import Groups
 
-__all__ = ["auroc_interval", "label_curves", "score_curve"]
-
 LABELS = 24  # whose curves are kept, those of lowest average precision
 LABELS_BY = 12  # whose curves are kept for each subgroup too
 SUBGROUPS = 8  # the largest ones

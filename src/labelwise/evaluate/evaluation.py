@@ -16,26 +16,6 @@ from labelwise.errors import DataError
 from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
 
-__all__ = [
-    "Calibration",
-    "Curve",
-    "DataFacts",
-    "Evaluation",
-    "Figure",
-    "LabelCurves",
-    "LabelRow",
-    "LevelFigures",
-    "RankingFigures",
-    "RetrievalPoint",
-    "Sets",
-    "ShotGroup",
-    "StageScores",
-    "SubgroupFigure",
-    "SubgroupRow",
-    "ZeroLabel",
-    "far_apart",
-]
-
 Number = Annotated[float, Field(ge=-1e15, le=1e15)]  # what can be drawn and written out
 Count = Annotated[int, Field(ge=0, le=2**62)]
 Share = Annotated[float, Field(ge=-1e-6, le=1 + 1e-6)]  # up to rounding

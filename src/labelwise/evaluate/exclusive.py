@@ -19,8 +19,6 @@ from labelwise.numeric.bounds import clopper_pearson
 from labelwise.predictions import Predictions
 from labelwise.system.text import counted
 
-__all__ = ["clash_note", "exclusive_rows", "settled_labels"]
-
 
 def settled_labels(
     predictions: Predictions, columns: AttributeColumns

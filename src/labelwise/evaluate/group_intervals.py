@@ -26,15 +26,6 @@ from labelwise.numeric.groups import Groups, freedom_of
 from labelwise.numeric.special import stdtrit
 from labelwise.system.text import counted
 
-__all__ = [
-    "MOST_LEFT_OUT",
-    "groups_note",
-    "macro_f1_without_groups",
-    "mean_ap_without_groups",
-    "mean_interval_by_group",
-    "student_reach",
-]
-
 Floats = NDArray[np.float64]
 MOST_LEFT_OUT = 200  # groups that are left out one after another
 FEW = 15  # groups; of fewer, intervals of a skewed mean are too narrow

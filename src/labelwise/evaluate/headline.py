@@ -47,15 +47,6 @@ from labelwise.numeric.bounds import wilson
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import stdtrit
 
-__all__ = [
-    "alarm_figure",
-    "calibration_figures",
-    "ranking_figures",
-    "row_sums",
-    "set_figures",
-    "zero_label_figures",
-]
-
 Floats = NDArray[np.float64]
 
 LEAST_POSITIVES = 2  # per label; on fewer there is no interval

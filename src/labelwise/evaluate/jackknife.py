@@ -41,19 +41,6 @@ from torch import Tensor
 
 from labelwise.metrics import average_precision
 
-__all__ = [
-    "ap_influence",
-    "ap_without",
-    "degrees_of",
-    "interval_of",
-    "jackknife_interval",
-    "macro_f1_without",
-    "mean_ap_influence",
-    "mean_ap_without",
-    "mean_influence",
-    "normal_interval",
-]
-
 Floats = NDArray[np.float64]
 
 

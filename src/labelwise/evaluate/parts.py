@@ -50,22 +50,6 @@ from labelwise.metrics import (
 from labelwise.retrieval import retrieval_map
 from labelwise.taxonomy import LabelTree
 
-__all__ = [
-    "CELLS",
-    "SHARES",
-    "LabelMeasures",
-    "label_rows",
-    "label_rows_of",
-    "label_thresholds",
-    "level_rows",
-    "retrieval_part",
-    "sets_of",
-    "sets_part",
-    "shot_rows",
-    "zero_label_of",
-    "zero_label_part",
-]
-
 
 def label_thresholds(rule: Rule | None, labels: int) -> list[float | None]:
     """Return the threshold of every label, ``None`` where the rule has none."""

@@ -33,8 +33,6 @@ from labelwise.evaluate.headline import row_sums
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import stdtr
 
-__all__ = ["Subgroups", "holm", "ratio_difference", "subgroup_rows"]
-
 Floats = NDArray[np.float64]
 
 

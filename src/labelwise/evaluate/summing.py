@@ -32,8 +32,6 @@ from labelwise.metrics import (
     zero_label_rows,
 )
 
-__all__ = ["measure"]
-
 ALL_CELLS = 1 << 20  # cells of scores, shared by the labels
 FEWEST_CELLS = 1 << 10  # for a label
 

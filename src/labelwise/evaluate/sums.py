@@ -55,8 +55,6 @@ from labelwise.metrics import (
     ScoreCounts,
 )
 
-__all__ = ["EmptySums", "EvaluationSums", "MeanSums", "SetSums"]
-
 NO_INTERVAL = "No interval: it would need all images at once."
 
 Counts = NDArray[np.int64]

@@ -16,8 +16,6 @@ from labelwise.experiments.protocols import (
     Values,
 )
 
-__all__ = ["average_k_tables"]
-
 
 def _average_k_rows(k: int, *, role: bool = False) -> dict[str, Row]:
     options = {

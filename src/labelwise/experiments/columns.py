@@ -29,24 +29,6 @@ from labelwise.metrics import (
 from labelwise.predictions import Predictions
 from labelwise.retrieval import retrieval_map
 
-__all__ = [
-    "average_sets",
-    "in_and_out",
-    "in_and_out_expecting",
-    "link_of",
-    "ranked",
-    "ranked_and_calibrated",
-    "ranked_and_calibrated_through",
-    "retrieval_by_length",
-    "top_error",
-    "top_four",
-    "top_four_after_temperature",
-    "top_four_as_softmax",
-    "top_four_normalised",
-    "voc_precision",
-    "vqa",
-]
-
 
 def top_error(run: FinishedRun) -> dict[str, float]:
     """Table I of quasibinary: the share of images whose most confident label is wrong."""

@@ -34,8 +34,6 @@ from labelwise.training.settings import Settings
 from labelwise.training.validation import higher_is_better, validation_figures
 from labelwise.types import nearest
 
-__all__ = ["ComparisonPlan", "Measuring", "compare"]
-
 Say = Callable[[str], None]
 RunJobs = Callable[[Iterable[TrainingJob]], Iterator[TrainingJob]]
 

@@ -23,8 +23,6 @@ from labelwise.experiments.statistics import (
 from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
 
-__all__ = ["Comparison", "SweepChoice", "show_figure"]
-
 HEADLINE = (
     "mAP@class",
     "mAP@sample",

@@ -17,8 +17,6 @@ from labelwise.experiments.published import PUBLISHED
 from labelwise.experiments.recovery import recovery_rows
 from labelwise.experiments.sources import holds_files
 
-__all__ = ["COMPUTED", "Computed", "ComputedTable", "best_counts", "statistics_of"]
-
 
 @dataclass(frozen=True)
 class Computed:

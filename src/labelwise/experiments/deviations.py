@@ -31,8 +31,6 @@ from labelwise.experiments.sources import (
 from labelwise.methods import METHODS
 from labelwise.training.settings import Settings, flattened
 
-__all__ = ["Deviation", "deviations_of", "facts_of", "published_protocol"]
-
 SMALL_INPUTS = {"resnet18-32", "vgg16-32", "densenet40-12", "densenet40-40"}  # 32 x 32 pixels
 OURS = frozenset({"hardware", "seed", "data"})  # no part of a protocol
 

@@ -17,8 +17,6 @@ from labelwise.training.execution import compiles
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
 
-__all__ = ["Speed", "measure_speed", "seconds_of"]
-
 SAME_SPEED = {  # settings that change what is learnt, not how fast
     *("method", "options", "weights", "start", "seed", "data_options"),
     *("recipe", "calibrate", "rule", "zero_share"),

@@ -13,8 +13,6 @@ from labelwise.experiments.protocols import (
 from labelwise.experiments.published import REGIMES, SINGLE_POSITIVE
 from labelwise.experiments.sources import LAST_FIFTH
 
-__all__ = ["QUERY2LABEL", "single_positive_table"]
-
 QUERY2LABEL = Experiment(
     "004-table1",
     "coco",

@@ -34,21 +34,6 @@ from labelwise.system.progress import NamedWatch, Watch
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
 
-__all__ = [
-    "Executor",
-    "FigureFunction",
-    "InProcess",
-    "LocalProcesses",
-    "RayRuns",
-    "TrainingJob",
-    "default_workers",
-    "figures_of",
-    "peak_memory",
-    "run_job",
-    "run_jobs",
-    "start_peak_memory",
-]
-
 Figures = dict[str, float]
 FigureFunction = Callable[[FinishedRun], Figures]
 COST = "cost.json"

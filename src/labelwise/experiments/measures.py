@@ -42,16 +42,6 @@ from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 from labelwise.retrieval import retrieval_map
 
-__all__ = [
-    "MEASURES",
-    "FinishedRun",
-    "Measure",
-    "image_effects",
-    "mean_ap_by_group",
-    "measure",
-    "probability_figures",
-]
-
 T = TypeVar("T")
 Floats = NDArray[np.float64]
 BINS = 10

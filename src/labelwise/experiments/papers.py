@@ -31,9 +31,6 @@ from labelwise.experiments.protocols import (
 from labelwise.experiments.said_in_text import alpha_experiment, margin_experiment
 from labelwise.objectives import OFFICIAL_ASL, OFFICIAL_FOCAL, Focusing, PhiLink
 
-__all__ = ["EXPERIMENTS"]
-
-
 UNSTATED_BY_SPA = OUR_CHOICE | {
     *("augment", "recipe.keep", "recipe.epochs", "recipe.schedule.name"),
     *("recipe.optimizer.lr", "recipe.optimizer.backbone_lr", "recipe.optimizer.nesterov"),

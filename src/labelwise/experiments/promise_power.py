@@ -20,8 +20,6 @@ import numpy as np
 from labelwise.decide import expected_list
 from labelwise.predictions import Predictions
 
-__all__ = ["WRONG_AT_MOST", "PromisePower", "promise_power"]
-
 WRONG_AT_MOST = 0.1
 
 

@@ -15,24 +15,6 @@ from labelwise.experiments.measures import FinishedRun
 from labelwise.experiments.published import PUBLISHED, PublishedTable
 from labelwise.experiments.table_claims import TableClaim
 
-__all__ = [
-    "CIFAR",
-    "COCO",
-    "DATASETS",
-    "FROZEN",
-    "GOOD_CIFAR",
-    "OUR_CHOICE",
-    "PLAIN",
-    "PRETRAINED",
-    "SGD",
-    "SOFTMAX_OR_NONE",
-    "V1",
-    "Dataset",
-    "Experiment",
-    "Row",
-    "Values",
-]
-
 Values = Mapping[str, Any]
 Figures = Callable[[FinishedRun], dict[str, float]]
 

@@ -9,8 +9,6 @@ table has several, their data set and backbone after points: ``001-table3.voc.vi
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["PUBLISHED", "PublishedTable"]
-
 Figures = tuple[float | None, ...]
 
 

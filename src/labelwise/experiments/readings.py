@@ -16,8 +16,6 @@ from torch import Tensor
 from labelwise.methods import METHODS, READINGS, find_method, make_objective
 from labelwise.types import DatasetFacts, Outputs, Targets
 
-__all__ = ["CHANCES", "MethodReading", "reading_of", "readings_table"]
-
 CHANCES = (0.1, 0.5, 0.9)
 ROWS = 200  # of each image: every product of three chances is a multiple of 1 / 200
 ROUNDS = 3

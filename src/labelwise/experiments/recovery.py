@@ -22,8 +22,6 @@ from labelwise.methods import find_method, make_objective
 from labelwise.objectives import Objective
 from labelwise.types import DatasetFacts, Outputs, Targets
 
-__all__ = ["Recovery", "minimisers", "recovery_of", "recovery_rows"]
-
 ETAS = torch.arange(1, 200, dtype=torch.float64) / 200
 LOGITS = torch.linspace(-25, 25, 100_001, dtype=torch.float64)
 SATURATED = 15.0  # beyond, slopes round to 0 (torch cuts softplus off at 20)

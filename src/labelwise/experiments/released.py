@@ -22,8 +22,6 @@ from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
 from labelwise.types import nearest
 
-__all__ = ["JUDGED_BY_CHECKPOINT", "judge_checkpoints"]
-
 JUDGED_BY_CHECKPOINT = "004-table1"
 
 

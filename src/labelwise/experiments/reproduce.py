@@ -41,20 +41,6 @@ from labelwise.system.text import one_line_of
 from labelwise.training.settings import Settings, read_settings
 from labelwise.types import nearest
 
-__all__ = [
-    "Reproduction",
-    "Request",
-    "available",
-    "cells_of",
-    "find_experiment",
-    "has_data",
-    "jobs_of",
-    "open_data",
-    "photos_of",
-    "reproduce",
-    "where_to_put",
-]
-
 Say = Callable[[str], None]
 SHOWN = 3  # figures of a run that are shown when it is done
 

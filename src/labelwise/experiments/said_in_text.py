@@ -22,8 +22,6 @@ from labelwise.experiments.table_claims import FigureOf, TableClaim
 from labelwise.models.run_folder import RunFolder
 from labelwise.objectives import QuasibinaryLink
 
-__all__ = ["ALPHAS", "SETTLED", "alpha_experiment", "margin_experiment", "normaliser_figures"]
-
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5)
 TEMPERATURES, MARGINS = (1.0, 2.0, 4.0, 8.0), (0.5, 1.0, 2.0, 4.0)
 SETTLED = 0.25  # the last part of training, over which the variance of C is taken

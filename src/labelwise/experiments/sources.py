@@ -19,20 +19,6 @@ from labelwise.pictures import FeatureRows
 from labelwise.system.progress import Watch
 from labelwise.training.features import compute, frozen_backbone
 
-__all__ = [
-    "LAST_FIFTH",
-    "NO_SPLIT",
-    "OWN_SPLIT",
-    "STRATIFIED",
-    "Frozen",
-    "ValidationImages",
-    "blank_features",
-    "divided",
-    "holds_files",
-    "open_table",
-    "with_features",
-]
-
 # Who chose the validation images.
 OWN_SPLIT = "the data set's own"
 NO_SPLIT = "no validation images"

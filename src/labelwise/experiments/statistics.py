@@ -32,17 +32,6 @@ import numpy as np
 
 from labelwise.numeric.special import stdtr, stdtrit
 
-__all__ = [
-    "Covariance",
-    "Difference",
-    "SeedMean",
-    "compare_to_best",
-    "paired_difference",
-    "seed_mean",
-    "shaffer",
-    "verdict",
-]
-
 Covariance = Mapping[str, Mapping[str, float]]
 ENOUGH = 3  # runs that an interval over seeds needs
 

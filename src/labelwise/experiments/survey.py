@@ -50,8 +50,6 @@ from labelwise.training.frozen import scaling_of
 from labelwise.training.settings import Settings, read_settings
 from labelwise.types import nearest
 
-__all__ = ["KNOWN", "SETS", "TRIES", "SurveyPlan", "run_and_measure", "run_survey"]
-
 Say = Callable[[str], None]
 SETS = ("coco", "scene", "cifar100")
 KNOWN: dict[str, Callable[[LabelTable], LabelTable]] = {

@@ -22,8 +22,6 @@ from labelwise.experiments.measures import MEASURES
 from labelwise.experiments.statistics import SeedMean
 from labelwise.system.files import replacing
 
-__all__ = ["COLUMNS", "JUDGED", "PICTURES", "Survey", "SurveyCell", "Surveyed"]
-
 COLUMNS = (
     *("mAP@class", "log loss before", "log loss after", "ACE before", "ACE after"),
     "promised",

@@ -7,8 +7,6 @@ from typing import Literal
 from labelwise.experiments.statistics import SeedMean
 from labelwise.experiments.verdicts import Claim, ClaimedRun
 
-__all__ = ["FigureOf", "TableClaim"]
-
 
 @dataclass(frozen=True)
 class FigureOf:

@@ -25,16 +25,6 @@ from labelwise.training.features import compute, content_key, frozen_backbone
 from labelwise.training.linear_evaluation import L2_WEIGHTS, accuracies
 from labelwise.types import nearest
 
-__all__ = [
-    "TITLE",
-    "Transferred",
-    "available_sets",
-    "cells",
-    "remarks",
-    "transfer",
-    "where_to_put_set",
-]
-
 TITLE = "Two-way loss, Table A: linear classifiers on frozen features, top-1 accuracy, %"
 Say = Callable[[str], None]
 

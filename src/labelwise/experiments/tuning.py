@@ -11,8 +11,6 @@ from typing import Any
 from labelwise.methods import find_method
 from labelwise.training.settings import Settings
 
-__all__ = ["tries"]
-
 _PRIMES = (2, 3, 5, 7, 11, 13)
 
 

@@ -30,16 +30,6 @@ from labelwise.experiments.comparison import show_figure
 from labelwise.experiments.statistics import seed_mean
 from labelwise.types import nearest
 
-__all__ = [
-    "Claim",
-    "ClaimedRun",
-    "Relation",
-    "RunResults",
-    "claims_table",
-    "figures_in",
-    "read_claims",
-]
-
 LEAST, MOST = 0.5, 2.0  # of the printed gap: "roughly in size"
 COMES_OUT, IN_PART, DOES_NOT, NOT_RUN = "comes out", "in part", "does not", "not run"
 TERM = re.compile(r"(?:(\d*\.?\d+) x )?([a-z]\w*)(?: ([+-]) (\d*\.?\d+))?|(\d*\.?\d+)")

@@ -26,8 +26,6 @@ from labelwise.methods import find_method, make_objective
 from labelwise.metrics import reliability
 from labelwise.types import DatasetFacts
 
-__all__ = ["JudgedScores", "judge_scores", "judged_cells"]
-
 Counts = NDArray[np.int64]
 Numbers = NDArray[np.float64]
 COLUMNS = ("question_id", "answers", "logits")

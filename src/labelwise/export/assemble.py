@@ -24,8 +24,6 @@ from labelwise.export.rules import default_thresholds, write_rule
 from labelwise.links import Link
 from labelwise.models.graph_file import INPUT, OPSET, PIXELS, Facts
 
-__all__ = ["assemble"]
-
 IR_VERSION = 10
 
 

@@ -6,12 +6,6 @@ from pathlib import Path
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 
-__all__ = [
-    "require_exportable",
-    "require_new_folder",
-    "require_pictures",
-]
-
 
 def require_exportable(
     predictor: Predictor, *, rgb_for: str | None = None, full_scale: bool = False

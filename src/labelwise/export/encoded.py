@@ -17,8 +17,6 @@ from PIL import ExifTags, Image
 
 from labelwise.pictures import BytesImages
 
-__all__ = ["encoded_examples"]
-
 LARGE = 4  # times the side of the input, at least
 
 

@@ -34,8 +34,6 @@ from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
 from labelwise.system.text import first_line, one_line
 
-__all__ = ["MOST", "OUTPUTS", "LoadedProgram", "export_executorch", "require_executorch"]
-
 OUTPUTS = ("logits", "probability", "label", "none")
 MOST = 15  # pictures in one batch
 COMPILER = "FLATC_EXECUTABLE"  # where ExecuTorch looks for the one that its wheel brings

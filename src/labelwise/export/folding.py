@@ -19,8 +19,6 @@ from labelwise.heads import LinearHead
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.models import Model, Predictor
 
-__all__ = ["Folded", "folded"]
-
 
 @dataclass(frozen=True)
 class Folded:

@@ -20,8 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
-__all__ = ["Graph", "Value"]
-
 Value = str  # the name of a tensor of the graph
 Constant = float | int | Sequence[Any] | NDArray[Any]
 

@@ -32,8 +32,6 @@ from labelwise.models import WEIGHTS_FILE, Predictor
 from labelwise.system.files import replacing, replacing_folder
 from labelwise.system.text import one_line_of
 
-__all__ = ["CONFIG_FILE", "HubModel", "export_hub"]
-
 CONFIG_FILE = "config.json"
 CLOSE = 1e-5  # of logits, relative above 1
 # Of timm's constructors: what the architecture does by itself, then ways to ask for a plain mean.

@@ -43,8 +43,6 @@ from labelwise.models.onnx_sessions import open_session
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Watch
 
-__all__ = ["MAX_ECE_GAIN", "MAX_MAP_LOSS", "Figures", "Quantised", "quantised_content"]
-
 MAX_MAP_LOSS = 0.005
 MAX_ECE_GAIN = 0.002
 RANGES = 128  # photos that the ranges of the activations come from

@@ -20,8 +20,6 @@ from labelwise.objectives.focal_margin import LEAST_LAMBDA
 from labelwise.objectives.quasibinary import LARGEST_LOG_Q
 from labelwise.taxonomy import FAR
 
-__all__ = ["LINK_OPS", "LinkOps", "write_link"]
-
 Pair = tuple[Value, Value]
 TINY = torch.finfo(torch.float64).tiny
 

@@ -9,8 +9,6 @@ from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
 from labelwise.types import LabelSpace, matching_columns
 
-__all__ = ["measured_predictions", "same_labels"]
-
 
 def measured_predictions(
     scorer: Scorer,

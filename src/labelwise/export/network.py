@@ -24,8 +24,6 @@ from labelwise.models.graph_file import INPUT, OPSET
 from labelwise.models.onnx_sessions import open_session, simplified
 from labelwise.system.text import first_line
 
-__all__ = ["LOGITS", "export_network"]
-
 LOGITS = "network_logits"
 CLOSE = 1e-3  # of random weights and input; the real check, on pictures, is far stricter
 

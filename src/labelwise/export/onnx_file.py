@@ -21,8 +21,6 @@ from labelwise.pictures.folders import find_images
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
 
-__all__ = ["Exported", "export_onnx", "facts_of", "onnx_content", "pictures_of"]
-
 PICTURES = 64
 
 

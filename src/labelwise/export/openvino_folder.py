@@ -23,7 +23,8 @@ from labelwise.export.onnx_file import facts_of
 from labelwise.export.parity import Parity, assert_parity
 from labelwise.export.rules import default_thresholds
 from labelwise.models import ModelSpec, Predictor
-from labelwise.models.graph_file import UNSEALED, Facts, Input
+from labelwise.models.graph_file import Facts, Input
+from labelwise.models.onnx_sessions import UNSEALED
 from labelwise.models.openvino_model import (
     FACTS,
     GRAPH,
@@ -37,8 +38,6 @@ from labelwise.pictures import ImageSource
 from labelwise.system.files import replacing_folder
 from labelwise.system.progress import Watch
 from labelwise.system.text import one_line_of
-
-__all__ = ["export_openvino"]
 
 CLOSE, SELDOM = 0.01, 0.01  # of probabilities, and the share of entries that may differ by more
 

@@ -37,15 +37,6 @@ from labelwise.pictures.labelwise_runtime import read_picture
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 
-__all__ = [
-    "Parity",
-    "Program",
-    "assert_parity",
-    "assert_program_parity",
-    "compare_answers",
-    "first_difference",
-]
-
 MAX_LEVELS = 1
 MAX_LOGIT = 1e-4
 MAX_PROBABILITY = 1e-5

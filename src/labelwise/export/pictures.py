@@ -32,8 +32,6 @@ from labelwise.export.graph import Graph, Value
 from labelwise.pictures import Transform
 from labelwise.pictures.transform import THIN
 
-__all__ = ["write_normalise", "write_resize"]
-
 BITS = 2.0**22
 BLOCK = 8  # output columns computed at once
 RADIUS = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from warnings import catch_warnings, simplefilter
 
-__all__ = ["quiet"]
-
 
 @contextmanager
 def quiet() -> Iterator[None]:

@@ -17,8 +17,6 @@ from labelwise.decide import Rule
 from labelwise.errors import SettingsError
 from labelwise.export.graph import Graph, Value
 
-__all__ = ["RULE_OPS", "default_thresholds", "write_rule"]
-
 DROPPED = -2 * np.log(1e-12)  # twice the exponent of the chance that is neglected
 
 

@@ -32,8 +32,6 @@ from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
 from labelwise.system.text import first_line, one_line
 
-__all__ = ["captured_program", "export_program", "picture_program"]
-
 
 class _Answers(nn.Module):
     """Pixels to answers, as :func:`labelwise.models.scoring.scored` gives them."""

@@ -28,8 +28,6 @@ from labelwise.pictures import ImageSource
 from labelwise.system.files import replacing, replacing_folder
 from labelwise.system.progress import Watch
 
-__all__ = ["RUNTIME", "export_web", "find_runtime"]
-
 RUNTIME = "1.30.0"
 HASHES = {
     "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",

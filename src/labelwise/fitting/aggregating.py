@@ -38,8 +38,6 @@ from labelwise.system.files import replacing
 from labelwise.system.text import as_cell
 from labelwise.types import nearest
 
-__all__ = ["HOW", "How", "UnitTable", "aggregate", "aggregate_labels", "aggregate_table"]
-
 How = Literal["any", "most", "evidence"]
 HOW = ("any", "most", "evidence")
 EXACT_UP_TO = 400

@@ -24,15 +24,6 @@ from labelwise.system.files import replacing
 from labelwise.system.text import as_cell
 from labelwise.types import matching_columns
 
-__all__ = [
-    "APPLIED_SUFFIXES",
-    "Applied",
-    "apply",
-    "check_output",
-    "save_applied",
-    "save_detections",
-]
-
 APPLIED_SUFFIXES = (".parquet", ".csv", ".jsonl")
 
 

@@ -17,8 +17,6 @@ from labelwise.system.csv_files import write_csv
 from labelwise.system.text import with_slashes
 from labelwise.types import nearest
 
-__all__ = ["CallTable", "calls_of_table", "write_calls"]
-
 CONDITIONS = {
     "calibrated": "The intervals hold if a score means the same in every group, and the checked {} "
     "were drawn at random. Whoever doubts that checks some in each group: --method answers.",

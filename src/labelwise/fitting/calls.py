@@ -37,8 +37,6 @@ from labelwise.numeric.groups import Groups
 from labelwise.numeric.logistic import fit_slope_and_offset
 from labelwise.numeric.special import expit, ndtri
 
-__all__ = ["CallCount", "CallMethod", "CallModel", "count_calls", "fit_calls"]
-
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 CallMethod = Literal["calibrated", "answers"]

@@ -41,8 +41,6 @@ from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
 from labelwise.types import nearest
 
-__all__ = ["Detections", "is_detections", "read_detections"]
-
 UNREPORTED = -30.0  # log-odds that stand where nothing was reported, and are never looked at
 ANSWERS = {"1": 1.0, "yes": 1.0, "true": 1.0, "0": 0.0, "no": 0.0, "false": 0.0, "": np.nan}
 ANSWERS |= {"1.0": 1.0, "0.0": 0.0}  # as pandas writes them beside empty cells

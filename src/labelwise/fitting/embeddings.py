@@ -31,18 +31,6 @@ from labelwise.system.files import replacing
 from labelwise.system.text import as_cell, from_cell
 from labelwise.types import matching_columns, nearest
 
-__all__ = [
-    "Embeddings",
-    "Texts",
-    "cosine_scores",
-    "holds_vectors",
-    "read_cosines",
-    "read_embeddings",
-    "read_prompts",
-    "read_texts",
-    "write_prompts",
-]
-
 PHOTO_ARRAYS = ("features", "embeddings", "ids", "id", "labels", "observed", "names", "split")
 TEXT_ARRAYS = ("embeddings", "names", "prompts", "logit_scale", "logit_bias")
 

@@ -17,16 +17,6 @@ from labelwise.decide.wishes import Wish
 from labelwise.links import Grouped, Link
 from labelwise.predictions import Predictions
 
-__all__ = [
-    "check_promises",
-    "cross_fitted",
-    "fit_calibrator",
-    "fit_groups",
-    "fit_rule",
-    "make_promise",
-    "one_per_group",
-]
-
 
 def fit_calibrator(
     name: str,

@@ -34,17 +34,6 @@ from labelwise.system.files import replacing
 from labelwise.system.text import one_line_of
 from labelwise.types import LabelSpace
 
-__all__ = [
-    "FittedFile",
-    "comparison",
-    "decision",
-    "read_fitted",
-    "save_calibration",
-    "save_intervals",
-    "save_json",
-    "save_probabilities",
-]
-
 
 def save_json(path: Path, value: Any) -> None:
     """Write plain data as JSON."""

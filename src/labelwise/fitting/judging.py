@@ -31,21 +31,6 @@ from labelwise.links import Link
 from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 
-__all__ = [
-    "CrossFit",
-    "FitPlan",
-    "FittedPair",
-    "Judged",
-    "chosen_plan",
-    "crossfit",
-    "divided_rows",
-    "fit_pair",
-    "fixed_rule",
-    "judge",
-    "judge_as_given",
-    "split_rows",
-]
-
 LEAKED = "what is fitted on some photos of a group looks better on its others than on new groups"
 
 

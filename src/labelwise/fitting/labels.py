@@ -16,14 +16,6 @@ from labelwise.fitting.tables import RawScores, read_parquet, read_raw
 from labelwise.pictures import FileImages
 from labelwise.types import matching_columns, nearest
 
-__all__ = [
-    "aligned_labels",
-    "check_labels",
-    "label_tensors",
-    "labels_beside",
-    "refuse_entries",
-]
-
 
 def refuse_entries(
     raw: RawScores, bad: NDArray[np.bool_], values: NDArray[np.float64], rule: str, way_out: str

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from labelwise.errors import DataError
 
-__all__ = ["npz_arrays", "npz_matrix", "npz_texts"]
-
 Table = dict[str, NDArray[Any]]
 
 

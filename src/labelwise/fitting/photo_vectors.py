@@ -19,8 +19,6 @@ from labelwise.pictures import FeatureRows
 from labelwise.system.progress import Silent, Watch
 from labelwise.types import nearest
 
-__all__ = ["PhotoVectors", "vectors_by_file", "vectors_by_model", "vectors_of_features"]
-
 
 @dataclass(frozen=True, eq=False)
 class PhotoVectors:

@@ -30,8 +30,6 @@ from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 from labelwise.types import matching_columns
 
-__all__ = ["PhotoPool", "holds_answers", "read_pool", "score_pool"]
-
 
 @dataclass(frozen=True, eq=False)
 class PhotoPool:

@@ -20,8 +20,6 @@ from labelwise.links import Link
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.predictions import Predictions
 
-__all__ = ["PromisedScores", "promise_scores"]
-
 SHARE = 0.5  # of the rows, that test the promise
 
 

@@ -35,17 +35,6 @@ from labelwise.predictions import Predictions
 from labelwise.system.text import counted
 from labelwise.types import LabelSpace, nearest
 
-__all__ = [
-    "LINK_NAMES",
-    "ScoreTable",
-    "UnlabelledScores",
-    "load_for_labels",
-    "read_scores",
-    "read_unlabelled",
-    "unlabelled_scores",
-    "with_checks",
-]
-
 LINK_NAMES = ("sigmoid", "softmax", "none")
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 

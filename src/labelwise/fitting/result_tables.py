@@ -30,8 +30,6 @@ from labelwise.errors import DataError
 from labelwise.fitting.tables import Kind, read_parquet
 from labelwise.types import nearest
 
-__all__ = ["ResultForm", "is_result_table", "read_result_table", "result_tables", "typed_columns"]
-
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
 NO_CALL = "nocall"

@@ -15,14 +15,12 @@ from labelwise.links import Link
 from labelwise.methods import link_to_spec
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.scoring import Failure, infer
-from labelwise.pictures.batches import Decode, decodes_on_gpu
+from labelwise.models.scoring import infer
+from labelwise.pictures.inputs import Decode, Failure, decodes_on_gpu
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 from labelwise.taxonomy import Taxonomy
-
-__all__ = ["RunScores", "read_run", "score_data"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,8 +33,6 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.numeric.special import logit
 from labelwise.predictions import Predictions
 
-__all__ = ["ShareShift", "adapted_to_shares", "held_out_of", "share_shift"]
-
 LEAST_SLOPE = 1e-6
 
 

@@ -29,16 +29,6 @@ from labelwise.predictions import matrix_of_lists
 from labelwise.system.text import counted, from_cell
 from labelwise.types import nearest
 
-__all__ = [
-    "FITTED_FORMAT",
-    "SUFFIXES",
-    "Kind",
-    "RawScores",
-    "read_parquet",
-    "read_raw",
-    "unscored_note",
-]
-
 Kind = Literal["logits", "probs"]
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".jsonl")

@@ -18,7 +18,6 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from labelwise.fitting.detections import Detections
 
-__all__ = ["failed_note", "unreported_notes"]
 
 NAMED = 5  # labels
 

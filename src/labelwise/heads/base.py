@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 from labelwise.types import Outputs
 
-__all__ = ["Head", "absorb_scaling"]
-
 
 class Head(nn.Module, ABC):
     """A map from features (B, D, H, W), never pooled, to Outputs; ``aux`` names extra outputs.

@@ -21,8 +21,6 @@ from torch import Tensor, nn
 from labelwise.heads.base import Head, absorb_scaling
 from labelwise.types import Outputs
 
-__all__ = ["BoostHead", "Boosts"]
-
 Boosts = Literal["always", "answers"]
 
 

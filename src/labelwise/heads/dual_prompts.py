@@ -20,8 +20,6 @@ from torch.nn.functional import normalize
 from labelwise.heads.base import Head
 from labelwise.types import Outputs
 
-__all__ = ["DualPrompts"]
-
 SHARPNESS = 20.0  # of the softmax over places
 SCALE = 100.0
 START = 0.02  # deviation of the words at the start

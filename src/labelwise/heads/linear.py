@@ -6,8 +6,6 @@ from torch import Tensor, nn
 from labelwise.heads.base import Head, absorb_scaling
 from labelwise.types import Outputs
 
-__all__ = ["LinearHead"]
-
 
 class LinearHead(Head):
     """``logits = W mean_places(features) + b``."""

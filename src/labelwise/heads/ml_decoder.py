@@ -23,8 +23,6 @@ from labelwise.heads.base import Head
 from labelwise.heads.query import AttentionLayer, GroupLinear
 from labelwise.types import Outputs
 
-__all__ = ["MLDecoder", "WordDecoder"]
-
 MOST_QUERIES = 100
 
 

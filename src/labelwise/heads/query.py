@@ -27,8 +27,6 @@ from torch import Tensor, nn
 from labelwise.heads.base import Head
 from labelwise.types import Outputs
 
-__all__ = ["AttentionLayer", "GroupLinear", "QueryDecoder", "SelfAttention", "sine_position"]
-
 SelfAttention = Literal["none", "first", "later", "all"]
 
 TEMPERATURE = 10_000.0

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from labelwise.heads.base import Head, absorb_scaling
 from labelwise.types import Outputs
 
-__all__ = ["TwoHead"]
-
 
 class TwoHead(Head):
     """Two linear heads; the second one's logits are the output ``proposal``."""

@@ -18,8 +18,6 @@ from labelwise.models import Scored, load_model, score
 from labelwise.models.scoring import raise_failure, require_probabilities
 from labelwise.pictures import as_images
 
-__all__ = ["CvatTagger", "create"]
-
 
 @final
 class CvatTagger:

@@ -29,8 +29,6 @@ from labelwise.search.index import Index
 from labelwise.search.tagging import tags_of
 from labelwise.system.text import one_line
 
-__all__ = ["Immich", "ImmichError", "ImmichTags", "remove_tags", "write_tags"]
-
 PARENT = "labelwise"
 AT_ONCE = 1000  # photos per page and per request: as many as Immich allows
 SECONDS = 60.0

@@ -35,7 +35,6 @@ except ImportError:
             "labelwise.integrations.lightning needs lightning; pip install lightning"
         ) from error
 
-__all__ = ["MultilabelMetrics", "MultilabelModule"]
 
 Batch = Sequence[Any]
 

@@ -25,8 +25,6 @@ from labelwise.models.run_folder import fetched_run
 from labelwise.models.scoring import Scored, raise_failure, require_probabilities
 from labelwise.pictures import as_images
 
-__all__ = ["answers_of", "log_model", "save_model"]
-
 IMAGE, DECIDED = "image", "decided"
 PROGRAM = """\
 import labelwise.integrations.mlflow as bridge

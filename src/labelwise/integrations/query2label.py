@@ -24,8 +24,6 @@ from labelwise.methods import make_objective
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.types import DatasetFacts, LabelSpace
 
-__all__ = ["backbone_state", "head_options", "head_state", "load_query2label"]
-
 BACKBONE = "backbone.0."
 BODY = "body."  # ResNets are wrapped once more
 POSITIONS = "backbone.1."  # the position code is computed, not learned

@@ -32,8 +32,6 @@ from labelwise.errors import LabelwiseError
 from labelwise.links import Link, Sigmoid
 from labelwise.metrics import confusion, log_loss_from_logs
 
-__all__ = ["MultilabelCalibrator", "MultilabelThreshold", "needs_labels"]
-
 Array = NDArray[Any]
 GOALS: dict[str, tuple[Callable[..., Threshold], str]] = {
     "f": (best_f, "beta"),

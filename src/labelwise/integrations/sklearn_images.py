@@ -33,7 +33,6 @@ from labelwise.training.settings import SHORT_NAMES, read_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LabelwiseClassifier"]
 
 Array = NDArray[Any]
 Pictures = Sequence[Any] | Array

@@ -39,13 +39,6 @@ except ImportError as error:
         "labelwise.integrations.torchmetrics needs torchmetrics; pip install torchmetrics"
     ) from error
 
-__all__ = [
-    "MultilabelCalibrationError",
-    "MultilabelMeanAveragePrecision",
-    "MultilabelSetScore",
-    "ZeroLabelFalseAlarmRate",
-]
-
 
 class MultilabelCalibrationError(Metric):
     """ECE, ACE or MCE over equal-width bins, of all entries pooled or as the mean over labels."""

@@ -36,18 +36,6 @@ from numpy.typing import NDArray
 from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
 from labelwise.numeric.special import entr
 
-__all__ = [
-    "CRITERIA",
-    "Criterion",
-    "Pool",
-    "asked_in_turn",
-    "changes_set",
-    "choose_labels",
-    "choose_photos",
-    "draw_photos",
-    "worth_of_labels",
-]
-
 Criterion = Literal["value", "entropy", "diverse", "expected-f"]
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
 Numbers = NDArray[np.float64]

@@ -40,15 +40,6 @@ from labelwise.numeric.arrays import Array, check_shapes, mask_tensor, to_tensor
 from labelwise.objectives import bce_loss
 from labelwise.system.progress import Silent, Watch
 
-__all__ = [
-    "TrueLogOdds",
-    "crossfit_heads",
-    "crossfit_log_odds",
-    "crossfit_true_log_odds",
-    "deal_folds",
-    "fit_linear_head",
-]
-
 STEPS = 40
 HEAD_L2 = 0.1
 CONTEXT_L2 = 5.0

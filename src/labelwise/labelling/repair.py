@@ -26,8 +26,6 @@ from labelwise.system.files import replacing
 from labelwise.system.text import as_cell, from_cell
 from labelwise.types import nearest
 
-__all__ = ["Change", "Reviewed", "read_review", "repair", "write_changes", "write_review"]
-
 Answer = Literal["yes", "no", "unknown", ""]
 Given = Literal["present", "absent", "unknown"]
 ChangeReason = Literal["answered", "promised"]

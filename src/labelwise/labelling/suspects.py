@@ -32,16 +32,6 @@ from numpy.typing import NDArray
 from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
 from labelwise.numeric.special import expit
 
-__all__ = [
-    "SuspectKind",
-    "SuspectPromise",
-    "Suspects",
-    "find_suspects",
-    "marked_checks",
-    "promise_suspects",
-    "stretches",
-]
-
 SuspectKind = Literal["missing", "wrong"]
 FIRST_STRETCH = 50
 

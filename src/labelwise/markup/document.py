@@ -11,8 +11,6 @@ from importlib.resources import files
 
 from labelwise.markup.html import Markup, join, tag, trusted
 
-__all__ = ["Part", "document"]
-
 Part = tuple[str, str, Markup | None]  # id of the section, word in the menu, content
 
 

@@ -38,8 +38,6 @@ from labelwise.system.text import first_line
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
-__all__ = ["Decided", "GraphAnswers", "GraphModel", "NodeValue", "OnnxModel", "Part"]
-
 Part = Literal["resize", "network", "decision", "features"]
 NodeValue = tuple[str, str, NDArray[np.float32]]  # name, operator, output
 

@@ -10,8 +10,6 @@ from labelwise.errors import SettingsError
 from labelwise.heads import Head, LinearHead
 from labelwise.types import Outputs
 
-__all__ = ["Model"]
-
 
 class Model(nn.Module):
     """Images (B, 3, H, W) to Outputs: the backbone, then the head.

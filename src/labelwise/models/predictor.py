@@ -32,8 +32,6 @@ from labelwise.system.text import one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, Outputs
 
-__all__ = ["WEIGHTS_FILE", "Predictor"]
-
 WEIGHTS_FILE = "model.safetensors"
 
 FUSED_FROM = 64  # images; to fuse an EfficientNet-Lite0 takes as long as it saves on 28

@@ -55,8 +55,6 @@ from labelwise.system.storage import (
 )
 from labelwise.system.text import one_line_of
 
-__all__ = ["SEEN_FILE", "HeldOut", "RunFolder", "RunPart", "fetched_run"]
-
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "mlflow", "folds", "trials")
 SEEN_FILE = "seen-photos.parquet"
 FILES = (

@@ -33,16 +33,6 @@ if TYPE_CHECKING:  # a search reads a spec without torch, which takes seconds to
     from labelwise.heads import Head
     from labelwise.links import Link
 
-__all__ = [
-    "MODEL_FILE",
-    "NOT_CALIBRATED",
-    "BackboneSpec",
-    "HeadSpec",
-    "ModelSpec",
-    "WeightNames",
-    "caution_after",
-    "require_fit",
-]
 
 MODEL_FILE = "model.json"
 FORMAT = 1

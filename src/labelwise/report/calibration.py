@@ -17,8 +17,6 @@ from labelwise.markup import (
 )
 from labelwise.report.charts import AS_GIVEN, Stage, reliability_chart, reliability_thumbnail
 
-__all__ = ["calibration"]
-
 WORST = 12
 
 

@@ -14,18 +14,6 @@ from labelwise.markup.html import Markup, join, tag
 from labelwise.markup.svg import LETTER, Axis, Frame, cut, legend, path, short, spread, ticks
 from labelwise.numeric.bounds import wilson
 
-__all__ = [
-    "AS_GIVEN",
-    "Series",
-    "Stage",
-    "grouped_bars",
-    "line_chart",
-    "mirrored",
-    "reliability_chart",
-    "reliability_thumbnail",
-    "scatter_chart",
-]
-
 AS_GIVEN = "as given"  # the only stage, where nothing was calibrated
 MANY = 40  # above this many points the dots are left out
 LETTERS = 16  # of a name at the end of a line

@@ -31,8 +31,6 @@ from labelwise.report.comparison_charts import (
 )
 from labelwise.system.files import replacing
 
-__all__ = ["comparison_page", "write_comparison"]
-
 FEW = 3  # methods that a tile names
 UNITS = "per cent but log loss, Brier, seconds and MB"
 RULES = {

@@ -18,26 +18,6 @@ from labelwise.markup import UNDEFINED, Markup, figure, join, paragraph, section
 from labelwise.report.charts import Series, line_chart
 from labelwise.report.points import Dots, NamedPoint, dot_plot, named_points
 
-__all__ = [
-    "GLOSS",
-    "GROUPS",
-    "LENGTHS",
-    "PARTS",
-    "Paid",
-    "Standing",
-    "best_of",
-    "figure_text",
-    "measures",
-    "paid",
-    "present",
-    "price",
-    "retrieval_lines",
-    "runs_shared",
-    "scale",
-    "search",
-    "standings",
-]
-
 _STAGES = {"before": "own link", "after": "the same fit for all"}
 _ERRORS = {
     "ECE": "Mean gap of probability and share present, weighted by entries",

@@ -26,8 +26,6 @@ from labelwise.report.plots import (
     save_drawings,
 )
 
-__all__ = ["measure_dots", "price_points", "retrieval", "save_comparison_charts"]
-
 COLUMNS = 3
 
 

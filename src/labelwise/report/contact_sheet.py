@@ -18,8 +18,6 @@ from labelwise.search.answering import Found, Hit
 from labelwise.system.files import replacing
 from labelwise.system.text import for_terminal
 
-__all__ = ["SIDE", "contact_sheet", "picture_address", "write_contact_sheet"]
-
 SIDE = 320
 
 

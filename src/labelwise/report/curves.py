@@ -7,8 +7,6 @@ from labelwise.markup import Markup, details, join, paragraph, percent, plain, s
 from labelwise.markup.svg import Axis, Frame, path
 from labelwise.report.charts import Stage, reliability_thumbnail
 
-__all__ = ["curves", "subgroup_tables", "subgroups"]
-
 OPEN = 6  # labels whose curves are not folded away
 
 

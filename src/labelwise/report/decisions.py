@@ -5,8 +5,6 @@ from labelwise.evaluate.parts import SHARES
 from labelwise.markup import Markup, details, figure, paragraph, percent, plain, section, table, tag
 from labelwise.report.charts import grouped_bars, mirrored
 
-__all__ = ["decisions", "zero_label"]
-
 CELLS = 12
 
 

@@ -19,8 +19,6 @@ from labelwise.report.labels import labels
 from labelwise.report.page import facts, glance, how
 from labelwise.system.files import replacing
 
-__all__ = ["ANNEX_IV", "Dossier", "dossier_page", "write_dossier"]
-
 NOT_STATED = "not stated"
 ANNEX_IV = {
     "general": "1. General description",

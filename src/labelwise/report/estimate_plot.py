@@ -7,8 +7,6 @@ from labelwise.decide import CountEstimate
 from labelwise.errors import SettingsError
 from labelwise.report.plots import AFTER, INK, Axes, Drawing, Figure, plain_axes, save_drawings
 
-__all__ = ["estimate_dots", "save_estimate_chart"]
-
 FORMATS = ("png", "svg")
 NAME_LETTERS = 40
 

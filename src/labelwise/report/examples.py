@@ -26,8 +26,6 @@ from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.predictions import Predictions
 from labelwise.report.explain import attended, overlay
 
-__all__ = ["Example", "ExampleGroup", "Guess", "choose_examples", "example_section"]
-
 SIDE = 200  # pixels of the longer side of a picture in the page
 TINY = 96  # below this pictures are stored exactly
 TOP = 4

@@ -25,17 +25,6 @@ from labelwise.report.contact_sheet import picture_address
 from labelwise.system.files import replacing
 from labelwise.system.text import for_terminal
 
-__all__ = [
-    "Attended",
-    "Looked",
-    "attended",
-    "look",
-    "model_with_attention",
-    "overlay",
-    "require_attention",
-    "write_explanation",
-]
-
 HEAT = np.array([255.0, 196.0, 0.0])
 DARKEST = 0.25  # of a place where the query does not look
 

@@ -15,8 +15,6 @@ from labelwise.markup import (
 )
 from labelwise.report.charts import Series, line_chart, scatter_chart
 
-__all__ = ["labels", "search"]
-
 SHOWN = 300
 
 

@@ -20,8 +20,6 @@ from labelwise.report import plots
 from labelwise.report.plots import Drawing, plain_axes, save_drawings
 from labelwise.system.files import replacing
 
-__all__ = ["model_card", "write_model_card"]
-
 CARD_FILE = "README.md"
 PICTURE = "reliability"
 FEW = 20  # positives below which the figures of a label say little

@@ -31,8 +31,6 @@ from labelwise.report.labels import labels, search
 from labelwise.system.files import replacing
 from labelwise.system.text import counted
 
-__all__ = ["History", "curves", "page", "write_report"]
-
 History = Sequence[Mapping[str, Any]]
 Points = list[tuple[float, float]]
 

@@ -42,8 +42,6 @@ from labelwise.report.plots import Drawing, plain_axes, save_drawings
 from labelwise.retrieval import Query, bind
 from labelwise.types import LabelSpace, nearest
 
-__all__ = ["FIGURES", "PaperFigure", "Shown", "draw_figure", "find_figure"]
-
 Figure = Any
 COLOURS = ("#0b62a8", "#b3530c", "#3b7d3a", "#7b4ba0", "#6a727b", "#a8324a")
 INK, RIGHT, WRONG = "#59616a", "#2c7a3f", "#b0b5ba"

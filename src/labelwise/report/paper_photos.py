@@ -17,8 +17,6 @@ from labelwise.links import Softmax
 from labelwise.objectives.average_k import average_k_candidates
 from labelwise.report.plots import plain_axes
 
-__all__ = ["ambiguous_photos", "proposed_candidates", "training_photos", "zero_and_many"]
-
 Figure = Any
 Runs = Mapping[str, FinishedRun]
 Photo = Callable[[str], Any]

@@ -14,17 +14,6 @@ from labelwise.numeric.bounds import wilson
 from labelwise.report.charts import AS_GIVEN
 from labelwise.system.files import replacing
 
-__all__ = [
-    "Drawing",
-    "plain_axes",
-    "reliability",
-    "retrieval",
-    "save_charts",
-    "save_drawings",
-    "set_sizes",
-    "zero_label",
-]
-
 Axes = Any
 Figure = Any
 

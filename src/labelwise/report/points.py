@@ -11,8 +11,6 @@ from math import isfinite
 from labelwise.markup.html import Markup, join, tag
 from labelwise.markup.svg import LETTER, Axis, Frame, cut, path, short, ticks
 
-__all__ = ["Dots", "NamedPoint", "dot_plot", "limits", "named_points"]
-
 LETTERS = 16  # of a name
 BOLD = 1.1 * LETTER
 ROW = 25.0

@@ -15,8 +15,6 @@ from labelwise.report.contact_sheet import picture_address
 from labelwise.system.files import replacing
 from labelwise.system.text import for_terminal
 
-__all__ = ["suspects_page", "write_questions_page", "write_suspects_page"]
-
 ReadPicture = Callable[[str], Image.Image | None]
 
 

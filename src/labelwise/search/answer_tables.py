@@ -9,8 +9,6 @@ from labelwise.errors import DataError
 from labelwise.search.check_log import Answer
 from labelwise.system.text import from_cell, one_line
 
-__all__ = ["ANSWER_WORDS", "AnsweredLine", "read_answered", "read_answers"]
-
 ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "no": "no", "unsure": "unsure"}
 ANSWER_WORDS |= {"y": "yes", "n": "no", "u": "unsure", "?": "unsure", "1": "yes", "0": "no"}
 

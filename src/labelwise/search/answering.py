@@ -26,18 +26,6 @@ from labelwise.search.near_copies import NearCopies, knows_looks, near_copies
 from labelwise.search.rankings import Ranking, ranking_of
 from labelwise.system.text import counted
 
-__all__ = [
-    "Found",
-    "Hit",
-    "ListBoundShare",
-    "WaysOut",
-    "answer",
-    "hits_of",
-    "listed_rows",
-    "nearest_photos",
-    "photos_along",
-]
-
 Sort = Literal["score", "date"]
 Scores = NDArray[np.float64]
 MOST_BOUNDED = 0.5  # a share; a bound above it says too little to be shown

@@ -22,8 +22,6 @@ from labelwise.search.rankings import FallingScores, Ranking, ranking_of
 from labelwise.search.store import Fact
 from labelwise.types import LabelSpace
 
-__all__ = ["AskedQuery", "labels_told", "said_of", "said_wrong"]
-
 LEAST_CHECKED = 0.2  # probability of a photo on a list that is worth checking
 
 

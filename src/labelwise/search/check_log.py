@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from labelwise.search.store import Store
 
-__all__ = ["Answer", "CheckLog", "ListKey", "Said", "answers_of", "is_of_text", "name_of_text"]
-
 Answer = Literal["yes", "no", "unsure"]
 ListKey = tuple[float, int, float, bool]  # share that may be wrong, length, cut, whether distinct
 

@@ -30,8 +30,6 @@ from labelwise.search.index import Index
 from labelwise.search.receipts import keep_receipt, withdraw
 from labelwise.search.store import Fact
 
-__all__ = ["CheckSession", "CheckState", "PhotoToCheck"]
-
 REPEAT = 8  # questions from one repeated photo to the next
 FEWEST_REPEATS = 3  # of which a third may change before the answers are called unsteady
 PATIENCE = 40  # checks; a list that takes more is better made shorter

@@ -36,8 +36,6 @@ from labelwise.errors import CheckpointError
 from labelwise.search.database import SUMS_SINCE, Database
 from labelwise.system.files import locked
 
-__all__ = ["CacheFiles", "Checksums", "file_hash", "way_out"]
-
 HASHED = (
     *("index.json", "model.json", "held-out.parquet", "validation.parquet"),
     *("taxonomy.csv", "projection.npy", "scores/*.parquet", "embeddings/*.parquet"),

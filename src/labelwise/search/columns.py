@@ -24,8 +24,6 @@ from labelwise.search.checksums import CacheFiles, Checksums
 from labelwise.system.files import replacing
 from labelwise.system.text import first_line
 
-__all__ = ["Columns"]
-
 NAMES = {"embeddings": "embedding", "looks": "look"}  # of the columns of vectors
 
 

@@ -27,8 +27,6 @@ from labelwise.search.model_odds import (
 from labelwise.search.scan import ScanTerm
 from labelwise.search.store import Correction
 
-__all__ = ["corrected_odds", "refitted"]
-
 FAR = 50.0  # log-odds beyond which nothing changes
 ENOUGH = 50  # held-out photos that keep a fit where it was
 

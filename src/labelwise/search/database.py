@@ -15,16 +15,6 @@ from urllib.parse import quote
 
 from labelwise.errors import CheckpointError, LabelwiseError
 
-__all__ = [
-    "MIGRATIONS",
-    "SCHEMA",
-    "SUMS_SINCE",
-    "Database",
-    "create_database",
-    "open_database",
-    "sum_of",
-]
-
 PATIENCE_SECONDS = 300.0  # for another process that writes
 WRITING = {
     "SQLITE_FULL": "the disk is full; free some space and run the same command again",

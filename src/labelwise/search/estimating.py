@@ -38,15 +38,6 @@ from labelwise.search.photo_groups import EVERYTHING, PhotoGroups
 from labelwise.search.store import Fact
 from labelwise.system.csv_files import write_csv
 
-__all__ = [
-    "LibraryEstimate",
-    "PhotoSample",
-    "SampleAnswers",
-    "draw_sample",
-    "estimate_from_answers",
-    "write_questions",
-]
-
 SAMPLES_FILE = "samples.jsonl"
 COLUMNS = ("path", "question", "answer")
 VALUES: dict[Answer, float] = {"yes": 1.0, "no": 0.0, "unsure": np.nan}

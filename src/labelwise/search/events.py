@@ -20,8 +20,6 @@ from typing import Any
 from labelwise.search.looking import is_passed_over, photos_below
 from labelwise.system.storage import is_uri
 
-__all__ = ["FolderEvents", "NoEventsError", "events_of"]
-
 WRITTEN, MODIFIED, ATTRIBUTES = 0x8, 0x2, 0x4
 MOVED_FROM, MOVED_TO, CREATED, DELETED = 0x40, 0x80, 0x100, 0x200
 SELF_DELETED, SELF_MOVED = 0x400, 0x800

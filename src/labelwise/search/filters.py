@@ -21,7 +21,6 @@ from labelwise.search.near_copies import copied_rows
 if TYPE_CHECKING:  # most searches read no header, and its readers take a while to import
     from labelwise.search.headers import PhotoHeader
 
-__all__ = ["EVERY_PHOTO", "PhotoFilter"]
 
 DAY = re.compile(r"[0-9]{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?")
 

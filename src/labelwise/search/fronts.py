@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from labelwise.numeric.small_products import SmallColumns
 from labelwise.search.checksums import CacheFiles
 
-__all__ = ["ROUNDING", "Fronts", "fronts_of"]
-
 SAMPLED = 1 << 14  # rows that say what the axes are
 BLOCK = 1 << 15
 BASE, MOST = 128, 127  # of digits; they and what they count have signs

@@ -22,11 +22,9 @@ from labelwise.search.index import Index
 from labelwise.search.keywords import photo_keywords
 from labelwise.search.photo_facts import read_facts
 from labelwise.search.tagging import sidecar_of
-from labelwise.search.xmp import LARGEST
+from labelwise.search.xml_bytes import LARGEST
 from labelwise.system.files import read_regular
 from labelwise.system.storage import is_uri
-
-__all__ = ["PhotoHeader", "headers_of"]
 
 TABLE = "photo_headers"
 SCHEMA = (

@@ -29,8 +29,6 @@ from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
 from labelwise.system.tensors import load_tensors, save_tensors
 
-__all__ = ["PICTURES_FILE", "HeldOutPictures"]
-
 PICTURES_FILE = "held-out-pictures.safetensors"
 SAMPLE = 500
 FEWEST_FITTED = 50  # photos that set a projection

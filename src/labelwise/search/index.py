@@ -52,7 +52,6 @@ if TYPE_CHECKING:  # what was computed before is searched without torch
     from labelwise.links import Link
     from labelwise.search.held_out_pictures import HeldOutPictures
 
-__all__ = ["Index"]
 
 LABELS_KEPT = 64
 CACHED_OF_MODEL = (

@@ -9,8 +9,6 @@ from labelwise.errors import CheckpointError
 from labelwise.search.checksums import way_out
 from labelwise.system.files import replacing
 
-__all__ = ["IndexFacts"]
-
 
 class IndexFacts(BaseModel):
     """What ``index.json`` says: the format, and where the model and its held-out photos are."""

@@ -33,8 +33,6 @@ from labelwise.system.progress import Watch
 from labelwise.system.storage import StorageError, is_uri, storage_at
 from labelwise.taxonomy import Taxonomy
 
-__all__ = ["update_index"]
-
 ASIDE = "before-rebuild"
 WRITTEN_FIRST = ("photos.sqlite", "model.json", ".")  # of an index whose making was stopped
 

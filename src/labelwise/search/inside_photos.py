@@ -25,8 +25,6 @@ from labelwise.search.xmp import Keyword, begun, entries, noted, tagged, untagge
 from labelwise.system.files import read_regular, replacing
 from labelwise.system.text import shortened
 
-__all__ = ["embed_tags", "require_exiftool", "undo_embedded"]
-
 FORMATS = ("JPEG", "MPO", "TIFF", "PNG")
 LARGEST = 1 << 30
 SECONDS = 300  # after which exiftool is taken to be stuck

@@ -24,12 +24,11 @@ from labelwise.errors import DataError
 from labelwise.pictures.folders import find_images
 from labelwise.search.photo_metadata import read_photo_metadata
 from labelwise.search.tagging import sidecar_of
-from labelwise.search.xmp import LARGEST, entries, noted, separator_of
+from labelwise.search.xml_bytes import LARGEST
+from labelwise.search.xmp import entries, noted, separator_of
 from labelwise.system.names import printable
 from labelwise.system.text import counted, one_line_of
 from labelwise.taxonomy import Taxonomy
-
-__all__ = ["LibraryKeywords", "photo_keywords", "read_keywords"]
 
 INTERNAL = "_Digikam_Internal_Tags_"
 NAMED = 3  # files or labels named in a note

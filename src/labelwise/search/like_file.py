@@ -12,8 +12,6 @@ from labelwise.search.answering import Hit, hits_of, nearest_photos
 from labelwise.search.index import Index
 from labelwise.system.files import read_regular
 
-__all__ = ["photos_like"]
-
 MOST_BYTES = 256 << 20
 
 

@@ -39,7 +39,6 @@ from labelwise.system.files import replacing
 if TYPE_CHECKING:  # an index asks this file before it gives evidence for a promise
     from labelwise.search.index import Index
 
-__all__ = ["LIKENESS_FILE", "LibraryLikeness", "likeness_of"]
 
 LIKENESS_FILE = "likeness.json"
 SHARE_PHOTOS = 4096  # whose probabilities tell the shares

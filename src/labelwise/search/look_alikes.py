@@ -36,7 +36,6 @@ from labelwise.system.files import replacing
 if TYPE_CHECKING:  # searches by labels do without torch, which takes seconds to import
     import torch
 
-__all__ = ["LookAlikes", "Projection", "codes_of", "farthest_rows", "nearest_rows"]
 
 PROJECTION_FILE = "projection.npy"
 WIDTH = 256

@@ -40,17 +40,6 @@ from labelwise.system.storage import (
 )
 from labelwise.system.text import counted
 
-__all__ = [
-    "Changes",
-    "FileToRead",
-    "is_below",
-    "is_passed_over",
-    "look_at",
-    "look_into",
-    "photos_below",
-    "root_place",
-]
-
 NAMED_SUFFIXES = IMAGE_SUFFIXES | UNREAD_SUFFIXES
 PICTURE_SUFFIXES = IMAGE_SUFFIXES - RAW_SUFFIXES
 NO_MORE: frozenset[str] = frozenset()

@@ -12,8 +12,6 @@ from labelwise.models.spec import MODEL_FILE, ModelSpec
 from labelwise.search.index import Index
 from labelwise.system.storage import is_uri
 
-__all__ = ["model_changed"]
-
 
 def model_changed(index: Index) -> str | None:
     """Return in one sentence how the model changed since an index took it, with the way out."""

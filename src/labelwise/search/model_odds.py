@@ -32,7 +32,6 @@ from labelwise.system.progress import Watch
 if TYPE_CHECKING:  # what was computed before is searched without torch
     from labelwise.links import Link
 
-__all__ = ["ORDER", "ROWS_AT_ONCE", "KnownPhotos", "LabelOdds", "ModelOdds", "Pair"]
 
 ROWS_AT_ONCE = 1 << 16
 KEPT_FROM = 1 << 16  # rows from which each label has files of its own

@@ -20,8 +20,6 @@ from labelwise.numeric.near_pairs import first_near
 from labelwise.pictures.fingerprint import NEAR
 from labelwise.search.index import Index
 
-__all__ = ["NearCopies", "copied_rows", "knows_looks", "near_copies", "pictures_of"]
-
 CACHE = "near-copies.bin"
 ROW = np.dtype(np.int64)
 

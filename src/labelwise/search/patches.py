@@ -8,8 +8,6 @@ patch is about as large as what they changed. It is tried on the file when it is
 import json
 import zlib
 
-__all__ = ["apply_patch", "make_patch"]
-
 BLOCK = 4096
 SEARCHES = 64  # each may go through the whole file; what is not found by then is stored
 

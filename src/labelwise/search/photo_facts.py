@@ -11,8 +11,6 @@ from PIL import ExifTags, Image
 from labelwise.pictures.decode import is_raw, open_picture
 from labelwise.pictures.raw import raw_header
 
-__all__ = ["PhotoFacts", "read_facts"]
-
 UNREADABLE = (
     *(OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError, struct.error),
     Image.DecompressionBombError,

@@ -10,8 +10,6 @@ from labelwise.pictures.sources import read_image_file
 from labelwise.search.looking import is_below
 from labelwise.system.storage import ObjectStorage, StorageError, storage_at
 
-__all__ = ["PhotoFiles"]
-
 
 @dataclass(frozen=True)
 class PhotoFiles:

@@ -13,8 +13,6 @@ from labelwise.data.tabular import open_tabular
 from labelwise.errors import DataError
 from labelwise.search.index import Index
 
-__all__ = ["EVERYTHING", "PhotoGroups"]
-
 NOT_IN_TABLE = "(not in the table)"
 
 

@@ -17,10 +17,8 @@ from PIL import Image, IptcImagePlugin
 
 from labelwise.errors import DataError
 from labelwise.pictures.decode import known_formats
-from labelwise.search.xmp import LARGEST
+from labelwise.search.xml_bytes import LARGEST
 from labelwise.system.text import one_line_of
-
-__all__ = ["PhotoMetadata", "read_photo_metadata"]
 
 IPTC_KEYWORDS, IPTC_CHARSET, UTF8 = (2, 25), (1, 90), b"\x1b%G"
 XP_KEYWORDS = 0x9C9E

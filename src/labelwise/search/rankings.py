@@ -44,8 +44,6 @@ from labelwise.search.scan import (
     value_at,
 )
 
-__all__ = ["FallingScores", "GroupedRanking", "OddsRanking", "Ranking", "SumRanking", "ranking_of"]
-
 ROWS_AT_ONCE = 1 << 17
 ROUNDING = 1e-3  # of odds in 32 bits; 400 labels with log p of -87 in sum reach a tenth of it
 BOUND_ROUNDING = 1e-5  # of logs in 32 bits, that a bound must be exceeded by

@@ -32,17 +32,6 @@ from labelwise.search.index import Index
 from labelwise.search.refused_searches import carry_refused, note_refused
 from labelwise.search.store import Store
 
-__all__ = [
-    "Receipt",
-    "carry_receipts",
-    "keep_found",
-    "keep_receipt",
-    "link_digest",
-    "receipts_of",
-    "rows_in_order",
-    "withdraw",
-]
-
 TABLE = "receipts"
 COLUMNS = "id, query, promise, photos, weights, link, held_out, seed, who, at, withdraws, rows"
 SCHEMA = (

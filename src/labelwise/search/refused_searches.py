@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 
 from labelwise.search.store import Store
 
-__all__ = ["carry_refused", "note_refused", "refused_by_share"]
-
 TABLE = "refused_searches"
 COLUMNS = "query, wrong_at_most, photos, weights, link, at"
 SCHEMA = f"""CREATE TABLE IF NOT EXISTS {TABLE} (query TEXT NOT NULL, wrong_at_most REAL NOT NULL,

@@ -29,8 +29,6 @@ from labelwise.search.index import Index
 from labelwise.search.photo_groups import EVERYTHING, PhotoGroups
 from labelwise.system.storage import is_uri
 
-__all__ = ["Question", "Reason", "corrected_labels", "pool_of", "questions"]
-
 Reason = Literal["uncertain", "missing", "wrong", "value"]
 
 

@@ -19,22 +19,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "NO_ROWS",
-    "NO_SCORES",
-    "Rows",
-    "ScanTerm",
-    "Scores",
-    "best_of",
-    "best_rows",
-    "count_at_least",
-    "in_threads",
-    "largest_rows",
-    "sum_of",
-    "tried_rows",
-    "value_at",
-]
-
 BLOCK = 1 << 15
 COLUMNS = 1 << 9  # that the rows of a block are dealt out to
 DEPTH = 1 << 6

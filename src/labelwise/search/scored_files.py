@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from PIL import ExifTags
 
 from labelwise.errors import ImageError
-from labelwise.models.scoring import DeployedModel, Scored, available_cores, score
+from labelwise.models.scoring import DeployedModel, Scored, score
+from labelwise.pictures.ahead import available_cores
 from labelwise.pictures.decode import is_raw, open_picture
 from labelwise.pictures.raw import raw_header
 from labelwise.pictures.sources import EncodedImages, ImageSource
@@ -27,8 +28,6 @@ from labelwise.search.store import Content, PhotoFile
 from labelwise.system.names import Names
 from labelwise.system.progress import Watch
 from labelwise.system.storage import ObjectStorage, StorageError
-
-__all__ = ["score_files"]
 
 MOST_BYTES = 256 << 20  # of one photo
 ROWS_PER_WRITE = 4096

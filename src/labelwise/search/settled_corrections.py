@@ -13,8 +13,6 @@ import numpy as np
 from labelwise.models.spec import ModelSpec
 from labelwise.search.store import Correction, Fact, Store
 
-__all__ = ["SettledCorrections"]
-
 
 class SettledCorrections:
     """The corrections of a store under a model that may obey a taxonomy, or groups of labels."""

@@ -15,8 +15,6 @@ from labelwise.retrieval import Query
 from labelwise.retrieval.expression import literal_of
 from labelwise.search.index import Index
 
-__all__ = ["AdaptedCount", "adapted_count"]
-
 
 @dataclass(frozen=True)
 class AdaptedCount:

@@ -35,16 +35,6 @@ from labelwise.search.database import (
 from labelwise.system.files import replacing
 from labelwise.system.storage import address_of, is_uri, without_options
 
-__all__ = [
-    "Content",
-    "Correction",
-    "Fact",
-    "FileState",
-    "PhotoFile",
-    "Store",
-    "shown",
-]
-
 FileState = Literal["ok", "failed", "missing"]
 Fact = Literal["present", "absent", "unknown", "withdrawn"]
 

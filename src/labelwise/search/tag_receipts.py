@@ -31,17 +31,6 @@ from labelwise.search.receipts import (
     withdraw,
 )
 
-__all__ = [
-    "TagsVerdict",
-    "is_of_tags",
-    "judge_tags",
-    "keep_tags",
-    "labels_of_tags",
-    "tags_of_rows",
-    "tags_title",
-    "withdraw_tags",
-]
-
 NAME = "tags "
 NAMED = 3  # labels in a title
 ROWS_AT_ONCE = 1 << 16

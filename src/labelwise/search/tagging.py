@@ -27,8 +27,8 @@ from labelwise.search.index import Index
 from labelwise.search.photo_metadata import read_photo_metadata
 from labelwise.search.store import Store
 from labelwise.search.written_files import KeptSidecar, written_sidecars
+from labelwise.search.xml_bytes import LARGEST
 from labelwise.search.xmp import (
-    LARGEST,
     NOTHING,
     Keyword,
     Written,
@@ -40,16 +40,6 @@ from labelwise.search.xmp import (
     untagged,
 )
 from labelwise.system.files import read_regular, replacing
-
-__all__ = [
-    "TagOutcome",
-    "promised_rule",
-    "raw_partners",
-    "sidecar_of",
-    "tags_of",
-    "undo_sidecar",
-    "write_sidecar",
-]
 
 ROWS_AT_ONCE = 4096
 

@@ -39,8 +39,6 @@ from labelwise.search.tag_receipts import (
 from labelwise.system.csv_files import write_csv
 from labelwise.system.text import from_cell
 
-__all__ = ["VerifiedLists", "read_list_answers", "verify_lists", "write_list_questions"]
-
 COLUMNS = ("receipt", "query", "path", "answer")
 
 Told = Mapping[str, Mapping[int, bool]]  # whether a row is right, by query

@@ -15,8 +15,6 @@ from typing import Generic, TypeVar
 
 from labelwise.search.store import Store, shown
 
-__all__ = ["EmbeddedTags", "KeptSidecar", "WrittenFiles", "written_photos", "written_sidecars"]
-
 
 @dataclass(frozen=True)
 class KeptSidecar:

@@ -13,18 +13,6 @@ from xml.parsers import expat
 
 from labelwise.errors import DataError
 
-__all__ = [
-    "LARGEST",
-    "Element",
-    "Splice",
-    "into_element",
-    "outermost",
-    "parsed",
-    "raw_name",
-    "spliced",
-    "with_space",
-]
-
 LARGEST = 4 << 20
 DEEPEST = 64
 MOST_ELEMENTS = 100_000

@@ -22,7 +22,6 @@ from xml.sax.saxutils import escape, quoteattr
 
 from labelwise.errors import DataError
 from labelwise.search.xml_bytes import (
-    LARGEST,
     Element,
     Splice,
     into_element,
@@ -32,20 +31,6 @@ from labelwise.search.xml_bytes import (
     spliced,
     with_space,
 )
-
-__all__ = [
-    "LARGEST",
-    "NOTHING",
-    "Keyword",
-    "Written",
-    "begun",
-    "differ_in_dates_alone",
-    "entries",
-    "noted",
-    "separator_of",
-    "tagged",
-    "untagged",
-]
 
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 OURS = "urn:labelwise:xmp:1.0:"

@@ -44,8 +44,6 @@ from labelwise.system.storage import Storage, storage_at, without_options
 from labelwise.system.text import counted
 from labelwise.types import LabelSpace
 
-__all__ = ["EvaluationTask", "evaluate_shards"]
-
 GROUP_ENTRIES = 1 << 21  # images times labels that are measured at once
 TRUTH, UNKNOWN = "truth", "unknown"
 READ = ("path", "labels", "logits", TRUTH, UNKNOWN)

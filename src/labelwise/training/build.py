@@ -35,16 +35,6 @@ from labelwise.training.band_scale import scale_of
 from labelwise.training.settings import Settings
 from labelwise.types import DatasetFacts
 
-__all__ = [
-    "advice_for_photos",
-    "build_model",
-    "build_objective",
-    "choose_method",
-    "labels_per_image",
-    "set_biases_to_priors",
-    "weights_of",
-]
-
 TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
 PHOTO = 3  # times the side of the input: pictures that lose most of what they show
 LARGEST_BIAS = 8.0  # where a prior cannot be reached, the search ends far out

@@ -32,8 +32,6 @@ from labelwise.system.progress import LimitedWatch, TimeIsUp, Watch
 from labelwise.training.network import OF_TRAINING, PHOTO_NETWORK
 from labelwise.training.settings import AUTO, Settings
 
-__all__ = ["Trial", "better_by", "tried"]
-
 OTHER_NETWORKS = ("resnet50", "convnext_tiny", "vit_small_patch16_224")
 LARGER = 9 / 7  # times the side of the input: 288 pixels instead of 224
 AVERAGED = 0.99  # decay of the averaged weights

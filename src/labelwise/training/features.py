@@ -30,8 +30,6 @@ from labelwise.pictures.mapped import MappedFeatures
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
 
-__all__ = ["compute", "content_key", "frozen_backbone"]
-
 FORMAT = 1  # counts changes of how features are computed
 PART = 512  # rows, written before the next ones are computed
 LARGE_PART = 16384  # of more rows than MANY

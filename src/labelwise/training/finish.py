@@ -33,8 +33,6 @@ from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.training.prepare import Training
 
-__all__ = ["finish", "finish_again"]
-
 
 @dataclass(frozen=True)
 class Fitted:

@@ -30,8 +30,6 @@ from labelwise.training.processes import launch
 from labelwise.training.run import Run, train
 from labelwise.training.settings import Settings, read_settings
 
-__all__ = ["train_folds"]
-
 FAR = 50.0  # log-odds beyond which nothing changes
 
 

@@ -22,8 +22,6 @@ from labelwise.training.build import advice_for_photos, weights_of
 from labelwise.training.features import compute, frozen_backbone
 from labelwise.training.settings import AUTO, Settings
 
-__all__ = ["FrozenBackbone", "frozen_features", "scaling_of", "standardised"]
-
 LEAST_SPREAD = 1e-7  # of a feature, below which it is taken to be constant
 
 

@@ -24,15 +24,6 @@ from labelwise.pictures import FeatureRows
 from labelwise.training.solve import Design, minimise
 from labelwise.types import Targets
 
-__all__ = [
-    "L2_WEIGHTS",
-    "LinearEvaluation",
-    "LinearFit",
-    "accuracies",
-    "linear_evaluation",
-    "linear_path",
-]
-
 TOLERANCE = 1e-10  # of the loss may be left to gain
 L2_WEIGHTS = tuple(float(weight) for weight in np.logspace(-6, 5, 45))
 

@@ -24,8 +24,6 @@ from labelwise.models.spec import MODEL_FILE
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.training.settings import AUTO, SMALL_NETWORK, Settings
 
-__all__ = ["PHOTO_NETWORK", "choose_network"]
-
 PHOTO_NETWORK = "tf_efficientnet_lite0"
 PHOTO_SIDE = 64
 LOOKED_AT = 9

@@ -62,13 +62,6 @@ from labelwise.training.network import choose_network
 from labelwise.training.settings import AUTO, Settings
 from labelwise.training.validation import higher_is_better
 
-__all__ = [
-    "Training",
-    "check_names",
-    "hash_of_rows",
-    "prepare",
-]
-
 ADDED_TO = ("precision", "label")  # the promise that parents added to a set may break
 
 

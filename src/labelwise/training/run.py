@@ -28,8 +28,6 @@ from labelwise.training.processes import errors_told_by_the_first, launch
 from labelwise.training.settings import Settings, differences, read_settings
 from labelwise.training.solved_head import solve_head
 
-__all__ = ["Run", "train"]
-
 AFTERWARDS = {"calibrate", "rule", "zero_share", "confidence", "taxonomy", "attributes"}
 # Settings that only say where things are or which rows are taken: their content is compared.
 CONTENTS = {

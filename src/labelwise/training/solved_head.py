@@ -17,8 +17,6 @@ from labelwise.training.solve import solve
 from labelwise.training.validation import validation_figures
 from labelwise.types import Targets
 
-__all__ = ["solve_head"]
-
 COPIES = 8  # times the features are in memory while they are solved, most of it in float64
 
 

@@ -18,8 +18,6 @@ from typing import Any
 
 from labelwise.errors import SettingsError
 
-__all__ = ["AccessLog"]
-
 FILE_BYTES = 16 << 20
 FILES_KEPT = 5
 LINES_WAITING = 10_000

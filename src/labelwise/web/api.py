@@ -29,14 +29,6 @@ from labelwise.web.served_model import ServedModel
 from labelwise.web.service import NO_SHADOW, Lane, Service
 from labelwise.web.settings import ServeSettings
 
-__all__ = [
-    "ERRORS",
-    "ModelName",
-    "add_session",
-    "make_api",
-]
-
-
 ModelName = Annotated[str, Path(max_length=300, description="One of /api/v1/models.")]
 ERRORS: dict[int | str, dict[str, Any]] = {
     code: {

@@ -50,8 +50,6 @@ from labelwise.web.security import (
 from labelwise.web.service import Service
 from labelwise.web.settings import ServeSettings
 
-__all__ = ["ServerApp", "add_errors", "create_app"]
-
 log = logging.getLogger("labelwise.web")
 
 

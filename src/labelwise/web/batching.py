@@ -23,8 +23,6 @@ from labelwise.errors import ImageError
 from labelwise.web.queueing import PictureQueue, Place, step_back
 from labelwise.web.uploads import Pixels, Upload, claimed_pixels
 
-__all__ = ["Batcher", "Tagged", "model_thread"]
-
 
 @dataclass(frozen=True, eq=False)
 class Tagged:

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from labelwise.web.security import RefusedError
 from labelwise.web.uploads import copied
 
-__all__ = ["BINARY_DATA", "JSON_LENGTH", "BinaryBody", "bytes_elements", "tensor_bytes"]
-
 BINARY_DATA = "binary_data_size"
 JSON_LENGTH = "inference-header-content-length"
 TYPES: dict[str, str] = {"FP64": "<f8", "FP32": "<f4", "BOOL": "?"}

@@ -25,8 +25,6 @@ from labelwise.system.allocator import give_back_freed_memory
 from labelwise.web.json_bodies import SMALL_COST, require_cheap
 from labelwise.web.security import RefusedError, picture_route, problem
 
-__all__ = ["Bodies", "Budget"]
-
 METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
 WORTH_GIVING_BACK = 64 << 20
 

@@ -23,8 +23,6 @@ from labelwise.web.library_models import (
     ReceiptView,
 )
 
-__all__ = ["ListChecks", "receipts_view"]
-
 KEPT = 16  # sessions
 SHOWN = 48  # photos of a promised list
 

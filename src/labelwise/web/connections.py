@@ -24,8 +24,6 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from labelwise.web.security import ONLY_HEALTH, RAW_HEADERS, problem
 from labelwise.web.settings import ServeSettings
 
-__all__ = ["HEADERS_TAKEN", "HEAD_BYTES", "BoundedRequests", "Connections", "limited_protocol"]
-
 HEAD_BYTES = 16 << 10
 HEADERS_TAKEN = 64
 RESERVE = 32

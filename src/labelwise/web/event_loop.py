@@ -32,17 +32,6 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-__all__ = [
-    "ACCEPTED_AT_ONCE",
-    "AT_ONCE",
-    "TICK",
-    "BoundedSelector",
-    "LoopPauses",
-    "new_event_loop",
-    "threads_take_short_turns",
-    "waited_for_core",
-]
-
 AT_ONCE = 4
 ACCEPTED_AT_ONCE = 16  # once in a round, so that few of them would keep newcomers waiting
 SWITCH_SECONDS = 0.0005

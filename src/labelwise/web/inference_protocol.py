@@ -34,8 +34,6 @@ from labelwise.web.served_model import ServedModel
 from labelwise.web.service import Lane, Service
 from labelwise.web.uploads import Upload
 
-__all__ = ["make_inference_protocol", "request_schemas"]
-
 OUTPUTS = {"probability": "FP64", "label": "BOOL", "logits": "FP32"}
 COLUMNS = {"probability": "probs", "label": "chosen", "logits": "logits"}
 BODY = {

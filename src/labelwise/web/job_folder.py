@@ -21,13 +21,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labelwise.errors import CheckpointError
-from labelwise.models.answer_rows import json_record
-from labelwise.models.scoring import Answer
+from labelwise.models.answer_rows import Answer, json_record
 from labelwise.system.files import append_whole, read_regular, replacing, write_error
 from labelwise.system.text import first_line, shortened
 from labelwise.web.uploads import Upload
-
-__all__ = ["JobFacts", "JobFolder"]
 
 LONGEST_FACTS = 64 << 20
 CHUNK = 1 << 20

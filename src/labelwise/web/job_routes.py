@@ -13,8 +13,6 @@ from labelwise.web.requests import PICTURES, read_pictures, require_json
 from labelwise.web.security import JOBS
 from labelwise.web.service import Service
 
-__all__ = ["make_jobs"]
-
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id of the job.")]
 KINDS = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 

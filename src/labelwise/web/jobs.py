@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.models.answer_rows import csv_header, csv_row
-from labelwise.models.scoring import Answer
+from labelwise.models.answer_rows import Answer, csv_header, csv_row
 from labelwise.pictures.decoders import DecoderError
 from labelwise.system.files import locked
 from labelwise.web.batching import Tagged
@@ -32,8 +31,6 @@ from labelwise.web.security import RefusedError
 from labelwise.web.served_model import ServedModel
 from labelwise.web.service import Lane, Service
 from labelwise.web.uploads import Upload
-
-__all__ = ["Jobs"]
 
 log = logging.getLogger("labelwise.web")
 

@@ -22,8 +22,6 @@ from pydantic_core import from_json, to_json
 from labelwise.web.security import RefusedError
 from labelwise.web.uploads import PIECE
 
-__all__ = ["SMALL_COST", "from_base64", "json_list", "json_object", "read_json", "require_cheap"]
-
 MOST, SMALL_COST = 450_000, 50_000
 COSTS = {b",": 1, b"\\": 1, b'"': 2, b"[": 5, b"{": 10}
 OTHERS = bytes(code for code in range(256) if bytes([code]) not in COSTS)

@@ -36,8 +36,6 @@ from labelwise.web.security import LABEL_STUDIO, RefusedError
 from labelwise.web.service import Service
 from labelwise.web.uploads import Upload
 
-__all__ = ["make_label_studio"]
-
 MOST_TASKS = 1000
 LONGEST_CONFIG = 1 << 20
 NOT_TRAINED = "not trained: export the annotations, and train with them by `labelwise train`"

@@ -40,8 +40,6 @@ from labelwise.web.security import Guard, RefusedError
 from labelwise.web.settings import ServeSettings
 from labelwise.words import AnswerLog, AnswerState, QuestionGuide, WordList, asking_order
 
-__all__ = ["create_labelling_app"]
-
 log = logging.getLogger("labelwise.web")
 
 FindPhotos = Callable[[], Sequence[Path]]

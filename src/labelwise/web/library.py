@@ -51,8 +51,6 @@ from labelwise.web.library_models import (
 from labelwise.web.queueing import Threads
 from labelwise.words import FreeText
 
-__all__ = ["SIDES", "Library", "PhotoNotFoundError", "photo_name"]
-
 T = TypeVar("T")
 
 SIDES = (160, 320, 640, 1280)

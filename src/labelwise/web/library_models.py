@@ -6,30 +6,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from labelwise.web.models import Probability
 
-__all__ = [
-    "CheckAnswerIn",
-    "CheckIn",
-    "CheckQuestion",
-    "CheckView",
-    "CorrectedState",
-    "CorrectionsIn",
-    "LikenessView",
-    "ListedPhoto",
-    "PhotoFactsView",
-    "PhotoLabel",
-    "PhotoView",
-    "QuestionView",
-    "ReceiptView",
-    "ReceiptsView",
-    "Review",
-    "SearchAnswer",
-    "SearchHit",
-    "SimilarView",
-    "State",
-    "TextAnswer",
-    "WaysOutView",
-]
-
 State = Literal["present", "absent", "unknown", "withdrawn"]
 PhotoId = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 CorrectedState = Literal["present", "absent", "unknown"]

@@ -27,8 +27,6 @@ from labelwise.web.requests import require_json
 from labelwise.web.security import RefusedError
 from labelwise.web.service import Service
 
-__all__ = ["PhotoId", "add_checks", "add_library", "add_no_library"]
-
 PhotoId = Annotated[
     str, Path(pattern="^[0-9a-f]{64}$", description="The SHA-256 of the photo's content.")
 ]

@@ -23,8 +23,6 @@ from labelwise.web.queueing import BusyError, Threads
 from labelwise.web.security import SMALL_BODY, Guard, RefusedError
 from labelwise.web.settings import ServeSettings
 
-__all__ = ["make_mcp_app", "make_mcp_server"]
-
 PATH = "/mcp"
 
 INSTRUCTIONS = """Photos of a library, with labels that a model gives them and probabilities that \

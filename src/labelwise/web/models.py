@@ -7,28 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = [
-    "AlarmView",
-    "BinView",
-    "Health",
-    "JobIn",
-    "JobView",
-    "LabelAnswer",
-    "LabelView",
-    "ModelView",
-    "PictureAnswer",
-    "Predicted",
-    "Probability",
-    "ProblemDetails",
-    "PromiseView",
-    "ReloadedView",
-    "SessionIn",
-    "ShadowLabel",
-    "ShadowView",
-    "ShareView",
-    "TrustView",
-]
-
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 

@@ -7,8 +7,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from labelwise.metrics.drift import Alarm
 from labelwise.web.event_loop import LoopPauses
 
-__all__ = ["Monitor"]
-
 
 class Monitor:
     """Counts what happens to a server and its models, for ``/metrics``."""

@@ -11,8 +11,6 @@ from fastapi import FastAPI, Request, Response
 
 from labelwise.web.security import problem
 
-__all__ = ["add_page"]
-
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 

@@ -4,19 +4,6 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-__all__ = [
-    "DrawnPhotos",
-    "ExplainedPhoto",
-    "FoundPhoto",
-    "LabelFacts",
-    "LabelOfPhoto",
-    "LibraryFacts",
-    "LikePhoto",
-    "PhotoCount",
-    "PhotoList",
-    "PhotosAlike",
-]
-
 InWords = Annotated[
     str, Field(description="What was found, with interval and promise. Pass it on as it is.")
 ]

@@ -48,8 +48,6 @@ from labelwise.web.photo_answers import (
 )
 from labelwise.web.reliability import LabelTrust, label_trust
 
-__all__ = ["PhotoTools"]
-
 MOST_LISTED = 200
 MOST_ANSWERS = 1000
 SIDE = 768

@@ -22,8 +22,6 @@ from labelwise.web.security import PHOTOPRISM, RefusedError
 from labelwise.web.service import Service
 from labelwise.web.uploads import Upload
 
-__all__ = ["make_photoprism"]
-
 LEAST = 0.001  # PhotoPrism takes a confidence of 0 for one that is not known
 
 

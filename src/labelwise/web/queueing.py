@@ -40,16 +40,6 @@ from labelwise.errors import LabelwiseError
 from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.web.monitoring import Monitor
 
-__all__ = [
-    "PIXELS_PER_SECOND",
-    "BusyError",
-    "FairTurns",
-    "PictureQueue",
-    "Place",
-    "Threads",
-    "step_back",
-]
-
 T = TypeVar("T")
 
 USUAL_PIXELS = 16_000_000  # of a photo: beside a large one there is room for as many as openers

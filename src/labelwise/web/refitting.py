@@ -13,8 +13,6 @@ from typing import Protocol
 from labelwise.web.queueing import Threads
 from labelwise.words import AnswerLog, QuestionGuide
 
-__all__ = ["Guided", "Learn", "Refitting"]
-
 log = logging.getLogger("labelwise.web")
 
 Learn = Callable[[Mapping[str, Mapping[str, bool]]], QuestionGuide]

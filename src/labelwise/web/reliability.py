@@ -15,8 +15,6 @@ from labelwise.numeric.bounds import clopper_pearson
 from labelwise.predictions import Predictions
 from labelwise.report.charts import reliability_chart
 
-__all__ = ["Bin", "LabelTrust", "label_trust", "trust_chart"]
-
 BINS = 10
 
 

@@ -12,8 +12,6 @@ from labelwise.web.security import RefusedError
 from labelwise.web.service import Service
 from labelwise.web.uploads import Upload, read_form
 
-__all__ = ["PICTURES", "PLACE", "answered_or_left", "read_pictures", "require_json", "whole_body"]
-
 T = TypeVar("T")
 
 IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")

@@ -31,25 +31,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from labelwise.system.text import shortened
 from labelwise.web.settings import ServeSettings
 
-__all__ = [
-    "COOKIE",
-    "JOBS",
-    "JOB_PICTURES",
-    "LABEL_STUDIO",
-    "MISTAKE",
-    "ONLY_HEALTH",
-    "PHOTOPRISM",
-    "RAW_HEADERS",
-    "SMALL_BODY",
-    "Guard",
-    "RefusedError",
-    "cookie_value",
-    "is_open",
-    "picture_route",
-    "problem",
-    "same_token",
-]
-
 COOKIE = "labelwise_session"
 ONLY_HEALTH = "labelwise.only_health"  # in the scope of a request: there is room for nothing else
 HEALTH_PATHS = ("/health/", "/v2/health/")

@@ -26,8 +26,6 @@ from labelwise.web.models import BinView, LabelView, PictureAnswer, Predicted
 from labelwise.web.reliability import LabelTrust, label_trust
 from labelwise.web.uploads import Pixels
 
-__all__ = ["AnswerCounts", "ServedModel"]
-
 FEWEST = 50  # pictures before a share is estimated
 RECENT = 4096  # photos whose probabilities are kept for the shares
 

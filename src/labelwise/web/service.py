@@ -40,8 +40,6 @@ from labelwise.web.shadow import Shadow
 from labelwise.web.trust_views import promise_views, trust_view
 from labelwise.web.uploads import Pixels, Upload
 
-__all__ = ["NO_SHADOW", "Lane", "Service"]
-
 T = TypeVar("T")
 
 log = logging.getLogger("labelwise.web")

@@ -23,8 +23,6 @@ from labelwise.web.event_loop import (
 )
 from labelwise.web.settings import ServeSettings
 
-__all__ = ["Server", "listen", "only_new_garbage", "serve", "server_config"]
-
 BACKLOG = 1024  # connections that the system keeps until they are taken
 
 

@@ -6,9 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from labelwise.errors import SettingsError
-from labelwise.models.scoring import available_cores
-
-__all__ = ["LOOPBACK", "ServeSettings", "is_loopback"]
+from labelwise.pictures.ahead import available_cores
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SHORTEST_TOKEN = 16

@@ -21,8 +21,6 @@ from labelwise.web.served_model import ServedModel
 from labelwise.web.shadow_comparison import ShadowComparison
 from labelwise.web.uploads import Upload
 
-__all__ = ["Shadow"]
-
 MOST_PICTURES, MOST_BYTES = 32, 64 << 20
 CLIENT = "the shadow"
 

@@ -18,8 +18,6 @@ from labelwise.web.batching import Tagged
 from labelwise.web.models import ShadowLabel, ShadowView
 from labelwise.web.served_model import ServedModel
 
-__all__ = ["ShadowComparison"]
-
 
 @dataclass(frozen=True, eq=False)
 class ShadowComparison:

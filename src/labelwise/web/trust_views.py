@@ -7,8 +7,6 @@ from labelwise.web.monitoring import Monitor
 from labelwise.web.queueing import Threads
 from labelwise.web.served_model import ServedModel
 
-__all__ = ["promise_views", "trust_view"]
-
 CHECKABLE = ("recall", "precision", "f", "tags")
 
 

@@ -20,8 +20,6 @@ from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.system.text import one_line
 from labelwise.web.security import RefusedError
 
-__all__ = ["PIECE", "Pixels", "Upload", "claimed_pixels", "copied", "read_form"]
-
 PIECE = 1 << 16
 BOUNDARY = re.compile(
     r';\s*boundary=(?:"([ -!#-~]{1,70})"|([^\s;,"]{1,70}))\s*(?:;|$)', re.ASCII | re.I

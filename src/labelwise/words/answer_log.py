@@ -24,15 +24,6 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.system.files import append_whole, locked, replacing, write_error
 from labelwise.system.text import as_cell
 
-__all__ = [
-    "AnswerLog",
-    "AnswerState",
-    "GivenAnswer",
-    "Tally",
-    "asking_order",
-    "write_answer_table",
-]
-
 AnswerState = Literal["present", "absent", "unsure", "withdrawn"]
 
 

@@ -32,8 +32,6 @@ from labelwise.training.solve import Design, minimise
 from labelwise.types import Targets
 from labelwise.words.text_image import TextHead
 
-__all__ = ["AnsweredHead", "answered_head"]
-
 POWERS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0)  # of ten, of l2 as a multiple of the answers
 FOLDS = 5
 APART = 0.3  # powers of ten by which labels' strengths differ, before their answers are seen

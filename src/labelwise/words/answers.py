@@ -25,8 +25,6 @@ from labelwise.errors import DataError
 from labelwise.system.files import replacing
 from labelwise.system.text import first_line
 
-__all__ = ["KeptAnswers", "PhotoAnswer", "is_set_aside"]
-
 KEY_BYTES = 8
 SCHEMA = pa.schema(
     {

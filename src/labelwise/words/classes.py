@@ -35,8 +35,6 @@ from labelwise.words.ideas import Ideas
 from labelwise.words.text_image import TextDirections, TextHead, TextImageModel
 from labelwise.words.word_list import Word, WordList, usual_texts
 
-__all__ = ["ClassesAndWords", "WeighedClasses", "WeighedTexts"]
-
 DEFAULT_NETWORK = "tf_efficientnet_lite0"
 TEMPERATURE = 0.08  # T; on COCO photos .065 to .1 rank about equally well
 CLASSES_FILE = "classes.txt"

@@ -24,8 +24,6 @@ from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder
 from labelwise.numeric.special import ndtri
 
-__all__ = ["RunDifference", "compare_runs"]
-
 LEAST = 20  # photos; below, the spread of the photos is not known well enough
 LEVEL = 1 - 0.05 / 2 / 2  # of one side: two figures, two sides
 

@@ -22,8 +22,6 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.models.onnx_sessions import open_session
 from labelwise.system.text import first_line
 
-__all__ = ["SentenceEncoder"]
-
 EXTRA = "pip install 'labelwise[words]'"
 TOKENIZER_FILE = "tokenizer.json"
 LONGEST = 128  # tokens; what comes after is cut off, as all-MiniLM-L6-v2 does

@@ -35,8 +35,6 @@ from labelwise.words.tower_files import read_towers
 from labelwise.words.towers import TowerTexts
 from labelwise.words.word_list import usual_texts
 
-__all__ = ["FreeText", "save_free_text"]
-
 FACTS_FILE, CLASSES_FILE = "words.json", "words.safetensors"
 LONGEST = 1000  # characters
 

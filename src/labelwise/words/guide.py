@@ -16,8 +16,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["QuestionGuide"]
-
 EVERY = 5  # questions, one of which is about a photo set aside
 
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from labelwise.words.encoder import SentenceEncoder
 from labelwise.words.word_list import usual_texts
 
-__all__ = ["Ideas"]
-
 IDEAS = (
     *("freedom", "truth", "idea", "law", "thought", "belief", "theory", "knowledge", "wisdom"),
     *("reason", "memory", "dream", "hope", "faith", "trust", "love", "hate", "fear", "anger"),

@@ -38,8 +38,6 @@ from labelwise.words.start import (
 from labelwise.words.text_image import TextHead
 from labelwise.words.word_list import WordList
 
-__all__ = ["WordsLearner"]
-
 POOL = 5000  # photos
 
 

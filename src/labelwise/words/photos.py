@@ -19,13 +19,12 @@ from torch import Tensor
 
 from labelwise.backbones import Backbone
 from labelwise.errors import ImageError
-from labelwise.models.scoring import Failure, infer
+from labelwise.models.scoring import infer
 from labelwise.pictures import ImageSource, PictureImages
+from labelwise.pictures.inputs import Failure
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
 from labelwise.training.features import content_key
-
-__all__ = ["PhotoFeatures", "features_of"]
 
 PART = 512  # photos
 

@@ -10,8 +10,6 @@ from labelwise.heads import DualPrompts
 from labelwise.words.text_tower import TextTower
 from labelwise.words.tower_files import Towers
 
-__all__ = ["dual_prompts"]
-
 
 class EmbeddedText(nn.Module):
     """A text tower that takes tokens which are embedded already."""

@@ -34,9 +34,9 @@ from labelwise.heads import LinearHead
 from labelwise.links import Consistent, Link, Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.scoring import Failure
 from labelwise.models.spec import MODEL_FILE
 from labelwise.pictures import ImageSource
+from labelwise.pictures.inputs import Failure
 from labelwise.predictions import Predictions
 from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
@@ -48,19 +48,6 @@ from labelwise.words.free_text import save_free_text
 from labelwise.words.photos import PhotoFeatures, features_of
 from labelwise.words.text_image import TextHead, TextImageModel
 from labelwise.words.word_list import WordList
-
-__all__ = [
-    "ANSWERS_FILE",
-    "EMBEDDINGS",
-    "LEAST_ANSWERS",
-    "SET_ASIDE",
-    "TEXT_HEAD_FILE",
-    "WORDS_FILE",
-    "Started",
-    "can_teach",
-    "start",
-    "targets_of",
-]
 
 EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.parquet", "words.txt"
 TABLE_FILE, TEXT_HEAD_FILE = "answers.csv", "text-head.safetensors"

@@ -23,8 +23,6 @@ from labelwise.system.files import replacing
 from labelwise.system.tensors import load_tensors, save_tensors
 from labelwise.words.word_list import Word, WordList
 
-__all__ = ["TextDirections", "TextHead", "TextImageKind", "TextImageModel"]
-
 TextImageKind = Literal["classes", "towers"]
 GUESSED_SLOPE, GUESSED_OFFSET = 0.8, -3.6
 FAR = 1e6  # beyond every score: nothing is cut off

@@ -22,8 +22,6 @@ from labelwise.backbones.towers import TransformerBlock
 from labelwise.errors import DataError, SettingsError
 from labelwise.system.text import first_line
 
-__all__ = ["TextTower", "TextTowerShape", "Tokens"]
-
 
 @dataclass(frozen=True)
 class TextTowerShape:

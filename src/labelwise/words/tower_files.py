@@ -35,8 +35,6 @@ from labelwise.words.tower_states import (
     text_state,
 )
 
-__all__ = ["FILES_OF_HUB", "OPTIONAL_OF_HUB", "Towers", "is_tower_folder", "read_towers"]
-
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 EXTRA = "pip install 'labelwise[words]'"
 OPEN_CONFIG, OPEN_WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"

@@ -11,15 +11,6 @@ from torch import Tensor
 from labelwise.backbones.towers import TowerKind
 from labelwise.errors import SettingsError
 
-__all__ = [
-    "ReadState",
-    "depth_of",
-    "image_state",
-    "open_image_state",
-    "open_text_state",
-    "text_state",
-]
-
 State = dict[str, Tensor]
 NOT_WEIGHTS = ("position_ids", "attn_mask")
 

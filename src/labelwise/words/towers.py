@@ -27,8 +27,6 @@ from labelwise.words.tower_files import (
 )
 from labelwise.words.word_list import usual_texts
 
-__all__ = ["TowerTexts", "TwoTowers", "open_scorer"]
-
 ALIKE = 0.99  # cosine of two words; unlike those of sentence encoders, cosines of towers are high
 SIGLIP_TEXTS = ("this is a photo of {}.",)
 LATIN = 0x250  # letters from here on are no longer those of English and its neighbours

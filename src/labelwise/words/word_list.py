@@ -19,8 +19,6 @@ from labelwise.system.text import for_terminal, shortened
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, nearest
 
-__all__ = ["TEMPLATES", "Word", "WordList", "usual_texts"]
-
 TEMPLATES = ("a photo of a {}", "{}")
 MOST_WORDS = 1000  # beyond, words are too near each other to be told apart
 LONGEST = 200  # letters of a word
