@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.decide import AtMost, Threshold
 from labelwise.errors import LabelwiseError
-from labelwise.evaluate import Evaluation
-from labelwise.fitting import read_scores
+from labelwise.evaluation import Evaluation
 from labelwise.links import Sigmoid
+from labelwise.scores import read_scores
 
 APART = ("--fit-on", "val", "--report-on", "test")
 PLATT = ("--method", "platt")

@@ -11,9 +11,9 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from labelwise.experiments.comparison import Comparison
-from labelwise.experiments.measures import MEASURES
 from labelwise.markup.svg import LETTER, Axis, Frame, spread
+from labelwise.papers.comparison import Comparison
+from labelwise.papers.measures import MEASURES
 from labelwise.report import save_comparison_charts, write_comparison
 from labelwise.report.comparison import comparison_page
 from labelwise.report.comparison_charts import (

@@ -10,7 +10,7 @@ from browser_setup import assert_fits, assert_no_finding
 from sample_scores import Halved, sample
 
 from labelwise.decide import Threshold
-from labelwise.evaluate import RetrievalPoint, evaluate
+from labelwise.evaluation import RetrievalPoint, evaluate
 from labelwise.links import Sigmoid
 from labelwise.pictures import ArrayImages
 from labelwise.report import choose_examples, write_report

@@ -9,7 +9,7 @@ from PIL import Image
 from sample_scores import Halved, sample
 
 from labelwise.decide import Threshold
-from labelwise.evaluate import RetrievalPoint, evaluate
+from labelwise.evaluation import RetrievalPoint, evaluate
 from labelwise.links import Sigmoid
 from labelwise.report import plots
 

@@ -33,7 +33,7 @@ def aggregate(
     scores before their probabilities are believed.
     """
     from labelwise.cli.text import say
-    from labelwise.fitting.aggregating import aggregate_table
+    from labelwise.scores.aggregating import aggregate_table
 
     units = aggregate_table(source, scores, by, how)
     units.save(out)

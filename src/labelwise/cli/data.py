@@ -260,8 +260,8 @@ def export_table(
         say(obeyed.sentence())
     guesses = None
     if model is not None:
-        from labelwise.fitting.pools import score_pool
         from labelwise.models import load_model
+        from labelwise.scores.pools import score_pool
         from labelwise.system.progress import make_watch
 
         scored = score_pool(table, load_model(model), watch=make_watch())

@@ -76,7 +76,7 @@ def write_back(
     from labelwise.data.camtrap_answers import write_camtrap
     from labelwise.data.rows import read_csv_rows, read_json
     from labelwise.errors import DataError, SettingsError
-    from labelwise.fitting import read_unlabelled
+    from labelwise.scores import read_unlabelled
     from labelwise.system.files import replacing
 
     scores = read_unlabelled(answers, None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
-    from labelwise.evaluate import Evaluation, SubgroupFigure
+    from labelwise.evaluation import Evaluation, SubgroupFigure
 
 
 WORST = 5

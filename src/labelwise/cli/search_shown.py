@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labelwise.search.answering import Found, Hit
-    from labelwise.search.receipts import Receipt
+    from labelwise.photos.answering import Found, Hit
+    from labelwise.photos.receipts import Receipt
 
 
 def counted_numbers(

@@ -272,8 +272,8 @@ def serve(
     from labelwise.pictures.forks import can_start
 
     try:
-        from labelwise.web import ServeSettings, create_app, create_labelling_app
-        from labelwise.web import serve as run_server
+        from labelwise.server import ServeSettings, create_app, create_labelling_app
+        from labelwise.server import serve as run_server
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"serving needs {error.name}; install it with: pip install 'labelwise[serve]'"
@@ -318,8 +318,8 @@ def serve(
         if words is None:
             raise SettingsError("--label needs the words to ask about: --words words.txt")
         _refuse_model_options(context)
+        from labelwise.photos.words import WordList, WordsLearner
         from labelwise.system.progress import make_watch
-        from labelwise.words import WordList, WordsLearner
 
         table, photos = answers or Path("answers.csv"), find_photos(label)
         learner = None if guide is None else WordsLearner(guide, photos, watch=make_watch())
@@ -352,7 +352,7 @@ def serve(
             )
         caution(UNGUARDED)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # here; see labelwise.web.batching.model_thread
+    torch.set_num_threads(1)  # here; see labelwise.server.batching.model_thread
     app = create_app(run, index, settings, device=device, threads=threads)
     run_server(app, settings, started=started, on_hangup=app.service.reload_all)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from labelwise.calibrate import (
+from labelwise.calibration import (
     AveragedCurves,
     Beta,
     Histogram,

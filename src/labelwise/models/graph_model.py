@@ -64,7 +64,7 @@ class Decided:
 
 @dataclass(frozen=True, eq=False)
 class GraphTransform:
-    """The resize of a file, in the place of a :class:`~labelwise.backbones.Transform`."""
+    """The resize of a file, in the place of a :class:`~labelwise.networks.backbones.Transform`."""
 
     model: "GraphModel"
 

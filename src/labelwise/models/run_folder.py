@@ -36,7 +36,7 @@ import torch
 import yaml
 
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.evaluate import Evaluation
+from labelwise.evaluation import Evaluation
 from labelwise.models.hub import HUB, fetched_from_hub
 from labelwise.models.journal import Journal
 from labelwise.models.predictor import WEIGHTS_FILE, Predictor

@@ -30,8 +30,8 @@ from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 if TYPE_CHECKING:  # a search reads a spec without torch, which takes seconds to import
-    from labelwise.heads import Head
     from labelwise.links import Link
+    from labelwise.networks.heads import Head
 
 
 MODEL_FILE = "model.json"

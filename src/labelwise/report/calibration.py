@@ -1,6 +1,6 @@
 """Do the probabilities mean what they say? Reliability before and after calibration."""
 
-from labelwise.evaluate import Calibration, Curve, Evaluation
+from labelwise.evaluation import Calibration, Curve, Evaluation
 from labelwise.markup import (
     INFINITE,
     Markup,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log1p, log10
 
-from labelwise.evaluate import Curve
+from labelwise.evaluation import Curve
 from labelwise.markup.html import Markup, join, tag
 from labelwise.markup.svg import LETTER, Axis, Frame, cut, legend, path, short, spread, ticks
 from labelwise.numeric.bounds import wilson

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from math import isfinite, isinf
 from typing import Literal
 
-from labelwise.experiments.comparison import Comparison, show_figure
-from labelwise.experiments.measures import MEASURES
-from labelwise.experiments.statistics import SeedMean, seed_mean
 from labelwise.markup import UNDEFINED, Markup, figure, join, paragraph, section, table, tag
+from labelwise.papers.comparison import Comparison, show_figure
+from labelwise.papers.measures import MEASURES
+from labelwise.papers.statistics import SeedMean, seed_mean
 from labelwise.report.charts import Series, line_chart
 from labelwise.report.points import Dots, NamedPoint, dot_plot, named_points
 

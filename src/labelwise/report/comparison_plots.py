@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 
-from labelwise.experiments.comparison import Comparison
-from labelwise.experiments.measures import MEASURES
+from labelwise.papers.comparison import Comparison
+from labelwise.papers.measures import MEASURES
 from labelwise.report.comparison_charts import (
     GROUPS,
     LENGTHS,

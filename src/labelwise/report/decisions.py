@@ -1,7 +1,7 @@
 """Decisions: the label sets of the rule, and how images without any label are told apart."""
 
-from labelwise.evaluate import Evaluation, Sets, ZeroLabel
-from labelwise.evaluate.parts import SHARES
+from labelwise.evaluation import Evaluation, Sets, ZeroLabel
+from labelwise.evaluation.parts import SHARES
 from labelwise.markup import Markup, details, figure, paragraph, percent, plain, section, table, tag
 from labelwise.report.charts import grouped_bars, mirrored
 

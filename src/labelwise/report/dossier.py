@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from labelwise.evaluate import Evaluation
+from labelwise.evaluation import Evaluation
 from labelwise.markup import Markup, document, join, paragraph, section, table, tag
 from labelwise.report.calibration import calibration
 from labelwise.report.curves import curves, subgroup_tables

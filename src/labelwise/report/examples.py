@@ -18,10 +18,10 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.errors import ImageError
-from labelwise.heads import QueryDecoder
 from labelwise.links import Link
 from labelwise.markup import Markup, chance, join, paragraph, section, tag
 from labelwise.models import Predictor
+from labelwise.networks.heads import QueryDecoder
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.predictions import Predictions
 from labelwise.report.explain import attended, overlay

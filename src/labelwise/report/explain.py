@@ -15,11 +15,11 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.heads import QueryDecoder
 from labelwise.markup import Markup, document, tag
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import infer, scored
+from labelwise.networks.heads import QueryDecoder
 from labelwise.pictures import ImageSource
 from labelwise.report.contact_sheet import picture_address
 from labelwise.system.files import replacing

@@ -1,6 +1,6 @@
 """Labels, worst first; and search: queries such as "dog, -beach" against their length."""
 
-from labelwise.evaluate import Evaluation, LabelRow
+from labelwise.evaluation import Evaluation, LabelRow
 from labelwise.markup import (
     Cell,
     Markup,

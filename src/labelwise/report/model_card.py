@@ -12,8 +12,8 @@ import yaml
 
 from labelwise import __version__
 from labelwise.decide import Promise
-from labelwise.evaluate import Evaluation, Figure, LabelRow, describe_link
-from labelwise.export.hub import HubModel
+from labelwise.evaluation import Evaluation, Figure, LabelRow, describe_link
+from labelwise.exports.hub import HubModel
 from labelwise.links import Softmax
 from labelwise.markup.words import INFINITE, UNDEFINED, percent, plain
 from labelwise.report import plots

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labelwise.evaluate import Evaluation, Figure
+from labelwise.evaluation import Evaluation, Figure
 from labelwise.markup import (
     INFINITE,
     Markup,

@@ -15,8 +15,6 @@ import torch
 
 from labelwise.decide import average_k
 from labelwise.errors import DataError, SettingsError
-from labelwise.experiments.columns import link_of, retrieval_by_length
-from labelwise.experiments.measures import FinishedRun
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.metrics import reliability, shot_groups, top_k_sets
 from labelwise.models.run_folder import RunFolder
@@ -31,6 +29,8 @@ from labelwise.objectives import (
     spa_loss,
 )
 from labelwise.objectives.two_way import two_way_unit
+from labelwise.papers.columns import link_of, retrieval_by_length
+from labelwise.papers.measures import FinishedRun
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.report.paper_photos import (
     ambiguous_photos,

@@ -11,10 +11,10 @@ import torch
 
 from labelwise.decide import average_k
 from labelwise.errors import DataError
-from labelwise.experiments.columns import link_of
-from labelwise.experiments.measures import FinishedRun
 from labelwise.links import Softmax
 from labelwise.objectives.average_k import average_k_candidates
+from labelwise.papers.columns import link_of
+from labelwise.papers.measures import FinishedRun
 from labelwise.report.plots import plain_axes
 
 Figure = Any

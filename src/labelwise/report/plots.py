@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labelwise.evaluate import Calibration, Curve, Evaluation
+from labelwise.evaluation import Calibration, Curve, Evaluation
 from labelwise.numeric.bounds import wilson
 from labelwise.report.charts import AS_GIVEN
 from labelwise.system.files import replacing

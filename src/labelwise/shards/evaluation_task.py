@@ -29,12 +29,12 @@ from labelwise.data.columns import TableColumns, Vocabulary
 from labelwise.data.table_builder import TableBuilder
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.evaluate import Evaluation, EvaluationSums, describe_link, measure
-from labelwise.fitting.tables import unscored_note
+from labelwise.evaluation import Evaluation, EvaluationSums, describe_link, measure
 from labelwise.links import Link
 from labelwise.methods import link_from_spec
 from labelwise.models.launching import one_thread
 from labelwise.predictions import matrix_of_lists
+from labelwise.scores.tables import unscored_note
 from labelwise.shards.engine import Engine
 from labelwise.shards.label_store import KeyFiles, Keys, StoredLabels, keys_of
 from labelwise.shards.manifest import MANIFEST_FILE, SUCCESS_FILE, Manifest, ShardRecord

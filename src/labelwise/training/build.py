@@ -15,18 +15,18 @@ from collections.abc import Mapping
 
 import torch
 
-from labelwise.backbones import (
+from labelwise.data import LabelTable
+from labelwise.errors import ImageError, SettingsError
+from labelwise.methods import find_method, make_objective
+from labelwise.models import HeadSpec, Model
+from labelwise.models.run_folder import fetched_run
+from labelwise.networks.backbones import (
     SMALL_BACKBONES,
     Backbone,
     create_backbone,
     freeze,
     freeze_batch_norm,
 )
-from labelwise.data import LabelTable
-from labelwise.errors import ImageError, SettingsError
-from labelwise.methods import find_method, make_objective
-from labelwise.models import HeadSpec, Model
-from labelwise.models.run_folder import fetched_run
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
 from labelwise.pictures import FeatureRows, ImageSource

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.backbones import Backbone, create_backbone
 from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.models.scoring import infer, raise_failure
+from labelwise.networks.backbones import Backbone, create_backbone
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.bands import BandScale
 from labelwise.pictures.mapped import MappedFeatures

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labelwise.answers import deal_folds
 from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
-from labelwise.labelling import deal_folds
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows

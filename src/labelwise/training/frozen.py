@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.backbones import Backbone
 from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.methods import find_method
 from labelwise.models import HeadSpec, Model
+from labelwise.networks.backbones import Backbone
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.mapped import Features, moments_of, scaled
 from labelwise.system.progress import Watch

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from labelwise.data import LabelTable
 from labelwise.errors import DataError
-from labelwise.heads import LinearHead
 from labelwise.metrics import average_precision
+from labelwise.networks.heads import LinearHead
 from labelwise.objectives.convex import CoinLoss, ConvexLoss, ShareLoss
 from labelwise.pictures import FeatureRows
 from labelwise.training.solve import Design, minimise

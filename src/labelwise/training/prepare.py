@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labelwise.attributes import AttributeColumns, AttributeGroups
-from labelwise.calibrate import expect_zero_share, find_calibrator
+from labelwise.calibration import expect_zero_share, find_calibrator
 from labelwise.data import (
     LabelTable,
     find_unreadable,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labelwise.data import LabelTable
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.evaluate import Evaluation
+from labelwise.evaluation import Evaluation
 from labelwise.models.run_folder import RunFolder
 from labelwise.system.distributed import rank, value_of_first, wait_for_all
 from labelwise.system.progress import Silent, Watch

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.heads import LinearHead
 from labelwise.models import Model
+from labelwise.networks.heads import LinearHead
 from labelwise.objectives.convex import ConvexLoss
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.mapped import MappedFeatures
