@@ -69,7 +69,6 @@ def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
 
 # What torch offers under a private name alone: it may change with any version.
 PRIVATE_TORCH = {
-    "networks/backbones/imports.py: torch._dynamo",
     "exports/parity.py: torch.utils._python_dispatch",
     "training/execution.py: torch._inductor",
     "training/execution.py: torch.ops.mkldnn._is_mkldnn_bf16_supported",
@@ -201,12 +200,8 @@ def state():
 disable, shown, hook = torch.compiler.disable, warnings.showwarning, sys.excepthook
 before = state()
 import labelwise
-from labelwise.networks.backbones.imports import without_compiler
 from labelwise.exports.openvino_folder import openvino_runtime
 
-# These two hide a module meanwhile, unless it is there already: so they come first.
-with without_compiler():
-    import timm
 openvino_runtime()
 for info in pkgutil.walk_packages(labelwise.__path__, "labelwise."):
     if not info.name.endswith("__main__"):

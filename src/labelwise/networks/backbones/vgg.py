@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.networks.backbones.base import Backbone, he_init
-from labelwise.networks.backbones.imports import without_compiler
 from labelwise.networks.backbones.weights import PRETRAINED, fetch_url, load_state
 from labelwise.pictures.transform import CIFAR_MEAN, CIFAR_STD, Transform
 
@@ -36,8 +35,7 @@ class VGG16Dense(Backbone):
     """torchvision's VGG16 up to fc7: 4,096 features of one place, dropout in front of the head."""
 
     def __init__(self, weights: str | None = None, image_size: int | None = None) -> None:
-        with without_compiler():
-            from torchvision import models  # slow to import, and seldom needed
+        from torchvision import models  # slow to import, and seldom needed
 
         published = models.VGG16_Weights.IMAGENET1K_V1
         transform = Transform.of_recipe(published.transforms(), image_size)

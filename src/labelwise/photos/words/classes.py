@@ -27,7 +27,6 @@ from torch.nn.functional import normalize
 
 from labelwise.errors import SettingsError
 from labelwise.networks.backbones import Backbone, create_classifier
-from labelwise.networks.backbones.imports import without_compiler
 from labelwise.networks.backbones.weights import PRETRAINED, architecture_of
 from labelwise.photos.words.encoder import SentenceEncoder
 from labelwise.photos.words.ideas import Ideas
@@ -157,8 +156,7 @@ class ClassesAndWords(TextImageModel):
                     f"{len(names):,}"
                 )
             return names
-        with without_compiler():
-            from timm.data.imagenet_info import ImageNetInfo
+        from timm.data.imagenet_info import ImageNetInfo
 
         info = ImageNetInfo()
         if info.num_classes() != count:
