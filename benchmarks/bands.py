@@ -49,7 +49,7 @@ from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.cubes import read_bands
 from labelwise.pictures.processes import borrowed_processes, items_ahead
 from labelwise.pictures.work import SLOT_BYTES, Entry, Kind, Work, fill
-from labelwise.training import pixels
+from labelwise.training import loader as pixels
 from labelwise.training.loader import Loader
 from labelwise.types import LabelSpace
 

@@ -15,14 +15,13 @@ from labelwise.calibration import CALIBRATORS
 from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.exports import openvino_folder
-from labelwise.exports.assemble import assemble
 from labelwise.exports.network import export_network
-from labelwise.exports.onnx_file import facts_of
+from labelwise.exports.onnx_file import assemble, facts_of
 from labelwise.exports.openvino_folder import export_openvino
 from labelwise.exports.parity import compare_answers
 from labelwise.links import Sigmoid
-from labelwise.models.onnx_sessions import UNSEALED
-from labelwise.models.openvino_model import FACTS, GRAPH, OpenVinoModel, digest, openvino_runtime
+from labelwise.models.graph_file import UNSEALED
+from labelwise.models.graph_model import FACTS, GRAPH, OpenVinoModel, digest, openvino_runtime
 from labelwise.models.scoring import score
 from labelwise.objectives import PhiLink
 

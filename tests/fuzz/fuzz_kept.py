@@ -33,9 +33,8 @@ from safetensors.torch import save
 from search_setup import LABELS, save_model
 
 from labelwise.decide import Promise
-from labelwise.models.graph_file import Facts
-from labelwise.models.onnx_sessions import UNSEALED
-from labelwise.models.openvino_model import FACTS, GRAPH, WEIGHTS, _read_facts, digest
+from labelwise.models.graph_file import UNSEALED, Facts
+from labelwise.models.graph_model import FACTS, GRAPH, WEIGHTS, _read_facts, digest
 from labelwise.models.seen_photos import HASH, LOOK, _kept
 from labelwise.networks.backbones.weights import architecture_of, read_state
 from labelwise.photos import Index

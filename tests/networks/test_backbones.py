@@ -13,6 +13,7 @@ from torchvision import models
 from torchvision.models.vgg import cfgs, make_layers
 
 from labelwise.errors import SettingsError
+from labelwise.models.predictor import fused
 from labelwise.networks.backbones import (
     backbone_names,
     create_backbone,
@@ -20,8 +21,7 @@ from labelwise.networks.backbones import (
     freeze_batch_norm,
     timm_models,
 )
-from labelwise.networks.backbones.fold import Layout, find_layout, fold
-from labelwise.networks.backbones.fuse import fused
+from labelwise.networks.backbones.base import Layout, find_layout, fold
 from labelwise.networks.backbones.zoo import SMALL_BACKBONES
 
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 
 from labelwise.errors import SettingsError
-from labelwise.networks.backbones.towers import ImageTower, TowerShape
+from labelwise.networks.backbones.transformers import ImageTower, TowerShape
 from labelwise.networks.heads import DualPrompts
 from labelwise.objectives import BCE
 from labelwise.photos.words.prompts import dual_prompts

@@ -8,7 +8,7 @@ from torch import nn
 
 from labelwise.errors import SettingsError
 from labelwise.networks.backbones import create_backbone
-from labelwise.networks.backbones.towers import ImageTower, TowerShape
+from labelwise.networks.backbones.transformers import ImageTower, TowerShape
 
 
 def shape(kind):

@@ -11,7 +11,7 @@ from contract import assert_recovers_probabilities, example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import labelwise.objectives.label_pair as label_pair
+import labelwise.objectives.terms as label_pair
 from labelwise.errors import SettingsError
 from labelwise.numeric.ops import split_labels
 from labelwise.objectives import BCE, SPA, Asymmetric, LabelPairs, TwoWay, label_pair_loss

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from labelwise.numeric.ops import harmonic_numbers, split_labels
 from labelwise.objectives import LSEP, RML, WARP, PairwiseHinge
-from labelwise.objectives.hinge_pairs import RankWeights, hinge_sum, sort_rivals
+from labelwise.objectives.ranking import RankWeights, hinge_sum, sort_rivals
 
 LOOPS = [
     (PairwiseHinge(), reference.pairwise_hinge),

@@ -40,10 +40,9 @@ from labelwise.pictures.processes import are_worth_it, borrowed_processes, items
 from labelwise.pictures.sources import SpanImages
 from labelwise.pictures.work import Kind, Work
 from labelwise.pictures.worker import Limits
-from labelwise.training import pixels
-from labelwise.training.augment import draw_windows
-from labelwise.training.augment.base import ImageDraws
-from labelwise.training.pixels import DecodingStore, FedStore, RowRequest, make_store
+from labelwise.training import loader as pixels
+from labelwise.training.augment import ImageDraws, draw_windows
+from labelwise.training.loader import DecodingStore, FedStore, RowRequest, make_store
 
 CPU = torch.device("cpu")
 TRANSFORM = Transform(24, interpolation="bicubic", crop=0.875)

@@ -256,7 +256,7 @@ def test_training_streams_from_a_bucket_as_from_a_disk(bucket, tmp_path, monkeyp
     for name, numbers in (("train-0", range(24)), ("train-1", range(24, 48)), ("val-0", range(60))):
         file = f"{name}.parquet"
         bucket.put(f"shards/{file}", write_parquet(tmp_path / "in" / file, numbers))
-    monkeypatch.setattr("labelwise.training.pixels.CPU_LIMIT", 0)
+    monkeypatch.setattr("labelwise.training.loader.CPU_LIMIT", 0)
     flags = {"method": "softmax", "image_size": 16, "batch_size": 12, "calibrate": "none"}
     flags |= {"hardware.accelerator": "cpu", "recipe.epochs": 2, "recipe.log_steps": 1}
     flags |= {"recipe.save_seconds": 0, "backbone": "small-cnn"}

@@ -10,7 +10,7 @@ from labelwise.networks.heads import LinearHead
 from labelwise.objectives import BCE
 from labelwise.training import execution
 from labelwise.training.execution import accelerated, compiles
-from labelwise.training.recipe import Hardware
+from labelwise.training.settings import Hardware
 from labelwise.types import Targets
 
 

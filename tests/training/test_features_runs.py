@@ -94,7 +94,7 @@ def test_features_in_shards_train_as_those_in_one_file(photos, tmp_path, monkeyp
     for expected, flags in zip(plain, ({}, {"method": "asl"}), strict=True):
         torch.testing.assert_close(logits("shards", **flags), expected, atol=1e-5, rtol=1e-5)
     assert len(list((tmp_path / "shards").glob("*.parts/*.npy"))) == 4
-    monkeypatch.setattr("labelwise.training.solved_head.memory_bytes", lambda: 1000)
+    monkeypatch.setattr("labelwise.training.solve.memory_bytes", lambda: 1000)
     logits("shards")
     assert any("too much to solve the head" in text for text in watch.messages)
 

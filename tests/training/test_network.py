@@ -19,9 +19,9 @@ from tiny_run import Hearing, tiny_table
 
 from labelwise.data import ArrayImages, LabelTable
 from labelwise.errors import SettingsError
-from labelwise.networks.backbones import create_backbone, packaged
-from labelwise.networks.backbones.packaged import PACKAGED
-from labelwise.networks.backbones.weights import PRETRAINED
+from labelwise.networks.backbones import create_backbone
+from labelwise.networks.backbones import weights as packaged
+from labelwise.networks.backbones.weights import PACKAGED, PRETRAINED
 from labelwise.training.network import PHOTO_NETWORK, choose_network
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings

@@ -18,7 +18,7 @@ from labelwise.training.optimizer import (
     restore_state,
     set_rate,
 )
-from labelwise.training.recipe import OptimizerSettings, ScheduleSettings
+from labelwise.training.settings import OptimizerSettings, ScheduleSettings
 from labelwise.types import DatasetFacts
 
 

@@ -4,13 +4,17 @@ Ranges for tuning stand with the method whose option they are: the papers' own w
 (LPR's weight, two-way's temperature, average-k's alpha), else around the default.
 """
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from inspect import signature
+from typing import Any, Literal
 
-from labelwise.methods.derived import asymmetric, spa, with_boost, with_pairs, with_phi, with_term
-from labelwise.methods.method import Method
 from labelwise.objectives import (
     AN,
     BCE,
+    CROSS_ENTROPY,
+    EASY_NEGATIVES,
     EPR,
     FOCAL,
     IU,
@@ -21,10 +25,12 @@ from labelwise.objectives import (
     PR,
     RML,
     ROLE,
+    SPA,
     SPLC,
     WAN,
     WARP,
     ZLPR,
+    Asymmetric,
     AverageK,
     DistributionBalanced,
     EntropyMaximisation,
@@ -32,21 +38,151 @@ from labelwise.objectives import (
     Focusing,
     GeneralizedRobust,
     Hill,
+    LabelPairs,
     LargeLoss,
     LargeLossForGood,
     LogitMargin,
     MaxConfidence,
     MeanDifference,
     NoisedTopK,
+    Objective,
     PairwiseHinge,
     Quasibinary,
+    Side,
     SmoothedBCE,
     SmoothTopK,
     SoftmaxCrossEntropy,
     SoftmaxOrNone,
+    Term,
     TwoWay,
     UniformKL,
 )
+from labelwise.types import DatasetFacts
+
+# Method: a named way to train, with everything that belongs to it.
+
+
+Honesty = Literal["proper", "improper", "ranking only"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named way to train: its objective, its options, its head, what its probabilities are.
+
+    ``make(**options)`` returns the objective. Its keyword arguments (or those of ``arguments``,
+    where it only passes them on) are the options, with their defaults, except what ``changed``
+    says. ``from_facts`` names arguments that the training set supplies; one of another name than
+    its fact is an option too, None by default. ``tuning`` holds the values that are tried for an
+    option where methods are tuned.
+    """
+
+    make: Callable[..., Objective]
+    probabilities: Honesty
+    sentence: str
+    source: str
+    head: str = "linear"
+    arguments: Callable[..., Any] | None = None
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    from_facts: Mapping[str, str] = field(default_factory=dict)
+    tuning: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The options and their defaults."""
+        parameters = signature(self.arguments or self.make).parameters
+        stated = {name: one.default for name, one in parameters.items()}
+        supplied = {name: None for name in self.from_facts}
+        merged = {**stated, **supplied, **self.changed}
+        return {k: value for k, value in merged.items() if self.from_facts.get(k) != k}
+
+    def objective(self, facts: DatasetFacts, **options: Any) -> Objective:
+        """Return the objective for a training set, with some of the options set."""
+        supplied = {name: getattr(facts, fact) for name, fact in self.from_facts.items()}
+        merged = {**self.options, **options}
+        given = {k: v for k, v in merged.items() if v is not None or k not in supplied}
+        return self.make(**{**supplied, **given})
+
+
+# How entries of the catalogue are made from options, and from other entries.
+
+
+def spa(
+    *,
+    zeta_pos: float = CROSS_ENTROPY.zeta,
+    k_pos: float = CROSS_ENTROPY.k,
+    b_pos: float = CROSS_ENTROPY.b,
+    zeta_neg: float = EASY_NEGATIVES.zeta,
+    k_neg: float = EASY_NEGATIVES.k,
+    b_neg: float = EASY_NEGATIVES.b,
+) -> Objective:
+    """Return the strictly proper asymmetric loss of six numbers."""
+    return SPA(Side(zeta_pos, k_pos, b_pos), Side(zeta_neg, k_neg, b_neg))
+
+
+def asymmetric(**options: Any) -> Objective:
+    """Return the asymmetric loss of the options of its focusing."""
+    return Asymmetric(Focusing(**options))
+
+
+def with_phi(method: Method, sentence: str) -> Method:
+    """Return the method read through phi: the right map, or as an option the printed one."""
+
+    def make(*, phi: Literal["right", "printed"], **options: Any) -> Objective:
+        return Asymmetric(Focusing(**options), phi=phi)
+
+    return replace(
+        method,
+        make=make,
+        probabilities="proper",
+        sentence=sentence,
+        source="Cheng and Vasconcelos, CVPR 2024, eqs. 13 to 15",
+        changed={**method.changed, "phi": "right"},
+    )
+
+
+def with_pairs(method: Method, sentence: str, source: str) -> Method:
+    """Return the method with the label-pair regulariser, which has a weight of its own."""
+
+    def make(*, lpr_weight: float, **options: Any) -> Objective:
+        return method.make(**options) + lpr_weight * LabelPairs()
+
+    return replace(
+        method,
+        make=make,
+        sentence=sentence,
+        source=source,
+        arguments=method.arguments or method.make,
+        changed={**method.changed, "lpr_weight": 1.0},
+        tuning={**method.tuning, "lpr_weight": (0.1, 0.3, 1.0, 3.0, 10.0)},
+    )
+
+
+def with_boost(method: Method, rate: float, name: str) -> Method:
+    """Return the method with the head that boosts positive evidence, at its authors' rate."""
+    return replace(
+        method,
+        sentence=f"As {name}, with a head that multiplies evidence for a label at a place by 5.",
+        source="Kim et al., CVPR 2023 (BoostLU), the rate of their code",
+        head="boostlu",
+        changed={**method.changed, "rate": rate},
+    )
+
+
+def with_term(bce: Method, term: type[Term], weight: float, **stated: Any) -> Method:
+    """Return binary cross-entropy with a term of its own weight; ``stated`` says what it is."""
+
+    def make(*, term_weight: float, **options: Any) -> Objective:
+        return BCE(**options) + term_weight * term()
+
+    return replace(
+        bce,
+        make=make,
+        arguments=BCE,
+        changed={"term_weight": weight},
+        tuning={"term_weight": (weight / 3, weight, 3 * weight)},
+        **stated,
+    )
+
 
 _LPR = "Cheng and Vasconcelos, CVPR 2024, eqs. 20 and 21, Table 4"
 _COLE = "Cole et al., CVPR 2021"
@@ -394,4 +530,74 @@ METHODS: dict[str, Method] = {
         changed={"k": 2.0},
         tuning={"alpha": (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)},
     ),
+}
+
+
+# READINGS: for every method, how its logits become probabilities, and why not where they do not.
+#
+# A loss is proper under a link if the expected loss of a label of probability e is least where the
+# link reads e. For a loss of single entries that link is log odds = log absent'(v) - log
+# -present'(v) if it rises; for others it has to be found, or shown not to exist. ``docs/links.md``
+# sets beside each sentence what a fit of free logits to the exact expected loss gives.
+
+
+_PAIRS = "as without pairs, if labels are independent given the image: the pairs' own optimum"
+_PHI = "log odds of the slopes of both halves (phi); a sigmoid reads the optimum of another loss"
+_MISSING = "with complete labels it is cross-entropy; an unknown label counts as"
+
+READINGS: dict[str, str] = {
+    "bce": "log odds = v.",
+    "bce+lpr": f"{_PAIRS} is the same.",
+    "focal": "easy entries count less on both sides, so its sigmoids stay near one half.",
+    "focal+phi": f"{_PHI}.",
+    "focal+lpr": "as focal: the pairs pull towards right log-odds, the loss does not.",
+    "asl": "easy absent labels count least, so its sigmoids are too high for rare labels.",
+    "asl+phi": f"{_PHI}; below the margin every logit reads 0.",
+    "asl+lpr": "as asl: the pairs pull towards right log-odds, the loss does not.",
+    "focal-official": "absent labels alone are focused, by detached weights: sigmoids too high.",
+    "focal-official+phi": "log odds = v + 2 log sigmoid(v), by the gradient of detached weights.",
+    "focal-official+lpr": "as focal-official: the loss and the pairs pull in two directions.",
+    "asl-official": "as asl with detached weights, whose optimum is another one, further off.",
+    "asl-official+phi": "the map of detached weights; probabilities above 0.943 are out of reach.",
+    "asl-official+lpr": "as asl-official: the loss and the pairs pull in two directions.",
+    "spa": "log odds = log(k- z+ / k+ z-) - softplus(-k-(v - b-)) + softplus(k+(v - b+)).",
+    "spa+lpr": f"{_PAIRS} is where SPA's log-odds are right.",
+    "two-way": "unchanged if all logits move together: no level is zero, and there is no link.",
+    "softmax": "shares of one image sum to 1, so labels that come together cannot be right.",
+    "softmax-or-none": "right where images have at most one label; several share out one.",
+    "uniform": "softmax, and pulled to 1 / K on images without labels.",
+    "maxconf": "softmax, and its largest answer pushed down on images without labels.",
+    "quasibinary": "p = exp(v) / C with one C for all, clipped at 1.",
+    "zlpr": "what a logit costs depends on the other labels of the image: too unsure of many.",
+    "warp": "hinges of differences: no level is zero, and there is no link.",
+    "rml": "ramps of differences and of single scores; flat beyond, so no link exists.",
+    "lsep": "unchanged if all logits move together: no level is zero, and there is no link.",
+    "pairwise": "hinges of differences: no level is zero, and there is no link.",
+    "bce+mmce": "as bce: the squared calibration error is least at the same place.",
+    "bce+mdca": "the absolute gap of a batch asks for a median: rare labels come out rarer.",
+    "bce+mbls": "as bce up to log-odds of 6 either way; beyond, probabilities stop there.",
+    "db": "the weight of an entry depends on the other labels of the image: no link exists.",
+    "an": f"{_MISSING} an absence, so p is the chance to be known present.",
+    "an-ls": "label smoothing: p comes out as s + (1 - 2 s) p, of the chance to be known present.",
+    "wan": "absences together weigh as much as one presence: log odds + log(K - 1).",
+    "epr": "known presences push up and the mean number of labels holds down: no entry has a rule.",
+    "pr": "a linear price on sigmoids drives each to 0 or 1.",
+    "iun": f"{_MISSING} nothing; a bound, for tables that know all absences.",
+    "iu": f"{_MISSING} nothing, so labels never known absent go to 1.",
+    "bce-ls": "label smoothing: p comes out as s + (1 - 2 s) p.",
+    "role": "estimates and network agree with each other and with the known labels alone.",
+    "hill": "the slopes of both halves give a link that rises; unknown labels count as absent.",
+    "splc": "the slopes of both halves give a link that rises; unknown labels are changed.",
+    "ll-r": f"{_MISSING} an absence unless its loss is large: the share dropped decides.",
+    "ll-ct": f"{_MISSING} an absence unless its loss is large, then as a presence.",
+    "ll-cp": f"{_MISSING} an absence until its loss is large, then as a presence for good.",
+    "ll-r+boostlu": "as ll-r: its head changes how logits are made, not how they are read.",
+    "ll-ct+boostlu": "as ll-ct: its head changes how logits are made, not how they are read.",
+    "ll-cp+boostlu": "as ll-cp: its head changes how logits are made, not how they are read.",
+    "em": f"{_MISSING} undecided, so every label is called likelier than not.",
+    "em+apl": f"{_MISSING} undecided, or as unlikely as the network once thought.",
+    "gr": f"{_MISSING} partly present, by a guess from the network's own belief.",
+    "top-k": "a hinge on the k-th score; softmax is a reading, not its link.",
+    "smooth-top-k": "a smooth margin on the k-th score; softmax is a reading, not its link.",
+    "average-k": "takes its own proposals as present: p is a place among the first k.",
 }

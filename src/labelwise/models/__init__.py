@@ -12,8 +12,7 @@ from labelwise.system.later import imported_later
 
 if TYPE_CHECKING:
     from labelwise.models.loading import load_model
-    from labelwise.models.model import Model
-    from labelwise.models.predictor import WEIGHTS_FILE, Predictor
+    from labelwise.models.predictor import WEIGHTS_FILE, Model, Predictor
     from labelwise.models.run_folder import RunFolder
     from labelwise.models.scoring import DeployedModel, Scored, Scorer, score
     from labelwise.models.spec import MODEL_FILE, HeadSpec, ModelSpec
@@ -38,8 +37,7 @@ if not TYPE_CHECKING:  # else a checker would believe in any name
         __name__,
         {
             "loading": ("load_model",),
-            "model": ("Model",),
-            "predictor": ("WEIGHTS_FILE", "Predictor"),
+            "predictor": ("WEIGHTS_FILE", "Model", "Predictor"),
             "run_folder": ("RunFolder",),
             "scoring": ("DeployedModel", "Scored", "Scorer", "score"),
             "spec": ("MODEL_FILE", "HeadSpec", "ModelSpec"),

@@ -40,10 +40,10 @@ from torch import Tensor, nn
 from labelwise.links import Sigmoid
 from labelwise.numeric.draws import uniforms
 from labelwise.objectives.base import Objective
-from labelwise.objectives.expected_positives import expected_positives
 from labelwise.objectives.single_positive import (
     EpsMode,
     checked_eps_mode,
+    expected_positives,
     neg_logs,
 )
 from labelwise.system.tensors import part_of

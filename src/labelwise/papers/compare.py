@@ -30,8 +30,8 @@ from labelwise.papers.statistics import Covariance
 from labelwise.papers.tuning import tries
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
+from labelwise.training.inference import higher_is_better, validation_figures
 from labelwise.training.settings import Settings
-from labelwise.training.validation import higher_is_better, validation_figures
 from labelwise.types import nearest
 
 Say = Callable[[str], None]

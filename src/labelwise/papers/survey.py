@@ -46,7 +46,7 @@ from labelwise.pictures import FeatureRows
 from labelwise.pictures.mapped import scaled
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
-from labelwise.training.frozen import scaling_of
+from labelwise.training.features import scaling_of
 from labelwise.training.settings import Settings, read_settings
 from labelwise.types import nearest
 

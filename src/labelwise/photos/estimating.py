@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
-from labelwise.models.journal import Journal
+from labelwise.models.run_folder import Journal
 from labelwise.photos.asked import labels_told
 from labelwise.photos.check_log import Answer
 from labelwise.photos.index import Index

@@ -28,7 +28,7 @@ from labelwise.objectives import (
     bce_loss,
     spa_loss,
 )
-from labelwise.objectives.two_way import two_way_unit
+from labelwise.objectives.ranking import two_way_unit
 from labelwise.papers.columns import link_of, retrieval_by_length
 from labelwise.papers.measures import FinishedRun
 from labelwise.pictures import FeatureRows, ImageSource

@@ -12,7 +12,7 @@ import torch
 from labelwise.decide import average_k
 from labelwise.errors import DataError
 from labelwise.links import Softmax
-from labelwise.objectives.average_k import average_k_candidates
+from labelwise.objectives.top_k import average_k_candidates
 from labelwise.papers.columns import link_of
 from labelwise.papers.measures import FinishedRun
 from labelwise.report.plots import plain_axes

@@ -28,14 +28,13 @@ from pydantic import TypeAdapter, ValidationError
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.methods import link_to_spec
 from labelwise.models.answer_rows import CAUTION
-from labelwise.models.launching import one_thread
+from labelwise.models.cuda_graphs import one_thread
 from labelwise.models.loading import load_model, model_files
 from labelwise.models.scoring import Scored, require_probabilities, score
 from labelwise.pictures.ahead import available_cores
 from labelwise.pictures.inputs import PictureReader
-from labelwise.shards.engine import Engine
+from labelwise.shards.engine import SUCCESS_FILE, Engine, Manifest, ShardRecord, shard_name
 from labelwise.shards.inputs import InputRow, StoredImages, find_rows
-from labelwise.shards.manifest import SUCCESS_FILE, Manifest, ShardRecord, shard_name
 from labelwise.system.allocator import keep_freed_memory
 from labelwise.system.files import locked
 from labelwise.system.progress import Silent, Watch

@@ -43,9 +43,9 @@ from labelwise.system.progress import Watch
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment, require_any_bands
-from labelwise.training.band_scale import bands_of
 from labelwise.training.build import (
     advice_for_photos,
+    bands_of,
     build_model,
     build_objective,
     choose_method,
@@ -54,13 +54,12 @@ from labelwise.training.build import (
     weights_of,
 )
 from labelwise.training.execution import autocast_type
-from labelwise.training.frozen import FrozenBackbone, frozen_features, standardised
-from labelwise.training.inference import Inference, infer_logits
+from labelwise.training.features import FrozenBackbone, frozen_features, standardised
+from labelwise.training.inference import Inference, higher_is_better, infer_logits
 from labelwise.training.loader import Loader
 from labelwise.training.loggers import check_loggers
 from labelwise.training.network import choose_network
 from labelwise.training.settings import AUTO, Settings
-from labelwise.training.validation import higher_is_better
 
 ADDED_TO = ("precision", "label")  # the promise that parents added to a set may break
 

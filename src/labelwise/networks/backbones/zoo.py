@@ -4,7 +4,7 @@
 here for small pictures, ``vgg16-fc7`` is VGG16 with its dense layers, ``cvt-13``, ``cvt-21`` and
 ``cvt-w24`` are CvTs, which timm lacks; ``torchvision/NAME`` is looked up in torchvision, every
 other name in timm; ``identity`` stands for stored features, and ``tower/...`` is the image half of
-a text-image model (:mod:`labelwise.networks.backbones.towers`).
+a text-image model (:mod:`labelwise.networks.backbones.transformers`).
 """
 
 from collections.abc import Callable
@@ -15,12 +15,14 @@ from torch import Tensor
 
 from labelwise.errors import SettingsError
 from labelwise.networks.backbones.base import Backbone, Identity
-from labelwise.networks.backbones.cvt import CVT, CvT
-from labelwise.networks.backbones.densenet import DenseNet40
-from labelwise.networks.backbones.resnet32 import ResNet18Small
-from labelwise.networks.backbones.small_cnn import SmallCNN
-from labelwise.networks.backbones.towers import TOWER, ImageTower, TowerShape
-from labelwise.networks.backbones.vgg import VGG16Dense, VGG16Small
+from labelwise.networks.backbones.small_networks import (
+    DenseNet40,
+    ResNet18Small,
+    SmallCNN,
+    VGG16Dense,
+    VGG16Small,
+)
+from labelwise.networks.backbones.transformers import CVT, TOWER, CvT, ImageTower, TowerShape
 from labelwise.networks.backbones.weights import PRETRAINED, load_state
 from labelwise.pictures.bands import BandScale
 from labelwise.types import nearest

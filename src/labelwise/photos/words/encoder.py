@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError, SettingsError
-from labelwise.models.onnx_sessions import open_session
+from labelwise.models.graph_file import open_session
 from labelwise.system.text import first_line
 
 EXTRA = "pip install 'labelwise[words]'"

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from labelwise.errors import DataError, SettingsError
-from labelwise.networks.backbones.towers import TransformerBlock
+from labelwise.networks.backbones.transformers import TransformerBlock
 from labelwise.system.text import first_line
 
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from labelwise.errors import SettingsError
-from labelwise.networks.backbones.towers import ImageTower, TowerKind, TowerShape
+from labelwise.networks.backbones.transformers import ImageTower, TowerKind, TowerShape
 from labelwise.photos.words.text_tower import TextTower, TextTowerShape, Tokens
 from labelwise.photos.words.tower_states import (
     ReadState,

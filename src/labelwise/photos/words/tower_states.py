@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.networks.backbones.towers import TowerKind
+from labelwise.networks.backbones.transformers import TowerKind
 
 State = dict[str, Tensor]
 NOT_WEIGHTS = ("position_ids", "attn_mask")
