@@ -68,7 +68,7 @@ def compare(
     from labelwise.report import save_comparison_charts, write_comparison
     from labelwise.system.progress import make_watch
     from labelwise.system.yaml_values import parse_assignments
-    from labelwise.training.network import choose_network
+    from labelwise.training.plan import choose_network
     from labelwise.training.settings import AUTO, read_settings
 
     # "after" is one fit for all methods, so runs need no calibrator of their own.

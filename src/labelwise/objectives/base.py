@@ -23,6 +23,13 @@ from labelwise.types import DatasetFacts, Outputs, Targets
 # How many epochs a loss has seen, for losses that change their mind about labels over time.
 
 
+def running_sum(values: Tensor, dim: int) -> Tensor:
+    """Return the cumulative sum; on the CPU where the device has no deterministic kernel for it."""
+    if values.is_cuda and torch.are_deterministic_algorithms_enabled():
+        return values.cpu().cumsum(dim).to(values.device)
+    return values.cumsum(dim)
+
+
 class EpochsSeen(nn.Module):
     """Counts whole epochs by the images that went by; a resumed run goes on counting."""
 

@@ -10,13 +10,12 @@ from torch.nn.functional import pad, relu, softplus
 from labelwise.links import Sigmoid
 from labelwise.numeric.draws import uniforms
 from labelwise.numeric.ops import (
-    harmonic_numbers,
     masked_logsumexp,
     masked_mean,
     reviewed_rows,
     split_labels,
 )
-from labelwise.objectives.base import Objective
+from labelwise.objectives.base import Objective, running_sum
 from labelwise.types import Outputs, Targets
 
 # Hinges over (present, absent) pairs without visiting the pairs, and WARP's rank weights.
@@ -45,7 +44,7 @@ def sort_rivals(logits: Tensor, absent: Tensor) -> Rivals:
     kept = torch.where(absent, logits, float("-inf"))
     falling, order = kept.sort(dim=1, descending=True)
     finite = torch.where(falling > float("-inf"), falling, 0.0)
-    return Rivals(falling.detach().flip(1), pad(finite.cumsum(dim=1), (1, 0)), order)
+    return Rivals(falling.detach().flip(1), pad(running_sum(finite, 1), (1, 0)), order)
 
 
 def hinge_sum(logits: Tensor, rivals: Rivals, offset: float) -> tuple[Tensor, Tensor]:
@@ -53,6 +52,12 @@ def hinge_sum(logits: Tensor, rivals: Rivals, offset: float) -> tuple[Tensor, Te
     floor = logits.detach() - offset
     count = logits.shape[1] - torch.searchsorted(rivals.rising, floor, right=True)
     return count * (offset - logits) + rivals.sums.gather(1, count), count
+
+
+def harmonic_numbers(count: int, like: Tensor) -> Tensor:
+    """Return ``H_0, ..., H_count`` with the dtype and device of ``like``."""
+    ranks = torch.arange(1, count + 1, dtype=like.dtype, device=like.device)
+    return torch.cat([ranks.new_zeros(1), running_sum(ranks.reciprocal(), 0)])
 
 
 class RankWeights(nn.Module):

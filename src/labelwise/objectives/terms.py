@@ -9,7 +9,7 @@ from torch.nn.functional import relu
 
 from labelwise.links import Link, require_link
 from labelwise.numeric.ops import masked_mean, reviewed_rows
-from labelwise.objectives.base import Term
+from labelwise.objectives.base import Term, running_sum
 from labelwise.types import Outputs, Targets
 
 # Label-pair regulariser (LPR): Cheng and Vasconcelos, eqs. 18 to 21.
@@ -221,7 +221,7 @@ def kernel_calibration_error(
     order = probs.argsort()
     p, error = probs[order], (weights * (labels - probs))[order]
     up, down = torch.exp(p / width), torch.exp(-p / width)
-    before = (error * up).cumsum(0) - error * up  # the entries with a smaller p
+    before = running_sum(error * up, 0) - error * up  # the entries with a smaller p
     pairs = (error.square() + 2 * error * down * before).sum()
     return pairs / weights.sum().clamp(min=1).square()
 

@@ -1,15 +1,4 @@
-"""Build what a run trains: its method, model and objective, and where the biases start.
-
-The method ``auto`` is what the comparisons in docs/reproduction.md recommend for a training set.
-The first line that applies decides:
-
-    some labels are soft                  bce
-    no label is known to be absent        wan
-    some labels are unknown               bce
-    an image has several labels           bce
-    every image has exactly one label     softmax
-    otherwise                             softmax-or-none
-"""
+"""Build what a run trains: its model and objective, and where the biases start."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -42,20 +31,6 @@ from labelwise.types import DatasetFacts
 TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
 PHOTO = 3  # times the side of the input: pictures that lose most of what they show
 LARGEST_BIAS = 8.0  # where a prior cannot be reached, the search ends far out
-
-
-def choose_method(table: LabelTable) -> tuple[str, str]:
-    """Return the name of a method for a training split, and why."""
-    present, unknown = table.present.sizes(), table.unknown.sizes()
-    if table.soft is not None:
-        return "bce", "labels are soft"
-    if not (present + unknown < len(table.space)).any():
-        return "wan", "no label is known to be absent"
-    if unknown.any() or present.max() > 1:
-        return "bce", "images may have several labels"
-    if present.min() == 1:
-        return "softmax", "every image has exactly one label"
-    return "softmax-or-none", "no image has more than one label"
 
 
 def weights_of(settings: Settings) -> str | None:

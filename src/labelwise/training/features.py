@@ -33,7 +33,7 @@ from labelwise.pictures.mapped import Features, MappedFeatures, moments_of, scal
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
 from labelwise.training.build import advice_for_photos, scale_of, weights_of
-from labelwise.training.settings import AUTO, Settings
+from labelwise.training.settings import Settings
 
 FORMAT = 1  # counts changes of how features are computed
 PART = 512  # rows, written before the next ones are computed
@@ -291,9 +291,7 @@ def frozen_features(
     advice = advice_for_photos(backbone, table.images)
     if advice:
         watch.say(advice.replace("--backbone", "--features"))
-    name = settings.head or (
-        "linear" if settings.method == AUTO else find_method(settings.method).head
-    )
+    name = settings.head or find_method(settings.method).head
     pooled = HeadSpec(name, settings.head_options).make(backbone.channels, len(table.space)).pools
     rows = compute(
         table,

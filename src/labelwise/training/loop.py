@@ -102,7 +102,13 @@ class Loop:
         batches = self.recipe.epochs * max(
             1, len(self.training.splits["train"]) // settings.batch_size
         )
-        compiled = compiles(settings.hardware, self.device, self.world, batches)
+        compiled = compiles(
+            settings.hardware,
+            self.device,
+            self.world,
+            batches,
+            deterministic=settings.deterministic,
+        )
         if compiled:
             torch.compiler.reset()  # a process that trains many models would reach dynamo's limit
         return accelerated(loss_of, precision=self.precision, compiled=compiled)

@@ -25,12 +25,12 @@ from labelwise.predictions import Predictions
 from labelwise.system.distributed import rank, value_of_first, wait_for_all
 from labelwise.system.progress import LimitedWatch, Silent, TimeIsUp, Watch
 from labelwise.training import checkpoint
-from labelwise.training.execution import fastest_convolutions
+from labelwise.training.execution import kernels, reserve_workspace
 from labelwise.training.finish import finish, finish_again
 from labelwise.training.loggers import log_history
 from labelwise.training.loop import Loop
-from labelwise.training.network import OF_TRAINING, PHOTO_NETWORK
-from labelwise.training.prepare import Training, check_names, prepare
+from labelwise.training.plan import OF_TRAINING, PHOTO_NETWORK, check_names
+from labelwise.training.prepare import Training, prepare
 from labelwise.training.processes import errors_told_by_the_first, launch
 from labelwise.training.settings import AUTO, Settings, differences, read_settings
 from labelwise.training.solve import solve_head
@@ -253,6 +253,8 @@ def train(
     Ctrl-C stops between two steps with a checkpoint written, and raises KeyboardInterrupt.
     """
     check_names(settings)
+    if settings.deterministic:
+        reserve_workspace()
     device = launch(settings.hardware)
     if rank() > 0 or watch is None:
         watch = Silent()
@@ -276,7 +278,7 @@ def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
                 log_history(training.run, training.settings)
                 evaluation = finish_again(training) if changed else training.run.evaluation
         else:
-            with fastest_convolutions():
+            with kernels(deterministic=training.settings.deterministic):
                 model = None if training.frozen is None else solve_head(training)
                 if model is None:
                     model = Loop(training).run()

@@ -204,6 +204,7 @@ SHORT_NAMES = {  # of the settings that are given most often
     "batch_size": "batch_size",
     "precision": "precision",
     "seed": "seed",
+    "deterministic": "deterministic",
     "calibrate": "calibrate",
     "rule": "rule",
     "epochs": "recipe.epochs",
@@ -230,7 +231,7 @@ class Settings(BaseModel):
     of groups of labels that exclude each other (:mod:`labelwise.attributes`), likewise.
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
     own. ``backbone`` may be ``auto``: chosen by what the pictures are like
-    (:mod:`labelwise.training.network`). ``effort`` says how much is tried with a pretrained
+    (:mod:`labelwise.training.plan`). ``effort`` says how much is tried with a pretrained
     network (:mod:`labelwise.training.run`), which ends after ``minutes``.
     ``start`` is the folder of a finished run with the same labels, whose backbone and head
     this one begins with; ``weights`` are the backbone's alone. ``features`` names a backbone that
@@ -250,6 +251,8 @@ class Settings(BaseModel):
     that share is 0.8, and once the promise is made the calibrator is fitted again on all
     validation rows, with thresholds that choose the same sets. ``zero_share`` is the share of
     images without labels that is expected in use, if it is another than in validation.
+    ``seed`` decides all random numbers: on a CPU two runs of one seed are equal to the bit, on a
+    GPU they are with ``deterministic``, which takes slower kernels.
     """
 
     # Whoever writes rule=0.5 or precision=32 means the text.
@@ -293,6 +296,7 @@ class Settings(BaseModel):
     cross_fit: bool = False
     confidence: float = Field(default=0.95, gt=0, lt=1)
     seed: int = Field(default=0, ge=0, lt=2**63)
+    deterministic: bool = False
     recipe: Recipe = Recipe()
     hardware: Hardware = Hardware()
 
