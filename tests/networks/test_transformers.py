@@ -1,4 +1,4 @@
-"""Vision transformers that timm lacks. Oracles: the formulas of the papers, and transformers' own models."""
+"""Vision transformers that timm lacks. Oracles: the papers' formulas, and transformers' models."""
 
 import pytest
 import torch
