@@ -1,7 +1,13 @@
-"""The photos and tables that tests/same_answers.py starts from, drawn by seeds."""
+"""What tests/same_answers.py starts from, and what a person does in it: all by seeds."""
 
 import csv
+import json
 import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -93,3 +99,42 @@ def draw_inputs(folder: Path) -> None:
             if name == "scores":
                 line |= {"split": ("val", "test")[row % 4 // 2], "group": row // 2}
         write_table(folder / f"{name}.csv", table)
+
+
+def answer_questions(path: Path) -> None:
+    """Fill in a table of questions."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    write_table(path, [row | {"answer": "no" if at % 3 else "yes"} for at, row in enumerate(rows)])
+
+
+def answer_on_page(folder: Path, rows: range) -> Any:
+    """Say of photos on the labelling page whether they are red; return what it then shows."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = f"serve --label library --words words.txt --answers paged.csv --port {port}".split()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "labelwise", *words], cwd=folder,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    address = f"http://127.0.0.1:{port}/api/v1"
+    try:
+        while True:
+            try:
+                asked = urllib.request.urlopen(f"{address}/questions?label=red&who=ada&count=100")
+                break
+            except OSError:
+                if server.poll() is not None:
+                    return "no server"
+                time.sleep(0.1)
+        asked, states = json.load(asked), ("present", "absent", "unsure")
+        given = {f"{row}.jpg": states[row % 3] for row in rows}
+        given = {one["id"]: given[one["name"]] for one in asked["photos"] if one["name"] in given}
+        body = json.dumps({"label": "red", "who": "ada", "states": given}).encode()
+        head = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{address}/answers", body, head, method="PUT")
+        view = json.load(urllib.request.urlopen(request))
+    finally:
+        server.terminate()
+        server.wait()
+    return {"left": asked["left"], "view": view}
