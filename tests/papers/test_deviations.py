@@ -11,7 +11,7 @@ from PIL import Image
 from labelwise.errors import SettingsError
 from labelwise.methods import METHODS
 from labelwise.papers.deviations import facts_of, published_protocol
-from labelwise.papers.papers import EXPERIMENTS
+from labelwise.papers.protocols import EXPERIMENTS
 from labelwise.papers.reproduce import Request, open_data
 from labelwise.papers.sources import (
     LAST_FIFTH,

@@ -47,7 +47,7 @@ from labelwise.papers.measures import (
     measure,
     probability_figures,
 )
-from labelwise.papers.papers import EXPERIMENTS
+from labelwise.papers.protocols import EXPERIMENTS
 from labelwise.papers.reproduce import Request, available, jobs_of, open_data, reproduce
 from labelwise.papers.sources import Frozen
 from labelwise.papers.statistics import SeedMean

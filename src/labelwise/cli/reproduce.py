@@ -366,9 +366,7 @@ def _show_rows(table: str, root: Path) -> None:
 
 def _show_list(root: Path) -> None:
     from labelwise.papers.computed import COMPUTED
-    from labelwise.papers.papers import EXPERIMENTS
-    from labelwise.papers.protocols import DATASETS
-    from labelwise.papers.published import TRANSFER
+    from labelwise.papers.protocols import DATASETS, EXPERIMENTS, TRANSFER
     from labelwise.papers.reproduce import cells_of, has_data, where_to_put
     from labelwise.papers.sources import holds_files
     from labelwise.papers.transfer import available_sets, where_to_put_set

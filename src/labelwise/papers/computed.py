@@ -12,8 +12,7 @@ from pathlib import Path
 
 from labelwise.data import LabelTable, load
 from labelwise.errors import DataError, SettingsError
-from labelwise.papers.protocols import DATASETS
-from labelwise.papers.published import PUBLISHED
+from labelwise.papers.protocols import DATASETS, PUBLISHED
 from labelwise.papers.recovery import recovery_rows
 from labelwise.papers.sources import holds_files
 

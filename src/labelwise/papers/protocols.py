@@ -1,19 +1,21 @@
-"""Protocols: what an experiment of a paper consists of, its data, and the settings rows share.
+"""EXPERIMENTS: every table of the papers as runnable cells, read from ``tables.toml``.
 
-SGD, CIFAR, COCO   as the papers state them, gaps filled from their code
-GOOD_CIFAR         good settings for minutes: one-cycle, batch 128, stronger weight decay
-SOFTMAX_OR_NONE    our answer to CIFAR60+40: GOOD_CIFAR, longer, with stronger augmentation
-PRETRAINED         our better answer: an ImageNet network, pictures scaled up to 192 pixels
-FROZEN             a head on the frozen features of a pretrained backbone: seconds
+A cell is a printed table on one data set with one backbone. Its name is the table's; where a table
+has several cells, data set and backbone follow after points (``001-table3.voc.vit-b-32``). A
+missing figure ("failed to converge", "not in the text") is None.
 """
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
+from math import isnan
 from typing import Any, Literal
 
+from labelwise.papers import columns
 from labelwise.papers.measures import FinishedRun
-from labelwise.papers.published import PUBLISHED, PublishedTable
-from labelwise.papers.table_claims import TableClaim
+from labelwise.papers.statistics import SeedMean
+from labelwise.papers.verdicts import Claim, ClaimedRun
 
 Values = Mapping[str, Any]
 Figures = Callable[[FinishedRun], dict[str, float]]
@@ -28,6 +30,56 @@ class Dataset:
     how_to_get: str
     has_validation: bool = False
     holds_features: bool = False
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """One printed table: what its columns are, and the printed figures of each row."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Mapping[str, tuple[float | None, ...]]
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class FigureOf:
+    """A figure of a table: a column, of these rows the highest or lowest, or their range."""
+
+    column: str
+    rows: tuple[str, ...]
+    take: Literal["highest", "lowest", "range"] = "highest"
+
+    def value(self, table: Mapping[str, Mapping[str, SeedMean]]) -> float | None:
+        """Return the figure, None if one of its rows has not been run."""
+        values = [
+            table[row][self.column].mean for row in self.rows if self.column in table.get(row, {})
+        ]
+        if len(values) < len(self.rows):
+            return None
+        lowest, highest = min(values), max(values)
+        return {"highest": highest, "lowest": lowest, "range": highest - lowest}[self.take]
+
+
+@dataclass(frozen=True)
+class TableClaim:
+    """A sentence of a paper as a relation, such as ``temperature > margin``, of named figures."""
+
+    claim: str
+    holds: str
+    figures: Mapping[str, FigureOf]
+    printed: str = ""
+
+    def verdict(self, table: Mapping[str, Mapping[str, SeedMean]], seeds: int) -> str | None:
+        """Return the claim, our figures and the verdict as a sentence; None if rows are missing."""
+        names = Claim(self.claim, self.holds).names
+        values = [self.figures[name].value(table) for name in names]
+        if any(value is None for value in values):
+            return None
+        ours = ", ".join(f"{value:.6f}" for value in values)
+        judged = Claim(self.claim, self.holds, self.printed, (ClaimedRun(ours, "", seeds),))
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in zip(names, values, strict=True))
+        return f"{self.claim}: {judged.verdict} ({shown})."
 
 
 @dataclass(frozen=True)
@@ -53,14 +105,12 @@ class Row:
 class Experiment:
     """One printed table on one data set with one backbone: rows, recipe, figures, what differs.
 
-    ``cell`` tells it from the other cells of its table. ``figures`` computes the printed columns
-    from a run. ``data_options`` are for the reader of the paper's own data.
-    ``validation`` says that images are held out for what is fitted after training;
-    ``one_positive`` that training images keep one known label each.
-    ``seed_key`` names a further setting that takes the seed (the split of CIFAR60+40).
-    ``protocol`` is the paper's where it states one; ``unstated`` names the keys that are our guess,
-    ``stated`` what the paper states and we do otherwise (see ``deviations``, which finds the rest).
-    ``claims`` are what it says of the table in words alone.
+    ``figures`` computes the printed columns from a run. ``data_options`` are for the reader of the
+    paper's own data. ``validation`` says that images are held out for what is fitted after
+    training; ``one_positive`` that training images keep one known label each. ``seed_key`` names a
+    further setting that takes the seed (the split of CIFAR60+40). ``unstated`` names the keys that
+    are our guess, ``stated`` what the paper states and we do otherwise (see ``deviations``, which
+    finds the rest). ``claims`` are what it says of the table in words alone.
     """
 
     table: str
@@ -69,6 +119,7 @@ class Experiment:
     protocol: Values
     quick: Values
     figures: Figures
+    published: PublishedTable
     cell: str = ""
     data_options: Values = field(default_factory=dict)
     validation: bool = True
@@ -84,158 +135,71 @@ class Experiment:
         """The table's name, with the cell's after a point if it has any."""
         return f"{self.table}.{self.cell}" if self.cell else self.table
 
-    @property
-    def published(self) -> PublishedTable:
-        """What the paper prints."""
-        return PUBLISHED[self.name]
+
+_FILE = tomllib.loads(files("labelwise.papers").joinpath("tables.toml").read_text("utf-8"))
 
 
-NUS_WIDE = "NUS-WIDE: ImageList/, Groundtruth/AllLabels/, Groundtruth/TrainTestLabels/, Flickr/"
-DATASETS: dict[str, Dataset] = {
-    "cifar100": Dataset(
-        "cifar100",
-        "cifar-100-binary",
-        "the binary version of CIFAR-100: train.bin, test.bin and fine_label_names.txt",
-    ),
-    "cifar10": Dataset(
-        "cifar10",
-        "cifar-10-batches-bin",
-        "the binary version of CIFAR-10: data_batch_1.bin to data_batch_5.bin, test_batch.bin and "
-        "batches.meta.txt",
-    ),
-    "cifar60+40": Dataset(
-        "cifar60+40",
-        "cifar-100-binary",
-        "the binary version of CIFAR-100: train.bin, test.bin and fine_label_names.txt",
-    ),
-    "coco": Dataset(
-        "coco2014",
-        "coco",
-        "MS-COCO 2014: annotations/instances_{train,val}2014.json, train2014/ and val2014/",
-    ),
-    "imagenet": Dataset(
-        "imagenet",
-        "imagenet",
-        "ImageNet (ILSVRC2012): train/ and val/, one folder per class",
-    ),
-    "nus-wide": Dataset("nuswide", "nus-wide", NUS_WIDE),
-    "nus-wide-gong": Dataset("nuswide-gong", "nus-wide", NUS_WIDE),
-    "tiny-imagenet": Dataset(
-        "tiny-imagenet",
-        "tiny-imagenet-200",
-        "Tiny-ImageNet: wnids.txt, train/ and val/ with val_annotations.txt",
-    ),
-    "vispr": Dataset(
-        "vispr",
-        "vispr",
-        "VISPR: a JSON file for each photo in train2017/, val2017/ and test2017/, and the photos",
-    ),
-    "voc": Dataset(
-        "voc2012",
-        "VOC2012",
-        "Pascal VOC 2012: JPEGImages/, Annotations/ and ImageSets/Main/",
-    ),
-    "vqa": Dataset(
-        "vqa",
-        "vqa",
-        "VQA v2: v2_OpenEnded_mscoco_{train,val}2014_questions.json, "
-        "v2_mscoco_{train,val}2014_annotations.json and {train,val}2014_features.npz with "
-        "question_id and features",
-        holds_features=True,
-    ),
-    "wider": Dataset(
-        "wider",
-        "wider-attribute",
-        "WIDER-Attribute: Anno/wider_attribute_{trainval,test}.json and Image/",
-    ),
-    "plantnet": Dataset(
-        "plantnet",
-        "plantnet_300K",
-        "Pl@ntNet-300K: images_train/, images_val/ and images_test/, one folder per species",
-        has_validation=True,
-    ),
-}
+def _recipe(given: Values) -> dict[str, Any]:
+    """Return settings with those of the recipe that they ``use``; ``~`` is none."""
+    start = _recipe(_FILE["recipe"][given["use"]]) if "use" in given else {}
+    own = {k: None if value == "~" else value for k, value in given.items() if k != "use"}
+    return start | own
 
 
-# What the papers' own code does: no bias is started at a prior, and weight decay acts on every
-# parameter (ours spares biases and norms).
-PLAIN: Values = {"recipe.prior_bias": False, "decayed": "all parameters"}
-V1 = "torchvision IMAGENET1K_V1"  # what "pretrained" meant when the papers were written
-OUR_CHOICE = frozenset({"precision", "calibrate"})  # which no paper states
-SGD: Values = {
-    "recipe.optimizer.name": "sgd",
-    "recipe.optimizer.momentum": 0.9,
-    "recipe.optimizer.weight_decay": 1e-4,
-    "recipe.keep": "last",
-    "recipe.prior_bias": False,
-    "precision": "bf16",
+def _figures(given: str | list[Any]) -> Figures:
+    """Return the function of ``columns`` with this name, or the one it makes of its argument."""
+    if isinstance(given, str):
+        figures: Figures = getattr(columns, given)
+        return figures
+    name, argument = given
+    made: Figures = getattr(columns, name)(argument)
+    return made
+
+
+def _row(given: dict[str, Any]) -> Row:
+    values, stated = _recipe(given.pop("set")), _recipe(given.pop("stated", {}))
+    figures = _figures(given.pop("figures")) if "figures" in given else None
+    return Row(values, figures, stated=stated, **given)
+
+
+def _claim(given: dict[str, Any]) -> TableClaim:
+    figures = {
+        name: FigureOf(one["column"], tuple(one["rows"]), one["take"])
+        for name, one in given.pop("figures").items()
+    }
+    return TableClaim(figures=figures, **given)
+
+
+def _experiment(name: str, given: dict[str, Any]) -> Experiment:
+    printed = {
+        row: tuple(None if isnan(figure) else figure for figure in figures)
+        for row, figures in given.pop("printed").items()
+    }
+    titles, remark = tuple(given.pop("columns")), given.pop("remark", "")
+    unstated = given.pop("unstated", [])
+    return Experiment(
+        table=given.pop("table", name),
+        rows=ROWS[given.pop("rows")],
+        protocol=_recipe(given.pop("recipe")),
+        quick=_recipe(given.pop("quick")),
+        figures=_figures(given.pop("figures")),
+        published=PublishedTable(given.pop("title"), titles, printed, remark),
+        stated=_recipe(given.pop("stated", {})),
+        unstated=frozenset(key for one in unstated for key in _FILE["unstated"].get(one, [one])),
+        deviations=tuple(given.pop("deviations", ())),
+        claims=tuple(map(_claim, given.pop("claims", ()))),
+        **given,
+    )
+
+
+FROZEN = _recipe({"use": "frozen"})
+DATASETS = {name: Dataset(**given) for name, given in _FILE["dataset"].items()}
+ROWS = {
+    name: {row: _row(given) for row, given in rows.items()} for name, rows in _FILE["rows"].items()
 }
-CIFAR: Values = {
-    **SGD,
-    "augment": "crop-flip",
-    "recipe.optimizer.nesterov": False,
-    "recipe.optimizer.lr": 0.1,
-    "recipe.schedule.name": "step",
-    "recipe.schedule.milestones": [0.5, 0.75],
-    "batch_size": 64,
-    "calibrate": "none",
-}
-GOOD_CIFAR: Values = {
-    "recipe.epochs": 30,
-    "recipe.schedule.name": "one-cycle",
-    "recipe.schedule.rise": 0.2,
-    "recipe.optimizer.weight_decay": 5e-4,
-    "recipe.optimizer.nesterov": True,
-    "batch_size": 128,
-}
-SOFTMAX_OR_NONE: Values = {
-    **GOOD_CIFAR,
-    "method": "softmax-or-none",
-    "augment": "crop-flip+trivial",
-    "mirror": True,
-    "recipe.epochs": 70,
-    "recipe.ema": 0.999,
-    "recipe.prior_bias": True,
-}
-PRETRAINED: Values = {
-    **SOFTMAX_OR_NONE,
-    "backbone": "tf_efficientnet_lite0",
-    "weights": "pretrained",
-    "image_size": 192,
-    "squash": True,
-    "augment": "shift+flip+trivial",
-    "recipe.epochs": 8,
-    "recipe.ema": 0.998,
-    "recipe.optimizer.name": "adamw",
-    "recipe.optimizer.lr": 8e-4,
-    "recipe.optimizer.weight_decay": 0.05,
-}
-COCO: Values = {
-    **SGD,
-    "augment": "resized-crop",
-    "recipe.optimizer.lr": 0.01,
-    "recipe.optimizer.backbone_lr": 0.1,
-    "recipe.epochs": 40,
-    "recipe.schedule.name": "cosine",
-    "weights": "pretrained",
-    "calibrate": "none",
-}
-FROZEN: Values = {
-    "backbone": "identity",
-    "image_size": None,
-    "squash": False,
-    "freeze": 0,
-    "augment": "none",
-    "mirror": False,
-    "recipe.optimizer.name": "adamw",
-    "recipe.optimizer.lr": 5e-4,
-    "recipe.optimizer.weight_decay": 0.05,
-    "recipe.optimizer.backbone_lr": 1.0,
-    "recipe.schedule.name": "one-cycle",
-    "recipe.epochs": 15,
-    "recipe.ema": 0.0,
-    "recipe.prior_bias": True,
-    "batch_size": 256,
-    "weights": None,
-    "precision": "32",
+EXPERIMENTS = {name: _experiment(name, given) for name, given in _FILE["table"].items()}
+PUBLISHED = {name: experiment.published for name, experiment in EXPERIMENTS.items()}
+# Two-way, Table A: what is transferred to: name, classes, train and test images.
+TRANSFER: dict[str, tuple[str, int, int, int]] = {
+    name: (given[0], given[1], given[2], given[3]) for name, given in _FILE["transfer"].items()
 }

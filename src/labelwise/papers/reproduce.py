@@ -24,8 +24,7 @@ from labelwise.papers.jobs import (
     figures_of,
     run_jobs,
 )
-from labelwise.papers.papers import EXPERIMENTS
-from labelwise.papers.protocols import DATASETS, FROZEN, Experiment
+from labelwise.papers.protocols import DATASETS, EXPERIMENTS, FROZEN, Experiment
 from labelwise.papers.sources import (
     Frozen,
     ValidationImages,
