@@ -17,10 +17,10 @@ from labelwise.errors import DataError
 from labelwise.objectives import QuasibinaryLink
 from labelwise.papers.columns import normaliser_figures
 from labelwise.papers.computed import COMPUTED, best_counts, statistics_of
+from labelwise.papers.figures import find_figure
 from labelwise.papers.protocols import DATASETS, EXPERIMENTS, PUBLISHED, FigureOf, TableClaim
 from labelwise.papers.statistics import seed_mean
 from labelwise.predictions import Predictions
-from labelwise.report.paper_figures import find_figure
 
 
 def call(monkeypatch, *arguments):
