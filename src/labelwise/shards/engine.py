@@ -167,7 +167,6 @@ def _read(storage: Storage) -> Iterator[ShardRecord]:
 # The engine of one machine: worker processes, or this process alone.
 
 
-T = TypeVar("T")
 SPAWN = get_context("spawn")  # a fork of threads that hold locks could wait for ever
 
 
