@@ -144,7 +144,7 @@ class MovedEstimates(Estimates):
         self.register_buffer("clock", torch.zeros((), dtype=torch.int64))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        return self if self.on_host else super()._apply(fn, recurse)
+        return self if self.on_host else super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def forward(self, index: Tensor, start: Tensor) -> Tensor:
         where = index.to(self.seen.device)
