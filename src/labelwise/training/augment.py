@@ -354,21 +354,9 @@ def equalise(pixels: Tensor) -> Tensor:
 
 
 OPERATIONS = (
-    "identity",
-    "shear-x",
-    "shear-y",
-    "translate-x",
-    "translate-y",
-    "rotate",
-    "brightness",
-    "colour",
-    "contrast",
-    "sharpness",
-    "posterise",
-    "solarise",
-    "autocontrast",
-    "equalise",
-)
+    "identity shear-x shear-y translate-x translate-y rotate brightness colour contrast sharpness "
+    "posterise solarise autocontrast equalise"
+).split()
 
 BINS = 31
 

@@ -182,31 +182,13 @@ NOT_OF_FEATURES = (
 )
 Precision = Literal["32", "bf16"]
 Effort = Literal["quick", "good", "best"]
+OWN_NAMES = (
+    "data on_error skip_missing taxonomy attributes method effort minutes backbone "
+    "features weights start head image_size bands composite window augment batch_size "
+    "precision seed deterministic calibrate rule"
+)
 SHORT_NAMES = {  # of the settings that are given most often
-    "data": "data",
-    "on_error": "on_error",
-    "skip_missing": "skip_missing",
-    "taxonomy": "taxonomy",
-    "attributes": "attributes",
-    "method": "method",
-    "effort": "effort",
-    "minutes": "minutes",
-    "backbone": "backbone",
-    "features": "features",
-    "weights": "weights",
-    "start": "start",
-    "head": "head",
-    "image_size": "image_size",
-    "bands": "bands",
-    "composite": "composite",
-    "window": "window",
-    "augment": "augment",
-    "batch_size": "batch_size",
-    "precision": "precision",
-    "seed": "seed",
-    "deterministic": "deterministic",
-    "calibrate": "calibrate",
-    "rule": "rule",
+    **{name: name for name in OWN_NAMES.split()},
     "epochs": "recipe.epochs",
     "metric": "recipe.metric",
     "patience": "recipe.patience",
