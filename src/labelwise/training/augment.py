@@ -353,10 +353,22 @@ def equalise(pixels: Tensor) -> Tensor:
 # for the whole batch and kept where it was chosen, so nothing waits for the device.
 
 
-OPERATIONS = (
-    "identity shear-x shear-y translate-x translate-y rotate brightness colour contrast sharpness "
-    "posterise solarise autocontrast equalise"
-).split()
+OPERATIONS = [
+    "identity",
+    "shear-x",
+    "shear-y",
+    "translate-x",
+    "translate-y",
+    "rotate",
+    "brightness",
+    "colour",
+    "contrast",
+    "sharpness",
+    "posterise",
+    "solarise",
+    "autocontrast",
+    "equalise",
+]
 
 BINS = 31
 
