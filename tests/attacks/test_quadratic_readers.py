@@ -277,26 +277,6 @@ def test_photos_of_which_nothing_is_known_take_no_time_by_the_label(tmp_path, wr
     assert_grows_linearly(work, written, 500)
 
 
-def test_each_observation_of_a_species_leaves_the_others_unknown_in_linear_time(tmp_path):
-    def written(count):
-        folder = tmp_path / f"{count}"
-        folder.mkdir()
-        lines = [f"{k},Kind {k:05d},research,u" for k in range(count)]
-        head = "id,scientific_name,quality_grade,image_url"
-        (folder / "observations.csv").write_text("\n".join([head, *lines]))
-        for k in range(count):
-            (folder / f"{k}.jpg").touch()
-        return f"inaturalist:{folder / 'observations.csv'}", count
-
-    def work(given):
-        place, count = given
-        table = load(place, check_files=False)
-        assert (table.present.sizes() == 1).all()
-        assert (table.unknown.sizes() == count - 1).all()
-
-    assert_grows_linearly(work, written, 500)
-
-
 def test_a_large_circle_is_a_short_sentence():
     """A vocabulary of 10,000 names in a ring was refused in 189,000 letters."""
     with pytest.raises(DataError, match="circles") as refused:

@@ -10,7 +10,6 @@ from labelwise.cli.data_field import (
     attribute_conflicts,
     burst_groups,
     crop_detections,
-    fetch_iiif,
     write_back,
 )
 from labelwise.cli.data_keywords import keywords_table
@@ -50,7 +49,6 @@ data_app.command("votes")(votes_table)
 data_app.command("keywords")(keywords_table)
 data_app.command("crops")(crop_detections)
 data_app.command("answers")(write_back)
-data_app.command("iiif")(fetch_iiif)
 data_app.command("bursts")(burst_groups)
 data_app.command("clashes")(attribute_conflicts)
 

@@ -24,14 +24,6 @@ from labelwise.data.moments import read_times
 from labelwise.data.rows import read_csv_rows, read_json
 from labelwise.errors import DataError
 
-OBSERVATION_COLUMNS = (
-    "observationID", "deploymentID", "mediaID", "eventID", "eventStart", "eventEnd",
-    "observationLevel", "observationType", "cameraSetupType", "scientificName", "count",
-    "lifeStage", "sex", "behavior", "individualID", "individualPositionRadius",
-    "individualPositionAngle", "individualSpeed", "bboxX", "bboxY", "bboxWidth", "bboxHeight",
-    "classificationMethod", "classifiedBy", "classificationTimestamp",
-    "classificationProbability", "observationTags", "observationComments",
-)  # fmt: skip
 NEEDED = {
     "deployments": ("deploymentID",),
     "media": ("mediaID", "deploymentID", "timestamp", "filePath", "fileMediatype"),

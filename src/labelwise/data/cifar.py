@@ -1,18 +1,17 @@
-"""CIFAR-10 and CIFAR-100 in the python or the binary version, and CIFAR60+40.
+"""CIFAR-10 and CIFAR-100 in the binary version, and CIFAR60+40.
 
 CIFAR60+40: in each of the 20 coarse classes two of the five fine classes lose their label, so
 20,000 training images have none of the 60 labels left.
 
-The official python version is pickled; ``plain_pickle`` reads it without running anything.
+The python version is pickled, and no pickle is ever read.
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.plain_pickle import PickleError, as_array, read_pickle
 from labelwise.data.rows import read_lines, require_file
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
@@ -45,73 +44,29 @@ def read_binary(path: Path, files: list[str], width: int, column: int) -> Batch:
     return whole[:, width:], whole[:, column].astype(np.int64)
 
 
-def read_python(path: Path, files: list[str], key: str) -> Batch:
-    """Return the pixels and the classes under ``key`` of pickled batches."""
-    pixels, codes = [], []
-    for file in files:
-        content = unpickled(path / file)
-        try:
-            data = as_array(content.get("data"))
-        except PickleError as error:
-            raise DataError(f"{path / file}: 'data' cannot be read ({error})") from None
-        labels = content.get(key)
-        if (
-            data.dtype != np.uint8
-            or data.ndim != 2
-            or data.shape[1] != PIXELS
-            or not isinstance(labels, list)
-            or len(labels) != len(data)
-            or not all(type(label) is int and 0 <= label < 256 for label in labels)
-        ):
-            raise DataError(f"{path / file}: must have 'data' (n, {PIXELS}) and {key!r}")
-        pixels.append(data)
-        codes.append(np.array(labels, np.int64))
-    return np.concatenate(pixels), np.concatenate(codes)
-
-
-def unpickled(path: Path) -> dict[str, Any]:
-    """Return a pickled dictionary of plain values, its keys as text."""
-    try:
-        content = read_pickle(_content(path))
-    except PickleError as error:
-        raise DataError(f"{path}: not an official CIFAR batch ({error})") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: not an official CIFAR batch")
-    return {as_text(key): value for key, value in content.items()}
-
-
-def label_names(path: Path, key: str) -> list[str]:
-    """Return the names of the classes in a pickled file of facts."""
-    names = unpickled(path).get(key)
-    if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
-        raise DataError(f"{path}: must have a list {key!r} of names")
-    return [as_text(name) for name in names]
-
-
 def _content(path: Path) -> bytes:
     return require_file(path).read_bytes()
 
 
-def as_text(value: object) -> str:
-    """Return bytes or text as text."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
 def read_cifar10(path: Path) -> LabelTable:
-    """Return CIFAR-10 from ``cifar-10-batches-py`` or ``cifar-10-batches-bin``."""
-    if (path / "batches.meta").is_file():
-        files = [f"data_batch_{n}" for n in range(1, 6)], ["test_batch"]
-        names = label_names(path / "batches.meta", "label_names")
-        parts = [read_python(path, part, "labels") for part in files]
-    else:
-        files = [f"data_batch_{n}.bin" for n in range(1, 6)], ["test_batch.bin"]
-        names = read_lines(path / "batches.meta.txt")
-        parts = [read_binary(path, part, 1, 0) for part in files]
-    return _table(parts, names, "cifar10")
+    """Return CIFAR-10 from ``cifar-10-batches-bin``."""
+    _require_binary(path / "batches.meta", "cifar-10-binary.tar.gz")
+    files = [f"data_batch_{n}.bin" for n in range(1, 6)], ["test_batch.bin"]
+    names = read_lines(path / "batches.meta.txt")
+    return _table([read_binary(path, part, 1, 0) for part in files], names, "cifar10")
+
+
+def _require_binary(pickled: Path, archive: str) -> None:
+    """Raise where the folder holds the pickled version."""
+    if pickled.is_file():
+        raise DataError(
+            f"{pickled}: this is the python version of CIFAR, and labelwise opens no pickles. "
+            f"Download the binary version, https://www.cs.toronto.edu/~kriz/{archive}"
+        )
 
 
 def read_cifar100(path: Path, *, labels: Literal["fine", "coarse", "both"] = "fine") -> LabelTable:
-    """Return CIFAR-100 from ``cifar-100-python`` or ``cifar-100-binary``.
+    """Return CIFAR-100 from ``cifar-100-binary``.
 
     With "both" every image has two of 120 labels: its fine class and its coarse one.
     """
@@ -126,13 +81,10 @@ def read_cifar100(path: Path, *, labels: Literal["fine", "coarse", "both"] = "fi
 
 
 def _one_label(path: Path, labels: str) -> LabelTable:
-    if (path / "meta").is_file():
-        names = label_names(path / "meta", f"{labels}_label_names")
-        parts = [read_python(path, [part], f"{labels}_labels") for part in ("train", "test")]
-    else:
-        names = read_lines(path / f"{labels}_label_names.txt")
-        column = 1 if labels == "fine" else 0
-        parts = [read_binary(path, [f"{part}.bin"], 2, column) for part in ("train", "test")]
+    _require_binary(path / "meta", "cifar-100-binary.tar.gz")
+    names = read_lines(path / f"{labels}_label_names.txt")
+    column = 1 if labels == "fine" else 0
+    parts = [read_binary(path, [f"{part}.bin"], 2, column) for part in ("train", "test")]
     return _table(parts, names, "cifar100")
 
 

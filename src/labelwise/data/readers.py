@@ -17,7 +17,6 @@ from labelwise.data.earth import read_bigearthnet, read_ucmerced
 from labelwise.data.feature_files import read_feature_file
 from labelwise.data.folders import HUGGINGFACE_MARKS, read_folder, read_huggingface, read_webdataset
 from labelwise.data.generated import posterior_table, scenes
-from labelwise.data.inaturalist import read_inaturalist
 from labelwise.data.official import (
     read_cub,
     read_imagenet,
@@ -124,7 +123,6 @@ READERS: dict[str, Reader] = {
             "Camtrap DP, a package of camera trap data",
             marks=("datapackage.json",),
         ),
-        Reader("inaturalist", read_inaturalist, "an export of iNaturalist with its photos"),
         Reader("label-studio", read_label_studio, "tasks of Label Studio"),
         Reader("cvat", read_cvat, "CVAT for images", (".xml",)),
         Reader("voc", read_voc, "Pascal VOC folder", marks=VOC_MARKS),
@@ -145,7 +143,7 @@ READERS: dict[str, Reader] = {
         Reader(
             "cifar10",
             read_cifar10,
-            "CIFAR-10, python or binary",
+            "CIFAR-10, binary",
             marks=("data_batch_1", "data_batch_1.bin"),
             labels=10,
             counts={"train": 50_000, "test": 10_000},
@@ -153,7 +151,7 @@ READERS: dict[str, Reader] = {
         Reader(
             "cifar100",
             read_cifar100,
-            "CIFAR-100, python or binary",
+            "CIFAR-100, binary",
             marks=("meta", "fine_label_names.txt"),
             labels=100,
             counts={"train": 50_000, "test": 10_000},
