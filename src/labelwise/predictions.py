@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from pyarrow import compute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from labelwise.attributes import AttributeColumns, Settled
 from labelwise.decide import Evidence, Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.numeric.groups import Groups
 from labelwise.system.files import replacing, summed, without_sum
 from labelwise.system.text import counted, first_line
+from labelwise.taxonomy import AttributeColumns, Settled
 from labelwise.types import LabelSpace, matching_columns
 
 if TYPE_CHECKING:  # a search reads predictions as numpy, without torch

@@ -9,8 +9,7 @@ import re
 import pytest
 
 from labelwise.errors import DataError
-from labelwise.system.skos import read_skos
-from labelwise.taxonomy import Taxonomy
+from labelwise.taxonomy import Taxonomy, read_skos
 
 AAT = "http://vocab.getty.edu/aat/"
 SKOS = "http://www.w3.org/2004/02/skos/core#"

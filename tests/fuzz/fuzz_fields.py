@@ -15,11 +15,11 @@ from fuzz_inputs import Files, damage_json, damage_parquet
 from fuzz_official import lines_of, read_as
 from fuzz_readers import JSON, Target, one, parquet, same
 
-from labelwise.attributes import AttributeGroups
 from labelwise.data.camera_results import CameraResults, read_camera_results
 from labelwise.scores.aggregating import UnitTable, aggregate_table
 from labelwise.scores.detections import Detections, read_detections
 from labelwise.scores.pools import holds_answers
+from labelwise.taxonomy import AttributeGroups
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

@@ -29,11 +29,11 @@ from labelwise.pictures import (
     PictureImages,
     Transform,
     batches,
-    forks,
     gpu_decoder,
     loading,
     processes,
 )
+from labelwise.pictures import worker_starter as forks
 from labelwise.pictures.batches import HostResizer
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.processes import are_worth_it, borrowed_processes, items_ahead

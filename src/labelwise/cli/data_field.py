@@ -152,11 +152,11 @@ def attribute_conflicts(
     With -o the labels that follow are written too: where one is present the others are absent,
     and labels of a group that a photo breaks become unknown.
     """
-    from labelwise.attributes import AttributeGroups
     from labelwise.cli.text import say, show_table
     from labelwise.data import load
     from labelwise.data.exclusive import obey_groups
     from labelwise.data.export import export
+    from labelwise.taxonomy import AttributeGroups
 
     table = load(source, check_files=False)
     settled = obey_groups(table, AttributeGroups.read(groups))

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from labelwise.data.rows import from_rows, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
-from labelwise.pictures.cubes import open_cube
+from labelwise.pictures.multiband import open_cube
 from labelwise.pictures.sources import read_image_file
 from labelwise.system.text import counted, first_line
 

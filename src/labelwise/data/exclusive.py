@@ -1,13 +1,13 @@
-"""Tables whose labels obey groups that exclude each other (:mod:`labelwise.attributes`)."""
+"""Tables whose labels obey groups that exclude each other (:mod:`labelwise.taxonomy`)."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from labelwise.attributes import AttributeColumns, AttributeGroups
 from labelwise.data.sets import BLOCK, LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.system.text import counted
+from labelwise.taxonomy import AttributeColumns, AttributeGroups
 
 
 @dataclass(frozen=True)

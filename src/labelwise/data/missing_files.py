@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
-from labelwise.pictures.cubes import is_band_folder
 from labelwise.pictures.derived import CropImages
 from labelwise.pictures.folders import regular_files
+from labelwise.pictures.multiband import is_band_folder
 from labelwise.pictures.sources import FileImages
 from labelwise.system.storage import is_uri
 from labelwise.system.text import counted

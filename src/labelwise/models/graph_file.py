@@ -32,7 +32,7 @@ from labelwise.models.onnx_sessions import FORMAT, UNSEALED, is_whole
 from labelwise.models.spec import NOT_USABLE, require_fit
 from labelwise.numeric.finite import require_as_stated
 from labelwise.pictures import Transform
-from labelwise.system.faults import first_fault
+from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.text import one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace

@@ -31,7 +31,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.pictures.ahead import available_cores, in_thread, started_ahead
 from labelwise.pictures.device import DeviceFeeder
 from labelwise.pictures.inputs import (
     CHUNK,
@@ -46,6 +45,7 @@ from labelwise.pictures.inputs import (
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.mapped import MappedFeatures
 from labelwise.pictures.memory import ArrayImages, FeatureRows
+from labelwise.pictures.prefetch import available_cores, in_thread, started_ahead
 from labelwise.pictures.processes import (
     DecodedChunk,
     DecodingProcesses,

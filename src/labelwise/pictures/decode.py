@@ -29,6 +29,7 @@ from labelwise.pictures.raw import HAS_RAW, RAW_SUFFIXES, decode_raw
 
 TOO_LARGE = ": the image has more than "
 MAX_PIXELS = 89_478_485  # unless LABELWISE_MAX_PIXELS is set; 268 MB once decoded
+MAX_SIDE = 1 << 20  # no transform keeps more of a thin picture, and each row costs 16 bytes more
 
 # On one core a Pillow picture is made faster by Pillow, which fills it while it decodes; but many
 # threads of it wait for each other. The pixels are the same.
@@ -94,6 +95,17 @@ def too_large(name: str) -> str:
     )
 
 
+def check_size(name: str, width: int, height: int) -> None:
+    """Raise an ImageError for a picture that would take too much memory to decode."""
+    if width * height > max_pixels():
+        raise ImageError(too_large(name))
+    if max(width, height) > MAX_SIDE:
+        raise ImageError(
+            f"{name}: a side has {max(width, height):,} pixels, and at most {MAX_SIDE:,} are read; "
+            "cut the picture into pieces"
+        )
+
+
 def was_too_large(reason: str) -> bool:
     """Return whether a picture was refused for pixels that may be within today's limit."""
     _, found, limit = reason.partition(TOO_LARGE)
@@ -120,9 +132,7 @@ def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.I
         if is_raw(content):
             return decode_raw(content, at_least, max_pixels())
         with open_picture(content) as image:
-            width, height = image.size
-            if width * height > max_pixels():
-                raise ImageError(too_large(name))
+            check_size(name, *image.size)
             if at_least is not None:
                 image.draft(None, (at_least, at_least))
             return upright_rgb(image)

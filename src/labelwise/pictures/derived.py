@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
-from labelwise.pictures.cubes import Cube
+from labelwise.pictures.multiband import Cube
 from labelwise.pictures.sources import Blocks, ImageSource, Location
 from labelwise.system.names import Names
 

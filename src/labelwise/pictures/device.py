@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.pictures.ahead import by_threads, in_thread
 from labelwise.pictures.gpu_decoder import GpuDecoder, beside, borrowed_decoder, new_stream
 from labelwise.pictures.inputs import Failure, Inputs, sent
 from labelwise.pictures.loading import Jpeg, Loaded, PictureLoader, Pictures
+from labelwise.pictures.prefetch import by_threads, in_thread
 from labelwise.pictures.work import reason_of
 
 PORTION = 256  # pictures that are decoded and resized together, or

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from labelwise.pictures.ahead import available_cores, by_threads
 from labelwise.pictures.decode import max_pixels
 from labelwise.pictures.inputs import CHUNK, PlanesResizer, Resizer, sent
 from labelwise.pictures.jpeg import plain_header
+from labelwise.pictures.prefetch import available_cores, by_threads
 from labelwise.pictures.processes import (
     DecodedChunk,
     DecodingProcesses,

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
-from labelwise.pictures.cubes import Cube
 from labelwise.pictures.decode import decode
 from labelwise.pictures.labelwise_runtime import upright_rgb
 from labelwise.pictures.mapped import Features, MappedFeatures
+from labelwise.pictures.multiband import Cube
 from labelwise.pictures.sources import EncodedImages, ImageSource, Location, read_image_file
 from labelwise.system.names import Names, printable
 

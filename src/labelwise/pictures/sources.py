@@ -14,8 +14,8 @@ from PIL import Image
 
 from labelwise.errors import ImageError
 from labelwise.pictures.bands import Bands
-from labelwise.pictures.cubes import Cube, chosen_bands, open_cube, pack_folder
 from labelwise.pictures.decode import decode, decode_pixels
+from labelwise.pictures.multiband import Cube, chosen_bands, open_cube, pack_folder
 from labelwise.system.names import Names, real_names
 from labelwise.system.storage import Storage, is_uri, split_address, storage_at
 

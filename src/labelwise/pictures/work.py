@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
-from labelwise.pictures.cubes import read_bands, read_npy_into
 from labelwise.pictures.decode import decode, decode_pixels, max_pixels
 from labelwise.pictures.jpeg import plain_header
+from labelwise.pictures.multiband import read_bands, read_npy_into
 from labelwise.pictures.shown import shown_picture
 from labelwise.pictures.sources import Location, read_location
 from labelwise.pictures.transform import STORED_TYPES, Transform

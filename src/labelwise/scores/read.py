@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.attributes import AttributeColumns, AttributeGroups
 from labelwise.data.load import load_for_labels
 from labelwise.data.moments import days_spanned, read_times
 from labelwise.errors import DataError, SettingsError
@@ -33,6 +32,7 @@ from labelwise.scores.labels import (
 )
 from labelwise.scores.tables import Kind, RawScores, read_parquet, read_raw, unscored_note
 from labelwise.system.text import counted
+from labelwise.taxonomy import AttributeColumns, AttributeGroups
 from labelwise.types import LabelSpace, nearest
 
 LINK_NAMES = ("sigmoid", "softmax", "none")

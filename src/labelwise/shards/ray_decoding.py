@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from labelwise.errors import LabelwiseError
 from labelwise.pictures import ImageSource, Transform
-from labelwise.pictures.ahead import started_ahead
 from labelwise.pictures.batches import resized_inputs
 from labelwise.pictures.inputs import Failure, Inputs, Resizer, sent
+from labelwise.pictures.prefetch import started_ahead
 from labelwise.shards.engine import ATTEMPTS
 from labelwise.shards.inputs import InputRow, StoredImages
 from labelwise.shards.ray_cluster import SCHEDULING, require_ray, worker_losses

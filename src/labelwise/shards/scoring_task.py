@@ -31,8 +31,8 @@ from labelwise.models.answer_rows import CAUTION
 from labelwise.models.launching import one_thread
 from labelwise.models.loading import load_model, model_files
 from labelwise.models.scoring import Scored, require_probabilities, score
-from labelwise.pictures.ahead import available_cores
 from labelwise.pictures.inputs import PictureReader
+from labelwise.pictures.prefetch import available_cores
 from labelwise.shards.engine import Engine
 from labelwise.shards.inputs import InputRow, StoredImages, find_rows
 from labelwise.shards.manifest import SUCCESS_FILE, Manifest, ShardRecord, shard_name

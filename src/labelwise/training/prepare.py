@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.attributes import AttributeColumns, AttributeGroups
 from labelwise.calibration import expect_zero_share, find_calibrator
 from labelwise.data import (
     LabelTable,
@@ -40,7 +39,7 @@ from labelwise.objectives import Objective
 from labelwise.system.distributed import rank, value_of_first, world_size
 from labelwise.system.files import sha256_of
 from labelwise.system.progress import Watch
-from labelwise.taxonomy import LabelTree, Taxonomy
+from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment, require_any_bands
 from labelwise.training.band_scale import bands_of

@@ -98,7 +98,7 @@ class Settings(BaseModel):
     ``skip`` them; ``skip_missing`` leaves out those that are not there. ``val_share`` of the
     training images become validation where the data has none (0: none). ``taxonomy`` is a file of
     which label is a kind of which: labels, probabilities and sets then obey it; ``attributes`` one
-    of groups of labels that exclude each other (:mod:`labelwise.attributes`), likewise.
+    of groups of labels that exclude each other (:mod:`labelwise.taxonomy`), likewise.
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
     own. ``backbone`` may be ``auto``: chosen by what the pictures are like
     (:mod:`labelwise.training.network`). ``effort`` says how much is tried with a pretrained
