@@ -10,6 +10,7 @@ from sample_pictures import jpeg
 
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
+from labelwise.scores import read_scores
 
 ROWS = [
     {"path": "a.jpg", "labels": ["dog", "cat"], "unknown": [], "split": "train", "group": "g1"},
@@ -314,6 +315,28 @@ def test_a_header_of_two_lines_is_named_on_one(tmp_path):
 def test_bad_json_lines(folder, text, sentence):
     with pytest.raises(DataError, match=sentence):
         load(folder.text("t.jsonl", text), check_files=False)
+
+
+@pytest.mark.parametrize("changed", [b"a.png", b"dog", b"forest", b"train"])
+def test_parquet_text_that_is_not_utf8_is_named(folder, tmp_path, changed):
+    """Bytes that Arrow does not look at until a text is made of them, of each kind of column."""
+    columns = {"path": ["b.png", "a.png"], "labels": [["cat"], ["dog"]]}
+    columns |= {"group": ["sea", "forest"], "split": ["test", "train"]}
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table(columns), path, compression="none", use_dictionary=False)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(changed, b"\xff" + changed[1:]))
+    with pytest.raises(DataError, match=r"t\.parquet.*: the column '\w+' holds text that is not"):
+        load(path, check_files=False)
+
+
+def test_parquet_scores_whose_names_are_not_utf8_are_named(tmp_path):
+    path = tmp_path / "scores.parquet"
+    table = pa.table({"id": ["photo"], "score:dog": [0.5], "label:dog": [1]})
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"photo", b"ph\xffto"))
+    with pytest.raises(DataError, match=r"scores\.parquet, row 1: the column 'id' holds text that"):
+        read_scores(path, "probability")
 
 
 def test_bad_parquet(folder):

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv as arrow_csv
 
 from labelwise.errors import DataError
+from labelwise.system.table_files import with_text
 from labelwise.system.text import FORMULA, first_line, from_cell
 
 BLOCK_BYTES = 1 << 22
@@ -304,7 +305,10 @@ def _parquet_batches(
         ):
             size = source.stat().st_size if isinstance(source, Path) else source.seek(0, SEEK_END)
             rows = _rows_at_once(file.metadata.num_rows, size)
-            yield from file.iter_batches(rows, columns=headers, use_threads=False)
+            first = 0
+            for batch in file.iter_batches(rows, columns=headers, use_threads=False):
+                yield with_text(batch, name, first)
+                first += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise DataError(f"{name}: the table cannot be read ({first_line(error)})") from None
 
