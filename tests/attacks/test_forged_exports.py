@@ -85,6 +85,29 @@ def test_crops_are_not_cut_of_a_picture_too_large(tmp_path, monkeypatch):
         cut_crops(read_camera_results(results(tmp_path, "a.png")), tmp_path, tmp_path / "out")
 
 
+@pytest.mark.parametrize("file", ["../secret.png", "{}/secret.png", "a/../../secret.png"])
+def test_crops_are_cut_below_the_folder_alone(tmp_path, file):
+    root = tmp_path / "photos"
+    (root / "a").mkdir(parents=True)
+    Image.new("L", (20, 10)).save(tmp_path / "secret.png")
+    found = read_camera_results(results(tmp_path, file.format(tmp_path)))
+    with pytest.raises(DataError, match=r"secret\.png is not below .*--root"):
+        cut_crops(found, root, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.png"))
+    if "{" in file:
+        assert cut_crops(found, tmp_path, tmp_path / "out") == 1
+
+
+def test_boxes_without_an_area_are_not_cut(tmp_path):
+    Image.new("L", (20, 10)).save(tmp_path / "a.png")
+    boxes = [[0.2, 0.2, 0, 0.5], [0.2, 0.2, 0.5, 0], [1, 0, 0.1, 0.1], [0, 1, 0.1, 0.1]]
+    listed = [{"category": "1", "conf": 0.9, "bbox": box} for box in [*boxes, [0, 0, 0.01, 1]]]
+    images = [{"file": "a.png", "detections": listed}]
+    found = read_camera_results(results(tmp_path, "a.png", images=images))
+    assert cut_crops(found, tmp_path, tmp_path / "out") == 1
+    assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["000000-4.png"]
+
+
 @pytest.mark.parametrize("number", ["-1", "", "x", "1", "٣"])
 def test_classes_are_put_at_the_detection_that_was_cut(tmp_path, number):
     content = json.loads(results(tmp_path, "a.png").read_text())

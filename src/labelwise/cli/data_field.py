@@ -36,6 +36,9 @@ def crop_detections(
     say(f"wrote {counted(count, 'crop')} and {out / 'crops.csv'}")
     if results.failed:
         say(f"{counted(len(results.failed), 'photo')} without a result, first {results.failed[0]}")
+    empty = sum(box.is_empty for photo in results.photos for box in photo.boxes)
+    if empty:
+        say(f"no crops of {counted(empty, 'detection')} without an area")
     videos = [photo.file for photo in results.photos if photo.is_video]
     if videos:
         say(f"no crops of {counted(len(videos), 'video')}, first {videos[0]}")

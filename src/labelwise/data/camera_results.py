@@ -18,6 +18,7 @@ its page describe) and the output of run_model (google/cameratrapai, README).
 """
 
 import csv
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,12 @@ class Box:
     category: str
     conf: float
     place: tuple[float, float, float, float]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of the photo lies in the box."""
+        x, y, width, height = self.place
+        return width == 0 or height == 0 or x == 1 or y == 1
 
 
 @dataclass(frozen=True)
@@ -220,13 +227,19 @@ def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2)
     """Write each detection of at least ``least`` confidence as a picture, and crops.csv of them.
 
     Return how many there are. The table names the photo as its group: crops of a photo are alike.
-    Videos are left out.
+    Videos and empty boxes are left out. Photos are read below ``root`` alone.
     """
     out.mkdir(parents=True, exist_ok=True)
+    inside = os.path.join(os.path.abspath(root), "")
     rows: list[tuple[str, ...]] = []
     for number, photo in enumerate(results.photos):
-        boxes = [box for box in photo.boxes if box.conf >= least]
+        boxes = [box for box in photo.boxes if box.conf >= least and not box.is_empty]
         if boxes and not photo.is_video:
+            if not os.path.abspath(root / photo.file).startswith(inside):
+                raise DataError(
+                    f"{results.source}: {photo.file} is not below {root}; give the folder that "
+                    "holds all photos with --root"
+                )
             rows += _cut(photo, boxes, root / photo.file, out, f"{number:06}")
     if not rows:
         raise DataError(f"{results.source}: no detection reaches {least:g}; lower --least")
