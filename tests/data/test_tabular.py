@@ -268,8 +268,8 @@ def test_a_byte_order_mark_quotes_and_blank_lines(folder):
         ),
         ("path,dog\na.jpg,1\nb.jpg,2\n", "row 2: the label column 'dog' must hold 1, 0 or nothing"),
         ("path,dog\na.jpg,-2\n", "'dog' must hold 1, 0 or nothing .* got '-2'"),
-        ("path,tags\na.jpg,dog\n", "give `--set columns.labels=tags` if it names labels"),
-        ("path,labels\na.jpg,dog,cat\n", "row 1: it has 3 cells, the header 2"),
+        ("path,sorts\na.jpg,dog\n", "give `--set columns.labels=sorts` if it names labels"),
+        ("path,labels\na.jpg,dog,cat\n", "cannot be read as 2 cells.*: line 2: a.jpg,dog,cat"),
         ('path,labels\na.jpg,"dog,cat"\n', "row 1: 'labels' is split on '|' but holds a comma"),
         ("path,labels,unknown\na.jpg,x|y,y\n", "row 1: 'y' cannot be both present and unknown"),
         ("path,labels\n,x\n", "row 1: the column 'path' is empty"),
@@ -392,5 +392,5 @@ def test_many_blocks_keep_row_numbers_and_one_vocabulary(folder, monkeypatch):
     assert names == [set(line.split(",")[1].split("|")) for line in lines]
     lines[400] += ",oops"
     file = folder.text("t.csv", "path,labels\n" + "\n".join(lines))
-    with pytest.raises(DataError, match="row 401: it has 3 cells, the header 2"):
+    with pytest.raises(DataError, match=r"line 402: 400\.jpg,w\|l1,oops\."):
         load(file, check_files=False)

@@ -32,8 +32,8 @@ from labelwise.pictures import (
     gpu_decoder,
     loading,
     processes,
+    worker_starter,
 )
-from labelwise.pictures import worker_starter
 from labelwise.pictures.batches import HostResizer
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.processes import are_worth_it, borrowed_processes, items_ahead

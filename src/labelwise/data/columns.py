@@ -3,15 +3,16 @@
 Nothing is guessed from the values. ``path`` (or ``file_name``, ``filename``, ``file``, ``id``)
 names the image, ``image`` holds its bytes or, in a format of text alone, names it too; ``labels``
 names the labels that are present, ``unknown`` those not known, ``split`` and ``group`` are
-optional. Without ``labels`` every other column is a label. Soft labels stand beside ``labels`` in
-two columns, ``soft`` and ``shares``. Blanks around the name of a column do not belong to it, and a
+optional. Other usual names, such as ``ImageID`` and ``tags``, are taken where there is one
+candidate, and a note says so. Without ``labels`` every other column is a label. Soft labels stand
+beside ``labels`` in two columns, ``soft`` and ``shares``. Blanks around the name of a column do not belong to it, and a
 column without a name, or called ``__index_level_0__``, is the row numbers that pandas writes, and
 no label. What stands in these columns: :mod:`labelwise.data.label_columns`.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,12 @@ from labelwise.types import LabelSpace, nearest
 
 MEANINGS = ("path", "image", "labels", "unknown", "split", "group", "soft", "shares")
 PATH_HEADERS = ("path", "file_name", "filename", "file", "id")
+USUAL_PATHS = {
+    *("path", "filename", "file", "id", "filepath", "image", "imageid", "imageindex", "imagefile"),
+    *("imagefilename", "imagelabel", "imagename", "imagepath", "img", "imgid", "imgpath", "uuid"),
+    *("photo", "photoid", "photopath", "picture"),
+}
+USUAL_LABELS = {"label", "labels", "tags", "genre", "genres", "keywords", "findinglabels"}
 ROW_NUMBERS = re.compile(r"\s*|__index_level_\d+__")
 
 
@@ -40,6 +47,7 @@ class TableColumns:
     one_hot: tuple[str, ...]
     soft: str | None = None
     shares: str | None = None
+    taken: tuple[str, ...] = ()  # sentences on columns that were taken by a usual name
 
     def headers(self) -> list[str]:
         """Return the headers that are read."""
@@ -58,8 +66,12 @@ def find_columns(
     columns: Mapping[str, str] | None = None,
     ignore: Sequence[str] = (),
     text_only: bool = False,
+    usual: Sequence[str] = ("path", "labels"),
 ) -> TableColumns:
-    """Return what the columns mean; ``columns`` maps a meaning to a header where they differ."""
+    """Return what the columns mean; ``columns`` maps a meaning to a header where they differ.
+
+    Columns of the ``usual`` meanings are also taken by other names than ours.
+    """
     for name, count in Counter(header).items():
         if count > 1 and not ROW_NUMBERS.fullmatch(name):
             raise DataError(f"{where}: the column {name!r} is there twice; rename one")
@@ -83,8 +95,7 @@ def find_columns(
     plain = {name.strip(): name for name in reversed(free)}
     if not (given.get("labels") or "labels" in plain):  # then these are labels like any other
         known |= {"soft": (), "shares": ()}
-    if found["path"] is None:
-        _reject_case(plain, known["path"], where)
+    said = _usual(found, known, plain, usual, text_only, where)
     for meaning, choices in known.items():
         if found[meaning] is None:
             found[meaning] = next((plain[name] for name in choices if name in plain), None)
@@ -111,7 +122,7 @@ def find_columns(
             f"{where}: soft labels need three columns, 'labels' (certain ones), 'soft' (names) and "
             "'shares' (their shares)"
         )
-    return TableColumns(**found, one_hot=one_hot)
+    return TableColumns(**found, one_hot=one_hot, taken=said)
 
 
 def can_name_label(name: str) -> bool:
@@ -126,20 +137,41 @@ def can_name_label(name: str) -> bool:
         return False
 
 
-def _reject_case(headers: Iterable[str], choices: Sequence[str], where: str) -> None:
-    """Raise where two columns could name the image, such as Id and id, or one but for its case."""
-    could = [header for header in headers if header.lower() in choices]
-    exact = [header for header in could if header in choices]
-    others = [header for header in could if header not in choices]
-    twins = [header for header in others if header.lower() in exact]
-    if twins or (others and not exact):
-        one = twins or others[:1]
-        shown = " and ".join(map(repr, [*one[:1], *([one[0].lower()] if twins else [])]))
-        verb = "could both name" if twins else "may name"
-        raise DataError(
-            f"{where}: {shown} {verb} the image; say which column does, as in "
-            f"`--set columns.path={one[0]}`"
-        )
+def _usual(
+    found: dict[str, str | None],
+    known: Mapping[str, Sequence[str]],
+    plain: Mapping[str, str],
+    wanted: Sequence[str],
+    text_only: bool,
+    where: str,
+) -> tuple[str, ...]:
+    """Put columns with usual names, where just one could be meant, into ``found``; say which."""
+    said = []
+    for meaning, usual, does in (
+        ("path", USUAL_PATHS, "names the images"),
+        ("labels", USUAL_LABELS, "names the labels"),
+    ):
+        exact = [name for name in known[meaning] if name in plain]
+        twins = [name for name in plain if name not in exact and name.lower() in exact]
+        if found[meaning] is not None or (exact and not (twins and meaning == "path")):
+            continue
+        if twins:
+            raise DataError(
+                f"{where}: {twins[0]!r} and {twins[0].lower()!r} could both name the image; say "
+                f"which column does, as in `--set columns.path={twins[0]}`"
+            )
+        could = [name for name in plain if folded(name) in usual and plain[name] != found["path"]]
+        if meaning == "path" and "image" in plain and not text_only:
+            could = []
+        if len(could) == 1 and meaning in wanted:
+            found[meaning] = plain[could[0]]
+            said.append(f"the column {could[0]!r} {does}; otherwise `--set columns.{meaning}=NAME`")
+    return tuple(said)
+
+
+def folded(text: str) -> str:
+    """Return the letters and digits of a text in lower case."""
+    return "".join(one for one in text.casefold() if one.isalnum())
 
 
 def _meant(name: str, header: Sequence[str]) -> str:
@@ -155,8 +187,8 @@ class Vocabulary:
     ``numbers`` are those so far, by name.
     """
 
-    def __init__(self, names: Sequence[str] | None = None) -> None:
-        self.closed = names is not None
+    def __init__(self, names: Sequence[str] | None = None, levels: str | None = None) -> None:
+        self.closed, self.levels = names is not None, levels
         self._space = LabelSpace(tuple(names or ()))
         self.numbers = {name: number for number, name in enumerate(self._space.names)}
 
@@ -168,11 +200,25 @@ class Vocabulary:
             self.numbers[name] = len(self.numbers)
         return self.numbers[name]
 
+    def path(self, name: str, where: str) -> list[int]:
+        """Return the numbers of a name and, of one with levels such as a/b/c, of all above it."""
+        if self.levels is None:
+            return [self.number(name, where)]
+        parts = [part.strip() for part in name.split(self.levels) if part.strip()]
+        above = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        return [self.number(one, where) for one in above]
+
     def finish(self) -> tuple[LabelSpace, NDArray[np.int32]]:
         """Return the space (as given, else sorted by name), and each number's column in it."""
         if self.closed:
             return self._space, np.arange(len(self.numbers), dtype=np.int32)
         names = sorted(self.numbers)
+        if self.levels is not None:  # a level is called by its own name where no other has it
+            last = Counter(name.rpartition("/")[2] for name in names)
+            own = {name: name.rpartition("/")[2] for name in names}
+            short = {name: own[name] if last[own[name]] == 1 else name for name in names}
+            self.numbers = {short[name]: number for name, number in self.numbers.items()}
+            names = sorted(self.numbers)
         columns = np.empty(len(names), np.int32)
         columns[[self.numbers[name] for name in names]] = np.arange(len(names))
         return LabelSpace(tuple(names)), columns

@@ -34,6 +34,8 @@ VALUES = 1 << 20  # of columns that are read together
 MinusOne = Literal["unknown", "absent"]
 TEXT = (pa.string(), pa.large_string())
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+NONE_WORDS = {"-", "--", "n/a", "none", "no finding", "no findings", "no label", "no labels"}
+UNKNOWN_WORDS = {"?", "??", "tbd", "todo", "unknown", "unlabeled", "unlabelled"}
 At = Callable[[int], str]  # the name of a row of this batch, for errors
 
 
@@ -50,16 +52,39 @@ class SparseRows:
     everything: NDArray[np.bool_]
 
 
+class Words(NamedTuple):
+    """Words of a column of labels that say "none of them" or "nobody knows", in any case."""
+
+    none: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(none: Sequence[str], unknown: Sequence[str]) -> "Words":
+        """Return words as people give them."""
+        return Words(
+            *(frozenset(word.strip().casefold() for word in said) for said in (none, unknown))
+        )
+
+
+NO_WORDS = Words()
+
+
 def read_lists(
-    column: Any, header: str, vocabulary: Vocabulary, at: At, *, separator: str = "|"
+    column: Any,
+    header: str,
+    vocabulary: Vocabulary,
+    at: At,
+    *,
+    separator: str = "|",
+    words: Words = NO_WORDS,
 ) -> SparseRows:
     """Return the label sets of a column of lists, of separated text, or of class numbers.
 
-    The class number -1 means that nothing is known, as null does.
+    The class number -1 means that nothing is known, as null and the unknown ``words`` do.
     """
     if pa.types.is_integer(column.type):
         column = pc.if_else(pc.equal(column, -1), pa.scalar(None, column.type), column)
-    null = np.asarray(column.is_null(), np.bool_)
+    null = np.array(column.is_null(), np.bool_)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_null(column.type):
@@ -71,30 +96,39 @@ def read_lists(
     if not isinstance(column.type, LISTS):
         raise DataError(f"{at(0)}: {header!r} must hold lists or text, got {column.type}")
     parents = np.asarray(pc.list_parent_indices(column), np.int64)
-    words = pc.list_flatten(column)
-    if pa.types.is_dictionary(words.type):
-        words = words.cast(words.type.value_type)
-    if pa.types.is_integer(words.type):
-        words = _names_of(words, header, vocabulary, lambda index: at(int(parents[index])))
-    if pa.types.is_null(words.type):
-        words = words.cast(pa.string())
-    if words.type not in TEXT:
-        raise DataError(f"{at(0)}: {header!r} must hold names of labels, got {words.type}")
-    coded = pc.utf8_trim_whitespace(pc.fill_null(words, "")).dictionary_encode()
+    items = pc.list_flatten(column)
+    if pa.types.is_dictionary(items.type):
+        items = items.cast(items.type.value_type)
+    if pa.types.is_integer(items.type):
+        items = _names_of(items, header, vocabulary, lambda index: at(int(parents[index])))
+    if pa.types.is_null(items.type):
+        items = items.cast(pa.string())
+    if items.type not in TEXT:
+        raise DataError(f"{at(0)}: {header!r} must hold names of labels, got {items.type}")
+    coded = pc.utf8_trim_whitespace(pc.fill_null(items, "")).dictionary_encode()
     code = np.asarray(coded.indices, np.int64)
     dictionary = coded.dictionary.to_pylist()
-    numbers = np.full(len(dictionary) + 1, -1, np.int32)
+    numbers: list[list[int]] = [[] for _ in dictionary]
     everything = np.zeros(len(null), np.bool_)
     first = np.unique(code, return_index=True)[1]  # each word of the dictionary occurs
     for index, word in enumerate(dictionary):
         if word == EVERYTHING:
             everything[parents[code == index]] = True
-        elif word:
-            numbers[index] = vocabulary.number(word, at(int(parents[first[index]])))
-    number = numbers[code]
-    kept = number >= 0
-    sizes = np.bincount(parents[kept], minlength=len(null)).astype(np.int32)
-    return SparseRows(sizes, number[kept], null, everything)
+        elif word.casefold() in words.unknown:
+            null[parents[code == index]] = True
+        elif word and word.casefold() not in words.none:
+            numbers[index] = vocabulary.path(word, at(int(parents[first[index]])))
+    count = np.array([len(one) for one in numbers], np.int64)
+    start = np.cumsum(count) - count
+    flat = np.array([number for one in numbers for number in one], np.int32)
+    parents = np.repeat(parents, count[code])
+    within = np.arange(len(parents)) - np.repeat(np.cumsum(count[code]) - count[code], count[code])
+    number = flat[np.repeat(start[code], count[code]) + within]
+    if vocabulary.levels is not None:  # two labels may have a level in common
+        width = max(len(vocabulary.numbers), 1)
+        parents, number = np.divmod(np.unique(parents * width + number), width)
+    sizes = np.bincount(parents, minlength=len(null)).astype(np.int32)
+    return SparseRows(sizes, number.astype(np.int32), null, everything)
 
 
 def read_shares(
@@ -247,6 +281,14 @@ def _way_out(header: str, got: str = "", share: bool = False) -> str:
         "is not a label (several: `--set 'ignore=[a,b]'`); write 1 and 0 if it means yes and no"
         + (", or give `--set soft=true` if it is a soft label" if share else "")
     )
+
+
+def holds_states(column: Any) -> bool:
+    """Return whether a column holds nothing but 1, 0 and empty cells, as a label's own does."""
+    if not _is_scalar(column.type):
+        return False
+    text = pc.utf8_lower(pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.large_string()), "")))
+    return set(pc.unique(text).to_pylist()) <= {*STATES, *MINUS_ONES}
 
 
 def first_true(mask: Any) -> int:

@@ -7,9 +7,11 @@ holds images and which one classes; where there are two of a kind, nothing is ta
 """
 
 import csv
+import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +27,7 @@ from pyarrow import csv as arrow_csv
 
 from labelwise.errors import DataError
 from labelwise.system.table_files import with_text
-from labelwise.system.text import FORMULA, first_line, from_cell
+from labelwise.system.text import FORMULA, counted, first_line, from_cell
 
 BLOCK_BYTES = 1 << 22
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -35,7 +37,8 @@ READ_BYTES = 1 << 20
 MOST_COLUMNS = 100_000  # each takes 9 kB of memory while it is read
 COLUMNS = 1 << 10  # looked at in one call
 EXCEL_DELIMITER = re.compile(rb"(?:\xef\xbb\xbf)?sep=([;,\t])\r?\n", re.IGNORECASE)
-WRONG_CELLS = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
+MOST_LINES = 100  # that one row may go on over, where a file is broken
+SHOWN, SHOWN_TEXT = 10, 80  # broken lines, and letters of each
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,12 @@ class TabularFile:
     class_names: Callable[[str], list[str] | None] | None = None
     meanings: Mapping[str, str] = field(default_factory=dict)
     text_only: bool = False
+    left_out: list[str] = field(default_factory=list)  # what was, once the batches were read
 
 
-def open_delimited(path: Path, delimiter: str | None = None) -> TabularFile:
+def open_delimited(
+    path: Path, delimiter: str | None = None, skip_broken: bool = False
+) -> TabularFile:
     """Return the table in a .csv, .tsv or .txt file with a header line.
 
     The delimiter of .txt is the one of tab, comma and semicolon that stands in its header, and
@@ -98,8 +104,81 @@ def open_delimited(path: Path, delimiter: str | None = None) -> TabularFile:
             f"columns, give `--set {_setting('delimiter', other)}`"
         )
     written = {from_cell(name): name for name in header}
-    batches = partial(_delimited_batches, path, delimiter, written, named is not None)
-    return TabularFile(list(map(from_cell, header)), batches, text_only=True)
+    layout = _Layout(path, delimiter, len(header), named is not None)
+    left_out: list[str] = []
+    batches = partial(_delimited_batches, layout, written, left_out if skip_broken else None)
+    return TabularFile(list(map(from_cell, header)), batches, text_only=True, left_out=left_out)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a delimited file is written; ``above`` says that a line stands above its header."""
+
+    path: Path
+    delimiter: str
+    columns: int
+    above: bool
+
+    def records(self) -> Iterator[tuple[int, bytes, bool]]:
+        """Yield the line that each row begins at, its bytes, and whether it is a whole row."""
+        with self.path.open("rb") as stream:
+            source = enumerate(stream, 1)
+            lines: deque[tuple[int, bytes]] = deque()
+            while first := lines.popleft() if lines else next(source, None):
+                number, content = first
+                cells = self._cells(content)
+                if cells is None:
+                    lines.extend(islice(source, MOST_LINES - len(lines)))
+                    for _ in range(count := self._goes_on(content, lines)):
+                        content += lines.popleft()[1]
+                    cells = self.columns if count else None
+                yield number, content, cells == self.columns
+
+    def _goes_on(self, content: bytes, lines: Iterable[tuple[int, bytes]]) -> int:
+        """Return over how many further lines a row goes on, 0 where that is no row.
+
+        Where a further line is a row by itself, a quote was opened and never closed.
+        """
+        for count, (_, line) in enumerate(lines, 1):
+            if line.count(b'"') % 2 == 0 and self._cells(line) == self.columns:
+                return 0
+            content += line
+            if self._cells(content) == self.columns:
+                return count
+        return 0
+
+    def _cells(self, content: bytes) -> int | None:
+        """Return the number of cells, None if a quote is still open or misplaced."""
+        try:
+            text = content.decode("utf-8-sig", "replace")
+            return len(next(csv.reader([text], delimiter=self.delimiter, strict=True), []))
+        except csv.Error:
+            return None
+
+    def broken(self) -> list[tuple[int, str]]:
+        """Return the lines that are no rows, each with its text."""
+        return [
+            (number, content.decode("utf-8", "replace").strip())
+            for number, content, whole in self.records()
+            if not whole and content.strip() and number > int(self.above)
+        ]
+
+    def whole_rows(self) -> bytes:
+        """Return the file without its broken lines."""
+        return b"".join(
+            content
+            for number, content, whole in self.records()
+            if whole or number <= int(self.above)
+        )
+
+    def complaint(self, found: Sequence[tuple[int, str]]) -> str:
+        """Return which lines are broken."""
+        shown = "; ".join(f"line {number}: {text[:SHOWN_TEXT]}" for number, text in found[:SHOWN])
+        more = f"; and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+        return (
+            f"{counted(len(found), 'line')} cannot be read as {self.columns} cells, for a quote "
+            f'(") that is not closed or a {self.delimiter!r} too many: {shown}{more}'
+        )
 
 
 def as_cells(columns: Sequence[Any]) -> list[Any]:
@@ -107,19 +186,12 @@ def as_cells(columns: Sequence[Any]) -> list[Any]:
     return [pc.replace_substring_regex(one, rf"^({FORMULA.pattern})", r"'\1") for one in columns]
 
 
-def _from_cells(path: Path, columns: Sequence[Any]) -> list[Any]:
-    """Return columns of text as they were before :func:`as_cells`.
-
-    Raise where a quote that is never closed has swallowed the rows after it.
-    """
+def _from_cells(columns: Sequence[Any]) -> list[Any]:
+    """Return columns of text as they were before :func:`as_cells`."""
     found: list[Any] = []
     for start in range(0, len(columns), COLUMNS):
         some = columns[start : start + COLUMNS]
         together = pa.concat_arrays(some)
-        if pc.any(pc.match_substring(together, "\n")).as_py():
-            line = _open_quote(path)
-            if line is not None:
-                raise DataError(_stray_quote(path, line))
         if pc.any(pc.starts_with(together, "'")).as_py():
             some = [
                 pc.replace_substring_regex(one, rf"^'({FORMULA.pattern})", r"\1") for one in some
@@ -143,44 +215,65 @@ def _setting(option: str, mark: str) -> str:
 
 
 def _delimited_batches(
-    path: Path, delimiter: str, written: Mapping[str, str], above: bool, wanted: list[str]
+    layout: _Layout, written: Mapping[str, str], left_out: list[str] | None, wanted: list[str]
 ) -> Iterator[Any]:
-    """Yield the rows below the header, which stands in the first line or has one ``above`` it.
+    """Yield the rows below the header; ``written`` is how the file writes each of its names.
 
-    ``written`` is how the file writes each name of its header.
+    Broken lines are an error, or named in ``left_out``.
     """
-    headers = [written[name] for name in wanted]
+    path, looked = layout.path, left_out is not None
+    source: Any = path
+    if left_out is not None:
+        found = layout.broken()
+        if found:
+            left_out[:] = [f"left out: {layout.complaint(found)}"]
+            source = io.BytesIO(layout.whole_rows())
     try:
-        with arrow_csv.open_csv(
-            path,
-            read_options=arrow_csv.ReadOptions(
-                block_size=BLOCK_BYTES, use_threads=False, skip_rows=int(above)
-            ),
-            parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types={name: pa.string() for name in headers},
-                include_columns=headers,
-                strings_can_be_null=False,
-            ),
-        ) as reader:
-            for batch in reader:
-                yield pa.record_batch(_from_cells(path, batch.columns), wanted)
+        for batch in _arrow_batches(source, layout, [written[name] for name in wanted]):
+            if not looked and _goes_on(batch):
+                looked = True
+                _require_whole(layout)
+            yield pa.record_batch(_from_cells(batch.columns), wanted)
     except pa.ArrowInvalid as error:
         text = str(error).splitlines()[0]
-        if "straddl" in text and (line := _open_quote(path)) is not None:
-            raise DataError(_stray_quote(path, line)) from None
         if "utf8" in text.lower():
             text = f"line {_first_line_not_utf8(path)} is not UTF-8 text; save the table as UTF-8"
-        if found := WRONG_CELLS.search(text):
-            row, expected, got = found.groups()
-            raise DataError(
-                f"{path.name}, row {int(row) - 1 - above}: it has {got} cells, the header "
-                f"{expected}; put quotes around a cell that holds {delimiter!r}, as in "
-                f'"dog{delimiter}beach", or give every row as many cells as the header'
-            ) from None
+        elif left_out is None:
+            _require_whole(layout)
         raise DataError(f"{path.name}: the table cannot be read ({text})") from None
     except pa.ArrowKeyError as error:
         raise DataError(f"{path.name}: the header cannot be read ({error})") from None
+
+
+def _arrow_batches(source: Any, layout: _Layout, headers: list[str]) -> Iterator[Any]:
+    with arrow_csv.open_csv(
+        source,
+        read_options=arrow_csv.ReadOptions(
+            block_size=BLOCK_BYTES, use_threads=False, skip_rows=int(layout.above)
+        ),
+        parse_options=arrow_csv.ParseOptions(delimiter=layout.delimiter, newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types={name: pa.string() for name in headers},
+            include_columns=headers,
+            strings_can_be_null=False,
+        ),
+    ) as reader:
+        yield from reader
+
+
+def _goes_on(batch: Any) -> bool:
+    """Return whether a cell goes on over a line, as it does behind a quote that is not closed."""
+    return any(pc.any(pc.match_substring(one, "\n")).as_py() for one in batch.columns)
+
+
+def _require_whole(layout: _Layout) -> None:
+    found = layout.broken()
+    if found:
+        raise DataError(
+            f"{layout.path.name}: {layout.complaint(found)}. Put quotes around a cell that holds "
+            f'{layout.delimiter!r}, as in "dog{layout.delimiter}beach", correct the lines, or '
+            "leave them out with `--set skip_broken=true`"
+        )
 
 
 def _first_line_not_utf8(path: Path) -> int | str:
@@ -191,24 +284,6 @@ def _first_line_not_utf8(path: Path) -> int | str:
             except UnicodeDecodeError:
                 return number
     return "one"  # the file has changed since
-
-
-def _open_quote(path: Path) -> int | None:
-    """Return the first line with an odd number of quotes if the file has an odd number of them."""
-    first, quotes = None, 0
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            quotes += line.count(b'"')
-            if first is None and line.count(b'"') % 2:
-                first = number
-    return first if quotes % 2 else None
-
-
-def _stray_quote(path: Path, line: int) -> str:
-    return (
-        f'{path.name}, line {line}: a quote (") is opened and never closed, so that the rows after '
-        "it would be one cell; close it, or write it twice and quote the whole cell"
-    )
 
 
 def open_jsonlines(path: Path) -> TabularFile:
