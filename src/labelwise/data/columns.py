@@ -5,9 +5,9 @@ names the image, ``image`` holds its bytes or, in a format of text alone, names 
 names the labels that are present, ``unknown`` those not known, ``split`` and ``group`` are
 optional. Other usual names, such as ``ImageID`` and ``tags``, are taken where there is one
 candidate, and a note says so. Without ``labels`` every other column is a label. Soft labels stand
-beside ``labels`` in two columns, ``soft`` and ``shares``. Blanks around the name of a column do not belong to it, and a
-column without a name, or called ``__index_level_0__``, is the row numbers that pandas writes, and
-no label. What stands in these columns: :mod:`labelwise.data.label_columns`.
+beside ``labels`` in two columns, ``soft`` and ``shares``. Blanks around the name of a column do not
+belong to it, and a column without a name, or called ``__index_level_0__``, is the row numbers that
+pandas writes, and no label. What stands in these columns: :mod:`labelwise.data.label_columns`.
 """
 
 import re
