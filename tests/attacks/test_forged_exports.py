@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from labelwise.contrib.camtrap import is_inside
 from labelwise.data import load
 from labelwise.data.camera_results import cut_crops, read_camera_results, with_classes
-from labelwise.data.camtrap_package import is_inside
 from labelwise.data.rows import parse_xml
 from labelwise.errors import DataError
 from labelwise.scores.detections import read_detections

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from labelwise import load
 from labelwise.cli.app import app
-from labelwise.data.camtrap_package import read_package
+from labelwise.contrib.camtrap import read_package
 from labelwise.errors import DataError
 from labelwise.scores import read_scores
 

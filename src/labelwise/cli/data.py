@@ -241,7 +241,7 @@ def export_table(
     its kinds absent.
     """
     from labelwise.cli.text import complain, say
-    from labelwise.data.annotation_exports import Guesses, export_for_tool
+    from labelwise.contrib.annotation_tools import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.data.hierarchy import obey_taxonomy
     from labelwise.errors import SettingsError

@@ -1,6 +1,5 @@
 """Label tables, where their images are, and every format they are read from."""
 
-from labelwise.data.annotation_exports import Guesses, export_for_tool
 from labelwise.data.checks import (
     UnreadableImage,
     find_unreadable,
@@ -13,6 +12,7 @@ from labelwise.data.generated import PosteriorData, posterior, scenes
 from labelwise.data.hierarchy import Obeyed, obey_taxonomy
 from labelwise.data.load import load
 from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
+from labelwise.data.readers import Reader
 from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.data.split import mlspl_split, stratified_split, with_validation
 from labelwise.data.table import LabelTable
@@ -33,7 +33,6 @@ __all__ = [
     "Description",
     "FeatureRows",
     "FileImages",
-    "Guesses",
     "ImageSource",
     "JoinedImages",
     "LabelSets",
@@ -41,13 +40,13 @@ __all__ = [
     "Obeyed",
     "PictureImages",
     "PosteriorData",
+    "Reader",
     "SoftLabels",
     "SpanImages",
     "UnreadableImage",
     "as_images",
     "describe",
     "export",
-    "export_for_tool",
     "find_unreadable",
     "fingerprint",
     "flip_labels",

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
 from labelwise.data.checks import Duplicates, check_table
-from labelwise.data.readers import GENERATED, READERS, Reader, recognise
+from labelwise.data.readers import GENERATED, Reader, readers, recognise
 from labelwise.data.shards import ShardPart, read_shards
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.data.tabular import TABULAR, read_tables
@@ -105,8 +105,9 @@ def _shard_parts(text: str) -> list[ShardPart]:
 def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
     """Return the parts of a source that is read from files, each with its split and format."""
     text = str(source)
-    if format is not None and format not in READERS:
-        raise SettingsError(f"unknown data format {format!r}{nearest(format, READERS)}")
+    known = readers()
+    if format is not None and format not in known:
+        raise SettingsError(f"unknown data format {format!r}{nearest(format, known)}")
     parts: list[Part] = []
     pieces = [text] if _exists(text) else text.split(";")
     for piece in pieces:
@@ -114,10 +115,10 @@ def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
         split = SPLIT_WORDS.get(head) if equals and not _exists(piece) else None
         name, place = format, tail if split else piece.strip()
         head, colon, tail = place.partition(":")
-        if format is None and colon and head in READERS:
+        if format is None and colon and head in known:
             name, place = head, tail
         for path in _places(place):
-            reader = READERS[name] if name is not None else recognise(path)
+            reader = known[name] if name is not None else recognise(path)
             if reader.name == "table" and path.suffix.lower() not in TABULAR:
                 raise DataError(f"{path}: a table must end in {', '.join(TABULAR)}")
             parts.append((split, reader, path))

@@ -1,19 +1,21 @@
-"""``READERS``: the only place where the name of a format becomes its reader.
+"""Readers: where the name of a format becomes its reader.
+
+Formats of fields and tools are read in :mod:`labelwise.contrib`. Any package can bring a reader: an
+entry point of the group ``labelwise.readers``, whose name is that of the format, leads to a
+:class:`Reader`. It is asked after ours whether a file or folder is its own.
 
 ``counts`` is what the papers state of a dataset, {split: images} and the number of labels, so that
 ``labelwise data describe`` can say whether the files at hand are the whole set."""
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from labelwise.data.annotation_tools import read_cvat, read_fiftyone, read_label_studio
-from labelwise.data.camtrap import read_camtrap
 from labelwise.data.cifar import read_cifar10, read_cifar60_40, read_cifar100
 from labelwise.data.coco import COCO_MARKS, read_coco, read_coco2014
-from labelwise.data.earth import read_bigearthnet, read_ucmerced
 from labelwise.data.feature_files import read_feature_file
 from labelwise.data.folders import HUGGINGFACE_MARKS, read_folder, read_huggingface, read_webdataset
 from labelwise.data.generated import posterior_table, scenes
@@ -29,14 +31,17 @@ from labelwise.data.table import LabelTable
 from labelwise.data.tabular import TABULAR, read_tables
 from labelwise.data.voc import VOC_MARKS, holds_annotated_photos, read_voc
 from labelwise.data.vqa import read_vqa
-from labelwise.data.xrays import read_chestxray14, read_chexpert, read_mimic_cxr
 from labelwise.errors import DataError
 from labelwise.pictures.folders import image_files
+from labelwise.system.text import one_line_of
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A format: its reader, what marks its files and folders, and the papers' counts."""
+    """A format: its reader, what marks its files and folders, and the papers' counts.
+
+    ``read(path, **options)`` returns the table; options are checked by its signature.
+    """
 
     name: str
     read: Callable[..., LabelTable]
@@ -45,56 +50,29 @@ class Reader:
     marks: tuple[str, ...] = ()
     labels: int | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    begin: re.Pattern[bytes] | None = None  # of a JSON file
 
 
 SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 
 GENERATED: dict[str, Callable[..., LabelTable]] = {"scenes": scenes, "posterior": posterior_table}
 
+CONTRIB = {  # as in pyproject.toml
+    "fiftyone": "annotation_tools:FIFTYONE",
+    "label-studio": "annotation_tools:LABEL_STUDIO",
+    "cvat": "annotation_tools:CVAT",
+    "chexpert": "xrays:CHEXPERT",
+    "mimic-cxr": "xrays:MIMIC_CXR",
+    "chestxray14": "xrays:CHESTXRAY14",
+    "bigearthnet": "earth:BIGEARTHNET",
+    "ucmerced": "earth:UCMERCED",
+    "camtrap-dp": "camtrap:CAMTRAP_DP",
+}
+
 # Marks are looked for in this order, so a dataset comes before the plain folder it resembles.
-READERS: dict[str, Reader] = {
+OWN: dict[str, Reader] = {
     reader.name: reader
     for reader in (
-        Reader("fiftyone", read_fiftyone, "samples.json of FiftyOne", marks=("samples.json",)),
-        Reader(
-            "chexpert",
-            read_chexpert,
-            "CheXpert: train.csv, valid.csv",
-            marks=("train/patient*", "valid/patient*", "CheXpert-v1.0 batch 1 *"),
-            labels=14,
-            counts={"train": 223_414, "val": 234},
-        ),
-        Reader(
-            "mimic-cxr",
-            read_mimic_cxr,
-            "MIMIC-CXR-JPG",
-            marks=("mimic-cxr-2.0.0-split.csv*",),
-            labels=14,
-            counts={"train": 368_960, "val": 2_991, "test": 5_159},
-        ),
-        Reader(
-            "chestxray14",
-            read_chestxray14,
-            "NIH ChestX-ray14",
-            marks=("Data_Entry_2017*.csv",),
-            labels=14,
-            counts={"train": 86_524, "test": 25_596},
-        ),
-        Reader(
-            "bigearthnet",
-            read_bigearthnet,
-            "BigEarthNet v2: metadata.parquet, BigEarthNet-S2",
-            marks=("BigEarthNet-S2",),
-            labels=19,
-            counts={"train": 237_871, "val": 122_342, "test": 119_825},
-        ),
-        Reader(
-            "ucmerced",
-            read_ucmerced,
-            "UC Merced, 17 labels",
-            marks=("LandUse_Multilabeled.txt",),
-            labels=17,
-        ),
         Reader("table", read_tables, "CSV, TSV, JSON Lines or Parquet", tuple(TABULAR)),
         Reader("features", read_feature_file, "features and labels as arrays", (".npz",)),
         Reader(
@@ -117,14 +95,6 @@ READERS: dict[str, Reader] = {
         Reader(
             "coco", read_coco, "COCO instances JSON, or a folder of them", (".json",), COCO_MARKS
         ),
-        Reader(
-            "camtrap-dp",
-            read_camtrap,
-            "Camtrap DP, a package of camera trap data",
-            marks=("datapackage.json",),
-        ),
-        Reader("label-studio", read_label_studio, "tasks of Label Studio"),
-        Reader("cvat", read_cvat, "CVAT for images", (".xml",)),
         Reader("voc", read_voc, "Pascal VOC folder", marks=VOC_MARKS),
         Reader(
             "voc2007",
@@ -238,31 +208,60 @@ READERS: dict[str, Reader] = {
 }
 
 
+@cache
+def readers() -> dict[str, Reader]:
+    """Return all formats by name: of fields and tools, our own, and those of other packages."""
+    group = "labelwise.readers"
+    bundled = [
+        EntryPoint(name, f"labelwise.contrib.{place}", group) for name, place in CONTRIB.items()
+    ]
+    others = [one for one in entry_points(group=group) if one.name not in {*CONTRIB, *OWN}]
+    found = {one.name: _loaded(one) for one in bundled} | OWN
+    folder = found.pop("folder")
+    return found | {one.name: _loaded(one) for one in others} | {"folder": folder}
+
+
+def _loaded(point: EntryPoint) -> Reader:
+    """Return the reader of an entry point; one that cannot be loaded says so when it is used."""
+    try:
+        reader = point.load()
+        if isinstance(reader, Reader):
+            return replace(reader, name=point.name)
+        reason = f"it is a {type(reader).__name__}, and must be a labelwise.data.Reader"
+    except Exception as error:  # of somebody else's code
+        reason = one_line_of(error)
+
+    def fail(path: Path) -> LabelTable:
+        raise DataError(f"the reader {point.name!r} ({point.value}) cannot be used: {reason}")
+
+    return Reader(point.name, fail, reason)
+
+
 def recognise(path: Path) -> Reader:
     """Return the reader of a file by its suffix, of a folder by the files that mark it."""
+    known = readers()
     if path.is_file() and path.suffix.lower() == ".json":
         begin = _beginning(path)
-        if begin.startswith(b"["):
-            return READERS["label-studio"]
-        if re.match(rb'\{\s*"samples"', begin):
-            return READERS["fiftyone"]
+        for reader in known.values():
+            if reader.begin is not None and reader.begin.match(begin):
+                return reader
     if path.suffix.lower() in SPREADSHEETS:
         raise DataError(
             f"{path}: a spreadsheet is not read; save the sheet as CSV (in Excel: 'CSV UTF-8') "
             "and give that file"
         )
-    for reader in READERS.values():
+    for reader in known.values():
         if path.is_file() and path.suffix.lower() in reader.suffixes:
             return reader
         if path.is_dir() and any(any(path.glob(mark)) for mark in reader.marks):
             beside = reader.name == "folder" and holds_annotated_photos(path)
-            return READERS["voc"] if beside else reader
+            return OWN["voc"] if beside else reader
     if path.is_dir() and holds_annotated_photos(path):
-        return READERS["voc"]
+        return OWN["voc"]
     if path.is_dir():
         _reject_unlabelled(path)
     raise DataError(
-        f"{path}: the format is not recognised; give one of {', '.join(READERS)} as 'FORMAT:path'"
+        f"{path}: the format is not recognised; give one of {', '.join(known)} as 'FORMAT:path'"
     )
 
 

@@ -353,10 +353,10 @@ def _data_options() -> set[str]:
     """Return the names of what `labelwise data` takes as --set, and of its own two options."""
     from inspect import signature
 
-    from labelwise.data.readers import READERS
+    from labelwise.data.readers import readers
 
     known = {"duplicates"}
-    for reader in READERS.values():
+    for reader in readers().values():
         known.update(signature(reader.read).parameters)
     return known - {"path"}
 
