@@ -22,7 +22,7 @@ from pathlib import Path
 from labelwise.cli import demo as demo_verb
 from labelwise.cli.app import main
 from labelwise.data import scenes
-from labelwise.data.readers import GENERATED
+from labelwise.data.load import GENERATED
 from labelwise.pictures.worker_starter import can_start
 
 PHOTOS = 12

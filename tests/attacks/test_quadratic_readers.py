@@ -17,7 +17,7 @@ import torch
 
 from labelwise.data import LabelTable, load, obey_taxonomy
 from labelwise.data.export import export
-from labelwise.data.sets import LabelSets
+from labelwise.data.table import LabelSets
 from labelwise.data.votes import Votes, count_votes, model_workers
 from labelwise.errors import DataError
 from labelwise.pictures import FileImages

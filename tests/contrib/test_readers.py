@@ -7,7 +7,7 @@ import pytest
 
 import labelwise
 from labelwise.data import load
-from labelwise.data.readers import CONTRIB, OWN, readers
+from labelwise.data.load import CONTRIB, OWN, readers
 from labelwise.errors import DataError
 
 MODULE = """

@@ -9,7 +9,7 @@ from sample_pictures import jpeg
 from scipy.io import savemat
 
 from labelwise.data import load
-from labelwise.data.readers import readers
+from labelwise.data.load import readers
 from labelwise.errors import DataError, SettingsError
 
 

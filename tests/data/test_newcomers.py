@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.data import LabelTable, find_unreadable, fingerprint, load, with_validation
 from labelwise.data.checks import without_unreadable
+from labelwise.data.columns import written_list
 from labelwise.data.generated import scenes
-from labelwise.data.label_columns import written_list
 from labelwise.errors import DataError, SettingsError
 
 RUN = CliRunner()

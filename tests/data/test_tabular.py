@@ -192,7 +192,7 @@ def many_bytes(path, rows=64, size=1 << 17):
 
 def test_more_image_bytes_than_memory_should_hold_lie_in_a_file(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("labelwise.data.table_builder.IN_MEMORY", 1 << 20)
-    monkeypatch.setattr("labelwise.data.tabular_files.BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr("labelwise.data.tabular.BATCH_BYTES", 1 << 20)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     noise = many_bytes(folder.path / "many.parquet")
     before = pa.total_allocated_bytes()
@@ -384,7 +384,7 @@ def test_unknown_labels_options_formats_and_places(folder):
 
 
 def test_many_blocks_keep_row_numbers_and_one_vocabulary(folder, monkeypatch):
-    monkeypatch.setattr("labelwise.data.tabular_files.BLOCK_BYTES", 256)
+    monkeypatch.setattr("labelwise.data.tabular.BLOCK_BYTES", 256)
     lines = [f"{row}.jpg,{'x' if row % 2 else 'w'}|l{row % 7}" for row in range(500)]
     file = folder.text("t.csv", "path,labels\n" + "\n".join(lines))
     table = load(file, check_files=False)

@@ -36,7 +36,7 @@ from labelwise.pictures.decode import decode, install_for
 from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.multiband import open_cube, read_bands
 from labelwise.pictures.shown import shown_images
-from labelwise.pictures.window import Window
+from labelwise.pictures.transform import Window
 from labelwise.pictures.work import Kind, Work
 
 NAMES = ("B02", "B03", "B04", "B08")

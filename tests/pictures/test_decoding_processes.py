@@ -29,11 +29,11 @@ from labelwise.pictures import (
     PictureImages,
     Transform,
     batches,
-    gpu_decoder,
     loading,
     processes,
     worker_starter,
 )
+from labelwise.pictures import device as gpu_decoder
 from labelwise.pictures.batches import HostResizer
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.processes import are_worth_it, borrowed_processes, items_ahead

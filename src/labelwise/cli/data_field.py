@@ -157,8 +157,8 @@ def attribute_conflicts(
     """
     from labelwise.cli.text import say, show_table
     from labelwise.data import load
-    from labelwise.data.exclusive import obey_groups
     from labelwise.data.export import export
+    from labelwise.data.hierarchy import obey_groups
     from labelwise.taxonomy import AttributeGroups
 
     table = load(source, check_files=False)

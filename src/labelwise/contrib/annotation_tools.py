@@ -32,12 +32,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.export import json_rows
-from labelwise.data.readers import Reader
+from labelwise.data.load import Reader
 from labelwise.data.rows import AllBut, from_rows, parse_xml, read_json, read_xml
-from labelwise.data.sets import LabelSets
-from labelwise.data.table import SPLIT_WORDS, LabelTable
+from labelwise.data.table import SPLIT_WORDS, LabelSets, LabelTable
 from labelwise.errors import DataError
-from labelwise.pictures.folders import find_images
+from labelwise.pictures.decode import find_images
 from labelwise.pictures.sources import FileImages
 from labelwise.system.files import replacing, replacing_folder
 from labelwise.types import nearest

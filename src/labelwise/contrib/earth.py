@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from labelwise.data.readers import Reader
+from labelwise.data.load import Reader
 from labelwise.data.rows import from_rows, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError

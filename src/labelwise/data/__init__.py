@@ -10,12 +10,10 @@ from labelwise.data.describe import Description, describe
 from labelwise.data.export import export
 from labelwise.data.generated import PosteriorData, posterior, scenes
 from labelwise.data.hierarchy import Obeyed, obey_taxonomy
-from labelwise.data.load import load
+from labelwise.data.load import Reader, load
 from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
-from labelwise.data.readers import Reader
-from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.data.split import mlspl_split, stratified_split, with_validation
-from labelwise.data.table import LabelTable
+from labelwise.data.table import LabelSets, LabelTable, SoftLabels
 from labelwise.pictures.derived import CropImages, JoinedImages
 from labelwise.pictures.memory import (
     ArrayImages,

@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.data.columns import TableColumns, Vocabulary
-from labelwise.data.label_columns import (
+from labelwise.data.columns import (
     NONE_WORDS,
     UNKNOWN_WORDS,
     MinusOne,
     SparseRows,
+    TableColumns,
+    Vocabulary,
     Words,
     first_true,
     names_of_joined_labels,
@@ -29,8 +30,7 @@ from labelwise.data.label_columns import (
     read_one_hot,
     read_shares,
 )
-from labelwise.data.sets import LabelSets, SoftLabels
-from labelwise.data.table import SPLIT_WORDS, SPLITS, LabelTable
+from labelwise.data.table import SPLIT_WORDS, SPLITS, LabelSets, LabelTable, SoftLabels
 from labelwise.errors import DataError
 from labelwise.pictures.memory import BytesImages
 from labelwise.pictures.sources import FileImages, ImageSource

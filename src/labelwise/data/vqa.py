@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from labelwise.data.feature_files import read_arrays
 from labelwise.data.rows import read_json
-from labelwise.data.sets import LabelSets, SoftLabels
-from labelwise.data.table import LabelTable
+from labelwise.data.table import LabelSets, LabelTable, SoftLabels
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.memory import FeatureRows
 from labelwise.system.names import Names

@@ -29,7 +29,7 @@ from labelwise.exports.torch_program import picture_program
 from labelwise.models import ModelSpec, Predictor
 from labelwise.models.graph_model import NodeValue
 from labelwise.pictures import ImageSource
-from labelwise.pictures.inputs import input_of
+from labelwise.pictures.loading import input_of
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
 from labelwise.system.text import first_line, one_line

@@ -32,8 +32,8 @@ from labelwise.models import Predictor
 from labelwise.models.graph_model import Decided, GraphAnswers, GraphModel, NodeValue
 from labelwise.pictures import ImageSource
 from labelwise.pictures.decode import is_raw
-from labelwise.pictures.inputs import input_of
 from labelwise.pictures.labelwise_runtime import read_picture
+from labelwise.pictures.loading import input_of
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 

@@ -30,7 +30,7 @@ from labelwise.models.launching import Launched, Network, captured, launch, one_
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.fingerprint import looks_of
-from labelwise.pictures.inputs import Decode, Failure, Inputs, PictureReader, Resizer
+from labelwise.pictures.loading import Decode, Failure, Inputs, PictureReader, Resizer
 from labelwise.pictures.prefetch import started_ahead
 from labelwise.system.names import Names
 from labelwise.taxonomy import LabelTree, Taxonomy

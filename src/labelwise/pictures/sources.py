@@ -2,22 +2,50 @@
 
 import os
 import stat
+import tarfile
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.errors import ImageError
+from labelwise.errors import DataError, ImageError
 from labelwise.pictures.bands import Bands
 from labelwise.pictures.decode import decode, decode_pixels
 from labelwise.pictures.multiband import Cube, chosen_bands, open_cube, pack_folder
-from labelwise.system.names import Names, real_names
+from labelwise.system.names import Names, printable, real_names
 from labelwise.system.storage import Storage, is_uri, split_address, storage_at
+
+# The files of a tar shard: the one walk over them, for labels and for scoring alike.
+#
+# A picture in a shard is called ``shard.tar/folder/name.jpg``, below the place that the shard is
+# at:
+# the member's own name, letter for letter, what is not text in it escaped.
+
+
+class TarMember(NamedTuple):
+    """A regular file of a shard: its name, and where its bytes are."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def tar_members(stream: IO[bytes], shard: str) -> Iterator[TarMember]:
+    """Yield the regular files of a shard in order; memory does not grow with their number."""
+    try:
+        with tarfile.open(fileobj=stream, mode="r:") as tar:
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # else it keeps every header
+                if member.isfile():
+                    yield TarMember(printable(member.name), member.offset_data, member.size)
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        raise DataError(f"{shard}: not an uncompressed tar file ({error})") from None
+
 
 MAX_BYTES = 1 << 30  # of one encoded image
 

@@ -17,8 +17,7 @@ from labelwise.pictures.jpeg import plain_header
 from labelwise.pictures.multiband import read_bands, read_npy_into
 from labelwise.pictures.shown import shown_picture
 from labelwise.pictures.sources import Location, read_location
-from labelwise.pictures.transform import STORED_TYPES, Transform
-from labelwise.pictures.window import Window
+from labelwise.pictures.transform import STORED_TYPES, Transform, Window
 
 SLOT_BYTES = 12 << 20
 HEADER = 8  # bytes of a slot: the place of the item at work

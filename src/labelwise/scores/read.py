@@ -30,7 +30,8 @@ from labelwise.scores.labels import (
     labels_beside,
     refuse_entries,
 )
-from labelwise.scores.tables import Kind, RawScores, read_parquet, read_raw, unscored_note
+from labelwise.scores.tables import Kind, RawScores, read_raw, unscored_note
+from labelwise.system.table_files import read_parquet
 from labelwise.system.text import counted
 from labelwise.taxonomy import AttributeColumns, AttributeGroups
 from labelwise.types import LabelSpace, nearest

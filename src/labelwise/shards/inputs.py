@@ -30,8 +30,13 @@ from labelwise.data.shards import PARQUET_SUFFIXES
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError, ImageError
 from labelwise.pictures.decode import IMAGE_SUFFIXES, one_per_photo
-from labelwise.pictures.sources import MAX_BYTES, EncodedImages, Location, read_image_file
-from labelwise.pictures.tar import tar_members
+from labelwise.pictures.sources import (
+    MAX_BYTES,
+    EncodedImages,
+    Location,
+    read_image_file,
+    tar_members,
+)
 from labelwise.system.names import Names, printable
 from labelwise.system.storage import (
     LocalStorage,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from labelwise.errors import LabelwiseError
 from labelwise.pictures import ImageSource, Transform
 from labelwise.pictures.batches import resized_inputs
-from labelwise.pictures.inputs import Failure, Inputs, Resizer, sent
+from labelwise.pictures.loading import Failure, Inputs, Resizer, sent
 from labelwise.pictures.prefetch import started_ahead
 from labelwise.shards.engine import ATTEMPTS
 from labelwise.shards.inputs import InputRow, StoredImages

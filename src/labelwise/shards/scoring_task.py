@@ -31,7 +31,7 @@ from labelwise.models.answer_rows import CAUTION
 from labelwise.models.launching import one_thread
 from labelwise.models.loading import load_model, model_files
 from labelwise.models.scoring import Scored, require_probabilities, score
-from labelwise.pictures.inputs import PictureReader
+from labelwise.pictures.loading import PictureReader
 from labelwise.pictures.prefetch import available_cores
 from labelwise.shards.engine import Engine
 from labelwise.shards.inputs import InputRow, StoredImages, find_rows

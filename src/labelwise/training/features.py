@@ -26,7 +26,7 @@ from labelwise.models.scoring import infer, raise_failure
 from labelwise.networks.backbones import Backbone, create_backbone
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.bands import BandScale
-from labelwise.pictures.mapped import MappedFeatures
+from labelwise.pictures.memory import MappedFeatures
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
 

@@ -15,7 +15,7 @@ from labelwise.methods import find_method
 from labelwise.models import HeadSpec, Model
 from labelwise.networks.backbones import Backbone
 from labelwise.pictures import FeatureRows
-from labelwise.pictures.mapped import Features, moments_of, scaled
+from labelwise.pictures.memory import Features, moments_of, scaled
 from labelwise.system.progress import Watch
 from labelwise.training.band_scale import scale_of
 from labelwise.training.build import advice_for_photos, weights_of

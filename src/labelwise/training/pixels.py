@@ -15,8 +15,7 @@ from torch import Tensor
 from labelwise.errors import ImageError
 from labelwise.pictures import Transform
 from labelwise.pictures.batches import BatchRows, HostResizer, read_ahead, resized_array
-from labelwise.pictures.mapped import MappedFeatures
-from labelwise.pictures.memory import ArrayImages, FeatureRows
+from labelwise.pictures.memory import ArrayImages, FeatureRows, MappedFeatures
 from labelwise.pictures.prefetch import available_cores
 from labelwise.pictures.sources import ImageSource
 from labelwise.system.allocator import memory_bytes

@@ -353,7 +353,7 @@ def _data_options() -> set[str]:
     """Return the names of what `labelwise data` takes as --set, and of its own two options."""
     from inspect import signature
 
-    from labelwise.data.readers import readers
+    from labelwise.data.load import readers
 
     known = {"duplicates"}
     for reader in readers().values():

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from labelwise.pictures.window import Window
+from labelwise.pictures.transform import Window
 from labelwise.training.augment.base import Augment, ImageDraws
 
 AREA = (0.08, 1.0)
