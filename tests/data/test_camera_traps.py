@@ -13,8 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.data.camera_results import read_camera_results, with_classes
-from labelwise.data.moments import bursts, read_times
+from labelwise.data.camera_results import bursts, read_camera_results, read_times, with_classes
 from labelwise.errors import DataError
 from labelwise.scores import read_scores
 from labelwise.scores.detections import read_detections

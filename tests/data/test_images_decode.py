@@ -16,7 +16,7 @@ from PIL import Image
 from labelwise.errors import ImageError, SettingsError
 from labelwise.pictures import ArrayImages, BytesImages, CropImages, FeatureRows, FileImages
 from labelwise.pictures.decode import decode
-from labelwise.pictures.derived import JoinedImages
+from labelwise.pictures.sources import JoinedImages
 
 
 def saved(image, kind="PNG", **options):

@@ -104,7 +104,7 @@ def burst_groups(
     import csv
 
     from labelwise.cli.text import say
-    from labelwise.data.moments import bursts, read_times
+    from labelwise.data.camera_results import bursts, read_times
     from labelwise.errors import DataError, SettingsError
     from labelwise.system.files import replacing
     from labelwise.system.text import as_cell

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.data.camera_results import read_times
 from labelwise.data.load import Reader
-from labelwise.data.moments import read_times
 from labelwise.data.rows import AllBut, from_rows, read_csv_rows, read_json
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError

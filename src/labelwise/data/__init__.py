@@ -14,7 +14,6 @@ from labelwise.data.load import Reader, load
 from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
 from labelwise.data.split import mlspl_split, stratified_split, with_validation
 from labelwise.data.table import LabelSets, LabelTable, SoftLabels
-from labelwise.pictures.derived import CropImages, JoinedImages
 from labelwise.pictures.memory import (
     ArrayImages,
     BytesImages,
@@ -22,7 +21,7 @@ from labelwise.pictures.memory import (
     PictureImages,
     as_images,
 )
-from labelwise.pictures.sources import FileImages, ImageSource, SpanImages
+from labelwise.pictures.sources import CropImages, FileImages, ImageSource, JoinedImages, SpanImages
 
 __all__ = [
     "ArrayImages",

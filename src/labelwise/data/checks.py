@@ -27,10 +27,9 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.pictures.bands import Bands
 from labelwise.pictures.decode import regular_files
-from labelwise.pictures.derived import CropImages, JoinedImages
 from labelwise.pictures.memory import ArrayImages, BytesImages, FeatureRows
 from labelwise.pictures.multiband import is_band_folder
-from labelwise.pictures.sources import FileImages, ImageSource, SpanImages
+from labelwise.pictures.sources import CropImages, FileImages, ImageSource, JoinedImages, SpanImages
 from labelwise.system.names import Names
 from labelwise.system.storage import is_uri
 from labelwise.system.text import counted

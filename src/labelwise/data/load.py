@@ -27,13 +27,13 @@ from labelwise.data.official import (
     read_nuswide,
     read_tiny_imagenet,
     read_vispr,
+    read_vqa,
     read_wider,
 )
 from labelwise.data.shards import ShardPart, read_shards
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.data.tabular import TABULAR, read_tables
 from labelwise.data.voc import VOC_MARKS, holds_annotated_photos, read_voc
-from labelwise.data.vqa import read_vqa
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import image_files
 from labelwise.system.storage import is_uri

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelwise.errors import DataError
-from labelwise.pictures.derived import JoinedImages
-from labelwise.pictures.sources import FileImages, ImageSource
+from labelwise.pictures.sources import FileImages, ImageSource, JoinedImages
 from labelwise.system.names import Names
 from labelwise.system.storage import is_uri
 from labelwise.types import DatasetFacts, LabelSpace

@@ -17,8 +17,8 @@ import pyarrow.json
 import torch
 from numpy.typing import NDArray
 
+from labelwise.data.official import VqaQuestion, normal_answer, read_questions
 from labelwise.data.rows import require_file
-from labelwise.data.vqa import VqaQuestion, normal_answer, read_questions
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
 from labelwise.methods import find_method, make_objective

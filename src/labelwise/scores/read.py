@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.data.camera_results import days_spanned, read_times
 from labelwise.data.load import load_for_labels
-from labelwise.data.moments import days_spanned, read_times
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Subgroups
 from labelwise.links import Link, Sigmoid, Softmax
