@@ -25,8 +25,8 @@ from labelwise.pictures import Transform
 from labelwise.scores.aggregating import aggregate_table
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, Plan, plan_name, plan_rows
-from labelwise.system.skos import read_skos
 from labelwise.system.storage import storage_at
+from labelwise.taxonomy import read_skos
 from labelwise.types import LabelSpace
 
 SKOS = "http://www.w3.org/2004/02/skos/core#"

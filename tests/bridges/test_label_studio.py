@@ -9,8 +9,13 @@ from PIL import Image
 from search_setup import LABELS, picture, save_model
 from web_setup import TOKEN, running
 
-from labelwise.data import Guesses, LabelTable, export_for_tool, load
-from labelwise.data.label_studio import labelling_config, read_config
+from labelwise.contrib.annotation_tools import (
+    Guesses,
+    export_for_tool,
+    labelling_config,
+    read_config,
+)
+from labelwise.data import LabelTable, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.models import Predictor
 from labelwise.pictures import FileImages

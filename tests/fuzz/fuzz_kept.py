@@ -44,8 +44,8 @@ from labelwise.photos.words.answers import KeptAnswers
 from labelwise.pictures.fingerprint import WIDTH
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, Plan, plan_name, plan_rows, to_parquet
-from labelwise.system.skos import read_skos
 from labelwise.system.storage import storage_at
+from labelwise.taxonomy import read_skos
 
 
 def openvino_files(rng: Random) -> Files:

@@ -31,8 +31,8 @@ from labelwise.photos.verifying import read_list_answers
 from labelwise.photos.words.text_image import TextHead
 from labelwise.photos.words.tower_files import read_towers
 from labelwise.photos.xmp import Keyword, tagged
-from labelwise.pictures.cubes import Cube, open_cube
 from labelwise.pictures.decode import decode
+from labelwise.pictures.multiband import Cube, open_cube
 from labelwise.system.tensors import save_tensors
 
 VALUES = np.arange(60, dtype=np.uint16).reshape(4, 5, 3)

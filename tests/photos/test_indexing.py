@@ -19,8 +19,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.models import Predictor
 from labelwise.photos import answer, looking, scored_files
 from labelwise.photos.store import Store
-from labelwise.pictures.decode import IMAGE_SUFFIXES
-from labelwise.pictures.raw import RAW_SUFFIXES
+from labelwise.pictures.decode import IMAGE_SUFFIXES, RAW_SUFFIXES
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent

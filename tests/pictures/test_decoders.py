@@ -21,7 +21,8 @@ from search_setup import save_model
 from web_setup import encoded
 
 from labelwise.errors import ImageError
-from labelwise.pictures import BytesImages, Transform, forks
+from labelwise.pictures import BytesImages, Transform
+from labelwise.pictures import worker_starter as forks
 from labelwise.pictures.decoders import DecoderError, Decoders
 from labelwise.server.service import Service
 from labelwise.server.settings import ServeSettings

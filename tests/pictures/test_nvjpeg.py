@@ -11,10 +11,14 @@ import torch
 from test_batches import encoded
 
 from labelwise.pictures.decode import by_pillow
-from labelwise.pictures.gpu_decoder import borrowed_decoder, decode_by_torchvision
+from labelwise.pictures.device import (
+    _places,
+    borrowed_decoder,
+    decode_by_torchvision,
+    hardware_decoder,
+)
 from labelwise.pictures.jpeg import plain_header
 from labelwise.pictures.loading import Jpeg
-from labelwise.pictures.nvjpeg import _places, hardware_decoder
 
 needs_engines = pytest.mark.skipif(
     not torch.cuda.is_available() or hardware_decoder(torch.device("cuda")) is None,

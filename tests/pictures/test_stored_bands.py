@@ -15,7 +15,7 @@ from torch.nn.functional import interpolate
 
 from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.bands import Bands, BandScale
-from labelwise.pictures.cubes import read_npy_into
+from labelwise.pictures.multiband import read_npy_into
 from labelwise.pictures.sources import Location
 from labelwise.pictures.transform import STORED_TYPES
 from labelwise.pictures.work import HEADER, SLOT_BYTES, Item, Kind, Work, fill

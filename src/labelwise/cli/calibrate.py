@@ -19,9 +19,9 @@ from labelwise.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from labelwise.attributes import AttributeColumns
     from labelwise.calibration import Candidate
     from labelwise.scores import ScoreTable
+    from labelwise.taxonomy import AttributeColumns
 
 
 SHARES_SHOWN = 20
@@ -63,7 +63,6 @@ def calibrate(
 
     Writes link.json, predictions.parquet, probabilities.parquet, the report and its charts.
     """
-    from labelwise.attributes import AttributeGroups
     from labelwise.cli.evaluation_shown import show, write_folder
     from labelwise.cli.text import say, show_table
     from labelwise.errors import SettingsError
@@ -77,6 +76,7 @@ def calibrate(
     )
     from labelwise.scores.applied import save_detections
     from labelwise.scores.embeddings import read_texts, write_prompts
+    from labelwise.taxonomy import AttributeGroups
 
     if prompts is not None and texts is None:
         raise SettingsError("--prompts says what the embeddings of --texts are of: give both")

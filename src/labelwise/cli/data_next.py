@@ -80,7 +80,7 @@ def next_questions(
     """
     from labelwise.answers import choose_labels, choose_photos, draw_photos, write_review
     from labelwise.cli.text import complain, say
-    from labelwise.data.annotation_exports import Guesses, export_for_tool
+    from labelwise.contrib.annotation_tools import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.errors import DataError, SettingsError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labelwise.pictures.inputs import PictureReader
+    from labelwise.pictures.loading import PictureReader
     from labelwise.shards import Engine
 
 

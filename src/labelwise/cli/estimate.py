@@ -298,7 +298,7 @@ def _show(found: "LibraryEstimate", query: str, by: str) -> None:
 
 def _write(found: "LibraryEstimate", query: str, path: Path) -> None:
     """Write the estimates and what they rest on: one row per group, the whole library last."""
-    from labelwise.system.csv_files import write_csv
+    from labelwise.system.table_files import write_csv
 
     rows = [
         {

@@ -409,7 +409,7 @@ def find_photos(places: Sequence[Path]) -> list[Path]:
     """
     from labelwise.cli.text import complain
     from labelwise.errors import DataError
-    from labelwise.pictures.folders import find_images
+    from labelwise.pictures.decode import find_images
 
     if not any(place.exists() for place in places):
         raise DataError(f"there is no file or folder {places[0]}")

@@ -269,7 +269,7 @@ def serve(
     from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
     from labelwise.models.loading import caution_of
-    from labelwise.pictures.forks import can_start
+    from labelwise.pictures.worker_starter import can_start
 
     try:
         from labelwise.server import ServeSettings, create_app, create_labelling_app

@@ -22,7 +22,7 @@ from labelwise.models.graph_file import INPUT, OPSET, PIXELS, Facts, Input, read
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows, ImageSource, PictureImages
-from labelwise.pictures.folders import find_images
+from labelwise.pictures.decode import find_images
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
 

@@ -34,8 +34,8 @@ from labelwise.models.graph_model import Decided, GraphAnswers, GraphModel, Node
 from labelwise.models.scoring import Scorer, infer, raise_failure
 from labelwise.pictures import BytesImages, ImageSource
 from labelwise.pictures.decode import is_raw
-from labelwise.pictures.inputs import input_of
 from labelwise.pictures.labelwise_runtime import read_picture
+from labelwise.pictures.loading import input_of
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted

@@ -31,7 +31,7 @@ from labelwise.exports.parity import MAX_LOGIT, Parity, assert_program_parity
 from labelwise.models import MODEL_FILE, ModelSpec, Predictor
 from labelwise.models.graph_model import NodeValue
 from labelwise.pictures import ImageSource
-from labelwise.pictures.inputs import input_of
+from labelwise.pictures.loading import input_of
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
 from labelwise.system.text import first_line, one_line

@@ -8,7 +8,7 @@ those of timm, so that timm can load the file too.
 
 from typing import TYPE_CHECKING
 
-from labelwise.system.later import imported_later
+from labelwise.system.lazy import imported_later
 
 if TYPE_CHECKING:
     from labelwise.models.loading import load_model

@@ -33,7 +33,7 @@ from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule
 from labelwise.models.spec import NOT_USABLE, require_fit
 from labelwise.numeric.finite import require_as_stated
 from labelwise.pictures import Transform
-from labelwise.system.faults import first_fault
+from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.text import first_line, one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace

@@ -44,9 +44,9 @@ from labelwise.models.predictor import WEIGHTS_FILE, Predictor
 from labelwise.models.spec import MODEL_FILE, ModelSpec
 from labelwise.predictions import Predictions, stored_ids
 from labelwise.system.files import append_whole, locked, remove_leftovers, replacing, write_error
-from labelwise.system.mirror import Mirror
 from labelwise.system.storage import (
     LocalStorage,
+    Mirror,
     ObjectStorage,
     Storage,
     address_of,

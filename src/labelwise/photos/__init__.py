@@ -8,7 +8,7 @@ with Index(Path("photos.index")) as index:
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labelwise.system.later import imported_later
+from labelwise.system.lazy import imported_later
 
 if TYPE_CHECKING:
     from labelwise.photos.answering import Found, Hit, answer, nearest_photos

@@ -36,7 +36,7 @@ from labelwise.photos.near_copies import pictures_of
 from labelwise.photos.photo_groups import EVERYTHING, PhotoGroups
 from labelwise.photos.store import Fact
 from labelwise.retrieval import Query
-from labelwise.system.csv_files import write_csv
+from labelwise.system.table_files import write_csv
 
 SAMPLES_FILE = "samples.jsonl"
 COLUMNS = ("path", "question", "answer")

@@ -27,7 +27,7 @@ from labelwise.photos.near_copies import near_copies
 from labelwise.photos.receipts import carry_receipts
 from labelwise.photos.scored_files import score_files
 from labelwise.photos.store import Store
-from labelwise.pictures.cubes import BAND_SUFFIXES
+from labelwise.pictures.multiband import BAND_SUFFIXES
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Watch
 from labelwise.system.storage import StorageError, is_uri, storage_at

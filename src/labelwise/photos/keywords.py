@@ -18,14 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.data.rows import from_rows
-from labelwise.data.sets import LabelSets
-from labelwise.data.table import LabelTable
+from labelwise.data.table import LabelSets, LabelTable
 from labelwise.errors import DataError
 from labelwise.photos.photo_metadata import read_photo_metadata
 from labelwise.photos.tagging import sidecar_of
 from labelwise.photos.xml_bytes import LARGEST
 from labelwise.photos.xmp import entries, noted, separator_of
-from labelwise.pictures.folders import find_images
+from labelwise.pictures.decode import find_images
 from labelwise.system.names import printable
 from labelwise.system.text import counted, one_line_of
 from labelwise.taxonomy import Taxonomy

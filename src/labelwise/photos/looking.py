@@ -24,11 +24,11 @@ from labelwise.photos.store import PhotoFile, Store
 from labelwise.pictures.decode import (
     FORMATS,
     IMAGE_SUFFIXES,
+    RAW_SUFFIXES,
     UNREAD_SUFFIXES,
     install_for,
     was_too_large,
 )
-from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.system.storage import (
     ObjectStorage,
     Storage,

@@ -8,8 +8,7 @@ from typing import Any
 
 from PIL import ExifTags, Image
 
-from labelwise.pictures.decode import is_raw, open_picture
-from labelwise.pictures.raw import raw_header
+from labelwise.pictures.decode import is_raw, open_picture, raw_header
 
 UNREADABLE = (
     *(OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError, struct.error),

@@ -21,9 +21,8 @@ from labelwise.models.scoring import DeployedModel, Scored, score
 from labelwise.photos.index import Index
 from labelwise.photos.looking import Changes, FileToRead
 from labelwise.photos.store import Content, PhotoFile
-from labelwise.pictures.ahead import available_cores
-from labelwise.pictures.decode import is_raw, open_picture
-from labelwise.pictures.raw import raw_header
+from labelwise.pictures.decode import is_raw, open_picture, raw_header
+from labelwise.pictures.prefetch import available_cores
 from labelwise.pictures.sources import EncodedImages, ImageSource
 from labelwise.system.names import Names
 from labelwise.system.progress import Watch

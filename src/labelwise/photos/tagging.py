@@ -38,7 +38,7 @@ from labelwise.photos.xmp import (
     tagged,
     untagged,
 )
-from labelwise.pictures.raw import RAW_SUFFIXES
+from labelwise.pictures.decode import RAW_SUFFIXES
 from labelwise.system.files import read_regular, replacing
 
 ROWS_AT_ONCE = 4096

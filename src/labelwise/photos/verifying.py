@@ -36,7 +36,7 @@ from labelwise.photos.tag_receipts import (
     tags_of_rows,
 )
 from labelwise.retrieval import Query
-from labelwise.system.csv_files import write_csv
+from labelwise.system.table_files import write_csv
 from labelwise.system.text import from_cell
 
 COLUMNS = ("receipt", "query", "path", "answer")

@@ -33,7 +33,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.pictures.cubes import load_band_readers
+from labelwise.pictures.multiband import load_band_readers
 from labelwise.pictures.transform import Transform
 from labelwise.pictures.work import SLOT_BYTES, Item, Kind, Work, fill, items_from_json, loaded
 

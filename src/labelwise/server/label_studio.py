@@ -19,7 +19,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, ValidationError
 
-from labelwise.data.label_studio import (
+from labelwise.contrib.annotation_tools import (
     ImageFolder,
     LabellingConfig,
     chance_of_set,

@@ -27,7 +27,7 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import ModelSpec
 from labelwise.pictures import PictureImages
 from labelwise.pictures.decoders import Decoders
-from labelwise.pictures.inputs import input_of
+from labelwise.pictures.loading import input_of
 from labelwise.server.batching import Batcher, Tagged, model_thread
 from labelwise.server.library import Library
 from labelwise.server.models import ModelView, PromiseView, TrustView

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from labelwise.errors import SettingsError
-from labelwise.pictures.ahead import available_cores
+from labelwise.pictures.prefetch import available_cores
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SHORTEST_TOKEN = 16

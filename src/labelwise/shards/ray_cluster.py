@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures import ImageSource, Transform
-from labelwise.pictures.ahead import started_ahead
 from labelwise.pictures.batches import resized_inputs
-from labelwise.pictures.inputs import Failure, Inputs, Resizer, sent
+from labelwise.pictures.loading import Failure, Inputs, Resizer, sent
+from labelwise.pictures.prefetch import started_ahead
 from labelwise.shards.engine import ATTEMPTS, LostShardError, Task
 from labelwise.shards.inputs import InputRow, StoredImages
 from labelwise.system.storage import StorageError

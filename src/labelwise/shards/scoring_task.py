@@ -31,8 +31,8 @@ from labelwise.models.answer_rows import CAUTION
 from labelwise.models.cuda_graphs import one_thread
 from labelwise.models.loading import load_model, model_files
 from labelwise.models.scoring import Scored, require_probabilities, score
-from labelwise.pictures.ahead import available_cores
-from labelwise.pictures.inputs import PictureReader
+from labelwise.pictures.loading import PictureReader
+from labelwise.pictures.prefetch import available_cores
 from labelwise.shards.engine import SUCCESS_FILE, Engine, Manifest, ShardRecord, shard_name
 from labelwise.shards.inputs import InputRow, StoredImages, find_rows
 from labelwise.system.allocator import keep_freed_memory

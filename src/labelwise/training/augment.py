@@ -27,7 +27,7 @@ from torch.nn.functional import affine_grid, conv2d, grid_sample
 
 from labelwise.errors import SettingsError
 from labelwise.numeric.draws import uniforms
-from labelwise.pictures.window import Window
+from labelwise.pictures.transform import Window
 from labelwise.types import nearest
 
 # Augment: a random change of a batch of pixels, and the random numbers it is made from.

@@ -29,10 +29,9 @@ from torch import Tensor
 from labelwise.data.table import LabelTable
 from labelwise.errors import ImageError, SettingsError
 from labelwise.pictures import Transform
-from labelwise.pictures.ahead import available_cores
 from labelwise.pictures.batches import BatchRows, HostResizer, read_ahead, resized_array
-from labelwise.pictures.mapped import MappedFeatures
-from labelwise.pictures.memory import ArrayImages, FeatureRows
+from labelwise.pictures.memory import ArrayImages, FeatureRows, MappedFeatures
+from labelwise.pictures.prefetch import available_cores
 from labelwise.pictures.sources import Blocks, ImageSource
 from labelwise.system.allocator import memory_bytes
 from labelwise.training.augment import (

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.attributes import AttributeColumns, AttributeGroups
 from labelwise.calibration import expect_zero_share
 from labelwise.data import (
     LabelTable,
@@ -29,7 +28,7 @@ from labelwise.data import (
     without_unreadable,
 )
 from labelwise.data.checks import reject_divided_groups
-from labelwise.data.exclusive import obey_groups
+from labelwise.data.hierarchy import obey_groups
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.methods import find_method
@@ -39,7 +38,7 @@ from labelwise.objectives import Objective
 from labelwise.system.distributed import rank, value_of_first, world_size
 from labelwise.system.files import sha256_of
 from labelwise.system.progress import Watch
-from labelwise.taxonomy import LabelTree, Taxonomy
+from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.training import checkpoint
 from labelwise.training.build import (
     advice_for_photos,

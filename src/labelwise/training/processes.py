@@ -23,7 +23,7 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
-from labelwise.pictures.ahead import available_cores
+from labelwise.pictures.prefetch import available_cores
 from labelwise.system.distributed import rank, world_size
 from labelwise.training.settings import Hardware
 

@@ -210,7 +210,7 @@ class Settings(BaseModel):
     ``skip`` them; ``skip_missing`` leaves out those that are not there. ``val_share`` of the
     training images become validation where the data has none (0: none). ``taxonomy`` is a file of
     which label is a kind of which: labels, probabilities and sets then obey it; ``attributes`` one
-    of groups of labels that exclude each other (:mod:`labelwise.attributes`), likewise.
+    of groups of labels that exclude each other (:mod:`labelwise.taxonomy`), likewise.
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
     own. ``backbone`` may be ``auto``: chosen by what the pictures are like
     (:mod:`labelwise.training.plan`). ``effort`` says how much is tried with a pretrained
@@ -468,10 +468,10 @@ def _data_options() -> set[str]:
     """Return the names of what `labelwise data` takes as --set, and of its own two options."""
     from inspect import signature
 
-    from labelwise.data.readers import READERS
+    from labelwise.data.load import readers
 
     known = {"duplicates"}
-    for reader in READERS.values():
+    for reader in readers().values():
         known.update(signature(reader.read).parameters)
     return known - {"path"}
 

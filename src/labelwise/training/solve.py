@@ -28,7 +28,7 @@ from labelwise.models import Model
 from labelwise.networks.heads import LinearHead
 from labelwise.objectives.convex import ConvexLoss, Derivatives
 from labelwise.pictures import FeatureRows
-from labelwise.pictures.mapped import MappedFeatures
+from labelwise.pictures.memory import MappedFeatures
 from labelwise.system.allocator import memory_bytes
 from labelwise.training import checkpoint
 from labelwise.training.inference import validation_figures

@@ -21,7 +21,7 @@ from labelwise.errors import ImageError
 from labelwise.models.scoring import infer
 from labelwise.networks.backbones import Backbone
 from labelwise.pictures import ImageSource, PictureImages
-from labelwise.pictures.inputs import Failure
+from labelwise.pictures.loading import Failure
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
 from labelwise.training.features import content_key

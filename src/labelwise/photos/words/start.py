@@ -42,7 +42,7 @@ from labelwise.photos.words.photos import PhotoFeatures, features_of
 from labelwise.photos.words.text_image import TextHead, TextImageModel
 from labelwise.photos.words.word_list import WordList
 from labelwise.pictures import ImageSource
-from labelwise.pictures.inputs import Failure
+from labelwise.pictures.loading import Failure
 from labelwise.predictions import Predictions
 from labelwise.scores.labels import aligned_labels
 from labelwise.system.files import replacing

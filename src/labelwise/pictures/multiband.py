@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from labelwise.errors import ImageError
 from labelwise.pictures.bands import Bands
-from labelwise.pictures.decode import decode_pixels, max_pixels, open_picture, too_large
+from labelwise.pictures.decode import check_size, decode_pixels, max_pixels, open_picture
 from labelwise.pictures.dicom import is_dicom, load_dicom_readers, read_dicom
 
 HAS_TIFF = find_spec("tifffile") is not None
@@ -133,7 +133,7 @@ def _npy_values(content: bytes, name: str) -> NDArray[Any]:
         raise ImageError(
             f"{name}: a cube must be (height, width) or (height, width, bands), got {shape}"
         )
-    _check_size(name, shape[1], shape[0])
+    check_size(name, shape[1], shape[0])
     count = int(np.prod(shape))
     if len(content) - end < count * dtype.itemsize:
         raise ImageError(f"{name}: the file ends early; it should hold {count:,} values")
@@ -183,11 +183,6 @@ def _with_bands(values: NDArray[Any]) -> NDArray[Any]:
     return values[:, :, None] if values.ndim == 2 else values
 
 
-def _check_size(name: str, width: int, height: int) -> None:
-    if width * height > max_pixels():
-        raise ImageError(too_large(name))
-
-
 def _tiff(content: bytes, name: str) -> Cube:
     if not HAS_TIFF:
         raise ImageError(f"{name}: bands of TIFF files need `pip install 'labelwise[bands]'`")
@@ -196,7 +191,7 @@ def _tiff(content: bytes, name: str) -> Cube:
     _keep_quiet()
     with TiffFile(io.BytesIO(content)) as file:
         page: Any = file.pages.first
-        _check_size(name, page.imagewidth, page.imagelength)
+        check_size(name, page.imagewidth, page.imagelength)
         facts = {tag.code: tag.value for tag in page.tags if tag.code in KEPT_TAGS}
         if facts.get(ORIENTATION, 1) != 1:
             raise ImageError(f"{name}: is stored turned; save it upright (TIFF orientation 1)")
@@ -261,7 +256,7 @@ def _descriptions(text: Any, bands: int) -> tuple[str, ...] | None:
 
 def _by_pillow(content: bytes, name: str) -> Cube:
     with open_picture(content) as image:
-        _check_size(name, *image.size)
+        check_size(name, *image.size)
         if content.startswith(b"\x89PNG") and content[24] == 16 and content[25] not in (0, 4):
             raise ImageError(f"{name}: 16-bit colour PNGs are not read; save a 16-bit TIFF")
         if image.mode in ("I;16", "I;16B", "I", "F", "L"):

@@ -25,14 +25,15 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from labelwise.data.load import Reader
 from labelwise.data.rows import from_rows, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
-from labelwise.pictures.cubes import open_cube
+from labelwise.pictures.multiband import open_cube
 from labelwise.pictures.sources import read_image_file
-from labelwise.system.text import counted, first_line
+from labelwise.system.table_files import read_parquet
+from labelwise.system.text import counted
 
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
 UNCLASSIFIED = (0, 335, 999)  # no data, glaciers (none of the 43), and what CORINE left open
@@ -112,13 +113,7 @@ def read_bigearthnet(
     """Return BigEarthNet v2: metadata.parquet beside BigEarthNet-S2, each patch a folder."""
     file = require_file(path / "metadata.parquet")
     wanted = ["patch_id", "split", *(["labels"] if labels == 19 else [])]
-    try:
-        table = pq.read_table(file, columns=wanted)
-        table.validate(full=True)  # text of a damaged file need not be UTF-8
-    except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise DataError(
-            f"{file}: must be the metadata of BigEarthNet v2 ({first_line(error)})"
-        ) from None
+    table = read_parquet(file, wanted)
     absent = [name for name in wanted if name not in table.column_names]
     if absent:
         raise DataError(f"{file}: must have the columns {', '.join(wanted)}, lacks {absent[0]!r}")
@@ -223,3 +218,20 @@ def read_ucmerced(path: Path) -> LabelTable:
         images.append(f"Images/{kind}/{image.strip()}.tif")
         labels.append([name for name, state in zip(names, states, strict=True) if state == "1"])
     return from_rows((path, images), labels, names=names, name="ucmerced")
+
+
+BIGEARTHNET = Reader(
+    "bigearthnet",
+    read_bigearthnet,
+    "BigEarthNet v2: metadata.parquet, BigEarthNet-S2",
+    marks=("BigEarthNet-S2",),
+    labels=19,
+    counts={"train": 237_871, "val": 122_342, "test": 119_825},
+)
+UCMERCED = Reader(
+    "ucmerced",
+    read_ucmerced,
+    "UC Merced, 17 labels",
+    marks=("LandUse_Multilabeled.txt",),
+    labels=17,
+)
