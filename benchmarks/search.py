@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from labelwise.photos.rankings import OddsRanking, ranking_of
 from measure import record
 from search_large import resident
 
@@ -37,15 +38,14 @@ from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models import HeadSpec, ModelSpec, Predictor
 from labelwise.models.scoring import score
 from labelwise.photos import Index, update_index
-from labelwise.photos import look_alikes as similar_photos
-from labelwise.photos.answering import answer
-from labelwise.photos.checksums import CacheFiles
-from labelwise.photos.index_facts import IndexFacts
-from labelwise.photos.look_alikes import LOOKED_AT, Projection, codes_of, nearest_rows
-from labelwise.photos.looking import Changes, look_at, photos_below
-from labelwise.photos.model_odds import ORDER, LabelOdds
-from labelwise.photos.rankings import OddsRanking, ranking_of
-from labelwise.photos.scan import (
+from labelwise.photos import embeddings as similar_photos
+from labelwise.photos.database import CacheFiles
+from labelwise.photos.embeddings import LOOKED_AT, Projection, codes_of, nearest_rows
+from labelwise.photos.folder_scan import Changes, look_at, photos_below
+from labelwise.photos.index import IndexFacts
+from labelwise.photos.probabilities import ORDER, LabelOdds
+from labelwise.photos.query import answer
+from labelwise.photos.topk import (
     ScanTerm,
     best_rows,
     count_at_least,

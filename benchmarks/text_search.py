@@ -27,13 +27,13 @@ from time import perf_counter, process_time
 
 import numpy as np
 import torch
+from labelwise.numeric.small_products import SmallColumns, _by_numpy
+from labelwise.photos.fronts import LENGTHS, Fronts, front_values, fronts_of, main_axes, units_of
 from numpy.typing import NDArray
 
-from labelwise.numeric.small_products import SmallColumns, _by_numpy
-from labelwise.photos import look_alikes
-from labelwise.photos.checksums import CacheFiles
-from labelwise.photos.fronts import LENGTHS, Fronts, front_values, fronts_of, main_axes, units_of
-from labelwise.photos.look_alikes import Projection, farthest_rows
+from labelwise.photos import embeddings as look_alikes
+from labelwise.photos.database import CacheFiles
+from labelwise.photos.embeddings import Projection, farthest_rows
 from labelwise.photos.words import ClassesAndWords
 from labelwise.photos.words.word_list import usual_texts
 

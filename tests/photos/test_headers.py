@@ -11,9 +11,10 @@ from PIL import ExifTags, Image
 from search_setup import picture, save_model
 
 from labelwise.errors import DataError
-from labelwise.photos import answer, headers, update_index
+from labelwise.photos import answer, update_index
+from labelwise.photos import metadata as headers
 from labelwise.photos.filters import PhotoFilter
-from labelwise.photos.headers import PhotoHeader, headers_of
+from labelwise.photos.metadata import PhotoHeader, headers_of
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent
 

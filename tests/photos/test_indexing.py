@@ -17,7 +17,8 @@ from search_setup import picture, save_model
 
 from labelwise.errors import LabelwiseError
 from labelwise.models import Predictor
-from labelwise.photos import answer, looking, scored_files
+from labelwise.photos import answer, looking
+from labelwise.photos import ingest as scored_files
 from labelwise.photos.store import Store
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.pictures.raw import RAW_SUFFIXES
@@ -58,8 +59,8 @@ def test_every_photo_is_scored_as_predict_scores_it(update, photos, model):
 
 def test_nothing_changed_costs_nothing(update, monkeypatch):
     update()
-    monkeypatch.setattr("labelwise.photos.scored_files.score", None)
-    monkeypatch.setattr("labelwise.photos.scored_files._read", None)
+    monkeypatch.setattr("labelwise.photos.ingest.score", None)
+    monkeypatch.setattr("labelwise.photos.ingest._read", None)
     assert counts(update()) == {"unchanged": 12}
 
 
@@ -152,7 +153,7 @@ def test_what_is_gone_is_missing_and_comes_back_for_nothing(update, photos, tmp_
     index = open_index(update.folder)
     assert len(index.store.dead_rows()) == 4
     shutil.move(tmp_path / "elsewhere", photos / "2023")
-    monkeypatch.setattr("labelwise.photos.scored_files.score", None)
+    monkeypatch.setattr("labelwise.photos.ingest.score", None)
     assert counts(update()) == {"unchanged": 12}
     assert not len(open_index(update.folder).store.dead_rows())
 
@@ -182,7 +183,7 @@ def test_unreadable_files_are_remembered_until_they_change(update, photos, monke
     (photos / "broken.jpg").write_bytes(b"\xff\xd8\xff not a picture")
     assert counts(update()) == {"new": 12, "failed": 1}
     with monkeypatch.context() as patch:
-        patch.setattr("labelwise.photos.scored_files._read", None)
+        patch.setattr("labelwise.photos.ingest._read", None)
         assert counts(update()) == {"unchanged": 13}
     picture(photos / "broken.jpg", 50)
     assert counts(update()) == {"unchanged": 12, "new": 1}
@@ -289,14 +290,14 @@ def test_turned_photos_have_the_size_and_time_people_see(update, photos):
 
 def test_another_link_reads_no_picture(update, model, tmp_path, monkeypatch):
     update()
-    before = np.exp(open_index(update.folder).odds(2).log_p.values)
+    before = np.exp(open_index(update.folder).odds(2).log_p)
     other = tmp_path / "other"
     shutil.copytree(model, other)
     platt = {"kind": "platt", "link": None, "slope": [1] * 4, "offset": [3] * 4, "limit": 100.0}
     rewrite(other / "model.json", link=platt)
-    monkeypatch.setattr("labelwise.photos.scored_files.score", None)
+    monkeypatch.setattr("labelwise.photos.ingest.score", None)
     update(model=other)
-    after = np.exp(open_index(update.folder).odds(2).log_p.values)
+    after = np.exp(open_index(update.folder).odds(2).log_p)
     odds = before / (1 - before) * np.exp(3)
     np.testing.assert_allclose(after, odds / (1 + odds), rtol=1e-5)
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from labelwise.photos.asked import AskedQuery
 from made_index import made_index
 from open_indexes import open_index
 
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, likeness_of
-from labelwise.photos.answering import answer
-from labelwise.photos.asked import AskedQuery
+from labelwise.photos.query import answer
 from labelwise.photos.tagging import promised_rule
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query

@@ -12,7 +12,7 @@ from labelwise.cli.app import app
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
 from labelwise.photos import Index, likeness_of
-from labelwise.photos.likeness import SEALED, SealedLikeness
+from labelwise.photos.shift import SEALED, SealedLikeness
 from labelwise.photos.tagging import promised_rule
 
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from labelwise.photos import rankings, scan
-from labelwise.photos.model_odds import LabelOdds
 from labelwise.photos.rankings import FallingScores, OddsRanking
-from labelwise.photos.scan import ScanTerm, value_at
+
+from labelwise.photos import rankings
+from labelwise.photos import topk as scan
+from labelwise.photos.probabilities import LabelOdds
+from labelwise.photos.topk import ScanTerm, value_at
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.types import LabelSpace
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from labelwise.photos.refused_searches import note_refused, refused_by_share
 from made_index import made_index
 from open_indexes import open_index
 
 from labelwise.errors import CheckpointError
 from labelwise.photos import Index, answer, keep_found, receipts_of, search
-from labelwise.photos.answering import listed_rows
 from labelwise.photos.checking import CheckSession
+from labelwise.photos.query import listed_rows
 from labelwise.photos.receipts import carry_receipts, rows_in_order
-from labelwise.photos.refused_searches import note_refused, refused_by_share
 from labelwise.retrieval import Query
 
 DOG, CAT = Query.parse("dog"), Query.parse("cat")

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwise.photos import scan
-from labelwise.photos.scan import ScanTerm, best_rows, count_at_least, sum_of
+from labelwise.photos import topk as scan
+from labelwise.photos.topk import ScanTerm, best_rows, count_at_least, sum_of
 
 
 def by_sorting(terms, count, excluded=()):

@@ -5,6 +5,7 @@ and what each kind of answer is worth: drawn in the receipt's order, or met by c
 import csv
 
 import pytest
+from labelwise.photos.refused_searches import note_refused, refused_by_share
 
 from labelwise.errors import DataError
 from labelwise.photos import (
@@ -15,9 +16,7 @@ from labelwise.photos import (
     verify_lists,
 )
 from labelwise.photos.checking import CheckSession
-from labelwise.photos.receipts import rows_in_order
-from labelwise.photos.refused_searches import note_refused, refused_by_share
-from labelwise.photos.verifying import write_list_questions
+from labelwise.photos.receipts import rows_in_order, write_list_questions
 from labelwise.retrieval import Query
 
 

@@ -20,8 +20,8 @@ from labelwise.metrics import label_reliability
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import likeness_of, questions, update_index
-from labelwise.photos.answering import answer
 from labelwise.photos.filters import PhotoFilter
+from labelwise.photos.query import answer
 from labelwise.pictures.decoders import DecoderError, Decoders
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent

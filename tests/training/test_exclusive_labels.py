@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from labelwise.photos.asked import AskedQuery
 from made_index import made_index
 from open_indexes import open_index
 from scipy.stats import binomtest
@@ -21,7 +22,6 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import evaluate
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.photos.asked import AskedQuery
 from labelwise.pictures import FeatureRows
 from labelwise.retrieval import Query
 from labelwise.training.run import train
@@ -148,7 +148,7 @@ def index_folder(coloured):
 
 def test_queries_know_what_excludes_what(index_folder):
     index = open_index(index_folder)
-    p = np.exp(np.array([index.odds(k, refit=False).log_p.values for k in range(6)], np.float64))
+    p = np.exp(np.array([index.odds(k, refit=False).log_p for k in range(6)], np.float64))
     gone = index.store.dead_rows()
     assert len(gone) == 0
     for text, expected in {

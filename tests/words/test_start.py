@@ -90,7 +90,7 @@ def test_photos_are_read_once_wherever_they_lie(model, painted, tmp_path):
 
 
 def test_what_was_computed_before_an_interruption_is_kept(model, painted, tmp_path, monkeypatch):
-    from labelwise.photos.words import photos
+    from labelwise.photos.words import start as photos
     from labelwise.system.progress import Silent
 
     class Stopping(Silent):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.errors import CheckpointError
-from labelwise.numeric.near_pairs import near_any
+from labelwise.numeric.duplicates import near_any
 from labelwise.pictures.fingerprint import NEAR
 from labelwise.system.files import replacing
 from labelwise.system.text import counted, one_line_of

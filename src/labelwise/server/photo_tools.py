@@ -24,9 +24,9 @@ from labelwise.models import Predictor
 from labelwise.models.run_folder import HeldOut, RunFolder
 from labelwise.models.scoring import require_probabilities
 from labelwise.photos import Index, answer, likeness_of
-from labelwise.photos.answering import Hit, nearest_photos
-from labelwise.photos.estimating import draw_sample, estimate_from_answers
-from labelwise.photos.looking import is_below
+from labelwise.photos.folder_scan import is_below
+from labelwise.photos.prevalence import draw_sample, estimate_from_answers
+from labelwise.photos.query import Hit, nearest_photos
 from labelwise.pictures import BytesImages
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.work import Kind, Work
