@@ -17,6 +17,7 @@ from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Found, Index, answer, questions
 from labelwise.photos.index import IndexFacts
+from labelwise.photos.shift import evidence_of
 from labelwise.retrieval import HitCount, Query, ScoredLibrary, bind, calibrate_query
 
 DOG = LABELS.index("dog")
@@ -213,12 +214,12 @@ def test_questions_are_worth_what_they_say(index, by):
 
 
 def test_a_promise_needs_photos_that_fitted_nothing(index):
-    assert len(index.evidence()) == 400
+    assert len(evidence_of(index)) == 400
     facts = index.facts.model_copy(update={"held_out": "val"})
     with index.store.checksums.rewriting("index.json"):
         facts.save(index.folder / "index.json")
     with pytest.raises(LabelwiseError, match="fitted nothing"):
-        open_index(index.folder).evidence()
+        evidence_of(open_index(index.folder))
 
 
 def test_a_model_without_probabilities_says_so(index):

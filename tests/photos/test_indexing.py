@@ -17,7 +17,7 @@ from search_setup import picture, save_model
 
 from labelwise.errors import LabelwiseError
 from labelwise.models import Predictor
-from labelwise.photos import answer, looking
+from labelwise.photos import answer, folder_scan
 from labelwise.photos import ingest as scored_files
 from labelwise.photos.store import Store
 from labelwise.pictures.decode import IMAGE_SUFFIXES
@@ -85,7 +85,7 @@ def test_copies_of_one_update_are_scored_once(update, photos, model, batch_size)
 def test_pictures_that_cannot_be_read_are_named_and_raw_beside_a_picture_is_not(
     update, photos, monkeypatch
 ):
-    monkeypatch.setattr(looking, "IMAGE_SUFFIXES", IMAGE_SUFFIXES - RAW_SUFFIXES)  # no rawpy
+    monkeypatch.setattr(folder_scan, "IMAGE_SUFFIXES", IMAGE_SUFFIXES - RAW_SUFFIXES)  # no rawpy
     for name in ("0.NEF", "2023/1.cr2", "alone.dng", "2023/alone.arw"):
         (photos / name).write_bytes(b"raw")
     changes = update()

@@ -25,8 +25,8 @@ from labelwise.photos.embedded_tags import (
     undo_embedded,
     written_photos,
 )
-from labelwise.photos.metadata import read_photo_metadata
-from labelwise.photos.tagging import sidecar_of, undo_sidecar, write_sidecar
+from labelwise.photos.metadata import read_photo_metadata, sidecar_of
+from labelwise.photos.tagging import undo_sidecar, write_sidecar
 from labelwise.photos.xmp import Keyword, tagged
 
 DOG = [Keyword("dog", 0.9, "m", "2026-01-01", ("animal",))]

@@ -13,10 +13,10 @@ from labelwise.decide import Threshold
 from labelwise.errors import DataError
 from labelwise.photos import tagging
 from labelwise.photos.embedded_tags import written_sidecars
+from labelwise.photos.metadata import sidecar_of
 from labelwise.photos.tagging import (
     promised_rule,
     raw_partners,
-    sidecar_of,
     tags_of,
     undo_sidecar,
     write_sidecar,

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from labelwise.photos.asked import AskedQuery
 from made_index import made_index
 from open_indexes import open_index
 from scipy.stats import binomtest
@@ -22,6 +21,7 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import evaluate
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
+from labelwise.photos.query import Asked
 from labelwise.pictures import FeatureRows
 from labelwise.retrieval import Query
 from labelwise.training.run import train
@@ -158,7 +158,7 @@ def test_queries_know_what_excludes_what(index_folder):
         "(red | blue), round": (p[0] + p[1]) * p[5],
         "red, round": p[0] * p[5],
     }.items():
-        asked = AskedQuery.of(index, Query.parse(text, index.space), own=True)
+        asked = Asked(index, Query.parse(text, index.space)).own
         rows, scores = asked.ranking.best(40)
         assert np.exp(scores) == pytest.approx(expected[rows], rel=1e-4)
         assert (np.diff(scores) <= 0).all()

@@ -89,20 +89,15 @@ def tag(
     from labelwise.errors import SettingsError
     from labelwise.photos import Index, model_changed
     from labelwise.photos.embedded_tags import (
+        TagOutcome,
         embed_tags,
         require_exiftool,
         undo_embedded,
         written_photos,
         written_sidecars,
     )
-    from labelwise.photos.tagging import (
-        TagOutcome,
-        raw_partners,
-        sidecar_of,
-        tags_of,
-        undo_sidecar,
-        write_sidecar,
-    )
+    from labelwise.photos.metadata import sidecar_of
+    from labelwise.photos.tagging import raw_partners, tags_of, undo_sidecar, write_sidecar
     from labelwise.system.progress import make_watch
     from labelwise.system.storage import is_uri, without_options
     from labelwise.system.text import counted

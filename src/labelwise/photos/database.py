@@ -91,7 +91,10 @@ MIGRATIONS = (
     "".join(
         f"ALTER TABLE {table} ADD COLUMN sum INTEGER;"
         for table in ("roots", "contents", "files", "sidecars", "embedded")
-    ),
+    )
+    + "DROP TABLE IF EXISTS photo_headers;"  # they are read again
+    "CREATE TABLE photo_headers (row INTEGER PRIMARY KEY, stamp TEXT NOT NULL, camera TEXT, "
+    "rating INTEGER, keywords TEXT NOT NULL, sum INTEGER);",
 )
 SUMMED = {
     "roots": ("id", "path", "raw"),
@@ -100,6 +103,7 @@ SUMMED = {
     "corrections": ("row", "label", "state", "who", "at", "source"),
     "sidecars": ("raw", "path", "before", "after", "wrote"),
     "embedded": ("raw", "path", "patch", "after", "wrote"),
+    "photo_headers": ("row", "stamp", "camera", "rating", "keywords"),
 }  # the columns of which each row has a sum
 HASHES_SINCE, SUMS_SINCE = 2, 4  # the versions that brought them
 

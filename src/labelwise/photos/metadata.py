@@ -49,10 +49,6 @@ from labelwise.system.text import counted, one_line_of
 from labelwise.taxonomy import Taxonomy
 
 HEADERS_TABLE = "photo_headers"
-HEADERS_SCHEMA = (
-    f"CREATE HEADERS_TABLE IF NOT EXISTS {HEADERS_TABLE} (row INTEGER PRIMARY KEY, stamp TEXT NOT NULL, "
-    "camera TEXT, rating INTEGER, keywords TEXT NOT NULL)"
-)
 RATING = re.compile(rb"""\bxmp:Rating\s*(?:=\s*["']|>)\s*(-?[0-9])""")
 HEAD = 1 << 20  # bytes of a photo in which its XMP is looked for
 MOST_BYTES = 256 << 20
@@ -122,19 +118,16 @@ def _rating(data: bytes) -> int | None:
 def _known_headers(index: Index) -> dict[int, tuple[str, PhotoHeader]]:
     if not index.store.has_table(HEADERS_TABLE):
         return {}
-    lines = index.store.select(f"SELECT row, stamp, camera, rating, keywords FROM {HEADERS_TABLE}")
     return {
         int(row): (stamp, PhotoHeader(camera, rating, frozenset(json.loads(keywords))))
-        for row, stamp, camera, rating, keywords in lines
+        for row, stamp, camera, rating, keywords in index.store.read(HEADERS_TABLE)
     }
 
 
 def _keep_headers(index: Index, read: dict[int, tuple[str, PhotoHeader]]) -> None:
     with index.store.transaction() as database:
-        database.execute(HEADERS_SCHEMA)
-        database.executemany(
-            f"INSERT OR REPLACE INTO {HEADERS_TABLE} (row, stamp, camera, rating, keywords) "
-            "VALUES (?, ?, ?, ?, ?)",
+        database.put(
+            HEADERS_TABLE,
             [
                 (row, stamp, one.camera, one.rating, json.dumps(sorted(one.keywords)))
                 for row, (stamp, one) in read.items()

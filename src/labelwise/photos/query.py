@@ -100,10 +100,10 @@ class Found:
     ``rows`` and ``scores`` are those of the list: the ``hits``, or all photos that are promised.
     ``above`` counts the photos at or above the cut, where there is one; ``checked_on`` the held-out
     photos, and ``positives`` those among them that match: the probabilities rest on them.
-    ``promise`` is of the list above the cut; where it is refused, all photos are shown. ``likeness``
-    says whether the library is like the held-out photos, as all of this supposes. ``copies`` are
-    the near-duplicates on a promised list. ``answers`` are those that made a model which began with
-    words, None for a trained one; ``known`` is :attr:`IndexFacts.known`.
+    ``promise`` is of the list above the cut; where it is refused, all photos are shown.
+    ``likeness`` says whether the library is like the held-out photos, as all of this supposes;
+    ``copies`` are the near-duplicates on a promised list. ``answers`` are those that made a model
+    which began with words, None for a trained one; ``known`` is :attr:`IndexFacts.known`.
     """
 
     query: str
