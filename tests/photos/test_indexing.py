@@ -4,13 +4,11 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import numpy as np
 import pytest
 from forged import rewrite
 from open_indexes import open_index
-from patience import PATIENCE, wait_until
 from PIL import Image
 from raw_photos import dng
 from search_setup import picture, save_model
@@ -18,8 +16,6 @@ from search_setup import picture, save_model
 from labelwise.errors import LabelwiseError
 from labelwise.models import Predictor
 from labelwise.photos import answer, folder_scan
-from labelwise.photos import ingest as scored_files
-from labelwise.photos.store import Store
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.predictions import Predictions
@@ -204,38 +200,6 @@ class Interrupted(Silent):
 
     def advance(self, count):
         raise KeyboardInterrupt
-
-
-def test_threads_that_still_read_after_ctrl_c_ask_a_closed_index_nothing(update, monkeypatch):
-    """A question to a database while it is closed ends the process, without a word."""
-    read, gone, first, asked, answered = scored_files._read, Event(), [], [], []
-    asking, content = Store.rows_by_hash, scored_files._Files.content
-
-    def held_back(todo):
-        if first:
-            gone.wait(PATIENCE)
-        first.append(todo)
-        return read(todo)
-
-    def ask(store, digests):
-        asked.append(gone.is_set())
-        return asking(store, digests)
-
-    def noted(files, row):
-        try:
-            return content(files, row)
-        finally:
-            answered.append(row)
-
-    monkeypatch.setattr(scored_files, "_read", held_back)
-    monkeypatch.setattr(Store, "rows_by_hash", ask)
-    monkeypatch.setattr(scored_files._Files, "content", noted)
-    with pytest.raises(KeyboardInterrupt) as caught:  # holds what was under way
-        update(watch=Interrupted(), batch_size=1, workers=1)
-    gone.set()
-    wait_until(lambda: len(answered) > 1)
-    assert caught.type is KeyboardInterrupt
-    assert not any(asked)
 
 
 def test_a_folder_that_cannot_be_listed_keeps_its_photos(update, photos, monkeypatch):
