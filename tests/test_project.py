@@ -81,7 +81,7 @@ class TestMake:
 
     def test_another_index_is_asked_for_torch_alone(self, tmp_path):
         commands = would_run(tmp_path, "demo", "TORCH_INDEX=https://index.example/cpu")
-        (line,) = [line for line in commands.splitlines() if "--index-url \"https://index" in line]
+        (line,) = [line for line in commands.splitlines() if '--index-url "https://index' in line]
         assert "torch torchvision" in line
         for file in ("Makefile", "Dockerfile"):
             assert "--extra-index-url" not in (ROOT / file).read_text()

@@ -315,8 +315,10 @@ class Store(AbstractContextManager["Store", None]):
             if inside is None:
                 continue
             folder, name = os.path.split(inside)
-            key = {"root": number, "folder": shown(folder), "name": shown(name), "state": "ok"}
-            for _, _, _, raw, _, _, row, *_ in self._database.read("files", **key):
+            found = self._database.read(
+                "files", root=number, folder=shown(folder), name=shown(name), state="ok"
+            )
+            for _, _, _, raw, _, _, row, *_ in found:
                 if raw == _raw(inside):
                     return int(row)
         return None

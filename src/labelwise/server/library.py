@@ -33,7 +33,7 @@ from labelwise.photos.review import Reason
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction, Fact
 from labelwise.photos.words import FreeText
-from labelwise.retrieval import ListKind, Query, complete
+from labelwise.retrieval import Query, complete
 from labelwise.server.library_models import (
     CorrectedState,
     CorrectionsIn,
@@ -187,7 +187,6 @@ class Library:
         start: int,
         at_least: float,
         wrong_at_most: float | None,
-        promise: ListKind,
         sort: Sort,
         photos: PhotoFilter,
         who: str,
@@ -229,7 +228,7 @@ class Library:
             untested=found.untested or None,
             above=found.above,
             promise=None if promised is None else str(promised),
-            promise_kind=None if promised is None else promise,
+            promise_kind=None if promised is None else "expected",
             promise_about=None if promised is None else promised.about,
             promise_condition=None if promised is None else promised.condition,
             receipt=None if receipt is None else receipt.number,
