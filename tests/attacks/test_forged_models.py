@@ -18,8 +18,8 @@ from tifffile import TiffFile
 from tiny_clip import clip_folder
 
 from labelwise.errors import CheckpointError, DataError, ImageError, LabelwiseError, SettingsError
-from labelwise.photos.held_out_pictures import HeldOutPictures
-from labelwise.photos.photo_facts import PhotoFacts, read_facts
+from labelwise.photos.metadata import PhotoFacts, read_facts
+from labelwise.photos.shift import HeldOutPictures
 from labelwise.photos.words.text_image import TextHead
 from labelwise.photos.words.tower_files import read_towers
 from labelwise.pictures import multiband as cubes

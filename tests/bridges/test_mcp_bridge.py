@@ -179,7 +179,7 @@ def wrong_answers(count):
 def test_a_list_says_its_interval_its_promise_and_its_condition(made):
     index = open_index(made)
     asked = {"query": "dog", "wrong_at_most": 0.3, "top": 5}
-    few = {"query": "dog, cat, beach, row", "wrong_at_most": 0.001, "promise": "sure"}
+    few = {"query": "dog, cat, beach, row", "wrong_at_most": 0.001}
     listed, refusing = map(
         told, asking(PhotoTools(index), *[("search_photos", asked), ("search_photos", few)])
     )

@@ -23,7 +23,7 @@ from search_setup import LABELS, save_model
 from labelwise.client import Client
 from labelwise.models.answer_rows import Answer
 from labelwise.photos import Index
-from labelwise.photos.likeness import likeness_of
+from labelwise.photos.shift import likeness_of
 from labelwise.photos.words import WordList
 from labelwise.server.job_folder import JobFacts, JobFolder
 from labelwise.server.uploads import Upload

@@ -92,7 +92,7 @@ def test_a_bucket_is_indexed_as_a_folder_and_looked_at_again_for_nothing(
     for digest, logits in expected.items():
         np.testing.assert_allclose(found[digest], logits, atol=1e-5)
     with monkeypatch.context() as patch:
-        patch.setattr("labelwise.photos.scored_files._read", None)
+        patch.setattr("labelwise.photos.ingest._read", None)
         assert counts(library()) == {"unchanged": 9}
     bucket.put(f"{library.prefix}/2023/1.png", picture(tmp_path / "new.png", 77).read_bytes())
     bucket.put(f"{library.prefix}/2023/copy.png", (tmp_path / "photos/0.png").read_bytes())

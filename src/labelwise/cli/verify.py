@@ -82,7 +82,7 @@ def _of_index(
     """Show how the lists of an index stand; return whether their promises are broken."""
     from labelwise.cli.text import say
     from labelwise.photos import Index, read_list_answers, receipts_of, verify_lists
-    from labelwise.photos.verifying import write_list_questions
+    from labelwise.photos.receipts import write_list_questions
     from labelwise.system.text import counted
 
     with Index(folder) as index:
@@ -98,13 +98,11 @@ def _of_index(
         verified = verify_lists(index, told)
     _show_lists(verified, as_json)
     broken = any(one.verdict == "broken" for one in verified.by_number.values())
-    tags = any(verdict.verdict == "broken" for _, verdict in verified.tags)
-    return verified.together.verdict == "broken" or tags or (strict and broken)
+    return verified.together.verdict == "broken" or (strict and broken)
 
 
 def _show_lists(verified: "VerifiedLists", as_json: bool) -> None:
     from labelwise.cli.text import say
-    from labelwise.photos.tag_receipts import labels_of_tags, tags_title
 
     if as_json:
         lists = [
@@ -122,20 +120,8 @@ def _show_lists(verified: "VerifiedLists", as_json: bool) -> None:
             for receipt, verdict in verified.lists
         ]
         together = {"verdict": verified.together.verdict, "text": str(verified.together)}
-        tags = [
-            {
-                "receipt": receipt.number,
-                "labels": labels_of_tags(receipt.query),
-                "verdict": verdict.verdict,
-                "tags": receipt.promise.listed,
-                "text": str(verdict),
-            }
-            for receipt, verdict in verified.tags
-        ]
-        say(json.dumps({"lists": lists, "together": together, "tags": tags}))
+        say(json.dumps({"lists": lists, "together": together}))
         return
-    for receipt, kept in verified.tags:
-        say(f"receipt {receipt.number}, {tags_title(receipt.query)}: {kept}")
     for receipt, verdict in verified.lists:
         say(f"receipt {receipt.number}, {receipt.query} ({receipt.promise.kind}): {verdict}")
     if verified.lists or not verified.tags:

@@ -25,7 +25,7 @@ from torch import Tensor
 from labelwise.data import LabelTable, load
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import SEEN_FILE, RunFolder
-from labelwise.numeric.near_pairs import near_any
+from labelwise.numeric.duplicates import near_any
 from labelwise.pictures import ImageSource
 from labelwise.pictures.fingerprint import NEAR, WIDTH, fingerprint
 from labelwise.system.files import replacing

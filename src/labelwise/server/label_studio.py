@@ -26,7 +26,7 @@ from labelwise.contrib.annotation_tools import (
     prediction,
     read_config,
 )
-from labelwise.photos.looking import is_below
+from labelwise.photos.folder_scan import is_below
 from labelwise.pictures.sources import read_image_file
 from labelwise.server.api import ERRORS
 from labelwise.server.batching import Tagged

@@ -30,12 +30,11 @@ class SearchHit(BaseModel):
 class WaysOutView(BaseModel):
     """What would work where no list can be promised: a larger share, or checking some photos.
 
-    ``expected``: an expected promise works for the same share. About ``checks`` of the best
+    About ``checks`` of the best
     ``listed`` photos would be asked about.
     """
 
     larger: float | None
-    expected: bool
     checks: int | None
     listed: int | None
 
@@ -53,7 +52,7 @@ class SearchAnswer(BaseModel):
     ``expected`` photos match, between ``low`` and ``high`` with 95 % confidence; without held-out
     photos that match there is no such interval, and ``untested`` says so.
     ``promise`` is a sentence, ``promise_about`` what it speaks of, and ``promise_condition`` under
-    which condition it holds. ``bounded`` is of the photos above ``at_least``, for whatever cut.
+    which condition it holds.
     ``near_copies`` says how many photos of a promised list look like an earlier one of it.
     """
 
@@ -66,13 +65,12 @@ class SearchAnswer(BaseModel):
     untested: str | None = None
     above: int | None
     promise: str | None
-    promise_kind: Literal["expected", "sure"] | None = None
+    promise_kind: Literal["expected"] | None = None
     promise_about: str | None = None
     promise_condition: str | None = None
     receipt: int | None = None
     refused: str | None = None
     ways: WaysOutView | None = None
-    bounded: str | None = None
     near_copies: str | None = None
     likeness: LikenessView | None = None
     cursor: str | None

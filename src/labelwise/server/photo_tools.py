@@ -24,13 +24,13 @@ from labelwise.models import Predictor
 from labelwise.models.run_folder import HeldOut, RunFolder
 from labelwise.models.scoring import require_probabilities
 from labelwise.photos import Index, answer, likeness_of
-from labelwise.photos.answering import Hit, nearest_photos
-from labelwise.photos.estimating import draw_sample, estimate_from_answers
-from labelwise.photos.looking import is_below
+from labelwise.photos.folder_scan import is_below
+from labelwise.photos.prevalence import draw_sample, estimate_from_answers
+from labelwise.photos.query import Hit, nearest_photos
 from labelwise.pictures import BytesImages
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.work import Kind, Work
-from labelwise.retrieval import ListKind, Query
+from labelwise.retrieval import Query
 from labelwise.server.photo_answers import (
     DrawnPhotos,
     ExplainedPhoto,
@@ -129,14 +129,6 @@ class PhotoTools:
             float | None,
             Field(gt=0, lt=1, description="Cut the list so that this share of it may be wrong."),
         ] = None,
-        promise: Annotated[
-            ListKind,
-            Field(
-                description="With wrong_at_most: 'expected' on average over searches like this, "
-                "refused ones included, "
-                "'sure' of this very list with 95 % confidence."
-            ),
-        ] = "expected",
         newest_first: bool = False,
     ) -> PhotoList:
         """Find photos by labels, the most probable first, with the promise of the list."""
@@ -146,7 +138,6 @@ class PhotoTools:
             top=top,
             at_least=at_least,
             wrong_at_most=wrong_at_most,
-            promise=promise,
             sort="date" if newest_first else "score",
         )
         ids = self._ids([hit.row for hit in found.hits])

@@ -1,4 +1,4 @@
-"""LookAlikes: the photos of an index by how they look to the backbone.
+"""Embeddings: the photos of an index by how they look to the backbone.
 
     projection.npy    from the backbone's features to the embeddings that the store keeps
 
@@ -15,27 +15,21 @@ choose the pictures worth a look, and their embeddings give the order. Without t
 signs would belong to directions in which the pictures hardly differ.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import pairwise
-from math import floor
+from functools import cached_property
 from os import cpu_count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.photos.fronts import ROUNDING, Fronts, fronts_of
 from labelwise.photos.store import Store
+from labelwise.photos.topk import value_at
 from labelwise.system.files import replacing
-
-if TYPE_CHECKING:  # searches by labels do without torch, which takes seconds to import
-    import torch
-
 
 PROJECTION_FILE = "projection.npy"
 WIDTH = 256
@@ -44,9 +38,8 @@ SIFTED = 8  # times as many rows have all their signs counted
 SAMPLED = 1 << 16  # distances that say how many are small
 BLOCK = 1 << 14
 MEASURED = 1 << 13  # rows that a thread measures at once
-PARALLEL = 1 << 16  # rows; fewer are measured by one thread, and without fronts
+PARALLEL = 1 << 16  # rows; fewer are measured by one thread
 FAR = 255  # more signs than half a code has
-LEFT_OUT = np.iinfo(np.int32).min  # below every ceiling
 
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
@@ -80,7 +73,7 @@ class Projection:
         return unit
 
 
-class LookAlikes:
+class Embeddings:
     """The embeddings of an index's photos, with the projection that made them."""
 
     def __init__(self, folder: Path, store: Store) -> None:
@@ -137,13 +130,7 @@ class LookAlikes:
                 f"{projection.numbers.shape[1]:,}; index them with the model of the text"
             )
         turned = projection.numbers[1:].astype(np.float64) @ direction
-        dead = self._store.dead_rows()
-        return farthest_rows(turned, vectors, count, dead, among, self.fronts())
-
-    def fronts(self) -> Fronts | None:
-        """Return what says which rows need not be measured; None where measuring all is quick."""
-        vectors = self._store.embeddings()
-        return fronts_of(self._store.cache, vectors) if len(vectors) >= PARALLEL else None
+        return farthest_rows(turned, vectors, count, self._store.dead_rows(), among)
 
 
 def codes_of(embeddings: NDArray[np.float16]) -> Codes:
@@ -191,103 +178,30 @@ def farthest_rows(
     count: int,
     excluded: Rows,
     among: Rows | None = None,
-    fronts: Fronts | None = None,
 ) -> tuple[Rows, NDArray[np.float64]]:
     """Return the ``count`` rows farthest along a direction (D,), farthest first, and the cosines.
 
-    Photos are not as near to a text as to their like, and signs would miss some of them. So every
-    row is measured that could be among the best: all of ``among`` (None: all rows), or, with
-    ``fronts``, those whose ceilings say so. The answer is the same.
+    Photos are not as near to a text as to their like, and signs would miss some of them. So all of
+    ``among`` (None: all rows) are measured.
     """
-    target = direction / max(float(np.linalg.norm(direction)), 1e-12)
-    rows = None if among is None else np.setdiff1d(among, excluded)
-    if fronts is not None and (rows is None or len(rows) >= PARALLEL):
-        rows = _possible_rows(target, embeddings, count, excluded, rows, fronts)
-    elif rows is None:
-        kept = np.ones(len(embeddings), np.bool_)
-        kept[excluded] = False
-        rows = np.flatnonzero(kept) if len(excluded) else None
-    cosines = _cosines(target, embeddings, rows)
-    best = cosines.topk(min(count, len(cosines))).indices.numpy()
-    values = cosines.numpy()
-    order = best[np.lexsort((best, -values[best]))]
-    found: Rows = order if rows is None else rows[order]
-    return found, values[order].astype(np.float64)
+    target = (direction / max(float(np.linalg.norm(direction)), 1e-12)).astype(np.float32)
+    every = np.arange(len(embeddings)) if among is None else among
+    rows = np.setdiff1d(every, excluded) if len(excluded) or among is not None else every
+    cosines = np.empty(len(rows), np.float32)
 
+    def measure(start: int) -> None:
+        some = rows[start : start + MEASURED]
+        whole = len(some) and some[-1] - some[0] == len(some) - 1
+        part = embeddings[some[0] : some[-1] + 1] if whole else embeddings[some]
+        np.dot(part.astype(np.float32), target, out=cosines[start : start + MEASURED])
 
-def _possible_rows(
-    target: NDArray[np.float64],
-    embeddings: NDArray[np.float16],
-    count: int,
-    excluded: Rows,
-    among: Rows | None,
-    fronts: Fronts,
-) -> Rows:
-    """Return rows, in order, that hold the ``count`` farthest: their ceilings reach these."""
-    query, ceilings = fronts.query(target), np.empty(len(embeddings), np.int32)
-    _share_out(partial(fronts.write_ceilings, query, ceilings), len(ceilings))
-    if among is not None:
-        ceilings, every = np.full_like(ceilings, LEFT_OUT), ceilings
-        ceilings[among] = every[among]
-    ceilings[excluded] = LEFT_OUT
-    enough = max(LOOKED_AT, 2 * count)
-    step = max(1, len(ceilings) // SAMPLED)
-    sample = ceilings[::step]
-    place = max(len(sample) - 1 - enough // step, 0)
-    first = np.flatnonzero(ceilings >= np.partition(sample, place)[place])
-    if len(first) < count:
-        return np.flatnonzero(ceilings > LEFT_OUT)
-    worst = float(_cosines(target, embeddings, first).topk(count).values[-1])
-    least = floor((worst - ROUNDING) / query.unit)
-    rows: Rows = np.flatnonzero(ceilings >= least)
-    return rows
-
-
-def _cosines(
-    target: NDArray[np.float64],
-    embeddings: NDArray[np.float16],
-    rows: Rows | None,
-) -> "torch.Tensor":
-    """Return the cosines of a unit vector and some rows, or all, which threads share."""
-    import torch
-
-    narrow = torch.from_numpy(target.astype(np.float32))
-    total = len(embeddings) if rows is None else len(rows)
-    cosines = torch.empty(total)
-    _share_out(partial(_measure, embeddings, rows, narrow, cosines), total)
-    return cosines
-
-
-def _share_out(work: Callable[[int, int], None], total: int) -> None:
-    """Do some work on places from 0 to ``total``, parts of it in threads if there are many."""
-    import torch
-
-    threads = min(cpu_count() or 1, 4) if total >= PARALLEL else 1
-    cuts = np.linspace(0, total, threads + 1).astype(int).tolist()
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for done in [pool.submit(work, first, last) for first, last in pairwise(cuts)]:
-            done.result()
-
-
-def _measure(
-    embeddings: NDArray[np.float16],
-    rows: Rows | None,
-    target: "torch.Tensor",
-    cosines: "torch.Tensor",
-    first: int,
-    last: int,
-) -> None:
-    """Write the cosines of the places ``first`` to ``last`` of some rows, or of all."""
-    import torch
-
-    kept = np.empty((min(MEASURED, last - first), embeddings.shape[1]), np.float16)
-    exact = torch.empty(kept.shape)
-    for start in range(first, last, MEASURED):
-        end = min(start + MEASURED, last)
-        own, wide = kept[: end - start], exact[: end - start]
-        own[:] = embeddings[start:end] if rows is None else embeddings[rows[start:end]]
-        wide.copy_(torch.from_numpy(own))
-        torch.mv(wide, target, out=cosines[start:end])
+    threads = min(cpu_count() or 1, 4) if len(rows) >= PARALLEL else 1
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(measure, range(0, len(rows), MEASURED)):
+            pass
+    places = np.flatnonzero(cosines >= value_at(cosines, count))
+    order = places[np.argsort(-cosines[places], kind="stable")[:count]]
+    return rows[order], cosines[order].astype(np.float64)
 
 
 def _differing_signs(own: NDArray[np.uint64], codes: Codes) -> NDArray[np.uint8]:

@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwise.photos import rankings, scan
-from labelwise.photos.model_odds import LabelOdds
-from labelwise.photos.rankings import FallingScores, OddsRanking
-from labelwise.photos.scan import ScanTerm, value_at
+from labelwise.photos import topk
+from labelwise.photos.topk import LabelOdds, OddsRanking, ranking_of, value_at
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.types import LabelSpace
 
@@ -32,12 +30,12 @@ def label_odds(random, rows, spread):
     certain = random.random(rows)
     log_p[certain < 0.05], log_q[certain < 0.05] = 0.0, -np.inf
     log_p[certain > 0.95], log_q[certain > 0.95] = -np.inf, 0.0
-    return LabelOdds(ScanTerm(log_p.astype(np.float32)), ScanTerm(log_q.astype(np.float32)))
+    return LabelOdds(log_p.astype(np.float32), log_q.astype(np.float32))
 
 
 def all_scores(ranking):
     log_p, log_q = (
-        np.stack([side.values for side in one], 1).astype(np.float64)
+        np.stack(one, 1).astype(np.float64)
         for one in zip(*((c.log_p, c.log_q) for c in ranking.columns), strict=True)
     )
     likely = log_p > log_q  # the smaller one has more digits
@@ -55,17 +53,8 @@ def all_scores(ranking):
     st.integers(0, 40),
     st.integers(0, 2**32 - 1),
     st.sampled_from((1.0, 4.0, 40.0)),
-    st.booleans(),
 )
-def test_any_query_finds_what_a_full_sort_finds(text, rows, count, seed, spread, few):
-    with pytest.MonkeyPatch.context() as patch:
-        if few:  # rows to be tried first, of which small tables hold no more
-            patch.setattr(scan, "FIRST_TRIES", (2, 8, 32))
-            patch.setattr(scan, "TRIED_SHARE", 2)
-        finds_what_a_full_sort_finds(text, rows, count, seed, spread)
-
-
-def finds_what_a_full_sort_finds(text, rows, count, seed, spread):
+def test_any_query_finds_what_a_full_sort_finds(text, rows, count, seed, spread):
     random = np.random.default_rng(seed)
     query = bind(Query.parse(text), SPACE)
     gone = np.flatnonzero(random.random(rows) < 0.1)
@@ -110,56 +99,66 @@ def test_scores_of_lists_are_sorted_once(monkeypatch):
     ranking = OddsRanking(query, columns, np.arange(0, rows, 7))
     expected = np.sort(all_scores(ranking).astype(np.float32))[::-1]
     read = []
-    plain = OddsRanking.scores_at_least
+    plain = OddsRanking._scores_at_least
     monkeypatch.setattr(
-        OddsRanking, "scores_at_least", lambda self, least: read.append(least) or plain(self, least)
+        OddsRanking,
+        "_scores_at_least",
+        lambda self, least: read.append(least) or plain(self, least),
     )
-    falling = FallingScores(ranking)
     tied = float(expected[np.flatnonzero(expected[1:] == expected[:-1])[0]])
     for least in (-0.5, 0.0, tied, -2.0, -1.0, -0.1, -2.0):
-        found = falling.scores_at_least(least)
+        found = ranking.scores_at_least(least)
         np.testing.assert_array_equal(found, expected[expected >= np.float32(least)])
-        assert falling.count_at_least(least) == len(found)
-    lowest, times = falling.tally_at_least(-2.0).falling(-2.0)
+        assert ranking.count_at_least(least) == len(found)
+    lowest, times = ranking.tally_at_least(-2.0).falling(-2.0)
     assert times.sum() == np.count_nonzero(expected >= np.float32(lowest[-1])) > 0
     assert read == [-0.5, -2.0, -2.0]
     finite = np.count_nonzero(expected > -np.inf)
     for count in (1, 40, finite):  # the last one is below all that was asked for
-        assert falling.lowest_of(count) == expected[count - 1]
+        assert ranking.lowest_of(count) == expected[count - 1]
 
 
-def scored_rows(monkeypatch, text, logits):
-    """Return how many rows got their score, and of how many the odds were computed."""
-    query = bind(Query.parse(text), SPACE)
-    columns = [
-        LabelOdds(*(ScanTerm(-np.logaddexp(0, s * one).astype(np.float32)) for s in (-1, 1)))
-        for one in logits
-    ]
-    scored = []
-    plain = OddsRanking._scores
+@pytest.mark.parametrize("beside", [0.0, 3.0])
+def test_only_near_rows_get_their_score(monkeypatch, beside):
+    logits = np.random.default_rng(0).normal(-3, 2, (3, 50_000))
+    if beside:
+        logits[2] = np.maximum(*logits[:2]) + beside  # present wherever the others are
+    sides = [[-np.logaddexp(0, s * one).astype(np.float32) for s in (-1, 1)] for one in logits]
+    scored, plain = [], OddsRanking._scores
     monkeypatch.setattr(
         OddsRanking, "_scores", lambda self, rows: scored.append(len(rows)) or plain(self, rows)
     )
-    ranking = OddsRanking(query, columns, np.empty(0, np.int64))
+    query, none = bind(Query.parse("(a | b), -c"), SPACE), np.empty(0, np.int64)
+    ranking = OddsRanking(query, [LabelOdds(*one) for one in sides], none)
     found, _ = ranking.best(50)
     rounded = all_scores(ranking).astype(np.float32)
     np.testing.assert_array_equal(found, np.lexsort((np.arange(len(rounded)), -rounded))[:50])
-    return sum(scored), len(ranking.__dict__.get("odds", ()))
+    assert sum(scored) < 600
 
 
-def test_the_largest_of_two_labels_settle_a_search_for_either(monkeypatch):
-    logits = np.random.default_rng(0).normal(-3, 2, (3, 50_000))
-    scored, read = scored_rows(monkeypatch, "(a | b), -c", logits)
-    assert scored < 600
-    assert not read
-
-
-def test_only_near_rows_get_their_score_where_all_are_read(monkeypatch):
-    logits = np.random.default_rng(0).normal(-3, 2, (3, 50_000))
-    logits[2] = np.maximum(*logits[:2]) + 3  # present wherever the others are
-    scored, read = scored_rows(monkeypatch, "(a | b), -c", logits)
-    assert read == 50_000
-    assert scored < 600
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["a", "a, -b", "a, -b, -c"]),
+    st.integers(0, 400),
+    st.integers(0, 60),
+    st.integers(0, 2**32 - 1),
+)
+def test_sums_of_labels_find_what_a_full_sort_finds(text, rows, count, seed):
+    random = np.random.default_rng(seed)
+    query = bind(Query.parse(text), SPACE)
+    columns = [label_odds(random, rows, 1.0) for _ in query.columns]
+    gone = np.flatnonzero(random.random(rows) < 0.1)
+    ranking = ranking_of(query, lambda column: columns[query.columns.index(column)], gone)
+    scores = sum(
+        one.log_p if name == "a" else one.log_q for one, name in zip(columns, "abc", strict=False)
+    )
+    listed = np.setdiff1d(np.flatnonzero(scores > -np.inf), gone)
+    expected = listed[np.lexsort((listed, -scores[listed]))]
+    found, values = ranking.best(count)
+    np.testing.assert_array_equal(found, expected[:count])
+    np.testing.assert_array_equal(values, scores[expected[:count]])
+    for least in (-60.0, -3.0, -0.5, 0.0):
+        assert ranking.count_at_least(least) == np.count_nonzero(scores[listed] >= least)
 
 
 def test_more_rows_are_shared_by_threads(monkeypatch):
@@ -168,8 +167,8 @@ def test_more_rows_are_shared_by_threads(monkeypatch):
     columns = [label_odds(random, 1_000, 1.0) for _ in query.columns]
     gone = np.array([3, 500])
     alone = OddsRanking(query, columns, gone).odds
-    monkeypatch.setattr(scan, "PARALLEL", 1)
-    monkeypatch.setattr(rankings, "ROWS_AT_ONCE", 64)
+    monkeypatch.setattr(topk, "PARALLEL", 1)
+    monkeypatch.setattr(topk, "ROWS_AT_ONCE", 64)
     np.testing.assert_array_equal(OddsRanking(query, columns, gone).odds, alone)
     assert not alone[gone].any()
 

@@ -13,8 +13,13 @@ What is answered about a single label becomes a correction too: an ``audit``, as
 the whole library is, or ``estimate`` where each group had a draw of its own, or the query has
 several labels and only a yes tells of them. The estimate itself takes the model's probabilities
 from before all corrections, since those of answered photos would otherwise be right by now.
+
+Without answers, the count of one label follows from the distribution of its probabilities
+(:func:`adapted_count`): of N photos about N t carry it, with the share t of
+:mod:`labelwise.metrics.drift`.
 """
 
+import csv
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,15 +33,113 @@ from pydantic import TypeAdapter, ValidationError
 
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
+from labelwise.metrics.drift import estimate_share, held_out_share
 from labelwise.models.run_folder import Journal
-from labelwise.photos.asked import labels_told
 from labelwise.photos.check_log import Answer
+from labelwise.photos.duplicates import pictures_of
+from labelwise.photos.filters import EVERYTHING, PhotoGroups
 from labelwise.photos.index import Index
-from labelwise.photos.near_copies import pictures_of
-from labelwise.photos.photo_groups import EVERYTHING, PhotoGroups
+from labelwise.photos.query import labels_told
 from labelwise.photos.store import Fact
 from labelwise.retrieval import Query
+from labelwise.retrieval.expression import literal_of
 from labelwise.system.table_files import write_csv
+from labelwise.system.text import from_cell, one_line
+
+ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "no": "no", "unsure": "unsure"}
+ANSWER_WORDS |= {"y": "yes", "n": "no", "u": "unsure", "?": "unsure", "1": "yes", "0": "no"}
+
+
+@dataclass(frozen=True)
+class AnsweredLine:
+    """A line that has an answer: where it stands, for errors, and what its other cells say."""
+
+    place: str
+    path: str
+    answer: Answer
+    cells: Mapping[str, str | None]
+
+
+def read_answered(path: Path) -> tuple[frozenset[str], list[AnsweredLine]]:
+    """Return the columns of a table, and its lines but for those whose answer is empty."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            table = csv.DictReader(file)
+            columns, lines = list(table.fieldnames or ()), list(table)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if not {"path", "answer"} <= set(columns):
+        got = one_line(", ".join(columns)) or "nothing"
+        raise DataError(f"{path} must have the columns path and answer, got {got:.200}")
+    found = []
+    for number, line in enumerate(lines, start=2):
+        word = (line["answer"] or "").strip().lower()
+        if not word:
+            continue
+        place = f"{path}, line {number}"
+        if word not in ANSWER_WORDS:
+            raise DataError(f"{place}: the answer must be yes, no or unsure, got {word!r}")
+        found.append(AnsweredLine(place, from_cell(line["path"] or ""), ANSWER_WORDS[word], line))
+    return frozenset(columns), found
+
+
+def read_answers(path: Path) -> dict[str, Answer]:
+    """Return the answers of a table by path; photos whose answer is empty are left out."""
+    found: dict[str, Answer] = {}
+    for line in read_answered(path)[1]:
+        if found.setdefault(line.path, line.answer) != line.answer:
+            raise DataError(
+                f"{line.place}: {line.path} has two different answers; leave one of them, or say "
+                "unsure"
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class AdaptedCount:
+    """How many of ``photos`` match, with a 95 % interval; ``before`` is the held-out share."""
+
+    photos: int
+    count: float
+    low: float
+    high: float
+    before: float
+
+
+def adapted_count(index: Index, query: Query) -> AdaptedCount:
+    """Return how many photos match a query for one label, wanted or unwanted."""
+    bound = index.bound(query)
+    literal = literal_of(bound.expression)
+    if literal is None or bound.limits:
+        raise DataError(
+            f"shares are adapted for one label at a time, and {query} asks for more; answer some "
+            "photos instead, with --answers 150"
+        )
+    held_out = index.held_out_photos
+    if held_out is None:
+        raise DataError(
+            f"shares need photos whose labels are known, and the model of {index.folder} has none; "
+            "answer some photos instead, with --answers 150"
+        )
+    column, wanted = int(literal[0]), bool(literal[1])
+    name, alive = index.space.names[column], index.store.alive_rows()
+    log_p, _ = index.known_log_probs(held_out, [column], refit=False)
+    seen = slice(None) if held_out.observed is None else held_out.observed[:, column]
+    truth = held_out.majority[:, column]
+    known = held_out_share(np.exp(log_p[seen, 0]), truth[seen])
+    if known is None:
+        raise DataError(
+            f"of the {index.facts.known} photos all or none carry {name}, so how it looks is not "
+            "known; answer some photos instead, with --answers 150"
+        )
+    probs = np.exp(index.odds(column, corrected=False).log_p[alive].astype(np.float64))
+    found = estimate_share(name, probs, known)
+    shares = (found.now, found.low, found.high, found.before)
+    if not wanted:
+        shares = (1 - found.now, 1 - found.high, 1 - found.low, 1 - found.before)
+    now, low, high, before = shares
+    return AdaptedCount(len(alive), len(alive) * now, len(alive) * low, len(alive) * high, before)
+
 
 SAMPLES_FILE = "samples.jsonl"
 COLUMNS = ("path", "question", "answer")
@@ -253,8 +356,8 @@ class SampleAnswers:
     def _probs(self) -> Numbers:
         """Return the probability of the query for all rows, as the model alone says it."""
         odds = [self._index.odds(column, corrected=False) for column in self._bound.columns]
-        log_p = np.stack([one.log_p.values for one in odds], axis=1).astype(np.float64)
-        log_q = np.stack([one.log_q.values for one in odds], axis=1).astype(np.float64)
+        log_p = np.stack([one.log_p for one in odds], axis=1).astype(np.float64)
+        log_q = np.stack([one.log_q for one in odds], axis=1).astype(np.float64)
         return np.clip(np.exp(self._bound.log_scores(log_p, log_q)), 0.0, 1.0)
 
     def _told(self, answer: Answer) -> dict[str, Fact]:

@@ -1,7 +1,7 @@
 """Near copies in a library: photos that look like an earlier one, such as the next of a burst.
 
 A photo is a near copy of the earliest one that its look has a cosine of at least NEAR with and that
-is not a near copy itself (:func:`labelwise.numeric.near_pairs.first_near`). That asks for the order
+is not a near copy itself (:func:`labelwise.numeric.duplicates.first_near`). That asks for the order
 in which photos came and for nothing else, so what is known stays as it is when others come. It is
 kept in the cache, and made for new rows alone.
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.numeric.near_pairs import first_near
+from labelwise.numeric.duplicates import first_near
 from labelwise.photos.index import Index
 from labelwise.pictures.fingerprint import NEAR
 

@@ -5,29 +5,175 @@ it into the file in place of the old one; everything else is exiftool's to keep.
 replaced, the index keeps a patch that makes the old bytes of the new ones, and what we wrote.
 Undoing gives exactly the old bytes; where another program has changed the photo since, only the
 entries that the index knows to be ours are taken out of what it is now.
+
+The index keeps every file that ``tag`` wrote before it is written, so that a killed command leaves
+nothing that cannot be taken back: side-cars with their bytes before (table ``sidecars``), photos
+with a patch (``embedded``), both with the hash of what we wrote, and our entries.
 """
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Generic, Literal, TypeVar
 
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.photos.patches import apply_patch, make_patch
-from labelwise.photos.photo_metadata import read_photo_metadata
-from labelwise.photos.store import Store
-from labelwise.photos.tagging import TagOutcome
-from labelwise.photos.written_files import EmbeddedTags, written_photos
+from labelwise.photos.metadata import read_photo_metadata
+from labelwise.photos.store import Store, shown
 from labelwise.photos.xmp import Keyword, begun, entries, noted, tagged, untagged
 from labelwise.system.files import read_regular, replacing
 from labelwise.system.text import shortened
 
+
+@dataclass(frozen=True)
+class KeptSidecar:
+    """A side-car that we wrote: its bytes before, the hash of those we wrote, and our entries.
+
+    ``wrote`` is None where an index of 0.1 wrote it.
+    """
+
+    before: bytes | None
+    after: bytes
+    wrote: dict[str, list[str]] | None
+
+
+@dataclass(frozen=True)
+class EmbeddedTags:
+    """A photo that we wrote keywords into: the patch that takes it back, and our entries.
+
+    ``after`` is the hash of the bytes that the patch is for.
+    """
+
+    patch: bytes
+    after: bytes
+    wrote: dict[str, list[str]]
+
+
+T = TypeVar("T", KeptSidecar, EmbeddedTags)
+
+
+class WrittenFiles(Generic[T]):
+    """What a table of an index's database says of files by their paths."""
+
+    def __init__(self, store: Store, table: str, kind: type[T]) -> None:
+        self._store, self._table = store, table
+        self._kind: Callable[..., T] = kind
+
+    def find(self, path: str) -> T | None:
+        """Return what is kept of a file that we wrote, None for any other."""
+        for _, _, undo, after, wrote in self._store.read(self._table, raw=os.fsencode(path)):
+            return self._kind(undo, after, None if wrote is None else json.loads(wrote))
+        return None
+
+    def paths(self) -> list[str]:
+        """Return the files that we have written, in order."""
+        return [os.fsdecode(raw) for raw, *_ in self._store.read(self._table, "ORDER BY raw")]
+
+    def put(self, path: str, kept: T) -> None:
+        """Remember a file that is about to be written."""
+        undo, after, wrote = astuple(kept)
+        noted = None if wrote is None else json.dumps(wrote)
+        with self._store.transaction() as database:
+            database.put(self._table, [(os.fsencode(path), shown(path), undo, after, noted)])
+
+    def forget(self, path: str) -> None:
+        """Forget a file that is as it was before."""
+        with self._store.transaction() as database:
+            database.execute(f"DELETE FROM {self._table} WHERE raw = ?", (os.fsencode(path),))
+
+
+def written_sidecars(store: Store) -> WrittenFiles[KeptSidecar]:
+    """Return the side-cars that we have written."""
+    return WrittenFiles(store, "sidecars", KeptSidecar)
+
+
+def written_photos(store: Store) -> WrittenFiles[EmbeddedTags]:
+    """Return the photos that we have written keywords into."""
+    return WrittenFiles(store, "embedded", EmbeddedTags)
+
+
+BLOCK = 4096
+SEARCHES = 64  # each may go through the whole file; what is not found by then is stored
+
+Step = tuple[int, int] | bytes
+
+
+def make_patch(now: bytes, before: bytes) -> bytes:
+    """Return the patch that makes ``before`` of ``now``.
+
+    >>> photo = bytes(range(256)) * 500
+    >>> len(make_patch(photo[:9000] + b"keywords" + photo[9000:], photo)) < 100
+    True
+    """
+    steps: list[Step] = []
+    at, place, searches = 0, 0, SEARCHES  # where we are in `before`, and perhaps in `now`
+    while at < len(before):
+        block = before[at : at + BLOCK]
+        if not now.startswith(block, place):
+            place = now.find(block) if searches else -1
+            searches -= searches > 0
+        if place < 0:
+            steps.append(block)
+            at, place = at + len(block), 0
+            continue
+        length = _same_bytes(now, place, before, at)
+        steps.append((place, length))
+        at, place = at + length, place + length
+    literal = b"".join(step for step in steps if isinstance(step, bytes))
+    plan = [len(step) if isinstance(step, bytes) else step for step in steps]
+    patch = zlib.compress(json.dumps(plan).encode() + b"\n" + literal)
+    if apply_patch(now, patch) != before:
+        raise ValueError("a patch must give back the bytes that it was made of")
+    return patch
+
+
+def apply_patch(now: bytes, patch: bytes) -> bytes:
+    """Return the bytes that ``now`` was made from."""
+    plan, _, literal = zlib.decompress(patch).partition(b"\n")
+    parts, at = [], 0
+    for step in json.loads(plan):
+        if isinstance(step, int):
+            parts.append(literal[at : at + step])
+            at += step
+        else:
+            start, length = step
+            parts.append(now[start : start + length])
+    return b"".join(parts)
+
+
+def _same_bytes(one: bytes, at: int, other: bytes, there: int) -> int:
+    """Return how many bytes are the same from these places on."""
+    most = min(len(one) - at, len(other) - there)
+    same, step = 0, BLOCK
+    while step:
+        end = min(same + step, most)
+        if one[at + same : at + end] == other[there + same : there + end]:
+            if end == most:
+                return most
+            same, step = end, 2 * step
+        else:
+            step //= 2
+    return same
+
+
 FORMATS = ("JPEG", "MPO", "TIFF", "PNG")
 LARGEST = 1 << 30
 SECONDS = 300  # after which exiftool is taken to be stuck
+
+
+@dataclass(frozen=True)
+class TagOutcome:
+    """What became of one side-car or photo; one left alone says why."""
+
+    path: str
+    state: Literal["written", "unchanged", "undone", "left alone"]
+    reason: str = ""
 
 
 def require_exiftool() -> str:

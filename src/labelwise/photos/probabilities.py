@@ -5,7 +5,6 @@ than a search, and a hundred times as long as a search, so they are kept in the 
 
     labels-MODEL.bin             a small index: log p and log(1 - p) of all labels, in turn
     p-LABEL-MODEL.bin, q-...     a large one: log p, and log(1 - p), of one label
-    order-p-LABEL-MODEL-N.bin    the rows that searches of such a column try first, with its values
     held-out-MODEL-FILE.bin      photos of the model whose labels are known: what queries and
     validation-MODEL-FILE.bin    promises are fitted on
 
@@ -15,7 +14,7 @@ of few photos with very many labels, keeps no labels.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,9 +22,9 @@ from numpy.typing import NDArray
 
 from labelwise.decide import Evidence
 from labelwise.numeric.groups import Groups
-from labelwise.photos.checksums import file_hash
-from labelwise.photos.scan import ScanTerm, largest_rows, tried_rows
+from labelwise.photos.database import file_hash
 from labelwise.photos.store import Store
+from labelwise.photos.topk import LabelOdds
 from labelwise.predictions import StoredPredictions
 from labelwise.system.progress import Watch
 
@@ -37,23 +36,9 @@ ROWS_AT_ONCE = 1 << 16
 KEPT_FROM = 1 << 16  # rows from which each label has files of its own
 ONE_FILE = 1 << 22  # probabilities that are kept in one file for all labels, of fewer rows
 AT_ONCE = 1 << 19  # numbers of that file that are computed at once
-ORDER = np.dtype([("row", "<i8"), ("value", "<f4")])
 
 Rows = NDArray[np.int64]
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
-
-
-@dataclass(frozen=True)
-class LabelOdds:
-    """log p and log(1 - p) of one label for every row."""
-
-    log_p: ScanTerm
-    log_q: ScanTerm
-
-    @cached_property
-    def pair(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """p and 1 - p themselves, for queries whose scores are not sums of logs."""
-        return np.exp(self.log_p.values), np.exp(self.log_q.values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,14 +149,10 @@ class ModelOdds:
     def kept(self, label: int) -> LabelOdds | None:
         """Return those of all photos from the cache, written now if need be; None if not kept."""
         if self._kept_as == "files":
-            terms = (
-                ScanTerm(partial(self._column, label, side), partial(self._order, label, side))
-                for side in (0, 1)
-            )
-            return LabelOdds(*terms)
+            return LabelOdds(partial(self._column, label, 0), partial(self._column, label, 1))
         if self._kept_as == "table":
             table = self._table()
-            return LabelOdds(*(ScanTerm(table[:, 2 * label + side].copy()) for side in (0, 1)))
+            return LabelOdds(table[:, 2 * label].copy(), table[:, 2 * label + 1].copy())
         return None
 
     def prepare(self, watch: Watch) -> None:
@@ -184,8 +165,8 @@ class ModelOdds:
             return
         watch.start("preparing searches", self._labels)
         for label in range(self._labels):
-            for side in (0, 1):
-                self._order(label, side)  # made of the column, which it writes
+            self._column(label, 0)
+            self._column(label, 1)
             watch.advance(1)
         watch.finish()
 
@@ -217,6 +198,7 @@ class ModelOdds:
         kind = f"{'pq'[side]}-{label + 1:05d}"
         name = f"{kind}-{self._model}.bin"
         cache.remove(f"{kind}-*", but=self._model)  # those of an earlier link
+        cache.remove(f"order-{kind}-*", but="\0")  # of version 0.2
 
         def computed(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
             for start in range(done, rows, ROWS_AT_ONCE):
@@ -224,18 +206,3 @@ class ModelOdds:
                 yield self.of_label(label, part)[side].astype(np.float32)
 
         return cache.grown(name, np.dtype(np.float32), (self._store.rows, 1), computed)[:, 0]
-
-    def _order(self, label: int, side: Literal[0, 1]) -> tuple[Rows, NDArray[np.float32]]:
-        """Return the rows that searches of a column try first, and their values."""
-        cache, rows = self._store.cache, self._store.rows
-        kind, made_of = f"order-{'pq'[side]}-{label + 1:05d}", f"{self._model}-{rows}"
-        cache.remove(f"{kind}-*", but=made_of)
-
-        def computed(_done: int, _rows: int) -> Iterator[NDArray[np.void]]:
-            found = np.empty(tried_rows(rows), ORDER)
-            found["row"], found["value"] = largest_rows(self._column(label, side))
-            yield found
-
-        shape = (tried_rows(rows), 1)
-        order = cache.grown(f"{kind}-{made_of}.bin", ORDER, shape, computed)[:, 0]
-        return order["row"], order["value"]
