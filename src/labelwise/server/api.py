@@ -19,14 +19,13 @@ from labelwise.server.models import (
     PromiseView,
     ReloadedView,
     SessionIn,
-    ShadowView,
     TrustView,
 )
 from labelwise.server.reliability import trust_chart
 from labelwise.server.requests import PICTURES, PLACE, answered_or_left, read_pictures, require_json
 from labelwise.server.security import COOKIE, RefusedError, cookie_value, same_token
 from labelwise.server.served_model import ServedModel
-from labelwise.server.service import NO_SHADOW, Lane, Service
+from labelwise.server.service import Lane, Service
 from labelwise.server.settings import ServeSettings
 
 ModelName = Annotated[str, Path(max_length=300, description="One of /api/v1/models.")]
@@ -106,28 +105,6 @@ def _add_models(api: APIRouter, service: Service) -> None:
     @api.get("/model", summary="Which model answers where none is named")
     async def first_model() -> ModelView:
         return service.model_view(service.lane().model)
-
-    @api.get(
-        "/shadow",
-        summary="How the answers of the shadow model differ",
-        response_model=ShadowView,
-    )
-    async def shadow() -> Response:
-        found = service.shadow
-        if found is None:
-            raise RefusedError(404, NO_SHADOW)
-        content = await service.aside(lambda: found.view().model_dump_json())
-        return Response(content, media_type="application/json")
-
-    @api.post(
-        "/shadow/reload",
-        summary="Load what the folder of the shadow model holds now",
-        response_model=ShadowView,
-    )
-    async def reload_shadow(request: Request) -> Response:
-        require_json(request)
-        await asyncio.shield(service.reload_shadow())
-        return await shadow()
 
     _add_answers(api, service, first)
     several = APIRouter(prefix="/models/{model}")

@@ -25,8 +25,6 @@ from labelwise.server.access_log import AccessLog
 from labelwise.server.api import make_api
 from labelwise.server.bodies import Bodies
 from labelwise.server.inference_protocol import make_inference_protocol, request_schemas
-from labelwise.server.job_routes import make_jobs
-from labelwise.server.jobs import Jobs
 from labelwise.server.label_studio import make_label_studio
 from labelwise.server.library import PhotoNotFoundError
 from labelwise.server.models import Health
@@ -37,7 +35,6 @@ from labelwise.server.queueing import BusyError
 from labelwise.server.requests import PLACE
 from labelwise.server.security import (
     COOKIE,
-    JOB_PICTURES,
     MISTAKE,
     Guard,
     RefusedError,
@@ -68,22 +65,15 @@ def create_app(
     settings = settings or ServeSettings()
     log = None if settings.access_log is None else AccessLog(settings.access_log)
     service = Service(run, index, settings, device, threads)
-    try:
-        jobs = Jobs(service)
-    except BaseException:
-        service.close()
-        raise
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if log is not None:
             log.start()
         await service.start()
-        jobs.start()
         try:
             yield
         finally:
-            await jobs.stop()
             await service.stop()
             if log is not None:
                 log.close()
@@ -101,7 +91,6 @@ def create_app(
     add_errors(app, when_busy=service.monitor.busy.inc)
     _add_health(app, service)
     app.include_router(make_api(service))
-    app.include_router(make_jobs(service, jobs))
     app.include_router(make_inference_protocol(service))
     if settings.photoprism:
         app.include_router(make_photoprism(service))
@@ -126,7 +115,7 @@ class ServerApp:
 
 
 def _operation_name(route: APIRoute) -> str:
-    """Return what a request is called in the description, and a method of the client."""
+    """Return what a request is called in the description."""
     name = route.name
     if route.path_format.startswith("/api/v1/"):
         is_answer = route.path_format.startswith("/api/v1/models/{model}/") and name != "reload"
@@ -262,7 +251,7 @@ class _Room:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asks = scope["type"] == "http" and scope["method"] == "POST"
         route = picture_route(scope["path"]) if asks else None
-        if route in (None, JOB_PICTURES):  # those of a job wait in its folder, without a place
+        if route is None:
             await self.app(scope, receive, send)
             return
         scope["route_path"] = route

@@ -57,61 +57,6 @@ class ReloadedView(BaseModel):
     model: ModelView
 
 
-class ShadowLabel(BaseModel):
-    """A label of two models: how often each decided it, and how far probabilities are apart."""
-
-    label: str
-    both: int
-    only_served: int
-    only_shadow: int
-    mean_difference: float | None
-    largest_difference: float | None
-
-
-class ShadowView(BaseModel):
-    """How the answers of the shadow model differ from those that were given.
-
-    ``served`` and ``shadow`` are versions; ``skipped`` pictures found the shadow busy, and
-    ``failed`` ones it has no answer for.
-    """
-
-    served: str
-    shadow: str
-    share: float
-    pictures: int
-    agreed: int
-    skipped: int
-    failed: int
-    sentence: str
-    labels: list[ShadowLabel]
-    only_of_served: list[str]
-    only_of_shadow: list[str]
-
-
-class JobIn(BaseModel):
-    """A job to begin; the first model answers unless another one is named."""
-
-    model_config = ConfigDict(extra="forbid")
-    model: Annotated[str | None, Field(max_length=300)] = None
-
-
-class JobView(BaseModel):
-    """How far a job is. ``failed`` of the answered pictures could not be opened.
-
-    ``kept``: it outlives the server; else it ends with it. ``held_up`` says why it cannot go on.
-    """
-
-    id: str
-    model: str
-    made: str
-    state: Literal["open", "working", "done", "cancelled"]
-    received: int
-    answered: int
-    failed: int
-    kept: bool
-    held_up: str | None = None
-
-
 class LabelAnswer(BaseModel):
     """One label of a picture."""
 

@@ -38,14 +38,12 @@ OPEN_PATHS = (*HEALTH_PATHS, "/static/")
 SESSION = "/api/v1/session"
 OPEN_PAGES = ("/", "/favicon.svg", SESSION)
 PREDICT, INFER = "/api/v1/predict", "/v2/models/{model}/infer"
-PREDICT_OF, JOBS = "/api/v1/models/{model}/predict", "/api/v1/jobs"
-JOB_PICTURES = f"{JOBS}/{{job}}/pictures"
+PREDICT_OF = "/api/v1/models/{model}/predict"
 PHOTOPRISM, LABEL_STUDIO = "/photoprism/labels", "/label-studio"
 PICTURE_PATHS = (PREDICT, PHOTOPRISM, f"{LABEL_STUDIO}/predict")
 NAMED_PATHS = {
     INFER: re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer"),
     PREDICT_OF: re.compile(r"/api/v1/models/[^/]+/predict"),
-    JOB_PICTURES: re.compile(rf"{JOBS}/[^/]+/pictures"),
 }
 SMALL_BODY = 256 << 10  # of requests without pictures, which are read by the event loop
 TOKEN_BODY = 4 << 10  # of the request that everyone may send

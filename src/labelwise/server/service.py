@@ -8,13 +8,13 @@ lane when it has shown that it answers; the old one is gone with its last reques
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,7 +36,6 @@ from labelwise.server.queueing import PictureQueue, Place, Threads
 from labelwise.server.security import RefusedError
 from labelwise.server.served_model import ServedModel
 from labelwise.server.settings import ServeSettings
-from labelwise.server.shadow import Shadow
 from labelwise.server.trust_views import promise_views, trust_view
 from labelwise.server.uploads import Pixels, Upload
 
@@ -44,8 +43,6 @@ T = TypeVar("T")
 
 log = logging.getLogger("labelwise.server")
 
-SHADOW = "shadow"  # what it is called where it is loaded
-NO_SHADOW = "no shadow model is served; start the server with --shadow RUN"
 ASIDE = 2  # threads for reading requests and writing answers
 
 
@@ -129,15 +126,10 @@ class Service:
         self.library: Library | None = None
         self.lanes: dict[str, Lane] = {}
         self.monitor.registry.register(_Answers(self.lanes))
-        self.shadow: Shadow | None = None
         try:
             for name in self.folders:
                 model = self._loading.submit(self._load, name, self.folders[name]).result()
                 self._serve(model)
-            if settings.shadow is not None:
-                self.shadow = self._shadow_of(
-                    self._loading.submit(self._load, SHADOW, settings.shadow).result()
-                )
             if index is not None:
                 spec = self.lane().model.spec
                 self.library = Library(index, spec, self.decoders.thumbnail)
@@ -187,14 +179,6 @@ class Service:
     def _load(self, name: str, folder: Path) -> ServedModel:
         return ServedModel(name, RunFolder(folder), self.device)
 
-    def _shadow_of(self, model: ServedModel) -> Shadow:
-        share = self.settings.shadow_share
-        shadow = Shadow(self.lane().model, model, self._batcher(model), share)
-        if self.shadow is not None:
-            self.monitor.registry.unregister(self.shadow)
-        self.monitor.registry.register(shadow)
-        return shadow
-
     def _serve(self, model: ServedModel) -> None:
         """Answer with a model from now on."""
         self.lanes[model.name] = Lane(model, self._batcher(model))
@@ -212,9 +196,8 @@ class Service:
     async def reload(self, name: str) -> bool:
         """Answer with what the folder of a model holds now; return whether that has changed.
 
-        A model that cannot be loaded, has no answers or does not fit the index or the shadow is
-        refused, and the one before goes on. Requests that are under way end with the model they
-        began with.
+        A model that cannot be loaded, has no answers or does not fit the index is refused,
+        and the one before goes on. Requests that are under way end with the model they began with.
         """
         before = self.lane(name).model
         with self._alone(name):
@@ -223,35 +206,17 @@ class Service:
                 return False
             if self.library is not None and name == self.first:
                 self._require_same_weights(before.spec, model.spec)
-            if self.shadow is not None and name == self.first:
-                self.shadow.follow(model)
             self._serve(model)
-        return True
-
-    async def reload_shadow(self) -> bool:
-        """Compare with what the folder of the shadow model holds now, from the beginning."""
-        if self.shadow is None or self.settings.shadow is None:
-            raise RefusedError(404, NO_SHADOW)
-        with self._alone(SHADOW):
-            model = await self._loaded(SHADOW, self.settings.shadow, self.shadow.model.spec)
-            if model is None:
-                return False
-            self.shadow = self._shadow_of(model)
         return True
 
     async def reload_all(self) -> None:
         """Load every model whose folder has changed, and log what came of it."""
         for name in self.folders:
-            await self._reload_and_log(name, self.reload(name))
-        if self.shadow is not None:
-            await self._reload_and_log(SHADOW, self.reload_shadow())
-
-    async def _reload_and_log(self, name: str, reloading: Coroutine[Any, Any, bool]) -> None:
-        try:
-            if await reloading:
-                log.warning("%r was loaded anew", name)
-        except RefusedError as refused:
-            log.warning("%s", refused.detail)
+            try:
+                if await self.reload(name):
+                    log.warning("%r was loaded anew", name)
+            except RefusedError as refused:
+                log.warning("%s", refused.detail)
 
     async def _loaded(self, name: str, folder: Path, before: ModelSpec) -> ServedModel | None:
         """Return the model of a folder, None if it is the one before."""
@@ -319,8 +284,6 @@ class Service:
                 self.monitor.failures.inc()
             else:
                 lane.model.counts.answered(one.probs, one.chosen)
-        if self.shadow is not None and lane.model.name == self.first:
-            self.shadow.offer(lane.model, uploads, answers)
         return answers
 
     # What is known of a model

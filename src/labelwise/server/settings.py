@@ -24,9 +24,7 @@ class ServeSettings:
     a time, in all and from one address. ``client_queue`` pictures of one address may be on their
     way, by default half of the queue. Bodies of all requests together may take ``body_memory``,
     of which those that are still arriving take half, and beyond it ``body_disk``.
-    ``models`` are more models to serve, by the names that requests ask for them. The model of
-    ``shadow`` answers a share of the requests to the first one too, to be compared. Jobs are kept
-    in the folder ``jobs``, or until the server ends; they may take ``jobs_disk``.
+    ``models`` are more models to serve, by the names that requests ask for them.
     ``photoprism`` and ``label_studio`` answer these programs in their own forms; the latter is
     the folder that photos of tasks are read from.
     ``decoders`` is the number of processes that open pictures; 0 opens them in threads of the
@@ -58,10 +56,6 @@ class ServeSettings:
     photoprism: bool = False
     label_studio: Path | None = None
     models: tuple[tuple[str, Path], ...] = ()
-    shadow: Path | None = None
-    shadow_share: float = 0.1
-    jobs: Path | None = None
-    jobs_disk: int = 4 << 30
 
     def __post_init__(self) -> None:
         if not is_loopback(self.host) and self.token is None:
@@ -93,15 +87,11 @@ class ServeSettings:
                     "the name of a model must begin with a letter or digit and hold up to 100 "
                     f"letters, digits, dots, dashes and underscores, got {name!r}"
                 )
-        if not 0 < self.shadow_share <= 1:
-            raise SettingsError(
-                f"--shadow-share must be above 0 and at most 1, got {self.shadow_share:g}"
-            )
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"a port must lie between 0 and 65535, got {self.port}")
         least = {"max_body": 1, "max_files": 1, "max_batch": 1, "max_queue": 1}
         least |= {"connections": 1, "client_connections": 1, "body_memory": 0, "body_disk": 0}
-        least |= {"max_wait": 0, "rate": 0, "decode_memory": 1 << 20, "jobs_disk": 1}
+        least |= {"max_wait": 0, "rate": 0, "decode_memory": 1 << 20}
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise SettingsError(f"{name} must be at least {bound}, got {getattr(self, name)}")

@@ -145,7 +145,7 @@ def test_the_event_loop_reads_no_json_that_is_costly_to_check(server):
     lists = b'{"model":[' + b"[]," * 20_000 + b"1]}"
     kind = {"Content-Type": "application/json"}
     for body in (names, lists):
-        answer = server.send("POST", "/api/v1/jobs", body, kind)
+        answer = server.send("POST", "/api/v1/check/list", body, kind)
         assert "50,000 numbers" in server.problem(answer, 413)
     answer = server.send("POST", "/api/v1/session", names[:5000], kind)
     assert "4,096 bytes" in server.problem(answer, 413)
@@ -243,5 +243,5 @@ def test_a_form_needs_a_boundary(kind):
 
 def test_only_pictures_may_be_large(server):
     body = b'{"model": "' + b"x" * 300_000 + b'"}'
-    answer = server.send("POST", "/api/v1/jobs", body, {"Content-Type": "application/json"})
+    answer = server.send("POST", "/api/v1/check/list", body, {"Content-Type": "application/json"})
     assert "262,144 bytes" in server.problem(answer, 413)
