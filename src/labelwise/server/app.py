@@ -27,6 +27,7 @@ from labelwise.server.bodies import Bodies
 from labelwise.server.inference_protocol import make_inference_protocol, request_schemas
 from labelwise.server.label_studio import make_label_studio
 from labelwise.server.library import PhotoNotFoundError
+from labelwise.server.library_models import CURSOR, PHOTO_ID
 from labelwise.server.models import Health
 from labelwise.server.monitoring import Monitor
 from labelwise.server.page import add_page
@@ -48,6 +49,11 @@ from labelwise.system.files import WriteError
 from labelwise.system.storage import StorageError
 
 log = logging.getLogger("labelwise.server")
+
+PATTERNS = {  # what a text must be that has one of these
+    PHOTO_ID: "must be the id of a photo as /api/v1/search lists it: 64 digits and letters a to f",
+    CURSOR: "must be the one of the answer before, up to 7 digits; leave it out for the first page",
+}
 
 
 def create_app(
@@ -193,6 +199,9 @@ def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> No
         if not isinstance(error, RequestValidationError):
             raise error
         first = error.errors()[0]
+        words = PATTERNS.get((first.get("ctx") or {}).get("pattern"))
+        if words is not None:
+            return problem(422, f"{first['loc'][-1]} {words}")
         where = ".".join(map(str, first["loc"]))
         return problem(422, f"{where}: {first['msg']}")
 

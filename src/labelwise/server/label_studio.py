@@ -26,6 +26,7 @@ from labelwise.data.label_studio import (
     prediction,
     read_config,
 )
+from labelwise.errors import DataError, ImageError
 from labelwise.photos.looking import is_below
 from labelwise.pictures.sources import read_image_file
 from labelwise.server.api import ERRORS
@@ -35,6 +36,7 @@ from labelwise.server.requests import PLACE, answered_or_left, require_json, who
 from labelwise.server.security import LABEL_STUDIO, RefusedError
 from labelwise.server.service import Service
 from labelwise.server.uploads import Upload
+from labelwise.system.text import shortened
 
 MOST_TASKS = 1000
 LONGEST_CONFIG = 1 << 20
@@ -77,7 +79,7 @@ class StudioHealth(BaseModel):
 
 
 class StudioPredictions(BaseModel):
-    """A prediction for each task, in their order."""
+    """A prediction for each task, in their order; one without a photo says why in ``error``."""
 
     results: list[dict[str, Any]]
     model_version: str
@@ -116,13 +118,17 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
         client = (request.scope.get("client") or ("", 0))[0]
         place, results = request.scope.get(PLACE), []
         for start in range(0, len(given.tasks), service.settings.max_files):
-            part = given.tasks[start : start + service.settings.max_files]
-            uploads = await service.aside(partial(_uploads, part, config, images))
-            tagged = await answered_or_left(
-                request, service.tag(lane, uploads, place or service.queue.reserve(client))
-            )
+            tasks = given.tasks[start : start + service.settings.max_files]
+            photos = [await service.aside(partial(_photo, task, config, images)) for task in tasks]
+            uploads = [photo for photo in photos if isinstance(photo, Upload)]
+            place = place or service.queue.reserve(client)
+            tagged = iter(await answered_or_left(request, service.tag(lane, uploads, place)))
             place = None
-            results += [_prediction(one, names, config, version) for one in tagged]
+            answers = [photo if isinstance(photo, str) else next(tagged) for photo in photos]
+            results += [
+                _result(task, answer, names, config, version)
+                for task, answer in zip(tasks, answers, strict=True)
+            ]
         return StudioPredictions(results=results, model_version=version)
 
     @api.post("/webhook", status_code=201)
@@ -147,34 +153,37 @@ def _read_as(kind: type[Any], body: bytes) -> Any:
         raise RefusedError(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _uploads(
-    tasks: Sequence[StudioTask], config: LabellingConfig, images: ImageFolder
-) -> list[Upload]:
-    """Return the photos of tasks, each from a file below the folder."""
-    home, uploads = os.path.realpath(images.root), []
-    for task in tasks:
-        address = task.data.get(config.field)
-        if not isinstance(address, str) or not address:
-            raise RefusedError(
-                422, f"task {task.id}: its field {config.field!r} must be an address"
-            )
-        path = os.path.realpath(os.path.join(home, images.path_of(address)))
-        if not is_below(path, home) or not os.path.isfile(path):
-            raise RefusedError(
-                422,
-                f"task {task.id}: {address[:200]} is not a file below the folder that was given "
-                "with --label-studio; addresses of other kinds are not opened",
-            )
-        name = os.path.basename(path)
-        uploads.append(Upload(name, read_image_file(Path(path), name)))
-    return uploads
+def _photo(task: StudioTask, config: LabellingConfig, images: ImageFolder) -> Upload | str:
+    """Return the photo of a task from a file below the folder, or why there is none."""
+    address, home = task.data.get(config.field), os.path.realpath(images.root)
+    if isinstance(address, str) and address:
+        try:
+            path = os.path.realpath(os.path.join(home, images.path_of(address)))
+            if is_below(path, home) and os.path.isfile(path):
+                name = os.path.basename(path)
+                return Upload(name, read_image_file(Path(path), name))
+        except ImageError as error:
+            return str(error)
+        except (ValueError, DataError):  # a path that no file can have; an upload that is not there
+            pass
+    return (
+        f"field {config.field!r} names no file below the folder given with --label-studio: "
+        f"{shortened(repr(address), 200)}; addresses of other kinds are not opened"
+    )
 
 
-def _prediction(
-    tagged: Tagged, names: Sequence[str], config: LabellingConfig, version: str
+def _result(
+    task: StudioTask,
+    tagged: Tagged | str,
+    names: Sequence[str],
+    config: LabellingConfig,
+    version: str,
 ) -> dict[str, Any]:
+    """Return the prediction for a task; where there is none, ``error`` says why."""
+    if isinstance(tagged, str):
+        return prediction([], 0.0, version, config) | {"error": f"task {task.id}: {tagged}"}
     if tagged.probs is None or tagged.chosen is None:
-        raise RefusedError(422, tagged.error or "the picture cannot be read")
+        return _result(task, tagged.error or "the photo cannot be read", names, config, version)
     columns = [column for column, name in enumerate(names) if name in set(config.labels)]
     probs, chosen = tagged.probs[columns].astype(np.float64), tagged.chosen[columns]
     given = [names[column] for column, one in zip(columns, chosen, strict=True) if one]

@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from labelwise.server.models import Probability
 
 State = Literal["present", "absent", "unknown", "withdrawn"]
-PhotoId = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+PHOTO_ID, CURSOR = "^[0-9a-f]{64}$", "^[0-9]{1,7}$"
+PhotoId = Annotated[str, Field(pattern=PHOTO_ID)]
 CorrectedState = Literal["present", "absent", "unknown"]
 
 

@@ -11,6 +11,8 @@ from labelwise.photos.review import Reason
 from labelwise.server.checking import ListChecks, receipts_view
 from labelwise.server.library import SIDES, Library
 from labelwise.server.library_models import (
+    CURSOR,
+    PHOTO_ID,
     CheckAnswerIn,
     CheckIn,
     CheckView,
@@ -27,9 +29,7 @@ from labelwise.server.requests import require_json
 from labelwise.server.security import RefusedError
 from labelwise.server.service import Service
 
-PhotoId = Annotated[
-    str, Path(pattern="^[0-9a-f]{64}$", description="The SHA-256 of the photo's content.")
-]
+PhotoId = Annotated[str, Path(pattern=PHOTO_ID, description="The SHA-256 of the photo's content.")]
 
 
 def add_no_library(api: APIRouter) -> None:
@@ -73,7 +73,7 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
             str, Query(min_length=1, max_length=100, description="Whom a receipt names.")
         ] = "page",
         cursor: Annotated[
-            str | None, Query(pattern="^[0-9]{1,7}$", description="Of the page before.")
+            str | None, Query(pattern=CURSOR, description="Of the page before.")
         ] = None,
     ) -> SearchAnswer:
         start = int(cursor or 0)

@@ -5,6 +5,7 @@ offered that notes anything. One question is answered after another, by one thre
 
 Over HTTP a request is a POST to ``/mcp`` with one answer, and nothing is kept between two of them.
 The guard of ``labelwise serve`` stands before it: names of hosts, origins, token, rate and size.
+``/health/live`` and ``/health/ready`` are answered as by ``labelwise serve``.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,7 @@ from contextlib import asynccontextmanager
 from functools import partial, wraps
 from typing import Any
 
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labelwise import __version__
@@ -24,6 +26,7 @@ from labelwise.server.settings import ServeSettings
 from labelwise.system.text import shortened
 
 PATH = "/mcp"
+HEALTH = ("/health/live", "/health/ready")
 
 INSTRUCTIONS = """Photos of a library, with labels that a model gives them and probabilities that \
 were calibrated on held-out photos. Every answer has in_words (what was found, with its interval \
@@ -84,14 +87,24 @@ def make_mcp_server(tools: PhotoTools, *, write: bool = False) -> Any:
 
 
 def _brief(server: Any, error: Any) -> Any:
-    """Return the SDK's server as one that looks at a bounded number of entries, and says little.
+    """Return the SDK's server as one that is strict about arguments, and says little.
 
-    Its own lists all that is wrong with arguments: 200 KB of them made an answer of 2.4 MB.
+    Its own takes true as 1, leaves out arguments that a tool does not have, and lists all that is
+    wrong: 200 KB of arguments made an answer of 2.4 MB.
     """
 
     class BriefServer(server):  # type: ignore[misc]
         async def call_tool(self, name: str, arguments: dict[str, Any], *more: Any) -> Any:
-            for key, value in arguments.items():
+            tools = {one.name: one.input_schema["properties"] for one in await self.list_tools()}
+            known = tools.get(name)
+            for key, value in arguments.items() if known else ():
+                if key not in known:
+                    raise error(
+                        f"{name} takes no {shortened(key, 100)!r}; it takes {', '.join(known)}"
+                    )
+                if isinstance(value, bool) and "boolean" not in _types(known[key]):
+                    wanted = "text" if "string" in _types(known[key]) else "a number"
+                    raise error(f"{key} must be {wanted}, got {str(value).lower()}")
                 if isinstance(value, dict) and len(value) > MOST_ANSWERS:
                     raise error(
                         f"{shortened(key, 100)} may hold {MOST_ANSWERS:,} entries, "
@@ -103,6 +116,11 @@ def _brief(server: Any, error: Any) -> Any:
                 raise type(raised)(shortened(str(raised))) from raised.__cause__
 
     return BriefServer
+
+
+def _types(schema: dict[str, Any]) -> set[str]:
+    """Return the JSON types that an argument may have."""
+    return {one["type"] for one in schema.get("anyOf", [schema]) if "type" in one}
 
 
 def make_mcp_app(server: Any, settings: ServeSettings) -> ASGIApp:
@@ -118,6 +136,10 @@ def make_mcp_app(server: Any, settings: ServeSettings) -> ASGIApp:
     )
 
     async def only_posts(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] in HEALTH:
+            answer = JSONResponse({"status": scope["path"].rpartition("/")[2]})
+            await answer(scope, receive, send)
+            return
         if scope["type"] == "http" and scope["method"] != "POST":  # GET would stay open for ever
             raise RefusedError(405, f"questions are sent by POST to {PATH}", {"allow": "POST"})
         await answering(scope, receive, send)
