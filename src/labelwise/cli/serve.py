@@ -9,7 +9,7 @@ from labelwise.cli.options import A_RUN, AllowHostOption, TokenFileOption, read_
 
 OF_MODELS = (
     *("max_batch", "max_wait", "max_queue", "max_body", "max_files", "client_queue"),
-    *("body_memory", "access_log", "device", "model"),
+    *("body_memory", "body_disk", "access_log", "device", "model"),
 )
 UNGUARDED = (
     "pictures are opened by the server itself, since processes of their own, with limits on memory "
@@ -160,6 +160,15 @@ def serve(
             rich_help_panel=LIMITS,
         ),
     ] = 256.0,
+    body_disk: Annotated[
+        float,
+        typer.Option(
+            envvar="LABELWISE_BODY_DISK",
+            min=0,
+            help="MiB of temporary files for the same; beyond them requests get status 429.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = 2048.0,
     rate: Annotated[
         float,
         typer.Option(
@@ -265,6 +274,7 @@ def serve(
         max_queue=max_queue,
         client_queue=client_queue,
         body_memory=int(body_memory * (1 << 20)),
+        body_disk=int(body_disk * (1 << 20)),
         rate=rate,
         connections=connections,
         client_connections=client_connections,
