@@ -215,7 +215,7 @@ def test_a_picture_that_nobody_waits_for_keeps_its_turn_until_it_is_open():
     async def work(batcher):
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: unheard.append(context))
-        leaving = asyncio.create_task(batcher.answer(upload(1), ""))
+        leaving = asyncio.create_task(batcher._answer(upload(1), batcher.queue.reserve("")))
         await asyncio.to_thread(began.wait, PATIENCE)
         for _ in range(3):
             leaving.cancel()

@@ -196,6 +196,15 @@ def serve(
             rich_help_panel=LIMITS,
         ),
     ] = 256,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="LABELWISE_TRUSTED_PROXY",
+            metavar="ADDRESS",
+            help="A proxy whose last X-Forwarded-For is the client's address; may be repeated.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None,
     decoders: Annotated[
         int | None,
         typer.Option(
@@ -278,6 +287,7 @@ def serve(
         rate=rate,
         connections=connections,
         client_connections=client_connections,
+        trusted_proxies=tuple(trusted_proxy or ()),
         decoders=decoders,
         access_log=access_log,
         photoprism=photoprism,

@@ -85,7 +85,7 @@ class Batcher:
         if place is not None:
             place.release()
         taken = self.queue.reserve(client, len(uploads))
-        tasks = [asyncio.create_task(self.answer(upload, client)) for upload in uploads]
+        tasks = [asyncio.create_task(self._answer(upload, taken)) for upload in uploads]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
@@ -93,12 +93,11 @@ class Batcher:
                 task.cancel()
             taken.release()
 
-    async def answer(self, upload: Upload, client: str) -> Tagged:
-        """Return the answer for a picture that has its place, or needs none."""
+    async def _answer(self, upload: Upload, place: Place) -> Tagged:
         self.opening += 1
         try:
             work = partial(self.open_picture, upload)
-            pixels = await self.queue.opened(work, client, claimed_pixels(upload.content))
+            pixels = await self.queue.opened(work, place, claimed_pixels(upload.content))
         except ImageError as error:
             return Tagged(upload.name, error=str(error))
         else:

@@ -13,6 +13,7 @@ A byte now and then gains nothing: what is sent of a request never starts its ti
 """
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from labelwise.server.security import ONLY_HEALTH, RAW_HEADERS, problem
-from labelwise.server.settings import ServeSettings
+from labelwise.server.settings import ServeSettings, same_address
 
 HEAD_BYTES = 16 << 10
 HEADERS_TAKEN = 64
@@ -77,8 +78,10 @@ _TOO_LARGE = f"the head of a request may have {HEAD_BYTES:,} bytes"
 class Connections:
     """All connections of a server: counted, and those that wait for a request in their order."""
 
-    def __init__(self, most: int, most_per_client: int) -> None:
-        self.most, self.most_per_client = most, most_per_client
+    def __init__(
+        self, most: int, most_per_client: int, proxies: Collection[str] = frozenset()
+    ) -> None:
+        self.most, self.most_per_client, self.proxies = most, most_per_client, proxies
         self._counts: dict[str, int] = {}
         self._waiting: dict[str, dict[LimitedProtocol, None]] = {}
         self._reserve: dict[LimitedProtocol, None] = {}
@@ -91,7 +94,8 @@ class Connections:
     def admit(self, one: "LimitedProtocol", client: str) -> bool:
         """Count a connection; return False if it is beyond the limits, for health alone."""
         crowded = None
-        if self._counts.get(client, 0) >= self.most_per_client:
+        is_proxy = bool(self.proxies) and same_address(client) in self.proxies
+        if self._counts.get(client, 0) >= self.most_per_client and not is_proxy:
             crowded = client
         elif sum(self._counts.values()) >= self.most:
             crowded = max(self._waiting, key=self._counts.__getitem__, default=client)
@@ -236,6 +240,6 @@ def limited_protocol(settings: ServeSettings) -> Any:
     """Return what makes the protocol of each connection of one server."""
     return partial(
         LimitedProtocol,
-        known=Connections(settings.connections, settings.client_connections),
+        known=Connections(settings.connections, settings.client_connections, settings.proxies),
         patience=Patience(settings.idle_seconds, settings.request_seconds),
     )

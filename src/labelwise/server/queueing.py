@@ -3,10 +3,14 @@
 No more than ``max_queue`` pictures are on their way at a time, whichever model they are for, where
 a request whose body has not come yet counts as one; of one client ``client_queue``.
 
-Whose picture is opened next: clients take turns, and pay by the pixel. Start-time fair queueing: a
-picture starts at the larger of the clock when it came and the end of its client's last one, and
+Whose picture is opened next: addresses take turns, and pay by the pixel. Start-time fair queueing:
+a picture starts at the larger of the clock when it came and the end of its address's last one, and
 ends ``pixels`` later; the earliest start is served first, and the clock is the start that was
 served last. Whoever sends much waits for itself, not others for it.
+
+Within an address requests share in the same way, on a clock of the address, and the earliest end
+is served first: a single photo comes before large ones and before the rest of a large request,
+and no picture waits for ever.
 
 A picture that holds a decoder for longer than its pixels explain is paid for by the time:
 
@@ -25,14 +29,16 @@ import os
 import sys
 import threading
 import time
-from collections import Counter, deque
+from bisect import insort
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from math import ceil
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -64,6 +70,7 @@ class Place:
     client: str
     pictures: int
     is_released: bool = False
+    end: int = 0  # of its last picture, on the clock of its address
 
     def release(self) -> None:
         """Give the place back, if that was not done before."""
@@ -110,12 +117,12 @@ class PictureQueue:
             del self._of_client[client]
         self.monitor.queue.set(self.under_way)
 
-    async def opened(self, work: Callable[[], T], client: str, pixels: int) -> T:
-        """Return what opening a picture gives, when it is the client's turn."""
+    async def opened(self, work: Callable[[], T], place: Place, pixels: int) -> T:
+        """Return what opening a picture of a request gives, when it is its turn."""
         self.opening += 1
         began = time.perf_counter()
         try:
-            async with self.turns.turn(client, pixels):
+            async with self.turns.turn(place, pixels):
                 opened = asyncio.get_running_loop().run_in_executor(self._openers, work)
                 try:
                     await asyncio.wait([opened])  # which goes on where this is cancelled
@@ -139,17 +146,32 @@ class PictureQueue:
         self.monitor.forward.observe(seconds)
 
 
+class Asking(Protocol):
+    """A request that asks for turns: its address, and the end of its last turn."""
+
+    client: str
+    end: int
+
+
 @dataclass(eq=False)
 class _Turn:
-    client: str
-    came: int
+    came: int  # on the clock of all
+    start: int  # on the clock of its address
     pixels: int
     comes: "asyncio.Future[None]"
     began: float = 0.0
 
 
+@dataclass(eq=False)
+class _Address:
+    """The pictures of an address that wait, by their ends on its clock."""
+
+    clock: int = 0
+    waiting: list[tuple[int, int, _Turn]] = field(default_factory=list)
+
+
 class FairTurns:
-    """Turns for pictures of many clients."""
+    """Turns for pictures of many requests and addresses."""
 
     def __init__(
         self, places: int, pixels: int, seconds: Callable[[], float] = time.monotonic
@@ -157,15 +179,18 @@ class FairTurns:
         self.places, self.pixels, self._seconds = places, pixels, seconds
         self.under_way = self.pixels_under_way = 0
         self._clock = 0
-        self._ends: dict[str, int] = {}  # of each client's last picture
-        self._queues: dict[str, deque[_Turn]] = {}
+        self._numbers = count()
+        self._ends: dict[str, int] = {}  # of each address's last picture
+        self._addresses: dict[str, _Address] = {}
 
     @asynccontextmanager
-    async def turn(self, client: str, pixels: int) -> AsyncIterator[None]:
+    async def turn(self, asking: Asking, pixels: int) -> AsyncIterator[None]:
         """Wait for a turn; it is over when the block is left."""
         comes = asyncio.get_running_loop().create_future()
-        turn = _Turn(client, self._clock, pixels, comes)
-        self._queues.setdefault(client, deque()).append(turn)
+        address = self._addresses.setdefault(asking.client, _Address())
+        turn = _Turn(self._clock, max(address.clock, asking.end), pixels, comes)
+        asking.end = turn.start + pixels
+        insort(address.waiting, (asking.end, next(self._numbers), turn))
         self._serve()
         try:
             await comes
@@ -174,15 +199,19 @@ class FairTurns:
             if comes.done() and not comes.cancelled():  # it came, if only to one who has gone
                 self.under_way -= 1
                 self.pixels_under_way -= pixels
-                cost = int(PIXELS_PER_SECOND * (self._seconds() - turn.began))
-                if client in self._ends and cost > pixels:
-                    self._ends[client] += cost - pixels
+                more = int(PIXELS_PER_SECOND * (self._seconds() - turn.began)) - pixels
+                if more > 0:
+                    asking.end += more
+                    if asking.client in self._ends:
+                        self._ends[asking.client] += more
             self._serve()
 
     def _serve(self) -> None:
         while self.under_way < self.places and (heads := self._heads()):
-            start, client = min(heads)
-            turn = self._queues[client].popleft()
+            start, client, at = min(heads)
+            address = self._addresses[client]
+            turn = address.waiting.pop(at)[2]
+            address.clock = max(address.clock, turn.start)
             self._clock = max(self._clock, start)
             self._ends.pop(client, None)
             self._ends[client] = start + turn.pixels
@@ -193,16 +222,18 @@ class FairTurns:
             turn.began = self._seconds()
             turn.comes.set_result(None)
 
-    def _heads(self) -> list[tuple[int, str]]:
-        """Return start and client of each client's next picture, if there is room for it now."""
+    def _heads(self) -> list[tuple[int, str, int]]:
+        """Return start, address and place of each address's next picture that there is room for."""
         heads = []
-        for client, queue in list(self._queues.items()):
-            while queue and queue[0].comes.done():  # its client has gone
-                queue.popleft()
-            if not queue:
-                del self._queues[client]
-            elif not self.under_way or self.pixels_under_way + queue[0].pixels <= self.pixels:
-                heads.append((max(queue[0].came, self._ends.get(client, 0)), client))
+        for client, address in list(self._addresses.items()):
+            # Without those whose clients have gone.
+            address.waiting = [one for one in address.waiting if not one[2].comes.done()]
+            if not address.waiting:
+                del self._addresses[client]
+            for at, (_, _, turn) in enumerate(address.waiting):
+                if not self.under_way or self.pixels_under_way + turn.pixels <= self.pixels:
+                    heads.append((max(turn.came, self._ends.get(client, 0)), client, at))
+                    break
         return heads
 
 

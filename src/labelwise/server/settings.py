@@ -22,7 +22,8 @@ class ServeSettings:
     sites whose pages may ask. Sizes are in bytes, times in seconds; ``rate`` is requests per
     second and client, 0 for no limit. ``connections`` and ``client_connections`` may be open at
     a time, in all and from one address. ``client_queue`` pictures of one address may be on their
-    way, by default half of the queue. Bodies of all requests together may take ``body_memory``,
+    way, by default half of the queue. Of requests from ``trusted_proxies`` the address is the last
+    of X-Forwarded-For. Bodies of all requests together may take ``body_memory``,
     of which those that are still arriving take half, and beyond it ``body_disk``.
     ``models`` are more models to serve, by the names that requests ask for them.
     ``photoprism`` and ``label_studio`` answer these programs in their own forms; the latter is
@@ -47,6 +48,7 @@ class ServeSettings:
     rate: float = 200.0
     connections: int = 512
     client_connections: int = 256
+    trusted_proxies: tuple[str, ...] = ()
     request_seconds: float = 60.0
     idle_seconds: float = 10.0
     decode_seconds: float = 10.0
@@ -75,6 +77,12 @@ class ServeSettings:
                 raise SettingsError(
                     "an origin must be a scheme, a name and a port where it has one, in lower case "
                     f"and without a path, such as https://photos.example, got {origin!r}"
+                )
+        for address in self.trusted_proxies:
+            if same_address(address) is None:
+                raise SettingsError(
+                    "--trusted-proxy must be the address of one proxy, such as 10.0.0.2, "
+                    f"got {address!r}"
                 )
         if self.label_studio is not None and not self.label_studio.is_dir():
             raise SettingsError(
@@ -133,10 +141,24 @@ class ServeSettings:
         return available_cores() if self.decoders is None else self.decoders
 
     @property
+    def proxies(self) -> frozenset[str]:
+        """The addresses of trusted proxies, each written in one way."""
+        return frozenset(filter(None, map(same_address, self.trusted_proxies)))
+
+    @property
     def names(self) -> frozenset[str]:
         """The names that the Host header may hold, lower case, without port and brackets."""
         own = {self.host} if self.host not in ("0.0.0.0", "::") else set()
         return frozenset(name.lower().strip("[]") for name in {*LOOPBACK, *own, *self.hosts})
+
+
+def same_address(text: str) -> str | None:
+    """Return an IP address as it is written in one way, or None: it is not one."""
+    try:
+        found = ip_address(text.strip())
+    except ValueError:
+        return None
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 def is_loopback(host: str) -> bool:
