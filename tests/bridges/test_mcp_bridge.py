@@ -22,8 +22,7 @@ from labelwise.errors import SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import answer, likeness_of, update_index
 from labelwise.retrieval import Query
-from labelwise.server.mcp_server import make_mcp_server
-from labelwise.server.photo_tools import PhotoTools
+from labelwise.server.mcp import PhotoTools, make_mcp_server
 from labelwise.system.progress import Silent
 
 pytest.importorskip("mcp.server.mcpserver", reason="mcp 2 is not installed")

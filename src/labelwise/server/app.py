@@ -1,10 +1,12 @@
 """The application: routes, errors as problems, measured requests, the page."""
 
+import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from importlib.resources import files
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -21,19 +23,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from labelwise import __version__
 from labelwise.errors import LabelwiseError
 from labelwise.pictures.decoders import DecoderError
-from labelwise.server.access_log import AccessLog
-from labelwise.server.api import make_api
+from labelwise.server.api import PLACE, make_api
+from labelwise.server.batching import BusyError
 from labelwise.server.bodies import Bodies
+from labelwise.server.bridges import make_label_studio, make_photoprism
 from labelwise.server.inference_protocol import make_inference_protocol, request_schemas
-from labelwise.server.label_studio import make_label_studio
 from labelwise.server.library import PhotoNotFoundError
-from labelwise.server.library_models import CURSOR, PHOTO_ID
-from labelwise.server.models import Health
-from labelwise.server.monitoring import Monitor
-from labelwise.server.page import add_page
-from labelwise.server.photoprism import make_photoprism
-from labelwise.server.queueing import BusyError
-from labelwise.server.requests import PLACE
+from labelwise.server.monitoring import AccessLog, Monitor
+from labelwise.server.schemas import CURSOR, PHOTO_ID, Health
 from labelwise.server.security import (
     COOKIE,
     MISTAKE,
@@ -47,6 +44,50 @@ from labelwise.server.service import Service
 from labelwise.server.settings import ServeSettings
 from labelwise.system.files import WriteError
 from labelwise.system.storage import StorageError
+
+# The page: a few files of HTML, style and script, kept in memory and served as they are.
+#
+# The style sheet is the report's with the page's own after it. Nothing is put together from what
+# users or models bring: scripts set text, never markup.
+
+
+TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def add_page(app: FastAPI, name: str = "index.html") -> None:
+    """Add a page and all files of pages to an application."""
+    folder = files("labelwise.server") / "static"
+    kept = {
+        file.name: (file.read_bytes(), TYPES[f".{file.name.rpartition('.')[2]}"])
+        for file in folder.iterdir()
+        if f".{file.name.rpartition('.')[2]}" in TYPES
+    }
+    shared = (files("labelwise.markup") / "style.css").read_bytes()
+    kept["style.css"] = (shared, "text/css")
+    page, docs = ((folder / one).read_bytes() for one in (name, "docs.html"))
+
+    @app.get("/", include_in_schema=False)
+    async def index(request: Request) -> Response:
+        return _answer(request, page, "text/html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def described(request: Request) -> Response:
+        return _answer(request, docs, "text/html")
+
+    @app.get("/static/{name}", include_in_schema=False)
+    async def static(request: Request, name: str) -> Response:
+        if name not in kept:
+            return problem(404, "there is no such file")
+        return _answer(request, *kept[name])
+
+
+def _answer(request: Request, content: bytes, kind: str) -> Response:
+    mark = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    headers = {"etag": mark, "cache-control": "no-cache"}
+    if request.headers.get("if-none-match") == mark:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=f"{kind}; charset=utf-8", headers=headers)
+
 
 log = logging.getLogger("labelwise.server")
 

@@ -13,7 +13,7 @@ from labelwise.photos.tag_receipts import is_of_tags, tags_title
 from labelwise.photos.verifying import verify_lists
 from labelwise.retrieval import Query
 from labelwise.server.library import Library, photo_name
-from labelwise.server.library_models import (
+from labelwise.server.schemas import (
     CheckAnswerIn,
     CheckIn,
     CheckQuestion,

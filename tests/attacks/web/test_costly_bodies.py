@@ -17,9 +17,8 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartParser
 from web_setup import encoded, form
 
-from labelwise.server.json_bodies import read_json
+from labelwise.server.bodies import PIECE, read_form, read_json
 from labelwise.server.security import RefusedError
-from labelwise.server.uploads import PIECE, read_form
 
 INFER = "/v2/models/tiny/infer"
 PICTURE = base64.b64encode(encoded()).decode()

@@ -19,9 +19,8 @@ from web_setup import encoded, form, running, wait_until
 
 from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.pictures.decoders import Decoders
-from labelwise.server.bodies import Bodies, Budget
-from labelwise.server.queueing import USUAL_PIXELS, FairTurns
-from labelwise.server.uploads import claimed_pixels
+from labelwise.server.batching import USUAL_PIXELS, FairTurns
+from labelwise.server.bodies import Bodies, Budget, claimed_pixels
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "WEBP", "JPEG"])

@@ -14,18 +14,13 @@ from random import Random
 import pytest
 from web_setup import encoded, running
 
-from labelwise.server import (
-    ServeSettings,
-    inference_protocol,
-    json_bodies,
-    label_studio,
-    photoprism,
-    requests,
-    serving,
-)
-from labelwise.server.json_bodies import from_base64, require_cheap
+from labelwise.server import ServeSettings, inference_protocol, serving
+from labelwise.server import api as requests
+from labelwise.server import bodies as json_bodies
+from labelwise.server import bridges as label_studio
+from labelwise.server import bridges as photoprism
+from labelwise.server.bodies import PIECE, copied, from_base64, require_cheap
 from labelwise.server.security import RefusedError
-from labelwise.server.uploads import PIECE, copied
 
 PICTURE = base64.b64encode(encoded()).decode()
 TENSOR = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [PICTURE]}
