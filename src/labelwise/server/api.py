@@ -264,11 +264,9 @@ PICTURES = {
 async def read_pictures(request: Request, service: Service) -> list[Upload]:
     """Return the pictures of a request: files of a form, base64 in JSON, or the body itself."""
     most = service.settings.max_files
-    content_type = request.headers.get("content-type", "")
     kind = _kind(request)
     if kind == "multipart/form-data":
-        form = await whole_body(request, service)
-        uploads = await service.aside(lambda: read_form(form, content_type, most))
+        uploads = await read_form(request.stream(), request.headers["content-type"], most)
     elif kind == "application/json":
         text = await whole_body(request, service)
         uploads = await service.aside(lambda: _listed(text, most))

@@ -80,19 +80,22 @@ class BusyError(LabelwiseError):
 
 @dataclass(eq=False)
 class Place:
-    """A place in the queue, of so many pictures, given back once."""
+    """The place of a request in the queue, with room for so many pictures."""
 
     queue: "PictureQueue"
     client: str
     pictures: int
-    is_released: bool = False
     end: int = 0  # of its last picture, on the clock of its address
 
+    def fit(self, pictures: int) -> None:
+        """Take room for so many pictures instead, or raise BusyError."""
+        self.queue.require_room(self.client, pictures - self.pictures)
+        self.queue._count(pictures - self.pictures, self.client)
+        self.pictures = pictures
+
     def release(self) -> None:
-        """Give the place back, if that was not done before."""
-        if not self.is_released:
-            self.is_released = True
-            self.queue._count(-self.pictures, self.client)
+        """Give the room back."""
+        self.fit(0)
 
 
 class PictureQueue:
@@ -120,11 +123,15 @@ class PictureQueue:
 
         Raise BusyError where there is no room.
         """
-        own = self._of_client[client] + pictures
-        if self.under_way + pictures > self.max_queue or own > self.client_queue:
-            raise BusyError(max(1, ceil(self.under_way * self._seconds_per_picture)))
+        self.require_room(client, pictures)
         self._count(pictures, client)
         return Place(self, client, pictures)
+
+    def require_room(self, client: str, more: int) -> None:
+        """Raise BusyError unless there is room for more pictures of a client."""
+        own = self._of_client.get(client, 0) + more
+        if self.under_way + more > self.max_queue or own > self.client_queue:
+            raise BusyError(max(1, ceil(self.under_way * self._seconds_per_picture)))
 
     def _count(self, more: int, client: str) -> None:
         self.under_way += more
@@ -345,17 +352,15 @@ class Batcher:
 
         The place that was kept for the request goes to its pictures.
         """
-        client = "" if place is None else place.client
-        if place is not None:
-            place.release()
-        taken = self.queue.reserve(client, len(uploads))
-        tasks = [asyncio.create_task(self._answer(upload, taken)) for upload in uploads]
+        place = place or self.queue.reserve("", 0)
+        place.fit(len(uploads))
+        tasks = [asyncio.create_task(self._answer(upload, place)) for upload in uploads]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
                 task.cancel()
-            taken.release()
+            place.release()
 
     async def _answer(self, upload: Upload, place: Place) -> Tagged:
         self.opening += 1

@@ -19,13 +19,15 @@ import re
 import struct
 import tempfile
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
 from numpy.typing import NDArray
 from pydantic_core import from_json, to_json
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwise.pictures.decode import MAX_PIXELS
@@ -35,11 +37,9 @@ from labelwise.system.text import one_line
 
 # Pictures as they are sent: the files of a form, and how many pixels each says it has.
 #
-# A form (multipart/form-data, RFC 7578) is read from a body that is there as a whole, in linear
-# time
-# whatever it holds. Long bytes are searched and copied in pieces, so that other threads can run
-# between two of them: a call of C code such as a search, a copy or base64 holds the interpreter's
-# lock until it is done, in whichever thread it runs; 64 KiB take it less than a millisecond.
+# Long bytes are searched and copied in pieces, so that other threads can run between two of them:
+# a call of C code such as a search, a copy or base64 holds the interpreter's lock until it is done,
+# in whichever thread it runs; 64 KiB take it less than a millisecond.
 #
 # The pixels that a picture says it has, in its first bytes, decide only whose turn it is: one that
 # lies there is caught where it is decoded.
@@ -49,8 +49,6 @@ PIECE = 1 << 16
 BOUNDARY = re.compile(
     r';\s*boundary=(?:"([ -!#-~]{1,70})"|([^\s;,"]{1,70}))\s*(?:;|$)', re.ASCII | re.I
 )
-FILE_NAME = re.compile(rb';\s*filename="((?:[^"\\]|\\.)*)"|;\s*filename=([^\s;"]+)', re.I)
-PART_HEAD = 4096
 FIELD_BYTES = 1 << 20
 NAME_LENGTH = 255
 SEGMENTS = 512  # of a JPEG, that are looked at
@@ -79,59 +77,50 @@ def copied(content: bytes | memoryview, start: int, end: int) -> bytes:
     return b"".join(bytes(content[at : min(at + PIECE, end)]) for at in range(start, end, PIECE))
 
 
-def read_form(body: bytes, content_type: str, most: int) -> list[Upload]:
+class _Form(MultiPartParser):
+    """Starlette's reader of forms, whose files stay in memory: their bytes are counted already."""
+
+    spool_max_size = 1 << 40
+    has_end = False
+
+    def on_end(self) -> None:
+        self.has_end = True
+
+
+async def read_form(parts: AsyncIterable[bytes], content_type: str, most: int) -> list[Upload]:
     """Return the files of a form, ``most`` of them and as many other fields at most."""
     found = BOUNDARY.search(content_type)
     if found is None:
         raise _unreadable("its Content-Type names no boundary")
-    mark = b"--" + (found[1] or found[2]).encode()
-    at = 0 if body.startswith(mark) else _find(body, b"\r\n" + mark, 0) + 2
-    if at == 1:
-        raise _unreadable("the boundary does not occur in it")
-    files: list[Upload] = []
-    fields = 0
-    while True:
-        at += len(mark)
-        if body.startswith(b"--", at):
-            return files
-        begin = body.find(b"\r\n", at, at + PART_HEAD)
-        end = body.find(b"\r\n\r\n", begin, begin + PART_HEAD)
-        after = _find(body, b"\r\n" + mark, end + 2)
-        if min(begin, end, after) < 0 or body[at:begin].strip(b" \t"):
-            raise _unreadable("a part has no head or no end")
-        head = body[begin:end]
-        if b"content-disposition:" not in head.lower():
-            raise _unreadable("a part has no Content-Disposition")
-        name = FILE_NAME.search(head)
-        if name is None:
-            fields += 1
-            if fields > most:
-                raise _unreadable(f"it may have {most} fields that are not files")
-            if after - end > FIELD_BYTES:
-                raise _unreadable(f"the size of a field is limited to {FIELD_BYTES:,} bytes")
-        elif len(files) == most:
-            raise _unreadable(f"it may have {most} files")
-        else:
-            content = copied(body, end + 4, after)
-            files.append(Upload(_harmless(name[1] or name[2] or b""), content))
-        at = after + 2
+    headers = Headers({"content-type": f'form-data; boundary="{found[1] or found[2]}"'})
 
+    async def pieces() -> AsyncGenerator[bytes]:
+        async for part in parts:
+            for at in range(0, len(part), PIECE):
+                yield part[at : at + PIECE]
+                await asyncio.sleep(0)  # others have a turn
+        if not reader.has_end:  # of which Starlette would leave out the last part
+            raise MultiPartException("a part has no end")
 
-def _find(body: bytes, mark: bytes, start: int) -> int:
-    for begin in range(start, len(body), PIECE):
-        at = body.find(mark, begin, begin + PIECE + len(mark) - 1)
-        if at >= 0:
-            return at
-    return -1
+    reader = _Form(headers, pieces(), max_files=most, max_fields=most, max_part_size=FIELD_BYTES)
+    try:
+        form = await reader.parse()
+    except MultiPartException as error:
+        raise _unreadable(error.message) from None
+    try:
+        files = [one for _, one in form.multi_items() if isinstance(one, UploadFile)]
+        return [Upload(_harmless(one.filename or ""), await one.read()) for one in files]
+    finally:
+        await form.close()
 
 
 def _unreadable(why: str) -> RefusedError:
     return RefusedError(400, f"the form cannot be read: {why}")
 
 
-def _harmless(name: bytes) -> str:
+def _harmless(name: str) -> str:
     """Return a client's file name as harmless text; it is shown and used for nothing else."""
-    text = name.decode("utf-8", "replace").replace("\\", "/").rpartition("/")[2]
+    text = name.replace("\\", "/").rpartition("/")[2]
     return one_line(text or "picture")[:NAME_LENGTH]
 
 

@@ -235,15 +235,12 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
         lane = service.lane()
         names, version = lane.model.names, lane.model.version
         config = await service.aside(lambda: read_config(given.label_config, names))
-        client = (request.scope.get("client") or ("", 0))[0]
         place, results = request.scope.get(PLACE), []
         for start in range(0, len(given.tasks), service.settings.max_files):
             tasks = given.tasks[start : start + service.settings.max_files]
             photos = [await service.aside(partial(_photo, task, config, images)) for task in tasks]
             uploads = [photo for photo in photos if isinstance(photo, Upload)]
-            place = place or service.queue.reserve(client)
             tagged = iter(await answered_or_left(request, service.tag(lane, uploads, place)))
-            place = None
             answers = [photo if isinstance(photo, str) else next(tagged) for photo in photos]
             results += [
                 _result(task, answer, names, config, version)

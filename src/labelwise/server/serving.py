@@ -359,6 +359,7 @@ def only_new_garbage() -> Iterator[None]:
 def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
     """Return how the server is set up; its limits are those of ``connections``."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     return uvicorn.Config(
         app,
         http=limited_protocol(settings),

@@ -75,18 +75,6 @@ def test_nothing_long_is_read_on_the_event_loop(bridged, monkeypatch, module, na
     assert all(name.startswith("aside") for name in threads.values()), threads
 
 
-def test_a_form_is_read_beside_the_event_loop(bridged, monkeypatch):
-    threads = []
-    read = requests.read_form
-    monkeypatch.setattr(
-        requests,
-        "read_form",
-        lambda *given: threads.append(threading.current_thread().name) or read(*given),
-    )
-    assert bridged.upload(("a.png", encoded()))[0] == 200
-    assert [name.startswith("aside") for name in threads] == [True]
-
-
 def test_long_base64_is_decoded_in_pieces(monkeypatch):
     sizes = []
     decode = base64.b64decode
