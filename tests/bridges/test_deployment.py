@@ -97,7 +97,8 @@ def build_wheel(folder, *more):
     name = "labelwise-1-py3-none-any.whl"
     with zipfile.ZipFile(pathlib.Path(folder, name), "w") as file:
         head = "Metadata-Version: 2.1\\nName: labelwise\\nVersion: 1\\n"
-        file.writestr("labelwise-1.dist-info/METADATA", head + "Provides-Extra: train\\nRequires-Dist: torch>=2; extra == 'train'\\n")
+        head += "Provides-Extra: train\\nRequires-Dist: torch>=2; extra == 'train'\\n"
+        file.writestr("labelwise-1.dist-info/METADATA", head)
         file.writestr("labelwise-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
         file.writestr("labelwise-1.dist-info/RECORD", "")
     return name

@@ -240,7 +240,7 @@ def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> No
         if not isinstance(error, RequestValidationError):
             raise error
         first = error.errors()[0]
-        words = PATTERNS.get((first.get("ctx") or {}).get("pattern"))
+        words = PATTERNS.get((first.get("ctx") or {}).get("pattern", ""))
         if words is not None:
             return problem(422, f"{first['loc'][-1]} {words}")
         where = ".".join(map(str, first["loc"]))

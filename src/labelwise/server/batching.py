@@ -36,15 +36,12 @@ from labelwise.server.monitoring import Monitor
 # The queue of a server: so many pictures on their way, and turns at having them opened.
 #
 # No more than ``max_queue`` pictures are on their way at a time, whichever model they are for,
-# where
-# a request whose body has not come yet counts as one; of one client ``client_queue``.
+# where a request whose body has not come yet counts as one; of one client ``client_queue``.
 #
 # Whose picture is opened next: addresses take turns, and pay by the pixel. Start-time fair
-# queueing:
-# a picture starts at the larger of the clock when it came and the end of its address's last one,
-# and
-# ends ``pixels`` later; the earliest start is served first, and the clock is the start that was
-# served last. Whoever sends much waits for itself, not others for it.
+# queueing: a picture starts at the larger of the clock when it came and the end of its address's
+# last one, and ends ``pixels`` later; the earliest start is served first, and the clock is the
+# start that was served last. Whoever sends much waits for itself, not others for it.
 #
 # Within an address requests share in the same way, on a clock of the address, and the earliest end
 # is served first: a single photo comes before large ones and before the rest of a large request,

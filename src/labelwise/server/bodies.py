@@ -179,10 +179,8 @@ def _jpeg(content: bytes) -> tuple[int, int] | None:
 # JSON from strangers, read at a bounded cost; and answers in JSON, written piece by piece.
 #
 # A parser holds the interpreter's lock until it is done, in whichever thread it runs, so what it
-# may
-# cost is counted before, piece by piece. A unit is about 40 ns, as a small number takes; long
-# strings
-# cost next to nothing, so pictures in base64 may fill the body.
+# may cost is counted before, piece by piece. A unit is about 40 ns, as a small number takes; long
+# strings cost next to nothing, so pictures in base64 may fill the body.
 #
 #     cost = commas + backslashes + 2 quotes + 5 brackets + 10 braces + 5 runs of 19 digits
 #          <= 450,000     a picture of 224 x 224 in lists of lists takes 403,000

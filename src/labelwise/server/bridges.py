@@ -42,9 +42,8 @@ from labelwise.system.text import shortened
 #     POST /photoprism/labels   {"id": ..., "images": ["data:image/jpeg;base64,..."]}
 #
 # Of several cut-outs of one photo a label has its largest probability, as PhotoPrism merges those
-# of
-# its own model. PhotoPrism takes an answer that holds nothing for a failure; so one without labels
-# has an empty caption, which stands for none.
+# of its own model. PhotoPrism takes an answer that holds nothing for a failure; so one without
+# labels has an empty caption, which stands for none.
 
 
 LEAST = 0.001  # PhotoPrism takes a confidence of 0 for one that is not known

@@ -3,7 +3,7 @@
 One input: ``image`` of type BYTES (encoded pictures in base64), or of type UINT8 and shape
 (N, H, W, 3). Outputs: ``probability`` FP64, ``label`` BOOL and ``logits`` FP32, each (N, K); the
 names of the K labels are a parameter of the answer and of the model's metadata. Tensors may also
-come and go as bytes after the JSON: see :mod:`labelwise.server.inference_protocol`.
+come and go as bytes after the JSON.
 """
 
 import asyncio

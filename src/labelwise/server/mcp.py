@@ -589,8 +589,8 @@ def _brief(server: Any, error: Any) -> Any:
     class BriefServer(server):  # type: ignore[misc]
         async def call_tool(self, name: str, arguments: dict[str, Any], *more: Any) -> Any:
             tools = {one.name: one.input_schema["properties"] for one in await self.list_tools()}
-            known = tools.get(name)
-            for key, value in arguments.items() if known else ():
+            known = tools.get(name, {})
+            for key, value in arguments.items() if name in tools else ():
                 if key not in known:
                     raise error(
                         f"{name} takes no {shortened(key, 100)!r}; it takes {', '.join(known)}"

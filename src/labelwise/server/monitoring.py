@@ -23,8 +23,7 @@ from labelwise.metrics.drift import Alarm
 #      "path": "/api/v1/model", "route": "/api/v1/model", "status": 200, "ms": 1.3, "bytes": 227}
 #
 # Queries, headers and bodies are not written: they may hold what is private. A thread of its own
-# writes, so that a slow disk holds up no request; what it cannot keep up with is left out,
-# counted.
+# writes, so that a slow disk holds up no request; lines it cannot keep up with are counted.
 
 
 TICK = 0.02  # seconds between two looks

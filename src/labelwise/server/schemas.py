@@ -1,14 +1,8 @@
-"""What the API says, as types: they make the answers, and the description at /openapi.json.
-
-What it says of an index is in :mod:`labelwise.server.schemas`.
-"""
+"""What the API says, as types: they make the answers, and the description at /openapi.json."""
 
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-
-# What the API says of the photos of an index, as types.
-
 
 State = Literal["present", "absent", "unknown", "withdrawn"]
 Probability = Annotated[float, Field(ge=0, le=1)]

@@ -65,8 +65,7 @@ from labelwise.server.settings import ServeSettings
 # One model as it was loaded: what it says of pictures, and what that is worth.
 #
 # It never changes, but for the counts of what it answered. A server that loads the same folder
-# again
-# has another one, and requests that began with this one end with it.
+# again has another one, and requests that began with this one end with it.
 
 
 # How far to trust a probability: what became of held-out photos that got about the same one.

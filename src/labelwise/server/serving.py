@@ -26,15 +26,12 @@ from labelwise.server.settings import ServeSettings, same_address
 
 # The event loop of the server, whose turns are short however many connections have something.
 #
-# Python's event loop handles in one turn whatever is ready, and looks at timers, answers of
-# threads
-# and new connections between two turns. Some 160 ready connections took 50 ms of processor time.
-# Each is read and written with the interpreter's lock let go; a thread that computes may take it
-# then, and is asked to give it back only after the switch interval, which is 5 ms in Python. Here
+# Python's event loop handles in one turn whatever is ready, and looks at timers and new connections
+# between two turns: some 160 ready ones took 50 ms. A thread that computes may take the
+# interpreter's lock meanwhile, and gives it back only after 5 ms. Here
 #
 #     a turn      handles 4 connections at most; the others come in the next turns, in order
-#     a round     ends when everyone who was ready has had a turn: only then is the system asked
-# again
+#     a round     ends when everyone who was ready has had a turn: then the system is asked again
 #     accepting   16 new connections in a turn at most; the others wait with the system
 #     the lock    is asked for after 0.5 ms
 
@@ -86,9 +83,8 @@ def threads_take_short_turns() -> Iterator[None]:
 
 # Connections: how many there may be, how long they may wait, and how large a request's head is.
 #
-#     head          16 KiB and 64 headers, whole within so many seconds of the connection being
-# made
-#                   or of the last answer on it
+#     head          16 KiB and 64 headers, whole within so many seconds of the connection or of the
+#                   last answer on it
 #     body          pieces of 256 bytes on average after the first 256; its time: see ``security``
 #     answer        taken within so many seconds, once more of it waits than the socket holds
 #     connections   so many in all and so many per client; one more ends the one that has waited
