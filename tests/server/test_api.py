@@ -252,6 +252,20 @@ def test_an_answer_says_whether_its_photos_are_like_the_held_out_ones(run, tmp_p
             assert len(found["hits"]) == 50
 
 
+def test_what_is_not_an_id_or_a_cursor_is_told_so_without_a_pattern(server):
+    for path, words in (
+        ("photos/abc", "photo must be the id of a photo as /api/v1/search lists it: 64 digits"),
+        ("photos/ABC/thumbnail", "photo must be the id of a photo"),
+        ("search?q=dog&cursor=x", "cursor must be the one of the answer before"),
+    ):
+        said = server.problem(server.send("GET", f"/api/v1/{path}"), 422)
+        assert said.startswith(words)
+        assert "^" not in said
+    wrong = {"checked": {"q": "dog", "wrong_at_most": 0.2}, "photo": "x", "answer": "yes"}
+    said = server.problem(server.post("/api/v1/check/answer", wrong), 422)
+    assert said.startswith("photo must be the id of a photo")
+
+
 def test_completion_goes_on_with_labels(server):
     assert server.get("/api/v1/complete?q=dog,%20-b") == ["dog, -beach"]
     assert len(server.get("/api/v1/complete")) == 4

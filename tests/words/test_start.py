@@ -30,7 +30,7 @@ from labelwise.photos.words.start import start
 from labelwise.photos.xmp import EMPTY, noted, tagged, untagged
 from labelwise.pictures import PictureImages
 from labelwise.scores.tables import read_raw
-from labelwise.server.photo_tools import PhotoTools
+from labelwise.server.mcp import PhotoTools
 
 NOT_CALIBRATED = "not calibrated: no answers yet"
 

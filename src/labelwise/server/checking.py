@@ -11,7 +11,7 @@ from labelwise.photos.checking import CheckSession, CheckState, PhotoToCheck
 from labelwise.photos.receipts import Receipt, receipts_of, verify_lists
 from labelwise.retrieval import Query
 from labelwise.server.library import Library, photo_name
-from labelwise.server.library_models import (
+from labelwise.server.schemas import (
     CheckAnswerIn,
     CheckIn,
     CheckQuestion,

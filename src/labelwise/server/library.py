@@ -34,7 +34,8 @@ from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction, Fact
 from labelwise.photos.words import FreeText
 from labelwise.retrieval import Query, complete
-from labelwise.server.library_models import (
+from labelwise.server.batching import Threads
+from labelwise.server.schemas import (
     CorrectedState,
     CorrectionsIn,
     LikenessView,
@@ -49,7 +50,6 @@ from labelwise.server.library_models import (
     TextAnswer,
     WaysOutView,
 )
-from labelwise.server.queueing import Threads
 
 T = TypeVar("T")
 

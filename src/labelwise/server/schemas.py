@@ -1,13 +1,13 @@
-"""What the API says of the photos of an index, as types."""
+"""What the API says, as types: they make the answers, and the description at /openapi.json."""
 
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from labelwise.server.models import Probability
-
 State = Literal["present", "absent", "unknown", "withdrawn"]
-PhotoId = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Probability = Annotated[float, Field(ge=0, le=1)]
+PHOTO_ID, CURSOR = "^[0-9a-f]{64}$", "^[0-9]{1,7}$"
+PhotoId = Annotated[str, Field(pattern=PHOTO_ID)]
 CorrectedState = Literal["present", "absent", "unknown"]
 
 
@@ -237,3 +237,149 @@ class Review(BaseModel):
 
     by: str
     questions: list[QuestionView]
+
+
+class ProblemDetails(BaseModel):
+    """An error (RFC 9457); ``error`` is ``detail``, where the inference protocol looks for it."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    error: str
+
+
+class Health(BaseModel):
+    """Whether the server is there."""
+
+    status: Literal["live", "ready"]
+
+
+class SessionIn(BaseModel):
+    """The token, exchanged for a cookie."""
+
+    model_config = ConfigDict(extra="forbid")
+    token: Annotated[str, Field(max_length=512)]
+
+
+class ModelView(BaseModel):
+    """Which model answers, how it is calibrated and how it decides."""
+
+    name: str
+    method: str
+    backbone: str
+    labels: int
+    weights: str
+    calibration: str
+    caution: str | None
+    rule: str
+    version: str
+    photos: int | None = None
+    held_out: str | None = None
+    max_body: int
+
+
+class ReloadedView(BaseModel):
+    """The model that answers now; ``changed``: it is another one than before."""
+
+    changed: bool
+    model: ModelView
+
+
+class LabelAnswer(BaseModel):
+    """One label of a picture."""
+
+    label: str
+    probability: Probability
+    threshold: float | None
+    decided: bool
+
+
+class PictureAnswer(BaseModel):
+    """What is said of one picture, the most probable label first; or why nothing is."""
+
+    name: str
+    labels: list[LabelAnswer] = []
+    decided: list[str] = []
+    none: bool | None = None
+    error: str | None = None
+
+
+class Predicted(BaseModel):
+    """The answers for the pictures of a request, in their order."""
+
+    model: str
+    calibration: str
+    caution: str | None
+    rule: str
+    results: list[PictureAnswer]
+
+
+class BinView(BaseModel):
+    """Held-out photos whose probability lay in (low, high]."""
+
+    low: float
+    high: float
+    photos: int
+    carried: int
+    share_low: float
+    share_high: float
+    sentence: str
+
+
+class LabelView(BaseModel):
+    """A label: its threshold, and what its probabilities were worth on held-out photos."""
+
+    label: str
+    threshold: float | None
+    photos: int
+    carried: int
+    ece: float | None
+    bins: list[BinView]
+
+
+class PromiseView(BaseModel):
+    """What was promised when the model was made, and whether reviewed photos bear it out."""
+
+    text: str
+    what: str
+    level: float
+    confidence: float | None
+    photos: int
+    made: str
+    verdict: Literal["kept", "broken", "cannot tell"]
+    checked: str
+
+
+class AlarmView(BaseModel):
+    """The calibration alarm of one label."""
+
+    label: str
+    audited: int
+    present: int
+    expected: float
+    evidence: float
+    threshold: float
+    raised: bool
+
+
+class ShareView(BaseModel):
+    """The share of a label when the model was made, and now."""
+
+    label: str
+    source: Literal["recent pictures", "library"]
+    before: float
+    now: float
+    low: float
+    high: float
+    photos: int
+    moved: bool
+
+
+class TrustView(BaseModel):
+    """What speaks for and against trusting the model today."""
+
+    alarms: list[AlarmView]
+    shares: list[ShareView]
+    promises: list[PromiseView]
+    notes: list[str]
