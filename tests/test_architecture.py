@@ -43,7 +43,6 @@ OWN_ODDS = {
     "scores/calls.py",  # of detections, by what a person checked
     "answers/crossfit.py",
     "answers/suspects.py",
-    "methods/catalogue.py",  # its words
     "metrics/drift.py",
     "models/link_numbers.py",  # of files without torch, held to their link
     "retrieval/calibrated_query.py",

@@ -43,7 +43,7 @@ from labelwise.photos.words.answer_log import AnswerLog
 from labelwise.photos.words.answers import KeptAnswers
 from labelwise.pictures.fingerprint import WIDTH
 from labelwise.shards.inputs import InputRow
-from labelwise.shards.scoring_task import PLAN_SCHEMA, Plan, plan_name, plan_rows, to_parquet
+from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows, to_parquet
 from labelwise.system.storage import storage_at
 from labelwise.taxonomy import read_skos
 
@@ -93,9 +93,9 @@ def plan_files() -> Files:
     return {"_plan.json": plan, plan_name(0): to_parquet(table)}
 
 
-def read_plan(folder: Path) -> tuple[Plan | None, list[InputRow]]:
+def read_plan(folder: Path) -> tuple[ScoringPlan | None, list[InputRow]]:
     storage = storage_at(str(folder))
-    return Plan.load(storage), plan_rows(storage, 0)
+    return ScoringPlan.load(storage), plan_rows(storage, 0)
 
 
 def same_plan(read: Any, folder: Path) -> bool:

@@ -124,8 +124,7 @@ def _show_lists(verified: "VerifiedLists", as_json: bool) -> None:
         return
     for receipt, verdict in verified.lists:
         say(f"receipt {receipt.number}, {receipt.query} ({receipt.promise.kind}): {verdict}")
-    if verified.lists or not verified.tags:
-        say(str(verified.together))
+    say(str(verified.together))
 
 
 def _of_run(folder: Path, answers: Path | None, as_json: bool) -> bool:

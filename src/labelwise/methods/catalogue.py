@@ -88,12 +88,15 @@ def _maker(objective: Callable[..., Objective], adds: str | None) -> Callable[..
         return Asymmetric(Focusing(**options), phi=phi)
 
     def with_pairs(*, lpr_weight: float, **options: Any) -> Objective:
-        return objective(**options) + lpr_weight * objectives.LabelPairs()
+        total: Objective = objective(**options) + lpr_weight * objectives.LabelPairs()
+        return total
 
     def with_term(*, term_weight: float, **options: Any) -> Objective:
-        return objective(**options) + term_weight * getattr(objectives, adds)()
+        total: Objective = objective(**options) + term_weight * getattr(objectives, adds)()
+        return total
 
-    return {"phi": through_phi, "LabelPairs": with_pairs}.get(adds, with_term)
+    builders: dict[str, Callable[..., Objective]] = {"phi": through_phi, "LabelPairs": with_pairs}
+    return builders.get(adds, with_term)
 
 
 def _method(objective: str, adds: str | None = None, reading: str = "", **stated: Any) -> Method:

@@ -260,8 +260,8 @@ class ZLPR(Objective):
 #     two-way       = sample-wise + class-wise
 #
 # A unit without absent entries is 0 and counts in the mean; a batch without any label is 0. The
-# loss does not change when a constant is added to all logits, so zero is not a boundary and there
-# is no link: a sigmoid of these logits means nothing until it is calibrated. T_P LSE is a sum and
+# loss does not change when a constant is added to all logits, so zero is not a boundary and it
+# has no link: a sigmoid of these logits means nothing until it is calibrated. T_P LSE is a sum and
 # no mean, so T_P acts as a margin that grows with the number of labels present and does nothing for
 # one label. The public code masks with the constant -100, which leaks when logits pass it.
 

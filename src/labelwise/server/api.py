@@ -70,10 +70,6 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
         top: Annotated[int, Query(ge=1, le=500)] = 50,
         at_least: Annotated[float, Query(ge=0, le=1)] = 0.0,
         wrong_at_most: Annotated[float | None, Query(gt=0, lt=1)] = None,
-        promise: Annotated[
-            Literal["expected", "sure"],
-            Query(description="Of lists on average, or of this list with 95 % confidence."),
-        ] = "expected",
         sort: Literal["score", "date"] = "score",
         folder: Annotated[
             str | None, Query(max_length=1000, description="Below a root, as in 2023/june")
@@ -97,9 +93,7 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
         words = tuple(keyword or ())
         photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
         return await library.run(
-            lambda: library.search(
-                q, top, start, at_least, wrong_at_most, promise, sort, photos, who
-            )
+            lambda: library.search(q, top, start, at_least, wrong_at_most, sort, photos, who)
         )
 
     @api.get("/text-search", summary="Photos that look like a text")
