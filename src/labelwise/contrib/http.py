@@ -34,7 +34,7 @@ class ServiceError(LabelwiseError):
         self.status = status
 
 
-class Service:
+class JsonService:
     """A service at an address, asked with the same headers each time."""
 
     def __init__(

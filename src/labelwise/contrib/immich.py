@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labelwise.contrib.http import Service, ServiceError
+from labelwise.contrib.http import JsonService, ServiceError
 from labelwise.decide import Rule
 from labelwise.errors import SettingsError
 from labelwise.photos.index import Index
@@ -41,7 +41,7 @@ class Immich:
             raise SettingsError("the key of Immich must be one line of ASCII letters and digits")
         headers = {"x-api-key": key.strip(), "accept": "application/json"}
         base = address.rstrip("/").removesuffix("/api")
-        self._service = Service(f"{base}/api", headers, seconds=seconds)
+        self._service = JsonService(f"{base}/api", headers, seconds=seconds)
         self.address = self._service.address.removesuffix("/api")
 
     def tags(self) -> dict[str, str]:

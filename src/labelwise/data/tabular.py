@@ -161,7 +161,7 @@ class _Layout:
                 yield number, content, cells == self.columns
 
     def _goes_on(self, content: bytes, lines: Iterable[tuple[int, bytes]]) -> int:
-        """Return over how many further lines a row goes on, 0 where that is no row.
+        """Return over how many further lines a row goes on, 0 where that is not a row.
 
         Where a further line is a row by itself, a quote was opened and never closed.
         """
@@ -182,7 +182,7 @@ class _Layout:
             return None
 
     def broken(self) -> list[tuple[int, str]]:
-        """Return the lines that are no rows, each with its text."""
+        """Return the lines that are not rows, each with its text."""
         return [
             (number, content.decode("utf-8", "replace").strip())
             for number, content, whole in self.records()
@@ -506,7 +506,7 @@ def read_tables(
     parts the labels of a cell (``|``; blanks are asked about), ``delimiter`` the columns of CSV,
     TSV and TXT. ``soft`` allows shares between 0 and 1 in the label columns, and ``minus_one``
     says what -1 means there. ``means_none`` and ``means_unknown`` are words in the cells of labels
-    that are no labels, and ``levels`` parts a label such as a/b/c, which says a and a/b too.
+    that are not labels, and ``levels`` parts a label such as a/b/c, which says a and a/b too.
     ``skip_broken`` leaves lines out that are not rows of the table, which is ``called`` after the
     first file unless told otherwise.
     """
