@@ -219,7 +219,7 @@ def _lines(store: Store) -> list[_Line]:
         for *values, rows in store.select(f"SELECT {OLD_COLUMNS} FROM {OLD_TABLE} ORDER BY id"):
             number, query, promise, *rest = values
             spec = None if promise is None else json.loads(promise)
-            lines.append(_Line(number, query, spec, *rest, b64encode(rows).decode()))
+            lines.append(_Line(number, query, spec, *rest, rows=b64encode(rows).decode()))
     for record in _journal(store).read():
         try:
             lines.append(_Line(**record))
