@@ -217,9 +217,11 @@ def _lines(store: Store) -> list[_Line]:
     lines = []
     if store.has_table(OLD_TABLE):
         for *values, rows in store.select(f"SELECT {OLD_COLUMNS} FROM {OLD_TABLE} ORDER BY id"):
-            number, query, promise, *rest = values
+            record = dict(zip(OLD_COLUMNS.split(", "), values, strict=False))
+            number, promise = record.pop("id"), record.pop("promise")
             spec = None if promise is None else json.loads(promise)
-            lines.append(_Line(number, query, spec, *rest, rows=b64encode(rows).decode()))
+            text = b64encode(rows).decode()
+            lines.append(_Line(number=number, promise=spec, rows=text, **record))
     for record in _journal(store).read():
         try:
             lines.append(_Line(**record))
