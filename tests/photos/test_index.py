@@ -15,7 +15,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models.run_folder import RunFolder
-from labelwise.photos import Found, Index, answer, questions
+from labelwise.photos import Index, answer, questions
 from labelwise.photos.index import IndexFacts
 from labelwise.photos.shift import evidence_of
 from labelwise.retrieval import HitCount, Query, ScoredLibrary, bind, calibrate_query
