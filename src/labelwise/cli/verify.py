@@ -41,14 +41,14 @@ def verify(
 ) -> None:
     """Check promises again, now that answers are known.
 
-    Of an index: each list that search or check promised has a receipt, and so have promised tags.
+    Of an index: each list that search or check promised has a receipt.
     What people said in the
     index counts, and the answers of a table. `--ask 30 -o questions.csv` writes which photos to
     answer; only photos in that order are a random sample. Of a run: its promises, on its test
     photos or on --answers.
 
     Exit status 1 where more promises are broken than may be: for lists, if promises that hold
-    would break so many with a chance of at most 5 %; for tags and for a run, if any is broken.
+    would break so many with a chance of at most 5 %; for a run, if any is broken.
     """
     from labelwise.errors import SettingsError
 
