@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import labelwise.objectives.label_pair as label_pair
 from labelwise.errors import SettingsError
-from labelwise.numeric.ops import split_labels
 from labelwise.objectives import BCE, SPA, Asymmetric, LabelPairs, TwoWay, label_pair_loss
+from labelwise.objectives.ops import split_labels
 from labelwise.types import Outputs, Targets
 
 CASES = golden.cases("lpr")

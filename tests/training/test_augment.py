@@ -14,7 +14,7 @@ from torchvision.transforms.autoaugment import TrivialAugmentWide, _apply_op
 from torchvision.transforms.functional import InterpolationMode
 
 from labelwise.errors import SettingsError
-from labelwise.numeric.draws import uniforms
+from labelwise.objectives.draws import uniforms
 from labelwise.training.augment import AUGMENTATIONS, ImageDraws, make_augment, mix
 from labelwise.training.augment.geometry import cut_out, draw_windows, shift, zoom
 from labelwise.training.augment.policies import OPERATIONS, Ranges, apply

@@ -11,6 +11,7 @@ into the weights; curves (SPA, isotonic, beta) and links that couple labels cann
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,4 +61,5 @@ def _line(link: Link | None, labels: int) -> tuple[Tensor, Tensor, Link, str]:
             f"the link {link.kind!r} is not a sigmoid or softmax of scaled and shifted logits; "
             "`labelwise train --method bce --set calibrate=platt` gives one that is"
         )
-    return *line, Sigmoid(), "multi_label_classification"
+    slope, offset = (torch.from_numpy(np.ascontiguousarray(part)) for part in line)
+    return slope, offset, Sigmoid(), "multi_label_classification"

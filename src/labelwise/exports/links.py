@@ -10,18 +10,14 @@ from math import log
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from labelwise.errors import SettingsError
 from labelwise.exports.graph import Graph, Value
-from labelwise.links import Link
-from labelwise.objectives.focal_margin import LEAST_LAMBDA
-from labelwise.objectives.quasibinary import LARGEST_LOG_Q
+from labelwise.links import LARGEST_LOG_Q, LEAST_LAMBDA, Link
 from labelwise.taxonomy import FAR
 
 Pair = tuple[Value, Value]
-TINY = torch.finfo(torch.float64).tiny
+TINY = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True)
@@ -84,8 +80,8 @@ def _limited(g: Graph, link: Any, logits: Value) -> Value:
     return g.clip(odds, -float(link.limit), float(link.limit))
 
 
-def _numbers(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().double().cpu().numpy()
+def _numbers(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float64)
 
 
 # Links that objectives bring.
@@ -195,7 +191,7 @@ def _platt(g: Graph, link: Any, logits: Value) -> Value:
 
 def _averaged(g: Graph, link: Any, logits: Value) -> Pair:
     u = _limited(g, link, logits)
-    shares = (link.weight / link.weight.sum()).log()
+    shares = np.log(link.weight / link.weight.sum())
     sums: list[Value] = []
     for slope, offset, share in zip(link.slope, link.offset, shares.tolist(), strict=True):
         z = g.op("Add", g.op("Mul", u, _numbers(slope)), _numbers(offset))
@@ -363,7 +359,7 @@ def _by_odds(odds: Callable[[Graph, Any, Value], Value], *, both: bool = False) 
 LINK_OPS: dict[str, LinkOps] = {
     "sigmoid": _by_odds(lambda g, link, v: v, both=True),
     "weighted-sigmoid": _by_odds(
-        lambda g, link, v: g.op("Sub", v, g.constant(link.log_weights.numpy())), both=True
+        lambda g, link, v: g.op("Sub", v, g.constant(link.log_weights)), both=True
     ),
     "softmax": LinkOps(_softmax, log_none=_softmax_none),
     "softmax-or-none": LinkOps(

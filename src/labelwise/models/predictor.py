@@ -16,6 +16,7 @@ from labelwise.models.model import Model
 from labelwise.models.scoring import Scored, raise_failure, score, scored
 from labelwise.models.spec import (
     MODEL_FILE,
+    WEIGHTS_FILE,
     BackboneSpec,
     HeadSpec,
     ModelSpec,
@@ -31,8 +32,6 @@ from labelwise.system.tensors import load_tensors, save_tensors
 from labelwise.system.text import one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, Outputs
-
-WEIGHTS_FILE = "model.safetensors"
 
 FUSED_FROM = 64  # images; to fuse an EfficientNet-Lite0 takes as long as it saves on 28
 

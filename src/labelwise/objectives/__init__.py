@@ -1,12 +1,22 @@
 """One method to a file: its loss as a function, its link, its objective."""
 
+from labelwise.links import (
+    CROSS_ENTROPY,
+    EASY_NEGATIVES,
+    FocalMarginLink,
+    Focusing,
+    PhiLink,
+    QuasibinaryLink,
+    Side,
+    SoftmaxOrNoneLink,
+    SPALink,
+    WeightedSigmoid,
+)
 from labelwise.objectives.asymmetric import (
     FOCAL,
     OFFICIAL_ASL,
     OFFICIAL_FOCAL,
     Asymmetric,
-    Focusing,
-    PhiLink,
     asymmetric_loss,
 )
 from labelwise.objectives.average_k import AverageK, average_k_candidates, average_k_loss
@@ -17,7 +27,7 @@ from labelwise.objectives.calibration_terms import (
     MeanDifference,
     kernel_calibration_error,
 )
-from labelwise.objectives.cross_entropy import BCE, WeightedSigmoid, bce_loss
+from labelwise.objectives.cross_entropy import BCE, bce_loss
 from labelwise.objectives.distribution_balanced import (
     DistributionBalanced,
     balanced_weights,
@@ -27,7 +37,6 @@ from labelwise.objectives.entropy_maximisation import EntropyMaximisation, negat
 from labelwise.objectives.expected_positives import EPR, expected_positives
 from labelwise.objectives.focal_margin import (
     SPLC,
-    FocalMarginLink,
     Hill,
     hill_loss,
     splc_loss,
@@ -39,7 +48,6 @@ from labelwise.objectives.pseudo_label_robust import PseudoLabelRobust, guessed_
 from labelwise.objectives.pseudo_labels import EntropyWithPseudoLabels
 from labelwise.objectives.quasibinary import (
     Quasibinary,
-    QuasibinaryLink,
     precise_normalizer,
     quasibinary_loss,
 )
@@ -66,10 +74,9 @@ from labelwise.objectives.smooth_top_k import SmoothTopK, smooth_top_k_loss
 from labelwise.objectives.softmax import SoftmaxCrossEntropy, softmax_loss
 from labelwise.objectives.softmax_or_none import (
     SoftmaxOrNone,
-    SoftmaxOrNoneLink,
     log_softmax_or_none,
 )
-from labelwise.objectives.spa import CROSS_ENTROPY, EASY_NEGATIVES, SPA, Side, SPALink, spa_loss
+from labelwise.objectives.spa import SPA, spa_loss
 from labelwise.objectives.top_k import NoisedTopK, noised_top_k_loss
 from labelwise.objectives.two_way import TwoWay, two_way_unit
 from labelwise.objectives.zero_label import MaxConfidence, UniformKL, max_confidence, uniform_kl

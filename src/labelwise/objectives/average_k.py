@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from labelwise.links import Sigmoid
-from labelwise.numeric.ops import masked_mean, select_top_n
 from labelwise.objectives.base import Objective
+from labelwise.objectives.ops import masked_mean, select_top_n
 from labelwise.objectives.softmax import softmax_loss
 from labelwise.types import Outputs, Targets
 

@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.nn.functional import relu
 
 from labelwise.links import Link, require_link
-from labelwise.numeric.ops import masked_mean
 from labelwise.objectives.base import Term
+from labelwise.objectives.ops import masked_mean
 from labelwise.types import Outputs, Targets
 
 LARGEST = 1e6  # stands in for infinite log-odds

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from labelwise.links import Sigmoid
-from labelwise.numeric.ops import masked_mean
 from labelwise.objectives.base import Objective
+from labelwise.objectives.ops import masked_mean
 from labelwise.types import Outputs, Targets
 
 LEAST_SHARE = 1e-6  # of a label that no training image has

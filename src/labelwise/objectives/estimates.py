@@ -16,8 +16,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from labelwise.numeric.draws import uniforms
 from labelwise.objectives.adam_rows import WINDOW, advance, update
+from labelwise.objectives.draws import uniforms
 from labelwise.objectives.undo import UndoFile
 from labelwise.system.distributed import broadcast_rows, rank
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from labelwise.numeric.draws import uniforms
-from labelwise.numeric.ops import harmonic_numbers
+from labelwise.objectives.draws import uniforms
+from labelwise.objectives.ops import harmonic_numbers
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from labelwise.links import Link, require_link
-from labelwise.numeric.ops import masked_mean, reviewed_rows
 from labelwise.objectives.base import Term
+from labelwise.objectives.ops import masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 _CHUNK = {"cpu": 2**18, "cuda": 2**22}  # entries of a block

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import relu, softplus
 
-from labelwise.numeric.ops import masked_logsumexp, masked_mean, reviewed_rows, split_labels
 from labelwise.objectives.base import Objective
 from labelwise.objectives.hinge_pairs import RankWeights, hinge_sum, sort_rivals
+from labelwise.objectives.ops import masked_logsumexp, masked_mean, reviewed_rows, split_labels
 from labelwise.types import Outputs, Targets
 
 Rank = Literal["sampled", "exact"]

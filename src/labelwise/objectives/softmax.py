@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from labelwise.links import Softmax
-from labelwise.numeric.ops import masked_mean
 from labelwise.objectives.base import Objective
 from labelwise.objectives.convex import ConvexLoss, ShareLoss
+from labelwise.objectives.ops import masked_mean
 from labelwise.types import Outputs, Targets
 
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from labelwise.links import Softmax
-from labelwise.numeric.draws import normals
-from labelwise.numeric.ops import masked_mean
 from labelwise.objectives.base import Objective
+from labelwise.objectives.draws import normals
+from labelwise.objectives.ops import masked_mean
 from labelwise.types import Outputs, Targets
 
 

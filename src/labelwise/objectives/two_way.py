@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from labelwise.numeric.ops import masked_logsumexp, masked_mean, split_labels
 from labelwise.objectives.base import Objective
+from labelwise.objectives.ops import masked_logsumexp, masked_mean, split_labels
 from labelwise.types import Outputs, Targets
 
 SIDES = ("both", "sample", "class")

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from labelwise.links import Softmax
-from labelwise.numeric.ops import masked_mean, reviewed_rows
 from labelwise.objectives.base import Objective
+from labelwise.objectives.ops import masked_mean, reviewed_rows
 from labelwise.objectives.softmax import observed_log_softmax, softmax_loss
 from labelwise.types import Outputs, Targets
 

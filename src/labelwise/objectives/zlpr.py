@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from labelwise.links import Sigmoid
-from labelwise.numeric.ops import masked_logsumexp, masked_mean, reviewed_rows, split_labels
 from labelwise.objectives.base import Objective
+from labelwise.objectives.ops import masked_logsumexp, masked_mean, reviewed_rows, split_labels
 from labelwise.types import Outputs, Targets
 
 

@@ -20,10 +20,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 from pyarrow import compute
-from torch import Tensor
 
 from labelwise.data import LabelTable
 from labelwise.data.camera_results import is_camera_results, read_camera_results
@@ -185,9 +183,9 @@ class Detections:
         at = rows[first]
         found = Predictions(
             [f"{self.files[self.file[row]]}@{self.start[row]:g}" for row in at],
-            torch.from_numpy(logits),
-            torch.from_numpy(labels),
-            torch.from_numpy(observed),
+            logits,
+            labels,
+            observed,
             self.names,
             "",
             Sigmoid(),
@@ -204,9 +202,9 @@ class Detections:
         counts = np.bincount(self.label, minlength=len(self.names))
         different, place = np.unique(self.log_odds, return_inverse=True)
         if len(different) < counts.max():
-            grid = torch.from_numpy(np.repeat(different[:, None], len(self.names), 1))
-            every: Tensor = of(grid)
-            return np.asarray(every.double().numpy()[place, self.label])
+            grid = np.repeat(different[:, None], len(self.names), 1)
+            every: NDArray[Any] = of(grid)
+            return np.asarray(every.astype(np.float64)[place, self.label])
         order = np.argsort(self.label, kind="stable")
         depth = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
         found = np.empty(len(order))
@@ -221,8 +219,8 @@ class Detections:
             block = np.full((int(depth[rows].max()) - part * step + 1, len(self.names)), UNREPORTED)
             where = (depth[rows] - part * step, self.label[order[rows]])
             block[where] = odds[rows]
-            answers: Tensor = of(torch.from_numpy(block))
-            found[rows] = answers.double().numpy()[where]
+            answers: NDArray[Any] = of(block)
+            found[rows] = answers.astype(np.float64)[where]
         spread = np.empty(len(order))
         spread[order] = found
         return spread

@@ -100,7 +100,7 @@ def cross_fitted(
 
 def check_promises(promises: Iterable[Promise], rule: Rule, rows: Predictions) -> tuple[Check, ...]:
     """Return how each promise of a rule stands on other rows, under their link."""
-    sets = rows.sets(rule).numpy()
+    sets = rows.sets(rule)
     return tuple(
         decide.check_promise(
             promise,

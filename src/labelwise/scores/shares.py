@@ -13,9 +13,10 @@ holds where the pictures themselves differ, which the shares alone do not show.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from labelwise.calibration import Platt
 from labelwise.errors import DataError
@@ -100,9 +101,8 @@ def adapted_to_shares(folder: Path, run: RunScores) -> tuple[RunScores, str]:
     return adapted, shift.sentence()
 
 
-@torch.no_grad()
 def share_shift(
-    held_out: Predictions, link: Link | None, logits: Tensor, *, confidence: float = 0.95
+    held_out: Predictions, link: Link | None, logits: NDArray[Any], *, confidence: float = 0.95
 ) -> ShareShift:
     """Return how frequent each label is among photos with these logits (m, K).
 
@@ -113,10 +113,10 @@ def share_shift(
         raise DataError("shares need probabilities, and the model has none; calibrate it first")
     if not len(logits):
         raise DataError("shares need at least one photo that could be read")
-    own = link(held_out.logits.double()).numpy()
-    observed = None if held_out.observed is None else held_out.observed.numpy()
-    known = held_out_shares(own, held_out.majority.numpy(), observed)
-    probs = link(logits.double()).numpy()
+    own = link(held_out.logits.astype(np.float64))
+    observed = held_out.observed
+    known = held_out_shares(own, held_out.majority, observed)
+    probs = link(logits.astype(np.float64))
     together = 1 - (1 - confidence) / len(known)
     shares: list[LabelShare | None] = []
     for column, (name, one) in enumerate(zip(held_out.names, known, strict=True)):

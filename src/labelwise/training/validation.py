@@ -58,17 +58,14 @@ def validation_figures(
     link: Link | None,
     metric: str = "map",
 ) -> dict[str, float | None]:
-    """Return the figures, ``metric`` among them; None stands for one that is not defined.
-
-    ``link`` moves to the CPU.
-    """
+    """Return the figures, ``metric`` among them; None stands for one that is not defined."""
     present = labels > 0.5
     figures: dict[str, float | None] = {
         "map": _defined(average_precision(logits, present, observed).value),
         "map_sample": _defined(average_precision(logits, present, observed, by="image").value),
     }
     if link is not None:
-        log_p, log_q = link.cpu().log_probs(logits.double())
+        log_p, log_q = link.log_probs(logits.double())
         figures["log_loss"] = _defined(log_loss_from_logs(log_p, log_q, labels, observed).value)
         if metric == "brier":
             figures[metric] = _defined(brier_score(log_p.exp(), labels, observed).value)

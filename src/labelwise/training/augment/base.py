@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from labelwise.numeric.draws import uniforms
+from labelwise.objectives.draws import uniforms
 
 
 def mix(*numbers: int) -> int:
