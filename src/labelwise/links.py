@@ -10,6 +10,9 @@ so that it can be saved with a model and in the metadata of a predictions file. 
 written once: a tensor gives tensors, on its device and with its gradient, NumPy gives NumPy.
 """
 
+# mypy: disable-error-code="no-any-return"
+# Arithmetic of NumPy arrays of any dtype is Any to mypy.
+
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -558,7 +561,8 @@ class Grouped(Link):
         return self.columns
 
     def log_probs(self, logits: A) -> tuple[A, A]:
-        log_p, log_q, odds, free, grouped = self._read(logits)
+        log_p, log_q, odds = self._read(logits)
+        free, grouped = self._columns(log_p.shape[-1])
         parts = [(log_p[..., free], log_q[..., free])]
         parts += [log_softmax_and_rest(odds[..., list(g)]) for g in self.columns.exactly_one]
         for group in self.columns.at_most_one:
@@ -570,20 +574,24 @@ class Grouped(Link):
         return present, absent
 
     def log_none(self, logits: A) -> A:
-        _, log_q, odds, free, _ = self._read(logits)
+        _, log_q, odds = self._read(logits)
+        free, _ = self._columns(log_q.shape[-1])
         found = log_q[..., free].sum(-1)
         for group in self.columns.at_most_one:
             found = found - logsumexp(with_none(odds[..., list(group)]))[..., 0]
         return found - FAR * len(self.columns.exactly_one)
 
-    def _read(self, logits: A) -> tuple[A, A, A, list[int], list[int]]:
-        """Return the inner pair and its log-odds, and the columns outside and inside groups."""
+    def _read(self, logits: A) -> tuple[A, A, A]:
+        """Return the inner pair and its log-odds."""
         log_p, log_q = self.link.log_probs(logits)
+        return log_p, log_q, (log_p - log_q).clip(-FAR, FAR)
+
+    def _columns(self, labels: int) -> tuple[list[int], list[int]]:
+        """Return the columns outside and inside groups."""
         grouped = [column for group in self.columns.groups for column in group]
-        if grouped and max(grouped) >= log_p.shape[-1]:
-            raise ValueError(f"the groups reach column {max(grouped)}, got {log_p.shape[-1]}")
-        free = sorted({*range(log_p.shape[-1])} - {*grouped})
-        return log_p, log_q, (log_p - log_q).clip(-FAR, FAR), free, grouped
+        if grouped and max(grouped) >= labels:
+            raise ValueError(f"the groups reach column {max(grouped)}, got {labels}")
+        return sorted({*range(labels)} - {*grouped}), grouped
 
     def spec(self) -> dict[str, Any]:
         return {

@@ -33,7 +33,7 @@ class Beta(OnLogOdds):
     kind = "beta"
 
     def __init__(self, link: Link | None, a: Numbers, b: Numbers, c: Numbers, limit: float) -> None:
-        self.link, self.limit = link, limit
+        super().__init__(link, limit)
         self.a, self.b, self.c = (np.asarray(part, np.float32) for part in (a, b, c))
         if not ((self.a >= 0) & (self.b >= 0)).all():
             raise ValueError(f"a and b must not be negative, got {a} and {b}")

@@ -50,6 +50,9 @@ class OnLogOdds(Link):
     link: Link | None
     limit: float
 
+    def __init__(self, link: Link | None, limit: float) -> None:
+        self.link, self.limit = link, limit
+
     @property
     def couples_labels(self) -> bool:
         return self.link is not None and self.link.couples_labels
@@ -107,7 +110,7 @@ class Entries:
     @property
     def num_labels(self) -> int:
         """Return K."""
-        return self.logits.shape[1]
+        return int(self.logits.shape[1])
 
     def rows(self) -> Iterator[Block]:
         """Yield (u, y, w) of consecutive rows, each (n, K); w is None if all is known."""
@@ -257,7 +260,7 @@ class Bins:
 
     @property
     def num_labels(self) -> int:
-        return self.u.shape[1]
+        return int(self.u.shape[1])
 
     def rows(self) -> Iterator[Block]:
         step = max(1, BLOCK // self.num_labels)

@@ -58,7 +58,7 @@ class AveragedCurves(OnLogOdds):
         weight: Sequence[float],
         limit: float,
     ) -> None:
-        self.link, self.limit = link, limit
+        super().__init__(link, limit)
         self.slope, self.offset = np.asarray(slope, np.float64), np.asarray(offset, np.float64)
         self.weight = np.asarray(weight, np.float64)
         if not (self.slope > 0).all() or not (self.weight > 0).all():

@@ -44,7 +44,7 @@ class Histogram(OnLogOdds):
         levels: Sequence[Sequence[float]],
         limit: float,
     ) -> None:
-        self.link, self.limit = link, limit
+        super().__init__(link, limit)
         self.edges, self.levels = np.asarray(edges, np.float32), np.asarray(levels, np.float32)
         if self.levels.shape[1] != len(self.edges) + 1:
             raise ValueError(
@@ -142,7 +142,8 @@ def _counts(entries: Entries, edges: Floats) -> Numbers:
 
 def _pooled(counts: Numbers) -> Numbers:
     entries, present = counts.sum(1)
-    return (present + 0.5) / (entries + 1)
+    pooled: Numbers = (present + 0.5) / (entries + 1)
+    return pooled
 
 
 def _levels(counts: Numbers, strength: float) -> Numbers:

@@ -55,7 +55,7 @@ class Isotonic(OnLogOdds):
                 "there must be one curve more than shares, "
                 f"got {len(curves)} curves and {len(shares)} shares"
             )
-        self.link, self.limit = link, limit
+        super().__init__(link, limit)
         self.lengths = [len(knots) for knots, _ in curves]
         self.knots = _padded([knots for knots, _ in curves])
         self.levels = _padded([levels for _, levels in curves])

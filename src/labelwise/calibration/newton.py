@@ -149,7 +149,8 @@ class Shared(Problem):
         return loss.sum(1), grad.sum(1), hess.sum(1)
 
     def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
-        return gradient(rows, self.features, theta).sum(0, keepdims=True)
+        total: Numbers = gradient(rows, self.features, theta).sum(0, keepdims=True)
+        return total
 
     def start(self, blocks: FeatureBlocks) -> Numbers:
         """Return the better of the two starts; far from the scores' unit Newton steps get lost."""

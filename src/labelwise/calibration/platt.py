@@ -44,7 +44,7 @@ class Platt(OnLogOdds):
         offset: float | Sequence[float],
         limit: float,
     ) -> None:
-        self.link, self.limit = link, limit
+        super().__init__(link, limit)
         self.slope, self.offset = np.asarray(slope, np.float32), np.asarray(offset, np.float32)
         if not (self.slope > 0).all():
             raise ValueError(f"slopes must be positive, got {slope}")

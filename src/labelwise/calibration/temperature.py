@@ -41,7 +41,8 @@ class Temperature(OnLogOdds):
     def __init__(self, link: Link | None, temperature: float, limit: float) -> None:
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}")
-        self.link, self.temperature, self.limit = link, temperature, limit
+        super().__init__(link, limit)
+        self.temperature = temperature
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         z = limited_log_odds(self.link, logits, self.limit) / self.temperature

@@ -51,7 +51,8 @@ class ZeroShare(Link):
 
     def log_none(self, logits: A) -> A:
         log_q0 = self.link.log_none(logits)
-        return (log(self.ratio) + log_q0 - self._log_scale(log_q0)).clip(max=0)
+        found: A = (log(self.ratio) + log_q0 - self._log_scale(log_q0)).clip(max=0)
+        return found
 
     def _log_scale(self, log_q0: A) -> A:
         xp = namespace(log_q0)

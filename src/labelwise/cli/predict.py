@@ -333,7 +333,7 @@ def _say_shares(held_out: "Predictions", link: "Link | None", logits: "list[Tens
     from labelwise.cli.text import say, show_table
     from labelwise.scores.shares import share_shift
 
-    shift = share_shift(held_out, link, torch.cat(logits))
+    shift = share_shift(held_out, link, torch.cat(logits).numpy())
     cells = [
         (one.label, f"{one.before:.1%}", f"{one.now:.1%}", f"{one.low:.1%} to {one.high:.1%}",
          "yes" if one.moved else "")

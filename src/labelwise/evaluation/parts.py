@@ -244,7 +244,7 @@ def zero_label_part(
     """Return how images without labels are told apart by the last stage, and what each costs."""
     answers = stages[-1]
     outside = zero_label_rows(known.present, known.observed)
-    inside = known.present.any(1)
+    inside: NDArray[np.bool_] = np.any(known.present, axis=1)
     peak = max_confidence(answers.probs)
     quiet = nothing_here(answers.log_q)
     alarms = None

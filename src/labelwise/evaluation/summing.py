@@ -97,7 +97,7 @@ def _ranks(logits: NDArray[Any], known: Known, limit: int) -> tuple[ScoreCounts,
 
 def _empty(answers: Probabilities, known: Known) -> EmptySums:
     outside = zero_label_rows(known.present, known.observed)
-    inside = known.present.any(1)
+    inside: NDArray[np.bool_] = np.any(known.present, axis=1)
     peak, loud = max_confidence(answers.probs), -nothing_here(answers.log_q)
     either, edges = inside | outside, width_edges(CELLS)
     groups = inside, outside

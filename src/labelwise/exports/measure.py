@@ -5,6 +5,7 @@ import torch
 
 from labelwise.data import LabelTable
 from labelwise.models.scoring import Scorer, infer, raise_failure
+from labelwise.numeric.arrays import to_numpy
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
 from labelwise.types import LabelSpace, matching_columns
@@ -36,9 +37,9 @@ def measured_predictions(
     watch.finish()
     return Predictions(
         table.ids,
-        torch.cat(parts),
-        labels,
-        observed,
+        to_numpy(torch.cat(parts)),
+        to_numpy(labels),
+        None if observed is None else to_numpy(observed),
         scorer.space.names,
         split,
         scorer.link,

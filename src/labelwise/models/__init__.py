@@ -13,10 +13,10 @@ from labelwise.system.later import imported_later
 if TYPE_CHECKING:
     from labelwise.models.loading import load_model
     from labelwise.models.model import Model
-    from labelwise.models.predictor import WEIGHTS_FILE, Predictor
+    from labelwise.models.predictor import Predictor
     from labelwise.models.run_folder import RunFolder
     from labelwise.models.scoring import DeployedModel, Scored, Scorer, score
-    from labelwise.models.spec import MODEL_FILE, HeadSpec, ModelSpec
+    from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, HeadSpec, ModelSpec
 
 __all__ = [
     "MODEL_FILE",
@@ -39,9 +39,9 @@ if not TYPE_CHECKING:  # else a checker would believe in any name
         {
             "loading": ("load_model",),
             "model": ("Model",),
-            "predictor": ("WEIGHTS_FILE", "Predictor"),
+            "predictor": ("Predictor",),
             "run_folder": ("RunFolder",),
             "scoring": ("DeployedModel", "Scored", "Scorer", "score"),
-            "spec": ("MODEL_FILE", "HeadSpec", "ModelSpec"),
+            "spec": ("MODEL_FILE", "WEIGHTS_FILE", "HeadSpec", "ModelSpec"),
         },
     )

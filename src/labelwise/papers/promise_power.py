@@ -43,8 +43,8 @@ def promise_power(test: Predictions, *, seed: int = 0) -> PromisePower:
     units = np.arange(len(test)) if groups is None else groups.codes
     side = np.random.default_rng(seed).permutation(int(units.max()) + 1) % 2
     half = side[units]
-    scores, labels = test.logits.double().numpy(), test.majority.numpy()
-    known = np.ones_like(labels) if test.observed is None else test.observed.numpy()
+    scores, labels = test.logits.astype(np.float64), test.majority
+    known = np.ones_like(labels) if test.observed is None else test.observed
     found: list[float] = []
     wrong: list[float] = []
     for column in range(labels.shape[1]):

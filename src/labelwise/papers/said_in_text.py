@@ -32,11 +32,11 @@ def normaliser_figures(run: FinishedRun) -> dict[str, float]:
     link = run.test.link
     if not isinstance(link, QuasibinaryLink):
         raise TypeError(f"these figures are of the quasibinary link, got {type(link).__name__}")
-    above = run.test.logits.double() > link.log_normalizer.double()
+    above = run.test.logits.astype(np.float64) > float(link.log_normalizer)
     figures = {
         **columns.top_error(run),
-        "q > 1": 100 * float(above.double().mean()),
-        "C": float(link.log_normalizer.double().exp()),
+        "q > 1": 100 * float(above.mean()),
+        "C": float(np.exp(float(link.log_normalizer))),
     }
     journal = RunFolder(run.folder).journal.read()
     kept = [one["link.log_normalizer"] for one in journal if "link.log_normalizer" in one]

@@ -27,9 +27,9 @@ SHOWN_LABELS, EXAMPLES, SIDE = 5, 3, 448
 def zero_and_many(figure: Figure, runs: Runs, photo: Photo, colours: Sequence[str]) -> None:
     """A photo without a label and one with several: the five surest labels of every method."""
     first = next(iter(runs.values())).test
-    counts = first.labels.sum(dim=1)
-    empty = (counts == 0).nonzero().flatten().tolist()
-    many = (counts >= 3).nonzero().flatten().tolist() or [int(counts.argmax())]
+    counts = first.labels.sum(1)
+    empty = np.flatnonzero(counts == 0).tolist()
+    many = np.flatnonzero(counts >= 3).tolist() or [int(counts.argmax())]
     chosen = [*empty[:1], many[0]]
     for place, row in enumerate(chosen):
         words = "no label" if counts[row] == 0 else f"{int(counts[row])} labels"
@@ -38,9 +38,8 @@ def zero_and_many(figure: Figure, runs: Runs, photo: Photo, colours: Sequence[st
         axes.set_axis_off()
         axes.set_title(words, fontsize=9)
         for at, ((name, run), colour) in enumerate(zip(runs.items(), colours, strict=False)):
-            with torch.no_grad():
-                probs = link_of(run)(run.test.logits[row : row + 1].double())[0]
-            best = probs.argsort(descending=True)[:SHOWN_LABELS].tolist()
+            probs = link_of(run)(run.test.logits[row : row + 1].astype(np.float64))[0]
+            best = probs.argsort()[::-1][:SHOWN_LABELS].tolist()
             bars = plain_axes(figure, len(chosen), len(runs) + 1, place * (len(runs) + 1) + at + 2)
             bars.barh(range(len(best)), [float(probs[k]) for k in best], color=colour)
             there = ["*" if run.test.labels[row, k] else "" for k in best]
@@ -54,15 +53,14 @@ def zero_and_many(figure: Figure, runs: Runs, photo: Photo, colours: Sequence[st
 def ambiguous_photos(figure: Figure, runs: Runs, photo: Photo, k: int) -> None:
     """Test photos with the smallest, a middling and the largest set of ``k`` labels on average."""
     run = next(iter(runs.values()))
-    with torch.no_grad():
-        scores = [Softmax()(part.logits.double()) for part in (run.held_out, run.test)]
+    scores = [Softmax()(part.logits.astype(np.float64)) for part in (run.held_out, run.test)]
     sets = np.asarray(average_k(scores[0], k)(scores[1]))
     order = np.argsort(sets.sum(1), kind="stable")
     for at, row in enumerate(order[[0, len(order) // 2, -1]].tolist()):
         axes = figure.add_subplot(1, EXAMPLES, at + 1)
         axes.imshow(photo(run.test.ids[row]))
         axes.set_axis_off()
-        inside = [c for c in scores[1][row].argsort(descending=True).tolist() if sets[row, c]]
+        inside = [c for c in scores[1][row].argsort()[::-1].tolist() if sets[row, c]]
         names = [f"{run.test.names[c]} {float(scores[1][row, c]):.0%}" for c in inside]
         more = f"\n... {len(names)} in all" if len(names) > SHOWN_LABELS else ""
         title = "\n".join(names[:SHOWN_LABELS]) + more if names else "none"

@@ -55,7 +55,7 @@ class LabelTrust:
 def label_trust(held_out: Predictions, link: Link) -> list[LabelTrust]:
     """Return the reliability of every label on held-out predictions."""
     with torch.no_grad():
-        probs = link(held_out.logits.double())
+        probs = link(held_out.logits.astype(np.float64))
     found = label_reliability(probs, held_out.labels, held_out.observed, bins=BINS)
     errors = found.ece()
     return [

@@ -193,10 +193,8 @@ class ServedModel:
         if self.held_out is None:
             return None
         photos = self.held_out.predictions
-        with torch.no_grad():
-            probs = self.link(photos.logits.double()).numpy()
-        known = None if photos.observed is None else photos.observed.numpy()
-        return held_out_shares(probs, photos.majority.numpy(), known)
+        probs = self.link(photos.logits.astype(np.float64))
+        return held_out_shares(probs, photos.majority, photos.observed)
 
     @property
     def promises(self) -> list[Promise]:

@@ -116,8 +116,9 @@ class TrainingState:
             self.position = Position(**{k: facts[k] for k in asdict(Position()) if k in facts})
             self.model.load_state_dict(part_of(tensors, "model"))
             kept = part_of(tensors, "objective").items()  # 0.2 kept the weights of a sigmoid too
-            own = {key: value for key, value in kept if not key.endswith("link.log_weights")}
-            self.objective.load_state_dict(own)
+            self.objective.load_state_dict(
+                {key: value for key, value in kept if not key.endswith("link.log_weights")}
+            )
             if self.average is not None:
                 self.average.model.load_state_dict(part_of(tensors, "average"))
                 self.average.updates = facts["average_updates"]
@@ -147,7 +148,7 @@ class TrainingState:
 
 def _best_tensors(state: TrainingState) -> dict[str, Tensor]:
     link = state.objective.link
-    kept = link.state_dict() if isinstance(link, nn.Module) else {}
+    kept: dict[str, Tensor] = link.state_dict() if isinstance(link, nn.Module) else {}
     return _named("model", state.deployed.state_dict()) | _named("link", kept)
 
 

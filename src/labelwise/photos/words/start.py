@@ -34,6 +34,7 @@ from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import MODEL_FILE
 from labelwise.networks.heads import LinearHead
+from labelwise.numeric.arrays import to_numpy
 from labelwise.photos.words.answer_log import write_answer_table
 from labelwise.photos.words.answered import AnsweredHead, answered_head
 from labelwise.photos.words.answers import KeptAnswers
@@ -278,7 +279,13 @@ class _Start:
             logits = features @ layer["classifier.weight"].T + layer["classifier.bias"]
             ids = [self._name(digest) for digest in digests]
             Predictions(
-                ids, logits, labels.float(), observed, self.words.names, name, Sigmoid()
+                ids,
+                to_numpy(logits),
+                to_numpy(labels.float()),
+                None if observed is None else to_numpy(observed),
+                self.words.names,
+                name,
+                Sigmoid(),
             ).save(path)
         if len(self.answers):
             photos = {digest: self._name(digest) for digest in self.answers.photos}
