@@ -562,7 +562,8 @@ class Grouped(Link):
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         log_p, log_q, odds = self._read(logits)
-        free, grouped = self._columns(log_p.shape[-1])
+        columns: tuple[list[int], list[int]] = self._columns(log_p.shape[-1])
+        free, grouped = columns
         parts = [(log_p[..., free], log_q[..., free])]
         parts += [log_softmax_and_rest(odds[..., list(g)]) for g in self.columns.exactly_one]
         for group in self.columns.at_most_one:

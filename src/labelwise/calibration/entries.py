@@ -183,7 +183,7 @@ def _limit(entries: Entries) -> float:
                 raise ValueError(f"{name} must not be NaN where observed, got NaN")
         if none < 0 or whole > 1:
             wrong = none if none < 0 else whole
-            raise ValueError(f"labels must lie in [0, 1] where observed, got {wrong:g}")
+            raise ValueError(f"labels must lie in [0, 1] where observed, got {wrong}")
         largest = max(largest, -low, high)
         present |= whole > 0
         absent |= none < 1 if w is None else bool(((y < 1) & (w > 0)).any())

@@ -208,5 +208,6 @@ def _interpolate(x: A, knots: Floats, levels: Floats) -> A:
     start, end = (xp.take_along_axis(knots_of_rows, at, axis=1) for at in ends)
     low, high = (xp.take_along_axis(levels_of_rows, at, axis=1) for at in ends)
     width = (end - start).clip(float(xp.finfo(x.dtype).smallest_normal))
-    found: A = low + (high - low) * xp.clip((x - start) / width, 0, 1)
+    with np.errstate(over="ignore"):  # beyond the ends
+        found: A = low + (high - low) * xp.clip((x - start) / width, 0, 1)
     return found

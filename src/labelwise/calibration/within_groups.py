@@ -68,13 +68,13 @@ def _fit_group(odds: Numbers, present: Mask, seen: Mask, *, needs_one: bool) -> 
     labels = present.shape[1]
 
     def loss(weights: Numbers) -> tuple[float, Numbers]:
-        up, down = np.exp(weights[:2])
+        up, down = np.exp(weights[:2].clip(max=50))
         scores = up * rise - down * fall + weights[2:]
         if not needs_one:
             scores = np.concatenate([scores, np.zeros_like(scores[:, :1])], axis=1)
         every, left = logsumexp(scores), logsumexp(np.where(possible, scores, -np.inf))
         value = (every - left).sum() + (weights**2).sum() / 2
-        slope = np.exp(scores - every) - np.where(possible, np.exp(scores - left), 0.0)
+        slope = np.exp(scores - every) - np.exp(np.where(possible, scores - left, -np.inf))
         slope = slope[:, :labels]
         ends = [(slope * up * rise).sum(), -(slope * down * fall).sum()]
         return float(value), np.append(ends, slope.sum(0)) + weights

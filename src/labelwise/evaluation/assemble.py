@@ -49,6 +49,7 @@ from labelwise.evaluation.parts import (
 from labelwise.evaluation.subgroups import Subgroups, subgroup_rows
 from labelwise.links import Link
 from labelwise.metrics import Averaged, average_precision, confusion, zero_label_rows
+from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.special import entr
 from labelwise.predictions import Predictions
 from labelwise.system.text import counted
@@ -59,9 +60,9 @@ from labelwise.types import LabelSpace
 def evaluate(
     predictions: Predictions,
     link: Link | None,
-    rule: Rule | NDArray[Any] | None = None,
+    rule: Rule | Array | None = None,
     *,
-    calibrated: Link | NDArray[Any] | None = None,
+    calibrated: Link | Array | None = None,
     calibrator: str | None = None,
     rule_words: str | None = None,
     thresholds: Rule | None = None,
@@ -100,6 +101,10 @@ def evaluate(
         curves: Keep ROC, precision-recall and reliability curves of the labels ranked worst.
         notes: What a reader should keep in mind.
     """
+    if rule is not None and not isinstance(rule, Rule):
+        rule = to_numpy(rule)
+    if calibrated is not None and not isinstance(calibrated, Link):
+        calibrated = to_numpy(calibrated)
     for each in by:
         if len(each.values) != len(predictions):
             raise ValueError(

@@ -67,8 +67,8 @@ def sets_part(sets: NDArray[Any], known: Known, by_label: Confusion, words: str)
         subset_accuracy=subset_accuracy(sets, present, observed).value,
         sizes=_histogram(sizes),
         true_sizes=_histogram(true_sizes),
-        mean_size=float(sizes.astype(np.float64).mean()),
-        mean_true_size=float(true_sizes.astype(np.float64).mean()),
+        mean_size=float(sizes.mean()),
+        mean_true_size=float(true_sizes.mean()) if len(true_sizes) else np.nan,
     )
 
 
@@ -316,7 +316,8 @@ def zero_label_of(
 def _shares(known: Known) -> Probabilities:
     """Return the answers of a model that knows how frequent the labels are, and nothing else."""
     count = len(known.present) if known.observed is None else known.observed.sum(0).clip(1)
-    share = np.broadcast_to(known.labels.sum(0) / count, known.present.shape)
+    each = (known.labels.sum(0) / count).astype(np.float32)
+    share = np.broadcast_to(each.astype(np.float64), known.present.shape)
     with np.errstate(divide="ignore"):
         logs = np.log(share), np.log1p(-share)
     return Probabilities(SHARES, *logs, share.astype(np.float32))

@@ -319,7 +319,7 @@ class EvaluationSums:
 
     def _shares(self) -> StageScores:
         """Return the scores of answering every image with each label's share."""
-        share = self.present / self.known.clip(1)
+        share = (self.present / self.known.clip(1)).astype(np.float32).astype(np.float64)
         with np.errstate(divide="ignore"):
             logs = np.log(share), np.log1p(-share)
         squares = (share - 1) ** 2, share**2

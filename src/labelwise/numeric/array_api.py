@@ -122,6 +122,6 @@ def search_rows(knots: A, x: A) -> A:
     if is_tensor(x):
         import torch
 
-        return torch.searchsorted(knots, x)
+        return torch.searchsorted(knots, x.contiguous())
     pairs = zip(knots, x, strict=True)
     return np.array([np.searchsorted(own, values) for own, values in pairs]).reshape(x.shape)

@@ -13,10 +13,8 @@ holds where the pictures themselves differ, which the shares alone do not show.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.calibration import Platt
 from labelwise.errors import DataError
@@ -30,6 +28,7 @@ from labelwise.metrics.drift import (
     held_out_shares,
 )
 from labelwise.models.run_folder import RunFolder
+from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.special import logit
 from labelwise.predictions import Predictions
 from labelwise.scores.run import RunScores
@@ -102,7 +101,7 @@ def adapted_to_shares(folder: Path, run: RunScores) -> tuple[RunScores, str]:
 
 
 def share_shift(
-    held_out: Predictions, link: Link | None, logits: NDArray[Any], *, confidence: float = 0.95
+    held_out: Predictions, link: Link | None, logits: Array, *, confidence: float = 0.95
 ) -> ShareShift:
     """Return how frequent each label is among photos with these logits (m, K).
 
@@ -116,7 +115,7 @@ def share_shift(
     own = link(held_out.logits.astype(np.float64))
     observed = held_out.observed
     known = held_out_shares(own, held_out.majority, observed)
-    probs = link(logits.astype(np.float64))
+    probs = link(to_numpy(logits).astype(np.float64))
     together = 1 - (1 - confidence) / len(known)
     shares: list[LabelShare | None] = []
     for column, (name, one) in enumerate(zip(held_out.names, known, strict=True)):
