@@ -45,7 +45,6 @@ OWN_ODDS = {
     "answers/suspects.py",
     "methods/readings.py",  # its words
     "metrics/drift.py",
-    "models/link_numbers.py",  # of files without torch, held to their link
     "retrieval/calibrated_query.py",
     "photos/words/answered.py",  # of a share, not of a photo
     "photos/words/classes.py",  # how much each class counts for a word
