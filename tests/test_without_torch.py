@@ -1,4 +1,4 @@
-"""The verbs on scores run where torch cannot be imported. Oracle: an import hook that refuses it."""
+"""The verbs on scores run where torch cannot be imported. Oracle: a hook that refuses it."""
 
 import csv
 import json
@@ -62,7 +62,7 @@ def test_scores_are_evaluated_calibrated_decided_and_applied(scores, tmp_path):
     without_torch(RUN, "evaluate", scores, "--scores", "logits", "--out", out[0])
     assert json.loads((out[0] / "evaluation.json").read_text())["data"]["rows"] == 300
     without_torch(RUN, "calibrate", scores, "--scores", "logits", "--out", out[1])
-    without_torch(RUN, "decide", scores, "--scores", "logits", "--rule", "best-f1", "--out", out[2])
+    without_torch(RUN, "decide", scores, "--scores", "logits", "--rule", "best-f", "--out", out[2])
     assert {*(path.name for path in out[1].iterdir())} >= {"link.json"}
     assert {*(path.name for path in out[2].iterdir())} >= {"thresholds.json"}
 

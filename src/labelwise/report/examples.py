@@ -12,21 +12,20 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
 from labelwise.links import Link
 from labelwise.markup import Markup, chance, join, paragraph, section, tag
-from labelwise.models import Predictor
-from labelwise.networks.heads import QueryDecoder
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.predictions import Predictions
-from labelwise.report.explain import attended, overlay
+
+if TYPE_CHECKING:  # a page without photos is written without torch
+    from labelwise.models import Predictor
 
 SIDE = 200  # pixels of the longer side of a picture in the page
 TINY = 96  # below this pictures are stored exactly
@@ -81,13 +80,15 @@ def choose_examples(
     *,
     each: int = 8,
     seed: int = 0,
-    predictor: Predictor | None = None,
+    predictor: "Predictor | None" = None,
 ) -> tuple[ExampleGroup, ...]:
     """Return the groups of examples; ``images`` may hold more rows than the predictions.
 
     Without images, or for rows that cannot be read, the examples have no picture. A
     ``predictor`` with attention maps shows where it looked.
     """
+    import torch
+
     log_p, log_q = link.log_probs(predictions.logits.astype(np.float64))
     known = np.ones(log_p.shape, bool)
     if predictions.observed is not None:
@@ -146,10 +147,15 @@ def choose_examples(
 
 
 def _attention(
-    predictor: Predictor | None, pictures: "_Pictures", labels: Mapping[str, list[int]]
+    predictor: "Predictor | None", pictures: "_Pictures", labels: Mapping[str, list[int]]
 ) -> dict[str, tuple[Seen, ...]]:
     """Return where the queries of the given labels looked, by image, if the model has queries."""
-    if predictor is None or not isinstance(predictor.model.head, QueryDecoder):
+    if predictor is None:
+        return {}
+    from labelwise.networks.heads import QueryDecoder
+    from labelwise.report.explain import attended, overlay
+
+    if not isinstance(predictor.model.head, QueryDecoder):
         return {}
     places = {pictures.rows[name]: name for name in labels if name in pictures.rows}
     if pictures.images is None or not places:
