@@ -562,22 +562,21 @@ class Grouped(Link):
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         log_p, log_q, odds = self._read(logits)
-        columns: tuple[list[int], list[int]] = self._columns(log_p.shape[-1])
-        free, grouped = columns
+        free: list[int] = self._free(int(log_p.shape[-1]))
+        inside = [column for group in self.columns.groups for column in group]
+        back: list[int] = np.argsort(free + inside).tolist()
         parts = [(log_p[..., free], log_q[..., free])]
         parts += [log_softmax_and_rest(odds[..., list(g)]) for g in self.columns.exactly_one]
         for group in self.columns.at_most_one:
             pair = log_softmax_and_rest(with_none(odds[..., list(group)]))
             parts.append((pair[0][..., :-1], pair[1][..., :-1]))
-        back = np.argsort([*free, *grouped]).tolist()
         join = namespace(logits).concat
         present, absent = (join(part, axis=-1)[..., back] for part in zip(*parts, strict=True))
         return present, absent
 
     def log_none(self, logits: A) -> A:
         _, log_q, odds = self._read(logits)
-        free, _ = self._columns(log_q.shape[-1])
-        found = log_q[..., free].sum(-1)
+        found = log_q[..., self._free(log_q.shape[-1])].sum(-1)
         for group in self.columns.at_most_one:
             found = found - logsumexp(with_none(odds[..., list(group)]))[..., 0]
         return found - FAR * len(self.columns.exactly_one)
@@ -587,12 +586,12 @@ class Grouped(Link):
         log_p, log_q = self.link.log_probs(logits)
         return log_p, log_q, (log_p - log_q).clip(-FAR, FAR)
 
-    def _columns(self, labels: int) -> tuple[list[int], list[int]]:
-        """Return the columns outside and inside groups."""
+    def _free(self, labels: int) -> list[int]:
+        """Return the columns outside groups."""
         grouped = [column for group in self.columns.groups for column in group]
         if grouped and max(grouped) >= labels:
             raise ValueError(f"the groups reach column {max(grouped)}, got {labels}")
-        return sorted({*range(labels)} - {*grouped}), grouped
+        return sorted({*range(labels)} - {*grouped})
 
     def spec(self) -> dict[str, Any]:
         return {

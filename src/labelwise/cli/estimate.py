@@ -173,7 +173,7 @@ def estimate(
         _write(found, str(asked), figures)
         say(f"the table: {figures}")
     if plot is not None:
-        from labelwise.report.estimate_plot import save_estimate_chart
+        from labelwise.report.charts import save_estimate_chart
 
         save_estimate_chart([*found.groups, found.total], str(asked), plot)
         say(f"the chart: {plot}")

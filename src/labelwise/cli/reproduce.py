@@ -127,7 +127,7 @@ def reproduce(
         raise SettingsError(f"{table} is run on one source, got --data {' --data '.join(data)}")
     source = data[0] if data else None
     from labelwise.papers.computed import COMPUTED
-    from labelwise.report.paper_figures import draw_figure, find_figure
+    from labelwise.papers.figures import draw_figure, find_figure
 
     figure, cell = find_figure(table)
     if table in COMPUTED or (figure is not None and not figure.table):
@@ -198,9 +198,9 @@ def reproduce(
 
 def _draw(name: str, request: "Request", folder: Path, query: str | None) -> list[Path]:
     """Draw a figure from the runs of its table, first seed."""
+    from labelwise.papers.figures import Shown, draw_figure
     from labelwise.papers.measures import FinishedRun
     from labelwise.papers.reproduce import jobs_of, photos_of
-    from labelwise.report.paper_figures import Shown, draw_figure
 
     jobs = jobs_of(request, folder)
     rows = request.rows or request.chosen_rows()
@@ -210,8 +210,8 @@ def _draw(name: str, request: "Request", folder: Path, query: str | None) -> lis
 
 def _draw_photos(name: str, request: "Request", folder: Path) -> list[Path]:
     """Draw a figure of the training photos of a table's data, for which nothing is trained."""
+    from labelwise.papers.figures import Shown, draw_figure
     from labelwise.papers.reproduce import open_data
-    from labelwise.report.paper_figures import Shown, draw_figure
 
     train = open_data(request)[0].splits()["train"]
     return draw_figure(name, folder, Shown({}, train.images))
@@ -366,9 +366,7 @@ def _show_rows(table: str, root: Path) -> None:
 
 def _show_list(root: Path) -> None:
     from labelwise.papers.computed import COMPUTED
-    from labelwise.papers.papers import EXPERIMENTS
-    from labelwise.papers.protocols import DATASETS
-    from labelwise.papers.published import TRANSFER
+    from labelwise.papers.protocols import DATASETS, EXPERIMENTS, TRANSFER
     from labelwise.papers.reproduce import cells_of, has_data, where_to_put
     from labelwise.papers.sources import holds_files
     from labelwise.papers.transfer import available_sets, where_to_put_set
@@ -393,7 +391,7 @@ def _show_list(root: Path) -> None:
         rows.append([table, computed.title, str(len(computed.sets) or ""), words])
     rows.append(show_survey_line(root))
     show_table(["table", "what (its first cell)", "cells", "can run now"], rows)
-    from labelwise.report.paper_figures import FIGURES
+    from labelwise.papers.figures import FIGURES
 
     drawn = [[name, one.title, one.table or "formulas alone"] for name, one in FIGURES.items()]
     show_table(["figure", "what", "drawn from"], drawn)

@@ -1,4 +1,4 @@
-"""The report: one HTML file, drawn in SVG, complete in itself; and the charts for matplotlib.
+"""The report: one HTML file, drawn in SVG, complete in itself.
 
 Names are imported when they are first used: an evaluation of scores is written without torch.
 """
@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from labelwise.system.later import imported_later
 
 if TYPE_CHECKING:
-    from labelwise.report import plots
     from labelwise.report.comparison import write_comparison
-    from labelwise.report.comparison_plots import save_comparison_charts
     from labelwise.report.examples import Example, ExampleGroup, Guess, choose_examples
     from labelwise.report.page import write_report
 
@@ -19,8 +17,6 @@ __all__ = [
     "ExampleGroup",
     "Guess",
     "choose_examples",
-    "plots",
-    "save_comparison_charts",
     "write_comparison",
     "write_report",
 ]
@@ -30,7 +26,6 @@ if not TYPE_CHECKING:  # else a checker would believe in any name
         __name__,
         {
             "comparison": ("write_comparison",),
-            "comparison_plots": ("save_comparison_charts",),
             "examples": ("Example", "ExampleGroup", "Guess", "choose_examples"),
             "page": ("write_report",),
         },
