@@ -22,7 +22,7 @@ from labelwise.data.iiif import fetch_pictures, services_of
 from labelwise.data.rows import parse_xml
 from labelwise.errors import DataError
 from labelwise.scores.detections import read_detections
-from labelwise.scores.pools import holds_answers
+from labelwise.scores.unlabelled_pool import holds_answers
 
 
 @pytest.fixture

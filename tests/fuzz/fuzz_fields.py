@@ -20,7 +20,7 @@ from labelwise.data.camera_results import CameraResults, read_camera_results
 from labelwise.data.iiif import services_of
 from labelwise.scores.aggregating import UnitTable, aggregate_table
 from labelwise.scores.detections import Detections, read_detections
-from labelwise.scores.pools import holds_answers
+from labelwise.scores.unlabelled_pool import holds_answers
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

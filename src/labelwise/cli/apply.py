@@ -36,7 +36,7 @@ def apply(
     from labelwise.errors import SettingsError
     from labelwise.scores import apply as applied
     from labelwise.scores import read_fitted, read_unlabelled, save_applied
-    from labelwise.scores.applied import check_output, save_detections
+    from labelwise.scores.apply_fitted import check_output, save_detections
     from labelwise.scores.detections import is_detections, read_detections
     from labelwise.scores.tables import unscored_note
 

@@ -75,7 +75,7 @@ def calibrate(
         read_scores,
         save_calibration,
     )
-    from labelwise.scores.applied import save_detections
+    from labelwise.scores.apply_fitted import save_detections
     from labelwise.scores.embeddings import read_texts, write_prompts
 
     if prompts is not None and texts is None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.decide.guarantee_spec import Wish
 from labelwise.decide.rules import Rule, Threshold
-from labelwise.decide.wishes import Wish
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from labelwise.evaluation import Evaluation
 from labelwise.links import Link
 from labelwise.models.spec import require_fit
 from labelwise.predictions import Predictions
-from labelwise.scores.judging import Judged
+from labelwise.scores.cross_validate import Judged
 from labelwise.scores.tables import FITTED_FORMAT, Kind
 from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing

@@ -16,8 +16,8 @@ from labelwise.decide.specs import rule_to_spec
 from labelwise.errors import SettingsError
 from labelwise.links import Link
 from labelwise.predictions import Predictions
+from labelwise.scores.cross_validate import FitPlan, chosen_plan, divided_rows, fit_pair, split_rows
 from labelwise.scores.fit import check_promises, cross_fitted, make_promise
-from labelwise.scores.judging import FitPlan, chosen_plan, divided_rows, fit_pair, split_rows
 from labelwise.scores.read import ScoreTable
 from labelwise.scores.tables import FITTED_FORMAT, Kind
 
