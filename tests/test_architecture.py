@@ -44,7 +44,6 @@ OWN_ODDS = {
     "answers/crossfit.py",
     "answers/suspects.py",
     "metrics/drift.py",
-    "models/link_numbers.py",  # of files without torch, held to their link
     "retrieval/calibrated_query.py",
     "photos/words/answered.py",  # of a share, not of a photo
     "photos/words/classes.py",  # how much each class counts for a word

@@ -259,7 +259,7 @@ def export_table(
     guesses = None
     if model is not None:
         from labelwise.models import load_model
-        from labelwise.scores.pools import score_pool
+        from labelwise.scores.unlabelled_pool import score_pool
         from labelwise.system.progress import make_watch
 
         scored = score_pool(table, load_model(model), watch=make_watch())

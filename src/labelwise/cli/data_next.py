@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from labelwise.answers import Reviewed
-    from labelwise.scores.pools import PhotoPool
+    from labelwise.scores.unlabelled_pool import PhotoPool
 
 
 LABELS_SHOWN = 10
@@ -128,7 +128,7 @@ def next_questions(
 
 def _pool(source: str, model: Path | None, device: str, batch_size: int) -> "PhotoPool":
     from labelwise.errors import SettingsError
-    from labelwise.scores.pools import PhotoPool, read_pool
+    from labelwise.scores.unlabelled_pool import PhotoPool, read_pool
     from labelwise.system.progress import make_watch
 
     if (Path(source) / "index.json").is_file():

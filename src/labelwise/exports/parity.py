@@ -5,6 +5,7 @@ Each stage is compared on the same input, so that a difference is named where it
     decoding      from the same file, by Pillow alone        equal
     pixels        uint8, from the same decoded picture       at most 1 level apart
     logits        from the same pixels                       at most 1e-4 apart
+from labelwise.numeric.arrays import to_numpy
     probability   from the same logits                       at most 1e-5 apart
     label         from the same probabilities                equal, but where |p - t| < 1e-5
 
@@ -70,9 +71,9 @@ def measured_predictions(
     watch.finish()
     return Predictions(
         table.ids,
-        torch.cat(parts),
-        labels,
-        observed,
+        to_numpy(torch.cat(parts)),
+        to_numpy(labels),
+        None if observed is None else to_numpy(observed),
         scorer.space.names,
         split,
         scorer.link,

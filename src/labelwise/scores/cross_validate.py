@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.calibration import Candidate, Choice
 from labelwise.calibration.auto import AUTO
@@ -71,7 +69,7 @@ class Judged:
     made: FittedPair
     fitted_on: str
     fitted_rows: Predictions
-    sets: Tensor | None = None
+    sets: NDArray[Any] | None = None
     kind: Kind = "logits"
 
     @property
@@ -264,8 +262,8 @@ FitBoth = Callable[[Predictions], tuple[Link | None, Rule | None]]
 class CrossFit:
     """Out-of-fold log-odds and sets, each (N, K); ``None`` where nothing of the kind was fitted."""
 
-    log_odds: Tensor | None
-    sets: Tensor | None
+    log_odds: NDArray[Any] | None
+    sets: NDArray[Any] | None
 
 
 def folds_of(rows: int, folds: int, seed: int, groups: Groups | None = None) -> NDArray[np.intp]:
@@ -277,7 +275,6 @@ def folds_of(rows: int, folds: int, seed: int, groups: Groups | None = None) -> 
     return dealt if groups is None else dealt[groups.codes]
 
 
-@torch.no_grad()
 def crossfit(predictions: Predictions, fit: FitBoth, *, folds: int = 5, seed: int = 0) -> CrossFit:
     """Return what fits on the other folds say of each row.
 
@@ -285,18 +282,17 @@ def crossfit(predictions: Predictions, fit: FitBoth, *, folds: int = 5, seed: in
     """
     fold = folds_of(len(predictions), folds, seed, predictions.groups)
     shape = predictions.logits.shape
-    log_odds = torch.empty(shape, dtype=torch.float64)
-    sets = torch.zeros(shape, dtype=torch.bool)
+    log_odds = np.empty(shape)
+    sets = np.zeros(shape, bool)
     fitted_link = fitted_rule = False
     for number in range(folds):
         held = np.flatnonzero(fold == number)
         own = predictions.take(held)
         link, rule = fit(predictions.take(np.flatnonzero(fold != number)))
-        rows = torch.from_numpy(held)
         fitted_link, fitted_rule = link is not None, rule is not None
         if link is not None:
-            log_odds[rows] = link.log_odds(own.logits).double()
+            log_odds[held] = link.log_odds(own.logits).astype(np.float64)
         last = link or predictions.link
         if rule is not None and last is not None:
-            sets[rows] = rule(last.decision_probs(own.logits))
+            sets[held] = rule(last.decision_probs(own.logits))
     return CrossFit(log_odds if fitted_link else None, sets if fitted_rule else None)

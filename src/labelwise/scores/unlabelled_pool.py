@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from labelwise.answers import Pool
 from labelwise.data import LabelTable
@@ -150,7 +149,7 @@ def _answered(path: Path, scorer: Scorer, model: str) -> PhotoPool:
     probs = raw.scores[:, matching_columns(names, raw.names, of=model, in_=str(path))]
     if not ((probs >= 0) & (probs <= 1)).all():
         raise DataError(f"{path}: a probability lies in [0, 1]")
-    sets = np.asarray(scorer.rule(torch.from_numpy(probs.astype(np.float32))))
+    sets = scorer.rule(probs.astype(np.float32))
     notes = [f"{unscored_note(raw.failed, str(path))}."]
     nothing = np.zeros(probs.shape, bool)
     images = FileImages(Path(), raw.ids)

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
+from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
-from torch import Tensor
 
+from labelwise.calibration.link_specs import link_to_spec
 from labelwise.errors import DataError, SettingsError
-from labelwise.methods import link_to_spec
 from labelwise.scores.detections import Detections
 from labelwise.scores.fitted import FittedFile
 from labelwise.scores.read import UnlabelledScores
@@ -33,22 +32,21 @@ class Applied:
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
-    probs: Tensor
-    sets: Tensor | None
+    probs: NDArray[Any]
+    sets: NDArray[Any] | None
 
     def labels(self) -> list[list[str]] | None:
         """Return the names of each set, surest first; None without a rule."""
         if self.sets is None:
             return None
-        order = self.probs.argsort(dim=1, descending=True, stable=True)
-        chosen = self.sets.gather(1, order)
+        order = np.argsort(-self.probs, axis=1, kind="stable")
+        chosen = np.take_along_axis(self.sets, order, axis=1)
         return [
             [self.names[column] for column in columns[mask].tolist()]
             for columns, mask in zip(order, chosen, strict=True)
         ]
 
 
-@torch.no_grad()
 def apply(fitted: Sequence[FittedFile], scores: UnlabelledScores) -> Applied:
     """Return the probabilities of scores under a fitted link, and the sets of a fitted rule."""
     source, rule = _source_of(fitted, scores.kind, scores.source)
@@ -60,12 +58,12 @@ def apply(fitted: Sequence[FittedFile], scores: UnlabelledScores) -> Applied:
     if link is None:
         raise ValueError(f"{source.source} must hold a link")
     logits = scores.logits[:, columns[source.source]]
-    probs = link(logits.double())
+    probs = link(logits.astype(np.float64))
     sets = None
     if rule is not None and rule.rule is not None:
         order = matching_columns(rule.labels, names, of=rule.source, in_=source.source)
         chosen = rule.rule(link.decision_probs(logits)[:, order])
-        sets = torch.empty_like(chosen)
+        sets = np.empty_like(chosen)
         sets[:, order] = chosen
     return Applied(scores.ids, names, probs, sets)
 
@@ -94,7 +92,6 @@ def _source_of(
     return source, (rules[0] if rules else None)
 
 
-@torch.no_grad()
 def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile]) -> tuple[int, int]:
     """Write each detection with the probability that it is right, and whether a rule chooses it.
 
@@ -193,7 +190,7 @@ def _applied_table(applied: Applied) -> Any:
     if labels is not None:
         columns["labels"] = pa.array(labels, pa.list_(pa.string()))
     for number, name in enumerate(applied.names):
-        columns[f"score:{name}"] = pa.array(applied.probs[:, number].numpy())
+        columns[f"score:{name}"] = pa.array(applied.probs[:, number])
     return pa.table(columns)
 
 

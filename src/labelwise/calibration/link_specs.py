@@ -3,21 +3,23 @@
 from collections.abc import Mapping
 from typing import Any
 
-from labelwise.calibration import (
-    AveragedCurves,
-    Beta,
-    Histogram,
-    Isotonic,
-    Platt,
-    Temperature,
-    ZeroShare,
-)
+from labelwise.calibration.beta import Beta
+from labelwise.calibration.few import AveragedCurves
+from labelwise.calibration.histogram import Histogram
+from labelwise.calibration.isotonic import Isotonic
+from labelwise.calibration.platt import Platt
+from labelwise.calibration.temperature import Temperature
+from labelwise.calibration.zero_share import ZeroShare
 from labelwise.decide.specs import made_from_spec
-from labelwise.links import Consistent, Grouped, Link, Sigmoid, Softmax
-from labelwise.objectives import (
+from labelwise.links import (
+    Consistent,
     FocalMarginLink,
+    Grouped,
+    Link,
     PhiLink,
     QuasibinaryLink,
+    Sigmoid,
+    Softmax,
     SoftmaxOrNoneLink,
     SPALink,
     WeightedSigmoid,

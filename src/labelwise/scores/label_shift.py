@@ -14,8 +14,7 @@ holds where the pictures themselves differ, which the shares alone do not show.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from labelwise.calibration import Platt
 from labelwise.errors import DataError
@@ -29,6 +28,7 @@ from labelwise.metrics.drift import (
     held_out_shares,
 )
 from labelwise.models.run_folder import RunFolder
+from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.special import logit
 from labelwise.predictions import Predictions
 from labelwise.scores.run import RunScores
@@ -100,9 +100,8 @@ def adapted_to_shares(folder: Path, run: RunScores) -> tuple[RunScores, str]:
     return adapted, shift.sentence()
 
 
-@torch.no_grad()
 def share_shift(
-    held_out: Predictions, link: Link | None, logits: Tensor, *, confidence: float = 0.95
+    held_out: Predictions, link: Link | None, logits: Array, *, confidence: float = 0.95
 ) -> ShareShift:
     """Return how frequent each label is among photos with these logits (m, K).
 
@@ -113,10 +112,10 @@ def share_shift(
         raise DataError("shares need probabilities, and the model has none; calibrate it first")
     if not len(logits):
         raise DataError("shares need at least one photo that could be read")
-    own = link(held_out.logits.double()).numpy()
-    observed = None if held_out.observed is None else held_out.observed.numpy()
-    known = held_out_shares(own, held_out.majority.numpy(), observed)
-    probs = link(logits.double()).numpy()
+    own = link(held_out.logits.astype(np.float64))
+    observed = held_out.observed
+    known = held_out_shares(own, held_out.majority, observed)
+    probs = link(to_numpy(logits).astype(np.float64))
     together = 1 - (1 - confidence) / len(known)
     shares: list[LabelShare | None] = []
     for column, (name, one) in enumerate(zip(held_out.names, known, strict=True)):

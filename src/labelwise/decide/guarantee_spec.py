@@ -7,6 +7,7 @@ would have been worth.
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from labelwise.decide.fixed_sequence import check_levels
 from labelwise.decide.groups import photo_warning
 from labelwise.decide.promised_rules import (
     Promised,
@@ -17,7 +18,6 @@ from labelwise.decide.promised_rules import (
     promise_tags,
 )
 from labelwise.decide.promises import Evidence
-from labelwise.decide.sequences import check_levels
 from labelwise.errors import SettingsError
 
 

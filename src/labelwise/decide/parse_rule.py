@@ -25,7 +25,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from labelwise.decide.choose import choose_rule
+from labelwise.decide.auto_rule import choose_rule
 from labelwise.decide.risk import control_f, control_false_alarms, control_precision, control_recall
 from labelwise.decide.rules import ExpectedF, Rule, Threshold, TopK
 from labelwise.decide.thresholds import (
