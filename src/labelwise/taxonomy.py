@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 from xml.etree import ElementTree
 
 import numpy as np
@@ -470,12 +470,6 @@ class AttributeColumns:
         wrong: NDArray[np.bool_] = count > 1
         return wrong | (count == 0) if tuple(group) in self.exactly_one else wrong
 
-
-if TYPE_CHECKING:  # queries read a taxonomy without torch, which takes seconds to import
-    from torch import Tensor
-
-
-Array = TypeVar("Array", np.ndarray, "Tensor")
 
 SHOWN = 10  # of the names at either end of a circle
 FAR = 1e4  # log-odds beyond it are believed no more; means of them stay finite

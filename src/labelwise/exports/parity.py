@@ -33,6 +33,7 @@ from labelwise.exports.links import default_thresholds
 from labelwise.models import Predictor
 from labelwise.models.graph_model import Decided, GraphAnswers, GraphModel, NodeValue
 from labelwise.models.scoring import Scorer, infer, raise_failure
+from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import BytesImages, ImageSource
 from labelwise.pictures.decode import is_raw
 from labelwise.pictures.labelwise_runtime import read_picture

@@ -25,7 +25,6 @@ from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.links import Link
 from labelwise.models.answer_rows import NOT_FINITE, Answer
 from labelwise.models.graph_file import FORMAT, is_whole, open_session
-from labelwise.models.onnx_sessions import FORMAT
 from labelwise.pictures import ImageSource
 from labelwise.pictures.prefetch import available_cores, by_threads
 from labelwise.pictures.work import reason_of

@@ -79,14 +79,13 @@ from labelwise.objectives.softmax import (
     MaxConfidence,
     SoftmaxCrossEntropy,
     SoftmaxOrNone,
-    SoftmaxOrNoneLink,
     UniformKL,
     log_softmax_or_none,
     max_confidence,
     softmax_loss,
     uniform_kl,
 )
-from labelwise.objectives.spa import CROSS_ENTROPY, EASY_NEGATIVES, SPA, Side, SPALink, spa_loss
+from labelwise.objectives.spa import SPA, spa_loss
 from labelwise.objectives.terms import (
     MMCE,
     LabelPairs,

@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid, softplus
 
 from labelwise.links import Sigmoid, WeightedSigmoid
 from labelwise.objectives.base import Objective

@@ -7,7 +7,9 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from labelwise.decide import average_k
 from labelwise.errors import SettingsError

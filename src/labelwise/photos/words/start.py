@@ -36,7 +36,9 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from labelwise.data import LabelTable
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
