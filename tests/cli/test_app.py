@@ -1,10 +1,12 @@
 """The command line itself: what it imports, what it says, how it ends."""
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from importlib.resources import files
 
 import pytest
 import typer.main
@@ -138,7 +140,7 @@ def test_an_option_has_one_type_and_one_meaning_everywhere():
     for path, command in COMMANDS.items():
         for one in command.params:
             if one.param_type_name == "option":
-                kind = (one.help, one.type.name, one.multiple, one.is_flag)
+                kind = (one.help, DECLARED.get(one.name, (bool,))[0], one.multiple, one.is_flag)
                 for flag in one.opts:
                     assert meanings.setdefault(flag, kind) == kind, (path, flag)
 
@@ -298,15 +300,24 @@ def test_only_the_first_process_complains(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_methods_are_listed_with_an_honest_word(monkeypatch, capsys):
-    from labelwise.methods import METHODS
+def test_methods_are_listed_without_torch_as_the_catalogue_has_them():
+    from labelwise.methods import METHODS, READINGS
 
-    assert call(monkeypatch, "papers", "methods") == 0
-    lines = capsys.readouterr().out.splitlines()
-    rows = {line.split()[0]: line for line in lines if line.split()}
-    for name, method in METHODS.items():
-        assert method.probabilities in rows[name]
-        assert method.sentence in rows[name]
+    listed = json.loads((files("labelwise.cli") / "methods.json").read_text("utf-8"))
+    assert listed == {
+        key: {
+            "probabilities": method.probabilities,
+            "head": method.head,
+            "sentence": method.sentence,
+            "source": method.source,
+            "link": READINGS[key],
+            "options": {
+                name: [repr(value), ", ".join(map(repr, method.tuning.get(name, ())))]
+                for name, value in method.options.items()
+            },
+        }
+        for key, method in METHODS.items()
+    }
 
 
 def test_one_method_is_shown_with_its_options(monkeypatch, capsys):

@@ -84,7 +84,9 @@ def _check(given: Options, thresholds: bool) -> None:
     if given.rule is not None and given.guarantee is not None:
         raise SettingsError("give either --rule, such as best-f, or --guarantee, not both")
     if given.out is None and given.rule is None and given.guarantee is None:
-        raise SettingsError("say where to write with -o FOLDER, or what to fit with --rule")
+        raise SettingsError(
+            "say where to write with -o FOLDER, or what to fit: give either --rule or --guarantee"
+        )
     if thresholds and given.rule is None and given.guarantee is None:
         raise SettingsError("a .json file is for thresholds: give either --rule or --guarantee")
     if given.prompts is not None and given.texts is None:

@@ -1,7 +1,9 @@
 """``labelwise papers``: the papers' methods, tables and figures."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,13 +29,17 @@ RELEASED = "004-table1"
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show one method and its options.")] = None,
 ) -> None:
-    """List the methods that `train` knows, or show one with its options."""
-    from labelwise.methods import METHODS, READINGS, find_method
+    """List the methods that `train` knows, or show one with its options.
 
+    They are read from methods.json, which a test compares with the methods: without torch.
+    """
+    from labelwise.types import nearest
+
+    known = json.loads((files("labelwise.cli") / "methods.json").read_text("utf-8"))
     if name is None:
         rows = [
-            (key, method.probabilities, method.head, method.sentence, method.source)
-            for key, method in METHODS.items()
+            (key, *(method[part] for part in ("probabilities", "head", "sentence", "source")))
+            for key, method in known.items()
         ]
         show_table(("method", "probabilities", "head", "what it does", "source"), rows)
         say()
@@ -42,18 +48,18 @@ def methods(
         say("auto, the default: bce, softmax, softmax-or-none or wan, whichever suits the labels.")
         next_steps("papers methods NAME", "train DATA --method NAME")
         return
-    method = find_method(name)
-    say(f"{name}: {method.sentence}")
-    say(f"source: {method.source}")
-    say(f"probabilities: {method.probabilities}; head: {method.head}")
-    say(f"link: {READINGS[name]}")
-    if method.options:
-        options = [
-            (key, repr(value), ", ".join(map(repr, method.tuning.get(key, ()))))
-            for key, value in method.options.items()
-        ]
+    if name not in known:
+        raise SettingsError(f"unknown method {name!r}{nearest(name, known)}")
+    method = known[name]
+    say(f"{name}: {method['sentence']}")
+    say(f"source: {method['source']}")
+    say(f"probabilities: {method['probabilities']}; head: {method['head']}")
+    say(f"link: {method['link']}")
+    settings = ""
+    if method["options"]:
+        options = [(key, *values) for key, values in method["options"].items()]
         show_table(("option", "default", "values tried by compare --tune"), options)
-    settings = " --set options.KEY=VALUE" if method.options else ""
+        settings = " --set options.KEY=VALUE"
     next_steps(f"train DATA --method {name}{settings}")
 
 

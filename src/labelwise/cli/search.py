@@ -50,7 +50,6 @@ def search(
     from labelwise.photos import Index, keep_found, model_changed
     from labelwise.photos.answering import answer
     from labelwise.photos.filters import PhotoFilter
-    from labelwise.photos.like_file import photos_like
     from labelwise.retrieval import Query
 
     alone = given.text is None and given.like is None and not given.unreadable
@@ -69,6 +68,8 @@ def search(
         changed = model_changed(opened)
         caution(changed)
         if given.like is not None:
+            from labelwise.photos.like_file import photos_like  # with torch
+
             _show_similar(*photos_like(opened, given.like, top), given)
             return
         if given.text is not None:
