@@ -1,6 +1,7 @@
 """``labelwise audit`` of past guarantees.
 
-Oracles: the verdicts of the functions below it, the exit status, and a run whose promise is kept or broken by the labels it is given.
+Oracles: the verdicts of the functions below it, the exit status, and a run whose promise is kept
+or broken by the labels it is given.
 """
 
 import csv

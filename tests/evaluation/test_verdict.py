@@ -76,7 +76,7 @@ def test_probabilities_that_are_off_are_not_trusted_and_the_hint_says_what_helps
 
 
 def test_a_rare_label_is_what_helps_most():
-    said = verdict(evaluated(2.0, rows=60)[0])
+    said = verdict(evaluated(2.0, rows=160)[0])
     assert "More photos of `" in said.hint
 
 
