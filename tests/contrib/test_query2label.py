@@ -17,8 +17,7 @@ from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.networks.backbones import create_backbone
 from labelwise.networks.heads import sine_position
-from labelwise.papers.papers import EXPERIMENTS
-from labelwise.papers.protocols import Row
+from labelwise.papers.protocols import EXPERIMENTS, Row
 from labelwise.pictures import PictureImages
 from labelwise.report.explain import look, overlay
 

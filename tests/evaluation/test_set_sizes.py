@@ -12,7 +12,7 @@ from labelwise.evaluation import evaluate
 from labelwise.evaluation.evaluation import far_apart
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
-from labelwise.report.decisions import decisions
+from labelwise.report.page import decisions
 
 
 def evaluation(chosen, true, labels=8, rows=20, observed=None):

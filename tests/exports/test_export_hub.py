@@ -3,6 +3,7 @@
 import json
 import pickle
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -181,14 +182,14 @@ def test_the_card_holds_the_measured_figures_and_the_limits(hub, tmp_path):
         "Never seen with a positive where it was measured: e.",
         "promised with 95% confidence",
         "platt of sigmoid",
-        "(reliability.png)",
+        "(reliability.svg)",
         "## Intended use",
         "transformers gives the same probabilities as labelwise",
     ):
         assert words in read.content, words
-    with Image.open(tmp_path / "hub" / "reliability.png") as picture:
-        assert picture.format == "PNG"
-        assert min(picture.size) > 400
+    chart = ElementTree.parse(tmp_path / "hub" / "reliability.svg").getroot()
+    assert chart.tag.endswith("svg")
+    assert len(chart.findall(".//{*}circle")) > 5
 
 
 def test_labels_are_no_markup_in_a_card():
@@ -201,7 +202,7 @@ def test_labels_are_no_markup_in_a_card():
     assert "timm cannot load this folder: it is small." in text
     assert "library_name: labelwise" in text
     assert "they are not probabilities" in text
-    assert "reliability.png" not in text
+    assert "reliability.svg" not in text
 
 
 def test_the_verbs_write_read_and_measure_a_folder(tmp_path, run_verb):

@@ -10,9 +10,8 @@ from PIL import Image
 
 from labelwise.errors import SettingsError
 from labelwise.methods import METHODS
-from labelwise.papers.deviations import facts_of, published_protocol
-from labelwise.papers.papers import EXPERIMENTS
-from labelwise.papers.reproduce import Request, open_data
+from labelwise.papers.protocols import EXPERIMENTS
+from labelwise.papers.reproduce import Request, facts_of, open_data, published_protocol
 from labelwise.papers.sources import (
     LAST_FIFTH,
     NO_SPLIT,

@@ -27,7 +27,7 @@ from labelwise.metrics import average_precision
 from labelwise.networks.backbones import create_backbone
 from labelwise.numeric.groups import Groups
 from labelwise.papers import columns
-from labelwise.papers.compare import ComparisonPlan, compare
+from labelwise.papers.compare import ComparisonPlan, compare, tries
 from labelwise.papers.comparison import Comparison, SweepChoice, show_figure
 from labelwise.papers.estimate import Speed, seconds_of
 from labelwise.papers.jobs import (
@@ -47,11 +47,10 @@ from labelwise.papers.measures import (
     measure,
     probability_figures,
 )
-from labelwise.papers.papers import EXPERIMENTS
+from labelwise.papers.protocols import EXPERIMENTS
 from labelwise.papers.reproduce import Request, available, jobs_of, open_data, reproduce
 from labelwise.papers.sources import Frozen
 from labelwise.papers.statistics import SeedMean
-from labelwise.papers.tuning import tries
 from labelwise.pictures import ArrayImages, FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent

@@ -12,10 +12,10 @@ from labelwise.cli import main
 from labelwise.errors import DataError
 from labelwise.methods import make_objective
 from labelwise.models.run_folder import RunFolder
+from labelwise.papers.computed import minimisers, recovery_of
+from labelwise.papers.figures import FIGURES, Shown, draw_figure
 from labelwise.papers.measures import FinishedRun
-from labelwise.papers.recovery import minimisers, recovery_of
 from labelwise.papers.reproduce import Request, find_experiment, reproduce
-from labelwise.report.paper_figures import FIGURES, Shown, draw_figure
 from labelwise.types import DatasetFacts
 
 SMALL = ("backbone=small-cnn", "weights=null", "image_size=16", "recipe.epochs=1", "precision=32")

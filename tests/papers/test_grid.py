@@ -19,12 +19,16 @@ from labelwise.data import load, mlspl_split, observe_uniform
 from labelwise.errors import DataError, SettingsError
 from labelwise.methods import HEADS, METHODS, make_objective
 from labelwise.networks.backbones import create_backbone
-from labelwise.papers.deviations import facts_of
 from labelwise.papers.measures import FinishedRun
-from labelwise.papers.papers import EXPERIMENTS
-from labelwise.papers.protocols import DATASETS
-from labelwise.papers.published import PUBLISHED
-from labelwise.papers.reproduce import Request, cells_of, find_experiment, jobs_of, reproduce
+from labelwise.papers.protocols import DATASETS, EXPERIMENTS, PUBLISHED
+from labelwise.papers.reproduce import (
+    Request,
+    cells_of,
+    facts_of,
+    find_experiment,
+    jobs_of,
+    reproduce,
+)
 from labelwise.papers.sources import open_table
 from labelwise.predictions import Predictions
 from labelwise.training.augment import make_augment

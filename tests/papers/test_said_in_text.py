@@ -15,15 +15,12 @@ from labelwise.cli import main
 from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.objectives import QuasibinaryLink
+from labelwise.papers.columns import normaliser_figures
 from labelwise.papers.computed import COMPUTED, best_counts, statistics_of
-from labelwise.papers.papers import EXPERIMENTS
-from labelwise.papers.protocols import DATASETS
-from labelwise.papers.published import PUBLISHED
-from labelwise.papers.said_in_text import ALPHAS, normaliser_figures
+from labelwise.papers.figures import find_figure
+from labelwise.papers.protocols import DATASETS, EXPERIMENTS, PUBLISHED, FigureOf, TableClaim
 from labelwise.papers.statistics import seed_mean
-from labelwise.papers.table_claims import FigureOf, TableClaim
 from labelwise.predictions import Predictions
-from labelwise.report.paper_figures import find_figure
 
 
 def call(monkeypatch, *arguments):
@@ -90,7 +87,7 @@ def test_shares_of_q_above_one_and_the_variance_of_c(tmp_path):
 def test_alphas_are_the_moving_averages_of_the_rows():
     rows = EXPERIMENTS["000-alpha"].rows
     weights = [1 - row.values["options"]["momentum"] for row in rows.values()]
-    assert weights == pytest.approx(ALPHAS)
+    assert weights == pytest.approx([0.01, 0.05, 0.1, 0.2, 0.5])
 
 
 @pytest.mark.parametrize(

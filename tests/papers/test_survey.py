@@ -16,9 +16,8 @@ from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
 from labelwise.methods import METHODS
 from labelwise.papers.comparison import Comparison
-from labelwise.papers.promise_power import promise_power
-from labelwise.papers.survey import KNOWN, SurveyPlan
-from labelwise.papers.survey_page import COLUMNS, Survey, SurveyCell
+from labelwise.papers.measures import promise_power
+from labelwise.papers.survey import COLUMNS, KNOWN, Survey, SurveyCell, SurveyPlan
 from labelwise.predictions import Predictions
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from labelwise.cli import main
 from labelwise.data import load, with_validation
 from labelwise.errors import DataError, SettingsError
-from labelwise.papers.published import TRANSFER
+from labelwise.papers.protocols import TRANSFER
 from labelwise.papers.sources import Frozen
 from labelwise.papers.transfer import transfer
 from labelwise.training.features import compute, frozen_backbone

@@ -6,7 +6,7 @@ import torch
 from tiny_run import tiny_settings
 
 from labelwise.methods import METHODS, make_objective
-from labelwise.papers.tuning import tries
+from labelwise.papers.compare import tries
 
 ROWS = 400
 FACTS = contract.facts(ROWS, 5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from labelwise.errors import SettingsError
-from labelwise.papers.verdicts import (
+from labelwise.papers.protocols import (
     Claim,
     ClaimedRun,
     RunResults,

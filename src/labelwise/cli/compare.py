@@ -39,7 +39,8 @@ def compare(
     from labelwise.papers.compare import compare as run_comparison
     from labelwise.papers.jobs import Executor, InProcess, LocalProcesses, default_workers
     from labelwise.papers.sources import Frozen, blank_features, open_table
-    from labelwise.report import save_comparison_charts, write_comparison
+    from labelwise.report import write_comparison
+    from labelwise.report.charts import save_charts
     from labelwise.system.progress import make_watch
     from labelwise.system.yaml_values import parse_assignments
     from labelwise.training.network import choose_network
@@ -95,7 +96,7 @@ def compare(
     for sentence in (*done.choices, *done.verdicts()):
         say(str(sentence))
     page = write_comparison(done, out / "comparison.html", data=name, tries=tries)
-    save_comparison_charts(done, out / "charts")
+    save_charts(page.read_text("utf-8"), out / "charts")
     say(f"written: {page}, {out / 'comparison.md'}, {out / 'comparison.json'}, {out / 'charts'}")
     next_steps(f"train {data} --method {names[0]}")
 

@@ -122,7 +122,7 @@ def count(
         _write(found, str(asked), given.csv)
         say(f"the table: {given.csv}")
     if given.plot is not None:
-        from labelwise.report.estimate_plot import save_estimate_chart
+        from labelwise.report.charts import save_estimate_chart
 
         save_estimate_chart([*found.groups, found.total], str(asked), given.plot)
         say(f"the chart: {given.plot}")

@@ -389,12 +389,13 @@ def taxonomy_of(own: Any, given: Any) -> Any:
 def write_folder(evaluation: "Evaluation", folder: Path, *, title: str, **extras: Any) -> None:
     """Write ``evaluation.json``, ``report.html`` and the charts."""
     from labelwise.models.run_folder import RunFolder
-    from labelwise.report import plots, write_report
+    from labelwise.report import write_report
+    from labelwise.report.charts import save_charts
 
     files = RunFolder(folder)
     evaluation.save(files.evaluation_path)
     write_report(evaluation, files.report, title=title, **extras)
-    plots.save_charts(evaluation, folder / "charts")
+    save_charts(files.report.read_text("utf-8"), folder / "charts")
 
 
 def summarise(evaluation: "Evaluation") -> None:

@@ -82,11 +82,11 @@ def run(
     resumes.
     """
     from labelwise.papers.computed import COMPUTED
+    from labelwise.papers.figures import draw_figure, find_figure
     from labelwise.papers.jobs import LocalProcesses, default_workers
     from labelwise.papers.reproduce import Request
     from labelwise.papers.reproduce import reproduce as run_table
     from labelwise.papers.sources import Frozen
-    from labelwise.report.paper_figures import draw_figure, find_figure
     from labelwise.system.progress import make_watch
     from labelwise.system.yaml_values import parse_assignments
 
@@ -192,9 +192,9 @@ def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
 
 def _draw(name: str, request: "Request", folder: Path, query: str | None) -> list[Path]:
     """Draw a figure from the runs of its table, first seed."""
+    from labelwise.papers.figures import Shown, draw_figure
     from labelwise.papers.measures import FinishedRun
     from labelwise.papers.reproduce import jobs_of, photos_of
-    from labelwise.report.paper_figures import Shown, draw_figure
 
     jobs = jobs_of(request, folder)
     rows = request.rows or request.chosen_rows()
@@ -204,8 +204,8 @@ def _draw(name: str, request: "Request", folder: Path, query: str | None) -> lis
 
 def _draw_photos(name: str, request: "Request", folder: Path) -> list[Path]:
     """Draw a figure of the training photos of a table's data, for which nothing is trained."""
+    from labelwise.papers.figures import Shown, draw_figure
     from labelwise.papers.reproduce import open_data
-    from labelwise.report.paper_figures import Shown, draw_figure
 
     train = open_data(request)[0].splits()["train"]
     return draw_figure(name, folder, Shown({}, train.images))
@@ -363,14 +363,12 @@ def _show_rows(table: str, root: Path) -> None:
 
 def _show_list(root: Path) -> None:
     from labelwise.papers.computed import COMPUTED
-    from labelwise.papers.papers import EXPERIMENTS
-    from labelwise.papers.protocols import DATASETS
-    from labelwise.papers.published import TRANSFER
+    from labelwise.papers.figures import FIGURES
+    from labelwise.papers.protocols import DATASETS, EXPERIMENTS, TRANSFER
     from labelwise.papers.reproduce import cells_of, has_data, where_to_put
     from labelwise.papers.sources import holds_files
     from labelwise.papers.survey import KNOWN, SETS, SurveyPlan
     from labelwise.papers.transfer import available_sets, where_to_put_set
-    from labelwise.report.paper_figures import FIGURES
 
     rows = []
     for table in dict.fromkeys(experiment.table for experiment in EXPERIMENTS.values()):

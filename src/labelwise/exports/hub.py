@@ -3,7 +3,7 @@
     model.json         labels, transform, link, rule, promises: all that labelwise reads
     model.safetensors  the weights, under timm's names where timm has such a model
     config.json        what timm and transformers read, in that case
-    README.md          the model card, with reliability.png
+    README.md          the model card, with reliability.svg
 
 timm has a model if the head is linear and the network is timm's own and pools its features by a
 mean. That is not believed: timm loads the new folder, and its logits are compared.

@@ -4,8 +4,10 @@ All in per cent except AUROC. Every function takes the outcome of a run and retu
 printed name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +27,8 @@ from labelwise.metrics import (
     top_k_sets,
     zero_label_rows,
 )
+from labelwise.models.run_folder import RunFolder
+from labelwise.objectives import PhiLink, QuasibinaryLink
 from labelwise.papers.measures import FinishedRun, probability_figures
 from labelwise.predictions import Predictions
 from labelwise.retrieval import retrieval_map
@@ -34,6 +38,28 @@ def top_error(run: FinishedRun) -> dict[str, float]:
     """Table I of quasibinary: the share of images whose most confident label is wrong."""
     test = run.test
     return {"error": 100 * (1 - top_accuracy(test.logits, test.labels).value)}
+
+
+SETTLED = 0.25  # the last part of training, over which the variance of C is taken
+
+
+def normaliser_figures(run: FinishedRun) -> dict[str, float]:
+    """Return the error, the share of test entries with q > 1 (per cent), C, and its variance."""
+    link = run.test.link
+    if not isinstance(link, QuasibinaryLink):
+        raise TypeError(f"these figures are of the quasibinary link, got {type(link).__name__}")
+    above = run.test.logits.double() > link.log_normalizer.double()
+    figures = {
+        **top_error(run),
+        "q > 1": 100 * float(above.double().mean()),
+        "C": float(link.log_normalizer.double().exp()),
+    }
+    journal = RunFolder(run.folder).journal.read()
+    kept = [line["link.log_normalizer"] for line in journal if "link.log_normalizer" in line]
+    last = np.exp(np.asarray(kept[int(len(kept) * (1 - SETTLED)) :], dtype=np.float64))
+    if len(last) > 1:
+        figures["variance of C"] = float(last.var())
+    return figures
 
 
 def in_and_out(run: FinishedRun) -> dict[str, float]:
@@ -118,8 +144,11 @@ def ranked_and_calibrated(run: FinishedRun) -> dict[str, float]:
     return _ranked_and_calibrated(link_of(run), run.test)
 
 
-def ranked_and_calibrated_through(link: Link) -> Callable[[FinishedRun], dict[str, float]]:
-    """Return the same of the logits read through ``link``, whatever the run's own is."""
+def ranked_and_calibrated_through(
+    focusing: Mapping[str, Any],
+) -> Callable[[FinishedRun], dict[str, float]]:
+    """Return the same of the logits read through the map of this focusing, not the run's own."""
+    link = PhiLink(**focusing)
     return lambda run: _ranked_and_calibrated(link, run.test)
 
 

@@ -17,7 +17,7 @@ import torch
 
 from labelwise.data import LabelTable, load, with_validation
 from labelwise.errors import DataError, SettingsError
-from labelwise.papers.published import TRANSFER
+from labelwise.papers.protocols import TRANSFER
 from labelwise.papers.sources import Frozen, holds_files
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch

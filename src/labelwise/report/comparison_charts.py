@@ -15,8 +15,7 @@ from labelwise.markup import UNDEFINED, Markup, figure, join, paragraph, section
 from labelwise.papers.comparison import Comparison, show_figure
 from labelwise.papers.measures import MEASURES
 from labelwise.papers.statistics import SeedMean, seed_mean
-from labelwise.report.charts import Series, line_chart
-from labelwise.report.points import Dots, NamedPoint, dot_plot, named_points
+from labelwise.report.charts import Dots, NamedPoint, Series, dot_plot, line_chart, named_points
 
 _STAGES = {"before": "own link", "after": "the same fit for all"}
 _ERRORS = {
