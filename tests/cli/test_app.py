@@ -205,6 +205,7 @@ def test_old_names_work_with_a_note(old, new, monkeypatch, capsys):
 @pytest.mark.parametrize("path", [path for path in COMMANDS if "out" in writes(COMMANDS[path])])
 def test_no_file_that_a_person_made_is_overwritten(monkeypatch, capsys, tmp_path, path):
     """Of every verb that writes: nothing is done, and the sentence names the file and the way."""
+    monkeypatch.delenv("LABELWISE_OVERWRITE", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").write_text("months of work")
     (tmp_path / "folder").mkdir()
@@ -226,6 +227,7 @@ def test_no_file_that_a_person_made_is_overwritten(monkeypatch, capsys, tmp_path
 
 
 def test_overwrite_replaces_a_file(monkeypatch, tmp_path):
+    monkeypatch.delenv("LABELWISE_OVERWRITE", raising=False)
     (tmp_path / "photos.csv").write_text("path,labels\na.png,dog\nb.png,cat\n")
     (tmp_path / "rules.csv").write_text("group,kind,labels\nx,at-most-one,dog|cat\n")
     out = tmp_path / "out.csv"

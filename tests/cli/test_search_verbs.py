@@ -374,13 +374,13 @@ def test_tags_are_written_and_undone(library, tmp_path):
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
     labelwise("tag", folder, "--xmp")
     assert list((tmp_path / "photos").glob("*.png.xmp"))
-    labelwise("tag", folder, "--undo")
+    labelwise("tag", folder, "--xmp", "--undo")
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
     with pytest.raises(LabelwiseError, match="say where the labels go"):
         labelwise("tag", folder)
     with pytest.raises(LabelwiseError, match="--per-label does not apply: it is for a guarantee"):
         labelwise("tag", folder, "--xmp", "--per-label")
-    with pytest.raises(LabelwiseError, match="--confidence is that of a promise"):
+    with pytest.raises(LabelwiseError, match="--confidence does not apply: it is for a guarantee"):
         labelwise("tag", folder, "--xmp", "--confidence", "0.9")
 
 

@@ -29,7 +29,7 @@ class Options:
 
     # Output
     out: str | None = option("Where to write.", "-o", writes=True)
-    overwrite: bool = option("Replace files that exist.")
+    overwrite: bool = option("Replace files that exist.", envvar="LABELWISE_OVERWRITE")
     json: bool = option("Print JSON.")
     html: Path | None = option("Also write a page, .html.", writes=True)
     csv: Path | None = option("Also write the figures as .csv.", writes=True)
