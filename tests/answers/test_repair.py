@@ -188,4 +188,4 @@ def test_features_are_refitted_over_folds(tmp_path):
     )
     assert "--scores does not apply" in output
     code, output = run("data", "suspects", tmp_path / "features.npz", "-o", review, "--blind")
-    assert "belong to the page" in output
+    assert "belongs to the page" in output

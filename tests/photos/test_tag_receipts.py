@@ -140,12 +140,12 @@ def test_the_command_line_keeps_asks_and_verifies(folder, tmp_path):
     table = tmp_path / "answers.csv"
     options = ("--wrong-at-most", "0.3", "--confidence", "0.9", "--who", "ann")
     labelwise("tag", folder, "--xmp", *options, "--dry-run")
-    assert labelwise("verify", folder, "--receipts")[0] == ""
+    assert labelwise("audit", folder, "--receipts")[0] == ""
     output, _ = labelwise("tag", folder, "--xmp", *options)
     assert "receipt 1: labelwise verify holds the promise to answers" in output
-    (kept,) = labelwise("verify", folder, "--receipts")[0].splitlines()
+    (kept,) = labelwise("audit", folder, "--receipts")[0].splitlines()
     assert json.loads(kept)["who"] == "ann"
-    labelwise("verify", folder, "--ask", 400, "-o", table)
+    labelwise("audit", folder, "--ask", 400, "-o", table)
     with table.open(newline="") as file:
         rows = [{**row, "answer": "yes"} for row in csv.DictReader(file)]
     assert {row["query"] for row in rows} <= set(LABELS)
@@ -153,11 +153,11 @@ def test_the_command_line_keeps_asks_and_verifies(folder, tmp_path):
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    output, status = labelwise("verify", folder, "--answers", table)
+    output, status = labelwise("audit", folder, "--answers", table)
     title = tags_title(json.loads(kept)["query"])
     assert (status, f"receipt 1, {title}: kept: 0 of {len(rows)} tags" in output) == (0, True)
     table.write_text(table.read_text().replace(",yes", ",no"))
-    output, status = labelwise("verify", folder, "--answers", table, "--json")
+    output, status = labelwise("audit", folder, "--answers", table, "--json")
     assert (status, json.loads(output)["tags"][0]["verdict"]) == (1, "broken")
 
 

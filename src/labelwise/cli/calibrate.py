@@ -95,7 +95,8 @@ def _check(given: Options, thresholds: bool) -> None:
         given.refuse("it belongs to --guarantee", "confidence", "guarantee_share", "cross_fit")
         return
     given.refuse("a guarantee is made without folds", "folds")
-    given.refuse("a guarantee is tested on all rows", "by", "attributes")
+    given.refuse("a guarantee is tested on all rows", "by")
+    given.refuse("it shapes a rule, not a guarantee", "attributes")
     if given.calibrator in (None, "none"):
         given.refuse("it keeps rows from a --calibrator", "guarantee_share", "cross_fit")
 
