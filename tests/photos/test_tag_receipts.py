@@ -142,7 +142,7 @@ def test_the_command_line_keeps_asks_and_verifies(folder, tmp_path):
     labelwise("tag", folder, "--xmp", *options, "--dry-run")
     assert labelwise("audit", folder, "--receipts")[0] == ""
     output, _ = labelwise("tag", folder, "--xmp", *options)
-    assert "receipt 1: labelwise verify holds the promise to answers" in output
+    assert "receipt 1: labelwise audit checks it against answers" in output
     (kept,) = labelwise("audit", folder, "--receipts")[0].splitlines()
     assert json.loads(kept)["who"] == "ann"
     labelwise("audit", folder, "--ask", 400, "-o", table)
