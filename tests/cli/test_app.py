@@ -334,7 +334,7 @@ def test_one_method_is_shown_with_its_options(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("photos", "few"), [(40, True), (120, False)])
 def test_a_split_says_when_too_few_test_photos_are_left(monkeypatch, capsys, tmp_path, photos, few):
-    """Oracle: half of the photos are test photos, and guarantees take 50; the next command is said."""
+    """Oracle: half of the photos are test photos, and guarantees take 50."""
     for number in range(photos):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
     rows = [f"{number}.png,{'dog' if number % 2 else 'cat'}" for number in range(photos)]
