@@ -397,7 +397,7 @@ def test_wrong_input_is_told(library, tmp_path):
     ("folder", "out", "words"),
     [
         ("gone", "new.index", "is not a folder"),
-        ("photos", "photos", "holds files that labelwise did not make, such as '00.png'"),
+        ("photos", "photos", "is not an index and holds other files, such as '00.png'"),
     ],
 )
 def test_an_index_that_cannot_be_made_leaves_nothing(library, tmp_path, folder, out, words):
