@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from labelwise.attributes import AttributeColumns
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.numeric.arrays import numpy_or_torch
 from labelwise.numeric.ops import log_softmax_and_rest
-from labelwise.taxonomy import FAR, LabelTree
+from labelwise.taxonomy import FAR, AttributeColumns, LabelTree
 
 MAPS = {"log_probs", "log_odds", "log_none", "logits_at"}
 
@@ -243,7 +242,7 @@ class Grouped(Link):
     """The probabilities of ``link`` within groups of labels that exclude each other.
 
     ``exactly_one`` and ``at_most_one`` are the columns of each group; the formulas stand in
-    :mod:`labelwise.attributes`. No image is without a label where a group must have one.
+    :mod:`labelwise.taxonomy`. No image is without a label where a group must have one.
     """
 
     kind = "grouped"

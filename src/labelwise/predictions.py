@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from pyarrow import compute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from labelwise.attributes import AttributeColumns, Settled
 from labelwise.decide import Evidence, Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.numeric.groups import Groups
 from labelwise.system.files import replacing, summed, without_sum
+from labelwise.system.table_files import with_text
 from labelwise.system.text import counted, first_line
+from labelwise.taxonomy import AttributeColumns, Settled
 from labelwise.types import LabelSpace, matching_columns
 
 if TYPE_CHECKING:  # a search reads predictions as numpy, without torch
@@ -327,6 +328,7 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
     """
     try:
         table = pq.read_table(path, columns=columns, page_checksum_verification=True)
+        with_text(table, path)
         stated = json.loads((table.schema.metadata or {})[b"labelwise"])
         whole = without_sum(stated) if isinstance(stated, dict) else None
     except FileNotFoundError:

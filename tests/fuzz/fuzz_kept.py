@@ -33,9 +33,8 @@ from safetensors.torch import save
 from search_setup import LABELS, save_model
 
 from labelwise.decide import Promise
-from labelwise.models.graph_file import Facts
-from labelwise.models.onnx_sessions import UNSEALED
-from labelwise.models.openvino_model import FACTS, GRAPH, WEIGHTS, _read_facts, digest
+from labelwise.models.graph_file import UNSEALED, Facts
+from labelwise.models.graph_model import FACTS, GRAPH, WEIGHTS, _read_facts, digest
 from labelwise.models.seen_photos import HASH, LOOK, _kept
 from labelwise.networks.backbones.weights import architecture_of, read_state
 from labelwise.photos import Index
@@ -44,9 +43,9 @@ from labelwise.photos.words.answer_log import AnswerLog
 from labelwise.photos.words.answers import KeptAnswers
 from labelwise.pictures.fingerprint import WIDTH
 from labelwise.shards.inputs import InputRow
-from labelwise.shards.scoring_task import PLAN_SCHEMA, Plan, plan_name, plan_rows, to_parquet
-from labelwise.system.skos import read_skos
+from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows, to_parquet
 from labelwise.system.storage import storage_at
+from labelwise.taxonomy import read_skos
 
 
 def openvino_files(rng: Random) -> Files:
@@ -94,9 +93,9 @@ def plan_files() -> Files:
     return {"_plan.json": plan, plan_name(0): to_parquet(table)}
 
 
-def read_plan(folder: Path) -> tuple[Plan | None, list[InputRow]]:
+def read_plan(folder: Path) -> tuple[ScoringPlan | None, list[InputRow]]:
     storage = storage_at(str(folder))
-    return Plan.load(storage), plan_rows(storage, 0)
+    return ScoringPlan.load(storage), plan_rows(storage, 0)
 
 
 def same_plan(read: Any, folder: Path) -> bool:

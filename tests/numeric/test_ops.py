@@ -13,7 +13,7 @@ from labelwise.numeric.ops import (
     masked_mean,
     split_labels,
 )
-from labelwise.objectives.softmax_or_none import SoftmaxOrNoneLink
+from labelwise.objectives.softmax import SoftmaxOrNoneLink
 
 
 def test_masked_logsumexp_is_logsumexp_of_the_kept():

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from labelwise.photos.fronts import LENGTH_UNIT, Fronts, front_values, fronts_of
 from open_indexes import open_index
 from typer.testing import CliRunner
 from web_setup import running
@@ -13,11 +14,11 @@ from words_setup import SIDE, save_photos
 from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
 from labelwise.photos import update_index
-from labelwise.photos.checksums import CacheFiles
-from labelwise.photos.fronts import LENGTH_UNIT, ROUNDING, Fronts, front_values, fronts_of
-from labelwise.photos.look_alikes import _cosines as plain
-from labelwise.photos.look_alikes import farthest_rows
+from labelwise.photos.database import CacheFiles
+from labelwise.photos.embeddings import _cosines as plain
+from labelwise.photos.embeddings import farthest_rows
 from labelwise.photos.receipts import receipts_of
+from labelwise.photos.topk import ROUNDING
 from labelwise.photos.words import ClassesAndWords, FreeText, WordList
 from labelwise.photos.words.start import start
 from labelwise.pictures import PictureImages
@@ -115,7 +116,7 @@ def test_fronts_answer_as_measuring_every_row_does(tmp_path, monkeypatch):
     fronts = fronts_of(CacheFiles(tmp_path), vectors)
     measured = []
     monkeypatch.setattr(
-        "labelwise.photos.look_alikes._cosines",
+        "labelwise.photos.embeddings._cosines",
         lambda target, own, rows: measured.append(rows) or plain(target, own, rows),
     )
     random = np.random.default_rng(2)
@@ -170,7 +171,7 @@ def test_a_text_that_is_not_among_the_words_finds_its_photos(library):
         assert colours_of(texts.photos(index, text, 10), colours) == [colour] * 10
     without = Query.parse("-red", index.space)
     found = texts.photos(index, "crimson", 30, query=without, at_least=0.5)
-    probs = np.exp(index.odds(0).log_q.values)
+    probs = np.exp(index.odds(0).log_q)
     assert len(found) == (probs >= 0.5).sum()
     assert all(probs[hit.row] >= 0.5 for hit in found)
     assert texts.doubt("sky") is None

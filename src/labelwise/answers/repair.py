@@ -19,10 +19,10 @@ from typing import Literal
 import numpy as np
 
 from labelwise.data import LabelTable
-from labelwise.data.sets import LabelSets, SoftLabels
+from labelwise.data.table import LabelSets, SoftLabels
 from labelwise.errors import DataError
-from labelwise.system.csv_files import write_csv
 from labelwise.system.files import replacing
+from labelwise.system.table_files import write_csv
 from labelwise.system.text import as_cell, from_cell
 from labelwise.types import nearest
 

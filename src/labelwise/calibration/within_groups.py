@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from labelwise.attributes import AttributeColumns
 from labelwise.calibration.beta import Beta
 from labelwise.links import Grouped, Link
 from labelwise.numeric.arrays import Array, check_shapes, mask_tensor, to_tensor
-from labelwise.taxonomy import FAR
+from labelwise.taxonomy import FAR, AttributeColumns
 
 STEPS = 200
 

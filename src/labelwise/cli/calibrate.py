@@ -103,9 +103,9 @@ def _check(given: Options, thresholds: bool) -> None:
 
 def _tables(source: Path, given: Options) -> tuple["ScoreTable", Any, Any]:
     """Return the scores to fit on, those to report on, and labels that exclude each other."""
-    from labelwise.attributes import AttributeGroups
     from labelwise.scores import read_scores
     from labelwise.scores.embeddings import read_texts, write_prompts
+    from labelwise.taxonomy import AttributeGroups
 
     columns = tuple(dict.fromkeys(given.by or ()))
     keep = (*columns, "time") if "/day" in (given.rule or "") else columns

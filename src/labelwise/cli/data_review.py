@@ -297,7 +297,7 @@ def _show_suspects(
 def _next(source: str, given: Options) -> None:
     """Choose photos, or single labels of photos, that a person should label next."""
     from labelwise.answers import choose_labels, choose_photos, draw_photos, write_review
-    from labelwise.data.annotation_exports import Guesses, export_for_tool
+    from labelwise.contrib.annotation_tools import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.errors import DataError, SettingsError
     from labelwise.report.suspects import write_questions_page

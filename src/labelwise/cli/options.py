@@ -140,6 +140,7 @@ class Options:
     )
     precision: str | None = option("32 or bf16.", show_default="32")
     accelerator: str | None = option("auto, cpu or cuda.", show_default="auto")
+    deterministic: bool = option("On a GPU: equal runs to the bit; slower.")
     devices: int | None = option("GPUs, or processes on a CPU.", show_default="1")
     words: Path | None = option("Labels as a text file, one word per line, such as dog.")
     set_aside: float | None = option(
@@ -331,6 +332,12 @@ class Options:
     )
     body_memory: float | None = option(
         "MiB of memory for all requests (256).", envvar="LABELWISE_BODY_MEMORY", min=0
+    )
+    body_disk: float | None = option(
+        "MiB of temporary files for all requests (2048).", envvar="LABELWISE_BODY_DISK", min=0
+    )
+    trusted_proxy: list[str] | None = option(
+        "A proxy whose X-Forwarded-For is the client.", envvar="LABELWISE_TRUSTED_PROXY"
     )
     rate: float | None = option(
         "Requests per second and client (200); 0: any.", envvar="LABELWISE_RATE", min=0

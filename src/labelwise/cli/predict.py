@@ -184,7 +184,7 @@ def _cluster_decoding(run: Path, engine: str, workers: int, decoder: str, decode
         raise SettingsError(
             "--decoders is for the model of a run: an exported file scales pictures by itself"
         )
-    from labelwise.shards.ray_decoding import RayDecoding
+    from labelwise.shards.ray_cluster import RayDecoding
 
     return RayDecoding(ahead=1 + ceil(decoders / workers))
 
@@ -396,7 +396,7 @@ def find_photos(places: Sequence[Path]) -> list[Path]:
     One file that is not there fails when it is read, as the others go on; if none is, we stop.
     """
     from labelwise.errors import DataError
-    from labelwise.pictures.folders import find_images
+    from labelwise.pictures.decode import find_images
 
     if not any(place.exists() for place in places):
         raise DataError(f"there is no file or folder {places[0]}")

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.attributes import AttributeColumns, AttributeGroups
 from labelwise.decide import Rule
 from labelwise.evaluation.calibration import (
     Known,
@@ -52,7 +51,7 @@ from labelwise.links import Link
 from labelwise.metrics import Averaged, average_precision, confusion, zero_label_rows
 from labelwise.predictions import Predictions
 from labelwise.system.text import counted
-from labelwise.taxonomy import LabelTree, Taxonomy
+from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from labelwise.attributes import AttributeColumns
 from labelwise.evaluation.calibration import Known
 from labelwise.evaluation.evaluation import ExclusiveRow
 from labelwise.evaluation.group_intervals import mean_interval_by_group
 from labelwise.numeric.bounds import clopper_pearson
 from labelwise.predictions import Predictions
 from labelwise.system.text import counted
+from labelwise.taxonomy import AttributeColumns
 
 
 def settled_labels(

@@ -27,19 +27,16 @@ from labelwise.calibration import ZeroShare, auto, within_groups
 from labelwise.calibration.entries import OnLogOdds
 from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
-from labelwise.exports.assemble import assemble
-from labelwise.exports.checks import require_exportable
-from labelwise.exports.measure import measured_predictions
-from labelwise.exports.network import LOGITS, export_network
-from labelwise.exports.parity import compare_answers
-from labelwise.exports.quiet import quiet
+from labelwise.exports.graph import require_exportable
+from labelwise.exports.network import LOGITS, export_network, quiet
+from labelwise.exports.onnx_file import assemble
+from labelwise.exports.parity import compare_answers, measured_predictions
 from labelwise.links import Consistent, Grouped, Link
 from labelwise.metrics import average_precision, log_loss_from_logs, reliability
 from labelwise.metrics.intervals import BootstrapInterval, bootstrap
 from labelwise.models import Predictor
-from labelwise.models.graph_file import INPUT, Facts, cut, read_model, sealed
+from labelwise.models.graph_file import INPUT, Facts, cut, open_session, read_model, sealed
 from labelwise.models.graph_model import OnnxModel
-from labelwise.models.onnx_sessions import open_session
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Watch
 

@@ -9,9 +9,7 @@ from typing import Any
 
 from labelwise.decide.specs import RULES, rule_from_spec, rule_to_spec
 from labelwise.errors import SettingsError
-from labelwise.methods.catalogue import METHODS
-from labelwise.methods.method import Method
-from labelwise.methods.readings import READINGS
+from labelwise.methods.catalogue import METHODS, READINGS, Method
 from labelwise.methods.specs import LINKS, link_from_spec, link_to_spec
 from labelwise.networks.heads import BoostHead, Head, LinearHead, MLDecoder, QueryDecoder, TwoHead
 from labelwise.objectives import Objective

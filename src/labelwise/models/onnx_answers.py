@@ -23,10 +23,10 @@ from labelwise.decide import Rule
 from labelwise.decide.specs import rule_from_spec
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.models.answer_rows import NOT_FINITE, Answer
+from labelwise.models.graph_file import FORMAT, is_whole, open_session
 from labelwise.models.link_numbers import Curve, curve_of
-from labelwise.models.onnx_sessions import FORMAT, is_whole, open_session
 from labelwise.pictures import ImageSource
-from labelwise.pictures.ahead import available_cores, by_threads
+from labelwise.pictures.prefetch import available_cores, by_threads
 from labelwise.pictures.work import reason_of
 from labelwise.system.text import first_line
 from labelwise.types import LabelSpace

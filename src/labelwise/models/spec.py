@@ -19,14 +19,13 @@ from pydantic import (
 )
 
 from labelwise import __version__
-from labelwise.attributes import AttributeColumns
 from labelwise.decide import Promise, Rule
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.pictures import Transform
-from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing, summed, without_sum
+from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.text import one_line, one_line_of
-from labelwise.taxonomy import LabelTree, Taxonomy
+from labelwise.taxonomy import AttributeColumns, LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 if TYPE_CHECKING:  # a search reads a spec without torch, which takes seconds to import

@@ -70,9 +70,3 @@ def masked_logsumexp(values: Tensor, mask: Tensor, dim: int) -> Tensor:
     some = mask.any(dim=dim, keepdim=True)
     kept = torch.where(mask, values, float("-inf"))
     return torch.where(some, kept, 0.0).logsumexp(dim=dim)
-
-
-def harmonic_numbers(count: int, like: Tensor) -> Tensor:
-    """Return ``H_0, ..., H_count`` with the dtype and device of ``like``."""
-    ranks = torch.arange(1, count + 1, dtype=like.dtype, device=like.device)
-    return torch.cat([ranks.new_zeros(1), ranks.reciprocal().cumsum(0)])

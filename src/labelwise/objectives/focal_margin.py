@@ -33,8 +33,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from labelwise.links import Link
 from labelwise.objectives.asymmetric import log_h
-from labelwise.objectives.base import Objective
-from labelwise.objectives.epochs_seen import EpochsSeen
+from labelwise.objectives.base import EpochsSeen, Objective
 from labelwise.types import Outputs, Targets
 
 LEAST_LAMBDA = 1.5

@@ -28,8 +28,8 @@ from labelwise.objectives import (
     bce_loss,
     spa_loss,
 )
-from labelwise.objectives.average_k import average_k_candidates
-from labelwise.objectives.two_way import two_way_unit
+from labelwise.objectives.ranking import two_way_unit
+from labelwise.objectives.top_k import average_k_candidates
 from labelwise.papers.columns import link_of, retrieval_by_length
 from labelwise.papers.measures import FinishedRun
 from labelwise.pictures import FeatureRows, ImageSource

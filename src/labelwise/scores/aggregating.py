@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
-from labelwise.data.moments import read_times
+from labelwise.data.camera_results import read_times
 from labelwise.errors import DataError, SettingsError
 from labelwise.numeric.special import log_ndtr
 from labelwise.scores.read import unlabelled_scores

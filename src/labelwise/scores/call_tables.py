@@ -13,7 +13,7 @@ from labelwise.scores.detections import Detections, is_detections, read_detectio
 from labelwise.scores.labels import label_tensors
 from labelwise.scores.read import unlabelled_scores, with_checks
 from labelwise.scores.tables import Kind, read_raw
-from labelwise.system.csv_files import write_csv
+from labelwise.system.table_files import write_csv
 from labelwise.system.text import with_slashes
 from labelwise.types import nearest
 

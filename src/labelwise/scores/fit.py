@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from labelwise import calibration, decide
-from labelwise.attributes import AttributeColumns
 from labelwise.calibration import Choice
 from labelwise.calibration.auto import FOLDS
 from labelwise.decide import Check, OnePerGroup, Promise, Promised, Rule
@@ -16,6 +15,7 @@ from labelwise.decide.cross_fit import same_sets
 from labelwise.decide.wishes import Wish
 from labelwise.links import Grouped, Link
 from labelwise.predictions import Predictions
+from labelwise.taxonomy import AttributeColumns
 
 
 def fit_calibrator(

@@ -29,8 +29,8 @@ from labelwise.models.spec import require_fit
 from labelwise.predictions import Predictions
 from labelwise.scores.judging import Judged
 from labelwise.scores.tables import FITTED_FORMAT, Kind
-from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
+from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.text import one_line_of
 from labelwise.types import LabelSpace
 

@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.attributes import AttributeColumns
 from labelwise.calibration import Candidate, Choice
 from labelwise.calibration.auto import AUTO
 from labelwise.decide import Rule, find_rule
@@ -30,6 +29,7 @@ from labelwise.predictions import Predictions
 from labelwise.scores.fit import fit_calibrator, fit_groups, fit_rule, one_per_group
 from labelwise.scores.read import ScoreTable
 from labelwise.scores.tables import Kind
+from labelwise.taxonomy import AttributeColumns
 
 LEAKED = "what is fitted on some photos of a group looks better on its others than on new groups"
 

@@ -13,7 +13,8 @@ from labelwise.data import LabelTable
 from labelwise.data.load import load_for_labels
 from labelwise.errors import DataError
 from labelwise.pictures import FileImages
-from labelwise.scores.tables import RawScores, read_parquet, read_raw
+from labelwise.scores.tables import RawScores, read_raw
+from labelwise.system.table_files import read_parquet
 from labelwise.types import matching_columns, nearest
 
 

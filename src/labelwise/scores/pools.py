@@ -23,7 +23,7 @@ from labelwise.errors import DataError
 from labelwise.models import load_model
 from labelwise.models.scoring import Embedder, Scored, Scorer, score
 from labelwise.pictures import FileImages, ImageSource
-from labelwise.pictures.folders import find_images
+from labelwise.pictures.decode import find_images
 from labelwise.scores.labels import aligned_labels
 from labelwise.scores.tables import ANSWER_COLUMNS, read_raw, unscored_note
 from labelwise.system.progress import Silent, Watch

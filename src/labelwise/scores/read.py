@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.attributes import AttributeColumns, AttributeGroups
+from labelwise.data.camera_results import days_spanned, read_times
 from labelwise.data.load import load_for_labels
-from labelwise.data.moments import days_spanned, read_times
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Subgroups
 from labelwise.links import Link, Sigmoid, Softmax
@@ -31,8 +30,10 @@ from labelwise.scores.labels import (
     labels_beside,
     refuse_entries,
 )
-from labelwise.scores.tables import Kind, RawScores, read_parquet, read_raw, unscored_note
+from labelwise.scores.tables import Kind, RawScores, read_raw, unscored_note
+from labelwise.system.table_files import read_parquet
 from labelwise.system.text import counted
+from labelwise.taxonomy import AttributeColumns, AttributeGroups
 from labelwise.types import LabelSpace, nearest
 
 LINK_NAMES = ("sigmoid", "softmax", "none")

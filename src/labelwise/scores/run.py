@@ -14,7 +14,7 @@ from labelwise.methods import link_to_spec
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import infer
-from labelwise.pictures.inputs import Decode, Failure, decodes_on_gpu
+from labelwise.pictures.loading import Decode, Failure, decodes_on_gpu
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import check_promises
 from labelwise.scores.labels import aligned_labels, label_tensors

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from labelwise.photos.words import AnswerLog, QuestionGuide
-from labelwise.server.queueing import Threads
+from labelwise.server.batching import Threads
 
 log = logging.getLogger("labelwise.server")
 

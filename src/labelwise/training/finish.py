@@ -19,7 +19,7 @@ from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, evaluate
 from labelwise.links import Consistent, Link
 from labelwise.models import Model, Predictor
-from labelwise.models.held_out_copies import HeldOutCopies
+from labelwise.models.seen_photos import HeldOutCopies
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import (

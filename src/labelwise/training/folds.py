@@ -25,7 +25,7 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
-from labelwise.training.frozen import frozen_features
+from labelwise.training.features import frozen_features
 from labelwise.training.processes import launch
 from labelwise.training.run import Run, train
 from labelwise.training.settings import Settings, read_settings
