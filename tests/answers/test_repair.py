@@ -124,7 +124,7 @@ def test_from_scores_to_a_repaired_table(tmp_path):
     call += ["--most", 80, "--checks", 30]
     code, output = run(*call, "--page", page)
     assert code == 0, output
-    assert "no promise yet: answer the questions marked `check` (60 among the first 100" in output
+    assert "no guarantee yet: answer the questions marked `check` (60 among the first 100" in output
     assert "No promise yet" in page.read_text()
     questions = read_review(review)
     place = {f"{row}.jpg": row for row in range(600)}
@@ -186,6 +186,6 @@ def test_features_are_refitted_over_folds(tmp_path):
     code, output = run(
         "data", "suspects", tmp_path / "features.npz", "-o", review, "--scores", "logits"
     )
-    assert "leave out --scores" in output
+    assert "--scores does not apply" in output
     code, output = run("data", "suspects", tmp_path / "features.npz", "-o", review, "--blind")
-    assert "belong to the page" in output
+    assert "belongs to the page" in output

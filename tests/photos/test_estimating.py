@@ -312,8 +312,8 @@ def test_the_command_draws_reads_and_writes(library, tmp_path, capsys, monkeypat
     assert low - (high - low) < truth.sum() < high + (high - low)  # the draw is not seeded
     assert f"about {float(found['count']):,.0f} of 600 photos match dog" in said
     assert float(found["share"]) == pytest.approx(float(found["count"]) / 600)
-    assert "draw some with --answers" in run("--by", "folder", status=1).err
-    assert "the estimates go to --csv" in run("-o", str(counts), status=1).err
+    assert "draw some with --ask" in run("--by", "folder", status=1).err
+    assert "the counts go to --csv" in run("-o", str(counts), status=1).err
     words = run("--answers", "5", "-o", str(questions), "--plot", "x.svg", status=1).err
     assert "-o only writes the questions" in words
     run("--answers", "5", "-o", str(questions), query="-dog")

@@ -382,7 +382,7 @@ def test_a_table_of_scores_is_counted_by_site_too(tmp_path):
     assert result.exit_code == 0, result.exception
     assert "deer" in result.stdout
     refused = run("estimate", tmp_path / "scores.csv", "--scores", "logits", "--answers", 5)
-    assert "--answers is for an index of photos" in str(refused.exception)
+    assert "--ask does not apply: it is for an index of photos" in str(refused.exception)
 
 
 @pytest.mark.parametrize("checked", [6, 40])
