@@ -70,6 +70,7 @@ def start(
     people have answered, its probabilities are a guess and nothing is promised. Give --answers
     when there are some; run it again with more words or photos, and the answers are kept.
     """
+    from labelwise.answers.agreement import export_again
     from labelwise.cli.predict import find_photos
     from labelwise.cli.text import complain, resumable, say
     from labelwise.data import load
@@ -79,6 +80,8 @@ def start(
     from labelwise.system.progress import make_watch
 
     vocabulary = WordList.read(words)
+    if answers is not None:
+        export_again(Path(answers))  # a server that was killed left its table behind its log
     table = None if answers is None else load(answers, skip_missing=True)
     images = PictureImages(find_photos(photos))
     with _begun(out), resumable(out):
