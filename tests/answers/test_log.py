@@ -52,7 +52,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(tmp_path):
     path = tmp_path / "log.jsonl"
     AnswerLog(path).append(said("a", "b"))
     content = path.read_bytes()
-    for place in range(len(content) - 1):
+    for place in range(len(content)):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with pytest.raises(DataError, match=r"line [23]|not an answer log"):
             photos_of(path)

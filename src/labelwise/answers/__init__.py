@@ -16,29 +16,25 @@ if TYPE_CHECKING:
         draw_photos,
         worth_of_labels,
     )
-    from labelwise.answers.crossfit import (
+    from labelwise.answers.suspects import (
+        Change,
+        Reviewed,
+        SuspectPromise,
+        Suspects,
         TrueLogOdds,
         crossfit_heads,
         crossfit_log_odds,
         crossfit_true_log_odds,
         deal_folds,
-        fit_linear_head,
-    )
-    from labelwise.answers.repair import (
-        Change,
-        Reviewed,
-        read_review,
-        repair,
-        write_changes,
-        write_review,
-    )
-    from labelwise.answers.suspects import (
-        SuspectPromise,
-        Suspects,
         find_suspects,
+        fit_linear_head,
+        log_changes,
         marked_checks,
         promise_suspects,
+        read_review,
+        repair,
         stretches,
+        write_review,
     )
 
 __all__ = [
@@ -61,54 +57,29 @@ __all__ = [
     "draw_photos",
     "find_suspects",
     "fit_linear_head",
+    "log_changes",
     "marked_checks",
     "promise_suspects",
     "read_review",
     "repair",
     "stretches",
     "worth_of_labels",
-    "write_changes",
     "write_review",
 ]
 
+ASKING = (
+    "CRITERIA",
+    "Criterion",
+    "Pool",
+    "asked_in_turn",
+    "changes_set",
+    "choose_labels",
+    "choose_photos",
+    "draw_photos",
+    "worth_of_labels",
+)
+
 if not TYPE_CHECKING:  # else a checker would believe in any name
     __getattr__ = imported_later(
-        __name__,
-        {
-            "asking": (
-                "CRITERIA",
-                "Criterion",
-                "Pool",
-                "asked_in_turn",
-                "changes_set",
-                "choose_labels",
-                "choose_photos",
-                "draw_photos",
-                "worth_of_labels",
-            ),
-            "crossfit": (
-                "TrueLogOdds",
-                "crossfit_heads",
-                "crossfit_log_odds",
-                "crossfit_true_log_odds",
-                "deal_folds",
-                "fit_linear_head",
-            ),
-            "repair": (
-                "Change",
-                "Reviewed",
-                "read_review",
-                "repair",
-                "write_changes",
-                "write_review",
-            ),
-            "suspects": (
-                "SuspectPromise",
-                "Suspects",
-                "find_suspects",
-                "marked_checks",
-                "promise_suspects",
-                "stretches",
-            ),
-        },
+        __name__, {"asking": ASKING, "suspects": [name for name in __all__ if name not in ASKING]}
     )

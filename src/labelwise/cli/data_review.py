@@ -130,7 +130,10 @@ def repair_table(
     ],
     log: Annotated[
         Path | None,
-        typer.Option(help="Where changes are appended.", show_default="OUT with .repairs.csv"),
+        typer.Option(
+            help="The answer log that changes are appended to.",
+            show_default="OUT with .answers.jsonl",
+        ),
     ] = None,
     accept_promised: Annotated[
         bool,
@@ -146,7 +149,7 @@ def repair_table(
     """
     from collections import Counter
 
-    from labelwise.answers import read_review, repair, write_changes
+    from labelwise.answers import log_changes, read_review, repair
     from labelwise.cli.text import say
     from labelwise.data import load
     from labelwise.data.export import export
@@ -155,8 +158,8 @@ def repair_table(
     questions = read_review(answers)
     repaired, changes = repair(table, questions, accept_promised=accept_promised, test_too=test_too)
     export(repaired, out)
-    target = log or out.with_suffix(".repairs.csv")
-    write_changes(target, changes)
+    target = log or out.with_suffix(".answers.jsonl")
+    log_changes(target, changes)
     kinds = Counter(f"{change.before} to {change.after}" for change in changes)
     listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     answered = sum(bool(one.answer) for one in questions)
