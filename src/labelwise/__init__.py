@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from labelwise.retrieval import Query, retrieval_map
     from labelwise.types import LabelSpace, Outputs, Targets
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "BCE",

@@ -4,12 +4,14 @@ Here are also the parts that need no chart of their own: the headline, the train
 everything was computed.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from labelwise.evaluation import Evaluation, Figure, Sets, ZeroLabel
 from labelwise.evaluation.parts import SHARES
+from labelwise.evaluation.verdict import verdict
 from labelwise.markup import (
     INFINITE,
     Markup,
@@ -24,6 +26,7 @@ from labelwise.markup import (
     table,
     tag,
 )
+from labelwise.markup.html import trusted
 from labelwise.report.calibration import calibration
 from labelwise.report.charts import Series, grouped_bars, line_chart, mirrored
 from labelwise.report.curves import curves as label_curves
@@ -37,6 +40,7 @@ from labelwise.system.text import counted
 
 
 CELLS = 12
+TILES = 4  # figures that are shown before anything is unfolded
 
 
 def decisions(evaluation: Evaluation) -> Markup | None:
@@ -279,45 +283,63 @@ def page(
     history: History | None = None,
     origin: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the whole page as text."""
+    """Return the page: verdict, photos and four figures first, everything else folded."""
+    rest = (
+        ("calibration", "Calibration", calibration(evaluation)),
+        ("decisions", "Decisions", decisions(evaluation)),
+        ("zero-label", "No label", zero_label(evaluation)),
+        ("search", "Search", search(evaluation)),
+        ("labels", "Labels", labels(evaluation)),
+        ("curves", "Curves", label_curves(evaluation)),
+        ("subgroups", "Subgroups", subgroups(evaluation)),
+        ("training", "Training", training(history)),
+        ("how", "How", how(evaluation)),
+    )
     return document(
         title,
         facts(evaluation),
         [
             ("glance", "At a glance", glance(evaluation, origin or {})),
-            ("calibration", "Calibration", calibration(evaluation)),
-            ("decisions", "Decisions", decisions(evaluation)),
-            ("zero-label", "No label", zero_label(evaluation)),
-            ("search", "Search", search(evaluation)),
-            ("labels", "Labels", labels(evaluation)),
-            ("curves", "Curves", label_curves(evaluation)),
-            ("subgroups", "Subgroups", subgroups(evaluation)),
             ("examples", "Examples", example_section(examples)),
-            ("training", "Training", training(history)),
-            ("how", "How", how(evaluation)),
+            *((name, word, part and _fold(part)) for name, word, part in rest),
         ],
     )
 
 
+def _fold(part: Markup) -> Markup:
+    """Return a section that opens at a click on its heading."""
+    before, heading, after = re.split(r"(<h2.*?</h2>)", part, maxsplit=1)
+    return tag("details", tag("summary", trusted(heading)), trusted(before + after), class_="fold")
+
+
 def glance(evaluation: Evaluation, origin: Mapping[str, str]) -> Markup:
-    """Return the tiles, the notes and what was measured."""
-    intervals = any(figure.low is not None for figure in evaluation.headline)
+    """Return the verdict, four figures, and below a fold the others and what was measured."""
+    judged = verdict(evaluation)
+    tiles = [_tile(figure, evaluation) for figure in evaluation.headline]
+    facts = [_fact(name, text) for name, text in origin.items()]
     return section(
         "glance",
         "At a glance",
-        tag("ul", *(_tile(figure, evaluation) for figure in evaluation.headline), class_="tiles"),
+        tag(
+            "p",
+            tag("strong", judged.word.capitalize(), class_=f"word {judged.word}"),
+            f" {judged.tags} {judged.trust} {judged.hint}".replace("`", ""),
+            class_="verdict",
+        ),
+        tag("ul", *tiles[:TILES], class_="tiles"),
         paragraph(
             "Below each number: its 95 % interval over draws of such images. ",
             tag("a", "How everything was computed", href="#how"),
             ".",
             class_="small muted",
         )
-        if intervals
+        if any(figure.low is not None for figure in evaluation.headline)
+        else None,
+        details("More figures", tag("ul", *tiles[TILES:], class_="tiles"))
+        if len(tiles) > TILES
         else None,
         *(paragraph(note, class_="note") for note in evaluation.notes),
-        tag("dl", *(_fact(name, text) for name, text in origin.items()), class_="origin")
-        if origin
-        else None,
+        details("What was measured", tag("dl", *facts, class_="origin")) if facts else None,
     )
 
 
