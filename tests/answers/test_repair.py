@@ -7,8 +7,8 @@ import pytest
 from sample_scores import NAMES, sample
 from typer.testing import CliRunner
 
-from labelwise.answers import Reviewed, log_changes, read_review, repair, write_review
 from labelwise.answers.log import AnswerLog
+from labelwise.answers.suspects import Reviewed, log_changes, read_review, repair, write_review
 from labelwise.cli.app import app
 from labelwise.data import LabelTable, load
 from labelwise.data.export import export
@@ -43,7 +43,7 @@ def test_answers_change_their_entries_and_no_others(tmp_path):
     assert [(one.before, one.after) for one in changes] == [
         ("absent", "present"),
         ("present", "absent"),
-        ("absent", "unsure"),
+        ("absent", "unknown"),
     ]
     accepted, more = repair(before, QUESTIONS, accept_promised=True)
     assert accepted.targets()[0].tolist() == [[1, 1, 0], [0, 0, 0], [0, 1, 0]]

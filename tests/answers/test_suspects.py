@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.answers import (
+from labelwise.answers.suspects import (
     crossfit,
     crossfit_heads,
     crossfit_log_odds,

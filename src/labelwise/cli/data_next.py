@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from labelwise.answers import Reviewed
+    from labelwise.answers.suspects import Reviewed
     from labelwise.scores.pools import PhotoPool
 
 
@@ -78,7 +78,8 @@ def next_questions(
     Photos come as a table whose labels are unknown, or with --for label-studio, cvat or fiftyone as
     a file of that tool; labels as a review file, whose answers `data repair` puts into a table.
     """
-    from labelwise.answers import choose_labels, choose_photos, draw_photos, write_review
+    from labelwise.answers.asking import choose_labels, choose_photos, draw_photos
+    from labelwise.answers.suspects import write_review
     from labelwise.cli.text import complain, say
     from labelwise.data.annotation_exports import Guesses, export_for_tool
     from labelwise.data.export import export
@@ -159,7 +160,7 @@ def _names(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) -> list[s
 def _about_labels(
     found: "PhotoPool", rows: "NDArray[np.intp]", columns: "NDArray[np.intp]", folder: Path
 ) -> "list[Reviewed]":
-    from labelwise.answers import Reviewed
+    from labelwise.answers.suspects import Reviewed
 
     names = _names(found, rows, folder)
     return [
@@ -174,7 +175,7 @@ def _about_photos(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) ->
     """Return the most probable of the open labels of each photo."""
     import numpy as np
 
-    from labelwise.answers import Reviewed
+    from labelwise.answers.suspects import Reviewed
 
     asked = []
     for name, row in zip(_names(found, rows, folder), rows.tolist(), strict=True):

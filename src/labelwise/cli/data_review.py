@@ -11,7 +11,7 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from PIL import Image
 
-    from labelwise.answers import Reviewed, SuspectPromise, Suspects
+    from labelwise.answers.suspects import Reviewed, SuspectPromise, Suspects
     from labelwise.predictions import Predictions
 
 
@@ -77,7 +77,7 @@ def suspects(
     features. Answer the questions marked `check` in the file (yes, no or unknown), and give it
     again as --answers: it then says how much of the list can be trusted, and with what confidence.
     """
-    from labelwise.answers import (
+    from labelwise.answers.suspects import (
         crossfit_log_odds,
         crossfit_true_log_odds,
         find_suspects,
@@ -149,7 +149,7 @@ def repair_table(
     """
     from collections import Counter
 
-    from labelwise.answers import log_changes, read_review, repair
+    from labelwise.answers.suspects import log_changes, read_review, repair
     from labelwise.cli.text import say
     from labelwise.data import load
     from labelwise.data.export import export
@@ -207,7 +207,7 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> "P
     import numpy as np
     import torch
 
-    from labelwise.answers import crossfit_heads
+    from labelwise.answers.suspects import crossfit_heads
     from labelwise.errors import DataError
     from labelwise.links import Sigmoid
     from labelwise.predictions import Predictions
@@ -237,7 +237,7 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> "P
 def _questions(
     found: "Suspects", predictions: "Predictions", checks: int, seed: int
 ) -> "list[Reviewed]":
-    from labelwise.answers import Reviewed, marked_checks
+    from labelwise.answers.suspects import Reviewed, marked_checks
 
     marked = marked_checks(len(found), per_stretch=checks, seed=seed)
     given: Literal["present", "absent"] = "absent" if found.kind == "missing" else "present"
@@ -255,7 +255,7 @@ def _with_answers(questions: "list[Reviewed]", path: Path) -> "list[Reviewed]":
     """Return the questions with the answers of a review of the same list."""
     from dataclasses import replace
 
-    from labelwise.answers import read_review
+    from labelwise.answers.suspects import read_review
     from labelwise.errors import DataError
 
     reviewed = read_review(path)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelwise.answers import deal_folds
+from labelwise.answers.suspects import deal_folds
 from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.links import Sigmoid
