@@ -215,16 +215,11 @@ def repair(
 
 
 def log_changes(path: Path, changes: Iterable[Change]) -> None:
-    """Append changes to an answer log; those that nobody answered are said by "promised"."""
+    """Append changes to an answer log; those that nobody answered are by labelwise."""
+    who = {"review": None, "promised": "labelwise"}
     AnswerLog(path).append(
         [
-            answered(
-                one.photo,
-                one.label,
-                one.after,
-                None if one.because == "review" else "labelwise",
-                one.because,
-            )
+            answered(one.photo, one.label, one.after, who[one.because], one.because)
             for one in changes
         ]
     )
@@ -248,25 +243,21 @@ def _state(label: float, known: bool) -> str:
 #                           + l2 n / 2 ||W||^2          z = x W + b,  x: features of unit variance
 #
 # Given labels with mistakes are not labels to fit a probability to: a head that learns from them
-# that
-# one certain dog in twenty is not a dog makes all certain dogs look alike. So a share ``missing``
-# of
-# the present labels is taken to be lost and a share ``wrong`` of the absent ones to be given by
-# mistake,
+# that one certain dog in twenty is not a dog makes all certain dogs look alike. So a share
+# ``missing`` of the present labels is taken to be lost and a share ``wrong`` of the absent ones to
+# be given by mistake,
 #
 #     P(given) = wrong + (1 - missing - wrong) P(there)         log-odds of P(there): z_k
 #
 # and both shares, the same for all labels, are fitted together with z_k. What is given and what is
 # likely of the other labels of a photo is evidence too: where there are a fork and a knife, a
-# table
-# may have been forgotten. In context the log-odds u_k of a label become
+# table may have been forgotten. In context the log-odds u_k of a label become
 #
 #     z_k = a_k u_k + c_k + sum over j other than k of B_kj y_j + C_kj p_j      y_j: p_j if unknown
 #
 # with y and p about their means, fitted on the other folds with ``l2`` / 2 (||B||^2 + ||C||^2).
 # Since P(there | not given) and P(not there | given) rise and fall with z_k alike for all labels,
-# z
-# is what suspects are ordered by.
+# z is what suspects are ordered by.
 
 
 STEPS = 40

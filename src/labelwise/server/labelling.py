@@ -183,7 +183,8 @@ class _Asking:
         self._drawn: dict[str, list[str]] = {}  # paths in random order, by word
         self._orders: dict[str, tuple[QuestionGuide | None, list[str]]] = {}
         self._handed: dict[tuple[str, str], str] = {}
-        self._gone: dict[str, tuple[int, ...] | None] = {}  # with what was there in their place
+        # Photos that cannot be shown are not asked about until their file is another one.
+        self.gone: dict[str, tuple[int, ...] | None] = {}
 
     def look(self) -> None:
         """Find the photos that are there now; runs in the background."""
@@ -212,14 +213,10 @@ class _Asking:
             raise PhotoNotFoundError("there is no photo with this id")
         return self.paths[photo]
 
-    def note_gone(self, photo: str) -> None:
-        """Ask no more about a photo that cannot be shown, until its file is another one."""
-        self._gone[photo] = _facts(self.paths[photo])
-
     def _is_there(self, photo: str) -> bool:
-        if photo in self._gone and self._gone[photo] != _facts(self.paths[photo]):
-            del self._gone[photo]
-        return photo not in self._gone
+        if photo in self.gone and self.gone[photo] != file_facts(self.paths[photo]):
+            del self.gone[photo]
+        return photo not in self.gone
 
     def view(self) -> LabellingView:
         self._refresh()
@@ -358,6 +355,7 @@ def create_labelling_app(
         if side not in SIDES:
             raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
         path = asking.path(photo)
+        facts = await readers.run(lambda: file_facts(path))
 
         def drawn() -> bytes:
             return decoders.thumbnail(read_image_file(path, path.name), path.name, side)
@@ -365,7 +363,7 @@ def create_labelling_app(
         try:
             content = await readers.run(drawn)
         except ImageError as error:
-            asking.note_gone(photo)
+            asking.gone[photo] = facts
             raise PhotoNotFoundError(f"the photo cannot be shown: {error}") from None
         return Response(content, media_type="image/jpeg", headers={"cache-control": "no-cache"})
 
@@ -413,7 +411,7 @@ def _id(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
 
 
-def _facts(path: Path) -> tuple[int, ...] | None:
+def file_facts(path: Path) -> tuple[int, ...] | None:
     """Return what tells a file from the one before; None where there is none."""
     try:
         facts = path.stat()
