@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 if TYPE_CHECKING:
-    from labelwise.photos.check_log import Answer
+    from labelwise.answers.log import Answer
 
 
 def ask(question: str) -> "Answer | Literal['undo', 'stop']":

@@ -10,7 +10,7 @@ from labelwise.cli.index import IndexOrQuery, index_and_query
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
-    from labelwise.photos.check_log import Answer
+    from labelwise.answers.log import Answer
     from labelwise.photos.checking import CheckSession, CheckState
     from labelwise.photos.index import Index
 

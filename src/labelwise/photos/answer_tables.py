@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from labelwise.answers.log import Answer
 from labelwise.errors import DataError
-from labelwise.photos.check_log import Answer
 from labelwise.system.text import from_cell, one_line
 
 ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "no": "no", "unsure": "unsure"}

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.answers.log import Answer
 from labelwise.decide import ListBound, ListCheck, ListToCheck, list_bound, list_to_check, prior_of
-from labelwise.photos.check_log import Answer
 from labelwise.photos.filters import EVERY_PHOTO, PhotoFilter
 from labelwise.photos.index import Index
 from labelwise.photos.model_odds import KnownPhotos
