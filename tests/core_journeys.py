@@ -22,8 +22,8 @@ from pathlib import Path
 from labelwise.cli import demo as demo_verb
 from labelwise.cli.app import main
 from labelwise.data import scenes
-from labelwise.data.readers import GENERATED
-from labelwise.pictures.forks import can_start
+from labelwise.data.load import GENERATED
+from labelwise.pictures.worker_starter import can_start
 
 PHOTOS = 12
 EXPECTED = {"serve": 130, "refused": 1}  # the server is stopped by Ctrl-C

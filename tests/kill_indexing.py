@@ -23,8 +23,9 @@ import numpy as np
 from search_setup import LABELS, picture, save_model
 
 from labelwise.models import Predictor
-from labelwise.photos import Index, scored_files, update_index
-from labelwise.photos.answering import answer
+from labelwise.photos import Index, update_index
+from labelwise.photos import ingest as scored_files
+from labelwise.photos.query import answer
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent
 

@@ -10,7 +10,6 @@ import torch
 from scipy.special import logit
 from typer.testing import CliRunner
 
-from labelwise.attributes import AttributeColumns, AttributeGroup, AttributeGroups
 from labelwise.cli.app import app
 from labelwise.decide import OnePerGroup, Threshold
 from labelwise.errors import DataError
@@ -18,6 +17,7 @@ from labelwise.links import Grouped, Sigmoid
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.retrieval import Query, rank
 from labelwise.retrieval.bound_query import bind
+from labelwise.taxonomy import AttributeColumns, AttributeGroup, AttributeGroups
 from labelwise.types import LabelSpace
 
 EXACTLY, MOST = ((0, 3, 1),), ((2, 5),)

@@ -20,13 +20,16 @@ from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.models import ModelSpec
 from labelwise.photos import Index, likeness_of, update_index
 from labelwise.photos.database import MIGRATIONS, SCHEMA
-from labelwise.photos.near_copies import near_copies
+from labelwise.photos.duplicates import near_copies
+from labelwise.photos.shift import evidence_of
 from labelwise.photos.store import Store
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent
 
 FLIPS = 2  # of one file of each kind, beside its first and last bit; one of each of its like
-LARGE = "labelwise.photos.model_odds.KEPT_FROM"  # rows from which probabilities are kept in files
+LARGE = (
+    "labelwise.photos.probabilities.KEPT_FROM"  # rows from which probabilities are kept in files
+)
 MADE_ANEW = ("cache/", "likeness.json")  # from the other files, where they are damaged
 
 
@@ -56,14 +59,14 @@ def made(tmp_path_factory):
 def answers(folder):
     """Return all that an index says: probabilities, a promise, what it asks for, likenesses."""
     with Index(folder) as index:
-        probs = np.stack([index.odds(k).log_p.values for k in range(4)])
-        promise = promise_tags(index.evidence(), level=0.7, confidence=0.9)
-        assert index.look_alikes.projection is not None
-        near = index.look_alikes.nearest(index.store.embeddings()[0], 5)
+        probs = np.stack([index.odds(k).log_p for k in range(4)])
+        promise = promise_tags(evidence_of(index), level=0.7, confidence=0.9)
+        assert index.embeddings.projection is not None
+        near = index.embeddings.nearest(index.store.embeddings()[0], 5)
         said = [(one.row, one.label, one.state) for one in index.store.corrections()]
         other = (
             index.taxonomy.parents,
-            index.look_alikes.projection.numbers.tobytes(),
+            index.embeddings.projection.numbers.tobytes(),
             likeness_of(index),
         )
         looks = (index.store.looks().tobytes(), near_copies(index))
@@ -181,6 +184,9 @@ def test_an_index_of_an_earlier_version_is_read_and_hashed_by_the_next_update(ma
     with closing(sqlite3.connect(folder / "photos.sqlite")) as database, database:
         for statement in (
             "DROP TABLE embedded",
+            "DROP TABLE photo_headers",
+            *(f"ALTER TABLE {one} DROP COLUMN sum" for one in ("roots", "contents", "files")),
+            "ALTER TABLE sidecars DROP COLUMN sum",
             "DROP TABLE checksums",
             "ALTER TABLE corrections DROP COLUMN sum",
             "ALTER TABLE sidecars DROP COLUMN wrote",

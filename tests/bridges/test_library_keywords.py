@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
-from labelwise.photos.keywords import photo_keywords, read_keywords
+from labelwise.photos.metadata import photo_keywords, read_keywords
 from labelwise.photos.xmp import Keyword, tagged
 from labelwise.taxonomy import Taxonomy
 

@@ -76,7 +76,7 @@ SEARCHES = [
 BOUNDED = [  # scipy computes the bounds
     ["dog", "--at-least", "0.1"],
     ["dog", "--wrong-at-most", "0.3", "--count", "--json"],
-    ["dog", "--wrong-at-most", "0.5", "--promise", "sure"],
+    ["dog", "--wrong-at-most", "0.5"],
 ]
 
 

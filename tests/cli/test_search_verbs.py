@@ -22,7 +22,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import likeness_of
-from labelwise.photos.answering import answer
+from labelwise.photos.query import answer
 from labelwise.report.contact_sheet import contact_sheet
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.types import LabelSpace
@@ -168,9 +168,6 @@ def test_a_promised_list_says_what_it_promises(library):
     assert likeness_of(open_index(index)).sentence() in " ".join(output.split())
     (found,) = lines("search", index, "--count", "--json", "--", "-beach")
     assert found["likeness"]["outcome"] == "unknown"  # it takes more photos to tell
-    sure = ("--wrong-at-most", "0.6", "--promise", "sure", "--confidence", "0.8")
-    output, _ = labelwise("search", index, *sure, "--", "-beach")
-    assert "with 80% confidence at most 60% of this list of" in output
 
 
 def test_where_nothing_can_be_promised_photos_are_shown_with_what_would_work(library):
@@ -253,12 +250,7 @@ def test_index_search_and_review_agree_on_a_name(library, tmp_path, monkeypatch)
         (("dog", "--json", "--paths-only"), "--paths-only writes nothing else, so --json"),
         (("dog", "--null"), "--null ends the paths of --paths-only, so --null"),
         (("dog", "--count", "--html", "x.html"), "--count shows no photos, so --html"),
-        (("dog", "--confidence", "0.9"), "without --wrong-at-most nothing is promised"),
-        (("dog", "--promise", "sure"), "nothing is promised, so --promise"),
-        (
-            ("dog", "--wrong-at-most", "0.1", "--confidence", "0.9"),
-            "an expected promise has no confidence, so --confidence",
-        ),
+        (("dog", "--promise", "expected"), "nothing is promised, so --promise"),
         (("--like", "x.png", "--at-least", "0.5"), "by likeness, so --at-least"),
         (("--unreadable", "--count"), "--unreadable lists files, so --count"),
         (

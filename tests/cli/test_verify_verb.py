@@ -4,6 +4,7 @@ run whose promise is kept or broken by the labels it is given.
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from labelwise.cli.app import app
 from labelwise.decide import Promise
 from labelwise.errors import DataError, SettingsError
 from labelwise.models import ModelSpec
-from labelwise.photos import receipts_of
-from labelwise.photos.receipts import rows_in_order
+from labelwise.photos import answer, receipts_of
+from labelwise.photos.receipts import keep_receipt, rows_in_order
+from labelwise.retrieval import Query
 
 
 def labelwise(*arguments):
@@ -44,10 +46,18 @@ def answers(folder, table, word):
         writer.writerows(rows)
 
 
+def promise_surely(folder, share):
+    """Keep a promise with a confidence of a list, as version 0.2 made it and checks still do."""
+    index = open_index(folder)
+    found = answer(index, Query.parse("dog"), wrong_at_most=share)
+    keep_receipt(index, "dog", replace(found.promised, kind="sure", confidence=0.95), found.rows)
+
+
 def test_a_promised_list_is_verified_from_the_search_to_the_exit_status(folder, tmp_path):
-    sure = ("--wrong-at-most", "0.5", "--promise", "sure")
-    output, _ = labelwise("search", folder, "dog", *sure)
+    output, _ = labelwise("search", folder, "dog", "--wrong-at-most", "0.5")
     assert "receipt 1: labelwise verify holds the promise to answers" in output
+    (folder / "receipts.jsonl").unlink()
+    promise_surely(folder, 0.5)
     output, status = labelwise("verify", folder)
     assert (status, "1 cannot be told yet" in output) == (0, True)
     table = tmp_path / "answers.csv"
@@ -61,8 +71,8 @@ def test_a_promised_list_is_verified_from_the_search_to_the_exit_status(folder, 
     assert "kept in 0 of 1; promises that hold break 1 or more of 1" in output
     assert status == 0  # a sample of one list may mislead: 0.06
     assert labelwise("verify", folder, "--answers", table, "--strict")[1] == 1
-    for share in ("0.4", "0.45"):
-        labelwise("search", folder, "dog", "--wrong-at-most", share, "--promise", "sure")
+    for share in (0.4, 0.45):
+        promise_surely(folder, share)
     index = open_index(folder)
     for row in {row for one in receipts_of(index) for row in rows_in_order(index, one).tolist()}:
         index.correct(row, {"dog": "absent"})

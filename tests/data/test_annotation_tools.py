@@ -15,8 +15,8 @@ from search_setup import LABELS, picture, save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.data import Guesses, LabelTable, export_for_tool, load
-from labelwise.data.annotation_exports import TOOLS
+from labelwise.contrib.annotation_tools import TOOLS, Guesses, export_for_tool
+from labelwise.data import LabelTable, load
 from labelwise.errors import DataError
 from labelwise.pictures import FileImages
 

@@ -10,7 +10,7 @@ from labelwise.errors import CheckpointError
 from labelwise.photos import Index
 from labelwise.photos.check_log import CheckLog, Said, answers_of
 from labelwise.photos.database import sum_of
-from labelwise.photos.estimating import SampleAnswers, draw_sample
+from labelwise.photos.prevalence import SampleAnswers, draw_sample
 from labelwise.retrieval import Query
 
 SAID = [(3, "dog", "absent"), (4, "dog", "present"), (3, "dog", "present"), (4, "cat", "unknown"),
@@ -90,6 +90,6 @@ def test_they_are_read_and_converted_by_the_first_answer(old):
 def test_a_damaged_correction_is_named_and_nothing_is_converted(old):
     with Index(old) as index:
         index.store._database.execute("UPDATE corrections SET state = 'absent' WHERE id = 2")
-        with pytest.raises(CheckpointError, match=r"photos\.sqlite is damaged: 1 of the corr"):
+        with pytest.raises(CheckpointError, match=r"photos\.sqlite is damaged: a row of its corr"):
             index.correct(8, {"cat": "absent"})
     assert not (old / "answers.jsonl").exists() or not (old / "answers.jsonl").stat().st_size

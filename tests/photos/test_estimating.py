@@ -15,9 +15,13 @@ from typer.testing import CliRunner
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.photos import Index, answer
-from labelwise.photos.answer_tables import read_answers
-from labelwise.photos.estimating import SampleAnswers, draw_sample, estimate_from_answers
-from labelwise.photos.photo_groups import PhotoGroups
+from labelwise.photos.filters import PhotoGroups
+from labelwise.photos.prevalence import (
+    SampleAnswers,
+    draw_sample,
+    estimate_from_answers,
+    read_answers,
+)
 from labelwise.retrieval import Query
 
 DOG = Query.parse("dog")

@@ -12,8 +12,7 @@ from shard_setup import hashes, task
 
 from labelwise.cli.engines import make_engine
 from labelwise.shards import predict_shards
-from labelwise.shards.ray_cluster import require_ray, worker_environment
-from labelwise.shards.ray_decoding import RayDecoding
+from labelwise.shards.ray_cluster import RayDecoding, require_ray, worker_environment
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, by the dozen

@@ -36,14 +36,14 @@ from torch import Tensor
 from labelwise.answers.log import AnswerLog, answered
 from labelwise.calibration import platt
 from labelwise.data import LabelTable
-from labelwise.data.sets import LabelSets, SoftLabels
+from labelwise.data.table import LabelSets, SoftLabels
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
 from labelwise.numeric.arrays import Array, as_mask, check_shapes, mask_tensor, to_numpy, to_tensor
 from labelwise.numeric.special import expit
 from labelwise.objectives import bce_loss
-from labelwise.system.csv_files import write_csv
 from labelwise.system.progress import Silent, Watch
+from labelwise.system.table_files import write_csv
 from labelwise.system.text import from_cell
 from labelwise.types import nearest
 

@@ -36,7 +36,7 @@ def apply(
     from labelwise.errors import SettingsError
     from labelwise.scores import apply as applied
     from labelwise.scores import read_fitted, read_unlabelled, save_applied
-    from labelwise.scores.applied import check_output, save_detections
+    from labelwise.scores.apply_fitted import check_output, save_detections
     from labelwise.scores.detections import is_detections, read_detections
     from labelwise.scores.tables import unscored_note
 
@@ -58,6 +58,6 @@ def apply(
         say(unscored_note(table.failed, str(source)))
     sets = ""
     if result.sets is not None:
-        sets = f", {float(result.sets.sum(1).double().mean()):.2f} labels per row"
+        sets = f", {result.sets.sum(1).mean():.2f} labels per row"
     size = f"{counted(len(result.ids), 'row')}, {counted(len(result.names), 'label')}"
     say(f"{size}{sets}: {out}")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def ask(question: str) -> "Answer | Literal['undo', 'stop']":
     """Return what a person answers; the end of the input, or Ctrl-C, is ``stop``."""
     from labelwise.cli.text import say
-    from labelwise.photos.answer_tables import ANSWER_WORDS
+    from labelwise.photos.prevalence import ANSWER_WORDS
 
     while True:
         try:

@@ -19,9 +19,9 @@ from labelwise.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from labelwise.attributes import AttributeColumns
     from labelwise.calibration import Candidate
     from labelwise.scores import ScoreTable
+    from labelwise.taxonomy import AttributeColumns
 
 
 SHARES_SHOWN = 20
@@ -63,7 +63,6 @@ def calibrate(
 
     Writes link.json, predictions.parquet, probabilities.parquet, the report and its charts.
     """
-    from labelwise.attributes import AttributeGroups
     from labelwise.cli.evaluation_shown import show, write_folder
     from labelwise.cli.text import say, show_table
     from labelwise.errors import SettingsError
@@ -75,8 +74,9 @@ def calibrate(
         read_scores,
         save_calibration,
     )
-    from labelwise.scores.applied import save_detections
+    from labelwise.scores.apply_fitted import save_detections
     from labelwise.scores.embeddings import read_texts, write_prompts
+    from labelwise.taxonomy import AttributeGroups
 
     if prompts is not None and texts is None:
         raise SettingsError("--prompts says what the embeddings of --texts are of: give both")
@@ -129,7 +129,7 @@ def calibrate_few(
     """Calibrate all rows by the few that have labels, and judge that over folds of these."""
     from dataclasses import replace
 
-    import torch
+    import numpy as np
 
     from labelwise.calibration import few_labels
     from labelwise.cli.evaluation_shown import show, write_folder
@@ -140,7 +140,7 @@ def calibrate_few(
     own = table.predictions
     pool = own.logits
     if table.unlabelled is not None:
-        pool = torch.cat([own.logits, table.unlabelled])
+        pool = np.concatenate([own.logits, table.unlabelled])
     fitted = few_labels(own.logits, own.labels, own.link, own.observed, pool=pool)
     plan = FitPlan(calibrator="few", folds=min(folds, len(own)), seed=seed)
     judged = judge(replace(table, split=None), plan)

@@ -72,8 +72,8 @@ def check(
     from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
     from labelwise.photos import Index, model_changed
-    from labelwise.photos.answer_tables import read_answers
     from labelwise.photos.checking import CheckSession
+    from labelwise.photos.prevalence import read_answers
     from labelwise.retrieval import Query
 
     place, query = index_and_query(folder, query, alone=text is None)

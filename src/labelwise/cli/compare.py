@@ -69,7 +69,7 @@ def compare(
     from labelwise.report.charts import save_charts
     from labelwise.system.progress import make_watch
     from labelwise.system.yaml_values import parse_assignments
-    from labelwise.training.network import choose_network
+    from labelwise.training.plan import choose_network
     from labelwise.training.settings import AUTO, read_settings
 
     # "after" is one fit for all methods, so runs need no calibrator of their own.

@@ -10,7 +10,6 @@ from labelwise.cli.data_field import (
     attribute_conflicts,
     burst_groups,
     crop_detections,
-    fetch_iiif,
     write_back,
 )
 from labelwise.cli.data_keywords import keywords_table
@@ -50,7 +49,6 @@ data_app.command("votes")(votes_table)
 data_app.command("keywords")(keywords_table)
 data_app.command("crops")(crop_detections)
 data_app.command("answers")(write_back)
-data_app.command("iiif")(fetch_iiif)
 data_app.command("bursts")(burst_groups)
 data_app.command("clashes")(attribute_conflicts)
 
@@ -243,7 +241,7 @@ def export_table(
     its kinds absent.
     """
     from labelwise.cli.text import complain, say
-    from labelwise.data.annotation_exports import Guesses, export_for_tool
+    from labelwise.contrib.annotation_tools import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.data.hierarchy import obey_taxonomy
     from labelwise.errors import SettingsError
@@ -261,7 +259,7 @@ def export_table(
     guesses = None
     if model is not None:
         from labelwise.models import load_model
-        from labelwise.scores.pools import score_pool
+        from labelwise.scores.unlabelled_pool import score_pool
         from labelwise.system.progress import make_watch
 
         scored = score_pool(table, load_model(model), watch=make_watch())

@@ -122,8 +122,7 @@ def _find_unreadable(table: "LabelTable") -> "list[UnreadableImage]":
 def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
     """Return whether counts are stated of this format, and the sentences where they differ."""
     from labelwise.data.describe import count_mismatches
-    from labelwise.data.load import find_parts
-    from labelwise.data.readers import GENERATED
+    from labelwise.data.load import GENERATED, find_parts
 
     parts = [] if source in GENERATED else find_parts(source)
     if len(parts) != 1 or not parts[0][1].counts:

@@ -1,4 +1,4 @@
-"""``labelwise data crops``, ``answers``, ``iiif``, ``bursts``, ``clashes``: the field."""
+"""``labelwise data crops``, ``answers``, ``bursts``, ``clashes``: the field."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,46 +36,30 @@ def crop_detections(
     say(f"wrote {counted(count, 'crop')} and {out / 'crops.csv'}")
     if results.failed:
         say(f"{counted(len(results.failed), 'photo')} without a result, first {results.failed[0]}")
+    empty = sum(box.is_empty for photo in results.photos for box in photo.boxes)
+    if empty:
+        say(f"no crops of {counted(empty, 'detection')} without an area")
     videos = [photo.file for photo in results.photos if photo.is_video]
     if videos:
         say(f"no crops of {counted(len(videos), 'video')}, first {videos[0]}")
 
 
 def write_back(
-    source: Annotated[
-        Path, typer.Argument(help="Results of MegaDetector (.json), or a Camtrap DP package.")
-    ],
+    source: Annotated[Path, typer.Argument(help="Results of MegaDetector, .json.")],
     answers: Annotated[
         Path, typer.Argument(help="What `labelwise predict` answered: .csv, .jsonl or .parquet.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The new file, or folder.")],
-    crops: Annotated[
-        Path | None, typer.Option(help="crops.csv of `data crops`, for MegaDetector's results.")
-    ] = None,
-    model: Annotated[
-        str, typer.Option(help="The name of the model, as `classifiedBy` of Camtrap DP.")
-    ] = "labelwise",
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Of Camtrap DP: labels with this probability. Default: 0.5."
-        ),
-    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new file.")],
+    crops: Annotated[Path, typer.Option(help="crops.csv of `data crops`.")],
 ) -> None:
-    """Put a model's answers into files of other programs.
-
-    Of MegaDetector's results: classes of the crops. Of Camtrap DP: machine observations of the
-    photos; what people and other models observed stays, and the photos are not copied.
-    """
+    """Write a model's classes of the crops into MegaDetector's results."""
     import json
     import os
-    from datetime import UTC, datetime
 
     from labelwise.cli.text import say
     from labelwise.data.camera_results import read_camera_results, with_classes
-    from labelwise.data.camtrap_answers import write_camtrap
     from labelwise.data.rows import read_csv_rows, read_json
-    from labelwise.errors import DataError, SettingsError
+    from labelwise.errors import DataError
     from labelwise.scores import read_unlabelled
     from labelwise.system.files import replacing
 
@@ -88,27 +72,6 @@ def write_back(
         name: dict(zip(scores.names, row, strict=True))
         for name, row in zip(scores.ids, probs, strict=True)
     }
-    if source.is_dir() or source.name == "datapackage.json":
-        if crops is not None:
-            raise SettingsError("--crops belongs to MegaDetector's results; leave it out")
-        folder = source if source.is_dir() else source.parent
-        inside = {_inside(name, folder): row for name, row in given.items()}
-        cut = 0.5 if threshold is None else threshold
-        sets = {
-            name: [label for label, p in row.items() if p >= cut] for name, row in inside.items()
-        }
-        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        added = write_camtrap(folder, out, inside, sets, model=model, moment=moment)
-        say(
-            f"wrote {out}: {counted(added, 'machine observation')} of "
-            f"{counted(len(inside), 'photo')}"
-        )
-        return
-    if crops is None or threshold is not None:
-        raise SettingsError(
-            "for MegaDetector's results give the table of crops, --crops crops/crops.csv, and no "
-            "--threshold: all probabilities are written"
-        )
     results = read_camera_results(source)
     if results.program != "MegaDetector":
         raise DataError(f"{source} is of {results.program}; classes go into MegaDetector's results")
@@ -120,36 +83,6 @@ def write_back(
     with replacing(out) as temporary:
         temporary.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
     say(f"wrote {out}: classes of {count:,} detections")
-
-
-def _inside(name: str, folder: Path) -> str:
-    """Return a photo's path within a package."""
-    path = Path(name)
-    try:
-        return path.resolve().relative_to(folder.resolve()).as_posix()
-    except ValueError:
-        return name
-
-
-def fetch_iiif(
-    source: Annotated[
-        str, typer.Argument(help="A IIIF manifest (file or address), or a list of services.")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the pictures.")],
-    size: Annotated[int, typer.Option(min=1, help="Most pixels of a picture's longer side.")] = 512,
-) -> None:
-    """Fetch pictures of IIIF services, with their addresses.
-
-    Pictures that are there already are not fetched again. This opens the addresses that the
-    source names, and where their servers redirect to.
-    """
-    from labelwise.cli.text import complain, say
-    from labelwise.data.iiif import fetch_pictures
-
-    found = fetch_pictures(source, out, size)
-    say(f"{counted(found.there, 'picture')} in {out}, {found.fetched:,} fetched now")
-    for sentence in found.failed[:20]:
-        complain(f"left out: {sentence}")
 
 
 def burst_groups(
@@ -171,7 +104,7 @@ def burst_groups(
     import csv
 
     from labelwise.cli.text import say
-    from labelwise.data.moments import bursts, read_times
+    from labelwise.data.camera_results import bursts, read_times
     from labelwise.errors import DataError, SettingsError
     from labelwise.system.files import replacing
     from labelwise.system.text import as_cell
@@ -222,11 +155,11 @@ def attribute_conflicts(
     With -o the labels that follow are written too: where one is present the others are absent,
     and labels of a group that a photo breaks become unknown.
     """
-    from labelwise.attributes import AttributeGroups
     from labelwise.cli.text import say, show_table
     from labelwise.data import load
-    from labelwise.data.exclusive import obey_groups
     from labelwise.data.export import export
+    from labelwise.data.hierarchy import obey_groups
+    from labelwise.taxonomy import AttributeGroups
 
     table = load(source, check_files=False)
     settled = obey_groups(table, AttributeGroups.read(groups))

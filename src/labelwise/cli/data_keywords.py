@@ -32,7 +32,7 @@ def keywords_table(
     from labelwise.cli.text import say
     from labelwise.data.export import export
     from labelwise.errors import SettingsError
-    from labelwise.photos.keywords import read_keywords
+    from labelwise.photos.metadata import read_keywords
     from labelwise.system.files import replacing
     from labelwise.system.text import as_cell
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from labelwise.answers.suspects import Reviewed
-    from labelwise.scores.pools import PhotoPool
+    from labelwise.scores.unlabelled_pool import PhotoPool
 
 
 LABELS_SHOWN = 10
@@ -81,7 +81,7 @@ def next_questions(
     from labelwise.answers.asking import choose_labels, choose_photos, draw_photos
     from labelwise.answers.suspects import write_review
     from labelwise.cli.text import complain, say
-    from labelwise.data.annotation_exports import Guesses, export_for_tool
+    from labelwise.contrib.annotation_tools import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.errors import DataError, SettingsError
 
@@ -129,7 +129,7 @@ def next_questions(
 
 def _pool(source: str, model: Path | None, device: str, batch_size: int) -> "PhotoPool":
     from labelwise.errors import SettingsError
-    from labelwise.scores.pools import PhotoPool, read_pool
+    from labelwise.scores.unlabelled_pool import PhotoPool, read_pool
     from labelwise.system.progress import make_watch
 
     if (Path(source) / "index.json").is_file():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from labelwise.cli.options import A_RUN, LabelsOption, LinkOption, ScoreKind, ScoresOption
+from labelwise.numeric.arrays import to_numpy
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
@@ -224,13 +225,14 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> "P
             raise DataError(f"{source}: no row has split {split!r}")
     known = ~np.isnan(table.labels[rows])
     present = (table.labels[rows] == 1).astype(np.uint8)
-    observed = None if known.all() else torch.from_numpy(known)
+    known_rows = None if known.all() else known
+    observed = None if known_rows is None else torch.from_numpy(known_rows)
     logits = crossfit_heads(
         table.vectors[rows], present, observed, folds=folds, seed=seed, watch=make_watch()
     )
     ids = [table.ids[row] for row in rows]
     return Predictions(
-        ids, logits, torch.from_numpy(present), observed, table.names, split or "", Sigmoid()
+        ids, to_numpy(logits), present, known_rows, table.names, split or "", Sigmoid()
     )
 
 

@@ -107,8 +107,8 @@ def _write_report(path: Path, records: "tuple[WorkerRecord, ...]") -> None:
     from dataclasses import asdict, fields
 
     from labelwise.data.votes import WorkerRecord
-    from labelwise.system.csv_files import write_csv
     from labelwise.system.files import replacing
+    from labelwise.system.table_files import write_csv
 
     if path.suffix.lower() == ".json":
         with replacing(path) as temporary:

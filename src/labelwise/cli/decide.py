@@ -19,10 +19,10 @@ from labelwise.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from labelwise.attributes import AttributeColumns
     from labelwise.decide import LabelFigures
     from labelwise.evaluation import Subgroups
     from labelwise.scores import FitPlan, Judged
+    from labelwise.taxonomy import AttributeColumns
 
     Share = tuple[float, float, float]
 
@@ -92,9 +92,9 @@ def decide(
 
     With --promise the rule is tested, so that it keeps a precision, recall or F on new photos.
     """
-    from labelwise.attributes import AttributeGroups
     from labelwise.errors import SettingsError
     from labelwise.scores import FitPlan, read_scores
+    from labelwise.taxonomy import AttributeGroups
 
     if (rule is None) == (promise is None):
         raise SettingsError("give either --rule, such as best-f, or --promise, such as recall=0.9")

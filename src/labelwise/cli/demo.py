@@ -23,8 +23,7 @@ def demo(
     from labelwise.cli.text import say
     from labelwise.cli.train import train_and_report
     from labelwise.models.run_folder import RunFolder
-    from labelwise.training.recipe import OptimizerSettings, Recipe
-    from labelwise.training.settings import Settings
+    from labelwise.training.settings import OptimizerSettings, Recipe, Settings
 
     say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")
     # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.

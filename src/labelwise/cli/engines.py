@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labelwise.pictures.inputs import PictureReader
+    from labelwise.pictures.loading import PictureReader
     from labelwise.shards import Engine
 
 
@@ -24,7 +24,7 @@ def cluster_decoding(
         raise SettingsError(
             "--decoders is for the model of a run: an exported file scales pictures by itself"
         )
-    from labelwise.shards.ray_decoding import RayDecoding
+    from labelwise.shards.ray_cluster import RayDecoding
 
     return RayDecoding(ahead=1 + ceil(decoders / workers))
 

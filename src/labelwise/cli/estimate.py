@@ -11,8 +11,8 @@ from labelwise.cli.options import ScoresOption
 
 if TYPE_CHECKING:
     from labelwise.cli.options import ScoreKind
-    from labelwise.photos.estimating import LibraryEstimate, SampleAnswers
     from labelwise.photos.index import Index
+    from labelwise.photos.prevalence import LibraryEstimate, SampleAnswers
     from labelwise.retrieval import Query
     from labelwise.scores.calls import CallMethod
 
@@ -103,14 +103,14 @@ def estimate(
     from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
     from labelwise.photos import Index, model_changed
-    from labelwise.photos.answer_tables import read_answers
-    from labelwise.photos.estimating import (
+    from labelwise.photos.filters import PhotoGroups
+    from labelwise.photos.prevalence import (
         SampleAnswers,
         draw_sample,
         estimate_from_answers,
+        read_answers,
         write_questions,
     )
-    from labelwise.photos.photo_groups import PhotoGroups
     from labelwise.retrieval import Query
     from labelwise.scores.detections import is_detections
     from labelwise.system.text import counted
@@ -232,7 +232,7 @@ def _of_the_model(index: "Index", query: "Query") -> str:
 def _adapted(index: "Index", query: "Query") -> str:
     """Return in words how many photos carry a label whose share may differ."""
     from labelwise.photos import likeness_of
-    from labelwise.photos.share_counts import adapted_count
+    from labelwise.photos.prevalence import adapted_count
 
     found, known, likeness = adapted_count(index, query), index.facts.known, likeness_of(index)
     unlike = f"{likeness.sentence()} " * (likeness.likeness.outcome == "pictures differ")
@@ -298,7 +298,7 @@ def _show(found: "LibraryEstimate", query: str, by: str) -> None:
 
 def _write(found: "LibraryEstimate", query: str, path: Path) -> None:
     """Write the estimates and what they rest on: one row per group, the whole library last."""
-    from labelwise.system.csv_files import write_csv
+    from labelwise.system.table_files import write_csv
 
     rows = [
         {

@@ -70,7 +70,7 @@ class Asked:
 
             asked["taxonomy"] = Taxonomy.read(self.taxonomy)
         if self.attributes is not None:
-            from labelwise.attributes import AttributeGroups
+            from labelwise.taxonomy import AttributeGroups
 
             asked["attributes"] = AttributeGroups.read(self.attributes)
         return asked

@@ -159,15 +159,15 @@ def export(
     if format == "hf":
         _hub(folder, out, data, license, push)
         return
-    from labelwise.models.onnx_sessions import require_onnx
+    from labelwise.models.graph_file import require_onnx
 
     require_onnx()
     if format == "openvino":
-        from labelwise.models.openvino_model import openvino_runtime
+        from labelwise.models.graph_model import openvino_runtime
 
         openvino_runtime()  # what is missing is said before the work
     if format == "executorch":
-        from labelwise.exports.executorch_program import require_executorch
+        from labelwise.exports.torch_programs import require_executorch
 
         require_executorch()
     if int8:
@@ -193,9 +193,8 @@ def export(
         say(str(parity))
         return
     if format in ("torch-export", "executorch", "openvino"):
-        from labelwise.exports.executorch_program import export_executorch
         from labelwise.exports.openvino_folder import export_openvino
-        from labelwise.exports.torch_program import export_program
+        from labelwise.exports.torch_programs import export_executorch, export_program
 
         writers: dict[str, Callable[..., tuple[int, Parity]]] = {
             "torch-export": export_program,
@@ -283,7 +282,7 @@ def _hub(
 ) -> None:
     from labelwise.cli.text import say
     from labelwise.exports.hub import export_hub
-    from labelwise.models.hub import check_repository, push_to_hub
+    from labelwise.models.run_folder import check_repository, push_to_hub
     from labelwise.report.model_card import write_model_card
 
     if push is not None:

@@ -73,7 +73,7 @@ def _export(folder: Path, out: Path, by: str | None, groups: Path | None) -> Non
     from labelwise.cli.text import say
     from labelwise.data.export import export
     from labelwise.photos import Index, corrected_labels
-    from labelwise.photos.photo_groups import PhotoGroups
+    from labelwise.photos.filters import PhotoGroups
     from labelwise.system.text import counted
 
     with Index(folder) as index:

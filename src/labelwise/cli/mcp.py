@@ -63,8 +63,7 @@ def mcp(
 
     try:
         from labelwise.server import ServeSettings, serve
-        from labelwise.server.mcp_server import make_mcp_app, make_mcp_server
-        from labelwise.server.photo_tools import PhotoTools
+        from labelwise.server.mcp import PhotoTools, make_mcp_app, make_mcp_server
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"the MCP server needs {error.name}; install it with: pip install 'labelwise[mcp]'"

@@ -76,8 +76,8 @@ def measured_run(
     """
     from labelwise.api import origin_of
     from labelwise.cli.outcome import command
-    from labelwise.models.held_out_copies import HeldOutCopies
     from labelwise.models.run_folder import RunFolder
+    from labelwise.models.seen_photos import HeldOutCopies
     from labelwise.report import choose_examples
     from labelwise.scores import read_run
 
@@ -142,7 +142,7 @@ def measured_data(
     from labelwise.report import choose_examples
     from labelwise.report.explain import model_with_attention
     from labelwise.scores import score_data
-    from labelwise.scores.shares import adapted_to_shares
+    from labelwise.scores.label_shift import adapted_to_shares
     from labelwise.system.progress import make_watch
 
     decoder = chosen_decoder(decode, device or "cpu")
@@ -171,7 +171,7 @@ def measured_export(
 ) -> "Evaluation":
     """Return the evaluation of an exported model on labelled photos."""
     from labelwise.evaluation import evaluate as measure
-    from labelwise.exports.measure import measured_predictions
+    from labelwise.exports.parity import measured_predictions
     from labelwise.models import load_model
     from labelwise.scores import fixed_rule
     from labelwise.system.progress import make_watch

@@ -319,7 +319,7 @@ def _say_size(place: Path, chosen: float) -> None:
 def _held_out(run: Path) -> "Predictions":
     """Return the held-out photos of a run folder, before anything is scored."""
     from labelwise.errors import SettingsError
-    from labelwise.scores.shares import held_out_of
+    from labelwise.scores.label_shift import held_out_of
 
     if not run.is_dir():
         raise SettingsError(f"--shares needs the held-out photos of a run; {run} is one file")
@@ -331,9 +331,9 @@ def _say_shares(held_out: "Predictions", link: "Link | None", logits: "list[Tens
     import torch
 
     from labelwise.cli.text import say, show_table
-    from labelwise.scores.shares import share_shift
+    from labelwise.scores.label_shift import share_shift
 
-    shift = share_shift(held_out, link, torch.cat(logits))
+    shift = share_shift(held_out, link, torch.cat(logits).numpy())
     cells = [
         (one.label, f"{one.before:.1%}", f"{one.now:.1%}", f"{one.low:.1%} to {one.high:.1%}",
          "yes" if one.moved else "")
@@ -409,7 +409,7 @@ def find_photos(places: Sequence[Path]) -> list[Path]:
     """
     from labelwise.cli.text import complain
     from labelwise.errors import DataError
-    from labelwise.pictures.folders import find_images
+    from labelwise.pictures.decode import find_images
 
     if not any(place.exists() for place in places):
         raise DataError(f"there is no file or folder {places[0]}")

@@ -44,19 +44,12 @@ def search(
         ),
     ] = None,
     promise: Annotated[
-        Literal["expected", "sure", "checked"] | None,
+        Literal["expected", "checked"] | None,
         typer.Option(
             help="expected: on average over searches like this, refused ones included (unless "
-            "given). sure: of this very list, with a confidence; needs many more held-out photos, "
-            "and of the lists that were "
-            "promised so in our tests 2 to 12 in 100 held more. checked: a person answers first; "
-            "says how.",
+            "given). checked: a person answers first; says how.",
             rich_help_panel=PROMISED,
         ),
-    ] = None,
-    confidence: Annotated[
-        float | None,
-        typer.Option(help="Of --promise sure; 0.95 unless given.", rich_help_panel=PROMISED),
     ] = None,
     like: Annotated[
         str | None,
@@ -176,9 +169,10 @@ def search(
     """
     from labelwise.cli.text import caution, say, show_table
     from labelwise.errors import SettingsError
-    from labelwise.photos import Index, keep_found, model_changed
-    from labelwise.photos.answering import answer
+    from labelwise.photos import Index, model_changed
     from labelwise.photos.filters import PhotoFilter
+    from labelwise.photos.query import answer
+    from labelwise.photos.receipts import add
     from labelwise.retrieval import Query
 
     alone = text is None and like is None and not unreadable
@@ -191,7 +185,6 @@ def search(
     answered = {
         "--wrong-at-most": wrong_at_most is not None,
         "--promise": promise is not None,
-        "--confidence": confidence is not None,
         "--sort": sort != "score",
         "--folder": below is not None,
         "--since": since is not None,
@@ -222,15 +215,13 @@ def search(
     if paths_only:
         _refuse("--paths-only writes nothing else", {"--json": as_json})
     if wrong_at_most is None:
-        without = {"--promise": promise, "--confidence": confidence, "--who": who}
+        without = {"--promise": promise, "--who": who}
         _refuse("without --wrong-at-most nothing is promised", without)
     elif promise == "checked":
         raise SettingsError(
             "a person has to answer for a checked promise, about photos of the list: labelwise "
             f"check {shlex.join([str(place), query or ''])} --wrong-at-most {wrong_at_most:g}"
         )
-    elif promise != "sure":
-        _refuse("an expected promise has no confidence", {"--confidence": confidence})
     with Index(place) as index:
         if unreadable:
             show_table(("file", "reason"), index.store.unreadable())
@@ -238,7 +229,7 @@ def search(
         changed = model_changed(index)
         caution(changed)
         if like is not None:
-            from labelwise.photos.like_file import photos_like
+            from labelwise.photos.query import photos_like
 
             copies, similar = photos_like(index, like, top)
             show_similar(copies, similar, as_json, paths_only, null)
@@ -258,14 +249,12 @@ def search(
             top=top,
             at_least=at_least or 0.0,
             wrong_at_most=wrong_at_most,
-            promise="sure" if promise == "sure" else "expected",
-            confidence=confidence,
             sort=sort,
             photos=PhotoFilter(
                 below, since, until, camera, rating, tuple(keyword or ()), distinct=distinct
             ),
         )
-        receipt = keep_found(index, wanted, found, who)
+        receipt = add(index, found, who)
         if count:
             if as_json:
                 say(json.dumps(counted_numbers(found, receipt, beside)))

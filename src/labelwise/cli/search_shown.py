@@ -4,11 +4,10 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labelwise.photos.answering import Found, Hit
+    from labelwise.photos.query import Found, Hit
     from labelwise.photos.receipts import Receipt
 
 
@@ -17,7 +16,7 @@ def counted_numbers(
 ) -> dict[str, Any]:
     """Return what is known of an answer as plain data, with what must stand beside it, if any."""
     count, (lower, upper) = found.count, found.interval or (None, None)
-    promise, bounded = found.promised, found.bounded
+    promise = found.promised
     return {
         "query": found.query,
         "photos": found.photos,
@@ -30,10 +29,10 @@ def counted_numbers(
         "promise": None if promise is None else {**promise.spec(), "text": str(promise)},
         "receipt": None if receipt is None else receipt.number,
         "refused": found.refused or None,
-        "bounded": None if bounded is None else {**asdict(bounded), "text": str(bounded)},
-        "likeness": None
-        if found.likeness is None
-        else {"outcome": found.likeness.likeness.outcome, "text": found.likeness.sentence()},
+        "likeness": {
+            "outcome": found.likeness.likeness.outcome,
+            "text": found.likeness.sentence(),
+        },
         "near_copies": None if found.copies is None else found.copies.copies,
         **_beside(caution),
     }

@@ -9,7 +9,7 @@ from labelwise.cli.options import A_RUN, AllowHostOption, TokenFileOption, read_
 
 OF_MODELS = (
     *("max_batch", "max_wait", "max_queue", "max_body", "max_files", "client_queue"),
-    *("body_memory", "access_log", "device", "model", "shadow", "shadow_share", "jobs"),
+    *("body_memory", "body_disk", "access_log", "device", "model"),
 )
 UNGUARDED = (
     "pictures are opened by the server itself, since processes of their own, with limits on memory "
@@ -18,7 +18,7 @@ UNGUARDED = (
 
 # Groups of its options in the help.
 LABELLING = "To have photos labelled"
-MODELS = "More models, and jobs"
+MODELS = "More models"
 LIMITS = "Limits"
 PROGRAMS = "Other programs"
 
@@ -76,33 +76,6 @@ def serve(
             metavar="NAME=RUN",
             help="One more model, asked for by its name as in /api/v1/models/NAME/predict; may be "
             "repeated.",
-            rich_help_panel=MODELS,
-        ),
-    ] = None,
-    shadow: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="LABELWISE_SHADOW",
-            metavar="RUN",
-            help="A model that answers a share of the pictures too, after those who asked have "
-            "their answers; /api/v1/shadow says how the two differ.",
-            rich_help_panel=MODELS,
-        ),
-    ] = None,
-    shadow_share: Annotated[
-        float,
-        typer.Option(
-            envvar="LABELWISE_SHADOW_SHARE",
-            help="Of --shadow: the share of requests.",
-            rich_help_panel=MODELS,
-        ),
-    ] = 0.1,
-    jobs: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="LABELWISE_JOBS",
-            help="A folder that keeps jobs, so that a server that starts with it again goes on "
-            "with them; without it, jobs end with the server.",
             rich_help_panel=MODELS,
         ),
     ] = None,
@@ -187,6 +160,15 @@ def serve(
             rich_help_panel=LIMITS,
         ),
     ] = 256.0,
+    body_disk: Annotated[
+        float,
+        typer.Option(
+            envvar="LABELWISE_BODY_DISK",
+            min=0,
+            help="MiB of temporary files for the same; beyond them requests get status 429.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = 2048.0,
     rate: Annotated[
         float,
         typer.Option(
@@ -214,6 +196,15 @@ def serve(
             rich_help_panel=LIMITS,
         ),
     ] = 256,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="LABELWISE_TRUSTED_PROXY",
+            metavar="ADDRESS",
+            help="A proxy whose last X-Forwarded-For is the client's address; may be repeated.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None,
     decoders: Annotated[
         int | None,
         typer.Option(
@@ -269,7 +260,7 @@ def serve(
     from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
     from labelwise.models.loading import caution_of
-    from labelwise.pictures.forks import can_start
+    from labelwise.pictures.worker_starter import can_start
 
     try:
         from labelwise.server import ServeSettings, create_app, create_labelling_app
@@ -292,17 +283,16 @@ def serve(
         max_queue=max_queue,
         client_queue=client_queue,
         body_memory=int(body_memory * (1 << 20)),
+        body_disk=int(body_disk * (1 << 20)),
         rate=rate,
         connections=connections,
         client_connections=client_connections,
+        trusted_proxies=tuple(trusted_proxy or ()),
         decoders=decoders,
         access_log=access_log,
         photoprism=photoprism,
         label_studio=label_studio,
         models=tuple(map(_named_run, model or ())),
-        shadow=shadow,
-        shadow_share=shadow_share,
-        jobs=jobs,
     )
 
     def started(address: str) -> None:
@@ -341,8 +331,6 @@ def serve(
             "name the folder of a run to serve, or photos to ask about: --label PHOTOS --words "
             "WORDS"
         )
-    if shadow is None and _is_given(context, "shadow_share"):
-        raise SettingsError("--shadow-share is an option of --shadow RUN")
     for folder in (run, *(folder for _, folder in settings.models)):
         caution(caution_of(folder))
     if settings.decode_processes and not can_start():

@@ -105,7 +105,7 @@ def start(
         say(note)
     _tell(done, photos, words)
     if against is not None:
-        from labelwise.photos.words.compared import compare_runs
+        from labelwise.photos.words.start import compare_runs
 
         for difference in compare_runs(out, against):
             say(str(difference))

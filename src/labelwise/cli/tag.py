@@ -54,9 +54,6 @@ def tag(
             "may decide; labels that cannot be promised are not written.",
         ),
     ] = False,
-    who: Annotated[
-        str | None, typer.Option(help="By whom the promise is made. Default: the user.")
-    ] = None,
     undo: Annotated[
         bool,
         typer.Option("--undo", help="Take out all that we wrote; with --immich: from there."),
@@ -82,8 +79,6 @@ def tag(
     Photos themselves are written only with --embed, which needs exiftool; --undo gives back the
     bytes they had. The next `labelwise index` takes them for new photos and scores them again.
 
-    What --wrong-at-most promises is kept as a receipt, which `labelwise verify` holds to answers.
-
     With --immich nothing is written beside or into photos: tags go to that server alone. Running
     it again takes away what the model no longer gives.
 
@@ -93,17 +88,16 @@ def tag(
     from labelwise.contrib.immich import remove_tags, write_tags
     from labelwise.errors import SettingsError
     from labelwise.photos import Index, model_changed
-    from labelwise.photos.inside_photos import embed_tags, require_exiftool, undo_embedded
-    from labelwise.photos.tag_receipts import withdraw_tags
-    from labelwise.photos.tagging import (
+    from labelwise.photos.embedded_tags import (
         TagOutcome,
-        raw_partners,
-        sidecar_of,
-        tags_of,
-        undo_sidecar,
-        write_sidecar,
+        embed_tags,
+        require_exiftool,
+        undo_embedded,
+        written_photos,
+        written_sidecars,
     )
-    from labelwise.photos.written_files import written_photos, written_sidecars
+    from labelwise.photos.metadata import sidecar_of
+    from labelwise.photos.tagging import raw_partners, tags_of, undo_sidecar, write_sidecar
     from labelwise.system.progress import make_watch
     from labelwise.system.storage import is_uri, without_options
     from labelwise.system.text import counted
@@ -128,8 +122,6 @@ def tag(
         raise SettingsError("--adopt does not apply to --undo, which takes out what we wrote")
     if wrong_at_most is None and confidence is not None:
         raise SettingsError("--confidence is that of a promise: say --wrong-at-most 0.05 too")
-    if wrong_at_most is None and not undo and who is not None:
-        raise SettingsError("--who is for a promise: say --wrong-at-most 0.05 too, or leave it out")
     if wrong_at_most is None and per_label:
         raise SettingsError("--per-label says what is promised: say --wrong-at-most 0.05 too")
     if immich is not None:
@@ -144,7 +136,6 @@ def tag(
             made = _promised(index, wrong_at_most, confidence, per_label)
             rule = None if made is None else made.rule
             done = write_tags(index, server, rule, dry_run=dry_run)
-            _keep(index, made, who, dry_run)
         _show_counts(done.given)
         taken = sum(done.taken.values())
         say(
@@ -176,8 +167,6 @@ def tag(
                     for one in written_photos(store).paths()
                 ),
             ]
-            if not dry_run and all(one.state == "undone" for one in outcomes):
-                withdraw_tags(index, who)
         else:
             caution(index.spec.caution)
             caution(model_changed(index))
@@ -204,7 +193,6 @@ def tag(
                         )
                 watch.advance(1)
             watch.finish()
-            _keep(index, made, who, dry_run)
     _show_counts(given)
     for outcome in [one for one in outcomes if one.state == "left alone"][:SHOWN]:
         complain(f"{outcome.path} is left alone: {outcome.reason}")
@@ -246,27 +234,6 @@ def _promised(
     for sentence in (*map(str, made.promises), *made.refused):
         say(sentence)
     return made
-
-
-def _keep(index: "Index", made: "Promised | None", who: str | None, dry_run: bool) -> None:
-    """Keep and name the receipts of what was promised, where tags were written."""
-    from labelwise.cli.text import say
-    from labelwise.photos.tag_receipts import keep_tags
-
-    if made is None or dry_run:
-        return
-    numbers = [one.number for one in keep_tags(index, made, who)]
-    if not numbers:
-        say("no receipt is kept of this promise, since the index may only be read")
-        return
-    which = f"receipt {numbers[0]}" if len(numbers) == 1 else f"receipts {_listed(numbers)}"
-    promise = "the promise" if len(numbers) == 1 else "the promises"
-    say(f"{which}: labelwise verify holds {promise} to answers")
-
-
-def _listed(numbers: "list[int]") -> str:
-    *first, last = map(str, numbers)
-    return f"{', '.join(first)} and {last}"
 
 
 def _immich(address: str, key_file: Path | None) -> "Immich":

@@ -277,7 +277,18 @@ def train(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Same seed, same numbers.", show_default="0"),
+        typer.Option(
+            help="Same seed, same numbers on a CPU; on a GPU with --deterministic.",
+            show_default="0",
+        ),
+    ] = None,
+    deterministic: Annotated[
+        bool | None,
+        typer.Option(
+            "--deterministic",
+            help="On a GPU: equal runs to the bit, stopped and resumed ones too; slower.",
+            rich_help_panel=MACHINE,
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,

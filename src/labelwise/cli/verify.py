@@ -41,14 +41,14 @@ def verify(
 ) -> None:
     """Check promises again, now that answers are known.
 
-    Of an index: each list that search or check promised has a receipt, and so have promised tags.
+    Of an index: each list that search or check promised has a receipt.
     What people said in the
     index counts, and the answers of a table. `--ask 30 -o questions.csv` writes which photos to
     answer; only photos in that order are a random sample. Of a run: its promises, on its test
     photos or on --answers.
 
     Exit status 1 where more promises are broken than may be: for lists, if promises that hold
-    would break so many with a chance of at most 5 %; for tags and for a run, if any is broken.
+    would break so many with a chance of at most 5 %; for a run, if any is broken.
     """
     from labelwise.errors import SettingsError
 
@@ -82,7 +82,7 @@ def _of_index(
     """Show how the lists of an index stand; return whether their promises are broken."""
     from labelwise.cli.text import say
     from labelwise.photos import Index, read_list_answers, receipts_of, verify_lists
-    from labelwise.photos.verifying import write_list_questions
+    from labelwise.photos.receipts import write_list_questions
     from labelwise.system.text import counted
 
     with Index(folder) as index:
@@ -98,13 +98,11 @@ def _of_index(
         verified = verify_lists(index, told)
     _show_lists(verified, as_json)
     broken = any(one.verdict == "broken" for one in verified.by_number.values())
-    tags = any(verdict.verdict == "broken" for _, verdict in verified.tags)
-    return verified.together.verdict == "broken" or tags or (strict and broken)
+    return verified.together.verdict == "broken" or (strict and broken)
 
 
 def _show_lists(verified: "VerifiedLists", as_json: bool) -> None:
     from labelwise.cli.text import say
-    from labelwise.photos.tag_receipts import labels_of_tags, tags_title
 
     if as_json:
         lists = [
@@ -122,24 +120,11 @@ def _show_lists(verified: "VerifiedLists", as_json: bool) -> None:
             for receipt, verdict in verified.lists
         ]
         together = {"verdict": verified.together.verdict, "text": str(verified.together)}
-        tags = [
-            {
-                "receipt": receipt.number,
-                "labels": labels_of_tags(receipt.query),
-                "verdict": verdict.verdict,
-                "tags": receipt.promise.listed,
-                "text": str(verdict),
-            }
-            for receipt, verdict in verified.tags
-        ]
-        say(json.dumps({"lists": lists, "together": together, "tags": tags}))
+        say(json.dumps({"lists": lists, "together": together}))
         return
-    for receipt, kept in verified.tags:
-        say(f"receipt {receipt.number}, {tags_title(receipt.query)}: {kept}")
     for receipt, verdict in verified.lists:
         say(f"receipt {receipt.number}, {receipt.query} ({receipt.promise.kind}): {verdict}")
-    if verified.lists or not verified.tags:
-        say(str(verified.together))
+    say(str(verified.together))
 
 
 def _of_run(folder: Path, answers: Path | None, as_json: bool) -> bool:

@@ -33,15 +33,12 @@ from labelwise.photos.words import QuestionGuide, WordList, asking_order
 from labelwise.pictures import Transform
 from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.sources import read_image_file
-from labelwise.server.api import ERRORS, add_session
-from labelwise.server.app import add_errors
+from labelwise.server.api import ERRORS, PhotoId, add_session, require_json
+from labelwise.server.app import add_errors, add_page
+from labelwise.server.batching import Threads
 from labelwise.server.bodies import Bodies
 from labelwise.server.library import SIDES, PhotoNotFoundError
-from labelwise.server.library_routes import PhotoId
-from labelwise.server.models import Health
-from labelwise.server.page import add_page
-from labelwise.server.queueing import Threads
-from labelwise.server.requests import require_json
+from labelwise.server.schemas import Health
 from labelwise.server.security import Guard, RefusedError
 from labelwise.server.settings import ServeSettings
 
