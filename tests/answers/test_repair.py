@@ -118,10 +118,10 @@ def test_from_scores_to_a_repaired_table(tmp_path):
     # Sharp scores: 10 % of the present labels are hidden, and found again.
     held = sample(600)
     rng = np.random.default_rng(0)
-    truth = (held.logits > 0).numpy()
+    truth = np.asarray(held.logits > 0)
     given = truth & (rng.random(truth.shape) > 0.1)
     names = [name.replace("<b>", "").replace("</b>", "") for name in NAMES]
-    arrays = {"scores": held.logits.numpy() * 4, "labels": given.astype(float), "names": names}
+    arrays = {"scores": np.asarray(held.logits) * 4, "labels": given.astype(float), "names": names}
     np.savez(tmp_path / "scores.npz", ids=[f"{row}.jpg" for row in range(600)], **arrays)
     review, page = tmp_path / "review.csv", tmp_path / "page.html"
     call = ["data", "suspects", tmp_path / "scores.npz", "--scores", "logits", "-o", review]

@@ -214,7 +214,11 @@ def test_an_index_of_a_later_version_is_not_touched(tmp_path):
 def stated(run):
     """Return all that the files of a model say from which probabilities and figures are made."""
     kept = Predictions.load(run / "predictions" / "test.parquet")
-    numbers = (kept.logits.numpy().tobytes(), kept.labels.numpy().tobytes(), repr(kept.link))
+    numbers = (
+        np.asarray(kept.logits).tobytes(),
+        np.asarray(kept.labels).tobytes(),
+        repr(kept.link),
+    )
     spec = ModelSpec.load(run / "model.json")
     return spec.model_dump(), numbers, list(kept.ids), kept.names, kept.split
 

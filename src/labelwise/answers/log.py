@@ -62,7 +62,7 @@ class LoggedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line that is no answer: facts of one kind, such as a random draw."""
+    """A line that is not an answer: facts of one kind, such as a random draw."""
 
     kind: str
     facts: Mapping[str, Any]
