@@ -97,7 +97,7 @@ def test_a_promise_ends_where_answers_end():
 
 def test_a_row_is_not_judged_by_its_own_labels():
     held = sample(300, unknown=0.2)
-    flipped = held.labels.clone()
+    flipped = held.labels.copy()
     flipped[7] = 1 - flipped[7]
     first, second = (
         crossfit_log_odds(held.logits, labels, held.link, held.observed, folds=3)
