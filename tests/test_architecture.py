@@ -41,7 +41,6 @@ OWN_ODDS = {
     "decide/promised_rules.py",
     "papers/readings.py",  # what a sigmoid reads, beside the link
     "scores/calls.py",  # of detections, by what a person checked
-    "answers/crossfit.py",
     "answers/suspects.py",
     "metrics/drift.py",
     "retrieval/calibrated_query.py",

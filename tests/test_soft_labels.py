@@ -9,7 +9,7 @@ from search_setup import picture, save_model
 from tiny_run import tiny_settings, tiny_table
 from typer.testing import CliRunner
 
-from labelwise.answers import Reviewed, repair
+from labelwise.answers.suspects import Reviewed, repair
 from labelwise.calibration import CALIBRATORS
 from labelwise.cli.app import app
 from labelwise.data import LabelTable, describe, fingerprint, flip_labels, load

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from open_indexes import open_index
 from search_setup import LABELS, picture, save_model
 
-from labelwise.answers import (
+from labelwise.answers.asking import (
     Pool,
     choose_labels,
     choose_photos,
     draw_photos,
-    read_review,
     worth_of_labels,
 )
+from labelwise.answers.suspects import read_review
 from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.photos import update_index

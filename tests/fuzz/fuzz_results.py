@@ -36,7 +36,7 @@ from fuzz_readers import JSON, Target, one, parquet, same, saved
 from onnx import TensorProto, helper
 from sample_scores import Halved, sample, spec_of
 
-from labelwise.answers.repair import read_review
+from labelwise.answers.suspects import read_review
 from labelwise.calibration import Platt
 from labelwise.data.votes import Votes, count_votes
 from labelwise.decide import Threshold

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
-    from labelwise.answers import Reviewed, SuspectPromise, Suspects
+    from labelwise.answers.suspects import Reviewed, SuspectPromise, Suspects
     from labelwise.predictions import Predictions
     from labelwise.scores.unlabelled_pool import PhotoPool
 
@@ -83,7 +83,7 @@ def review_table(
 
 
 def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -> None:
-    from labelwise.answers import (
+    from labelwise.answers.suspects import (
         crossfit_log_odds,
         crossfit_true_log_odds,
         find_suspects,
@@ -157,7 +157,7 @@ def _opener(images: Any, rows: dict[str, int]) -> "Callable[[str], Image.Image |
 
 def _repair(source: str, answers: Path, given: Options) -> None:
     """Write a table with the answers of a review in it."""
-    from labelwise.answers import read_review, repair, write_changes
+    from labelwise.answers.suspects import log_changes, read_review, repair
     from labelwise.data import load
     from labelwise.data.export import export
 
@@ -166,8 +166,8 @@ def _repair(source: str, answers: Path, given: Options) -> None:
         table, questions, accept_promised=given.accept_guaranteed, test_too=given.test_too
     )
     export(repaired, given.target)
-    log = given.changes or given.target.with_suffix(".repairs.csv")
-    write_changes(log, changes)
+    log = given.changes or given.target.with_suffix(".answers.jsonl")
+    log_changes(log, changes)
     kinds = Counter(f"{change.before} to {change.after}" for change in changes)
     listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     answered = sum(bool(one.answer) for one in questions)
@@ -210,7 +210,7 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> "P
     import numpy as np
     import torch
 
-    from labelwise.answers import crossfit_heads
+    from labelwise.answers.suspects import crossfit_heads
     from labelwise.errors import DataError
     from labelwise.links import Sigmoid
     from labelwise.predictions import Predictions
@@ -241,7 +241,7 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> "P
 def _questions(
     found: "Suspects", predictions: "Predictions", checks: int, seed: int
 ) -> "list[Reviewed]":
-    from labelwise.answers import Reviewed, marked_checks
+    from labelwise.answers.suspects import Reviewed, marked_checks
 
     marked = marked_checks(len(found), per_stretch=checks, seed=seed)
     given: Literal["present", "absent"] = "absent" if found.kind == "missing" else "present"
@@ -257,7 +257,7 @@ def _questions(
 
 def _with_answers(questions: "list[Reviewed]", path: Path) -> "list[Reviewed]":
     """Return the questions with the answers of a review of the same list."""
-    from labelwise.answers import read_review
+    from labelwise.answers.suspects import read_review
     from labelwise.errors import DataError
 
     reviewed = read_review(path)
@@ -301,7 +301,8 @@ def _show_suspects(
 
 def _next(source: str, given: Options) -> None:
     """Choose photos, or single labels of photos, that a person should label next."""
-    from labelwise.answers import choose_labels, choose_photos, draw_photos, write_review
+    from labelwise.answers.asking import choose_labels, choose_photos, draw_photos
+    from labelwise.answers.suspects import write_review
     from labelwise.contrib.annotation_tools import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.errors import DataError, SettingsError
@@ -386,7 +387,7 @@ def _names(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) -> list[s
 def _about_labels(
     found: "PhotoPool", rows: "NDArray[np.intp]", columns: "NDArray[np.intp]", folder: Path
 ) -> "list[Reviewed]":
-    from labelwise.answers import Reviewed
+    from labelwise.answers.suspects import Reviewed
 
     names = _names(found, rows, folder)
     return [
@@ -401,7 +402,7 @@ def _about_photos(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) ->
     """Return the most probable of the open labels of each photo."""
     import numpy as np
 
-    from labelwise.answers import Reviewed
+    from labelwise.answers.suspects import Reviewed
 
     asked = []
     for name, row in zip(_names(found, rows, folder), rows.tolist(), strict=True):

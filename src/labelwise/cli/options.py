@@ -41,7 +41,9 @@ class Options:
     taxonomy_out: Path | None = option("Also write the hierarchy of keywords, .csv.", writes=True)
     photos: Path | None = option("Also write a folder of new pictures to try.")
     log: list[str] | None = option("Also log to tensorboard, wandb or mlflow.")
-    changes: Path | None = option("Where changes are appended (OUT.repairs.csv).")
+    changes: Path | None = option(
+        "The answer log that changes are appended to (OUT.answers.jsonl)."
+    )
     format: str | None = option("What to write, as listed above.")
     for_: str | None = option(
         "Write for a tool: label-studio, cvat, fiftyone, coco, voc or huggingface."

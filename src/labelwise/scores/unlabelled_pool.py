@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.answers import Pool
+from labelwise.answers.asking import Pool
 from labelwise.data import LabelTable
 from labelwise.data.columns import PATH_HEADERS
 from labelwise.data.load import load_for_labels

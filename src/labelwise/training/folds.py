@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.answers import deal_folds
+from labelwise.answers.suspects import deal_folds
 from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.links import Sigmoid
