@@ -14,9 +14,9 @@ from labelwise.cli.text import ask, caution, complain, next_steps, say
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
+    from labelwise.answers.log import Answer
     from labelwise.decide import Check, Promise
     from labelwise.photos import VerifiedLists
-    from labelwise.photos.check_log import Answer
     from labelwise.photos.checking import CheckSession, CheckState
 
 WIDTH = 24

@@ -207,7 +207,7 @@ def _fit(
 
 def _few(table: "ScoreTable", given: Options) -> None:
     """Calibrate all rows by the few that have labels, and judge that over folds of these."""
-    import torch
+    import numpy as np
 
     from labelwise.calibration import few_labels
     from labelwise.scores import FitPlan, judge, save_calibration, save_intervals
@@ -215,7 +215,7 @@ def _few(table: "ScoreTable", given: Options) -> None:
     own, out = table.predictions, given.target
     pool = own.logits
     if table.unlabelled is not None:
-        pool = torch.cat([own.logits, table.unlabelled])
+        pool = np.concatenate([own.logits, table.unlabelled])
     fitted = few_labels(own.logits, own.labels, own.link, own.observed, pool=pool)
     folds = min(number_of_folds(given.folds), len(own))
     judged = judge(replace(table, split=None), FitPlan("few", folds=folds, seed=given.seed or 0))

@@ -128,7 +128,7 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
         say(unscored_note(table.failed, str(source)))
     sets = ""
     if result.sets is not None:
-        sets = f", {float(result.sets.sum(1).double().mean()):.2f} labels per row"
+        sets = f", {result.sets.sum(1).mean():.2f} labels per row"
     size = f"{counted(len(result.ids), 'row')}, {counted(len(result.names), 'label')}"
     say(f"{size}{sets}: {out}")
     next_steps(f"evaluate {out} --labels TRUTH.csv")

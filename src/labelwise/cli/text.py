@@ -13,7 +13,7 @@ import typer
 from labelwise.system.text import counted, for_terminal, one_line, shortened
 
 if TYPE_CHECKING:
-    from labelwise.photos.check_log import Answer
+    from labelwise.answers.log import Answer
 
 
 def say(text: str = "") -> None:

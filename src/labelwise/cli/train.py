@@ -182,6 +182,7 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
     """Make a run from photos and words alone, or with what people answered."""
     import os
 
+    from labelwise.answers.agreement import export_again
     from labelwise.cli.predict import find_photos
     from labelwise.data import load
     from labelwise.errors import SettingsError
