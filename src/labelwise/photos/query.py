@@ -11,7 +11,7 @@ that the model was not trained on, whose answers are known, and its probability 
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, floor
 from typing import Literal, get_args
@@ -108,8 +108,8 @@ class Found:
 
     query: str
     hits: tuple[Hit, ...]
-    rows: Rows
-    scores: NDArray[np.float32]
+    rows: Rows = field(compare=False)
+    scores: NDArray[np.float32] = field(compare=False)
     photos: int
     count: HitCount
     above: int | None
