@@ -3,7 +3,8 @@
 reference/*.md     one page per package, from its public names and its docstrings
 reference/cli.md   ``--help`` of every command
 tour.md            the notebook
-contributing.md    and others that stand in the root of the repository
+contributing.md    and others from the root of the repository
+evidence/*.md      how we measured; outside the navigation and the search
 """
 
 import json
@@ -43,6 +44,7 @@ PACKAGES = {
     "contrib.torchmetrics": "torchmetrics",
     "errors": "Errors",
 }
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 FROM_THE_ROOT = ("CONTRIBUTING", "SECURITY", "CHANGELOG")
 
 
@@ -54,7 +56,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             entry["Reference"] = [
                 "reference/index.md",
                 {"Command line": "reference/cli.md"},
-                *pages,
+                {"Papers": "papers.md"},
+                {"Python": pages},
             ]
     return config
 
@@ -70,14 +73,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for other in FROM_THE_ROOT:
             text = text.replace(f"]({other}.md", f"]({other.lower()}.md")
         pages[f"{name.lower()}.md"] = text.replace("](docs/", "](")
+    for path in sorted((ROOT / "evidence").rglob("*.md")):
+        text = path.read_text("utf-8").replace("](../docs/", "](../")
+        pages[path.relative_to(ROOT).as_posix()] = UNSEARCHED + text
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Take out what tells the tests which examples to run; a block inside a note is indented."""
-    return re.sub(r"^([ ]*```\w+) no-run$", r"\1", markdown, flags=re.M)
+    """Take out what tells the tests which examples to run; lead ``../evidence`` into the site."""
+    shown = re.sub(r"^([ ]*```\w+) no-run$", r"\1", markdown, flags=re.M)
+    return shown.replace("](../evidence/", "](evidence/")
 
 
 def package(name: str) -> griffe.Object:

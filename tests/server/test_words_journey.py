@@ -1,8 +1,8 @@
-"""From a folder of photos and two words to side-cars with a promise, as docs/words.md tells it: by
+"""From a folder of photos and two words to side-cars with a promise, as docs/tutorial-no-labels.md tells it: by
 the commands, and by a person in a browser. Oracles: the colour that each photo was painted with,
 the label table and the side-cars on the disk, and the table's own column ``split``.
 
-With LABELWISE_DOCS_IMAGES=docs/images it also takes the picture of docs/words.md.
+With LABELWISE_DOCS_IMAGES=docs/images it also takes docs/images/label.png.
 """
 
 import os
