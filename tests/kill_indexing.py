@@ -98,10 +98,7 @@ def check(home, whole=False):
             np.testing.assert_allclose(columns[[row for row, _ in same]], expected, atol=1e-5)
         answer(index, Query.parse("dog, -beach"))
         answers = (home / "answers").read_text().split() if (home / "answers").exists() else []
-        database = index.store._database.execute(
-            "SELECT who FROM corrections WHERE source != 'edit'"
-        )
-        assert [who for (who,) in database] == answers
+        assert [one.who for one in index.store.answers.lines() if one.why != "edit"] == answers
     if whole:
         assert len(same) == len(files)
         assert sorted(path for _, path in same) == sorted((home / "photos").rglob("*.png"))

@@ -41,10 +41,8 @@ OWN_ODDS = {
     "decide/promised_rules.py",
     "papers/readings.py",  # what a sigmoid reads, beside the link
     "scores/calls.py",  # of detections, by what a person checked
-    "answers/crossfit.py",
     "answers/suspects.py",
     "metrics/drift.py",
-    "models/link_numbers.py",  # of files without torch, held to their link
     "retrieval/calibrated_query.py",
     "photos/words/answered.py",  # of a share, not of a photo
     "photos/words/classes.py",  # how much each class counts for a word

@@ -176,7 +176,7 @@ def test_calibrated_and_decided_sets_obey_the_rules(colours):
         assert float(row["score:red"]) + float(row["score:blue"]) == pytest.approx(1.0)
         assert len({"red", "blue"} & set(row["labels"].split("|"))) == 1
     refused = run("decide", colours / "scores.csv", *apart, *groups, "--promise", "recall=0.5")
-    assert "leave it out of a promise" in str(refused.exception)
+    assert "it shapes a rule, not a guarantee" in str(refused.exception)
 
 
 def test_knowing_the_rule_makes_better_probabilities():

@@ -24,17 +24,19 @@ import csv
 import itertools
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
+from labelwise.numeric.array_api import A, double, like, namespace
 from labelwise.numeric.arrays import is_tensor
 from labelwise.system.text import from_cell
 from labelwise.types import LabelSpace, nearest
@@ -469,12 +471,6 @@ class AttributeColumns:
         return wrong | (count == 0) if tuple(group) in self.exactly_one else wrong
 
 
-if TYPE_CHECKING:  # queries read a taxonomy without torch, which takes seconds to import
-    from torch import Tensor
-
-
-Array = TypeVar("Array", np.ndarray, "Tensor")
-
 SHOWN = 10  # of the names at either end of a circle
 FAR = 1e4  # log-odds beyond it are believed no more; means of them stay finite
 
@@ -754,77 +750,75 @@ class LabelTree:
         place = {k: at for at, k in enumerate(columns)}
         return columns, LabelTree(tuple(place.get(self.parent[k], -1) for k in columns))
 
-    def closed(self, sets: Array) -> Array:
+    def closed(self, sets: A) -> A:
         """Return sets (..., K) with the parents of all that is in them."""
         found = sets.clone() if is_tensor(sets) else sets.copy()
         for child, parent in self.upward:
             found[..., parent] |= found[..., child]
         return found
 
-    def complete(
-        self, labels: "Tensor", observed: "Tensor | None" = None
-    ) -> "tuple[Tensor, Tensor | None]":
+    def complete(self, labels: A, observed: A | None = None) -> tuple[A, A | None]:
         """Return labels (N, K) that obey the tree, and which of them are known.
 
         A present child makes its parent present, whatever was said of it, and a known parent has
         at least the share of a soft child; without a parent its children are absent. What follows
         from nothing stays unknown.
         """
-        import torch
-
-        values = labels.clone()
-        known = torch.ones_like(values, dtype=torch.bool) if observed is None else observed.clone()
+        xp = namespace(labels)
+        values = xp.asarray(labels, copy=True)
+        if observed is None:
+            known = xp.ones_like(values, dtype=xp.bool)
+        else:
+            known = xp.asarray(observed, copy=True)
         values[~known] = 0
         for child, parent in self.upward:
             present = values[:, child] == 1
             raised = known[:, child] & (present | known[:, parent])
-            higher = torch.maximum(values[:, parent], values[:, child])
-            values[:, parent] = torch.where(raised, higher, values[:, parent])
+            higher = xp.maximum(values[:, parent], values[:, child])
+            values[:, parent] = xp.where(raised, higher, values[:, parent])
             known[:, parent] |= present
         for child, parent in reversed(self.upward):
             absent = known[:, parent] & (values[:, parent] == 0)
-            values[:, child] = torch.where(absent, 0, values[:, child])
+            values[:, child] = xp.where(absent, 0, values[:, child])
             known[:, child] |= absent
         return values, known if observed is not None or not bool(known.all()) else None
 
-    def violations(self, values: "Tensor") -> "Tensor":
+    def violations(self, values: A) -> A:
         """Return the rows (N,) in which a label lies above its parent."""
-        import torch
-
-        found = torch.zeros_like(values[:, 0], dtype=torch.bool)
+        xp = namespace(values)
+        found: A = xp.zeros_like(values[:, 0], dtype=xp.bool)
         for child, parent in self.upward:
             found |= values[:, child] > values[:, parent]
         return found
 
-    def consistent(self, log_odds: "Tensor") -> "Tensor":
+    def consistent(self, log_odds: A) -> A:
         """Return the nearest log-odds (N, K) that obey the tree; rows that do stay as they are."""
-        import torch
+        xp = namespace(log_odds)
+        given = log_odds.detach() if is_tensor(log_odds) else log_odds
+        wrong = self.violations(given)
+        compiled = is_tensor(log_odds) and sys.modules["torch"].compiler.is_compiling()
+        if compiled:  # a captured program cannot choose rows
+            merged = self._merged(double(given).clip(-FAR, FAR))
+            found: A = xp.where(wrong[:, None], xp.astype(merged, given.dtype), log_odds)
+            return found
+        if not bool(wrong.any()):
+            return log_odds
+        found = xp.asarray(given, copy=True)
+        found[wrong] = xp.astype(self._merged(double(given[wrong]).clip(-FAR, FAR)), given.dtype)
+        return found
 
-        with torch.no_grad():
-            wrong = self.violations(log_odds)
-            if torch.compiler.is_compiling():  # a captured program cannot choose rows
-                merged = self._merged(log_odds.double().clamp(-FAR, FAR)).to(log_odds.dtype)
-                return torch.where(wrong[:, None], merged, log_odds)
-            if not bool(wrong.any()):
-                return log_odds
-            merged = self._merged(log_odds[wrong].double().clamp(-FAR, FAR)).to(log_odds.dtype)
-            result = log_odds.clone()
-            result[wrong] = merged
-            return result
-
-    def _merged(self, values: "Tensor") -> "Tensor":
+    def _merged(self, values: A) -> A:
         """Return the regression of rows, from the deepest parents up."""
-        import torch
-
-        row = self._row
+        xp, row = namespace(values), self._row
         value = values[:, row.columns.tolist()]
         for parent in self.parents_upward:
             start, size = int(row.place[parent]), int(row.size[parent])
             under = value[:, start + 1 : start + size]
-            block = torch.cat([value[:, start, None], under.sort(dim=1, descending=True)[0]], 1)
-            sizes = torch.arange(1, size + 1, device=values.device)
-            top = (block.cumsum(1) / sizes).amax(1, keepdim=True)
-            value[:, start + 1 : start + size] = torch.minimum(under, top)
+            falling = xp.sort(under, axis=1, descending=True)
+            block = xp.concat([value[:, start, None], falling], axis=1)
+            sizes = like(np.arange(1.0, size + 1), values)
+            top = xp.max(xp.cumulative_sum(block, axis=1) / sizes, axis=1, keepdims=True)
+            value[:, start + 1 : start + size] = xp.minimum(under, top)
             value[:, start] = top[:, 0]
         return value[:, row.place.tolist()]
 

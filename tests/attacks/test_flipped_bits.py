@@ -16,7 +16,7 @@ import pytest
 from search_setup import picture, save_model
 
 from labelwise.decide import promise_tags
-from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.models import ModelSpec
 from labelwise.photos import Index, likeness_of, update_index
 from labelwise.photos.database import MIGRATIONS, SCHEMA
@@ -99,7 +99,7 @@ def flip(path, place):
 def test_every_kind_of_file_is_there(made):
     names = {name.partition("/")[0] for name in hashed_files(made[0] / "photos.index")}
     assert names == {
-        *("cache", "embeddings", "held-out.parquet", "index.json", "model.json"),
+        *("answers.jsonl", "cache", "embeddings", "held-out.parquet", "index.json", "model.json"),
         *("likeness.json", "looks", "projection.npy", "scores", "taxonomy.csv"),
     }
 
@@ -132,19 +132,17 @@ def test_a_flipped_bit_never_changes_an_answer_silently(made, tmp_path):
     assert len(kinds) >= 20
 
 
-def test_a_flipped_bit_of_a_correction_is_found(made, tmp_path):
-    """Each cell of what a person said is another one, as a flipped bit in the database makes it."""
+def test_a_flipped_bit_of_an_answer_is_found(made, tmp_path):
     home, _ = made
     folder = tmp_path / "damaged.index"
-    for change in (
-        "row = row + 1", "label = 'dof'", "state = 'absent'", "who = 'Bnna'", "at = '1'",
-    ):  # fmt: skip
-        shutil.copytree(home / "photos.index", folder)
-        with closing(sqlite3.connect(folder / "photos.sqlite")) as database, database:
-            database.execute(f"UPDATE corrections SET {change} WHERE id = 1")
-        with pytest.raises(CheckpointError, match=r"photos\.sqlite is damaged: a row of its corr"):
+    shutil.copytree(home / "photos.index", folder)
+    log = folder / "answers.jsonl"
+    content, draw = log.read_bytes(), random.Random(2)
+    for place in (draw.randrange(8 * len(content)) for _ in range(20)):
+        flip(log, place)
+        with pytest.raises(DataError, match=r"answers\.jsonl"):
             answers(folder)
-        shutil.rmtree(folder)
+        log.write_bytes(content)
 
 
 def test_damaged_pages_of_the_database_are_a_sentence(made, tmp_path):
@@ -216,7 +214,11 @@ def test_an_index_of_a_later_version_is_not_touched(tmp_path):
 def stated(run):
     """Return all that the files of a model say from which probabilities and figures are made."""
     kept = Predictions.load(run / "predictions" / "test.parquet")
-    numbers = (kept.logits.numpy().tobytes(), kept.labels.numpy().tobytes(), repr(kept.link))
+    numbers = (
+        np.asarray(kept.logits).tobytes(),
+        np.asarray(kept.labels).tobytes(),
+        repr(kept.link),
+    )
     spec = ModelSpec.load(run / "model.json")
     return spec.model_dump(), numbers, list(kept.ids), kept.names, kept.split
 

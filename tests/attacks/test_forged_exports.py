@@ -18,7 +18,7 @@ from labelwise.data.camera_results import cut_crops, read_camera_results, with_c
 from labelwise.data.rows import parse_xml
 from labelwise.errors import DataError
 from labelwise.scores.detections import read_detections
-from labelwise.scores.pools import holds_answers
+from labelwise.scores.unlabelled_pool import holds_answers
 
 
 @pytest.fixture

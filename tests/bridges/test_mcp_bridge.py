@@ -304,7 +304,7 @@ def test_nothing_is_noted_unless_asked_for(made):
     for name in WRITING:
         (result,) = asking(tools, (name, {}))
         assert "Unknown tool" in refused(result)
-    assert not (made / "samples.jsonl").exists()
+    assert not (made / "answers.jsonl").exists()
 
 
 def test_a_person_corrects_and_answers_for_an_estimate(made):

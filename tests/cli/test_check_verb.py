@@ -29,7 +29,7 @@ def folder(tmp_path):
 
 
 def check(folder, *options, said=None):
-    call = ("check", folder / "photos.index", "dog", "--top", "10", "--wrong-at-most", "0.3")
+    call = ("audit", folder / "photos.index", "dog", "--top", "10", "--wrong-at-most", "0.3")
     return labelwise(*call, *options, said=said)
 
 
@@ -74,10 +74,10 @@ def test_answers_of_a_table_and_what_is_missing_from_it(folder):
 
 
 def test_options_that_contradict_are_refused(folder):
-    with pytest.raises(LabelwiseError, match="--cut and --top both end the list"):
-        check(folder, "--cut", "0.5")
-    with pytest.raises(LabelwiseError, match="--cut must be a probability"):
-        labelwise("check", folder / "photos.index", "dog", "--cut", "5")
+    with pytest.raises(LabelwiseError, match="--at-least and --top both end the list"):
+        check(folder, "--at-least", "0.5")
+    with pytest.raises(LabelwiseError, match="--at-least must be a probability"):
+        labelwise("audit", folder / "photos.index", "dog", "--at-least", "5")
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_too_little_evidence_about_a_single_photo_promises_nothing(one_photo, an
 
 def test_a_single_photo_that_nobody_can_tell_is_not_promised(one_photo):
     folder = one_photo(None)
-    said = labelwise("check", folder / "photos.index", "dog", "--top", "1", said="u\n")
+    said = labelwise("audit", folder / "photos.index", "dog", "--top", "1", said="u\n")
     assert "every answer was unsure, so nothing can be promised" in said
     index = open_index(folder / "photos.index")
     assert index.store.corrections("dog") == []

@@ -394,4 +394,4 @@ def test_a_model_gives_a_tool_what_to_begin_from(tmp_path, monkeypatch):
     assert any(made)
     assert load("samples.json").space.names == LABELS
     result = CliRunner().invoke(app, ["data", "export", "tasks.json", "-m", "model", "-o", "t.csv"])
-    assert "--model is for annotation tools" in str(result.exception)
+    assert "it is for annotation tools" in str(result.exception)

@@ -18,7 +18,7 @@ from fuzz_readers import JSON, Target, one, parquet, same
 from labelwise.data.camera_results import CameraResults, read_camera_results
 from labelwise.scores.aggregating import UnitTable, aggregate_table
 from labelwise.scores.detections import Detections, read_detections
-from labelwise.scores.pools import holds_answers
+from labelwise.scores.unlabelled_pool import holds_answers
 from labelwise.taxonomy import AttributeGroups
 
 

@@ -36,11 +36,11 @@ from fuzz_readers import JSON, Target, one, parquet, same, saved
 from onnx import TensorProto, helper
 from sample_scores import Halved, sample, spec_of
 
-from labelwise.answers.repair import read_review
+from labelwise.answers.suspects import read_review
 from labelwise.calibration import Platt
 from labelwise.data.votes import Votes, count_votes
 from labelwise.decide import Threshold
-from labelwise.decide.grammar import find_rule
+from labelwise.decide.parse_rule import find_rule
 from labelwise.evaluation import Evaluation, evaluate
 from labelwise.links import Sigmoid
 from labelwise.models import ModelSpec

@@ -5,7 +5,7 @@ import torch
 
 from labelwise.links import Softmax
 from labelwise.metrics import log_loss_from_logs
-from labelwise.numeric.ops import (
+from labelwise.objectives.ops import (
     log1mexp,
     log_softmax_and_rest,
     log_softplus,

@@ -8,8 +8,8 @@ from contract import example, value_and_grad
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwise.numeric.ops import split_labels
 from labelwise.objectives import LSEP, RML, WARP, PairwiseHinge
+from labelwise.objectives.ops import split_labels
 from labelwise.objectives.ranking import RankWeights, harmonic_numbers, hinge_sum, sort_rivals
 
 LOOPS = [

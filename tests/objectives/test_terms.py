@@ -16,7 +16,6 @@ import labelwise.objectives.terms as label_pair
 from labelwise.errors import SettingsError
 from labelwise.links import Sigmoid
 from labelwise.methods import METHODS, make_objective
-from labelwise.numeric.ops import split_labels
 from labelwise.objectives import (
     BCE,
     MMCE,
@@ -29,6 +28,7 @@ from labelwise.objectives import (
     kernel_calibration_error,
     label_pair_loss,
 )
+from labelwise.objectives.ops import split_labels
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 CASES = golden.cases("lpr")

@@ -15,7 +15,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models.run_folder import RunFolder
-from labelwise.photos import Found, Index, answer, questions
+from labelwise.photos import Index, answer, questions
 from labelwise.photos.index import IndexFacts
 from labelwise.photos.shift import evidence_of
 from labelwise.retrieval import HitCount, Query, ScoredLibrary, bind, calibrate_query
@@ -261,10 +261,11 @@ def test_promises_are_made_and_kept_under_the_models_own_link(index):
     np.testing.assert_array_equal(chosen, np.exp(log_p[8:]) >= rule.value)
 
 
-def test_a_query_that_no_held_out_photo_answers_says_that_it_was_never_tested():
+def test_a_query_that_no_held_out_photo_answers_says_that_it_was_never_tested(index):
     """As ``none`` is, where every photo that the model was tested on carries a label."""
     count = HitCount(3.2, 0.5, 6.7, 0.95)
-    tested = Found("none", (), 40, count, checked_on=300, positives=4)
+    found = replace(answer(index, Query.parse("none")), photos=40, count=count)
+    tested = replace(found, checked_on=300, positives=4)
     assert tested.counted == "about 3 of 40 photos match none (95% interval: 0 to 7)"
     never = replace(tested, positives=0)
     never_tested = "about 3 of 40 photos match none; never tested, so there is no interval: "

@@ -25,7 +25,7 @@ def large(monkeypatch):
 def both_sides(folder):
     with Index(folder) as index:
         odds = [index.odds(label) for label in range(len(LABELS))]
-        return np.stack([part.values for one in odds for part in (one.log_p, one.log_q)])
+        return np.stack([part for one in odds for part in (one.log_p, one.log_q)])
 
 
 @pytest.mark.parametrize("link", [Sigmoid(), Softmax()])
@@ -54,22 +54,6 @@ def test_an_update_prepares_searches_and_appends_new_photos(update, photos, larg
     found = both_sides(update.folder)
     monkeypatch.setattr(LARGE, 1 << 16)
     np.testing.assert_array_equal(found, both_sides(update.folder))
-
-
-def test_the_rows_to_try_first_are_kept_and_made_anew_for_more_photos(update, photos, large):
-    update()
-    kept = sorted((update.folder / "cache").glob("order-*.bin"))
-    assert len(kept) == 2 * len(LABELS)
-    picture(photos / "new.png", 99)
-    update()
-    assert not {*kept} & {*(update.folder / "cache").glob("order-*.bin")}
-    with Index(update.folder) as index:
-        for label in range(len(LABELS)):
-            for term in (index.odds(label).log_p, index.odds(label).log_q):
-                rows, values = term.largest
-                np.testing.assert_array_equal(values, np.sort(term.values)[::-1][: len(rows)])
-                np.testing.assert_array_equal(term.values[rows], values)
-                assert len({*rows.tolist()}) == len(rows) == len(index)
 
 
 def test_another_link_takes_the_place_of_the_kept_probabilities(update, large):

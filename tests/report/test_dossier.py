@@ -16,7 +16,7 @@ from search_setup import save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.cli.dossier import NOT_IN_TABLE, _input, _subgroups
+from labelwise.cli.report import NOT_IN_TABLE, _input, _subgroups
 from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid

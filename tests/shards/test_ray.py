@@ -11,7 +11,8 @@ import pytest
 import torch
 from shard_setup import answers, hashes, task
 
-from labelwise.cli.engines import cluster_decoding, make_engine
+from labelwise.cli.predict import _cluster_decoding as cluster_decoding
+from labelwise.cli.predict import make_engine
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures import Transform
 from labelwise.shards import LocalEngine, ShardRecord, predict_shards, ray_cluster

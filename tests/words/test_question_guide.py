@@ -6,19 +6,19 @@ import pytest
 from typer.testing import CliRunner
 from words_setup import SIDE, save_photos
 
+from labelwise.answers.agreement import LabelAnswers
+from labelwise.answers.log import AnswerLog
 from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.photos.words import (
-    AnswerLog,
     ClassesAndWords,
     QuestionGuide,
     WordList,
     WordsLearner,
-    asking_order,
 )
-from labelwise.photos.words.answers import KeptAnswers, is_set_aside
+from labelwise.photos.words.answers import KeptAnswers, asking_order, is_set_aside
 from labelwise.photos.words.start import start
 from labelwise.pictures import PictureImages
 from labelwise.system.progress import Silent
@@ -79,8 +79,9 @@ def test_no_model_moves_the_photos_that_promises_rest_on():
 def test_chosen_photos_are_never_set_aside_whatever_share_is_asked_for(tmp_path):
     save_photos(tmp_path / "photos", 12)
     photos = sorted(map(str, (tmp_path / "photos").iterdir()))
-    with AnswerLog(tmp_path / "answers.csv", ("red",), frozenset(photos[:3])) as log:
-        log.add("red", dict.fromkeys(photos, "present"), "ada")
+    log = LabelAnswers(AnswerLog(tmp_path / "answers.jsonl"), frozenset(photos[:3]))
+    log.add("red", dict.fromkeys(photos, "yes"), "ada")
+    LabelAnswers(log.log).export(tmp_path / "answers.csv")  # the log itself knows
     table = load(str(tmp_path / "answers.csv"))
     digests = {row: bytes([row]) * 32 for row in range(12)}  # all of them below a share of .9
     kept = KeptAnswers.of(table, digests, 0.9)
@@ -112,3 +113,13 @@ def test_a_trained_run_cannot_guide(tmp_path):
     save_model(tmp_path / "model")
     with pytest.raises(SettingsError, match="did not begin with words"):
         WordsLearner(tmp_path / "model", [], watch=Silent())
+
+
+def test_each_word_has_its_own_random_order():
+    photos = [str(n) for n in range(200)]
+    dog, cat = asking_order("dog", photos), asking_order("cat", photos)
+    assert sorted(dog) == sorted(photos)
+    assert dog == asking_order("dog", reversed(photos))
+    assert dog not in (cat, photos)
+    early = sum(int(one) < 100 for one in dog[:100])
+    assert 30 < early < 70  # both halves of the names are asked about from the start

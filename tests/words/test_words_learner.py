@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from words_setup import SIDE, save_photos
 
+from labelwise.answers.agreement import LabelAnswers
+from labelwise.answers.log import AnswerLog
 from labelwise.data import load
-from labelwise.photos.words import AnswerLog, ClassesAndWords, WordList, WordsLearner
+from labelwise.photos.words import ClassesAndWords, WordList, WordsLearner
 from labelwise.photos.words.start import TEXT_HEAD_FILE, start
 from labelwise.pictures import PictureImages
 from labelwise.system.progress import Silent
@@ -36,10 +38,10 @@ def test_it_learns_what_start_learns_of_the_same_answers(made, tmp_path):
     assert learner.guide.learnt_from == 0
     said = dict(list(truth.items())[:40])
     guide = learner.learnt(said)
-    with AnswerLog(tmp_path / "answers.csv", WORDS.names, guide.aside) as log:
-        for word in WORDS.names:
-            states = {photo: "present" if own[word] else "absent" for photo, own in said.items()}
-            log.add(word, states, "ada")
+    log = LabelAnswers(AnswerLog(tmp_path / "answers.jsonl"), guide.aside)
+    for word in WORDS.names:
+        log.add(word, {photo: "yes" if own[word] else "no" for photo, own in said.items()}, "ada")
+    log.export(tmp_path / "answers.csv", WORDS.names)
     answers = load(str(tmp_path / "answers.csv"))
     done = start(PictureImages(photos), WORDS, model, tmp_path / "run", answers=answers)
     probs = done.predictor.predict(PictureImages(photos)).probs
@@ -102,32 +104,33 @@ def test_answers_that_come_during_a_fit_are_learnt_next_and_not_one_by_one(tmp_p
     from types import SimpleNamespace
 
     from labelwise.photos.words import QuestionGuide
-    from labelwise.server.refitting import Refitting
+    from labelwise.server.labelling import Background
 
-    asking = SimpleNamespace(guide=None, log=SimpleNamespace(agreed={}))
+    asking = SimpleNamespace(guide=None, agreed={})
     begun, may_end, fitted = threading.Event(), threading.Event(), []
 
-    def learn(agreed):
+    def learn():
+        agreed = asking.agreed
         fitted.append(len(agreed))
         begun.set()
         may_end.wait()
         if len(agreed) == 3:
             raise ValueError("a fit that fails")
-        return QuestionGuide(frozenset(), (), (), np.empty((0, 0)), len(agreed))
+        asking.guide = QuestionGuide(frozenset(), (), (), np.empty((0, 0)), len(agreed))
 
     async def answering():
-        refitting = Refitting(asking, learn)
-        asking.log.agreed = dict.fromkeys("a")
+        refitting = Background("fit", learn)
+        asking.agreed = dict.fromkeys("a")
         refitting.want()
         await asyncio.to_thread(begun.wait)
         for said in ("ab", "abc", "abcd"):  # while the first fit runs
-            asking.log.agreed = dict.fromkeys(said)
+            asking.agreed = dict.fromkeys(said)
             refitting.want()
         may_end.set()
         await refitting._task
         assert fitted == [1, 4]
         assert asking.guide.learnt_from == 4
-        asking.log.agreed = dict.fromkeys("abc")
+        asking.agreed = dict.fromkeys("abc")
         refitting.want()
         await refitting._task
         assert asking.guide.learnt_from == 4  # the fit failed: people go on by the guide there is

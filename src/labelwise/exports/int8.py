@@ -21,7 +21,6 @@ import onnx
 import torch
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
-from torch import Tensor
 
 from labelwise.calibration import ZeroShare, auto, within_groups
 from labelwise.calibration.entries import OnLogOdds
@@ -143,7 +142,7 @@ def quantised_content(
     link = _fitted_anew(predictor.link, measured_predictions(rough, fitting, "fit", watch=watch))
     after = _file(compact, replace(rough.facts, link=link))
     own = measured_predictions(after, held_out, "held out", watch=watch)
-    logits = own.logits.numpy()
+    logits = own.logits
     compare_answers(after.decided(logits), replace(predictor, link=link), logits, "the photos")
     reference = measured_predictions(before, held_out, "held out", watch=watch)
     old, new = _figures(before, reference), _figures(after, own)
@@ -177,7 +176,7 @@ def _gained(
     def of(link: Link | None, predictions: Predictions, rows: NDArray[np.int64]) -> float:
         if link is None:
             raise ValueError("figures need a link")
-        probs, labels = link(predictions.logits[rows].double()), predictions.labels[rows]
+        probs, labels = link(predictions.logits[rows].astype(np.float64)), predictions.labels[rows]
         return float(reliability(probs, labels, _seen(predictions, rows), bins=15).ece())
 
     return _over_draws(
@@ -185,7 +184,7 @@ def _gained(
     )
 
 
-def _seen(predictions: Predictions, rows: NDArray[np.int64]) -> Tensor | None:
+def _seen(predictions: Predictions, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:
     return None if predictions.observed is None else predictions.observed[rows]
 
 
@@ -310,11 +309,11 @@ def _figures(model: OnnxModel, predictions: Predictions) -> Figures:
     if link is None:
         raise ValueError("figures need a link")
     labels, observed = predictions.labels, predictions.observed
-    log_p, log_q = link.log_probs(predictions.logits.double())
+    log_p, log_q = link.log_probs(predictions.logits.astype(np.float64))
     return Figures(
         len(model.proto.SerializeToString()),
         float(average_precision(predictions.logits, predictions.majority, observed).value),
-        float(reliability(log_p.exp(), labels, observed, bins=15).ece()),
+        float(reliability(np.exp(log_p), labels, observed, bins=15).ece()),
         float(log_loss_from_logs(log_p, log_q, labels, observed).value),
         _milliseconds(model),
     )

@@ -10,16 +10,12 @@ from math import log
 from typing import Any
 
 import numpy as np
-import torch
 from onnx import GraphProto, TensorProto, helper
-from torch import Tensor
 
 from labelwise.decide import Rule
 from labelwise.errors import SettingsError
 from labelwise.exports.graph import Graph, Value
-from labelwise.links import Link
-from labelwise.objectives.focal_margin import LEAST_LAMBDA
-from labelwise.objectives.quasibinary import LARGEST_LOG_Q
+from labelwise.links import LARGEST_LOG_Q, LEAST_LAMBDA, Link
 from labelwise.taxonomy import FAR
 
 # Every rule of the catalogue as ONNX operators: probabilities (N, K) to label sets (N, K).
@@ -232,7 +228,7 @@ RULE_OPS: dict[str, Callable[[Graph, Any, Value, Value | None], Value]] = {
 
 
 Pair = tuple[Value, Value]
-TINY = torch.finfo(torch.float64).tiny
+TINY = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True)
@@ -295,8 +291,8 @@ def _limited(g: Graph, link: Any, logits: Value) -> Value:
     return g.clip(odds, -float(link.limit), float(link.limit))
 
 
-def _numbers(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().double().cpu().numpy()
+def _numbers(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float64)
 
 
 # Links that objectives bring.
@@ -406,7 +402,7 @@ def _platt(g: Graph, link: Any, logits: Value) -> Value:
 
 def _averaged(g: Graph, link: Any, logits: Value) -> Pair:
     u = _limited(g, link, logits)
-    shares = (link.weight / link.weight.sum()).log()
+    shares = np.log(link.weight / link.weight.sum())
     sums: list[Value] = []
     for slope, offset, share in zip(link.slope, link.offset, shares.tolist(), strict=True):
         z = g.op("Add", g.op("Mul", u, _numbers(slope)), _numbers(offset))
@@ -574,7 +570,7 @@ def _by_odds(odds: Callable[[Graph, Any, Value], Value], *, both: bool = False) 
 LINK_OPS: dict[str, LinkOps] = {
     "sigmoid": _by_odds(lambda g, link, v: v, both=True),
     "weighted-sigmoid": _by_odds(
-        lambda g, link, v: g.op("Sub", v, g.constant(link.log_weights.numpy())), both=True
+        lambda g, link, v: g.op("Sub", v, g.constant(link.log_weights)), both=True
     ),
     "softmax": LinkOps(_softmax, log_none=_softmax_none),
     "softmax-or-none": LinkOps(

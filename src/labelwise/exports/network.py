@@ -96,7 +96,8 @@ def _line(link: Link | None, labels: int) -> tuple[Tensor, Tensor, Link, str]:
             f"the link {link.kind!r} is not a sigmoid or softmax of scaled and shifted logits; "
             "`labelwise train --method bce --set calibrate=platt` gives one that is"
         )
-    return *line, Sigmoid(), "multi_label_classification"
+    slope, offset = (torch.from_numpy(np.ascontiguousarray(part)) for part in line)
+    return slope, offset, Sigmoid(), "multi_label_classification"
 
 
 LOGITS = "network_logits"

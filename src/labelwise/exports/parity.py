@@ -5,6 +5,7 @@ Each stage is compared on the same input, so that a difference is named where it
     decoding      from the same file, by Pillow alone        equal
     pixels        uint8, from the same decoded picture       at most 1 level apart
     logits        from the same pixels                       at most 1e-4 apart
+from labelwise.numeric.arrays import to_numpy
     probability   from the same logits                       at most 1e-5 apart
     label         from the same probabilities                equal, but where |p - t| < 1e-5
 
@@ -32,6 +33,7 @@ from labelwise.exports.links import default_thresholds
 from labelwise.models import Predictor
 from labelwise.models.graph_model import Decided, GraphAnswers, GraphModel, NodeValue
 from labelwise.models.scoring import Scorer, infer, raise_failure
+from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import BytesImages, ImageSource
 from labelwise.pictures.decode import is_raw
 from labelwise.pictures.labelwise_runtime import read_picture
@@ -70,9 +72,9 @@ def measured_predictions(
     watch.finish()
     return Predictions(
         table.ids,
-        torch.cat(parts),
-        labels,
-        observed,
+        to_numpy(torch.cat(parts)),
+        to_numpy(labels),
+        None if observed is None else to_numpy(observed),
         scorer.space.names,
         split,
         scorer.link,

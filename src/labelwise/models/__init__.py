@@ -12,10 +12,10 @@ from labelwise.system.lazy import imported_later
 
 if TYPE_CHECKING:
     from labelwise.models.loading import load_model
-    from labelwise.models.predictor import WEIGHTS_FILE, Model, Predictor
+    from labelwise.models.predictor import Model, Predictor
     from labelwise.models.run_folder import RunFolder
     from labelwise.models.scoring import DeployedModel, Scored, Scorer, score
-    from labelwise.models.spec import MODEL_FILE, HeadSpec, ModelSpec
+    from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, HeadSpec, ModelSpec
 
 __all__ = [
     "MODEL_FILE",
@@ -37,9 +37,9 @@ if not TYPE_CHECKING:  # else a checker would believe in any name
         __name__,
         {
             "loading": ("load_model",),
-            "predictor": ("WEIGHTS_FILE", "Model", "Predictor"),
+            "predictor": ("Model", "Predictor"),
             "run_folder": ("RunFolder",),
             "scoring": ("DeployedModel", "Scored", "Scorer", "score"),
-            "spec": ("MODEL_FILE", "HeadSpec", "ModelSpec"),
+            "spec": ("MODEL_FILE", "WEIGHTS_FILE", "HeadSpec", "ModelSpec"),
         },
     )

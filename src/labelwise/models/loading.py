@@ -10,17 +10,20 @@ is a :class:`DeployedModel`, for ``labelwise.score``.
 
 import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models.graph_file import features_of, read_model
-from labelwise.models.predictor import Predictor
 from labelwise.models.run_folder import MODEL_FILES, OPENVINO_FILES, fetched_run
 from labelwise.models.scoring import DeployedModel
 from labelwise.models.spec import MODEL_FILE, NOT_CALIBRATED, BackboneSpec, HeadSpec, ModelSpec
 
+if TYPE_CHECKING:
+    from labelwise.models.scoring import DeployedModel
 
-def load_model(place: str | Path, device: str = "cpu") -> DeployedModel:
+
+def load_model(place: str | Path, device: str = "cpu") -> "DeployedModel":
     """Return the model of a run, a model folder or an export, on a disk, in a bucket or on a hub.
 
     ``labelwise.score(load_model("runs/photos"), labelwise.data.load("new.csv").images)`` scores
@@ -35,6 +38,8 @@ def load_model(place: str | Path, device: str = "cpu") -> DeployedModel:
                 f"{place} {what}; a model is the folder of a run, an .onnx file or an OpenVINO "
                 "folder"
             )
+        from labelwise.models.predictor import Predictor
+
         return Predictor.load(path, device)
     if device != "cpu":
         raise SettingsError(f"an exported model runs on the cpu, got --device {device}")

@@ -18,6 +18,7 @@ from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models.scoring import Scored, raise_failure, score, scored
 from labelwise.models.spec import (
     MODEL_FILE,
+    WEIGHTS_FILE,
     BackboneSpec,
     HeadSpec,
     ModelSpec,
@@ -183,8 +184,6 @@ def _five_crops(images: Tensor) -> list[Tensor]:
     places = ((down // 2, right // 2), (0, 0), (0, right), (down, 0), (down, right))
     return [large[..., y : y + height, x : x + width] for y, x in places]
 
-
-WEIGHTS_FILE = "model.safetensors"
 
 FUSED_FROM = 64  # images; to fuse an EfficientNet-Lite0 takes as long as it saves on 28
 

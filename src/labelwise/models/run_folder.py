@@ -32,16 +32,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 import yaml
 
 from labelwise import __version__
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation
-from labelwise.models.predictor import WEIGHTS_FILE, Predictor
-from labelwise.models.spec import MODEL_FILE, ModelSpec
+from labelwise.models.predictor import Predictor
+from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, ModelSpec
 from labelwise.predictions import Predictions, stored_ids
 from labelwise.system.files import append_whole, locked, remove_leftovers, replacing, write_error
 from labelwise.system.storage import (
@@ -55,6 +54,11 @@ from labelwise.system.storage import (
     storage_at,
 )
 from labelwise.system.text import one_line_of
+
+if TYPE_CHECKING:  # results are read without torch
+    import torch
+
+    from labelwise.models.predictor import Predictor
 
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "mlflow", "folds", "trials")
 SEEN_FILE = "seen-photos.parquet"
@@ -302,8 +306,10 @@ class RunFolder:
         """What the deployed model is, without its weights."""
         return ModelSpec.load(self.path / MODEL_FILE)
 
-    def model(self, device: torch.device | str = "cpu") -> Predictor:
+    def model(self, device: "torch.device | str" = "cpu") -> "Predictor":
         """Return the deployed model."""
+        from labelwise.models.predictor import Predictor
+
         return Predictor.load(self.path, device)
 
     @property

@@ -1,26 +1,34 @@
 """One method to a file: its loss as a function, its link, its objective."""
 
+from labelwise.links import (
+    CROSS_ENTROPY,
+    EASY_NEGATIVES,
+    FocalMarginLink,
+    Focusing,
+    PhiLink,
+    QuasibinaryLink,
+    Side,
+    SoftmaxOrNoneLink,
+    SPALink,
+    WeightedSigmoid,
+)
 from labelwise.objectives.asymmetric import (
     FOCAL,
     OFFICIAL_ASL,
     OFFICIAL_FOCAL,
     Asymmetric,
-    Focusing,
-    PhiLink,
     asymmetric_loss,
 )
 from labelwise.objectives.base import Objective, Sum, Term, Weighted, refuse_accumulation
 from labelwise.objectives.cross_entropy import (
     BCE,
     DistributionBalanced,
-    WeightedSigmoid,
     balanced_weights,
     bce_loss,
     distribution_balanced_loss,
 )
 from labelwise.objectives.focal_margin import (
     SPLC,
-    FocalMarginLink,
     Hill,
     hill_loss,
     splc_loss,
@@ -39,7 +47,6 @@ from labelwise.objectives.missing_labels import (
 )
 from labelwise.objectives.quasibinary import (
     Quasibinary,
-    QuasibinaryLink,
     precise_normalizer,
     quasibinary_loss,
 )
@@ -72,14 +79,13 @@ from labelwise.objectives.softmax import (
     MaxConfidence,
     SoftmaxCrossEntropy,
     SoftmaxOrNone,
-    SoftmaxOrNoneLink,
     UniformKL,
     log_softmax_or_none,
     max_confidence,
     softmax_loss,
     uniform_kl,
 )
-from labelwise.objectives.spa import CROSS_ENTROPY, EASY_NEGATIVES, SPA, Side, SPALink, spa_loss
+from labelwise.objectives.spa import SPA, spa_loss
 from labelwise.objectives.terms import (
     MMCE,
     LabelPairs,

@@ -144,11 +144,11 @@ class Objective(nn.Module, ABC):
     def final_link(
         self, logits: Tensor, labels: Tensor, observed: Tensor | None = None
     ) -> Link | None:
-        """Return the link to deploy, on the CPU, given the trained model's logits of its rows.
+        """Return the link to deploy, given the trained model's logits of its rows.
 
         A hook for links that are better known at the end of training than during it.
         """
-        return None if self.link is None else self.link.cpu()
+        return self.link
 
     def convex(self, targets: Targets) -> ConvexLoss | None:
         """Return the loss of all rows as a convex function of their logits, up to a factor.

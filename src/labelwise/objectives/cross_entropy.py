@@ -10,16 +10,16 @@ on present(v) moves that to w times the true odds, and the link takes it out aga
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from labelwise.links import Link, Sigmoid
-from labelwise.numeric.ops import masked_mean, reviewed_rows
+from labelwise.links import Sigmoid, WeightedSigmoid
 from labelwise.objectives.base import Objective
 from labelwise.objectives.convex import CoinLoss, ConvexLoss
+from labelwise.objectives.ops import masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 # Distribution-balanced loss for labels of very different shares: Wu et al., ECCV 2020.
@@ -115,38 +115,6 @@ class DistributionBalanced(Objective):
 def bce_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the (B, K) cross-entropy of every logit. Labels may be soft, in [0, 1]."""
     return softplus(logits) - labels * logits
-
-
-class WeightedSigmoid(Link):
-    """``log odds = v - log w``: the proper link of cross-entropy with weights on present labels."""
-
-    kind = "weighted-sigmoid"
-
-    def __init__(self, weights: Sequence[float]) -> None:
-        super().__init__()
-        self.register_buffer("log_weights", torch.tensor(weights, dtype=torch.float64).log())
-
-    log_weights: Tensor
-
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        odds = self.log_odds(logits)
-        return logsigmoid(odds), logsigmoid(-odds)
-
-    def log_odds(self, logits: Tensor) -> Tensor:
-        return logits - self.log_weights.to(logits)
-
-    def slope_and_offset(self, labels: int) -> tuple[Tensor, Tensor]:
-        slope = torch.ones(labels, dtype=torch.float64)
-        return slope, -self.log_weights.double().cpu().expand(labels).clone()
-
-    def of_label(self, column: int) -> "WeightedSigmoid":
-        shared = self.log_weights.numel() == 1
-        return WeightedSigmoid(
-            self.log_weights.exp().reshape(-1)[0 if shared else column, None].tolist()
-        )
-
-    def spec(self) -> dict[str, Any]:
-        return {"weights": self.log_weights.exp().tolist()}
 
 
 class BCE(Objective):

@@ -38,8 +38,8 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.links import Sigmoid
-from labelwise.numeric.draws import uniforms
 from labelwise.objectives.base import Objective
+from labelwise.objectives.draws import uniforms
 from labelwise.objectives.single_positive import (
     EpsMode,
     checked_eps_mode,

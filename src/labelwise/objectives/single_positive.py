@@ -32,9 +32,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from labelwise.links import Sigmoid
-from labelwise.numeric.ops import masked_mean
 from labelwise.objectives.base import Objective
 from labelwise.objectives.convex import CoinLoss, ConvexLoss
+from labelwise.objectives.ops import masked_mean
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 EpsMode = Literal["stable", "code"]

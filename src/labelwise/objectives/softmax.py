@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from labelwise.links import Link, Softmax
-from labelwise.numeric.ops import log_softmax_and_rest, masked_mean, reviewed_rows
+from labelwise.links import Softmax, SoftmaxOrNoneLink, with_none
 from labelwise.objectives.base import Objective
 from labelwise.objectives.convex import ConvexLoss, ShareLoss
+from labelwise.objectives.ops import masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 # Multi-label softmax: the present labels of an image share its probability.
@@ -76,43 +76,14 @@ class SoftmaxCrossEntropy(Objective):
 # with several shares one out between them. Only the observed labels of an image compete.
 
 
-LEAST_NONE = 1e-3  # the share of images without labels that biases start from, if there are none
-
-
 def log_softmax_or_none(logits: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return log p (..., K) of the labels, 0 at unobserved ones, and log p (...) of none."""
     kept = logits if observed is None else torch.where(observed, logits, float("-inf"))
-    log_total = _with_none(kept).logsumexp(dim=-1, keepdim=True)
+    log_total = with_none(kept).logsumexp(dim=-1, keepdim=True)
     log_p = logits - log_total
     if observed is not None:
         log_p = torch.where(observed, log_p, 0.0)
     return log_p, -log_total.squeeze(-1)
-
-
-def _with_none(logits: Tensor) -> Tensor:
-    """Return the logits (..., K + 1) with that of "none", 0, as the last."""
-    return torch.cat([logits, torch.zeros_like(logits[..., :1])], dim=-1)
-
-
-class SoftmaxOrNoneLink(Link):
-    """``p = exp(v_k) / (1 + sum_j exp(v_j))``: the labels of an image sum to less than one."""
-
-    kind = "softmax-or-none"
-
-    @property
-    def couples_labels(self) -> bool:
-        return True
-
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        log_p, log_rest = log_softmax_and_rest(_with_none(logits))
-        return log_p[..., :-1], log_rest[..., :-1]
-
-    def log_none(self, logits: Tensor) -> Tensor:
-        return log_softmax_or_none(logits)[1]
-
-    def logits_at(self, probs: Tensor) -> Tensor:
-        none = (1 - probs.double().sum(dim=-1, keepdim=True)).clamp(min=LEAST_NONE)
-        return probs.double().log() - none.log()
 
 
 class SoftmaxOrNone(Objective):

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import relu
 
 from labelwise.links import Link, require_link
-from labelwise.numeric.ops import masked_mean, reviewed_rows
 from labelwise.objectives.base import Term, running_sum
+from labelwise.objectives.ops import masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 # Label-pair regulariser (LPR): Cheng and Vasconcelos, eqs. 18 to 21.

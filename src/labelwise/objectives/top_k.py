@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.functional import pad, softplus
 
 from labelwise.links import Sigmoid, Softmax
-from labelwise.numeric.draws import normals
-from labelwise.numeric.ops import masked_mean, select_top_n
 from labelwise.objectives.base import Objective
+from labelwise.objectives.draws import normals
+from labelwise.objectives.ops import masked_mean, select_top_n
 from labelwise.objectives.softmax import softmax_loss
 from labelwise.types import Outputs, Targets
 

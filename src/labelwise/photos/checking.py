@@ -20,9 +20,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.answers.log import Answer
 from labelwise.decide import ListCheck, Promise, prior_of, promised_check
 from labelwise.errors import DataError
-from labelwise.photos.check_log import Answer, CheckLog, ListKey, Said
+from labelwise.photos.check_log import CheckLog, ListKey, Said
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.index import Index
 from labelwise.photos.query import Asked, labels_told

@@ -157,6 +157,8 @@ class ModelOdds:
 
     def prepare(self, watch: Watch) -> None:
         """Write what the first searches would wait for to the cache."""
+        for old in ("order-*", "fronts-*", "axes-of-fronts*"):  # of version 0.2
+            self._store.cache.remove(old, but="\0")
         for name in ("held-out", "validation"):
             self.known_photos(name)
         if self._kept_as == "table":
@@ -198,7 +200,6 @@ class ModelOdds:
         kind = f"{'pq'[side]}-{label + 1:05d}"
         name = f"{kind}-{self._model}.bin"
         cache.remove(f"{kind}-*", but=self._model)  # those of an earlier link
-        cache.remove(f"order-{kind}-*", but="\0")  # of version 0.2
 
         def computed(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
             for start in range(done, rows, ROWS_AT_ONCE):

@@ -19,6 +19,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.answers.log import Answer
 from labelwise.decide import (
     ListCheck,
     ListToCheck,
@@ -28,7 +29,6 @@ from labelwise.decide import (
     prior_of,
 )
 from labelwise.errors import DataError
-from labelwise.photos.check_log import Answer
 from labelwise.photos.duplicates import NearCopies, near_copies
 from labelwise.photos.filters import EVERY_PHOTO, PhotoFilter
 from labelwise.photos.index import Index

@@ -216,12 +216,12 @@ def _lines(store: Store) -> list[_Line]:
     """Return the lines in order: those that version 0.2 wrote, then those of the file."""
     lines = []
     if store.has_table(OLD_TABLE):
-        for *values, rows in store.select(f"SELECT {OLD_COLUMNS} FROM {OLD_TABLE} ORDER BY id"):
-            record = dict(zip(OLD_COLUMNS.split(", "), values, strict=False))
+        for values in store.select(f"SELECT {OLD_COLUMNS} FROM {OLD_TABLE} ORDER BY id"):
+            record = dict(zip(OLD_COLUMNS.split(", "), values, strict=True))
             number, promise = record.pop("id"), record.pop("promise")
             spec = None if promise is None else json.loads(promise)
-            text = b64encode(rows).decode()
-            lines.append(_Line(number=number, promise=spec, rows=text, **record))
+            rows = b64encode(record.pop("rows")).decode()
+            lines.append(_Line(number=number, promise=spec, rows=rows, **record))
     for record in _journal(store).read():
         try:
             lines.append(_Line(**record))

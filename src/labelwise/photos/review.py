@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.answers import Pool, asked_in_turn, changes_set
+from labelwise.answers.asking import Pool, asked_in_turn, changes_set
 from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.models.run_folder import RunFolder, fetched_run

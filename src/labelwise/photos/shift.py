@@ -182,16 +182,16 @@ def _compared(index: Index, alive: NDArray[np.int64]) -> LibraryLikeness:
         few = Likeness("unknown", len(held_out), min(len(alive), SHARE_PHOTOS))
         return LibraryLikeness(few, len(alive), known=known)
     pictures = _pictures(index, kept)
-    own_probs: NDArray[np.float64] = link(held_out.logits.double().numpy())
-    observed = None if held_out.observed is None else held_out.observed.numpy()
+    own_probs: NDArray[np.float64] = link(held_out.logits.astype(np.float64))
+    observed = held_out.observed
 
     def compared(rows: NDArray[np.int64]) -> Likeness:
         logits = _logits(index, rows)
         return compare_photos(
             index.space.names,
-            held_out.logits.float().numpy(),
+            held_out.logits.astype(np.float32),
             _labels(held_out, own_probs),
-            held_out_shares(own_probs, held_out.majority.numpy(), observed),
+            held_out_shares(own_probs, held_out.majority, observed),
             logits,
             link(logits.astype(np.float64)),
             own_probs=own_probs,
@@ -205,7 +205,9 @@ def _compared(index: Index, alive: NDArray[np.int64]) -> LibraryLikeness:
         if len(single) >= FEWEST:
             likeness, folders = compared(single[:SHARE_PHOTOS]), len(single)
     places = np.argsort(audit_order("likeness", np.arange(len(held_out))))[:REFERENCE_PHOTOS]
-    distances = _distances(alive, held_out.logits.float().numpy()[places], partial(_logits, index))
+    distances = _distances(
+        alive, held_out.logits.astype(np.float32)[places], partial(_logits, index)
+    )
     embedded = copies = 0
     if pictures is not None:
         vectors = index.store.embeddings()
@@ -278,10 +280,10 @@ def _copies(
 
 def _labels(held_out: Predictions, probs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the labels, with probabilities where they are not known."""
-    labels: NDArray[np.float64] = held_out.labels.double().numpy()
+    labels: NDArray[np.float64] = held_out.labels.astype(np.float64)
     if held_out.observed is None:
         return labels
-    return np.where(held_out.observed.numpy(), labels, probs)
+    return np.where(held_out.observed, labels, probs)
 
 
 def _distances(

@@ -123,9 +123,8 @@ class ScoreRanking(Ranking):
         self.scores = scores
 
     def best(self, count: int) -> tuple[Rows, Scores]:
-        rows = np.zeros(0, np.int64)
-        if count > 0:
-            rows = np.flatnonzero(self.scores >= value_at(self.scores, count))
+        least = value_at(self.scores, count) if count > 0 else np.inf
+        rows = np.flatnonzero(self.scores >= least)
         return _best_of(rows, self.scores[rows], count)
 
     def count_at_least(self, least: float) -> int:

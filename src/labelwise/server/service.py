@@ -111,7 +111,7 @@ class LabelTrust:
 def label_trust(held_out: Predictions, link: Link) -> list[LabelTrust]:
     """Return the reliability of every label on held-out predictions."""
     with torch.no_grad():
-        probs = link(held_out.logits.double())
+        probs = link(held_out.logits.astype(np.float64))
     found = label_reliability(probs, held_out.labels, held_out.observed, bins=BINS)
     errors = found.ece()
     return [
@@ -322,10 +322,8 @@ class ServedModel:
         if self.held_out is None:
             return None
         photos = self.held_out.predictions
-        with torch.no_grad():
-            probs = self.link(photos.logits.double()).numpy()
-        known = None if photos.observed is None else photos.observed.numpy()
-        return held_out_shares(probs, photos.majority.numpy(), known)
+        probs = self.link(photos.logits.astype(np.float64))
+        return held_out_shares(probs, photos.majority, photos.observed)
 
     @property
     def promises(self) -> list[Promise]:

@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 from numpy.typing import NDArray
 
 from labelwise.data import LabelTable
@@ -443,11 +442,11 @@ class EvaluationTask:
         logits, sets, present, known, keys, numbers = map(np.concatenate, zip(*parts, strict=True))
         sums = None
         if len(logits):
-            observed = None if known.all() else torch.from_numpy(known)
-            chosen = self.rule or torch.from_numpy(sets)
+            observed = None if known.all() else known
+            chosen = self.rule or sets
             sums = measure(
-                torch.from_numpy(logits),
-                torch.from_numpy(present & known),
+                logits,
+                present & known,
                 observed,
                 link=folder.link,
                 rule=chosen if self.sets else None,

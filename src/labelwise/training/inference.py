@@ -3,9 +3,12 @@
 import re
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 from warnings import catch_warnings, simplefilter
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.decide import average_k
@@ -21,6 +24,7 @@ from labelwise.metrics import (
 from labelwise.models import Model
 from labelwise.models.scoring import infer, raise_failure
 from labelwise.models.seen_photos import FEWEST_FEATURES, sketch_of
+from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.pictures import ImageSource
 from labelwise.pictures.fingerprint import looks_of
 from labelwise.system.distributed import gather_rows, rank, world_size
@@ -61,30 +65,27 @@ def higher_is_better(metric: str) -> bool:
     return VALIDATION_METRICS[metric]
 
 
-@torch.no_grad()
 def validation_figures(
-    logits: Tensor,
-    labels: Tensor,
-    observed: Tensor | None,
+    logits: Array,
+    labels: Array,
+    observed: Array | None,
     link: Link | None,
     metric: str = "map",
 ) -> dict[str, float | None]:
-    """Return the figures, ``metric`` among them; None stands for one that is not defined.
-
-    ``link`` moves to the CPU.
-    """
+    """Return the figures, ``metric`` among them; None stands for one that is not defined."""
+    logits, labels = to_numpy(logits), to_numpy(labels)
     present = labels > 0.5
     figures: dict[str, float | None] = {
         "map": _defined(average_precision(logits, present, observed).value),
         "map_sample": _defined(average_precision(logits, present, observed, by="image").value),
     }
     if link is not None:
-        log_p, log_q = link.cpu().log_probs(logits.double())
+        log_p, log_q = link.log_probs(logits.astype(np.float64))
         figures["log_loss"] = _defined(log_loss_from_logs(log_p, log_q, labels, observed).value)
         if metric == "brier":
-            figures[metric] = _defined(brier_score(log_p.exp(), labels, observed).value)
+            figures[metric] = _defined(brier_score(np.exp(log_p), labels, observed).value)
         elif metric in CALIBRATION_ERRORS:
-            bins = reliability(log_p.exp(), labels, observed)
+            bins = reliability(np.exp(log_p), labels, observed)
             errors = {"ece": bins.ece, "ace": bins.ace, "mce": bins.mce}
             figures[metric] = _defined(float(errors[metric]()))
     chosen = AVERAGE_K.fullmatch(metric)
@@ -93,10 +94,12 @@ def validation_figures(
     return {metric: None, **figures}
 
 
-def _average_k(logits: Tensor, labels: Tensor, observed: Tensor | None, k: float) -> float | None:
+def _average_k(
+    logits: NDArray[Any], labels: NDArray[Any], observed: Array | None, k: float
+) -> float | None:
     if k > logits.shape[1]:
         raise SettingsError(f"average-{k:g} needs as many labels, got {logits.shape[1]}")
-    scores = Softmax()(logits.double())
+    scores = Softmax()(logits.astype(np.float64))
     with catch_warnings():
         simplefilter("ignore")  # ties are common in the first epochs
         rule = average_k(scores, k)

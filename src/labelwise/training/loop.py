@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import deepcopy
 from math import isfinite
 from types import FrameType
 from typing import Any
@@ -273,7 +272,7 @@ class Loop:
         found = infer_logits(
             self._deployed(), images, self.device, workers=workers, precision=self.precision
         )
-        link = deepcopy(self.training.objective.link)
+        link = self.training.objective.link
         return validation_figures(found.logits, labels, observed, link, self.recipe.metric)
 
     def _deployed(self) -> Model:

@@ -4,7 +4,7 @@
     words.txt                          the words
     words.json, words.safetensors      what scores any text (``free_text.py``)
     text-head.safetensors              scores of the words that no answer has moved
-    answers.parquet                    what people said of photos
+    answers.jsonl                      what people said of photos
     answers.csv                        the same as a label table, those set aside as its split test
     predictions/train, test.parquet    answered photos that fitted the model, and those set aside
     model.json, model.safetensors      network, linear head, link and rule: a model like any other
@@ -32,6 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -39,6 +40,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.answers.agreement import write_table
 from labelwise.data import LabelTable
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
 from labelwise.errors import DataError, ImageError, SettingsError
@@ -51,8 +53,8 @@ from labelwise.models.scoring import infer
 from labelwise.models.spec import MODEL_FILE
 from labelwise.networks.backbones import Backbone
 from labelwise.networks.heads import LinearHead
+from labelwise.numeric.arrays import to_numpy
 from labelwise.numeric.special import ndtri
-from labelwise.photos.words.answer_log import write_answer_table
 from labelwise.photos.words.answered import AnsweredHead, answered_head
 from labelwise.photos.words.answers import KeptAnswers
 from labelwise.photos.words.free_text import save_free_text
@@ -106,9 +108,9 @@ class _Answers:
 
     rows: dict[str, int]
     names: tuple[str, ...]
-    logits: Tensor
-    labels: Tensor
-    observed: Tensor | None
+    logits: NDArray[Any]
+    labels: NDArray[Any]
+    observed: NDArray[np.bool_] | None
     link: Link
 
     @classmethod
@@ -124,15 +126,14 @@ class _Answers:
         rows = {str(one): row for row, one in enumerate(made.ids)}
         return cls(rows, made.names, made.logits, made.labels, made.observed, link)
 
-    def taken(self, photos: list[str], names: list[str]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def taken(self, photos: list[str], names: list[str]) -> tuple[NDArray[Any], ...]:
         """Return logits, loss, labels and which are known (n, K), of some photos and labels."""
-        rows = torch.tensor([self.rows[photo] for photo in photos])
-        columns = torch.tensor([self.names.index(name) for name in names])
-        logits, labels = self.logits.double()[rows], self.labels[rows] > 0.5
-        with torch.no_grad():
-            log_p, log_q = self.link.log_probs(logits)
-        loss = -torch.where(labels, log_p, log_q)
-        known = torch.ones_like(labels) if self.observed is None else self.observed[rows]
+        rows = [self.rows[photo] for photo in photos]
+        columns = [self.names.index(name) for name in names]
+        logits, labels = self.logits.astype(np.float64)[rows], self.labels[rows] > 0.5
+        log_p, log_q = self.link.log_probs(logits)
+        loss = -np.where(labels, log_p, log_q)
+        known = np.ones_like(labels) if self.observed is None else self.observed[rows]
         return logits[:, columns], loss[:, columns], labels[:, columns], known[:, columns]
 
 
@@ -149,12 +150,11 @@ def compare_runs(words: Path, trained: Path) -> list[RunDifference]:
         )
     logits, loss, labels, known = one.taken(photos, names)
     their_logits, their_loss, _, _ = other.taken(photos, names)
-    counts = known.sum(dim=1).double().numpy()
-    sums = [(part * known).sum(dim=1).numpy() for part in (loss, their_loss)]
+    counts = known.sum(1).astype(np.float64)
+    sums = [(part * known).sum(1) for part in (loss, their_loss)]
     losses = [float(part.sum() / counts.sum()) for part in sums]
     precisions = [
-        float(average_precision(part, labels.double(), known).value)
-        for part in (logits, their_logits)
+        float(average_precision(part, labels, known).value) for part in (logits, their_logits)
     ]
     moved = [mean_influence(part, counts) for part in sums]
     ranked = [mean_ap_influence(part, labels, known) for part in (logits, their_logits)]
@@ -317,7 +317,7 @@ def _write_part(
     return held
 
 
-EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.parquet", "words.txt"
+EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.jsonl", "words.txt"
 TABLE_FILE, TEXT_HEAD_FILE = "answers.csv", "text-head.safetensors"
 SET_ASIDE = 0.2  # of the answered photos, unless told otherwise
 DOUBTS_SHOWN = 20  # sentences
@@ -385,8 +385,8 @@ def start(
             photos = PhotoFeatures(
                 photos.digests, photos_of.known, failures, photos.computed + photos_of.computed
             )
-            kept = kept.merged(KeptAnswers.of(answers, photos_of.digests, set_aside))
-            kept.save(run.path / ANSWERS_FILE)
+            new = KeptAnswers.of(answers, photos_of.digests, set_aside)
+            kept = kept.extended(run.path / ANSWERS_FILE, new)
         return _Start(run, words, model, photos, kept, paths).finish(notes)
 
 
@@ -546,17 +546,24 @@ class _Start:
             logits = features @ layer["classifier.weight"].T + layer["classifier.bias"]
             ids = [self._name(digest) for digest in digests]
             Predictions(
-                ids, logits, labels.float(), observed, self.words.names, name, Sigmoid()
+                ids,
+                to_numpy(logits),
+                to_numpy(labels.float()),
+                None if observed is None else to_numpy(observed),
+                self.words.names,
+                name,
+                Sigmoid(),
             ).save(path)
         if len(self.answers):
             photos = {digest: self._name(digest) for digest in self.answers.photos}
             said = {name for one in self.answers.photos.values() for name in one.labels}
-            write_answer_table(
-                folder / TABLE_FILE,
-                [name for name in self.words.names if name in said],
-                {photos[digest]: one.labels for digest, one in self.answers.photos.items()},
-                {photos[digest] for digest, one in self.answers.photos.items() if one.aside},
-            )
+            with replacing(folder / TABLE_FILE) as temporary:
+                write_table(
+                    temporary,
+                    [name for name in self.words.names if name in said],
+                    {photos[digest]: one.labels for digest, one in self.answers.photos.items()},
+                    {photos[digest] for digest, one in self.answers.photos.items() if one.aside},
+                )
         with replacing(folder / WORDS_FILE) as temporary:
             temporary.write_text(self.words.text(), encoding="utf-8")
         save_free_text(self.model, folder)

@@ -1,0 +1,399 @@
+"""``labelwise papers``: the papers' methods, tables and figures."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from labelwise.cli.command import verb
+from labelwise.cli.options import Options, check_weights
+from labelwise.cli.text import duration, in_all, next_steps, resumable, say, show_table
+from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.system.text import counted
+
+if TYPE_CHECKING:
+    from labelwise.papers.reproduce import Request
+    from labelwise.papers.sources import Frozen
+
+TRANSFERRED = "002-tableA"
+ANSWERED = "001-vqa"
+SURVEYED = "survey"
+RELEASED = "004-table1"
+
+
+@verb(examples=("papers methods", "papers methods spa"))
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show one method and its options.")] = None,
+) -> None:
+    """List the methods that `train` knows, or show one with its options.
+
+    They are read from methods.json, which a test compares with the methods: without torch.
+    """
+    from labelwise.types import nearest
+
+    known = json.loads((files("labelwise.cli") / "methods.json").read_text("utf-8"))
+    if name is None:
+        rows = [
+            (key, *(method[part] for part in ("probabilities", "head", "sentence", "source")))
+            for key, method in known.items()
+        ]
+        show_table(("method", "probabilities", "head", "what it does", "source"), rows)
+        say()
+        say("proper: trained probabilities are calibrated. improper: calibrate before use.")
+        say("ranking only: no probabilities until calibrated.")
+        say("auto, the default: bce, softmax, softmax-or-none or wan, whichever suits the labels.")
+        next_steps("papers methods NAME", "train DATA --method NAME")
+        return
+    if name not in known:
+        raise SettingsError(f"unknown method {name!r}{nearest(name, known)}")
+    method = known[name]
+    say(f"{name}: {method['sentence']}")
+    say(f"source: {method['source']}")
+    say(f"probabilities: {method['probabilities']}; head: {method['head']}")
+    say(f"link: {method['link']}")
+    settings = ""
+    if method["options"]:
+        options = [(key, *values) for key, values in method["options"].items()]
+        show_table(("option", "default", "values tried by compare --tune"), options)
+        settings = " --set options.KEY=VALUE"
+    next_steps(f"train DATA --method {name}{settings}")
+
+
+@verb(
+    "root quick seeds rows out source features weights set judge jobs dry_run",
+    more="query",
+    examples=("papers run 000-table2 --quick", "papers run survey --root data --seeds 1"),
+)
+def run(
+    table: Annotated[
+        str, typer.Argument(help="A table, cell or figure, such as 000-table2; or survey.")
+    ],
+    given: Options,
+) -> None:
+    """Run a table of the papers, or draw one of their figures.
+
+    Printed numbers are shown beside ours, with every deviation from the published protocol. A
+    table on several data sets has cells, named after points; its name alone means the first.
+    `survey` runs every method with all labels known, a tenth, or one per image. The same command
+    resumes.
+    """
+    from labelwise.papers.computed import COMPUTED
+    from labelwise.papers.figures import draw_figure, find_figure
+    from labelwise.papers.jobs import LocalProcesses, default_workers
+    from labelwise.papers.reproduce import Request
+    from labelwise.papers.reproduce import reproduce as run_table
+    from labelwise.papers.sources import Frozen
+    from labelwise.system.progress import make_watch
+    from labelwise.system.yaml_values import parse_assignments
+
+    root = given.root or Path("data")
+    rows = tuple(row.strip() for row in given.rows.split(",")) if given.rows else ()
+    check_weights(given)
+    frozen = Frozen(given.features, given.weights) if given.features else None
+    folder = Path(given.out) if given.out else Path("runs") / table
+    overrides = parse_assignments(given.set or ())
+    if table == SURVEYED:
+        given.refuse("the survey does not take it", "judge", "query", "dry_run")
+        _survey(root, rows, frozen, overrides, folder, given)
+        return
+    sources = given.source or []
+    if len(sources) > 1:
+        raise SettingsError(f"{table} is run on one source, got {', '.join(sources)}")
+    source = sources[0] if sources else None
+    figure, cell = find_figure(table)
+    trained = ("quick", "rows", "features", "set", "query", "jobs", "dry_run")
+    if table in COMPUTED or (figure is not None and not figure.table):
+        given.refuse(f"{table} is computed", *trained, "judge")
+        if figure is not None or not COMPUTED[table].sets:
+            given.refuse(f"{table} is computed", "source")
+        if figure is None:
+            _compute(table, root, source, folder)
+        else:
+            _say_files(draw_figure(table, folder))
+        return
+    if given.judge:
+        given.refuse("scores and checkpoints are judged as they are", *trained)
+        _judge(table, root, source, given.judge, folder)
+        return
+    if table == TRANSFERRED:
+        given.refuse(f"{TRANSFERRED} judges a backbone", *(set(trained) - {"rows", "features"}))
+        given.refuse(f"{TRANSFERRED} judges a backbone", "source")
+        _transfer(root, rows, frozen, folder)
+        return
+    if given.query is not None and (figure is None or not figure.takes_query):
+        raise SettingsError("--query is for 001-fig4, the figure of retrieved photos")
+    if figure is not None:
+        rows = rows or figure.rows
+    name = table if figure is None else f"{figure.table}{cell}"
+    seeds = tuple(range(given.seeds or 3))
+    request = Request(name, root, source, given.quick, seeds, rows, frozen, overrides)
+    if figure is not None and figure.photos_only:
+        given.refuse(f"{table} shows photos as they are", *(set(trained) - {"jobs", "query"}))
+        _say_files(_draw_photos(table, request, folder))
+        return
+    workers = given.jobs or default_workers()
+    if given.dry_run:
+        _announce(request, folder, workers)
+        return
+    executor = LocalProcesses(workers) if workers > 1 else None
+    with resumable(folder):
+        done = run_table(request, folder, executor=executor, say=say, watch=make_watch())
+    show_table(*done.cells(), title=done.title, names=2)
+    for note in (*done.verdicts(), *done.deviations()):
+        say(f"- {note}")
+    say(f"written: {folder / 'table.md'}")
+    if figure is not None:
+        _say_files(_draw(table, request, folder, given.query))
+    next_steps("papers list", "compare DATA --methods bce,spa")
+
+
+def _survey(
+    root: Path,
+    rows: tuple[str, ...],
+    frozen: "Frozen | None",
+    overrides: Mapping[str, Any],
+    folder: Path,
+    given: Options,
+) -> None:
+    """Run every method on three data sets, and say where the tables are."""
+    from labelwise.papers.survey import SurveyPlan, run_survey
+    from labelwise.system.progress import make_watch
+
+    sources = _pairs(given.source or [], "--source of the survey must be SET=SOURCE, each set once")
+    if frozen is not None:
+        size, squash = overrides.get("image_size"), bool(overrides.get("squash", False))
+        frozen = replace(frozen, image_size=size, squash=squash)
+    seeds = tuple(range(given.seeds or 3))
+    plan = SurveyPlan(root, sources, rows, seeds, frozen, given.quick, overrides)
+    with resumable(folder):
+        done = run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
+    for cell in done.cells.values():
+        ranks = {name: one["mAP@class"] for name, one in cell.methods.items() if "mAP@class" in one}
+        best = next(name for name, figure in ranks.items() if figure.rank == 1)
+        level = sum(figure.level for figure in ranks.values())
+        say(f"{cell.name}: {best} has the best mAP@class, {level} others are level with it")
+    say(f"written: {folder / 'survey.md'}, {folder / 'survey.json'}")
+
+
+def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
+    """Return NAME=VALUE texts as a dictionary; stop with the rule that they break."""
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals or not value or name in pairs:
+            raise SettingsError(f"{rule}, got {text!r}")
+        pairs[name] = value
+    return pairs
+
+
+def _draw(name: str, request: "Request", folder: Path, query: str | None) -> list[Path]:
+    """Draw a figure from the runs of its table, first seed."""
+    from labelwise.papers.figures import Shown, draw_figure
+    from labelwise.papers.measures import FinishedRun
+    from labelwise.papers.reproduce import jobs_of, photos_of
+
+    jobs = jobs_of(request, folder)
+    rows = request.rows or request.chosen_rows()
+    runs = {row: FinishedRun(jobs[row, request.seeds[0]].folder) for row in rows}
+    return draw_figure(name, folder, Shown(runs, photos_of(request), query))
+
+
+def _draw_photos(name: str, request: "Request", folder: Path) -> list[Path]:
+    """Draw a figure of the training photos of a table's data, for which nothing is trained."""
+    from labelwise.papers.figures import Shown, draw_figure
+    from labelwise.papers.reproduce import open_data
+
+    train = open_data(request)[0].splits()["train"]
+    return draw_figure(name, folder, Shown({}, train.images))
+
+
+def _say_files(files: list[Path]) -> None:
+    say(f"drawn: {', '.join(map(str, files))}")
+
+
+def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
+    """Show and write a table that no run is needed for."""
+    from labelwise.papers.computed import COMPUTED
+
+    computed = COMPUTED[table]
+    found = computed.compute(root, source)
+    _write_table(folder, computed.title, found.header, found.rows, found.notes)
+
+
+def _judge(table: str, root: Path, source: str | None, given: Sequence[str], folder: Path) -> None:
+    """Judge scores that were computed elsewhere, or released checkpoints."""
+    from labelwise.papers.reproduce import find_experiment, has_data, where_to_put
+
+    if table not in (ANSWERED, RELEASED):
+        raise SettingsError(f"--judge is for {ANSWERED} (scores) and {RELEASED} (checkpoints)")
+    pairs = _pairs(given, "--judge must be ROW=FILE, each row once")
+    files = {row: Path(file) for row, file in pairs.items()}
+    experiment = find_experiment(table)
+    if source is None and not has_data(experiment, root):
+        raise DataError(f"{table} needs data: {where_to_put(experiment, root)}")
+    if table == ANSWERED:
+        from labelwise.papers.vqa import judge_scores, judged_cells
+
+        header, rows = judged_cells(judge_scores(root / "vqa", files))
+        _write_table(folder, f"{experiment.published.title}; brought scores", header, rows)
+        return
+    import torch
+
+    from labelwise.data import load
+    from labelwise.papers.released import judge_checkpoints
+    from labelwise.system.progress import make_watch
+
+    options = {} if source else dict(experiment.data_options)
+    photos = load(source or f"coco2014:{root / 'coco'}", **options)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with resumable(folder):
+        header, rows = judge_checkpoints(photos, files, folder, device=device, watch=make_watch())
+    title = f"{experiment.published.title}; {experiment.published.remark}"
+    _write_table(folder, title, header, rows)
+
+
+def _write_table(
+    folder: Path,
+    title: str,
+    header: list[str],
+    rows: list[list[str]],
+    notes: Sequence[str] = (),
+) -> None:
+    """Show a table and write it as Markdown."""
+    from labelwise.system.files import replacing
+
+    show_table(header, rows, title=title)
+    for note in notes:
+        say(f"- {note}")
+    lines = ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]
+    below = ["", *(f"- {note}" for note in notes)] if notes else []
+    text = "\n".join([f"### {title}", "", *lines, *below, ""])
+    with replacing(folder / "table.md") as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    say(f"written: {folder / 'table.md'}")
+
+
+def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder: Path) -> None:
+    """Judge a backbone on the data sets of Table A of two-way."""
+    from labelwise.papers.transfer import TITLE, cells, remarks, transfer
+    from labelwise.system.progress import make_watch
+
+    if frozen is None:
+        raise SettingsError(
+            f"{TRANSFERRED} judges a frozen backbone; name it with --features and its weights with "
+            "--weights"
+        )
+    with resumable(folder):
+        found = transfer(root, frozen, folder, sets=sets, say=say, watch=make_watch())
+    show_table(*cells(found), title=TITLE)
+    for note in remarks(found, frozen):
+        say(f"- {note}")
+    say(f"written: {folder / 'table.md'}")
+
+
+def _announce(request: "Request", folder: Path, jobs: int) -> None:
+    from labelwise.papers.estimate import seconds_of
+    from labelwise.papers.reproduce import jobs_of, open_data
+    from labelwise.system.progress import make_watch
+
+    runs = {job.folder: job for job in jobs_of(request, folder).values()}
+    watch = make_watch()
+    seconds = seconds_of(runs.values(), open_data(request, watch)[0], watch)
+    rows = {
+        place.parent.name: [str(job.settings.recipe.epochs), duration(seconds[place])]
+        for place, job in runs.items()
+    }
+    show_table(
+        ["row", "runs", "epochs", "each about"],
+        [[name, str(len(request.seeds)), *cells] for name, cells in rows.items()],
+    )
+    say(f"{counted(len(runs), 'run')}, {in_all(sum(seconds.values()), jobs)}, in {folder}")
+
+
+@verb("root", examples=("papers list", "papers list 000-table2"))
+def list_tables(
+    table: Annotated[str | None, typer.Argument(help="Show the cells and rows of one.")] = None,
+    *,
+    given: Options,
+) -> None:
+    """List the tables and figures that can be run, or the rows of one."""
+    root = given.root or Path("data")
+    if table is None:
+        _show_list(root)
+        next_steps("papers list TABLE", "papers run TABLE --quick")
+    else:
+        _show_rows(table, root)
+        next_steps(f"papers run {table} --quick")
+
+
+def _show_rows(table: str, root: Path) -> None:
+    from labelwise.papers.computed import COMPUTED
+    from labelwise.papers.reproduce import cells_of, find_experiment, has_data, where_to_put
+
+    if table in COMPUTED:
+        raise SettingsError(f"{table} is computed and has no rows to list; run it")
+    if table == TRANSFERRED:
+        from labelwise.papers.transfer import TITLE, available_sets, where_to_put_set
+
+        there = available_sets(root).items()
+        listed = [[name, "yes" if ready else where_to_put_set(name, root)] for name, ready in there]
+        show_table(["row", "can run now"], listed, title=TITLE)
+        return
+    experiment = find_experiment(table)
+    cells = cells_of(table)
+    if len(cells) > 1:
+        ready = ("yes" if has_data(cell, root) else where_to_put(cell, root) for cell in cells)
+        show_table(
+            ["cell", "can run now"],
+            [[cell.name, words] for cell, words in zip(cells, ready, strict=True)],
+            title=f"{table} has {len(cells)} cells",
+        )
+    printed = experiment.published
+    rows = []
+    for name, row in experiment.rows.items():
+        figures = printed.rows.get(name, (None,) * len(printed.columns))
+        cells_of_row = ("–" if figure is None else f"{figure:g}" for figure in figures)
+        rows.append([name, row.runs, *cells_of_row])
+    show_table(["row", "runs", *printed.columns], rows, title=f"{printed.title}, as printed")
+
+
+def _show_list(root: Path) -> None:
+    from labelwise.papers.computed import COMPUTED
+    from labelwise.papers.figures import FIGURES
+    from labelwise.papers.protocols import DATASETS, EXPERIMENTS, TRANSFER
+    from labelwise.papers.reproduce import cells_of, has_data, where_to_put
+    from labelwise.papers.sources import holds_files
+    from labelwise.papers.survey import KNOWN, SETS, SurveyPlan
+    from labelwise.papers.transfer import available_sets, where_to_put_set
+
+    rows = []
+    for table in dict.fromkeys(experiment.table for experiment in EXPERIMENTS.values()):
+        cells = cells_of(table)
+        ready = [cell for cell in cells if has_data(cell, root)]
+        count = "" if len(cells) == 1 else str(len(cells))
+        words = "yes" if ready else where_to_put(cells[0], root)
+        if 0 < len(ready) < len(cells):
+            words = ", ".join(cell.cell for cell in ready)
+        rows.append([table, cells[0].published.title, count, words])
+    sets = [name for name, ready in available_sets(root).items() if ready]
+    words = ", ".join(sets) or where_to_put_set(next(iter(TRANSFER)), root)
+    rows.append([TRANSFERRED, "Two-way loss, Table A: transfer study", str(len(TRANSFER)), words])
+    for table, computed in COMPUTED.items():
+        there = [name for name in computed.sets if holds_files(root / DATASETS[name].folder)]
+        words = ", ".join(there) or (
+            f"put {' or '.join(computed.sets)} below {root}" if computed.sets else "yes, computed"
+        )
+        rows.append([table, computed.title, str(len(computed.sets) or ""), words])
+    try:
+        words = ", ".join(SurveyPlan(root).places())
+    except LabelwiseError as error:
+        words = str(error)
+    title = "Every method, with all labels known, a tenth, or one per image"
+    rows.append([SURVEYED, title, str(len(SETS) * len(KNOWN)), words])
+    show_table(["table", "what (its first cell)", "cells", "can run now"], rows)
+    drawn = [[name, one.title, one.table or "formulas alone"] for name, one in FIGURES.items()]
+    show_table(["figure", "what", "drawn from"], drawn)
