@@ -84,6 +84,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Take out what tells the tests which examples to run; lead ``../evidence`` into the site."""
     shown = re.sub(r"^([ ]*```\w+) no-run$", r"\1", markdown, flags=re.M)
+    for name in FROM_THE_ROOT:
+        shown = shown.replace(f"](../{name}.md", f"]({name.lower()}.md")
     return shown.replace("](../evidence/", "](evidence/")
 
 
