@@ -38,7 +38,6 @@ PACKAGES = {
     "predictions": "Predictions",
     "photos": "Photo index",
     "evaluation": "Evaluation",
-    "answers": "Label quality",
     "report": "Report",
     "contrib.sklearn": "scikit-learn",
     "contrib.torchmetrics": "torchmetrics",
@@ -103,7 +102,8 @@ def public_names(module: griffe.Object) -> Iterator[tuple[str, list[str]]]:
         home = module.imports[name].rpartition(".")[0] if name in module.imports else module.path
         homes.setdefault(home, []).append(name)
     order = list(dict.fromkeys([*(p.rpartition(".")[0] for p in module.imports.values()), *homes]))
-    yield from ((home, homes[home]) for home in order if home in homes)
+    own = {f"labelwise.{name}" for name in PACKAGES} - {module.path}  # shown on their own pages
+    yield from ((home, homes[home]) for home in order if home in homes and home not in own)
 
 
 def package_page(module: griffe.Object, name: str) -> str:

@@ -1,4 +1,4 @@
-"""From a folder of photos and two words to side-cars with a promise, as docs/tutorial-no-labels.md tells it: by
+"""From a folder of photos and two words to side-cars with a guarantee, by
 the commands, and by a person in a browser. Oracles: the colour that each photo was painted with,
 the label table and the side-cars on the disk, and the table's own column ``split``.
 
