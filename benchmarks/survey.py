@@ -1,6 +1,6 @@
 """Write the tables of the survey's pages from the results of `labelwise reproduce survey`.
 
-    python benchmarks/survey.py FOLDER ...           take these results, and write evidence/survey.md
+    python benchmarks/survey.py FOLDER ...           take these results, write evidence/survey.md
     python benchmarks/survey.py --missing FOLDER ... the same for evidence/survey-missing-labels.md
     python benchmarks/survey.py                      write the pages from the results that are kept
     python benchmarks/survey.py --check              fail if a page has other tables
