@@ -24,12 +24,14 @@ from textwrap import dedent
 
 import griffe
 import pytest
+import typer.main
 from words_setup import save_words_example
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "_reference"))
 from arguments import DESCRIBED, MEANINGS, arguments_of, exported, meaning  # noqa: E402
 
+from labelwise.cli.app import app  # noqa: E402
 from labelwise.data import scenes  # noqa: E402
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -111,6 +113,26 @@ def test_examples_run(page, tmp_path, monkeypatch, warm_commands, request, capsy
             shown = words_in(body)
             missing = shown - words_in(printed)
             assert len(missing) <= 0.5 * len(shown), f"{sorted(missing)} not in:\n{printed}"
+
+
+def commands_named(text):
+    """Return the words of every ``labelwise ...`` that a page names, run or not."""
+    joined = text.replace("\\\n", " ")
+    lines = re.findall(r"^\$ (?:\w+=\S+ )*(labelwise .+)$|^(labelwise .+)$", joined, re.M)
+    named = [one or other for one, other in lines] + re.findall(r"`(labelwise [a-z][^`]*)`", joined)
+    return [re.sub(r"\s#.*", "", line).split()[1:] for line in named]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "SKILL.md"], ids=lambda page: page.name)
+def test_commands_and_options_exist(page):
+    for words in commands_named(page.read_text()):
+        command = typer.main.get_command(app)
+        while words and words[0] in getattr(command, "commands", {}):
+            command, words = command.commands[words[0]], words[1:]
+        flags = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        known = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+        query = {word for word in flags if re.match(r"-[a-z]{2,}", word)}  # -beach: without it
+        assert flags - query <= known | {"--help", "--help-all"}, f"{command.name} {words}"
 
 
 def test_the_notebook_runs(tmp_path, warm_commands):
