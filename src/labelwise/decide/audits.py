@@ -1,0 +1,621 @@
+"""Audit of a tag table: yes / no answers about (photo, tag) pairs until the kept tags are guaranteed.
+
+A use is one tag on one photo. Tag k has N_k uses; an unknown number of them is wrong. An answer
+"unsure" counts as wrong for every guarantee and for the low end of every interval.
+
+**Phase one** decides which tags are kept. The wrong rate of a tag has the prior w Beta(GOOD) +
+(1 - w) Beta(BAD), w learned from all answers. A tag is asked about while the expected gain of an
+optimal sequence of answers exceeds their price (``_worth_asking``). Then tags are ranked by their
+posterior mean, and the prefix with the largest value is kept: its expected share of all right uses
+less PRICE times the answers that its test is expected to take.
+
+**Phase two** tests the kept set S (N uses, W wrong) on answers given after S was fixed. Stratum h
+(a tag, or a tag and a range of scores) has R_h uses without an answer. A stratum is drawn with
+probability q_h, then a use of it at random; y = 1 if it is wrong, and x were known before. With
+any predictions g_h made before the answer,
+
+    Z = [x + sum_h R_h g_h + (y - g_h) R_h / q_h] / N,        E[Z | past] = W / N,
+
+so that under "too many are wrong", W / N >= a = (floor((1 - level) N) + 1) / N, each capital
+prod (1 + c (a - Z)) with stakes c fixed before each answer is a nonnegative supermartingale, and so
+is their mean over STAKES (Waudby-Smith and Ramdas 2024). It ever reaches 1 / delta with chance at
+most delta (Ville): a person may stop at any time. Scores steer q_h towards uses that may be wrong;
+R_h / q_h is the inverse-probability weight (Zrnic and Candes 2024).
+
+When another set promises more, the worst tags are dropped and a new test starts on new answers.
+Test number j may err with chance delta times ``error_share(j)``; the shares sum to 1.
+
+Per tag, there is no selection: each tag has its own test, on all its answers, at the confidence.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.errors import DataError
+from labelwise.numeric.special import betaincinv, betaln
+
+Answer = Literal["yes", "no", "unsure"]
+Use = tuple[int, int]  # tag, place among the uses of the tag
+Numbers = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+GOOD, BAD = (1.6, 36.0), (3.0, 6.0)  # wrong rates of tags, Beta(wrong, right)
+SHARE_GOOD, SHARE_WEIGHT = 0.65, 4.0  # of the tags, and for how many tags this counts
+LINE = 0.11  # wrong rate above which a tag is no gain
+ASK_PRICE = (0.00006, 0.00012)  # of all uses, for one answer in phase one; with scores
+PRICE = (0.0005, 0.0014)  # of all right uses, for one answer in phase two; with scores
+MOST_FIRST = 10  # answers per tag in phase one
+FIRST_TEST = 0.7  # of delta
+TESTS = 6
+SWITCH = 0.04  # by how much another set must be worth more
+STAKES = np.array([0.35, 0.5, 0.65, 0.8])  # of the largest stake
+BINS = 5  # ranges of scores
+FIRST_FACTORS = np.array([2.2, 1.3, 0.8, 0.45, 0.25])  # wrong rates by range, before any answer
+TILT = 2.0  # power at which a tag's own factor moves its odds of being bad
+FACTOR_WEIGHT = 2.0  # wrong answers that these count for
+GRID = 401  # shares at which an interval is sought
+HOPELESS = 120  # answers; a tag expected to take more is not asked about again (per tag)
+TOLERANCE = 1e-9
+
+
+def error_share(test: int) -> float:
+    """Return the share of delta that test number ``test`` may spend, from 0; they sum to 1.
+
+    >>> [round(error_share(j), 4) for j in range(3)]
+    [0.7, 0.15, 0.075]
+    """
+    return FIRST_TEST if test == 0 else (1 - FIRST_TEST) / 2**test
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Estimate of the share of right uses, with an interval that holds at any stopping time."""
+
+    tag: int | None
+    uses: int
+    answered: int
+    wrong: int
+    unsure: int
+    estimate: float | None
+    low: float
+    high: float
+    kept: bool
+    guaranteed: bool
+
+    def sentence(self, name: str) -> str:
+        """Return the estimate in words."""
+        if self.estimate is None:
+            return f"{name}: not known, no answers"
+        if self.answered == self.uses:
+            return f"{name}: {_percent(self.estimate)} of {self.uses:,} uses are right (all checked)"
+        return (
+            f"{name}: about {_percent(self.estimate)} of {self.uses:,} uses are right "
+            f"({_percent(self.low)} to {_percent(self.high)}; {self.answered:,} checked)"
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an audit can say now. ``certain``: enough uses were answered that no chance is left."""
+
+    guaranteed: bool
+    certain: bool
+    kept: tuple[int, ...]
+    tags: int
+    uses: int
+    answers: int
+    right_at_least: float
+    confidence: float
+    per_tag: bool
+    finished: bool
+
+    def sentence(self) -> str:
+        """Return the verdict in words: what is guaranteed, of how many uses, how surely."""
+        kept, checked = len(self.kept), f"{self.answers:,} answers"
+        if not self.guaranteed:
+            why = "no tag set reached it" if self.finished else "more answers are needed"
+            return f"Nothing is guaranteed yet: {why} ({checked})."
+        level, sure = _percent(self.right_at_least), f"{_percent(self.confidence)} confidence"
+        if self.certain:
+            sure = "known, not estimated"
+        of = f"of their {self.uses:,} uses"
+        if self.per_tag:
+            of, sure = "of the uses of each", f"{sure} for each tag"
+        return (
+            f"{kept:,} of {self.tags:,} tags can be trusted: at least {level} {of} are right "
+            f"({sure}, {checked}). {self.tags - kept:,} were dropped."
+        )
+
+
+@dataclass(eq=False)
+class _Test:
+    """A running test of one set of tags: log capital per stake, and Z - its stakes' history."""
+
+    kept: NDArray[np.bool_]
+    delta: float
+    log_capital: Numbers = field(default_factory=lambda: np.zeros(len(STAKES)))
+    seen: list[tuple[float, float, float]] = field(default_factory=list)  # Z, its least, its most
+
+    @property
+    def gained(self) -> float:
+        """The log of the mean capital."""
+        return float(np.logaddexp.reduce(self.log_capital) - np.log(len(STAKES)))
+
+
+class Audit:
+    """Which use to ask about next, and what is known, from the answers so far.
+
+    Everything follows from the table, the seed and the answers: ``Audit(...).resume(answers)`` is
+    the audit that was interrupted. ``scores`` (one array per tag) only steer: higher means surer.
+    """
+
+    def __init__(
+        self,
+        uses: Sequence[int],
+        *,
+        scores: Sequence[Numbers] | None = None,
+        seed: int = 0,
+        right_at_least: float = 0.9,
+        confidence: float = 0.95,
+        per_tag: bool = False,
+    ) -> None:
+        sizes = np.asarray(uses, np.int64)
+        if sizes.ndim != 1 or not len(sizes) or (sizes < 1).any():
+            raise DataError("An audit needs at least one tag, and each tag at least one use.")
+        if not (0 < right_at_least < 1 and 0 < confidence < 1):
+            raise DataError("right_at_least and confidence must lie between 0 and 1.")
+        self.sizes, self.seed, self.per_tag = sizes, seed, per_tag
+        self.level, self.confidence = right_at_least, confidence
+        self.bins = _bins(sizes, scores)  # of each use, per tag
+        self.scored = scores is not None
+        width = BINS if self.scored else 1
+        self.strata = np.array([np.bincount(b, minlength=width) for b in self.bins], np.int64)
+        self.asked, self.wrong = np.zeros_like(self.strata), np.zeros_like(self.strata)
+        self.unsure = np.zeros(len(sizes), np.int64)
+        self.own = [_Test(self._only(k), 1 - confidence) for k in range(len(sizes))]
+        self.test: _Test | None = None
+        self.tests = 0
+        self.done = False
+        self.count = 0
+        self._bayes = np.zeros(len(sizes))  # log odds of good over bad, by the answers
+        self._memo: tuple[int, Numbers, Numbers, Numbers] | None = None
+        self._orders: dict[tuple[int, int], Counts] = {}
+        self._uniform: Numbers = np.empty(0)
+        self._chances: Numbers = np.empty(0)
+        self._next: tuple[int, int] | None = None
+        self._choose()
+
+    def _only(self, tag: int) -> NDArray[np.bool_]:
+        mask = np.zeros(self.strata.shape, bool)
+        mask[tag] = True
+        return mask
+
+    # ---- asking
+
+    @property
+    def question(self) -> Use | None:
+        """The (tag, use) to ask about now; None once there is nothing left to ask."""
+        if self._next is None:
+            return None
+        tag, part = self._next
+        if self._next not in self._orders:
+            members = np.flatnonzero(self.bins[tag] == part)
+            rng = np.random.default_rng((self.seed, tag, part))
+            self._orders[self._next] = rng.permutation(members)
+        return tag, int(self._orders[self._next][self.asked[tag, part]])
+
+    def answer(self, value: Answer) -> None:
+        """Record the answer to ``question`` and choose the next one."""
+        if self._next is None:
+            raise DataError("The audit asks nothing more.")
+        if value not in ("yes", "no", "unsure"):
+            raise DataError(f"An answer is yes, no or unsure, got {value!r}.")
+        tag, part = self._next
+        wrong = value != "yes"
+        self._bet(self.own[tag], tag, part, wrong)
+        if self.test is not None and self.test.kept[tag, part]:
+            self._bet(self.test, tag, part, wrong)
+        self.asked[tag, part] += 1
+        self.wrong[tag, part] += wrong
+        self.unsure[tag] += value == "unsure"
+        self._bayes[tag] = _log_bayes(self.asked[tag].sum(), self.wrong[tag].sum())
+        self.count += 1
+        self._choose()
+
+    def resume(self, answers: Mapping[Use, Answer]) -> "Audit":
+        """Replay stored answers, in whatever order they are stored, as far as they go."""
+        while (use := self.question) is not None and use in answers:
+            self.answer(answers[use])
+        return self
+
+    def upcoming(self) -> dict[Answer, Use | None]:
+        """Return the question that follows each possible answer, to load photos ahead."""
+        follow: dict[Answer, Use | None] = {}
+        values: tuple[Answer, ...] = ("yes", "no") if self._next is not None else ()
+        for value in values:
+            ahead = deepcopy(self)
+            ahead.answer(value)
+            follow[value] = ahead.question
+        return follow
+
+    # ---- what is known
+
+    def verdict(self) -> Verdict:
+        """Return whether the guarantee is reached, for which tags."""
+        kept = self.kept()
+        sets = [self._only(k) for k in np.flatnonzero(kept.any(1))] if self.per_tag else [kept]
+        certain = bool(kept.any()) and all(self._certain(one) for one in sets)
+        reached = bool(kept.any()) and (self.per_tag or certain or self._reached(self.test))
+        return Verdict(
+            guaranteed=reached,
+            certain=certain,
+            kept=tuple(np.flatnonzero(kept.any(1)).tolist()),
+            tags=len(kept),
+            uses=int(self.strata[kept].sum()),
+            answers=self.count,
+            right_at_least=self.level,
+            confidence=self.confidence,
+            per_tag=self.per_tag,
+            finished=self._next is None,
+        )
+
+    def kept(self) -> NDArray[np.bool_]:
+        """Mask (K, ranges of scores) of what is kept now; in phase one what would be."""
+        if self.per_tag:
+            made = np.array([self._reached(test) for test in self.own])
+            return np.repeat(made[:, None], self.strata.shape[1], 1)
+        if self.test is not None:
+            return self.test.kept
+        return self._best_set(0)[0]
+
+    def precision(self, tag: int) -> Precision:
+        """Return the share of right uses of a tag."""
+        kept = bool(self.kept()[tag].any())
+        return self._precision(self.own[tag], tag, kept, self.per_tag and kept)
+
+    def kept_precision(self) -> Precision | None:
+        """Return the share of right uses of the kept set, from the answers that tested it."""
+        if self.per_tag or self.test is None:
+            return None
+        return self._precision(self.test, None, True, self._reached(self.test))
+
+    def _precision(self, test: _Test, tag: int | None, kept: bool, made: bool) -> Precision:
+        inside, uses = test.kept, int(self.strata[test.kept].sum())
+        answered, wrong = int(self.asked[inside].sum()), int(self.wrong[inside].sum())
+        unsure = int(self.unsure[inside.any(1)].sum())
+        least, most = wrong - unsure, uses - answered + wrong
+        low, high = _interval(test.seen, test.delta)
+        low, high = max(low - unsure / uses, least / uses), min(high, most / uses)
+        centre = float(np.mean([z for z, _, _ in test.seen])) if test.seen else None
+        if answered == uses:
+            low, high, centre = least / uses, most / uses, (least + wrong) / 2 / uses
+        if centre is not None:
+            centre = 1 - min(max(centre, low), high)
+        return Precision(
+            tag, uses, answered, wrong, unsure, centre, 1 - high, 1 - low, kept, made
+        )
+
+    # ---- choosing
+
+    def _choose(self) -> None:
+        """Choose the stratum of the next question; may end phase one or start another test."""
+        self._next = None
+        if self.done:
+            return
+        left = self.sizes - self.asked.sum(1)
+        if self.per_tag:
+            self._choose_per_tag(left)
+            return
+        everything = np.ones(self.strata.shape, bool)
+        if self._certain(everything):
+            self.test, self.done = _Test(everything, 1 - self.confidence), True
+            return
+        if self.test is None:
+            wanted = self._wanted(left)
+            if wanted.any():
+                rounds = np.where(wanted, self.asked.sum(1), np.iinfo(np.int64).max)
+                first = np.flatnonzero(rounds == rounds.min())
+                self._draw(int(first[np.argmax(self.sizes[first])]))
+                return
+            self._start()
+        elif self._reached(self.test):
+            self.done = True
+            return
+        else:
+            self._reconsider()
+        if self.test is None or self._certain(self.test.kept):
+            self.done = True
+            return
+        self._draw(None)
+
+    def _choose_per_tag(self, left: Counts) -> None:
+        """Ask about the tag that is expected to take the fewest further answers."""
+        rate = self._beliefs()[1]
+        limit = -np.log(1 - self.confidence)
+        need = np.array(
+            [
+                np.inf
+                if self._reached(test) or not left[k]
+                else min(_answers_needed(limit + 1 - test.gained, rate[k], 1 - self.level), left[k])
+                for k, test in enumerate(self.own)
+            ]
+        )
+        need[self.asked.sum(1) == 0] = np.minimum(need[self.asked.sum(1) == 0], HOPELESS)
+        if need.min() > HOPELESS:
+            self.done = True
+            return
+        self._draw(int(np.argmin(need)))
+
+    def _draw(self, tag: int | None) -> None:
+        """Draw a stratum: of one tag, or of the kept tags."""
+        left = (self.strata - self.asked).astype(np.float64)
+        if tag is not None:
+            left = np.where(np.arange(len(left))[:, None] == tag, left, 0.0)
+        elif self.test is not None:
+            left = np.where(self.test.kept, left, 0.0)
+        chances = left / left.sum()
+        if self.count % 1024 == 0 or not len(self._uniform):
+            self._uniform = np.random.default_rng((self.seed, self.count // 1024)).random(1024)
+        flat = chances.ravel().cumsum()
+        place = int(np.searchsorted(flat, self._uniform[self.count % 1024] * flat[-1], "right"))
+        place = min(place, int(np.flatnonzero(chances.ravel())[-1]))
+        self._chances = chances
+        self._next = (place // left.shape[1], place % left.shape[1])
+
+    def _bet(self, test: _Test, tag: int, part: int, wrong: bool) -> None:
+        """Multiply the capitals of a test by what one answer pays."""
+        inside = test.kept
+        left = np.where(inside, self.strata - self.asked, 0)
+        uses, known = int(self.strata[inside].sum()), int(self.wrong[inside].sum())
+        chances = np.where(inside, self._chances, 0.0)
+        reached = chances > 0
+        if (left[~reached] > 0).any():
+            return  # a draw that could not reach all of the set says nothing of it
+        weights = left / np.where(reached, chances / chances.sum(), 1.0)
+        g = np.where(inside, self._predicted(), 0.0)
+        base = (known + float((left * g).sum())) / uses
+        lows, highs = base - g * weights / uses, base + (1 - g) * weights / uses
+        low, high = float(lows[reached].min()), float(highs[reached].max())
+        z = float(highs[tag, part] if wrong else lows[tag, part])
+        test.seen.append((z, low, high))
+        null = (np.floor((1 - self.level) * uses + TOLERANCE) + 1) / uses
+        stakes = STAKES / max(high - null, TOLERANCE)
+        test.log_capital = test.log_capital + np.log(np.maximum(1 + stakes * (null - z), TOLERANCE))
+
+    def _wanted(self, left: Counts) -> NDArray[np.bool_]:
+        """Mask of tags about which phase one asks on."""
+        asked, wrong = self.asked.sum(1), self.wrong.sum(1)
+        table, weights, prices = _worth_asking(1 - self.level)
+        at = np.abs(weights - self._beliefs()[0][:, None]).argmin(1)
+        inside = np.minimum(asked, MOST_FIRST - 1)
+        worth = prices[table[at, inside, np.minimum(wrong, inside)]]
+        price = ASK_PRICE[self.scored] * self.sizes.sum() / self.sizes
+        return np.asarray((left > 0) & (asked < MOST_FIRST) & (worth > price))
+
+    def _beliefs(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Return, per tag, the prior chance of a good one and the mean wrong rate; per range
+        of scores, by how much more than the table it is wrong.
+
+        The chance is learned over all tags, the factors over all answers.
+        """
+        if self._memo is None or self._memo[0] != self.count:
+            asked, wrong = self.asked.sum(1), self.wrong.sum(1)
+            factors, tilt = np.ones(self.strata.shape[1]), np.zeros(len(asked))
+            if len(factors) > 1:
+                rates = _posterior(np.full(len(asked), SHARE_GOOD), self._bayes, asked, wrong)
+                expected = (self.asked * rates[:, None]).sum(0)
+                factors = self.wrong.sum(0) + FACTOR_WEIGHT * FIRST_FACTORS
+                factors /= expected + FACTOR_WEIGHT
+                factors = np.minimum.accumulate(factors)  # higher scores are never worse
+                factors /= (factors * self.strata.sum(0)).sum() / self.strata.sum()
+                tilt = -TILT * np.log(self.strata @ factors / self.sizes)
+            share, known = SHARE_GOOD, asked > 0
+            for _ in range(4 if known.any() else 0):
+                good = 1 / (1 + (1 - share) / share * np.exp(-self._bayes[known] - tilt[known]))
+                share = (good.sum() + SHARE_WEIGHT * SHARE_GOOD) / (known.sum() + SHARE_WEIGHT)
+            shares = 1 / (1 + (1 - share) / share * np.exp(-tilt))
+            rates = _posterior(shares, self._bayes, asked, wrong)
+            self._memo = (self.count, shares, rates, factors)
+        return self._memo[1:]
+
+    def _predicted(self) -> Numbers:
+        """Return the predicted wrong rate of each stratum."""
+        _, rates, factors = self._beliefs()
+        if len(factors) == 1:
+            return rates[:, None]
+        own = self.strata @ factors / self.sizes
+        return np.clip((rates / own)[:, None] * factors, 0.004, 0.9)
+
+    def _best_set(self, test: int) -> tuple[NDArray[np.bool_], float]:
+        """Return the set that is most worth a new test, and its value."""
+        rates, sizes = self._predicted().ravel(), self.strata.ravel()
+        order = np.argsort(rates, kind="stable")
+        order = order[sizes[order] > 0]
+        uses, wrong = sizes[order].cumsum(), (sizes * rates)[order].cumsum()
+        limit = 1 - np.log((1 - self.confidence) * error_share(test))
+        needed = _answers_needed(limit, wrong / uses, 1 - self.level)
+        value = (uses - wrong) / (sizes * (1 - rates)).sum() - PRICE[self.scored] * needed
+        size = int(np.argmax(value)) + 1
+        mask = np.zeros(len(rates), bool)
+        mask[order[:size]] = True
+        return mask.reshape(self.strata.shape), float(value[size - 1])
+
+    def _start(self) -> None:
+        kept, _ = self._best_set(self.tests)
+        self.test = _Test(kept, (1 - self.confidence) * error_share(self.tests))
+        self.tests += 1
+
+    def _reconsider(self) -> None:
+        """Start another test where a smaller set is worth more than going on."""
+        assert self.test is not None
+        if self.tests >= TESTS or len(self.test.seen) < 10:
+            return
+        rates, inside = self._predicted(), self.test.kept
+        wrong, uses = (self.strata * rates)[inside].sum(), self.strata[inside].sum()
+        limit = 1 - np.log(self.test.delta) - self.test.gained
+        needed = _answers_needed(limit, wrong / uses, 1 - self.level)
+        value = (uses - wrong) / (self.strata * (1 - rates)).sum() - PRICE[self.scored] * needed
+        other, best = self._best_set(self.tests)
+        if best > value + SWITCH and (other != inside).any():
+            self._start()
+
+    def _reached(self, test: _Test | None) -> bool:
+        if test is None:
+            return False
+        return test.gained >= -np.log(test.delta) or self._certain(test.kept)
+
+    def _certain(self, kept: NDArray[np.bool_]) -> bool:
+        """Whether the set holds few enough wrong uses even if all others are wrong."""
+        uses = int(self.strata[kept].sum())
+        worst = uses - int(self.asked[kept].sum()) + int(self.wrong[kept].sum())
+        return worst <= (1 - self.level) * uses + TOLERANCE
+
+
+@dataclass(frozen=True)
+class Recall:
+    """How much of a label was tagged, and how many photos were missed, from random photos."""
+
+    photos: int
+    answered: int
+    tagged: int
+    missed: int
+    recall: float | None
+    low: float
+    high: float
+    missing: float
+    least_missing: int
+    most_missing: int
+
+    def sentence(self, name: str) -> str:
+        """Return the estimate in words."""
+        missing = f"about {self.missing:,.0f} photos with {name} were missed "
+        missing += f"({self.least_missing:,} to {self.most_missing:,})"
+        if self.recall is None:
+            return f"{missing}; none of {self.answered:,} random photos shows {name}"
+        share = f"{_percent(self.recall)} of the photos with {name} are tagged"
+        return f"{share} ({_percent(self.low)} to {_percent(self.high)}); {missing}"
+
+
+def recall_of(
+    photos: int,
+    uses: int,
+    untagged: tuple[int, int],
+    tagged: tuple[int, int],
+    *,
+    unsure: int = 0,
+    confidence: float = 0.95,
+) -> Recall:
+    """Return recall of a tag from photos drawn at random out of ``photos``, ``uses`` of them tagged.
+
+    ``untagged`` and ``tagged`` are (drawn, of them showing the label). Given how many drawn photos
+    show it, those that are tagged are a hypergeometric draw; Clopper and Pearson's binomial
+    interval contains the hypergeometric one. ``unsure`` untagged photos widen the upper end of
+    what was missed and the lower end of recall.
+    """
+    from labelwise.decide.estimate import exact_count_bounds
+
+    (drawn, missed), (drawn_tagged, hits) = untagged, tagged
+    if not (0 <= missed + unsure <= drawn <= photos - uses and 0 <= hits <= drawn_tagged <= uses):
+        raise DataError("The drawn photos do not fit the table.")
+    least, _ = exact_count_bounds(missed, drawn, photos - uses, confidence)
+    _, most = exact_count_bounds(missed + unsure, drawn, photos - uses, confidence)
+    tail, shown = (1 - confidence) / 2, hits + missed + unsure
+    low = float(betaincinv(hits, missed + unsure + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, missed, 1 - tail)) if missed else 1.0
+    centre = missed + unsure / 2
+    missing = centre * (photos - uses) / drawn if drawn else 0.0
+    recall = hits / (hits + centre) if shown else None
+    answered = drawn + drawn_tagged
+    return Recall(photos, answered, hits, missed, recall, low, high, missing, least, most)
+
+
+# ---- helpers
+
+
+def _bins(sizes: Counts, scores: Sequence[Numbers] | None) -> list[Counts]:
+    if scores is None:
+        return [np.zeros(n, np.int64) for n in sizes]
+    values = [np.asarray(one, np.float64) for one in scores]
+    if [len(one) for one in values] != sizes.tolist():
+        raise DataError("Scores must be one per use of each tag.")
+    everything = np.concatenate(values)
+    if not np.isfinite(everything).all():
+        raise DataError("Scores must be finite numbers.")
+    edges = np.quantile(everything, np.arange(1, BINS) / BINS)
+    return [np.searchsorted(edges, one, side="right") for one in values]
+
+
+def _posterior(share: Numbers, bayes: Numbers, asked: Counts, wrong: Counts) -> Numbers:
+    """Return the mean wrong rate of tags with these answers."""
+    good = 1 / (1 + (1 - share) / share * np.exp(-bayes))
+    means = [(one[0] + wrong) / (sum(one) + asked) for one in (GOOD, BAD)]
+    return np.asarray(good * means[0] + (1 - good) * means[1])
+
+
+def _log_bayes(asked: Counts, wrong: Counts) -> Numbers:
+    """Return log P(answers | a good tag) - log P(answers | a bad tag)."""
+    logs = [
+        betaln(one[0] + wrong, one[1] + asked - wrong) - betaln(*one) for one in (GOOD, BAD)
+    ]
+    return np.asarray(logs[0] - logs[1])
+
+
+@cache
+def _worth_asking(allowed: float) -> tuple[Counts, Numbers, Numbers]:
+    """Return how dear an answer may be (a place in prices) by prior share, asked, and wrong.
+
+    Backward induction: a tag that is kept gains line - wrong rate, a dropped one nothing.
+    """
+    weights, prices = np.arange(0.05, 1.0, 0.1), np.append(0.0, np.geomspace(1e-5, 0.1, 40))
+    line = allowed * LINE / 0.1
+    n, x = np.mgrid[0 : MOST_FIRST + 1, 0 : MOST_FIRST + 1]
+    x = np.minimum(x, n)
+    means = np.array([_posterior(np.full(n.shape, w), _log_bayes(n, x), n, x) for w in weights])
+    stop = np.maximum(line - means, 0.0)[..., None]
+    value = np.repeat(stop[:, MOST_FIRST], len(prices), -1)
+    table = np.zeros((len(weights), MOST_FIRST, MOST_FIRST + 1), np.int64)
+    for asked in range(MOST_FIRST - 1, -1, -1):
+        mean = means[:, asked, :-1, None]
+        go = mean * value[:, 1:] + (1 - mean) * value[:, :-1] - prices
+        go = np.concatenate([go, go[:, -1:]], 1)
+        table[:, asked] = (go > stop[:, asked]).sum(-1)  # worth it at so many of the prices
+        value = np.maximum(go, stop[:, asked])
+    return np.maximum(table - 1, 0), weights, prices
+
+
+def _answers_needed(gain: Numbers | float, rate: Numbers | float, allowed: float) -> Numbers:
+    """Return about how many answers win ``gain`` nats against ``allowed`` at this wrong rate."""
+    p = np.clip(rate, 1e-4, 1 - 1e-4)
+    growth = p * np.log(p / allowed) + (1 - p) * np.log((1 - p) / (1 - allowed))
+    return np.asarray(
+        np.where(p < allowed, np.maximum(gain, 0) / np.maximum(growth, TOLERANCE), np.inf)
+    )
+
+
+def _interval(seen: Sequence[tuple[float, float, float]], delta: float) -> tuple[float, float]:
+    """Return the shares that bets on Z, up and down, leave standing (a confidence sequence)."""
+    grid, stakes = np.linspace(0, 1, GRID), STAKES[:, None]
+    up, down = np.zeros((len(STAKES), GRID)), np.zeros((len(STAKES), GRID))
+    for z, low, high in seen:
+        down += np.log(
+            np.maximum(1 + stakes / np.maximum(high - grid, TOLERANCE) * (grid - z), TOLERANCE)
+        )
+        up += np.log(
+            np.maximum(1 + stakes / np.maximum(grid - low, TOLERANCE) * (z - grid), TOLERANCE)
+        )
+    limit = np.log(2 * len(STAKES) / delta)
+    few = np.flatnonzero(np.logaddexp.reduce(up, 0) < limit)  # not shown to be more than this
+    many = np.flatnonzero(np.logaddexp.reduce(down, 0) < limit)
+    low_end = grid[max(few[0] - 1, 0)] if len(few) else 1.0
+    high_end = grid[min(many[-1] + 1, GRID - 1)] if len(many) else 0.0
+    return float(low_end), float(high_end)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
