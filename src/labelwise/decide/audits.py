@@ -1,4 +1,4 @@
-"""Audit of a tag table: yes / no answers about (photo, tag) pairs until the kept tags are guaranteed.
+"""Audit of a tag table: answers about (photo, tag) pairs until the kept tags are guaranteed.
 
 A use is one tag on one photo. Tag k has N_k uses; an unknown number of them is wrong. An answer
 "unsure" counts as wrong for every guarantee and for the low end of every interval.
@@ -49,9 +49,9 @@ GOOD, BAD = (1.6, 36.0), (3.0, 6.0)  # wrong rates of tags, Beta(wrong, right)
 SHARE_GOOD, SHARE_WEIGHT = 0.65, 4.0  # of the tags, and for how many tags this counts
 LINE = 0.11  # wrong rate above which a tag is no gain
 ASK_PRICE = (0.00006, 0.00012)  # of all uses, for one answer in phase one; with scores
-PRICE = (0.0005, 0.0014)  # of all right uses, for one answer in phase two; with scores
+PRICE = (0.0004, 0.0014)  # of all right uses, for one answer in phase two; with scores
 MOST_FIRST = 10  # answers per tag in phase one
-FIRST_TEST = 0.7  # of delta
+FIRST_TEST = 0.85  # of delta
 TESTS = 6
 SWITCH = 0.04  # by how much another set must be worth more
 STAKES = np.array([0.35, 0.5, 0.65, 0.8])  # of the largest stake
@@ -60,7 +60,7 @@ FIRST_FACTORS = np.array([2.2, 1.3, 0.8, 0.45, 0.25])  # wrong rates by range, b
 TILT = 2.0  # power at which a tag's own factor moves its odds of being bad
 FACTOR_WEIGHT = 2.0  # wrong answers that these count for
 GRID = 401  # shares at which an interval is sought
-HOPELESS = 120  # answers; a tag expected to take more is not asked about again (per tag)
+HOPELESS = 300  # answers; a tag expected to take more is not asked about again (per tag)
 TOLERANCE = 1e-9
 
 
@@ -68,7 +68,7 @@ def error_share(test: int) -> float:
     """Return the share of delta that test number ``test`` may spend, from 0; they sum to 1.
 
     >>> [round(error_share(j), 4) for j in range(3)]
-    [0.7, 0.15, 0.075]
+    [0.85, 0.075, 0.0375]
     """
     return FIRST_TEST if test == 0 else (1 - FIRST_TEST) / 2**test
 
@@ -93,7 +93,9 @@ class Precision:
         if self.estimate is None:
             return f"{name}: not known, no answers"
         if self.answered == self.uses:
-            return f"{name}: {_percent(self.estimate)} of {self.uses:,} uses are right (all checked)"
+            return (
+                f"{name}: {_percent(self.estimate)} of {self.uses:,} uses are right (all checked)"
+            )
         return (
             f"{name}: about {_percent(self.estimate)} of {self.uses:,} uses are right "
             f"({_percent(self.low)} to {_percent(self.high)}; {self.answered:,} checked)"
@@ -292,14 +294,14 @@ class Audit:
         least, most = wrong - unsure, uses - answered + wrong
         low, high = _interval(test.seen, test.delta)
         low, high = max(low - unsure / uses, least / uses), min(high, most / uses)
-        centre = float(np.mean([z for z, _, _ in test.seen])) if test.seen else None
+        centre = wrong / answered if answered else None
+        if test.seen:
+            centre = float(np.mean([z for z, _, _ in test.seen]))
         if answered == uses:
             low, high, centre = least / uses, most / uses, (least + wrong) / 2 / uses
         if centre is not None:
             centre = 1 - min(max(centre, low), high)
-        return Precision(
-            tag, uses, answered, wrong, unsure, centre, 1 - high, 1 - low, kept, made
-        )
+        return Precision(tag, uses, answered, wrong, unsure, centre, 1 - high, 1 - low, kept, made)
 
     # ---- choosing
 
@@ -312,9 +314,8 @@ class Audit:
         if self.per_tag:
             self._choose_per_tag(left)
             return
-        everything = np.ones(self.strata.shape, bool)
-        if self._certain(everything):
-            self.test, self.done = _Test(everything, 1 - self.confidence), True
+        if self._certain(np.ones(self.strata.shape, bool)) or not left.any():
+            self._settle()
             return
         if self.test is None:
             wanted = self._wanted(left)
@@ -329,10 +330,12 @@ class Audit:
             return
         else:
             self._reconsider()
-        if self.test is None or self._certain(self.test.kept):
+        if self.test is None or not (self.strata - self.asked)[self.test.kept].any():
+            self._settle()
+        elif self._certain(self.test.kept):
             self.done = True
-            return
-        self._draw(None)
+        else:
+            self._draw(None)
 
     def _choose_per_tag(self, left: Counts) -> None:
         """Ask about the tag that is expected to take the fewest further answers."""
@@ -453,8 +456,7 @@ class Audit:
 
     def _reconsider(self) -> None:
         """Start another test where a smaller set is worth more than going on."""
-        assert self.test is not None
-        if self.tests >= TESTS or len(self.test.seen) < 10:
+        if self.test is None or self.tests >= TESTS or len(self.test.seen) < 10:
             return
         rates, inside = self._predicted(), self.test.kept
         wrong, uses = (self.strata * rates)[inside].sum(), self.strata[inside].sum()
@@ -464,6 +466,18 @@ class Audit:
         other, best = self._best_set(self.tests)
         if best > value + SWITCH and (other != inside).any():
             self._start()
+
+    def _settle(self) -> None:
+        """End with the largest set that is known to be good even if all unanswered are wrong."""
+        self.done = True
+        sizes, worst = self.strata.ravel(), (self.strata - self.asked + self.wrong).ravel()
+        order = np.argsort(worst / np.maximum(sizes, 1), kind="stable")
+        order = order[sizes[order] > 0]
+        good = worst[order].cumsum() <= (1 - self.level) * sizes[order].cumsum() + TOLERANCE
+        if good.any():
+            known = np.zeros(len(sizes), bool)
+            known[order[: int(np.flatnonzero(good)[-1]) + 1]] = True
+            self.test = _Test(known.reshape(self.strata.shape), 1 - self.confidence)
 
     def _reached(self, test: _Test | None) -> bool:
         if test is None:
@@ -511,7 +525,7 @@ def recall_of(
     unsure: int = 0,
     confidence: float = 0.95,
 ) -> Recall:
-    """Return recall of a tag from photos drawn at random out of ``photos``, ``uses`` of them tagged.
+    """Return recall of a tag on ``uses`` of ``photos``, from photos drawn at random.
 
     ``untagged`` and ``tagged`` are (drawn, of them showing the label). Given how many drawn photos
     show it, those that are tagged are a hypergeometric draw; Clopper and Pearson's binomial
@@ -560,9 +574,7 @@ def _posterior(share: Numbers, bayes: Numbers, asked: Counts, wrong: Counts) -> 
 
 def _log_bayes(asked: Counts, wrong: Counts) -> Numbers:
     """Return log P(answers | a good tag) - log P(answers | a bad tag)."""
-    logs = [
-        betaln(one[0] + wrong, one[1] + asked - wrong) - betaln(*one) for one in (GOOD, BAD)
-    ]
+    logs = [betaln(one[0] + wrong, one[1] + asked - wrong) - betaln(*one) for one in (GOOD, BAD)]
     return np.asarray(logs[0] - logs[1])
 
 
