@@ -28,8 +28,8 @@ from scipy.stats import binomtest
 from labelwise.decide.audits import Audit, recall_of
 
 MOST = 600
-PARTS = {"at the line": 0.2, "per tag": 0.05, "no signal": 0.2, "broad": 0.2, "good": 0.2}
-WORLDS = ("mixed", "scores", "no signal", "good", "broad", "at the line", "small", "per tag")
+PARTS = {"at the line": 0.2, "per tag": 0.1, "no signal": 0.2, "broad": 0.2, "good": 0.2}
+WORLDS = ("scores", "mixed", "small", "good", "broad", "no signal", "at the line", "per tag")
 SAID = re.compile(r"at least ([\d.]+) % of (?:their ([\d,]+) uses|the uses of each) are right")
 
 
@@ -167,7 +167,7 @@ def main():
         for world in arguments.worlds:
             draws = round(arguments.draws * PARTS.get(world, 1.0))
             tasks = [(world, seed) for seed in range(draws)]
-            text[world] = summary(list(pool.map(draw, tasks, chunksize=10)))
+            text[world] = summary(list(pool.map(draw, tasks, chunksize=4)))
             print(world, text[world], flush=True)
             arguments.out.write_text(json.dumps(text, indent=1) + "\n")
         rows = list(pool.map(draw_recall, range(arguments.draws), chunksize=50))

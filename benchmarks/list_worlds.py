@@ -5,7 +5,8 @@
 Photos with a label score N(gap, 1), others N(0, 1), with: good gap 3; fair gap 1.8; overconfident
 gap 2.5 and others Student t with 3 degrees; look-alike gap 3 and 2 % of the others N(gap, 1);
 useless gap 0. Held-out photos are split in half: validation and test. Each row pools the shifts
-or none; a quarter of the draws for audits; Clopper-Pearson intervals. A list is worth it if some prefix has at most 10 % wrong.
+or none; audits take a quarter of the draws. Shares carry Clopper-Pearson intervals. A list is worth
+it if some prefix has at most 10 % wrong.
 """
 
 import argparse
