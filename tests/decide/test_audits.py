@@ -39,7 +39,7 @@ def test_each_bet_is_fair(gap):
             kept, mean = audit.test.kept, 0.0
             for tag, part in zip(*np.nonzero(audit._chances), strict=True):
                 members = np.flatnonzero(audit.bins[tag] == part)
-                order = np.random.default_rng((4, int(tag), int(part))).permutation(members)
+                order = np.random.default_rng((4, 2, int(tag), int(part))).permutation(members)
                 for use in order[audit.asked[tag, part] :]:
                     test = deepcopy(audit.test)
                     audit._bet(test, tag, part, not right[tag][use])

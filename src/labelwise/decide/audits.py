@@ -208,7 +208,7 @@ class Audit:
         tag, part = self._next
         if self._next not in self._orders:
             members = np.flatnonzero(self.bins[tag] == part)
-            rng = np.random.default_rng((self.seed, tag, part))
+            rng = np.random.default_rng((self.seed, 2, tag, part))
             self._orders[self._next] = rng.permutation(members)
         return tag, int(self._orders[self._next][self.asked[tag, part]])
 
@@ -364,7 +364,7 @@ class Audit:
             left = np.where(self.test.kept, left, 0.0)
         chances = left / left.sum()
         if self.count % 1024 == 0 or not len(self._uniform):
-            self._uniform = np.random.default_rng((self.seed, self.count // 1024)).random(1024)
+            self._uniform = np.random.default_rng((self.seed, 1, self.count // 1024)).random(1024)
         flat = chances.ravel().cumsum()
         place = int(np.searchsorted(flat, self._uniform[self.count % 1024] * flat[-1], "right"))
         place = min(place, int(np.flatnonzero(chances.ravel())[-1]))
