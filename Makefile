@@ -5,8 +5,9 @@
 #   JOBS=1                       processes that `make test` uses; where there are two cores, three if 12 GiB of
 #                                memory are free, because many tests wait for other processes, else two
 #   BROWSER=no                   leave out the tests in a real browser, and do not install Chromium
-#   TORCH_INDEX=URL              another index to take torch from, such as the CPU-only wheels of
-#                                https://download.pytorch.org/whl/cpu; nothing else is taken from it
+#   TORCH_INDEX=URL              another index to take torch from; nothing else is taken from it. Without it, x86_64
+#                                machines without a CUDA device try the CPU-only wheels first, because the usual ones
+#                                bring 7 GB of CUDA; TORCH_INDEX=usual does not
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -20,10 +21,20 @@ BENCHMARKS := arrays data export heads labelling objectives posterior scoring se
 JOBS ?= $(shell free=$$(awk '/MemAvailable/ {print $$2}' /proc/meminfo); \
   [ $$(nproc) -gt 1 ] && { [ "$$free" -gt 12582912 ] && echo 3 || echo 2; } || echo 1)
 PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Torch alone, from the index that is named or, on x86_64 without CUDA, from that of the CPU-only wheels if it answers.
+define TORCH
+case "$(or $(TORCH_INDEX),$(shell [ "$$(uname -sm)" = "Linux x86_64" ] && ! command -v nvidia-smi >/dev/null && echo cpu || echo usual))" in \
+  usual) ;; \
+  cpu) $(PIP) --retries 0 --timeout 10 --index-url "$(CPU_WHEELS)" torch torchvision 2>/dev/null \
+         || echo "the CPU-only torch cannot be had here: taking the usual one" ;; \
+  *) $(PIP) --index-url "$(TORCH_INDEX)" torch torchvision ;; \
+esac
+endef
+CPU_WHEELS := https://download.pytorch.org/whl/cpu
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONDONTWRITEBYTECODE := # tests start many processes: each would compile the sources again
 
-.PHONY: audit bench bridges browser check clean client demo dist docs fuzz hashes help install limits schema serve test
+.PHONY: audit bench bridges browser check clean client demo dist docs fuzz hashes help install limits quick schema serve test
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,17 +44,17 @@ help: ## show this list
 $(PACKAGE): pyproject.toml constraints.txt
 	@echo "installing labelwise and what it needs into $(VENV)"
 	@test -x "$(BIN)/python" || $(PYTHON) -m venv "$(VENV)"
-	$(if $(TORCH_INDEX),$(PIP) --index-url "$(TORCH_INDEX)" torch torchvision)
-	$(PIP) -e .
+	@$(TORCH)
+	$(PIP) -e ".[train]"
 	@touch "$@"
 
 $(SERVER): $(PACKAGE)
-	$(PIP) -e ".[serve]"
+	$(PIP) -e ".[serve,train]"
 	@touch "$@"
 
 $(STAMP): $(PACKAGE)
 	@echo "installing what tests and development need into $(VENV)"
-	$(PIP) -e ".[dev,docs,onnx,ray,serve]"
+	$(PIP) -e ".[dev,docs,onnx,ray,serve,train]"
 	@touch "$@"
 
 install: $(STAMP) ## create .venv and install labelwise into it, with what development needs
@@ -68,6 +79,13 @@ serve: $(SERVER) ## tag, search and review photos in the browser, with the demo'
 
 test: install browser ## run every test (BROWSER=no: but those in a browser)
 	BROWSER=$(BROWSER) "$(BIN)/python" -m pytest --durations=25 --cpu-durations=25 $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
+
+quick: install ## run the tests of the rooms that differ from main (about a minute)
+	@rooms=$$({ git diff --name-only main 2>/dev/null; git ls-files --others --exclude-standard; } \
+	  | sed -nE 's#^(src/labelwise|tests)/([a-z]+)(/.*|\.py)$$#tests/\2#p' | sort -u | while read -r room; do \
+	    ls -d "$$room" "tests/test_$${room#tests/}.py" 2>/dev/null; done); \
+	echo "tests of what changed:" $$rooms; \
+	BROWSER=no "$(BIN)/python" -m pytest tests/test_architecture.py $$rooms $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 
 fuzz: install ## feed damaged input to readers of files and routes of the server for ten minutes (FUZZ_SECONDS)
 	LABELWISE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) LABELWISE_FUZZ_SEED=$(or $(FUZZ_SEED),$$RANDOM) "$(BIN)/python" -m pytest -s tests/fuzz
@@ -100,7 +118,7 @@ bench: install ## print every figure that the README claims, and the other ratio
 	done; exit $${status:-0}
 
 limits: install ## measure what docs/limits.md shows on this machine, and write that page (PARTS="search heads")
-	$(PIP) -e ".[bench,ray,serve]"
+	$(PIP) -e ".[bench,ray,serve,train]"
 	"$(BIN)/python" benchmarks/limits.py run $(PARTS)
 	"$(BIN)/python" benchmarks/limits.py page docs/limits.md
 
@@ -130,7 +148,7 @@ hashes: ## write the hashes that the server's image holds its packages to (asks 
 	@test -x .venv-hashes/bin/uv || { $(PYTHON) -m venv .venv-hashes && \
 	  .venv-hashes/bin/pip install --quiet --disable-pip-version-check "uv>=0.9"; }
 	mkdir -p deploy/hashes
-	$(HASH) --extra serve pyproject.toml -o deploy/hashes/server.txt
+	$(HASH) --extra serve --extra train pyproject.toml -o deploy/hashes/server.txt
 	echo hatchling | $(HASH) - -o deploy/hashes/build.txt
 
 clean: ## remove .venv and caches (runs/ stays)

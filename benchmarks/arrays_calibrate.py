@@ -5,7 +5,7 @@ from arrays_metrics import problem
 from measure import Contender, compare
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.calibrate import platt
+from labelwise.calibration import platt
 from labelwise.links import Sigmoid
 
 SIZES = ((40_137, 80, 2.9), (50_000, 1_000, 5.0))

@@ -37,12 +37,12 @@ import torch
 from torch import Tensor
 from training import constant, epochs_of, our_step, rate
 
-from labelwise.backbones import create_backbone
 from labelwise.data.table import LabelTable
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.scoring import score
+from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.bands import Bands, BandScale
 from labelwise.pictures.batches import read_ahead

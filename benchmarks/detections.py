@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from labelwise.calibrate import fit_calibrator
-from labelwise.fitting import read_scores
-from labelwise.fitting.call_tables import calls_of_table
+from labelwise.calibration import fit_calibrator
+from labelwise.scores import read_scores
+from labelwise.scores.call_tables import calls_of_table
 
 
 def make(path: Path, rows: int, species: int = 100, sites: int = 50) -> None:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import torch
 from measure import measure
 
-from labelwise.evaluate import evaluate
+from labelwise.evaluation import evaluate
 from labelwise.links import Sigmoid
 from labelwise.methods import link_to_spec
 from labelwise.predictions import Predictions

@@ -27,12 +27,12 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from labelwise.decide import Threshold
-from labelwise.evaluate import Subgroups, evaluate
-from labelwise.evaluate.curves import auroc_interval
-from labelwise.experiments.statistics import compare_to_best
+from labelwise.evaluation import Subgroups, evaluate
+from labelwise.evaluation.curves import auroc_interval
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, calibration_interval, reliability
 from labelwise.numeric.bounds import clopper_pearson
+from labelwise.papers.statistics import compare_to_best
 from labelwise.predictions import Predictions
 
 MANY = 200_000

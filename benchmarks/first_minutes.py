@@ -33,8 +33,8 @@ from measure import record
 from torch import Tensor, nn
 from training import LABELS, make_model, make_sgd
 
-from labelwise.backbones import create_backbone
 from labelwise.data.table import LabelTable
+from labelwise.networks.backbones import create_backbone
 from labelwise.objectives import BCE
 from labelwise.pictures.memory import ArrayImages
 from labelwise.training import execution

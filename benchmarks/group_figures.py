@@ -37,27 +37,28 @@ from scipy.special import logit, ndtr
 
 from labelwise.decide import Threshold, false_alarms_at, recall_at, specificity_at
 from labelwise.decide.figures import label_figures
-from labelwise.evaluate import evaluate
-from labelwise.evaluate.curves import auroc_interval
-from labelwise.evaluate.group_intervals import (
+from labelwise.evaluation import evaluate
+from labelwise.evaluation.curves import auroc_interval
+from labelwise.evaluation.group_intervals import (
     mean_ap_without_groups,
     mean_interval_by_group,
     student_reach,
 )
-from labelwise.evaluate.headline import FEW_GROUPS, jackknife_interval
-from labelwise.evaluate.subgroups import Subgroups
-from labelwise.experiments.compare import _covariance, _freedom
-from labelwise.experiments.measures import (
-    image_effects,
-    mean_ap_by_group,
-    probability_figures,
-)
-from labelwise.experiments.statistics import compare_to_best
+from labelwise.evaluation.headline import FEW_GROUPS
+from labelwise.evaluation.jackknife import jackknife_interval
+from labelwise.evaluation.subgroups import Subgroups
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision
 from labelwise.metrics.drift import held_out_shares
 from labelwise.metrics.likeness import compare_photos
 from labelwise.numeric.groups import Groups
+from labelwise.papers.compare import _covariance, _freedom
+from labelwise.papers.measures import (
+    image_effects,
+    mean_ap_by_group,
+    probability_figures,
+)
+from labelwise.papers.statistics import compare_to_best
 from labelwise.predictions import Predictions
 
 CORRELATIONS = (0.0, 0.4, 0.8)

@@ -38,7 +38,7 @@ from labelwise.decide import (
 )
 from labelwise.decide.list_checks import ListCheck
 from labelwise.decide.promised_lists import expected_list
-from labelwise.evaluate import evaluate
+from labelwise.evaluation import evaluate
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, calibration_interval
 from labelwise.numeric.bounds import clopper_pearson

@@ -33,9 +33,9 @@ from PIL import Image
 
 from labelwise.data import load
 from labelwise.errors import DataError
-from labelwise.search import Index
-from labelwise.search.tagging import promised_rule, tags_of
-from labelwise.search.xmp import entries
+from labelwise.photos import Index
+from labelwise.photos.tagging import promised_rule, tags_of
+from labelwise.photos.xmp import entries
 
 LEVELS = (0.05, 0.1, 0.2)
 Truth = dict[str, set[str]]

@@ -32,10 +32,10 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from labelwise.backbones import create_backbone
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.networks.backbones import create_backbone
 from labelwise.shards.ray_cluster import require_ray
 from labelwise.types import LabelSpace
 

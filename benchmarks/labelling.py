@@ -33,9 +33,7 @@ from measure import measure
 from scipy.special import expit
 from scipy.stats import binomtest
 
-from labelwise.calibrate import few_labels, platt, temperature
-from labelwise.data import posterior
-from labelwise.labelling import (
+from labelwise.answers import (
     Pool,
     choose_labels,
     choose_photos,
@@ -47,6 +45,8 @@ from labelwise.labelling import (
     marked_checks,
     promise_suspects,
 )
+from labelwise.calibration import few_labels, platt, temperature
+from labelwise.data import posterior
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, log_loss
 

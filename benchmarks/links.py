@@ -7,7 +7,7 @@ python benchmarks/links.py --check    fail if the page has another
 import sys
 from pathlib import Path
 
-from labelwise.experiments.readings import readings_table
+from labelwise.papers.readings import readings_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "links.md"
 MARK = "<!-- table: python benchmarks/links.py -->\n"

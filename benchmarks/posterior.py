@@ -16,7 +16,7 @@ from statistics import mean
 import torch
 from torch import Tensor, nn
 
-from labelwise.calibrate import platt
+from labelwise.calibration import platt
 from labelwise.data.generated import posterior
 from labelwise.links import Link
 from labelwise.methods import make_objective

@@ -24,10 +24,10 @@ from search import LABELS, make_index
 
 from labelwise.decide import Answered, estimate_count
 from labelwise.links import Sigmoid
+from labelwise.photos import Index, answer, keep_found, likeness_of
+from labelwise.photos.checking import CheckSession
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
-from labelwise.search import Index, answer, keep_found, likeness_of
-from labelwise.search.checking import CheckSession
 
 HELD_OUT = 1000
 DOG = Query.parse("dog")

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from scipy.stats import binomtest
 
-from labelwise.calibrate import platt
+from labelwise.calibration import platt
 from labelwise.data import posterior
 from labelwise.decide import (
     ListCheck,

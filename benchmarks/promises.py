@@ -43,7 +43,7 @@ from measure import measure
 from promised_lists import KINDS, list_table
 from scipy.stats import binomtest
 
-from labelwise.calibrate import platt
+from labelwise.calibration import platt
 from labelwise.data import posterior
 from labelwise.decide import (
     Evidence,

@@ -36,13 +36,13 @@ from torchvision.transforms import (
     ToTensor,
 )
 
-from labelwise.backbones import create_backbone
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.scoring import score
+from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import FileImages
-from labelwise.pictures.batches import available_cores
+from labelwise.pictures.ahead import available_cores
 from labelwise.pictures.decode import by_pillow, decode, decode_pixels
 from labelwise.system.allocator import keep_freed_memory
 from labelwise.types import LabelSpace

@@ -36,25 +36,25 @@ from labelwise.links import Sigmoid
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models import HeadSpec, ModelSpec, Predictor
 from labelwise.models.scoring import score
-from labelwise.pictures import FileImages, Transform
-from labelwise.pictures.decode import IMAGE_SUFFIXES
-from labelwise.retrieval import Query, bind
-from labelwise.search import Index, update_index
-from labelwise.search import look_alikes as similar_photos
-from labelwise.search.answering import answer
-from labelwise.search.checksums import CacheFiles
-from labelwise.search.index_facts import IndexFacts
-from labelwise.search.look_alikes import LOOKED_AT, Projection, codes_of, nearest_rows
-from labelwise.search.looking import Changes, look_at, photos_below
-from labelwise.search.model_odds import ORDER, LabelOdds
-from labelwise.search.rankings import OddsRanking, ranking_of
-from labelwise.search.scan import (
+from labelwise.photos import Index, update_index
+from labelwise.photos import look_alikes as similar_photos
+from labelwise.photos.answering import answer
+from labelwise.photos.checksums import CacheFiles
+from labelwise.photos.index_facts import IndexFacts
+from labelwise.photos.look_alikes import LOOKED_AT, Projection, codes_of, nearest_rows
+from labelwise.photos.looking import Changes, look_at, photos_below
+from labelwise.photos.model_odds import ORDER, LabelOdds
+from labelwise.photos.rankings import OddsRanking, ranking_of
+from labelwise.photos.scan import (
     ScanTerm,
     best_rows,
     count_at_least,
     largest_rows,
     tried_rows,
 )
+from labelwise.pictures import FileImages, Transform
+from labelwise.pictures.decode import IMAGE_SUFFIXES
+from labelwise.retrieval import Query, bind
 from labelwise.system.progress import Silent
 from labelwise.types import LabelSpace
 

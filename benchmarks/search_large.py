@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from measure import record
 
-from labelwise.search.answering import answer
-from labelwise.search.checksums import CacheFiles
-from labelwise.search.model_odds import ORDER
-from labelwise.search.scan import ScanTerm, best_rows, tried_rows
+from labelwise.photos.answering import answer
+from labelwise.photos.checksums import CacheFiles
+from labelwise.photos.model_odds import ORDER
+from labelwise.photos.scan import ScanTerm, best_rows, tried_rows
 
 TOP, REPEATS = 50, 15
 USED_BY_A_SEARCH = answer  # imported for its memory

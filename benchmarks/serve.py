@@ -50,16 +50,16 @@ from serve_attacks import run_mix
 from serve_load import Processor, closed_load, open_load, request_bytes, resident
 from serve_watched import own_pauses
 
-from labelwise.backbones import create_backbone
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import score
+from labelwise.networks.backbones import create_backbone
+from labelwise.photos.index import Index
+from labelwise.photos.index_facts import IndexFacts
+from labelwise.photos.store import Content
 from labelwise.pictures import ArrayImages, BytesImages
-from labelwise.search.index import Index
-from labelwise.search.index_facts import IndexFacts
-from labelwise.search.store import Content
 from labelwise.types import LabelSpace
 
 LABELS = 80

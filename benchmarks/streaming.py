@@ -27,8 +27,8 @@ from PIL import Image
 from scoring_gpu import noisy_photo
 from torch import Tensor
 
-from labelwise.backbones import Backbone
 from labelwise.data import LabelTable, load
+from labelwise.networks.backbones import Backbone
 from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.decode import decode
 from labelwise.training import features, pixels

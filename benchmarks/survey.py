@@ -12,7 +12,7 @@ import sys
 from functools import reduce
 from pathlib import Path
 
-from labelwise.experiments.survey_page import Survey
+from labelwise.papers.survey import Survey
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"

@@ -30,12 +30,12 @@ import torch
 from numpy.typing import NDArray
 
 from labelwise.numeric.small_products import SmallColumns, _by_numpy
-from labelwise.search import look_alikes
-from labelwise.search.checksums import CacheFiles
-from labelwise.search.fronts import LENGTHS, Fronts, front_values, fronts_of, main_axes, units_of
-from labelwise.search.look_alikes import Projection, farthest_rows
-from labelwise.words import ClassesAndWords
-from labelwise.words.word_list import usual_texts
+from labelwise.photos import look_alikes
+from labelwise.photos.checksums import CacheFiles
+from labelwise.photos.fronts import LENGTHS, Fronts, front_values, fronts_of, main_axes, units_of
+from labelwise.photos.look_alikes import Projection, farthest_rows
+from labelwise.photos.words import ClassesAndWords
+from labelwise.photos.words.word_list import usual_texts
 
 WIDTH, COUNT = 256, 100
 TEXTS = (

@@ -38,10 +38,10 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-from labelwise.backbones import create_backbone
 from labelwise.data.table import LabelTable
-from labelwise.heads import LinearHead
 from labelwise.models import Model
+from labelwise.networks.backbones import create_backbone
+from labelwise.networks.heads import LinearHead
 from labelwise.objectives import BCE
 from labelwise.pictures import Transform
 from labelwise.pictures.memory import ArrayImages

@@ -6,7 +6,7 @@
                                              keep the figures that this command wrote there
 
 Claims stand in claims.yaml beside this file, figures there or in results/; the rule is that of
-labelwise.experiments.verdicts.
+labelwise.papers.protocols.
 """
 
 import json
@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from labelwise.experiments.verdicts import RunResults, claims_table, read_claims
+from labelwise.papers.protocols import RunResults, claims_table, read_claims
 
 CLAIMS = Path(__file__).with_name("claims.yaml")
 RESULTS = Path(__file__).with_name("results")

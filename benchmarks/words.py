@@ -23,12 +23,12 @@ import torch
 from labelwise.links import Link
 from labelwise.metrics import average_precision, reliability
 from labelwise.objectives.convex import CoinLoss
+from labelwise.photos.words import ClassesAndWords, TextHead, WordList
+from labelwise.photos.words.answered import answered_head
+from labelwise.photos.words.photos import features_of
 from labelwise.pictures.memory import BytesImages
 from labelwise.training.solve import solve
 from labelwise.types import Targets
-from labelwise.words import ClassesAndWords, TextHead, WordList
-from labelwise.words.answered import answered_head
-from labelwise.words.photos import features_of
 
 BINS = 15
 

@@ -25,16 +25,16 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from labelwise.backbones import Backbone, create_backbone
 from labelwise.decide import promise_tags
+from labelwise.networks.backbones import Backbone, create_backbone
 from labelwise.objectives.convex import CoinLoss
+from labelwise.photos.words import ClassesAndWords, TextHead, WordList
+from labelwise.photos.words.answered import answered_head
+from labelwise.photos.words.photos import features_of
 from labelwise.pictures.memory import BytesImages
 from labelwise.predictions import Predictions
 from labelwise.training.solve import solve
 from labelwise.types import Targets
-from labelwise.words import ClassesAndWords, TextHead, WordList
-from labelwise.words.answered import answered_head
-from labelwise.words.photos import features_of
 
 ANSWERS = (50, 100, 150, 200, 300, 400, 500, 700, 1000, 1400)
 BATCH = 64

@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config, items):
         left_out = [item for item in items if "browser" in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: "web" not in item.path.parts)
+    items.sort(key=lambda item: "server" not in item.path.parts)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -72,7 +72,7 @@ def request(folder):
 
 
 def index(folder):
-    from labelwise.search import update_index
+    from labelwise.photos import update_index
 
     try:
         from labelwise.system.progress import Silent
@@ -105,7 +105,7 @@ def loss(folder):
 
 
 def onnx(folder):
-    from labelwise.export.onnx_file import export_onnx
+    from labelwise.exports.onnx_file import export_onnx
 
     try:
         from labelwise.pictures import PictureImages

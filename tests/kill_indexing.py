@@ -23,9 +23,9 @@ import numpy as np
 from search_setup import LABELS, picture, save_model
 
 from labelwise.models import Predictor
+from labelwise.photos import Index, scored_files, update_index
+from labelwise.photos.answering import answer
 from labelwise.retrieval import Query
-from labelwise.search import Index, scored_files, update_index
-from labelwise.search.answering import answer
 from labelwise.system.progress import Silent
 
 

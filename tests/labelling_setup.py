@@ -4,8 +4,8 @@ from contextlib import contextmanager
 
 from web_setup import served
 
-from labelwise.web import ServeSettings, create_labelling_app
-from labelwise.words import WordList
+from labelwise.photos.words import WordList
+from labelwise.server import ServeSettings, create_labelling_app
 
 
 @contextmanager

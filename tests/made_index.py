@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.models.run_folder import RunFolder
-from labelwise.search import Index
-from labelwise.search.index_facts import IndexFacts
-from labelwise.search.store import Content, PhotoFile
+from labelwise.photos import Index
+from labelwise.photos.index_facts import IndexFacts
+from labelwise.photos.store import Content, PhotoFile
 
 
 def made_index(folder: Path, model: Path, logits, folders=None) -> Path:

@@ -44,7 +44,7 @@ def count_connections() -> None:
 
 def open_index(folder: Path):
     """Open an index that is closed when the running test ends."""
-    from labelwise.search import Index  # not in every process that has tests
+    from labelwise.photos import Index  # not in every process that has tests
 
     return _OF_THE_TEST.enter_context(Index(folder))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labelwise.decide import Rule
-from labelwise.evaluate import evaluate
+from labelwise.evaluation import evaluate
 from labelwise.links import Link, Sigmoid
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models import HeadSpec, ModelSpec

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from labelwise.backbones import create_backbone
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.networks.backbones import create_backbone
 from labelwise.predictions import Predictions
 from labelwise.types import LabelSpace
 

@@ -3,7 +3,7 @@
 import random
 import xml.etree.ElementTree as ET
 
-from labelwise.search.xmp import RDF
+from labelwise.photos.xmp import RDF
 
 DC = "http://purl.org/dc/elements/1.1/"
 LR = "http://ns.adobe.com/lightroom/1.0/"

@@ -39,16 +39,16 @@ SQUASHES = re.compile(r"\b(?:sigmoid|softmax|expit|log_expit|logsigmoid)\(")
 OWN_ODDS = {
     "data/generated.py",
     "decide/promised_rules.py",
-    "experiments/readings.py",  # what a sigmoid reads, beside the link
-    "fitting/calls.py",  # of detections, by what a person checked
-    "labelling/crossfit.py",
-    "labelling/suspects.py",
+    "papers/readings.py",  # what a sigmoid reads, beside the link
+    "scores/calls.py",  # of detections, by what a person checked
+    "answers/crossfit.py",
+    "answers/suspects.py",
     "methods/readings.py",  # its words
     "metrics/drift.py",
     "models/link_numbers.py",  # of files without torch, held to their link
     "retrieval/calibrated_query.py",
-    "words/answered.py",  # of a share, not of a photo
-    "words/classes.py",  # how much each class counts for a word
+    "photos/words/answered.py",  # of a share, not of a photo
+    "photos/words/classes.py",  # how much each class counts for a word
 }
 
 
@@ -58,7 +58,7 @@ def test_scipy_is_imported_by_the_functions_that_need_it():
 
 
 def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
-    allowed = ("links.py", "numeric", "objectives", "calibrate", "heads")
+    allowed = ("links.py", "numeric", "objectives", "calibration", "networks")
     found = {
         file.relative_to(SOURCE).as_posix()
         for file in FILES
@@ -69,8 +69,8 @@ def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
 
 # What torch offers under a private name alone: it may change with any version.
 PRIVATE_TORCH = {
-    "backbones/imports.py: torch._dynamo",
-    "export/parity.py: torch.utils._python_dispatch",
+    "networks/backbones/imports.py: torch._dynamo",
+    "exports/parity.py: torch.utils._python_dispatch",
     "training/execution.py: torch._inductor",
     "training/execution.py: torch.ops.mkldnn._is_mkldnn_bf16_supported",
 }
@@ -133,14 +133,19 @@ def test_classes_are_abstract_or_final():
                 )
 
 
+def labelwise_home(name):
+    return next(f"labelwise.{home}" for home, names in labelwise._HOMES.items() if name in names)
+
+
 def test_public_names_are_those_of_their_own_packages():
     for name in labelwise.__all__:
         shown = getattr(labelwise, name)
         home = getattr(shown, "__module__", None)
         if home and home.startswith("labelwise.") and not isinstance(shown, ModuleType):
-            package = importlib.import_module(".".join(home.split(".")[:2]))
+            package = importlib.import_module(labelwise_home(name))
             assert getattr(package, name) is shown
-            assert name in package.__all__, f"{package.__name__} does not export {name}"
+            if hasattr(package, "__path__"):
+                assert name in package.__all__, f"{package.__name__} does not export {name}"
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         labelwise.nonsense  # noqa: B018
 
@@ -196,8 +201,8 @@ def state():
 disable, shown, hook = torch.compiler.disable, warnings.showwarning, sys.excepthook
 before = state()
 import labelwise
-from labelwise.backbones.imports import without_compiler
-from labelwise.export.openvino_folder import openvino_runtime
+from labelwise.networks.backbones.imports import without_compiler
+from labelwise.exports.openvino_folder import openvino_runtime
 
 # These two hide a module meanwhile, unless it is there already: so they come first.
 with without_compiler():

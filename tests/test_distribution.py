@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 USER = """
 import labelwise
-from labelwise.calibrate import platt
+from labelwise.calibration import platt
 from labelwise.decide import Threshold, best_f
 from labelwise.links import Link, Sigmoid
 from labelwise.metrics import average_precision

@@ -25,7 +25,7 @@ from words_setup import save_words_example
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "_reference"))
-from arguments import DESCRIBED, MEANINGS, arguments_of, meaning  # noqa: E402
+from arguments import DESCRIBED, MEANINGS, arguments_of, exported, meaning  # noqa: E402
 
 PAGES = sorted(
     [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "bridges").glob("*.md")]
@@ -122,7 +122,7 @@ def public():
 def described(source):
     for package in DESCRIBED:
         module = source[package]
-        for name in map(str, module.exports):
+        for name in exported(module):
             path = module.imports.get(name, f"{module.path}.{name}")
             target = source[path.removeprefix("labelwise.")]
             if target.is_function or target.is_class:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from labelwise.calibrate import Platt
+from labelwise.calibration import Platt
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec

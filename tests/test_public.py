@@ -11,6 +11,7 @@ from search_setup import picture, save_model
 from tiny_run import tiny_table
 
 import labelwise
+from labelwise import evaluation, photos
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.system.progress import Silent
 
@@ -20,7 +21,7 @@ PACKAGE = Path(labelwise.__file__).parent
 def type_checking_imports():
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
-    return {alias.name for node in block.body for alias in node.names}
+    return {alias.asname or alias.name for node in block.body for alias in node.names}
 
 
 def test_every_public_name_is_real_sorted_and_seen_by_checkers():
@@ -54,7 +55,7 @@ SECONDS_TO_IMPORT = [
         ("labelwise", ["torch", "numpy", "pyarrow", "PIL", "pydantic"]),
         # What everyday verbs wait for: torch, and little else.
         (
-            "labelwise.models.scoring, labelwise.search, labelwise.web, labelwise.decide",
+            "labelwise.models.scoring, labelwise.photos, labelwise.server, labelwise.decide",
             SECONDS_TO_IMPORT,
         ),
     ],
@@ -97,16 +98,16 @@ def test_load_run_names_what_is_no_run(tmp_path):
         labelwise.load_run(tmp_path)
 
 
-def test_modules_that_people_call_answer_as_their_functions(tmp_path):
+def test_functions_that_people_call_answer_as_those_of_their_rooms(tmp_path):
     """Oracle: the functions themselves."""
     rows = sample(60)
     found = labelwise.evaluate(rows, rows.link, labelwise.TopK(2))
-    assert found == labelwise.evaluate.evaluate(rows, rows.link, labelwise.TopK(2))
+    assert found == evaluation.evaluate(rows, rows.link, labelwise.TopK(2))
     for number in range(6):
         picture(tmp_path / "photos" / f"{number}.png", number)
     index, model = tmp_path / "photos.index", save_model(tmp_path / "run")
-    labelwise.search.update_index(index, [tmp_path / "photos"], model=model, watch=Silent())
+    photos.update_index(index, [tmp_path / "photos"], model=model, watch=Silent())
     with labelwise.Index(index) as opened:
-        expected = labelwise.search.answer(opened, labelwise.Query.parse("dog, -beach"), top=3)
+        expected = photos.answer(opened, labelwise.Query.parse("dog, -beach"), top=3)
     assert labelwise.search(index, "dog, -beach", top=3) == expected
     assert len(expected.hits) == 3

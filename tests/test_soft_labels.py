@@ -9,16 +9,16 @@ from search_setup import picture, save_model
 from tiny_run import tiny_settings, tiny_table
 from typer.testing import CliRunner
 
-from labelwise.calibrate import CALIBRATORS
+from labelwise.answers import Reviewed, repair
+from labelwise.calibration import CALIBRATORS
 from labelwise.cli.app import app
 from labelwise.data import LabelTable, describe, fingerprint, flip_labels, load
 from labelwise.data.table import join
 from labelwise.errors import DataError, SettingsError
-from labelwise.experiments.measures import FinishedRun, image_effects, measure
-from labelwise.labelling import Reviewed, repair
 from labelwise.links import Sigmoid
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
+from labelwise.papers.measures import FinishedRun, image_effects, measure
 from labelwise.pictures import FileImages
 from labelwise.predictions import Predictions
 from labelwise.training.run import train

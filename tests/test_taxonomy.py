@@ -17,7 +17,7 @@ from labelwise.data import LabelTable, load, obey_taxonomy
 from labelwise.data.export import export
 from labelwise.decide import Threshold
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.evaluate import evaluate
+from labelwise.evaluation import evaluate
 from labelwise.links import Sigmoid, consistent_log_probs
 from labelwise.models.scoring import Scored, obeying
 from labelwise.pictures import FileImages

@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from labelwise.backbones import create_backbone
-from labelwise.calibrate import Platt
+from labelwise.calibration import Platt
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.networks.backbones import create_backbone
 from labelwise.types import LabelSpace
 
 NAMES = ("dog", "cat", 'odd, "name"|x')

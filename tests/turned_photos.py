@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from labelwise.backbones import create_backbone
 from labelwise.decide import Threshold
 from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.networks.backbones import create_backbone
 from labelwise.types import LabelSpace
 
 NAMES = ("dog", "red car", "Straße", "a,b")

@@ -30,7 +30,7 @@ from patience import PATIENCE, wait_until
 PRELOADED = (
     "labelwise.api",
     "labelwise.cli.app",
-    "labelwise.search",
+    "labelwise.photos",
     "labelwise.training.run",
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg",

@@ -13,8 +13,8 @@ import numpy as np
 from patience import PATIENCE, wait_until
 from PIL import Image
 
-from labelwise.web import ServeSettings, create_app
-from labelwise.web.serving import Server, listen, server_config
+from labelwise.server import ServeSettings, create_app
+from labelwise.server.serving import Server, listen, server_config
 
 TOKEN = "0123456789abcdef-token"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from search_setup import picture, save_model
 from web_setup import running
 
-from labelwise.search import update_index
+from labelwise.photos import update_index
 from labelwise.system.progress import Silent
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,10 @@ import griffe
 import yaml
 
 MEANINGS: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
-DESCRIBED = ("objectives", "links", "calibrate", "decide", "metrics", "retrieval", "heads")
+DESCRIBED = (
+    *("objectives", "links", "calibration", "decide", "metrics", "retrieval"),
+    "networks.heads",
+)
 ROLE = re.compile(r":(?:func|class|meth|mod|attr):`~?([^`]+)`")
 
 
@@ -26,9 +29,21 @@ def arguments_of(target: griffe.Function | griffe.Class) -> list[str]:
     return [each.name for each in target.parameters if each.name not in ("self", "cls")]
 
 
+def exported(module: griffe.Object) -> list[str]:
+    """Return the ``__all__`` of a package, or what a single file defines without an underscore."""
+    if module.exports is not None:
+        return list(map(str, module.exports))
+    return [
+        name
+        for name, member in module.members.items()
+        if name[0] != "_" and not member.is_alias and (member.is_function or member.is_class)
+    ]
+
+
 def is_described(target: griffe.Object) -> bool:
     """Return whether the words of ``arguments.yaml`` are meant for this function or class."""
-    return target.path.split(".")[1] in DESCRIBED and not target.name.startswith("_")
+    homes = tuple(f"labelwise.{home}." for home in DESCRIBED)
+    return target.path.startswith(homes) and not target.name.startswith("_")
 
 
 class Arguments(griffe.Extension):

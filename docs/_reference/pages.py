@@ -1,6 +1,6 @@
 """A hook of mkdocs: pages that are made from the source, so that they cannot fall behind it.
 
-reference/*.md     one page per package, from its ``__all__`` and its docstrings
+reference/*.md     one page per package, from its public names and its docstrings
 reference/cli.md   ``--help`` of every command
 tour.md            the notebook
 contributing.md    and others that stand in the root of the repository
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import griffe
+from arguments import exported
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -22,24 +23,24 @@ PACKAGES = {
     "training.settings": "Settings of a run",
     "objectives": "Objectives: losses with their links",
     "links": "Links",
-    "calibrate": "Calibrators",
+    "calibration": "Calibrators",
     "decide": "Rules",
     "metrics": "Metrics",
     "retrieval": "Queries",
-    "heads": "Heads",
-    "backbones": "Backbones",
+    "networks.heads": "Heads",
+    "networks.backbones": "Backbones",
     "data": "Data",
     "taxonomy": "Taxonomies",
     "types": "Types",
     "methods": "Methods",
     "models": "Models and runs",
     "predictions": "Predictions",
-    "search": "Photo index",
-    "evaluate": "Evaluation",
-    "labelling": "Label quality",
+    "photos": "Photo index",
+    "evaluation": "Evaluation",
+    "answers": "Label quality",
     "report": "Report",
-    "integrations.sklearn": "scikit-learn",
-    "integrations.torchmetrics": "torchmetrics",
+    "contrib.sklearn": "scikit-learn",
+    "contrib.torchmetrics": "torchmetrics",
     "errors": "Errors",
 }
 FROM_THE_ROOT = ("CONTRIBUTING", "SECURITY", "CHANGELOG")
@@ -89,7 +90,7 @@ def package(name: str) -> griffe.Object:
 def public_names(module: griffe.Object) -> Iterator[tuple[str, list[str]]]:
     """Yield (path of the defining module, its public names) in the order of the source."""
     homes: dict[str, list[str]] = {}
-    for name in map(str, module.exports or []):
+    for name in exported(module):
         home = module.imports[name].rpartition(".")[0] if name in module.imports else module.path
         homes.setdefault(home, []).append(name)
     order = list(dict.fromkeys([*(p.rpartition(".")[0] for p in module.imports.values()), *homes]))

@@ -5,9 +5,8 @@
     run.model().predict("new.jpg").labels
 
 ``load`` reads a table of labels, ``load_run`` a finished run, ``load_model`` a model in any form.
-``labelwise.evaluate(...)`` and ``labelwise.search(...)`` can be called; the modules of these names
-hold what belongs to them. Names are imported when they are
-first used, so that ``import labelwise`` is instant; type checkers and editors see them all.
+Names are imported when they are first used, so that ``import labelwise`` is instant; type checkers
+and editors see them all.
 """
 
 from importlib import import_module
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from labelwise.system.later import imported_later
 
 if TYPE_CHECKING:
+    from labelwise import calibration as calibrate
     from labelwise import (
-        calibrate,
         data,
         decide,
         metrics,
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from labelwise.data import LabelTable, load
     from labelwise.decide import Rule, Threshold, TopK
     from labelwise.errors import LabelwiseError
-    from labelwise.evaluate import Evaluation, evaluate
-    from labelwise.heads import Head
+    from labelwise.evaluation import Evaluation, evaluate
     from labelwise.links import Link, Sigmoid, Softmax
     from labelwise.methods import METHODS, Method
     from labelwise.models import (
@@ -42,13 +40,14 @@ if TYPE_CHECKING:
         score,
         scoring,
     )
+    from labelwise.networks.heads import Head
     from labelwise.objectives import BCE, SPA, LabelPairs, Objective, Quasibinary, TwoWay
+    from labelwise.photos import Index, search
     from labelwise.predictions import Predictions
     from labelwise.retrieval import Query, retrieval_map
-    from labelwise.search import Index, search
     from labelwise.types import LabelSpace, Outputs, Targets
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "BCE",
@@ -101,17 +100,17 @@ __all__ = [
 _MODULES = {
     name: name
     for name in (
-        *("calibrate", "data", "decide", "evaluate"),
-        *("metrics", "objectives", "retrieval", "search"),
+        *("data", "decide"),
+        *("metrics", "objectives", "retrieval"),
     )
-} | {"scoring": "models.scoring"}
+} | {"calibrate": "calibration", "scoring": "models.scoring"}
 _HOMES = {
     "api": ("load_run", "train"),
     "data": ("LabelTable", "load"),
     "decide": ("Rule", "Threshold", "TopK"),
     "errors": ("LabelwiseError",),
-    "evaluate": ("Evaluation",),
-    "heads": ("Head",),
+    "evaluation": ("Evaluation", "evaluate"),
+    "networks.heads": ("Head",),
     "links": ("Link", "Sigmoid", "Softmax"),
     "methods": ("METHODS", "Method"),
     "models": (
@@ -121,7 +120,7 @@ _HOMES = {
     "objectives": ("BCE", "LabelPairs", "Objective", "Quasibinary", "SPA", "TwoWay"),
     "predictions": ("Predictions",),
     "retrieval": ("Query", "retrieval_map"),
-    "search": ("Index",),
+    "photos": ("Index", "search"),
     "types": ("LabelSpace", "Outputs", "Targets"),
 }
 

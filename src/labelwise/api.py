@@ -15,8 +15,6 @@ from labelwise.training.run import Run
 from labelwise.training.run import train as train_in
 from labelwise.training.settings import SHORT_NAMES, Settings, read_settings
 
-__all__ = ["default_folder", "load_run", "log_trained_model", "origin_of", "report_run", "train"]
-
 
 def train(
     data: str | Path | LabelTable,
@@ -107,7 +105,7 @@ def report_run(run: Run, *, command: str | None = None) -> Path:
 def log_trained_model(run: RunFolder, settings: Settings) -> None:
     """Log the model of a finished run to MLflow, if that is one of its loggers."""
     if "mlflow" in settings.hardware.loggers:
-        from labelwise.integrations.mlflow import log_model
+        from labelwise.contrib.mlflow import log_model
         from labelwise.training.mlflow_logger import log_once
 
         log_once(run, log_model)

@@ -13,7 +13,7 @@ With independent labels of log-odds u_k, knowing that a rule holds leaves
     at-most-one   p_k = exp(u_k) / (1 + sum_j exp(u_j))       the same with "none" at 0
 
 which is Bayes' rule; where the labels' own probabilities know the rule already, slope and offsets
-of u_k are fitted (:mod:`labelwise.calibrate.within_groups`).
+of u_k are fitted (:mod:`labelwise.calibration.within_groups`).
 
 What a rule says of labels: where one is present, all others are absent; in exactly-one, where all
 others are absent, the last one is present. Two present ones, or none where there must be one, are a
@@ -31,8 +31,6 @@ from numpy.typing import NDArray
 
 from labelwise.errors import DataError
 from labelwise.types import LabelSpace, nearest
-
-__all__ = ["AttributeColumns", "AttributeGroup", "AttributeGroups", "GroupKind", "Settled"]
 
 GroupKind = Literal["exactly-one", "at-most-one", "any"]
 KINDS = get_args(GroupKind)

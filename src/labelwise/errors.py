@@ -1,14 +1,5 @@
 """The exception tree: every error a user can cause is a LabelwiseError with one clear sentence."""
 
-__all__ = [
-    "CheckpointError",
-    "DataError",
-    "ImageError",
-    "LabelwiseError",
-    "SettingsError",
-    "TrainingError",
-]
-
 
 class LabelwiseError(Exception):
     """An error with a message fit for a user: the rule, the value, the way out."""

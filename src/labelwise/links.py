@@ -23,18 +23,6 @@ from labelwise.numeric.arrays import numpy_or_torch
 from labelwise.numeric.ops import log_softmax_and_rest
 from labelwise.taxonomy import FAR, LabelTree
 
-__all__ = [
-    "Consistent",
-    "Grouped",
-    "Link",
-    "Sigmoid",
-    "Softmax",
-    "check_log_probs",
-    "consistent_log_probs",
-    "require_link",
-]
-
-
 MAPS = {"log_probs", "log_odds", "log_none", "logits_at"}
 
 

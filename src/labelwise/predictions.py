@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # a search reads predictions as numpy, without torch
 
     from labelwise.links import Link
 
-__all__ = ["Predictions", "StoredPredictions", "matrix_of_lists", "stored_ids"]
 
 FORMAT = 1
 

@@ -40,7 +40,6 @@ from labelwise.types import LabelSpace, nearest
 if TYPE_CHECKING:  # queries read a taxonomy without torch, which takes seconds to import
     from torch import Tensor
 
-__all__ = ["LabelTree", "Taxonomy"]
 
 Array = TypeVar("Array", np.ndarray, "Tensor")
 

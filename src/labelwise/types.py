@@ -11,8 +11,6 @@ from labelwise.errors import DataError
 if TYPE_CHECKING:  # tables of labels are read without torch, which takes seconds to import
     from torch import Tensor
 
-__all__ = ["DatasetFacts", "LabelSpace", "Outputs", "Targets", "matching_columns", "nearest"]
-
 
 @dataclass(frozen=True)
 class Targets:

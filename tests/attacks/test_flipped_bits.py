@@ -18,15 +18,15 @@ from search_setup import picture, save_model
 from labelwise.decide import promise_tags
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.models import ModelSpec
+from labelwise.photos import Index, likeness_of, update_index
+from labelwise.photos.database import MIGRATIONS, SCHEMA
+from labelwise.photos.near_copies import near_copies
+from labelwise.photos.store import Store
 from labelwise.predictions import Predictions
-from labelwise.search import Index, likeness_of, update_index
-from labelwise.search.database import MIGRATIONS, SCHEMA
-from labelwise.search.near_copies import near_copies
-from labelwise.search.store import Store
 from labelwise.system.progress import Silent
 
 FLIPS = 2  # of one file of each kind, beside its first and last bit; one of each of its like
-LARGE = "labelwise.search.model_odds.KEPT_FROM"  # rows from which probabilities are kept in files
+LARGE = "labelwise.photos.model_odds.KEPT_FROM"  # rows from which probabilities are kept in files
 MADE_ANEW = ("cache/", "likeness.json")  # from the other files, where they are damaged
 
 

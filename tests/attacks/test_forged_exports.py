@@ -21,8 +21,8 @@ from labelwise.data.camtrap_package import is_inside
 from labelwise.data.iiif import fetch_pictures, services_of
 from labelwise.data.rows import parse_xml
 from labelwise.errors import DataError
-from labelwise.fitting.detections import read_detections
-from labelwise.fitting.pools import holds_answers
+from labelwise.scores.detections import read_detections
+from labelwise.scores.pools import holds_answers
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from labelwise.data import LabelTable, load
 from labelwise.data.camera_results import cut_crops, read_camera_results, with_classes
 from labelwise.data.export import export
 from labelwise.data.rows import read_csv_rows
-from labelwise.fitting.embeddings import Texts, read_prompts, write_prompts
+from labelwise.photos.words.answer_log import write_answer_table
 from labelwise.pictures.sources import FileImages
+from labelwise.scores.embeddings import Texts, read_prompts, write_prompts
 from labelwise.taxonomy import Taxonomy
-from labelwise.words.answer_log import write_answer_table
 
 FORMULAS = ["=1+1", "=cmd|' /C calc'!A0", "-beach", "+33", "@SUM(A1)", "'=quoted", "''=twice"]
 NAMES = [*(name for name in FORMULAS if "|" not in name), "'tis", "''", "dog"]

@@ -18,10 +18,10 @@ from search_setup import picture, save_model
 from web_setup import encoded, running
 
 from labelwise.errors import LabelwiseError
-from labelwise.search import update_index
+from labelwise.photos import update_index
+from labelwise.photos.words import AnswerLog
 from labelwise.system.files import append_whole
 from labelwise.system.progress import Silent
-from labelwise.words import AnswerLog
 
 
 @contextmanager

@@ -15,19 +15,19 @@ from search_setup import LABELS, save_model
 
 from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, DataError
-from labelwise.fitting.aggregating import aggregate_table
 from labelwise.links import Sigmoid
 from labelwise.models import ModelSpec
 from labelwise.models.graph_file import Facts
+from labelwise.photos.database import create_database, open_database
+from labelwise.photos.words.answer_log import AnswerLog
+from labelwise.photos.words.answers import KeptAnswers
 from labelwise.pictures import Transform
-from labelwise.search.database import create_database, open_database
+from labelwise.scores.aggregating import aggregate_table
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, Plan, plan_name, plan_rows
 from labelwise.system.skos import read_skos
 from labelwise.system.storage import storage_at
 from labelwise.types import LabelSpace
-from labelwise.words.answer_log import AnswerLog
-from labelwise.words.answers import KeptAnswers
 
 SKOS = "http://www.w3.org/2004/02/skos/core#"
 PLAN = {"inputs": ["photos"], "model": "m", "batch_size": 8, "shard_rows": 2}

@@ -8,7 +8,7 @@ from lying_server import answering
 
 import labelwise.client.connection as connection
 from labelwise.client import Client, ServerError
-from labelwise.integrations.immich import Immich, ImmichError
+from labelwise.contrib.immich import Immich, ImmichError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 

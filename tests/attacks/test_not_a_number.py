@@ -17,7 +17,7 @@ import torch
 from forged import facts_of
 from search_setup import picture, save_model
 
-from labelwise.calibrate import beta, histogram, isotonic, platt, temperature
+from labelwise.calibration import beta, histogram, isotonic, platt, temperature
 from labelwise.decide import AtMost, ExpectedF, Promise, Threshold
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.links import Link, Sigmoid, Softmax, check_log_probs

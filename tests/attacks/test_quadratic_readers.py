@@ -20,9 +20,9 @@ from labelwise.data.export import export
 from labelwise.data.sets import LabelSets
 from labelwise.data.votes import Votes, count_votes, model_workers
 from labelwise.errors import DataError
-from labelwise.fitting.embeddings import read_embeddings, read_texts
 from labelwise.pictures import FileImages
 from labelwise.retrieval.query import _WORDS, Query
+from labelwise.scores.embeddings import read_embeddings, read_texts
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 

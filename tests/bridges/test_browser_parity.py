@@ -15,8 +15,8 @@ from browser_setup import launched
 from patience import PATIENCE
 from turned_photos import predictor, write_turned_photos
 
-from labelwise.calibrate import Platt
-from labelwise.export.web import export_web
+from labelwise.calibration import Platt
+from labelwise.exports.web import export_web
 from labelwise.links import Sigmoid
 from labelwise.models.graph_model import OnnxModel
 from labelwise.pictures.labelwise_runtime import read_picture

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from tiny_predictor import NAMES, make, pictures
 
+from labelwise.contrib import cvat
 from labelwise.errors import LabelwiseError
-from labelwise.integrations import cvat
 from labelwise.models import Predictor
 
 pytest.importorskip("cvat_sdk", reason="cvat-sdk is not installed")

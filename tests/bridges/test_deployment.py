@@ -17,7 +17,7 @@ from search_setup import save_model
 from labelwise.cli.app import app
 from labelwise.decide import Promise
 from labelwise.models import ModelSpec
-from labelwise.web.security import is_open
+from labelwise.server.security import is_open
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "labelwise"

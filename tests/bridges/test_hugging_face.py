@@ -9,10 +9,10 @@ import torch
 from PIL import Image, ImageOps
 from turned_photos import NAMES, predictor, write_turned_photos
 
-from labelwise.calibrate import CALIBRATORS, Platt, Temperature
-from labelwise.export.folding import folded
-from labelwise.export.hub import export_hub
-from labelwise.export.onnx_file import export_onnx
+from labelwise.calibration import CALIBRATORS, Platt, Temperature
+from labelwise.exports.folding import folded
+from labelwise.exports.hub import export_hub
+from labelwise.exports.onnx_file import export_onnx
 from labelwise.links import Consistent, Sigmoid, Softmax
 from labelwise.models import Predictor
 from labelwise.objectives import QuasibinaryLink, SoftmaxOrNoneLink, SPALink, WeightedSigmoid

@@ -15,10 +15,10 @@ from stub_immich import StubImmich, running_immich
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
+from labelwise.contrib.immich import Immich
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.integrations.immich import Immich
-from labelwise.search import update_index
-from labelwise.search.tagging import tags_of
+from labelwise.photos import update_index
+from labelwise.photos.tagging import tags_of
 from labelwise.system.progress import Silent
 
 SDK = Path(sys.prefix, "immich")

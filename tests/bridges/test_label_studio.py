@@ -14,7 +14,7 @@ from labelwise.data.label_studio import labelling_config, read_config
 from labelwise.errors import DataError, SettingsError
 from labelwise.models import Predictor
 from labelwise.pictures import FileImages
-from labelwise.web import ServeSettings
+from labelwise.server import ServeSettings
 
 NAMES = ("dog", "red car", "Straße", 'a "b" & <c>')
 OTHER = """<View><Image name="photo" value="$picture"/>

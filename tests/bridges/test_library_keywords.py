@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
-from labelwise.search.keywords import photo_keywords, read_keywords
-from labelwise.search.xmp import Keyword, tagged
+from labelwise.photos.keywords import photo_keywords, read_keywords
+from labelwise.photos.xmp import Keyword, tagged
 from labelwise.taxonomy import Taxonomy
 
 needs_exiftool = pytest.mark.skipif(

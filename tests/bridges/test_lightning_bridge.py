@@ -13,7 +13,7 @@ from labelwise.metrics import average_precision
 from labelwise.objectives import BCE, ROLE, SPA, TwoWay
 
 lightning = pytest.importorskip(
-    "labelwise.integrations.lightning", reason="lightning is not installed", exc_type=ImportError
+    "labelwise.contrib.lightning", reason="lightning is not installed", exc_type=ImportError
 )
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning: workers, missing loaders
 

@@ -20,11 +20,11 @@ from web_setup import Client as WebClient
 from labelwise.cli.app import app
 from labelwise.errors import SettingsError
 from labelwise.models.run_folder import RunFolder
+from labelwise.photos import answer, likeness_of, update_index
 from labelwise.retrieval import Query
-from labelwise.search import answer, likeness_of, update_index
+from labelwise.server.mcp_server import make_mcp_server
+from labelwise.server.photo_tools import PhotoTools
 from labelwise.system.progress import Silent
-from labelwise.web.mcp_server import make_mcp_server
-from labelwise.web.photo_tools import PhotoTools
 
 pytest.importorskip("mcp.server.mcpserver", reason="mcp 2 is not installed")
 

@@ -7,8 +7,8 @@ import pytest
 from tiny_predictor import NAMES, make, pictures
 
 import labelwise
+from labelwise.contrib.mlflow import log_model, save_model
 from labelwise.errors import LabelwiseError
-from labelwise.integrations.mlflow import log_model, save_model
 from labelwise.models import Predictor
 
 pandas = pytest.importorskip("pandas", reason="pandas is not installed")

@@ -9,8 +9,8 @@ import pytest
 from open_indexes import open_index
 from search_setup import LABELS, picture, save_model
 
+from labelwise.photos import update_index
 from labelwise.predictions import Predictions
-from labelwise.search import update_index
 from labelwise.system.progress import Silent
 
 

@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import (
     check_set_params,
 )
 
-from labelwise.integrations.sklearn_images import LabelwiseClassifier
+from labelwise.contrib.sklearn_images import LabelwiseClassifier
 from labelwise.models.run_folder import RunFolder
 
 IDENTITY = {"epochs": 2, "accelerator": "cpu", "calibrate": "platt"}

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
+from labelwise.photos.words import TwoTowers, Word, WordList
+from labelwise.photos.words.tower_files import _preprocessing, read_towers
+from labelwise.photos.words.word_list import TEMPLATES
 from labelwise.pictures import PictureImages
-from labelwise.words import TwoTowers, Word, WordList
-from labelwise.words.tower_files import _preprocessing, read_towers
-from labelwise.words.word_list import TEMPLATES
 
 LONG = "a dog and a cat, and " * 9  # longer than the places of a text
 TEXTS = ("a photo of a dog", "Dog", "two dogs, running on a beach!", "  a   puppy's  bed ", LONG)

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
+from labelwise.photos.receipts import receipts_of
 from labelwise.predictions import Predictions
-from labelwise.search.receipts import receipts_of
 
 
 def labelwise(*arguments, said=None):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
-from labelwise.evaluate import Evaluation
+from labelwise.evaluation import Evaluation
 
 
 def run(*words):

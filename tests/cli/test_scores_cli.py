@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.decide import AtMost, Threshold
 from labelwise.errors import LabelwiseError
-from labelwise.evaluate import Evaluation
-from labelwise.fitting import read_scores
+from labelwise.evaluation import Evaluation
 from labelwise.links import Sigmoid
+from labelwise.scores import read_scores
 
 APART = ("--fit-on", "val", "--report-on", "test")
 PLATT = ("--method", "platt")
@@ -56,7 +56,7 @@ def test_evaluate_says_the_numbers_and_writes_the_report(scores, tmp_path):
     for words in ("mAP over labels", "worst labels", "<b>tree & co</b>", "equal-width bins"):
         assert words in result.stdout
     there = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
-    assert {"report.html", "evaluation.json", "charts/reliability.png"} <= there
+    assert {"report.html", "evaluation.json", "charts/reliability-all-entries.svg"} <= there
     saved = Evaluation.load(tmp_path / "out" / "evaluation.json")
     assert saved.data.rows == 100
     assert saved.headline[0].name == "mAP over labels"
@@ -99,7 +99,7 @@ def test_calibrate_between_splits(scores, tmp_path):
     assert stages["after"]["ECE"] < stages["before"]["ECE"]
     assert stages["after"]["log loss"] < stages["before"]["log loss"]
     assert len(read_scores(out / "predictions.parquet", None).predictions) == 200
-    assert (out / "charts" / "reliability.png").exists()
+    assert (out / "charts" / "reliability-all-entries.svg").exists()
 
 
 def test_a_note_is_shown_once(undivided):

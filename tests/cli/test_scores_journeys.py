@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
-from labelwise.evaluate import Evaluation
-from labelwise.fitting import read_fitted, read_scores
+from labelwise.evaluation import Evaluation
 from labelwise.links import Sigmoid
+from labelwise.scores import read_fitted, read_scores
 from labelwise.system.progress import LineWatch
 
 ROWS = 12

@@ -21,10 +21,10 @@ from labelwise.data import load
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
+from labelwise.photos import likeness_of
+from labelwise.photos.answering import answer
 from labelwise.report.contact_sheet import contact_sheet
 from labelwise.retrieval import Query, bind, calibrate_query
-from labelwise.search import likeness_of
-from labelwise.search.answering import answer
 from labelwise.types import LabelSpace
 
 

@@ -23,7 +23,7 @@ from web_setup import Client
 
 from labelwise.cli.app import app
 from labelwise.models.run_folder import RunFolder
-from labelwise.search import update_index
+from labelwise.photos import update_index
 from labelwise.system.progress import Silent
 
 

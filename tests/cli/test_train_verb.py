@@ -202,8 +202,8 @@ FEW = ("--set", "data_options={num_train: 16, num_val: 8, num_test: 8}")
     ("work", "arguments"),
     [
         ("training.run.train", ("train", "scenes", *FEW)),
-        ("experiments.jobs.train", ("compare", "scenes", "--methods", "bce,spa", "--jobs=1", *FEW)),
-        ("experiments.reproduce.reproduce", ("reproduce", "000-table2")),
+        ("papers.jobs.train", ("compare", "scenes", "--methods", "bce,spa", "--jobs=1", *FEW)),
+        ("papers.reproduce.reproduce", ("reproduce", "000-table2")),
     ],
 )
 def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys, work, arguments):

@@ -16,8 +16,8 @@ from labelwise.cli.app import app
 from labelwise.decide import Promise
 from labelwise.errors import DataError, SettingsError
 from labelwise.models import ModelSpec
-from labelwise.search import receipts_of
-from labelwise.search.receipts import rows_in_order
+from labelwise.photos import receipts_of
+from labelwise.photos.receipts import rows_in_order
 
 
 def labelwise(*arguments):

@@ -17,8 +17,8 @@ from labelwise.cli.app import app
 from labelwise.data.camera_results import read_camera_results, with_classes
 from labelwise.data.moments import bursts, read_times
 from labelwise.errors import DataError
-from labelwise.fitting import read_scores
-from labelwise.fitting.detections import read_detections
+from labelwise.scores import read_scores
+from labelwise.scores.detections import read_detections
 
 
 def run(*words):

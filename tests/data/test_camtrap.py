@@ -17,7 +17,7 @@ from labelwise import load
 from labelwise.cli.app import app
 from labelwise.data.camtrap_package import OBSERVATION_COLUMNS, read_package
 from labelwise.errors import DataError
-from labelwise.fitting import read_scores
+from labelwise.scores import read_scores
 
 EVERY = ["Meles meles", "Vulpes vulpes", "human"]
 

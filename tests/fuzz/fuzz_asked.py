@@ -24,11 +24,11 @@ from search_setup import LABELS, picture, save_model
 from web_setup import served
 
 from labelwise.models.run_folder import RunFolder
-from labelwise.search import Index, update_index
+from labelwise.photos import Index, update_index
+from labelwise.server import ServeSettings
+from labelwise.server.mcp_server import make_mcp_app, make_mcp_server
+from labelwise.server.photo_tools import PhotoTools
 from labelwise.system.progress import Silent
-from labelwise.web import ServeSettings
-from labelwise.web.mcp_server import make_mcp_app, make_mcp_server
-from labelwise.web.photo_tools import PhotoTools
 
 PHOTOS = 4
 WORDS = ("dog", "cat")

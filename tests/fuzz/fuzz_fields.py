@@ -18,9 +18,9 @@ from fuzz_readers import JSON, Target, one, parquet, same
 from labelwise.attributes import AttributeGroups
 from labelwise.data.camera_results import CameraResults, read_camera_results
 from labelwise.data.iiif import services_of
-from labelwise.fitting.aggregating import UnitTable, aggregate_table
-from labelwise.fitting.detections import Detections, read_detections
-from labelwise.fitting.pools import holds_answers
+from labelwise.scores.aggregating import UnitTable, aggregate_table
+from labelwise.scores.detections import Detections, read_detections
+from labelwise.scores.pools import holds_answers
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

@@ -32,19 +32,21 @@ from made_index import made_index
 from safetensors.torch import save
 from search_setup import LABELS, save_model
 
-from labelwise.backbones.weights import architecture_of, read_state
 from labelwise.decide import Promise
-from labelwise.models.graph_file import UNSEALED, Facts
+from labelwise.models.graph_file import Facts
+from labelwise.models.onnx_sessions import UNSEALED
 from labelwise.models.openvino_model import FACTS, GRAPH, WEIGHTS, _read_facts, digest
-from labelwise.models.seen_photos import HASH, LOOK, WIDTH, _kept
-from labelwise.search import Index
-from labelwise.search.receipts import keep_receipt, receipts_of
+from labelwise.models.seen_photos import HASH, LOOK, _kept
+from labelwise.networks.backbones.weights import architecture_of, read_state
+from labelwise.photos import Index
+from labelwise.photos.receipts import keep_receipt, receipts_of
+from labelwise.photos.words.answer_log import AnswerLog
+from labelwise.photos.words.answers import KeptAnswers
+from labelwise.pictures.fingerprint import WIDTH
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, Plan, plan_name, plan_rows, to_parquet
 from labelwise.system.skos import read_skos
 from labelwise.system.storage import storage_at
-from labelwise.words.answer_log import AnswerLog
-from labelwise.words.answers import KeptAnswers
 
 
 def openvino_files(rng: Random) -> Files:

@@ -21,12 +21,12 @@ from fuzz_readers import JSON, Target, one, same
 from made_index import made_index
 from search_setup import LABELS, save_model
 
+from labelwise.photos import Index
+from labelwise.photos.answer_tables import read_answers
+from labelwise.photos.index_facts import IndexFacts
+from labelwise.photos.xmp import Keyword, entries, noted, tagged, untagged
 from labelwise.retrieval import Query
 from labelwise.retrieval.expression import AllOf, Has, Not, Nothing
-from labelwise.search import Index
-from labelwise.search.answer_tables import read_answers
-from labelwise.search.index_facts import IndexFacts
-from labelwise.search.xmp import Keyword, entries, noted, tagged, untagged
 from labelwise.types import LabelSpace
 
 RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"

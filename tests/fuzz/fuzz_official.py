@@ -15,8 +15,8 @@ from fuzz_inputs import Files, damage_json, damage_npz
 from fuzz_readers import JSON, Target, one, same, saved
 
 from labelwise.data import load
-from labelwise.fitting.embeddings import read_prompts
 from labelwise.models.run_folder import RunFolder
+from labelwise.scores.embeddings import read_prompts
 from labelwise.system.yaml_values import parse_assignments
 from labelwise.training.checkpoint import load_latest, save
 

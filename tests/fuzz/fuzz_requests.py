@@ -28,7 +28,7 @@ from fuzz_readers import Target
 from search_setup import LABELS, picture, save_model
 from web_setup import encoded, form, running
 
-from labelwise.search import update_index
+from labelwise.photos import update_index
 from labelwise.system.progress import Silent
 
 SECONDS = 60

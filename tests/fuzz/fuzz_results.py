@@ -36,24 +36,24 @@ from fuzz_readers import JSON, Target, one, parquet, same, saved
 from onnx import TensorProto, helper
 from sample_scores import Halved, sample, spec_of
 
-from labelwise.calibrate import Platt
+from labelwise.answers.repair import read_review
+from labelwise.calibration import Platt
 from labelwise.data.votes import Votes, count_votes
 from labelwise.decide import Threshold
 from labelwise.decide.grammar import find_rule
-from labelwise.evaluate import Evaluation, evaluate
-from labelwise.experiments.comparison import Comparison
-from labelwise.fitting.embeddings import read_embeddings, read_texts
-from labelwise.fitting.fitted import read_fitted
-from labelwise.fitting.read import read_scores
-from labelwise.labelling.repair import read_review
+from labelwise.evaluation import Evaluation, evaluate
 from labelwise.links import Sigmoid
 from labelwise.models import ModelSpec
 from labelwise.models.graph_file import Facts, read_model, sealed
 from labelwise.models.journal import Journal
+from labelwise.papers.comparison import Comparison
 from labelwise.pictures import Transform
 from labelwise.predictions import Predictions
 from labelwise.report import write_report
 from labelwise.report.page import page
+from labelwise.scores.embeddings import read_embeddings, read_texts
+from labelwise.scores.fitted import read_fitted
+from labelwise.scores.read import read_scores
 from labelwise.shards.manifest import Manifest
 from labelwise.system.files import without_sum
 from labelwise.system.storage import storage_at

@@ -21,12 +21,12 @@ from patience import PATIENCE
 from search_setup import LABELS, save_model
 
 from labelwise.client import Client
-from labelwise.models.scoring import Answer
-from labelwise.search import Index
-from labelwise.search.likeness import likeness_of
-from labelwise.web.job_folder import JobFacts, JobFolder
-from labelwise.web.uploads import Upload
-from labelwise.words import WordList
+from labelwise.models.answer_rows import Answer
+from labelwise.photos import Index
+from labelwise.photos.likeness import likeness_of
+from labelwise.photos.words import WordList
+from labelwise.server.job_folder import JobFacts, JobFolder
+from labelwise.server.uploads import Upload
 
 PROBS = (0.1, 0.2, 0.9, 0.0)
 

@@ -8,10 +8,10 @@ from forged import facts_of
 from sample_scores import NAMES, sample, spec_of
 from tiny_predictor import make
 
-from labelwise.calibrate import Platt
+from labelwise.calibration import Platt
 from labelwise.decide import TopK
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.evaluate import evaluate
+from labelwise.evaluation import evaluate
 from labelwise.links import Sigmoid
 from labelwise.methods import link_to_spec
 from labelwise.models.run_folder import RunFolder

@@ -12,21 +12,15 @@ from patience import PATIENCE
 from PIL import Image
 from tiny_predictor import NAMES, make, pictures
 
-from labelwise.backbones import create_backbone
 from labelwise.decide import Threshold
 from labelwise.errors import ImageError, LabelwiseError
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
-from labelwise.models.scoring import (
-    Failure,
-    Scored,
-    infer,
-    score,
-    score_inputs,
-    scored,
-)
+from labelwise.models.scoring import Scored, infer, score, score_inputs, scored
+from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, PictureImages
 from labelwise.pictures.decode import decode
+from labelwise.pictures.inputs import Failure
 from labelwise.types import LabelSpace
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import LabelwiseError
-from labelwise.evaluate import Evaluation
+from labelwise.evaluation import Evaluation
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import SEEN_FILE, RunFolder
 from labelwise.models.seen_photos import seen_held_out, seen_photos

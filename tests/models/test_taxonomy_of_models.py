@@ -19,14 +19,14 @@ from labelwise.cli.app import app
 from labelwise.data import load, obey_taxonomy
 from labelwise.decide import Threshold, TopK, WithParents
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
-from labelwise.export.onnx_file import export_onnx
+from labelwise.exports.onnx_file import export_onnx
 from labelwise.links import Consistent, Sigmoid, Softmax, consistent_log_probs
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.models import ModelSpec, Predictor
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.run_folder import RunFolder
+from labelwise.photos.answering import answer
 from labelwise.retrieval import Query
-from labelwise.search.answering import answer
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings

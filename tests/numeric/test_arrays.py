@@ -6,7 +6,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from labelwise import calibrate, decide, metrics, retrieval
-from labelwise.calibrate import ZeroShare
+from labelwise.calibration import ZeroShare
 from labelwise.decide import ExpectedF, Threshold, TopK
 from labelwise.links import Sigmoid, Softmax
 from labelwise.objectives import BCE, LabelPairs, PhiLink, QuasibinaryLink, SPALink, TwoWay

@@ -29,7 +29,10 @@ OF_SCIPY = {
 
 
 def test_every_function_has_arguments_here():
-    assert sorted([*OWN, *OF_SCIPY, "ndtri"]) == special.__all__
+    public = [
+        n for n, f in vars(special).items() if getattr(f, "__module__", "") == special.__name__
+    ]
+    assert sorted([*OWN, *OF_SCIPY, "ndtri"]) == sorted(n for n in public if not n.startswith("_"))
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, one_hot, softplus
 
-from labelwise.heads import LinearHead, TwoHead
+from labelwise.networks.heads import LinearHead, TwoHead
 from labelwise.objectives import WAN, AverageK, average_k_candidates, average_k_loss
 from labelwise.types import Outputs, Targets
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from labelwise.calibrate import platt
+from labelwise.calibration import platt
 from labelwise.data.generated import posterior
 from labelwise.methods import METHODS, make_objective
 from labelwise.objectives import PhiLink, precise_normalizer

@@ -22,9 +22,9 @@ from pydicom.pixels.processing import apply_modality_lut, apply_windowing
 from safetensors.torch import save_file
 from torch.nn.functional import interpolate
 
-from labelwise.backbones import create_backbone
-from labelwise.backbones.weights import with_channels_of
 from labelwise.errors import ImageError, SettingsError
+from labelwise.networks.backbones import create_backbone
+from labelwise.networks.backbones.weights import with_channels_of
 from labelwise.pictures import ArrayImages, BytesImages, FileImages, PictureImages, Transform
 from labelwise.pictures.bands import Bands, BandScale, named_bands
 from labelwise.pictures.batches import read_ahead

@@ -22,10 +22,11 @@ from labelwise.pictures import (
     gpu_decoder,
     loading,
 )
-from labelwise.pictures.batches import decodes_on_gpu, read_ahead
+from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.decode import by_pillow
 from labelwise.pictures.device import DeviceFeeder
 from labelwise.pictures.gpu_decoder import GpuDecoder
+from labelwise.pictures.inputs import decodes_on_gpu
 from labelwise.pictures.loading import PictureLoader
 
 CPU = torch.device("cpu")

@@ -23,8 +23,8 @@ from web_setup import encoded
 from labelwise.errors import ImageError
 from labelwise.pictures import BytesImages, Transform, forks
 from labelwise.pictures.decoders import DecoderError, Decoders
-from labelwise.web.service import Service
-from labelwise.web.settings import ServeSettings
+from labelwise.server.service import Service
+from labelwise.server.settings import ServeSettings
 
 TRANSFORM = Transform(16, crop=0.875)
 

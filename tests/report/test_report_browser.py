@@ -10,7 +10,7 @@ from browser_setup import assert_fits, assert_no_finding
 from sample_scores import Halved, sample
 
 from labelwise.decide import Threshold
-from labelwise.evaluate import RetrievalPoint, evaluate
+from labelwise.evaluation import RetrievalPoint, evaluate
 from labelwise.links import Sigmoid
 from labelwise.pictures import ArrayImages
 from labelwise.report import choose_examples, write_report
@@ -66,6 +66,9 @@ def shown(opened, report):
 
 def test_it_fits_every_width_and_is_quiet(shown):
     page, heard = shown
+    chart = page.locator("details.fold svg.chart").first
+    assert not chart.is_visible(), "folded: the verdict comes first"
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     for width in (320, 390, 768, 1200):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -94,6 +97,7 @@ def test_text_and_marks_stand_out(shown, assert_readable):
 def test_it_reads_the_same_without_scripts(visit):
     page, heard = visit(java_script_enabled=False)
     assert page.locator("table.sortable thead th").first.text_content() == "label"
+    page.locator("details.fold > summary", has_text="How").click()
     assert page.locator("#how").is_visible()
     assert heard == []
 
@@ -117,6 +121,7 @@ def test_it_can_be_walked_by_keyboard_and_printed(visit):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the numbers"
     reached = set()
+    page.locator("details.fold > summary", has_text="Labels").click()
     for _ in range(60):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.tagName"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sample_scores import Halved, sample
 
 from labelwise.decide import Threshold
-from labelwise.evaluate import RetrievalPoint, evaluate
+from labelwise.evaluation import RetrievalPoint, evaluate
 from labelwise.links import Sigmoid
 from labelwise.markup.html import Markup, join, tag
 from labelwise.markup.svg import ticks

@@ -20,10 +20,10 @@ from shard_setup import answers, task, write_model, write_photos
 from labelwise.cli import main
 from labelwise.data import load
 from labelwise.errors import CheckpointError, DataError
-from labelwise.fitting import fixed_rule
 from labelwise.methods import link_from_spec
 from labelwise.predictions import Predictions
 from labelwise.report import write_report
+from labelwise.scores import fixed_rule
 from labelwise.shards import (
     EvaluationTask,
     LocalEngine,

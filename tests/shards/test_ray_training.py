@@ -14,8 +14,8 @@ from tiny_run import Hearing
 import labelwise
 from labelwise.cli import main
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.experiments.jobs import InProcess, RayRuns, TrainingJob, run_job, run_jobs
 from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.papers.jobs import InProcess, RayRuns, TrainingJob, run_job, run_jobs
 from labelwise.shards.ray_training import RayTraining
 from labelwise.system.tensors import load_tensors
 from labelwise.training.loader import Loader

@@ -24,7 +24,7 @@ from web_setup import running
 
 from labelwise.cli import main
 from labelwise.errors import DataError
-from labelwise.search import update_index
+from labelwise.photos import update_index
 from labelwise.system.progress import Silent
 from labelwise.system.storage import ObjectStorage, StorageError
 from labelwise.training.run import train
@@ -92,7 +92,7 @@ def test_a_bucket_is_indexed_as_a_folder_and_looked_at_again_for_nothing(
     for digest, logits in expected.items():
         np.testing.assert_allclose(found[digest], logits, atol=1e-5)
     with monkeypatch.context() as patch:
-        patch.setattr("labelwise.search.scored_files._read", None)
+        patch.setattr("labelwise.photos.scored_files._read", None)
         assert counts(library()) == {"unchanged": 9}
     bucket.put(f"{library.prefix}/2023/1.png", picture(tmp_path / "new.png", 77).read_bytes())
     bucket.put(f"{library.prefix}/2023/copy.png", (tmp_path / "photos/0.png").read_bytes())

@@ -144,7 +144,7 @@ WITHOUT = """
 import os
 from labelwise.pictures.forks import can_start
 from labelwise.pictures.inputs import available_cores
-from labelwise.search.events import NoEventsError, events_of, file_system
+from labelwise.photos.events import NoEventsError, events_of, file_system
 from labelwise.system.allocator import give_back_freed_memory, keep_freed_memory
 try:
     events_of(["."])

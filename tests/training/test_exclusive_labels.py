@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.data import LabelTable
 from labelwise.errors import DataError, SettingsError
-from labelwise.evaluate import evaluate
+from labelwise.evaluation import evaluate
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
+from labelwise.photos.asked import AskedQuery
 from labelwise.pictures import FeatureRows
 from labelwise.retrieval import Query
-from labelwise.search.asked import AskedQuery
 from labelwise.training.run import train
 
 NAMES = ("red", "blue", "green", "day", "night", "round")

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from labelwise.backbones import create_backbone
-from labelwise.heads import LinearHead
 from labelwise.models import Model
+from labelwise.networks.backbones import create_backbone
+from labelwise.networks.heads import LinearHead
 from labelwise.objectives import BCE
 from labelwise.training import execution
 from labelwise.training.execution import accelerated, compiles
-from labelwise.training.settings import Hardware
+from labelwise.training.recipe import Hardware
 from labelwise.types import Targets
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from patience import PATIENCE
 
-from labelwise.backbones import create_backbone
 from labelwise.data import LabelTable
 from labelwise.errors import DataError
+from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import ArrayImages, mapped
 from labelwise.pictures.mapped import moments_of, scaled
 from labelwise.system.progress import Silent

@@ -8,10 +8,10 @@ import pytest
 import torch
 from tiny_run import tiny_settings, tiny_table
 
+from labelwise.answers import deal_folds, read_review
 from labelwise.cli.app import app
 from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
-from labelwise.labelling import deal_folds, read_review
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows

@@ -17,11 +17,11 @@ from sample_photos import write_photos
 from sklearn.datasets import load_sample_image
 from tiny_run import Hearing, tiny_table
 
-from labelwise.backbones import create_backbone, packaged
-from labelwise.backbones.packaged import PACKAGED
-from labelwise.backbones.weights import PRETRAINED
 from labelwise.data import ArrayImages, LabelTable
 from labelwise.errors import SettingsError
+from labelwise.networks.backbones import create_backbone, packaged
+from labelwise.networks.backbones.packaged import PACKAGED
+from labelwise.networks.backbones.weights import PRETRAINED
 from labelwise.training.network import PHOTO_NETWORK, choose_network
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
@@ -33,9 +33,9 @@ WEIGHTS = PACKAGED[PHOTO_NETWORK]
 @pytest.fixture
 def no_hub(monkeypatch, tmp_path):
     """Take the hub and its cache away, as on a machine without a network."""
-    monkeypatch.setattr("labelwise.backbones.weights._reachable", lambda address: False)
-    monkeypatch.setattr("labelwise.backbones.timm_models.cached_in_hub", lambda name: None)
-    monkeypatch.setattr("labelwise.backbones.weights.cached_in_hub", lambda name: None)
+    monkeypatch.setattr("labelwise.networks.backbones.weights._reachable", lambda address: False)
+    monkeypatch.setattr("labelwise.networks.backbones.timm_models.cached_in_hub", lambda name: None)
+    monkeypatch.setattr("labelwise.networks.backbones.weights.cached_in_hub", lambda name: None)
 
 
 def pictures(side, rows=4, split=None):

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, OneCycleLR
 
-from labelwise.backbones import create_backbone
 from labelwise.errors import SettingsError
 from labelwise.methods import make_objective
 from labelwise.models import HeadSpec, Model
+from labelwise.networks.backbones import create_backbone
 from labelwise.objectives import BCE
 from labelwise.training.optimizer import (
     WeightAverage,

@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 from tiny_run import Hearing, tiny_settings, tiny_table
 
-from labelwise.backbones import create_backbone
 from labelwise.data import LabelTable
 from labelwise.data.observe import single_positive
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.methods import METHODS
 from labelwise.models import Predictor
+from labelwise.networks.backbones import create_backbone
 from labelwise.objectives import ROLE
 from labelwise.pictures import ArrayImages, BytesImages, FeatureRows
 from labelwise.system.progress import Silent

@@ -13,7 +13,7 @@ import torch
 import yaml
 from tiny_run import Hearing, tiny_settings, tiny_table
 
-from labelwise.calibrate import platt
+from labelwise.calibration import platt
 from labelwise.decide import Promise, find_promise
 from labelwise.errors import (
     CheckpointError,
@@ -22,12 +22,12 @@ from labelwise.errors import (
     SettingsError,
     TrainingError,
 )
-from labelwise.fitting.fit import make_promise
-from labelwise.fitting.run import read_run
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import scored
 from labelwise.predictions import Predictions
+from labelwise.scores.fit import make_promise
+from labelwise.scores.run import read_run
 from labelwise.system.progress import Silent
 from labelwise.system.tensors import load_tensors
 from labelwise.training import execution

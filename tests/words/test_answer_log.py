@@ -5,7 +5,7 @@ from words_setup import photo
 
 from labelwise.data import load
 from labelwise.errors import LabelwiseError
-from labelwise.words import AnswerLog, asking_order
+from labelwise.photos.words import AnswerLog, asking_order
 
 WORDS = ("dog", "cat")
 

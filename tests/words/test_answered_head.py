@@ -8,12 +8,12 @@ from scipy.optimize import minimize
 from sklearn.metrics import average_precision_score
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from labelwise.calibrate import few_labels
+from labelwise.calibration import few_labels
 from labelwise.objectives.convex import CoinLoss, ShiftedLoss
+from labelwise.photos.words.answered import APART, POWERS, _folds, answered_head
+from labelwise.photos.words.text_image import TextHead
 from labelwise.training.solve import Design, minimise, solve
 from labelwise.types import Targets
-from labelwise.words.answered import APART, POWERS, _folds, answered_head
-from labelwise.words.text_image import TextHead
 
 FEATURES, LABELS = 60, 6
 

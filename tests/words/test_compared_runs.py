@@ -8,8 +8,8 @@ from sklearn.metrics import average_precision_score, log_loss
 
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
+from labelwise.photos.words.compared import compare_runs
 from labelwise.predictions import Predictions
-from labelwise.words.compared import compare_runs
 
 LABELS = ("dog", "cat", "car")
 

@@ -12,17 +12,17 @@ from words_setup import SIDE, save_photos
 
 from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
+from labelwise.photos import update_index
+from labelwise.photos.checksums import CacheFiles
+from labelwise.photos.fronts import LENGTH_UNIT, ROUNDING, Fronts, front_values, fronts_of
+from labelwise.photos.look_alikes import _cosines as plain
+from labelwise.photos.look_alikes import farthest_rows
+from labelwise.photos.receipts import receipts_of
+from labelwise.photos.words import ClassesAndWords, FreeText, WordList
+from labelwise.photos.words.start import start
 from labelwise.pictures import PictureImages
 from labelwise.retrieval import Query
-from labelwise.search import update_index
-from labelwise.search.checksums import CacheFiles
-from labelwise.search.fronts import LENGTH_UNIT, ROUNDING, Fronts, front_values, fronts_of
-from labelwise.search.look_alikes import _cosines as plain
-from labelwise.search.look_alikes import farthest_rows
-from labelwise.search.receipts import receipts_of
 from labelwise.system.progress import Silent
-from labelwise.words import ClassesAndWords, FreeText, WordList
-from labelwise.words.start import start
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_fronts_answer_as_measuring_every_row_does(tmp_path, monkeypatch):
     fronts = fronts_of(CacheFiles(tmp_path), vectors)
     measured = []
     monkeypatch.setattr(
-        "labelwise.search.look_alikes._cosines",
+        "labelwise.photos.look_alikes._cosines",
         lambda target, own, rows: measured.append(rows) or plain(target, own, rows),
     )
     random = np.random.default_rng(2)

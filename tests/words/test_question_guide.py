@@ -10,9 +10,7 @@ from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
-from labelwise.pictures import PictureImages
-from labelwise.system.progress import Silent
-from labelwise.words import (
+from labelwise.photos.words import (
     AnswerLog,
     ClassesAndWords,
     QuestionGuide,
@@ -20,8 +18,10 @@ from labelwise.words import (
     WordsLearner,
     asking_order,
 )
-from labelwise.words.answers import KeptAnswers, is_set_aside
-from labelwise.words.start import start
+from labelwise.photos.words.answers import KeptAnswers, is_set_aside
+from labelwise.photos.words.start import start
+from labelwise.pictures import PictureImages
+from labelwise.system.progress import Silent
 
 PHOTOS = tuple(f"/photos/{number:03d}.png" for number in range(60))
 ASIDE = frozenset(PHOTOS[::6])

@@ -18,18 +18,18 @@ from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.decide import Threshold
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.export.web import _page as web_page
-from labelwise.fitting.tables import read_raw
+from labelwise.exports.web import _page as web_page
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
+from labelwise.photos import Index
+from labelwise.photos.tagging import tags_of
+from labelwise.photos.words import ClassesAndWords, WordList
+from labelwise.photos.words.answers import KeptAnswers
+from labelwise.photos.words.start import start
+from labelwise.photos.xmp import EMPTY, noted, tagged, untagged
 from labelwise.pictures import PictureImages
-from labelwise.search import Index
-from labelwise.search.tagging import tags_of
-from labelwise.search.xmp import EMPTY, noted, tagged, untagged
-from labelwise.web.photo_tools import PhotoTools
-from labelwise.words import ClassesAndWords, WordList
-from labelwise.words.answers import KeptAnswers
-from labelwise.words.start import start
+from labelwise.scores.tables import read_raw
+from labelwise.server.photo_tools import PhotoTools
 
 NOT_CALIBRATED = "not calibrated: no answers yet"
 
@@ -90,8 +90,8 @@ def test_photos_are_read_once_wherever_they_lie(model, painted, tmp_path):
 
 
 def test_what_was_computed_before_an_interruption_is_kept(model, painted, tmp_path, monkeypatch):
+    from labelwise.photos.words import photos
     from labelwise.system.progress import Silent
-    from labelwise.words import photos
 
     class Stopping(Silent):
         def advance(self, images):

@@ -14,9 +14,9 @@ from tokenizers.pre_tokenizers import Whitespace
 from words_setup import ARCHITECTURE, CLASSES, COLOURS, SIDE, VOCABULARY, photo, word_vectors
 
 from labelwise.errors import SettingsError
-from labelwise.words import ClassesAndWords, SentenceEncoder, WordList
-from labelwise.words.classes import TEMPERATURE
-from labelwise.words.word_list import Word
+from labelwise.photos.words import ClassesAndWords, SentenceEncoder, WordList
+from labelwise.photos.words.classes import TEMPERATURE
+from labelwise.photos.words.word_list import Word
 
 
 def unit(vector):

@@ -5,8 +5,8 @@ import pytest
 from labelwise.data import load
 from labelwise.data.columns import MEANINGS, PATH_HEADERS
 from labelwise.errors import DataError
-from labelwise.words import Word, WordList
-from labelwise.words.answer_log import write_answer_table
+from labelwise.photos.words import Word, WordList
+from labelwise.photos.words.answer_log import write_answer_table
 
 LINES = """# animals
 pet

@@ -8,10 +8,10 @@ import pytest
 from words_setup import SIDE, save_photos
 
 from labelwise.data import load
+from labelwise.photos.words import AnswerLog, ClassesAndWords, WordList, WordsLearner
+from labelwise.photos.words.start import TEXT_HEAD_FILE, start
 from labelwise.pictures import PictureImages
 from labelwise.system.progress import Silent
-from labelwise.words import AnswerLog, ClassesAndWords, WordList, WordsLearner
-from labelwise.words.start import TEXT_HEAD_FILE, start
 
 WORDS = WordList.of("red", "green")
 
@@ -101,8 +101,8 @@ def test_answers_that_come_during_a_fit_are_learnt_next_and_not_one_by_one(tmp_p
     import asyncio
     from types import SimpleNamespace
 
-    from labelwise.web.refitting import Refitting
-    from labelwise.words import QuestionGuide
+    from labelwise.photos.words import QuestionGuide
+    from labelwise.server.refitting import Refitting
 
     asking = SimpleNamespace(guide=None, log=SimpleNamespace(agreed={}))
     begun, may_end, fitted = threading.Event(), threading.Event(), []

@@ -8,8 +8,6 @@ import typer
 from labelwise.cli.options import ScoresOption
 from labelwise.system.text import counted
 
-__all__ = ["aggregate"]
-
 
 def aggregate(
     source: Annotated[Path, typer.Argument(help="Scores of photos: .csv, .tsv, .parquet, .npz.")],
@@ -35,7 +33,7 @@ def aggregate(
     scores before their probabilities are believed.
     """
     from labelwise.cli.text import say
-    from labelwise.fitting.aggregating import aggregate_table
+    from labelwise.scores.aggregating import aggregate_table
 
     units = aggregate_table(source, scores, by, how)
     units.save(out)

@@ -43,8 +43,6 @@ from labelwise.cli.text import complain, stopped
 from labelwise.errors import LabelwiseError
 from labelwise.system.allocator import keep_freed_memory
 
-__all__ = ["app", "main"]
-
 HELP = "Train, calibrate, decide and search with images that carry no label, one, or many."
 
 app = typer.Typer(

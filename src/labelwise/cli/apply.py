@@ -8,8 +8,6 @@ import typer
 from labelwise.cli.options import ScoreKind
 from labelwise.system.text import counted
 
-__all__ = ["apply"]
-
 
 def apply(
     fitted: Annotated[
@@ -36,11 +34,11 @@ def apply(
     """
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
-    from labelwise.fitting import apply as applied
-    from labelwise.fitting import read_fitted, read_unlabelled, save_applied
-    from labelwise.fitting.applied import check_output, save_detections
-    from labelwise.fitting.detections import is_detections, read_detections
-    from labelwise.fitting.tables import unscored_note
+    from labelwise.scores import apply as applied
+    from labelwise.scores import read_fitted, read_unlabelled, save_applied
+    from labelwise.scores.applied import check_output, save_detections
+    from labelwise.scores.detections import is_detections, read_detections
+    from labelwise.scores.tables import unscored_note
 
     check_output(out)
     files = [read_fitted(path) for path in fitted]

@@ -5,15 +5,13 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 if TYPE_CHECKING:
-    from labelwise.search.check_log import Answer
-
-__all__ = ["ask"]
+    from labelwise.photos.check_log import Answer
 
 
 def ask(question: str) -> "Answer | Literal['undo', 'stop']":
     """Return what a person answers; the end of the input, or Ctrl-C, is ``stop``."""
     from labelwise.cli.text import say
-    from labelwise.search.answer_tables import ANSWER_WORDS
+    from labelwise.photos.answer_tables import ANSWER_WORDS
 
     while True:
         try:

@@ -20,10 +20,9 @@ from labelwise.cli.options import (
 
 if TYPE_CHECKING:
     from labelwise.attributes import AttributeColumns
-    from labelwise.calibrate import Candidate
-    from labelwise.fitting import ScoreTable
+    from labelwise.calibration import Candidate
+    from labelwise.scores import ScoreTable
 
-__all__ = ["calibrate"]
 
 SHARES_SHOWN = 20
 
@@ -68,7 +67,7 @@ def calibrate(
     from labelwise.cli.evaluation_shown import show, write_folder
     from labelwise.cli.text import say, show_table
     from labelwise.errors import SettingsError
-    from labelwise.fitting import (
+    from labelwise.scores import (
         FitPlan,
         comparison,
         judge,
@@ -76,8 +75,8 @@ def calibrate(
         read_scores,
         save_calibration,
     )
-    from labelwise.fitting.applied import save_detections
-    from labelwise.fitting.embeddings import read_texts, write_prompts
+    from labelwise.scores.applied import save_detections
+    from labelwise.scores.embeddings import read_texts, write_prompts
 
     if prompts is not None and texts is None:
         raise SettingsError("--prompts says what the embeddings of --texts are of: give both")
@@ -132,10 +131,10 @@ def calibrate_few(
 
     import torch
 
-    from labelwise.calibrate import few_labels
+    from labelwise.calibration import few_labels
     from labelwise.cli.evaluation_shown import show, write_folder
     from labelwise.cli.text import say, show_table
-    from labelwise.fitting import FitPlan, judge, save_calibration, save_intervals
+    from labelwise.scores import FitPlan, judge, save_calibration, save_intervals
     from labelwise.system.text import counted
 
     own = table.predictions

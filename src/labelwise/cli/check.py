@@ -10,11 +10,10 @@ from labelwise.cli.index import IndexOrQuery, index_and_query
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
-    from labelwise.search.check_log import Answer
-    from labelwise.search.checking import CheckSession, CheckState
-    from labelwise.search.index import Index
+    from labelwise.photos.check_log import Answer
+    from labelwise.photos.checking import CheckSession, CheckState
+    from labelwise.photos.index import Index
 
-__all__ = ["check"]
 
 WIDTH = 24
 
@@ -72,10 +71,10 @@ def check(
     """
     from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
+    from labelwise.photos import Index, model_changed
+    from labelwise.photos.answer_tables import read_answers
+    from labelwise.photos.checking import CheckSession
     from labelwise.retrieval import Query
-    from labelwise.search import Index, model_changed
-    from labelwise.search.answer_tables import read_answers
-    from labelwise.search.checking import CheckSession
 
     place, query = index_and_query(folder, query, alone=text is None)
     if cut is not None and top is not None:
@@ -95,7 +94,7 @@ def check(
         caution(model_changed(index))
         options = {"wrong_at_most": wrong_at_most, "confidence": confidence}
         if text is not None:
-            from labelwise.words import FreeText
+            from labelwise.photos.words import FreeText
 
             found = FreeText.of(index, encoder)
             caution(found.doubt(text))

@@ -18,10 +18,8 @@ from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
-    from labelwise.experiments.compare import ComparisonPlan
+    from labelwise.papers.compare import ComparisonPlan
     from labelwise.system.progress import Watch
-
-__all__ = ["compare"]
 
 
 def compare(
@@ -63,11 +61,12 @@ def compare(
     The same command on the same folder goes on where it was stopped.
     """
     from labelwise.errors import SettingsError
-    from labelwise.experiments.compare import ComparisonPlan
-    from labelwise.experiments.compare import compare as run_comparison
-    from labelwise.experiments.jobs import Executor, InProcess, LocalProcesses, default_workers
-    from labelwise.experiments.sources import Frozen, blank_features, open_table
-    from labelwise.report import save_comparison_charts, write_comparison
+    from labelwise.papers.compare import ComparisonPlan
+    from labelwise.papers.compare import compare as run_comparison
+    from labelwise.papers.jobs import Executor, InProcess, LocalProcesses, default_workers
+    from labelwise.papers.sources import Frozen, blank_features, open_table
+    from labelwise.report import write_comparison
+    from labelwise.report.charts import save_charts
     from labelwise.system.progress import make_watch
     from labelwise.system.yaml_values import parse_assignments
     from labelwise.training.network import choose_network
@@ -110,7 +109,7 @@ def compare(
     name = f"{table.name}, features of {features}" if features else table.name
     executor: Executor = InProcess(table)
     if engine == "ray":
-        from labelwise.experiments.jobs import RayRuns
+        from labelwise.papers.jobs import RayRuns
 
         executor = RayRuns(workers, gpus=1.0 if base.hardware.accelerator == "cuda" else 0.0)
     elif workers > 1 and not features:
@@ -123,7 +122,7 @@ def compare(
     for sentence in (*done.choices, *done.verdicts()):
         say(str(sentence))
     page = write_comparison(done, out / "comparison.html", data=name, tries=tune)
-    save_comparison_charts(done, out / "charts")
+    save_charts(page.read_text("utf-8"), out / "charts")
     say(f"written: {page}, {out / 'comparison.md'}, {out / 'comparison.json'}, {out / 'charts'}")
 
 
@@ -139,7 +138,7 @@ def _parsed_sweep(text: str | None) -> tuple[str, tuple[Any, ...]] | None:
 
 
 def _announce(plan: "ComparisonPlan", table: "LabelTable", jobs: int, watch: "Watch") -> None:
-    from labelwise.experiments.estimate import measure_speed
+    from labelwise.papers.estimate import measure_speed
 
     each = {
         name: measure_speed(settings, table, watch).seconds(plan.base.recipe.epochs, table)

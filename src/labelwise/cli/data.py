@@ -34,7 +34,6 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     pass
 
-__all__ = ["data_app"]
 
 data_app = typer.Typer(
     help="Describe, split, convert, repair and extend label tables.",
@@ -261,8 +260,8 @@ def export_table(
         say(obeyed.sentence())
     guesses = None
     if model is not None:
-        from labelwise.fitting.pools import score_pool
         from labelwise.models import load_model
+        from labelwise.scores.pools import score_pool
         from labelwise.system.progress import make_watch
 
         scored = score_pool(table, load_model(model), watch=make_watch())

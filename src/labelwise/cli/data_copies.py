@@ -7,8 +7,6 @@ if TYPE_CHECKING:
     from labelwise.data import LabelTable
     from labelwise.data.near_copies import GroupedTable
 
-__all__ = ["grouped_copies"]
-
 
 def grouped_copies(
     table: "LabelTable", model: Path | None, vectors: Path | None, cosine: float | None
@@ -36,7 +34,7 @@ def grouped_copies(
             "say with --cosine from which on two photos are near copies, between 0 and 1, as 0.9; "
             f"what it means depends on the model (got {cosine})"
         )
-    from labelwise.fitting.photo_vectors import (
+    from labelwise.scores.photo_vectors import (
         vectors_by_file,
         vectors_by_model,
         vectors_of_features,

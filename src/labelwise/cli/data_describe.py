@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from labelwise.data import LabelTable, UnreadableImage
     from labelwise.data.describe import Description
 
-__all__ = ["describe_table"]
 
 LABELS_SHOWN = 30
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["attribute_conflicts", "burst_groups", "crop_detections", "fetch_iiif", "write_back"]
-
 
 def crop_detections(
     source: Annotated[Path, typer.Argument(help="Results of MegaDetector or SpeciesNet, .json.")],
@@ -78,7 +76,7 @@ def write_back(
     from labelwise.data.camtrap_answers import write_camtrap
     from labelwise.data.rows import read_csv_rows, read_json
     from labelwise.errors import DataError, SettingsError
-    from labelwise.fitting import read_unlabelled
+    from labelwise.scores import read_unlabelled
     from labelwise.system.files import replacing
 
     scores = read_unlabelled(answers, None)

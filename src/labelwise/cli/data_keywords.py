@@ -7,8 +7,6 @@ import typer
 
 from labelwise.system.text import counted
 
-__all__ = ["keywords_table"]
-
 
 def keywords_table(
     photos: Annotated[Path, typer.Argument(help="A folder of photos, with or without side-cars.")],
@@ -34,7 +32,7 @@ def keywords_table(
     from labelwise.cli.text import say
     from labelwise.data.export import export
     from labelwise.errors import SettingsError
-    from labelwise.search.keywords import read_keywords
+    from labelwise.photos.keywords import read_keywords
     from labelwise.system.files import replacing
     from labelwise.system.text import as_cell
 

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from labelwise.fitting.pools import PhotoPool
-    from labelwise.labelling import Reviewed
+    from labelwise.answers import Reviewed
+    from labelwise.scores.pools import PhotoPool
 
-__all__ = ["next_questions"]
 
 LABELS_SHOWN = 10
 LABELS_OF_A_PHOTO = 5
@@ -79,11 +78,11 @@ def next_questions(
     Photos come as a table whose labels are unknown, or with --for label-studio, cvat or fiftyone as
     a file of that tool; labels as a review file, whose answers `data repair` puts into a table.
     """
+    from labelwise.answers import choose_labels, choose_photos, draw_photos, write_review
     from labelwise.cli.text import complain, say
     from labelwise.data.annotation_exports import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.errors import DataError, SettingsError
-    from labelwise.labelling import choose_labels, choose_photos, draw_photos, write_review
 
     if page is None and blind:
         raise SettingsError("--blind belongs to the page; say --page next.html")
@@ -129,12 +128,12 @@ def next_questions(
 
 def _pool(source: str, model: Path | None, device: str, batch_size: int) -> "PhotoPool":
     from labelwise.errors import SettingsError
-    from labelwise.fitting.pools import PhotoPool, read_pool
+    from labelwise.scores.pools import PhotoPool, read_pool
     from labelwise.system.progress import make_watch
 
     if (Path(source) / "index.json").is_file():
-        from labelwise.search import Index
-        from labelwise.search.review import pool_of
+        from labelwise.photos import Index
+        from labelwise.photos.review import pool_of
 
         if model is not None:
             raise SettingsError(f"{source} is an index and has its own model; leave out --model")
@@ -160,7 +159,7 @@ def _names(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) -> list[s
 def _about_labels(
     found: "PhotoPool", rows: "NDArray[np.intp]", columns: "NDArray[np.intp]", folder: Path
 ) -> "list[Reviewed]":
-    from labelwise.labelling import Reviewed
+    from labelwise.answers import Reviewed
 
     names = _names(found, rows, folder)
     return [
@@ -175,7 +174,7 @@ def _about_photos(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) ->
     """Return the most probable of the open labels of each photo."""
     import numpy as np
 
-    from labelwise.labelling import Reviewed
+    from labelwise.answers import Reviewed
 
     asked = []
     for name, row in zip(_names(found, rows, folder), rows.tolist(), strict=True):

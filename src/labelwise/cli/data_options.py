@@ -8,18 +8,6 @@ import typer
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
 
-__all__ = [
-    "Duplicates",
-    "Extension",
-    "Options",
-    "Out",
-    "Seed",
-    "Skip",
-    "Source",
-    "TaxonomyFile",
-    "load_table",
-    "parse_options",
-]
 
 Source = Annotated[
     str,

@@ -11,10 +11,9 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from PIL import Image
 
-    from labelwise.labelling import Reviewed, SuspectPromise, Suspects
+    from labelwise.answers import Reviewed, SuspectPromise, Suspects
     from labelwise.predictions import Predictions
 
-__all__ = ["repair_table", "suspects"]
 
 LABELS_SHOWN = 10
 MOST_IN_CONTEXT = 300  # labels, whose pairs are all fitted
@@ -78,15 +77,15 @@ def suspects(
     features. Answer the questions marked `check` in the file (yes, no or unknown), and give it
     again as --answers: it then says how much of the list can be trusted, and with what confidence.
     """
-    from labelwise.cli.text import say
-    from labelwise.errors import SettingsError
-    from labelwise.labelling import (
+    from labelwise.answers import (
         crossfit_log_odds,
         crossfit_true_log_odds,
         find_suspects,
         promise_suspects,
         write_review,
     )
+    from labelwise.cli.text import say
+    from labelwise.errors import SettingsError
 
     if page is None and (data is not None or blind):
         raise SettingsError("--data and --blind belong to the page; say --page suspects.html")
@@ -147,10 +146,10 @@ def repair_table(
     """
     from collections import Counter
 
+    from labelwise.answers import read_review, repair, write_changes
     from labelwise.cli.text import say
     from labelwise.data import load
     from labelwise.data.export import export
-    from labelwise.labelling import read_review, repair, write_changes
 
     table = load(source)
     questions = read_review(answers)
@@ -177,9 +176,9 @@ def _read(
 ) -> "Predictions":
     """Return held-out scores with labels, wherever they come from."""
     from labelwise.errors import SettingsError
-    from labelwise.fitting import read_run, read_scores
-    from labelwise.fitting.embeddings import holds_vectors
     from labelwise.models.run_folder import RunFolder
+    from labelwise.scores import read_run, read_scores
+    from labelwise.scores.embeddings import holds_vectors
 
     if source.is_dir():
         if scores is not None or link is not None or labels is not None:
@@ -205,11 +204,11 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> "P
     import numpy as np
     import torch
 
+    from labelwise.answers import crossfit_heads
     from labelwise.errors import DataError
-    from labelwise.fitting.embeddings import read_embeddings
-    from labelwise.labelling import crossfit_heads
     from labelwise.links import Sigmoid
     from labelwise.predictions import Predictions
+    from labelwise.scores.embeddings import read_embeddings
     from labelwise.system.progress import make_watch
 
     table = read_embeddings(source)
@@ -235,7 +234,7 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> "P
 def _questions(
     found: "Suspects", predictions: "Predictions", checks: int, seed: int
 ) -> "list[Reviewed]":
-    from labelwise.labelling import Reviewed, marked_checks
+    from labelwise.answers import Reviewed, marked_checks
 
     marked = marked_checks(len(found), per_stretch=checks, seed=seed)
     given: Literal["present", "absent"] = "absent" if found.kind == "missing" else "present"
@@ -253,8 +252,8 @@ def _with_answers(questions: "list[Reviewed]", path: Path) -> "list[Reviewed]":
     """Return the questions with the answers of a review of the same list."""
     from dataclasses import replace
 
+    from labelwise.answers import read_review
     from labelwise.errors import DataError
-    from labelwise.labelling import read_review
 
     reviewed = read_review(path)
     same = len(reviewed) == len(questions) and all(

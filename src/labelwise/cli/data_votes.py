@@ -10,7 +10,6 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from labelwise.data.votes import WorkerRecord
 
-__all__ = ["votes_table"]
 
 WORKERS_SHOWN = 10
 

@@ -21,12 +21,11 @@ from labelwise.cli.options import (
 if TYPE_CHECKING:
     from labelwise.attributes import AttributeColumns
     from labelwise.decide import LabelFigures
-    from labelwise.evaluate import Subgroups
-    from labelwise.fitting import FitPlan, Judged
+    from labelwise.evaluation import Subgroups
+    from labelwise.scores import FitPlan, Judged
 
     Share = tuple[float, float, float]
 
-__all__ = ["decide"]
 
 SHOWN = 20
 OPERATING = ("sensitivity", "specificity", "false-alarms")  # rules of an operating point
@@ -95,7 +94,7 @@ def decide(
     """
     from labelwise.attributes import AttributeGroups
     from labelwise.errors import SettingsError
-    from labelwise.fitting import FitPlan, read_scores
+    from labelwise.scores import FitPlan, read_scores
 
     if (rule is None) == (promise is None):
         raise SettingsError("give either --rule, such as best-f, or --promise, such as recall=0.9")
@@ -141,7 +140,7 @@ def _rule(
     from labelwise.cli.outcome import show_exclusive
     from labelwise.cli.text import say
     from labelwise.decide import label_figures
-    from labelwise.fitting import decision, judge
+    from labelwise.scores import decision, judge
 
     del rows["seed"]
     judged = judge(table, plan, query_length=0, **rows)
@@ -198,7 +197,7 @@ def _promise(
 ) -> None:
     from labelwise.cli.text import say, show_table
     from labelwise.errors import DataError
-    from labelwise.fitting import promise_scores
+    from labelwise.scores import promise_scores
 
     found = promise_scores(table, text, confidence=confidence, **options)
     promised = found.promised
@@ -241,7 +240,7 @@ def _promise(
 
 def _write(record: dict[str, Any], out: Path | None, *, json: bool) -> None:
     from labelwise.cli.text import say
-    from labelwise.fitting import save_json
+    from labelwise.scores import save_json
 
     if out is not None:
         save_json(out, record)

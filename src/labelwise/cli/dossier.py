@@ -10,12 +10,11 @@ from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.decide import Promise
-    from labelwise.evaluate import Evaluation, Subgroups
+    from labelwise.evaluation import Evaluation, Subgroups
     from labelwise.models.run_folder import RunFolder
     from labelwise.pictures.transform import Transform
     from labelwise.predictions import Predictions
 
-__all__ = ["dossier"]
 
 FEW = 20
 NOT_IN_TABLE = "(not in the table)"
@@ -55,10 +54,10 @@ def dossier(
     from labelwise.cli.measuring import measured_run, measured_split
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
-    from labelwise.evaluate import describe_link
-    from labelwise.fitting import read_run
+    from labelwise.evaluation import describe_link
     from labelwise.models.run_folder import RunFolder
     from labelwise.report.dossier import NOT_STATED, Dossier, write_dossier
+    from labelwise.scores import read_run
 
     if bool(by) != (table is not None):
         raise SettingsError("--by names columns of a --table: give both, or neither")
@@ -132,7 +131,7 @@ def _subgroups(column: str, table: Path, rows: "Predictions") -> "Subgroups":
     """Return the subgroups of a run's photos by a column of a table."""
     from labelwise.data.tabular import open_tabular
     from labelwise.errors import DataError
-    from labelwise.evaluate import Subgroups
+    from labelwise.evaluation import Subgroups
     from labelwise.types import nearest
 
     file = open_tabular(table)
@@ -180,8 +179,8 @@ def _split(files: "RunFolder", name: str) -> dict[str, str]:
 
 
 def _receipts(folder: Path) -> list[str]:
-    from labelwise.search import Index, verify_lists
-    from labelwise.search.tag_receipts import tags_title
+    from labelwise.photos import Index, verify_lists
+    from labelwise.photos.tag_receipts import tags_title
 
     with Index(folder) as index:
         verified = verify_lists(index, None)

@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from labelwise.pictures.inputs import PictureReader
     from labelwise.shards import Engine
 
-__all__ = ["cluster_decoding", "make_engine"]
-
 
 def cluster_decoding(
     run: Path, engine: str, workers: int, decoder: str, decoders: int

@@ -11,12 +11,11 @@ from labelwise.cli.options import ScoresOption
 
 if TYPE_CHECKING:
     from labelwise.cli.options import ScoreKind
-    from labelwise.fitting.calls import CallMethod
+    from labelwise.photos.estimating import LibraryEstimate, SampleAnswers
+    from labelwise.photos.index import Index
     from labelwise.retrieval import Query
-    from labelwise.search.estimating import LibraryEstimate, SampleAnswers
-    from labelwise.search.index import Index
+    from labelwise.scores.calls import CallMethod
 
-__all__ = ["estimate"]
 
 SHOWN = 60
 
@@ -103,17 +102,17 @@ def estimate(
     """
     from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
-    from labelwise.fitting.detections import is_detections
-    from labelwise.retrieval import Query
-    from labelwise.search import Index, model_changed
-    from labelwise.search.answer_tables import read_answers
-    from labelwise.search.estimating import (
+    from labelwise.photos import Index, model_changed
+    from labelwise.photos.answer_tables import read_answers
+    from labelwise.photos.estimating import (
         SampleAnswers,
         draw_sample,
         estimate_from_answers,
         write_questions,
     )
-    from labelwise.search.photo_groups import PhotoGroups
+    from labelwise.photos.photo_groups import PhotoGroups
+    from labelwise.retrieval import Query
+    from labelwise.scores.detections import is_detections
     from labelwise.system.text import counted
 
     if folder.is_file() or is_detections(folder):
@@ -174,7 +173,7 @@ def estimate(
         _write(found, str(asked), figures)
         say(f"the table: {figures}")
     if plot is not None:
-        from labelwise.report.estimate_plot import save_estimate_chart
+        from labelwise.report.charts import save_estimate_chart
 
         save_estimate_chart([*found.groups, found.total], str(asked), plot)
         say(f"the chart: {plot}")
@@ -191,7 +190,7 @@ def _calls(
 ) -> None:
     """Print, and write, how many detections or rows are right of each label, by site."""
     from labelwise.cli.text import say, show_table
-    from labelwise.fitting.call_tables import calls_of_table, write_calls
+    from labelwise.scores.call_tables import calls_of_table, write_calls
 
     found = calls_of_table(source, by, scores, labels, method, label)
     cells = [
@@ -220,7 +219,7 @@ def _calls(
 
 def _of_the_model(index: "Index", query: "Query") -> str:
     """Return the model's own interval in words, with its condition."""
-    from labelwise.search import answer
+    from labelwise.photos import answer
 
     found = answer(index, query, top=1)
     sentences = [f"{found.counted}."]
@@ -232,8 +231,8 @@ def _of_the_model(index: "Index", query: "Query") -> str:
 
 def _adapted(index: "Index", query: "Query") -> str:
     """Return in words how many photos carry a label whose share may differ."""
-    from labelwise.search import likeness_of
-    from labelwise.search.share_counts import adapted_count
+    from labelwise.photos import likeness_of
+    from labelwise.photos.share_counts import adapted_count
 
     found, known, likeness = adapted_count(index, query), index.facts.known, likeness_of(index)
     unlike = f"{likeness.sentence()} " * (likeness.likeness.outcome == "pictures differ")

@@ -9,8 +9,6 @@ from labelwise.cli.evaluated import QUERY_LENGTH, Asked, source_at
 from labelwise.cli.evaluation_shown import show, write_folder
 from labelwise.cli.options import DECODE_HELP, DecodeKind, ScoreKind
 
-__all__ = ["evaluate"]
-
 ON_DATA = "Of a run or an exported model, on labelled photos"
 OF_A_RUN, OF_SCORES, OF_SHARDS = "Of a run", "Of a file of scores", "Of shards"
 

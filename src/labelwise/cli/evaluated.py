@@ -25,9 +25,8 @@ from labelwise.cli.measuring import (
 from labelwise.cli.options import DecodeKind, ScoreKind
 
 if TYPE_CHECKING:
-    from labelwise.evaluate import Evaluation
+    from labelwise.evaluation import Evaluation
 
-__all__ = ["QUERY_LENGTH", "Asked", "Source", "source_at"]
 
 QUERY_LENGTH = 3
 
@@ -119,7 +118,7 @@ class Shards(Source):
 
     def measured(self, asked: Asked) -> tuple["Evaluation", dict[str, Any]]:
         from labelwise.cli.engines import make_engine
-        from labelwise.fitting import fixed_rule
+        from labelwise.scores import fixed_rule
         from labelwise.shards import evaluate_shards
         from labelwise.system.progress import make_watch
 
@@ -160,7 +159,7 @@ class ScoreFile(Source):
     options = ("scores", "link", "labels", "by", *ROWS)
 
     def measured(self, asked: Asked) -> tuple["Evaluation", dict[str, Any]]:
-        from labelwise.fitting import fixed_rule, judge_as_given, read_scores
+        from labelwise.scores import fixed_rule, judge_as_given, read_scores
 
         columns = tuple(dict.fromkeys(asked.by or ()))
         table = read_scores(

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
-    from labelwise.evaluate import Evaluation, SubgroupFigure
+    from labelwise.evaluation import Evaluation, SubgroupFigure
 
-__all__ = ["show", "write_folder"]
 
 WORST = 5
 
@@ -16,12 +15,13 @@ WORST = 5
 def write_folder(evaluation: "Evaluation", folder: Path, *, title: str, **extras: Any) -> None:
     """Write ``evaluation.json``, ``report.html`` and the charts."""
     from labelwise.models.run_folder import RunFolder
-    from labelwise.report import plots, write_report
+    from labelwise.report import write_report
+    from labelwise.report.charts import save_charts
 
     files = RunFolder(folder)
     evaluation.save(files.evaluation_path)
     write_report(evaluation, files.report, title=title, **extras)
-    plots.save_charts(evaluation, folder / "charts")
+    save_charts(files.report.read_text("utf-8"), folder / "charts")
 
 
 def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:

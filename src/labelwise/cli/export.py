@@ -11,12 +11,11 @@ import typer
 from labelwise.cli.options import A_RUN
 
 if TYPE_CHECKING:
-    from labelwise.evaluate import Evaluation
-    from labelwise.export.parity import Parity
+    from labelwise.evaluation import Evaluation
+    from labelwise.exports.parity import Parity
     from labelwise.models.run_folder import RunFolder
     from labelwise.system.progress import Watch
 
-__all__ = ["export"]
 
 RESIZE = "--exact-resize or --fast-resize"
 Format = Literal["onnx", "web", "hf", "torch-export", "executorch", "openvino"]
@@ -168,7 +167,7 @@ def export(
 
         openvino_runtime()  # what is missing is said before the work
     if format == "executorch":
-        from labelwise.export.executorch_program import require_executorch
+        from labelwise.exports.executorch_program import require_executorch
 
         require_executorch()
     if int8:
@@ -180,8 +179,8 @@ def export(
             _write_runtime(out)
         return
     from labelwise.cli.text import say
-    from labelwise.export.onnx_file import export_onnx, pictures_of
-    from labelwise.export.web import export_web
+    from labelwise.exports.onnx_file import export_onnx, pictures_of
+    from labelwise.exports.web import export_web
 
     spec, predictor = folder.spec, folder.model()
     images, rows = pictures_of(folder, data, pictures)
@@ -194,9 +193,9 @@ def export(
         say(str(parity))
         return
     if format in ("torch-export", "executorch", "openvino"):
-        from labelwise.export.executorch_program import export_executorch
-        from labelwise.export.openvino_folder import export_openvino
-        from labelwise.export.torch_program import export_program
+        from labelwise.exports.executorch_program import export_executorch
+        from labelwise.exports.openvino_folder import export_openvino
+        from labelwise.exports.torch_program import export_program
 
         writers: dict[str, Callable[..., tuple[int, Parity]]] = {
             "torch-export": export_program,
@@ -261,8 +260,8 @@ def _int8(
     from labelwise.cli.text import say
     from labelwise.data import load
     from labelwise.errors import SettingsError
-    from labelwise.export.int8 import quantised_content
-    from labelwise.export.onnx_file import facts_of
+    from labelwise.exports.int8 import quantised_content
+    from labelwise.exports.onnx_file import facts_of
     from labelwise.system.files import replacing
 
     if data is None:
@@ -283,7 +282,7 @@ def _hub(
     folder: "RunFolder", out: Path, data: str | None, license: str | None, push: str | None
 ) -> None:
     from labelwise.cli.text import say
-    from labelwise.export.hub import export_hub
+    from labelwise.exports.hub import export_hub
     from labelwise.models.hub import check_repository, push_to_hub
     from labelwise.report.model_card import write_model_card
 

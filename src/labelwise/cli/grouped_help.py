@@ -4,8 +4,6 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-__all__ = ["GroupedHelp"]
-
 
 class GroupedHelp(TyperCommand):
     """A verb whose options stand under their ``rich_help_panel``, in plain text as elsewhere."""

@@ -11,9 +11,8 @@ import typer
 from labelwise.cli.options import DecodeOption, chosen_decoder
 
 if TYPE_CHECKING:
-    from labelwise.search import Changes
+    from labelwise.photos import Changes
 
-__all__ = ["DEFAULT_INDEX", "IndexFolder", "IndexOrQuery", "index", "index_and_query"]
 
 DEFAULT_INDEX = Path("photos.index")
 IndexFolder = Annotated[
@@ -74,8 +73,8 @@ def index(
     from labelwise.cli.text import caution, resumable, say
     from labelwise.errors import DataError
     from labelwise.models.loading import caution_of
-    from labelwise.search import Index, update_index
-    from labelwise.search.looking import root_place
+    from labelwise.photos import Index, update_index
+    from labelwise.photos.looking import root_place
     from labelwise.system.progress import make_watch
 
     decoder = None if decode is None else chosen_decoder(decode, device)
@@ -123,7 +122,7 @@ def index(
 def _updates(update: Callable[..., "Changes"], roots: list[str], out: Path) -> Iterator["Changes"]:
     """Yield what each update finds, for ever: when the system tells of changes, or by looking."""
     from labelwise.cli.text import say
-    from labelwise.search.events import NoEventsError, events_of
+    from labelwise.photos.events import NoEventsError, events_of
     from labelwise.system.text import counted
 
     try:

@@ -7,8 +7,6 @@ import typer
 
 from labelwise.cli.index import DEFAULT_INDEX, IndexFolder
 
-__all__ = ["label", "review"]
-
 
 def label(
     folder: IndexFolder,
@@ -44,8 +42,8 @@ def label(
     """
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
-    from labelwise.search import Index
-    from labelwise.search.store import Fact
+    from labelwise.photos import Index
+    from labelwise.photos.store import Fact
 
     if export is not None:
         if photo is not None or undo or who is not None:
@@ -74,8 +72,8 @@ def label(
 def _export(folder: Path, out: Path, by: str | None, groups: Path | None) -> None:
     from labelwise.cli.text import say
     from labelwise.data.export import export
-    from labelwise.search import Index, corrected_labels
-    from labelwise.search.photo_groups import PhotoGroups
+    from labelwise.photos import Index, corrected_labels
+    from labelwise.photos.photo_groups import PhotoGroups
     from labelwise.system.text import counted
 
     with Index(folder) as index:
@@ -110,7 +108,7 @@ def review(
     import json
 
     from labelwise.cli.text import say, show_table
-    from labelwise.search import Index, questions
+    from labelwise.photos import Index, questions
 
     with Index(folder) as index:
         asked = questions(index, by, count, labels)

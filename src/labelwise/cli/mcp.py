@@ -8,8 +8,6 @@ import typer
 from labelwise.cli.index import IndexFolder
 from labelwise.cli.options import A_RUN, AllowHostOption, TokenFileOption, read_token
 
-__all__ = ["mcp"]
-
 
 def mcp(
     folder: IndexFolder,
@@ -61,12 +59,12 @@ def mcp(
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
     from labelwise.models.run_folder import RunFolder
-    from labelwise.search import Index
+    from labelwise.photos import Index
 
     try:
-        from labelwise.web import ServeSettings, serve
-        from labelwise.web.mcp_server import make_mcp_app, make_mcp_server
-        from labelwise.web.photo_tools import PhotoTools
+        from labelwise.server import ServeSettings, serve
+        from labelwise.server.mcp_server import make_mcp_app, make_mcp_server
+        from labelwise.server.photo_tools import PhotoTools
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"the MCP server needs {error.name}; install it with: pip install 'labelwise[mcp]'"

@@ -13,16 +13,8 @@ from labelwise.cli.predict import taxonomy_of
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
-    from labelwise.evaluate import Evaluation
-    from labelwise.fitting import RunScores
-
-__all__ = [
-    "LabelledData",
-    "measured_data",
-    "measured_export",
-    "measured_run",
-    "measured_split",
-]
+    from labelwise.evaluation import Evaluation
+    from labelwise.scores import RunScores
 
 
 @dataclass(frozen=True)
@@ -37,8 +29,8 @@ class LabelledData:
     def table(self, names: tuple[str, ...]) -> "LabelTable":
         """Return their table, with these labels where its format lists none."""
         from labelwise.cli.data_options import parse_options
+        from labelwise.data.load import load_for_labels
         from labelwise.errors import DataError
-        from labelwise.fitting.read import load_for_labels
 
         more = parse_options(self.options)
         table = load_for_labels(
@@ -84,10 +76,10 @@ def measured_run(
     """
     from labelwise.api import origin_of
     from labelwise.cli.outcome import command
-    from labelwise.fitting import read_run
     from labelwise.models.held_out_copies import HeldOutCopies
     from labelwise.models.run_folder import RunFolder
     from labelwise.report import choose_examples
+    from labelwise.scores import read_run
 
     run = read_run(folder, split)
     if without_seen:
@@ -144,13 +136,13 @@ def measured_data(
     With ``adapt_shares`` it is of the probabilities adapted to the shares there, beside those of
     the model as it is.
     """
-    from labelwise.fitting import score_data
-    from labelwise.fitting.shares import adapted_to_shares
     from labelwise.models.run_folder import RunFolder
     from labelwise.models.seen_photos import seen_photos
     from labelwise.pictures.shown import shown_images
     from labelwise.report import choose_examples
     from labelwise.report.explain import model_with_attention
+    from labelwise.scores import score_data
+    from labelwise.scores.shares import adapted_to_shares
     from labelwise.system.progress import make_watch
 
     decoder = chosen_decoder(decode, device or "cpu")
@@ -178,10 +170,10 @@ def measured_export(
     file: Path, data: LabelledData, rule: str | None, figures: dict[str, Any]
 ) -> "Evaluation":
     """Return the evaluation of an exported model on labelled photos."""
-    from labelwise.evaluate import evaluate as measure
-    from labelwise.export.measure import measured_predictions
-    from labelwise.fitting import fixed_rule
+    from labelwise.evaluation import evaluate as measure
+    from labelwise.exports.measure import measured_predictions
     from labelwise.models import load_model
+    from labelwise.scores import fixed_rule
     from labelwise.system.progress import make_watch
 
     model = load_model(file)
@@ -194,8 +186,8 @@ def measured_export(
 
 
 def _judged(run: "RunScores", rule: str | None, figures: dict[str, Any]) -> "Evaluation":
-    from labelwise.evaluate import evaluate as measure
-    from labelwise.fitting import fixed_rule
+    from labelwise.evaluation import evaluate as measure
+    from labelwise.scores import fixed_rule
 
     chosen = run.rule if rule is None else fixed_rule(rule)
     if rule is None:

@@ -4,8 +4,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["methods"]
-
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show one method and its options.")] = None,

@@ -12,35 +12,6 @@ import typer
 if TYPE_CHECKING:
     from labelwise.models.run_folder import RunPart
 
-__all__ = [
-    "A_MODEL",
-    "A_RUN",
-    "DECODE_HELP",
-    "ROWS_GIVEN",
-    "AllowHostOption",
-    "DecodeKind",
-    "DecodeOption",
-    "DryRunOption",
-    "FeaturesOption",
-    "FitOnOption",
-    "FoldsOption",
-    "JobsOption",
-    "LabelsOption",
-    "LinkOption",
-    "ReportOnOption",
-    "ScoreKind",
-    "ScoresOption",
-    "SettingsOption",
-    "TestOption",
-    "TokenFileOption",
-    "WeightsOption",
-    "check_weights",
-    "chosen_decoder",
-    "number_of_folds",
-    "read_secret",
-    "read_token",
-    "with_local_paths",
-]
 
 ScoreKind = Literal["logits", "probs"]
 ScoresOption = Annotated[ScoreKind | None, typer.Option(help="What a file's scores are.")]

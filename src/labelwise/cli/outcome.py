@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from labelwise.cli.text import say, show_table
 
 if TYPE_CHECKING:
-    from labelwise.evaluate import Evaluation
-
-__all__ = ["command", "show_exclusive", "summarise"]
+    from labelwise.evaluation import Evaluation
 
 
 def command() -> str:

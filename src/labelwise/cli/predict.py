@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from labelwise.predictions import Predictions
     from labelwise.taxonomy import LabelTree, Taxonomy
 
-__all__ = [
-    "find_photos",
-    "predict",
-    "taxonomy_of",
-]
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
@@ -308,7 +303,7 @@ def _say_size(place: Path, chosen: float) -> None:
     if not place.is_dir():
         return
     from labelwise.cli.text import say
-    from labelwise.evaluate.evaluation import far_apart
+    from labelwise.evaluation.evaluation import far_apart
     from labelwise.models.run_folder import RunFolder
 
     run = RunFolder(place)
@@ -324,7 +319,7 @@ def _say_size(place: Path, chosen: float) -> None:
 def _held_out(run: Path) -> "Predictions":
     """Return the held-out photos of a run folder, before anything is scored."""
     from labelwise.errors import SettingsError
-    from labelwise.fitting.shares import held_out_of
+    from labelwise.scores.shares import held_out_of
 
     if not run.is_dir():
         raise SettingsError(f"--shares needs the held-out photos of a run; {run} is one file")
@@ -336,7 +331,7 @@ def _say_shares(held_out: "Predictions", link: "Link | None", logits: "list[Tens
     import torch
 
     from labelwise.cli.text import say, show_table
-    from labelwise.fitting.shares import share_shift
+    from labelwise.scores.shares import share_shift
 
     shift = share_shift(held_out, link, torch.cat(logits))
     cells = [

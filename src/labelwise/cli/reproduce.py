@@ -20,10 +20,9 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
-    from labelwise.experiments.reproduce import Request
-    from labelwise.experiments.sources import Frozen
+    from labelwise.papers.reproduce import Request
+    from labelwise.papers.sources import Frozen
 
-__all__ = ["reproduce"]
 
 TRANSFERRED = "002-tableA"
 ANSWERED = "001-vqa"
@@ -88,10 +87,10 @@ def reproduce(
 
     The same command goes on where it was stopped.
     """
-    from labelwise.experiments.jobs import LocalProcesses, default_workers
-    from labelwise.experiments.reproduce import Request
-    from labelwise.experiments.reproduce import reproduce as run_table
-    from labelwise.experiments.sources import Frozen
+    from labelwise.papers.jobs import LocalProcesses, default_workers
+    from labelwise.papers.reproduce import Request
+    from labelwise.papers.reproduce import reproduce as run_table
+    from labelwise.papers.sources import Frozen
     from labelwise.system.progress import make_watch
     from labelwise.system.yaml_values import parse_assignments
 
@@ -127,8 +126,8 @@ def reproduce(
     if data is not None and len(data) > 1:
         raise SettingsError(f"{table} is run on one source, got --data {' --data '.join(data)}")
     source = data[0] if data else None
-    from labelwise.experiments.computed import COMPUTED
-    from labelwise.report.paper_figures import draw_figure, find_figure
+    from labelwise.papers.computed import COMPUTED
+    from labelwise.papers.figures import draw_figure, find_figure
 
     figure, cell = find_figure(table)
     if table in COMPUTED or (figure is not None and not figure.table):
@@ -199,9 +198,9 @@ def reproduce(
 
 def _draw(name: str, request: "Request", folder: Path, query: str | None) -> list[Path]:
     """Draw a figure from the runs of its table, first seed."""
-    from labelwise.experiments.measures import FinishedRun
-    from labelwise.experiments.reproduce import jobs_of, photos_of
-    from labelwise.report.paper_figures import Shown, draw_figure
+    from labelwise.papers.figures import Shown, draw_figure
+    from labelwise.papers.measures import FinishedRun
+    from labelwise.papers.reproduce import jobs_of, photos_of
 
     jobs = jobs_of(request, folder)
     rows = request.rows or request.chosen_rows()
@@ -211,8 +210,8 @@ def _draw(name: str, request: "Request", folder: Path, query: str | None) -> lis
 
 def _draw_photos(name: str, request: "Request", folder: Path) -> list[Path]:
     """Draw a figure of the training photos of a table's data, for which nothing is trained."""
-    from labelwise.experiments.reproduce import open_data
-    from labelwise.report.paper_figures import Shown, draw_figure
+    from labelwise.papers.figures import Shown, draw_figure
+    from labelwise.papers.reproduce import open_data
 
     train = open_data(request)[0].splits()["train"]
     return draw_figure(name, folder, Shown({}, train.images))
@@ -224,7 +223,7 @@ def _say_files(files: list[Path]) -> None:
 
 def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
     """Show and write a table that no run is needed for."""
-    from labelwise.experiments.computed import COMPUTED
+    from labelwise.papers.computed import COMPUTED
 
     computed = COMPUTED[table]
     found = computed.compute(root, source)
@@ -236,8 +235,8 @@ def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
 
 def _judge(root: Path, scores: list[str], folder: Path) -> None:
     """Judge scores that were computed elsewhere."""
-    from labelwise.experiments.reproduce import find_experiment, has_data, where_to_put
-    from labelwise.experiments.vqa import judge_scores, judged_cells
+    from labelwise.papers.reproduce import find_experiment, has_data, where_to_put
+    from labelwise.papers.vqa import judge_scores, judged_cells
 
     files = {row: Path(file) for row, _, file in (one.partition("=") for one in scores)}
     if len(files) < len(scores) or any(not row or not str(file) for row, file in files.items()):
@@ -258,8 +257,8 @@ def _judge_checkpoints(
     import torch
 
     from labelwise.data import load
-    from labelwise.experiments.released import judge_checkpoints
-    from labelwise.experiments.reproduce import find_experiment, has_data, where_to_put
+    from labelwise.papers.released import judge_checkpoints
+    from labelwise.papers.reproduce import find_experiment, has_data, where_to_put
     from labelwise.system.progress import make_watch
 
     files = {row: Path(file) for row, _, file in (one.partition("=") for one in checkpoints)}
@@ -299,7 +298,7 @@ def _write_table(
 
 def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder: Path) -> None:
     """Judge a backbone on the data sets of Table A of two-way."""
-    from labelwise.experiments.transfer import TITLE, cells, remarks, transfer
+    from labelwise.papers.transfer import TITLE, cells, remarks, transfer
     from labelwise.system.progress import make_watch
 
     if frozen is None:
@@ -316,8 +315,8 @@ def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder
 
 
 def _announce(request: "Request", folder: Path, jobs: int) -> None:
-    from labelwise.experiments.estimate import seconds_of
-    from labelwise.experiments.reproduce import jobs_of, open_data
+    from labelwise.papers.estimate import seconds_of
+    from labelwise.papers.reproduce import jobs_of, open_data
     from labelwise.system.progress import make_watch
 
     runs = {job.folder: job for job in jobs_of(request, folder).values()}
@@ -335,13 +334,13 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
 
 
 def _show_rows(table: str, root: Path) -> None:
-    from labelwise.experiments.computed import COMPUTED
-    from labelwise.experiments.reproduce import cells_of, find_experiment, has_data, where_to_put
+    from labelwise.papers.computed import COMPUTED
+    from labelwise.papers.reproduce import cells_of, find_experiment, has_data, where_to_put
 
     if table in COMPUTED:
         raise SettingsError(f"{table} is computed and has no rows to list; run it")
     if table == TRANSFERRED:
-        from labelwise.experiments.transfer import TITLE, available_sets, where_to_put_set
+        from labelwise.papers.transfer import TITLE, available_sets, where_to_put_set
 
         there = available_sets(root).items()
         listed = [[name, "yes" if ready else where_to_put_set(name, root)] for name, ready in there]
@@ -366,13 +365,11 @@ def _show_rows(table: str, root: Path) -> None:
 
 
 def _show_list(root: Path) -> None:
-    from labelwise.experiments.computed import COMPUTED
-    from labelwise.experiments.papers import EXPERIMENTS
-    from labelwise.experiments.protocols import DATASETS
-    from labelwise.experiments.published import TRANSFER
-    from labelwise.experiments.reproduce import cells_of, has_data, where_to_put
-    from labelwise.experiments.sources import holds_files
-    from labelwise.experiments.transfer import available_sets, where_to_put_set
+    from labelwise.papers.computed import COMPUTED
+    from labelwise.papers.protocols import DATASETS, EXPERIMENTS, TRANSFER
+    from labelwise.papers.reproduce import cells_of, has_data, where_to_put
+    from labelwise.papers.sources import holds_files
+    from labelwise.papers.transfer import available_sets, where_to_put_set
 
     rows = []
     for table in dict.fromkeys(experiment.table for experiment in EXPERIMENTS.values()):
@@ -394,7 +391,7 @@ def _show_list(root: Path) -> None:
         rows.append([table, computed.title, str(len(computed.sets) or ""), words])
     rows.append(show_survey_line(root))
     show_table(["table", "what (its first cell)", "cells", "can run now"], rows)
-    from labelwise.report.paper_figures import FIGURES
+    from labelwise.papers.figures import FIGURES
 
     drawn = [[name, one.title, one.table or "formulas alone"] for name, one in FIGURES.items()]
     show_table(["figure", "what", "drawn from"], drawn)

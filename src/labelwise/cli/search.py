@@ -12,10 +12,9 @@ from labelwise.cli.search_shown import counted_numbers, say_counted, show_hits, 
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
+    from labelwise.photos import Index
     from labelwise.retrieval import Query
-    from labelwise.search import Index
 
-__all__ = ["search"]
 
 # Groups of its options in the help.
 PROMISED = "Promises"
@@ -177,10 +176,10 @@ def search(
     """
     from labelwise.cli.text import caution, say, show_table
     from labelwise.errors import SettingsError
+    from labelwise.photos import Index, keep_found, model_changed
+    from labelwise.photos.answering import answer
+    from labelwise.photos.filters import PhotoFilter
     from labelwise.retrieval import Query
-    from labelwise.search import Index, keep_found, model_changed
-    from labelwise.search.answering import answer
-    from labelwise.search.filters import PhotoFilter
 
     alone = text is None and like is None and not unreadable
     place, query = index_and_query(folder, query, alone=alone)
@@ -239,7 +238,7 @@ def search(
         changed = model_changed(index)
         caution(changed)
         if like is not None:
-            from labelwise.search.like_file import photos_like
+            from labelwise.photos.like_file import photos_like
 
             copies, similar = photos_like(index, like, top)
             show_similar(copies, similar, as_json, paths_only, null)
@@ -297,7 +296,7 @@ def _search_text(
 ) -> None:
     """Show the photos most like a text, with their likeness, which is not a probability."""
     from labelwise.cli.text import caution, complain, say
-    from labelwise.words import FreeText
+    from labelwise.photos.words import FreeText
 
     texts = FreeText.of(index, encoder)
     caution(texts.doubt(text))

@@ -8,10 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labelwise.search.answering import Found, Hit
-    from labelwise.search.receipts import Receipt
-
-__all__ = ["counted_numbers", "say_counted", "show_hits", "show_similar"]
+    from labelwise.photos.answering import Found, Hit
+    from labelwise.photos.receipts import Receipt
 
 
 def counted_numbers(

@@ -7,8 +7,6 @@ import typer
 
 from labelwise.cli.options import A_RUN, AllowHostOption, TokenFileOption, read_token
 
-__all__ = ["serve"]
-
 OF_MODELS = (
     *("max_batch", "max_wait", "max_queue", "max_body", "max_files", "client_queue"),
     *("body_memory", "access_log", "device", "model", "shadow", "shadow_share", "jobs"),
@@ -274,8 +272,8 @@ def serve(
     from labelwise.pictures.forks import can_start
 
     try:
-        from labelwise.web import ServeSettings, create_app, create_labelling_app
-        from labelwise.web import serve as run_server
+        from labelwise.server import ServeSettings, create_app, create_labelling_app
+        from labelwise.server import serve as run_server
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"serving needs {error.name}; install it with: pip install 'labelwise[serve]'"
@@ -320,8 +318,8 @@ def serve(
         if words is None:
             raise SettingsError("--label needs the words to ask about: --words words.txt")
         _refuse_model_options(context)
+        from labelwise.photos.words import WordList, WordsLearner
         from labelwise.system.progress import make_watch
-        from labelwise.words import WordList, WordsLearner
 
         table, photos = answers or Path("answers.csv"), find_photos(label)
         learner = None if guide is None else WordsLearner(guide, photos, watch=make_watch())
@@ -354,7 +352,7 @@ def serve(
             )
         caution(UNGUARDED)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # here; see labelwise.web.batching.model_thread
+    torch.set_num_threads(1)  # here; see labelwise.server.batching.model_thread
     app = create_app(run, index, settings, device=device, threads=threads)
     run_server(app, settings, started=started, on_hangup=app.service.reload_all)
 

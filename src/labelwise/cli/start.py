@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from labelwise.words.start import Started
+    from labelwise.photos.words.start import Started
 
-__all__ = ["start"]
 
 FAILURES_SHOWN = 5
 FOLDERS_SHOWN = 3
@@ -74,10 +73,10 @@ def start(
     from labelwise.cli.predict import find_photos
     from labelwise.cli.text import complain, resumable, say
     from labelwise.data import load
+    from labelwise.photos.words import WordList, open_scorer
+    from labelwise.photos.words.start import start as start_run
     from labelwise.pictures import PictureImages
     from labelwise.system.progress import make_watch
-    from labelwise.words import WordList, open_scorer
-    from labelwise.words.start import start as start_run
 
     vocabulary = WordList.read(words)
     table = None if answers is None else load(answers, skip_missing=True)
@@ -103,7 +102,7 @@ def start(
         say(note)
     _tell(done, photos, words)
     if against is not None:
-        from labelwise.words.compared import compare_runs
+        from labelwise.photos.words.compared import compare_runs
 
         for difference in compare_runs(out, against):
             say(str(difference))
@@ -115,7 +114,7 @@ def start(
 def _begun(out: Path) -> Iterator[None]:
     """Have a folder, and do not leave a new one behind if we fail before a photo was read."""
     from labelwise.errors import LabelwiseError
-    from labelwise.words.start import EMBEDDINGS
+    from labelwise.photos.words.start import EMBEDDINGS
 
     new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,7 @@ from labelwise.cli.text import resumable, say
 from labelwise.errors import LabelwiseError, SettingsError
 
 if TYPE_CHECKING:
-    from labelwise.experiments.sources import Frozen
-
-__all__ = ["show_survey_line", "survey"]
+    from labelwise.papers.sources import Frozen
 
 
 def survey(
@@ -26,7 +24,7 @@ def survey(
     folder: Path,
 ) -> None:
     """Run the survey in a folder, and say where its tables are."""
-    from labelwise.experiments.survey import SurveyPlan, run_survey
+    from labelwise.papers.survey import SurveyPlan, run_survey
     from labelwise.system.progress import make_watch
 
     sources = {}
@@ -56,7 +54,7 @@ def _leads(figures: Mapping[str, Any]) -> bool:
 
 def show_survey_line(root: Path) -> list[str]:
     """Return the line of the survey in the list of tables."""
-    from labelwise.experiments.survey import KNOWN, SETS, SurveyPlan
+    from labelwise.papers.survey import KNOWN, SETS, SurveyPlan
 
     try:
         words = ", ".join(SurveyPlan(root).places())

@@ -10,11 +10,10 @@ import typer
 from labelwise.cli.index import DEFAULT_INDEX, IndexFolder
 
 if TYPE_CHECKING:
+    from labelwise.contrib.immich import Immich
     from labelwise.decide import Promised
-    from labelwise.integrations.immich import Immich
-    from labelwise.search import Index
+    from labelwise.photos import Index
 
-__all__ = ["tag"]
 
 SHOWN = 20
 
@@ -91,12 +90,12 @@ def tag(
     Examples: `labelwise tag --xmp --wrong-at-most 0.05`, `labelwise tag --undo`.
     """
     from labelwise.cli.text import caution, complain, resumable, say
+    from labelwise.contrib.immich import remove_tags, write_tags
     from labelwise.errors import SettingsError
-    from labelwise.integrations.immich import remove_tags, write_tags
-    from labelwise.search import Index, model_changed
-    from labelwise.search.inside_photos import embed_tags, require_exiftool, undo_embedded
-    from labelwise.search.tag_receipts import withdraw_tags
-    from labelwise.search.tagging import (
+    from labelwise.photos import Index, model_changed
+    from labelwise.photos.inside_photos import embed_tags, require_exiftool, undo_embedded
+    from labelwise.photos.tag_receipts import withdraw_tags
+    from labelwise.photos.tagging import (
         TagOutcome,
         raw_partners,
         sidecar_of,
@@ -104,7 +103,7 @@ def tag(
         undo_sidecar,
         write_sidecar,
     )
-    from labelwise.search.written_files import written_photos, written_sidecars
+    from labelwise.photos.written_files import written_photos, written_sidecars
     from labelwise.system.progress import make_watch
     from labelwise.system.storage import is_uri, without_options
     from labelwise.system.text import counted
@@ -238,7 +237,7 @@ def _promised(
 ) -> "Promised | None":
     """Return the promised rule, having said what it promises; None for the model's own."""
     from labelwise.cli.text import say
-    from labelwise.search.tagging import promised_rule
+    from labelwise.photos.tagging import promised_rule
 
     if wrong_at_most is None:
         return None
@@ -252,7 +251,7 @@ def _promised(
 def _keep(index: "Index", made: "Promised | None", who: str | None, dry_run: bool) -> None:
     """Keep and name the receipts of what was promised, where tags were written."""
     from labelwise.cli.text import say
-    from labelwise.search.tag_receipts import keep_tags
+    from labelwise.photos.tag_receipts import keep_tags
 
     if made is None or dry_run:
         return
@@ -273,8 +272,8 @@ def _listed(numbers: "list[int]") -> str:
 def _immich(address: str, key_file: Path | None) -> "Immich":
     """Return the server of an address, with the key of a file or of the environment."""
     from labelwise.cli.options import read_secret
+    from labelwise.contrib.immich import Immich
     from labelwise.errors import SettingsError
-    from labelwise.integrations.immich import Immich
 
     key = read_secret(key_file, "LABELWISE_IMMICH_KEY", "the key of Immich", "--immich-key-file")
     if key is None:

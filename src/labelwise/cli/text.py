@@ -10,18 +10,6 @@ import typer
 
 from labelwise.system.text import counted, for_terminal, one_line, shortened
 
-__all__ = [
-    "before_writing",
-    "caution",
-    "complain",
-    "duration",
-    "in_all",
-    "resumable",
-    "say",
-    "show_table",
-    "stopped",
-]
-
 
 def say(text: str = "") -> None:
     """Print text to the output, with what a terminal would act on escaped."""

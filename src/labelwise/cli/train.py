@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from labelwise.training.run import Run
     from labelwise.training.settings import Settings
 
-__all__ = ["train", "train_and_report"]
 
 # Groups of its options in the help.
 PICTURES = "Pictures and labels"

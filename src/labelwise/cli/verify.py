@@ -8,9 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from labelwise.decide import Check, Promise
-    from labelwise.search import VerifiedLists
-
-__all__ = ["verify"]
+    from labelwise.photos import VerifiedLists
 
 
 def verify(
@@ -83,8 +81,8 @@ def _of_index(
 ) -> bool:
     """Show how the lists of an index stand; return whether their promises are broken."""
     from labelwise.cli.text import say
-    from labelwise.search import Index, read_list_answers, receipts_of, verify_lists
-    from labelwise.search.verifying import write_list_questions
+    from labelwise.photos import Index, read_list_answers, receipts_of, verify_lists
+    from labelwise.photos.verifying import write_list_questions
     from labelwise.system.text import counted
 
     with Index(folder) as index:
@@ -106,7 +104,7 @@ def _of_index(
 
 def _show_lists(verified: "VerifiedLists", as_json: bool) -> None:
     from labelwise.cli.text import say
-    from labelwise.search.tag_receipts import labels_of_tags, tags_title
+    from labelwise.photos.tag_receipts import labels_of_tags, tags_title
 
     if as_json:
         lists = [
@@ -162,10 +160,10 @@ def _of_run(folder: Path, answers: Path | None, as_json: bool) -> bool:
 
 def _checked_run(folder: Path, answers: Path | None) -> "list[tuple[Check, Promise]]":
     from labelwise.cli.text import complain
+    from labelwise.data.load import load_for_labels
     from labelwise.errors import DataError
-    from labelwise.fitting import read_run, score_data
-    from labelwise.fitting.read import load_for_labels
     from labelwise.models.run_folder import RunFolder
+    from labelwise.scores import read_run, score_data
 
     run = RunFolder(folder)
     if not run.spec.promises:

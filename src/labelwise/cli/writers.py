@@ -12,8 +12,6 @@ from labelwise.errors import SettingsError
 from labelwise.models.answer_rows import CAUTION, Answer, csv_header, csv_row, json_record
 from labelwise.system.files import replacing
 
-__all__ = ["check_suffix", "writing"]
-
 
 class Writer(ABC):
     """Writes answers one by one; ``cautioned``: something must stand beside their probabilities."""

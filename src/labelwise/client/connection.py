@@ -25,8 +25,6 @@ from urllib.parse import quote, urlencode, urlsplit
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.system.text import one_line, one_line_of, shortened
 
-__all__ = ["Connection", "Picture", "ServerError", "part"]
-
 Picture = bytes | str | os.PathLike[str]
 """The encoded bytes of a picture, or the path of its file."""
 

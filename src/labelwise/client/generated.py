@@ -5,8 +5,6 @@ from typing import Literal, NotRequired, TypedDict, cast
 
 from labelwise.client.connection import Connection, Picture, part
 
-__all__ = ["Client"]
-
 
 class AlarmView(TypedDict):
     """The calibration alarm of one label."""

@@ -43,8 +43,6 @@ from labelwise.errors import DataError
 from labelwise.pictures.sources import FileImages
 from labelwise.system.files import replacing, replacing_folder
 
-__all__ = ["TOOLS", "Guesses", "export_for_tool"]
-
 VOC_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 

@@ -27,9 +27,6 @@ from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.errors import DataError
 from labelwise.types import nearest
 
-__all__ = ["read_cvat", "read_fiftyone", "read_label_studio"]
-
-
 FOLDERS_UP = re.compile(r"\.\.(/\.\.)*")
 CVAT_STATES = ("present", "absent", "unknown", "predicted")
 CVAT_SHAPES = {"box", "cuboid", "ellipse", "mask", "points", "polygon", "polyline", "skeleton"}

@@ -30,16 +30,6 @@ from labelwise.pictures.sources import read_image_file
 from labelwise.system.files import replacing
 from labelwise.system.text import as_cell, from_cell, with_slashes
 
-__all__ = [
-    "Box",
-    "CameraPhoto",
-    "CameraResults",
-    "cut_crops",
-    "is_camera_results",
-    "read_camera_results",
-    "with_classes",
-]
-
 EDGE = 0.01
 CROPS = "crops.csv"
 CROP_COLUMNS = ("path", "image", "detection", "category", "conf", "group")

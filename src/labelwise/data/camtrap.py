@@ -31,8 +31,6 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.system.text import counted
 
-__all__ = ["read_camtrap"]
-
 
 def read_camtrap(
     path: Path,

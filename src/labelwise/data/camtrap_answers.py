@@ -32,8 +32,6 @@ from labelwise.errors import DataError
 from labelwise.system.files import replacing_folder
 from labelwise.system.text import as_cell
 
-__all__ = ["write_camtrap"]
-
 TYPES = {
     "animal": "animal",
     "human": "human",

@@ -24,15 +24,6 @@ from labelwise.data.moments import read_times
 from labelwise.data.rows import read_csv_rows, read_json
 from labelwise.errors import DataError
 
-__all__ = [
-    "OBSERVATION_COLUMNS",
-    "CamtrapPackage",
-    "Rows",
-    "is_inside",
-    "photo_name",
-    "read_package",
-]
-
 OBSERVATION_COLUMNS = (
     "observationID", "deploymentID", "mediaID", "eventID", "eventStart", "eventEnd",
     "observationLevel", "observationType", "cameraSetupType", "scientificName", "count",

@@ -31,19 +31,6 @@ from labelwise.system.names import Names
 from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
 
-__all__ = [
-    "DUPLICATES",
-    "Duplicates",
-    "UnreadableImage",
-    "check_table",
-    "content_codes",
-    "find_unreadable",
-    "fingerprint",
-    "reject_divided_groups",
-    "reject_shared_content",
-    "without_unreadable",
-]
-
 SHOWN = 10
 DUPLICATES = ("stop", "drop", "keep")
 

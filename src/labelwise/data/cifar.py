@@ -20,19 +20,6 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.memory import ArrayImages
 from labelwise.types import LabelSpace
 
-__all__ = [
-    "Batch",
-    "as_text",
-    "cifar60_40_out",
-    "read_binary",
-    "read_cifar10",
-    "read_cifar60_40",
-    "read_cifar100",
-    "read_python",
-    "unpickled",
-    "without_labels",
-]
-
 Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]  # pixels (n, 3072), classes (n,)
 PIXELS = 3 * 32 * 32
 FINE_TO_COARSE = np.array(

@@ -24,8 +24,6 @@ from labelwise.pictures.sources import FileImages
 from labelwise.system.text import counted
 from labelwise.types import LabelSpace
 
-__all__ = ["COCO_MARKS", "read_coco", "read_coco2014"]
-
 COCO_MARKS = ("annotations/*.json", "*/_annotations.coco.json", "_annotations.coco.json")
 
 

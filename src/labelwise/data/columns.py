@@ -22,15 +22,6 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.types import LabelSpace, nearest
 
-__all__ = [
-    "MEANINGS",
-    "PATH_HEADERS",
-    "TableColumns",
-    "Vocabulary",
-    "can_name_label",
-    "find_columns",
-]
-
 MEANINGS = ("path", "image", "labels", "unknown", "split", "group", "soft", "shares")
 PATH_HEADERS = ("path", "file_name", "filename", "file", "id")
 ROW_NUMBERS = re.compile(r"\s*|__index_level_\d+__")

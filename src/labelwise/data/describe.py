@@ -13,8 +13,6 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.system.text import counted
 
-__all__ = ["Description", "LabelCount", "PairCount", "count_mismatches", "describe"]
-
 PAIRS_SHOWN = 20
 MOST_DENSE = 2048  # labels up to which a count is kept for every pair
 MOST_PAIRS = 50_000_000  # beyond so many different ones none is counted, for the memory they take

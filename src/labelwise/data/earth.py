@@ -34,8 +34,6 @@ from labelwise.pictures.cubes import open_cube
 from labelwise.pictures.sources import read_image_file
 from labelwise.system.text import counted, first_line
 
-__all__ = ["read_bigearthnet", "read_ucmerced"]
-
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
 UNCLASSIFIED = (0, 335, 999)  # no data, glaciers (none of the 43), and what CORINE left open
 CLASSES_19 = (

@@ -9,8 +9,6 @@ from labelwise.data.sets import BLOCK, LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.system.text import counted
 
-__all__ = ["SettledTable", "obey_groups"]
-
 
 @dataclass(frozen=True)
 class SettledTable:

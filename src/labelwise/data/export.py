@@ -26,8 +26,6 @@ from labelwise.system.files import replacing
 from labelwise.system.storage import is_uri
 from labelwise.system.text import as_cell
 
-__all__ = ["export", "json_rows"]
-
 BATCH_ROWS = 4096
 MOST_UNKNOWN = 1000  # labels of a row that are listed as unknown; beyond, the absent ones are named
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")

@@ -26,8 +26,6 @@ from labelwise.pictures.memory import FeatureRows
 from labelwise.system.files import replacing
 from labelwise.system.text import first_line
 
-__all__ = ["read_arrays", "read_feature_file", "write_features"]
-
 NEEDED = ("features", "labels", "label_names")
 OPTIONAL = ("observed", "split", "ids", "group")
 

@@ -33,19 +33,6 @@ from labelwise.pictures.sources import SpanImages
 from labelwise.pictures.tar import TarMember, tar_members
 from labelwise.system.names import printable
 
-__all__ = [
-    "HUGGINGFACE_MARKS",
-    "Sample",
-    "holds_parquet_shards",
-    "read_folder",
-    "read_huggingface",
-    "read_webdataset",
-    "split_folders",
-    "split_of",
-    "table_of_samples",
-    "tar_samples",
-]
-
 HUGGINGFACE_MARKS = ("metadata.*", "*/metadata.*", "*.parquet", "data/*.parquet", "train/*.parquet")
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 LABEL_SUFFIXES = (".json", ".txt", ".cls")

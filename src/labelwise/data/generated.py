@@ -30,8 +30,6 @@ from labelwise.numeric.special import expit, ndtr
 from labelwise.pictures.memory import ArrayImages, FeatureRows
 from labelwise.types import LabelSpace
 
-__all__ = ["PosteriorData", "posterior", "posterior_table", "scenes"]
-
 CHUNK = 256
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SHARES = (0.6, 0.2, 0.2)  # of the handwriting, for train, val and test

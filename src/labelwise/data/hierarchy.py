@@ -12,8 +12,6 @@ from labelwise.types import LabelSpace
 if TYPE_CHECKING:
     from labelwise.taxonomy import Taxonomy
 
-__all__ = ["Obeyed", "obey_taxonomy"]
-
 
 @dataclass(frozen=True)
 class Obeyed:

@@ -41,8 +41,6 @@ from labelwise.errors import DataError
 from labelwise.system.csv_files import write_csv
 from labelwise.system.files import replacing
 
-__all__ = ["FetchedPictures", "fetch_pictures", "services_of"]
-
 LARGEST = 64 << 20
 PATIENCE = 120.0
 TABLE = "photos.csv"

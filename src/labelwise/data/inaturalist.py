@@ -19,8 +19,6 @@ from labelwise.errors import DataError
 from labelwise.pictures.folders import image_files
 from labelwise.system.text import counted
 
-__all__ = ["read_inaturalist"]
-
 NEEDED = ("id", "quality_grade")
 GRADES = ("research", "needs_id", "casual")
 

@@ -23,18 +23,6 @@ from labelwise.data.columns import Vocabulary
 from labelwise.errors import DataError
 from labelwise.system.text import one_line
 
-__all__ = [
-    "MinusOne",
-    "OneHot",
-    "SparseRows",
-    "first_true",
-    "names_of_joined_labels",
-    "read_lists",
-    "read_one_hot",
-    "read_shares",
-    "written_list",
-]
-
 EVERYTHING = "*"
 WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
 LIST_ITEM = re.compile(r"""\s*('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")\s*(?:,|$)""")

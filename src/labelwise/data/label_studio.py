@@ -23,16 +23,6 @@ from labelwise.data.rows import parse_xml
 from labelwise.errors import DataError
 from labelwise.pictures.folders import find_images
 
-__all__ = [
-    "ImageFolder",
-    "LabellingConfig",
-    "address_of_image",
-    "chance_of_set",
-    "labelling_config",
-    "prediction",
-    "read_config",
-]
-
 DOCUMENT = "/data/local-files/"
 UPLOADED = re.compile(r"/?data/(?P<stored>upload/\d+/[0-9a-f]{8}-(?P<name>[^/]+))")
 CHANGED = re.compile(r"[^-\w.]")  # what Label Studio leaves out of the name of an upload

@@ -19,13 +19,6 @@ from labelwise.system.storage import is_uri
 from labelwise.system.text import first_line
 from labelwise.types import nearest
 
-__all__ = [
-    "find_parts",
-    "load",
-    "load_for_labels",
-]
-
-
 Part = tuple[str | None, Reader, Path]  # split, format, place
 
 

@@ -22,8 +22,6 @@ from labelwise.pictures.sources import FileImages
 from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
 
-__all__ = ["without_missing"]
-
 SHOWN = 10
 MOST_SEARCHED = 1_000_000  # files below a folder that are looked at for images by name
 

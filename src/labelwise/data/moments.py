@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from labelwise.errors import DataError
 
-__all__ = ["bursts", "days_spanned", "read_times"]
-
 EXIF = re.compile(r"(\d{4}):(\d{2}):(\d{2})(.*)", re.S)
 
 

@@ -24,8 +24,6 @@ from labelwise.system.names import Names
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 
-__all__ = ["GroupedTable", "group_near_copies", "group_near_vectors"]
-
 MANY, LARGE = 20, 0.5  # photos, and the share of them in one group that is worth a word
 
 

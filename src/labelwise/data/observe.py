@@ -15,8 +15,6 @@ from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import SettingsError
 
-__all__ = ["flip_labels", "keep_known", "observe_uniform", "single_positive"]
-
 Change = Callable[
     [NDArray[np.bool_], NDArray[np.bool_]], tuple[NDArray[np.bool_], NDArray[np.bool_]]
 ]

@@ -30,15 +30,6 @@ from labelwise.pictures.derived import CropImages
 from labelwise.pictures.folders import image_files
 from labelwise.pictures.sources import FileImages
 
-__all__ = [
-    "read_cub",
-    "read_imagenet",
-    "read_nuswide",
-    "read_tiny_imagenet",
-    "read_vispr",
-    "read_wider",
-]
-
 GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 GONG_SHARE = 150_000 / 209_347
 

@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PickleError", "as_array", "read_pickle"]
-
 MAX_OPERATIONS = 5_000_000  # of at most 64 bytes each; CIFAR-100 has 450,000
 DTYPES = re.compile(r"[|<>=]?(b1|[iu][1248]|f[248])")
 ARRAY_MAKERS = {

@@ -34,8 +34,6 @@ from labelwise.data.xrays import read_chestxray14, read_chexpert, read_mimic_cxr
 from labelwise.errors import DataError
 from labelwise.pictures.folders import image_files
 
-__all__ = ["GENERATED", "READERS", "Reader", "recognise"]
-
 
 @dataclass(frozen=True)
 class Reader:

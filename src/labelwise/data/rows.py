@@ -21,20 +21,6 @@ from labelwise.errors import DataError
 from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.system.names import Names
 
-__all__ = [
-    "AllBut",
-    "from_rows",
-    "is_file",
-    "label_names",
-    "parse_xml",
-    "read_csv_rows",
-    "read_json",
-    "read_lines",
-    "read_xml",
-    "require_file",
-]
-
-
 LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps one of a pair, which is text
 
 

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LabelSets", "SoftLabels"]
-
 BLOCK_ROWS = 1 << 18
 BLOCK = 1 << 24  # entries of a dense block: bounds the memory of counting and converting
 

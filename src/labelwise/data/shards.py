@@ -46,8 +46,6 @@ from labelwise.system.storage import (
     without_options,
 )
 
-__all__ = ["PARQUET_SUFFIXES", "ShardImages", "ShardPart", "read_shards"]
-
 PARQUET_SUFFIXES = frozenset((".parquet", ".pq"))
 BLOCK_BYTES = 8 << 20
 AHEAD = 4  # blocks that are fetched before they are asked for

@@ -24,7 +24,6 @@ from labelwise.errors import DataError, SettingsError
 if TYPE_CHECKING:
     from scipy import sparse
 
-__all__ = ["mlspl_split", "stratified_split", "with_validation"]
 
 MOST_DENSE = 3000  # labels up to which all pairs may be counted in one dense array
 MOST_PAIRS = 20_000_000  # beyond this many pairs in all, only single labels are balanced

@@ -24,8 +24,6 @@ from labelwise.system.names import Names
 from labelwise.system.storage import is_uri
 from labelwise.types import DatasetFacts, LabelSpace
 
-__all__ = ["SPLITS", "SPLIT_WORDS", "LabelTable", "join"]
-
 SPLITS = ("train", "val", "test")
 SPLIT_WORDS = {
     "train": "train",

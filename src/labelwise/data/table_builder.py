@@ -32,8 +32,6 @@ from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.system.names import Names
 from labelwise.types import nearest
 
-__all__ = ["Spool", "TableBuilder"]
-
 IN_MEMORY = 1 << 30  # bytes
 
 PLACE = Path("/var/tmp")  # /tmp may itself be memory

@@ -16,8 +16,6 @@ from labelwise.data.table_builder import TableBuilder
 from labelwise.data.tabular_files import TabularFile, open_delimited, open_jsonlines, open_parquet
 from labelwise.errors import DataError, SettingsError
 
-__all__ = ["TABULAR", "open_tabular", "read_tables"]
-
 TABULAR: dict[str, Callable[[Path], TabularFile]] = {
     ".csv": open_delimited,
     ".tsv": open_delimited,

@@ -26,15 +26,6 @@ from pyarrow import csv as arrow_csv
 from labelwise.errors import DataError
 from labelwise.system.text import FORMULA, first_line, from_cell
 
-__all__ = [
-    "TabularFile",
-    "as_cells",
-    "open_delimited",
-    "open_jsonlines",
-    "open_parquet",
-    "parquet_table",
-]
-
 BLOCK_BYTES = 1 << 22
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 BATCH_ROWS = 16384

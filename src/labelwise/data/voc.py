@@ -21,8 +21,6 @@ from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.pictures.folders import image_files
 from labelwise.system.text import counted
 
-__all__ = ["VOC_MARKS", "holds_annotated_photos", "read_voc"]
-
 VOC_MARKS = tuple(
     f"{above}{below}"
     for above in ("", "*/", "VOCdevkit/*/")

@@ -46,8 +46,6 @@ from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.system.names import Names
 from labelwise.types import LabelSpace, nearest
 
-__all__ = ["ALL_LABELS", "SoftVotes", "Votes", "WorkerRecord", "count_votes", "model_workers"]
-
 HEADERS = {
     "photo": ("photo", "path", "image", "file", "file_name", "filename", "id", "task", "item"),
     "label": ("label", "tag", "class", "question"),

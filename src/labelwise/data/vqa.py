@@ -34,8 +34,6 @@ from labelwise.pictures.memory import FeatureRows
 from labelwise.system.names import Names
 from labelwise.types import LabelSpace
 
-__all__ = ["VqaQuestion", "answer_accuracy", "normal_answer", "read_questions", "read_vqa"]
-
 PARTS = {"train": "train2014", "test": "val2014"}
 PEOPLE = 10
 ENOUGH = 3  # people that make an answer right

@@ -28,8 +28,6 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.system.text import first_line
 
-__all__ = ["read_chestxray14", "read_chexpert", "read_mimic_cxr"]
-
 FINDINGS = (
     "No Finding",
     "Enlarged Cardiomediastinum",

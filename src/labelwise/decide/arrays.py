@@ -11,8 +11,6 @@ from labelwise.numeric.arrays import Array as Matrix
 from labelwise.numeric.arrays import as_mask, check_shapes
 from labelwise.numeric.arrays import to_numpy as as_numpy
 
-__all__ = ["Answers", "Matrix", "as_numpy", "read_answers"]
-
 
 @dataclass(frozen=True)
 class Answers:

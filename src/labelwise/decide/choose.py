@@ -16,11 +16,10 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Answers, Matrix, read_answers
+from labelwise.decide.arrays import Answers, read_answers
 from labelwise.decide.rules import ExpectedF, Rule
 from labelwise.decide.thresholds import best_f, shrunken_f
-
-__all__ = ["CANDIDATES", "choose_rule", "image_f", "mean_f_of"]
+from labelwise.numeric.arrays import Array as Matrix
 
 FOLDS = 5
 MOST_ROWS = 5000  # are enough to tell the rules apart

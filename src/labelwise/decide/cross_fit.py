@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from labelwise.links import Link
 
-__all__ = ["CROSS_FITTED_SHARE", "check_cross_fit", "same_sets"]
 
 CROSS_FITTED_SHARE = 0.8  # of the rows, that test a promise which is cross-fitted
 NEAR = 1e-6  # between logits this far from a threshold on each side a link must rise

@@ -33,7 +33,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from labelwise.decide.arrays import Matrix, as_numpy
 from labelwise.decide.misses import (
     Counts,
     Numbers,
@@ -50,9 +49,9 @@ from labelwise.decide.promised_lists import (
     why_refused,
 )
 from labelwise.decide.sequences import check_levels
+from labelwise.numeric.arrays import Array as Matrix
+from labelwise.numeric.arrays import to_numpy as as_numpy
 from labelwise.numeric.special import betainc
-
-__all__ = ["cut_to_try", "is_believed", "list_above", "most_to_expect"]
 
 TRIED = 12  # numbers of misses that are tried at once
 CLOSE = 1.002  # factor between two of them that is taken for none, on the safe side

@@ -37,16 +37,6 @@ from labelwise.errors import DataError
 from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.special import gammaln, stdtrit
 
-__all__ = [
-    "EXACT_UP_TO",
-    "Answered",
-    "CountEstimate",
-    "EstimateMethod",
-    "estimate_count",
-    "estimate_total",
-    "exact_count_bounds",
-]
-
 EstimateMethod = Literal["exact", "prediction-powered", "betting", "all answered"]
 Numbers = NDArray[np.float64]
 

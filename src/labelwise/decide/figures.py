@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.decide.arrays import Matrix, as_numpy, read_answers
+from labelwise.decide.arrays import read_answers
+from labelwise.numeric.arrays import Array as Matrix
+from labelwise.numeric.arrays import to_numpy as as_numpy
 from labelwise.numeric.bounds import clopper_pearson
 from labelwise.numeric.groups import Groups
-
-__all__ = ["LabelFigures", "label_figures"]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from labelwise.decide.arrays import Matrix
 from labelwise.decide.choose import choose_rule
 from labelwise.decide.risk import control_f, control_false_alarms, control_precision, control_recall
 from labelwise.decide.rules import ExpectedF, Rule, Threshold, TopK
@@ -40,9 +39,8 @@ from labelwise.decide.thresholds import (
     specificity_at,
 )
 from labelwise.errors import SettingsError
+from labelwise.numeric.arrays import Array as Matrix
 from labelwise.numeric.groups import Groups
-
-__all__ = ["RULE_EXAMPLES", "RuleFit", "find_rule", "fit_rule"]
 
 Fit = Callable[[Matrix, Matrix, Matrix | None], Rule]
 

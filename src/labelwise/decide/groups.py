@@ -25,8 +25,6 @@ from labelwise.decide.rules import Rule
 from labelwise.decide.sequences import Graded, Numbers, ScoredEntries
 from labelwise.numeric.groups import Groups, error_of_photo_test
 
-__all__ = ["by_whole_groups", "photo_warning", "with_group_facts"]
-
 FALSIFIED = 1.5  # times the error that is stated, from which groups are worth a warning
 
 Measure = Callable[[Any, Numbers, float], tuple[Numbers, Numbers]]

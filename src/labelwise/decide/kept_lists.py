@@ -31,8 +31,6 @@ from labelwise.numeric.bounds import ratio_interval
 from labelwise.numeric.special import bdtrc
 from labelwise.system.text import counted
 
-__all__ = ["KeptLists", "ListAnswers", "ListVerdict", "judge_list", "judge_lists"]
-
 Verdict = Literal["kept", "broken", "cannot tell"]
 
 MISJUDGED = 0.01

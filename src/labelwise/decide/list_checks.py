@@ -34,12 +34,11 @@ from datetime import UTC, datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Matrix, as_numpy
 from labelwise.decide.promises import Promise
 from labelwise.decide.sequences import check_levels
+from labelwise.numeric.arrays import Array as Matrix
+from labelwise.numeric.arrays import to_numpy as as_numpy
 from labelwise.numeric.special import betaln, gammaln
-
-__all__ = ["ListCheck", "ListToCheck", "error_share", "list_to_check", "prior_of", "promised_check"]
 
 Numbers = NDArray[np.float64]
 FIRST = 0.8  # of delta, for the first list of a query

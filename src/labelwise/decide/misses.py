@@ -23,18 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Matrix, as_numpy
+from labelwise.numeric.arrays import Array as Matrix
+from labelwise.numeric.arrays import to_numpy as as_numpy
 from labelwise.numeric.special import betaincinv, betaln
-
-__all__ = [
-    "ListBound",
-    "chance_at_most",
-    "chance_of_misses",
-    "descending",
-    "list_bound",
-    "log_choose",
-    "most_misses",
-]
 
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]

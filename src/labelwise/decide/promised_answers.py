@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Matrix, as_numpy
 from labelwise.decide.groups import by_whole_groups, with_group_facts
 from labelwise.decide.promises import Evidence, Promise
 from labelwise.decide.rules import Rule, expected_f
@@ -26,8 +25,8 @@ from labelwise.decide.sequences import (
     refusal,
     walk,
 )
-
-__all__ = ["PromisedAnswers", "certainty", "promise_answers"]
+from labelwise.numeric.arrays import Array as Matrix
+from labelwise.numeric.arrays import to_numpy as as_numpy
 
 Measure = Literal["all", "precision", "f"]
 

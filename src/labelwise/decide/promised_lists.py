@@ -35,14 +35,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Matrix, as_numpy
 from labelwise.decide.misses import Counts, Numbers, descending, most_misses
 from labelwise.decide.promises import Promise
 from labelwise.decide.sequences import check_levels
+from labelwise.numeric.arrays import Array as Matrix
+from labelwise.numeric.arrays import to_numpy as as_numpy
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import gammaincc
-
-__all__ = ["PromisedList", "expected_list", "least_wrong", "lowest_cut", "sure_list"]
 
 DOUBT = 0.3  # log of the factor by which the expected number of misses may be off
 FEW = 12  # held-out misses of which each number is considered; above, steps of a quarter

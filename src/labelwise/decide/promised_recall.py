@@ -17,8 +17,6 @@ from labelwise.numeric.bounds import (
     hoeffding_bentkus_p_values,
 )
 
-__all__ = ["recall_threshold"]
-
 
 def recall_threshold(
     evidence: Evidence,

@@ -49,14 +49,6 @@ from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import expit, logit
 from labelwise.system.text import counted
 
-__all__ = [
-    "Promised",
-    "promise_f",
-    "promise_precision",
-    "promise_recall",
-    "promise_tags",
-]
-
 Scope = Literal["shared", "label"]
 PRIOR_POSITIVES = 20  # of a rare label, at which its own threshold weighs as much as the common
 FEWEST = 60  # positives that are expected of a label for a promise of its own, and at least

@@ -33,14 +33,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Answers, Matrix, read_answers
+from labelwise.decide.arrays import Answers, read_answers
 from labelwise.errors import DataError, SettingsError
+from labelwise.numeric.arrays import Array as Matrix
 from labelwise.numeric.bounds import ratio_interval
 from labelwise.numeric.finite import require_finite
 from labelwise.numeric.groups import Groups
 from labelwise.types import nearest
-
-__all__ = ["Check", "Evidence", "Kind", "Promise", "What", "check_promise", "percent", "tally"]
 
 Kind = Literal["tested", "expected", "sure", "checked"]
 What = Literal["recall", "precision", "f", "tags", "list", "answers"]

@@ -37,20 +37,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Answers, Matrix, as_numpy, read_answers
+from labelwise.decide.arrays import Answers, read_answers
 from labelwise.decide.rules import NEVER, Rule, Threshold, just_above, just_below
 from labelwise.errors import DataError
+from labelwise.numeric.arrays import Array as Matrix
+from labelwise.numeric.arrays import to_numpy as as_numpy
 from labelwise.numeric.groups import Groups
 from labelwise.types import nearest
-
-__all__ = [
-    "GroupRules",
-    "by_group",
-    "control_f",
-    "control_false_alarms",
-    "control_precision",
-    "control_recall",
-]
 
 Scope = Literal["shared", "label"]
 THRESHOLDS = tuple(round(0.1 * step, 1) for step in range(1, 10))

@@ -29,27 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.attributes import AttributeColumns
-from labelwise.decide.arrays import as_numpy
 from labelwise.numeric.arrays import is_tensor, to_tensor
+from labelwise.numeric.arrays import to_numpy as as_numpy
 from labelwise.taxonomy import LabelTree
 
 if TYPE_CHECKING:  # rules choose sets of numpy arrays without torch
     from torch import Tensor
 
-__all__ = [
-    "NEVER",
-    "Array",
-    "AtMost",
-    "ExpectedF",
-    "OnePerGroup",
-    "Rule",
-    "Threshold",
-    "TopK",
-    "WithParents",
-    "expected_f",
-    "just_above",
-    "just_below",
-]
 
 Array = TypeVar("Array", np.ndarray, "Tensor")
 

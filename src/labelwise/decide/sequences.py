@@ -25,25 +25,6 @@ from labelwise.numeric.bounds import (
 )
 from labelwise.numeric.groups import Groups
 
-__all__ = [
-    "COARSE",
-    "EASY",
-    "Graded",
-    "Numbers",
-    "Risk",
-    "ScoredEntries",
-    "Test",
-    "candidate_sequence",
-    "check_levels",
-    "f_loss",
-    "graded_loss",
-    "made_promise",
-    "refusal",
-    "walk",
-    "wrong_entries",
-    "wrong_share",
-]
-
 Numbers = NDArray[np.float64]
 Test = Literal["exact binomial", "Hoeffding-Bentkus", "betting"]
 COARSE, FINE = 120, 80  # candidates on the tuning photos, and on the others

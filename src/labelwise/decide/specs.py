@@ -18,8 +18,6 @@ from labelwise.numeric.finite import require_finite, require_numbers
 from labelwise.system.text import one_line_of
 from labelwise.types import nearest
 
-__all__ = ["RULES", "made_from_spec", "rule_from_spec", "rule_to_spec"]
-
 T = TypeVar("T")
 
 RULES: dict[str, type[Rule]] = {

@@ -29,19 +29,10 @@ from warnings import warn
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Answers, Matrix, as_numpy, read_answers
+from labelwise.decide.arrays import Answers, read_answers
 from labelwise.decide.rules import NEVER, Threshold, just_below
-
-__all__ = [
-    "average_k",
-    "best_f",
-    "false_alarms_at",
-    "least_cost",
-    "precision_at",
-    "recall_at",
-    "shrunken_f",
-    "specificity_at",
-]
+from labelwise.numeric.arrays import Array as Matrix
+from labelwise.numeric.arrays import to_numpy as as_numpy
 
 Scope = Literal["shared", "label"]
 Numbers = NDArray[np.float64]

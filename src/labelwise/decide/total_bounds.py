@@ -26,8 +26,6 @@ import numpy as np
 from labelwise.decide.misses import Numbers
 from labelwise.numeric.special import betaln, gammaln, logsumexp
 
-__all__ = ["DrawnGroup", "betting_total_bounds"]
-
 LAWS = ((1.0, 20.0), (1.0, 200.0), (1 / 3, 20.0), (3.0, 20.0))  # factor of the odds, weight
 LEAST_SHARE = 0.002
 

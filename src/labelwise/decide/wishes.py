@@ -20,8 +20,6 @@ from labelwise.decide.promises import Evidence
 from labelwise.decide.sequences import check_levels
 from labelwise.errors import SettingsError
 
-__all__ = ["Wish", "find_promise"]
-
 
 @dataclass(frozen=True)
 class Wish:

@@ -4,14 +4,14 @@ Its content security policy forbids every request and every script but its own, 
 tables sortable; the page reads the same without it.
 """
 
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
+from html import unescape
 from importlib.resources import files
 
 from labelwise.markup.html import Markup, join, tag, trusted
-
-__all__ = ["Part", "document"]
 
 Part = tuple[str, str, Markup | None]  # id of the section, word in the menu, content
 
@@ -40,6 +40,21 @@ def document(title: str, lead: str, parts: Sequence[Part]) -> str:
         lang="en",
     )
     return f"<!doctype html>\n{page}\n"
+
+
+def charts_of(page: str) -> dict[str, str]:
+    """Return every chart of a page as a complete SVG file, by a name made of its title."""
+    style = re.sub(r"(?s)@media.*?\n}\n", "", _text("style.css"))  # one look, in light colours
+    opening = '<svg xmlns="http://www.w3.org/2000/svg" '
+    charts: dict[str, str] = {}
+    for chart in re.findall(r'(?s)<svg [^>]*class="chart">.*?</svg>', page):
+        title = unescape(chart.partition("<title>")[2].partition("</title>")[0])
+        name = re.sub(r"\W+", "-", title.lower()).strip("-")
+        while name in charts:
+            name += "-"
+        drawn = chart.replace("<svg ", opening, 1).replace(">", f"><style>{style}</style>", 1)
+        charts[name] = drawn
+    return charts
 
 
 def _head(title: str, script: str) -> Markup:

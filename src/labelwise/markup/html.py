@@ -6,8 +6,6 @@ already ``Markup`` is escaped. Nothing else in the project builds angle brackets
 
 from html import escape
 
-__all__ = ["Child", "Markup", "join", "tag", "trusted"]
-
 _VOID = frozenset({"br", "col", "hr", "img", "input", "link", "meta"})
 
 

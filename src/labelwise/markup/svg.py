@@ -10,8 +10,6 @@ from math import floor, log10
 
 from labelwise.markup.html import Markup, join, tag
 
-__all__ = ["LETTER", "Axis", "Frame", "cut", "legend", "path", "short", "spread", "ticks"]
-
 TITLE = 19.0  # the room of an axis's name that is written upwards
 LETTER = 6.2  # the width that a letter of a chart takes, or a little more
 

@@ -5,20 +5,6 @@ from dataclasses import dataclass
 
 from labelwise.markup.html import Child, Markup, join, tag
 
-__all__ = [
-    "INFINITE",
-    "UNDEFINED",
-    "Cell",
-    "chance",
-    "details",
-    "figure",
-    "paragraph",
-    "percent",
-    "plain",
-    "section",
-    "table",
-]
-
 UNDEFINED = "–"
 INFINITE = "∞"
 

@@ -48,9 +48,6 @@ from labelwise.objectives import (
     UniformKL,
 )
 
-__all__ = ["METHODS"]
-
-
 _LPR = "Cheng and Vasconcelos, CVPR 2024, eqs. 20 and 21, Table 4"
 _COLE = "Cole et al., CVPR 2021"
 _GAMMAS = {"gamma_neg": (1.0, 2.0, 4.0)}

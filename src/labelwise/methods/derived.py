@@ -17,8 +17,6 @@ from labelwise.objectives import (
     Term,
 )
 
-__all__ = ["asymmetric", "spa", "with_boost", "with_pairs", "with_phi", "with_term"]
-
 
 def spa(
     *,

@@ -9,8 +9,6 @@ from typing import Any, Literal
 from labelwise.objectives import Objective
 from labelwise.types import DatasetFacts
 
-__all__ = ["Honesty", "Method"]
-
 Honesty = Literal["proper", "improper", "ranking only"]
 
 

@@ -6,8 +6,6 @@ if it rises; for others it has to be found, or shown not to exist. ``docs/links.
 each sentence what a fit of free logits to the exact expected loss gives.
 """
 
-__all__ = ["READINGS"]
-
 _PAIRS = "as without pairs, if labels are independent given the image: the pairs' own optimum"
 _PHI = "log odds of the slopes of both halves (phi); a sigmoid reads the optimum of another loss"
 _MISSING = "with complete labels it is cross-entropy; an unknown label counts as"

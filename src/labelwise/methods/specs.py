@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from labelwise.calibrate import (
+from labelwise.calibration import (
     AveragedCurves,
     Beta,
     Histogram,
@@ -12,7 +12,7 @@ from labelwise.calibrate import (
     Temperature,
     ZeroShare,
 )
-from labelwise.decide.specs import RULES, made_from_spec, rule_from_spec, rule_to_spec
+from labelwise.decide.specs import made_from_spec
 from labelwise.links import Consistent, Grouped, Link, Sigmoid, Softmax
 from labelwise.objectives import (
     FocalMarginLink,
@@ -22,8 +22,6 @@ from labelwise.objectives import (
     SPALink,
     WeightedSigmoid,
 )
-
-__all__ = ["LINKS", "RULES", "link_from_spec", "link_to_spec", "rule_from_spec", "rule_to_spec"]
 
 LINKS: dict[str, type[Link]] = {
     link.kind: link

@@ -26,18 +26,6 @@ from labelwise.numeric.arrays import (
     to_tensor,
 )
 
-__all__ = [
-    "Binning",
-    "CellSums",
-    "bin_of",
-    "cell_sums",
-    "edges_of",
-    "image_cells",
-    "mass_edges",
-    "round_edges",
-    "width_edges",
-]
-
 Binning: TypeAlias = Literal["width", "mass"]
 
 LINEAR_SEARCH = 40  # up to so many edges, comparing with each beats a binary search

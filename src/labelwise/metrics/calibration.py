@@ -38,8 +38,6 @@ from labelwise.metrics.lines import blocks, chosen, read
 from labelwise.numeric.arrays import Array, check_shapes
 from labelwise.numeric.special import erf
 
-__all__ = ["CalibrationSums", "Reliability", "label_reliability", "reliability"]
-
 Floats = NDArray[np.float64]
 
 

@@ -41,19 +41,6 @@ from labelwise.numeric.bounds import edge
 from labelwise.numeric.logistic import fit_slope_and_offset
 from labelwise.numeric.special import expit, log_expit, stdtrit
 
-__all__ = [
-    "ALPHA",
-    "Alarm",
-    "HeldOutShare",
-    "LabelShare",
-    "audit_order",
-    "calibration_alarm",
-    "estimate_share",
-    "first_shares",
-    "held_out_share",
-    "held_out_shares",
-]
-
 ALPHA = 0.05
 CLIP = 1e-6
 FAR = 30.0  # log-odds beyond which a photo is as good as sure

@@ -52,15 +52,6 @@ from labelwise.numeric.arrays import Array
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import gammaincc
 
-__all__ = [
-    "BootstrapInterval",
-    "CalibrationInterval",
-    "CalibrationTest",
-    "bootstrap",
-    "calibration_interval",
-    "calibration_test",
-]
-
 DRAWN_ENTRIES = 2**20
 JUST_ABOVE_0 = 1e-9
 

@@ -33,18 +33,6 @@ from numpy.typing import NDArray
 
 from labelwise.metrics.drift import HeldOutShare, LabelShare, estimate_share, first_shares
 
-__all__ = [
-    "FEWEST",
-    "Likeness",
-    "Outcome",
-    "PointsOfPhotos",
-    "compare_photos",
-    "different_means",
-    "energy_test",
-    "far_points",
-    "raked_weights",
-]
-
 Outcome = Literal["alike", "shares differ", "pictures differ", "unknown"]
 Floats = NDArray[np.float64]
 Points = NDArray[np.float32]

@@ -27,18 +27,6 @@ from numpy.typing import NDArray
 
 from labelwise.numeric.arrays import Array, Mask, as_mask, check_shapes, present_labels, to_numpy
 
-__all__ = [
-    "Averaged",
-    "By",
-    "Lines",
-    "Positives",
-    "blocks",
-    "check_by",
-    "chosen",
-    "lines_of",
-    "read",
-]
-
 By: TypeAlias = Literal["label", "image"]
 
 BLOCK_ENTRIES = 2**19  # float32: 2 MiB, near the size of a core's second cache

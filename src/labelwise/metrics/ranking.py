@@ -42,19 +42,6 @@ from numpy.typing import NDArray
 from labelwise.metrics.lines import Averaged, By, Counts, Lines, Positives, lines_of
 from labelwise.numeric.arrays import Array
 
-__all__ = [
-    "PrecisionRecall",
-    "Variant",
-    "auroc",
-    "average_precision",
-    "coverage_error",
-    "label_ranking_average_precision",
-    "micro_auroc",
-    "micro_average_precision",
-    "one_error",
-    "precision_recall_curve",
-]
-
 Variant: TypeAlias = Literal["tied", "untied", "voc"]
 
 

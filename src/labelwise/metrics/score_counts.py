@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bounded", "ScoreCounts"]
-
 Counts = NDArray[np.int64]
 
 

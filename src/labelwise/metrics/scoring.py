@@ -26,16 +26,6 @@ from labelwise.metrics.bins import cell_sums, round_edges, width_edges
 from labelwise.metrics.lines import Averaged, blocks, chosen, read
 from labelwise.numeric.arrays import Array, check_shapes
 
-__all__ = [
-    "ProperScore",
-    "ProperSums",
-    "brier_score",
-    "brier_sums",
-    "log_loss",
-    "log_loss_from_logs",
-    "log_loss_sums",
-]
-
 Floats: TypeAlias = NDArray[np.float64]
 
 

@@ -33,23 +33,6 @@ from numpy.typing import NDArray
 from labelwise.metrics.lines import Averaged, By, blocks, check_by, read
 from labelwise.numeric.arrays import Array, Mask, as_mask, check_shapes, present_labels, to_numpy
 
-__all__ = [
-    "AverageKAccuracy",
-    "Confusion",
-    "SetSizes",
-    "TopKScores",
-    "Undefined",
-    "average_k_accuracy",
-    "by_shot",
-    "confusion",
-    "hamming_loss",
-    "set_sizes",
-    "shot_groups",
-    "subset_accuracy",
-    "top_k_scores",
-    "top_k_sets",
-]
-
 Undefined: TypeAlias = Literal["skip", "zero", "one"]
 Counts: TypeAlias = NDArray[np.int64]
 

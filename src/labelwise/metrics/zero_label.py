@@ -27,16 +27,6 @@ from labelwise.numeric.arrays import (
     to_numpy,
 )
 
-__all__ = [
-    "false_alarm_rate",
-    "false_positive_rate_at",
-    "max_confidence",
-    "nothing_here",
-    "separation_auroc",
-    "top_accuracy",
-    "zero_label_rows",
-]
-
 
 def zero_label_rows(labels: Array, observed: Array | None = None) -> NDArray[np.bool_]:
     """Return (N,): the images all of whose labels are observed and absent."""

@@ -15,8 +15,6 @@ from typing import Any
 
 from labelwise.system.text import as_cell
 
-__all__ = ["CAUTION", "NOT_FINITE", "Answer", "csv_header", "csv_row", "json_record"]
-
 CAUTION = "caution"
 NOT_FINITE = "the model's logits are not finite numbers; its weights or the image may be damaged"
 

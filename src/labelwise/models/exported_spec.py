@@ -12,8 +12,6 @@ from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models.graph_file import features_of, read_model
 from labelwise.models.spec import NOT_CALIBRATED, BackboneSpec, HeadSpec, ModelSpec
 
-__all__ = ["exported_caution", "exported_spec"]
-
 KIND = "exported"
 
 

@@ -37,20 +37,6 @@ from labelwise.system.text import one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
-__all__ = [
-    "INPUT",
-    "OPSET",
-    "PIXELS",
-    "UNSEALED",
-    "Facts",
-    "GraphFeatures",
-    "Input",
-    "cut",
-    "features_of",
-    "read_model",
-    "sealed",
-]
-
 OPSET = 18  # of ONNX's operators
 INPUT = "normalised"  # what the network reads
 PIXELS: Literal["pixels"] = "pixels"

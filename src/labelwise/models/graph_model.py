@@ -38,8 +38,6 @@ from labelwise.system.text import first_line
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
-__all__ = ["Decided", "GraphAnswers", "GraphModel", "NodeValue", "OnnxModel", "Part"]
-
 Part = Literal["resize", "network", "decision", "features"]
 NodeValue = tuple[str, str, NDArray[np.float32]]  # name, operator, output
 
@@ -66,7 +64,7 @@ class Decided:
 
 @dataclass(frozen=True, eq=False)
 class GraphTransform:
-    """The resize of a file, in the place of a :class:`~labelwise.backbones.Transform`."""
+    """The resize of a file, in the place of a :class:`~labelwise.networks.backbones.Transform`."""
 
     model: "GraphModel"
 

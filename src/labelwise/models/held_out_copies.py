@@ -26,8 +26,6 @@ from labelwise.pictures.fingerprint import NEAR
 from labelwise.system.files import replacing
 from labelwise.system.text import counted, one_line_of
 
-__all__ = ["FEWEST_FEATURES", "HeldOutCopies", "sketch_of"]
-
 NEAR_FEATURES = 0.95
 SKETCH = 128
 FEWEST_FEATURES = 64  # with few, different photos have almost the same ones by chance

@@ -15,8 +15,6 @@ from labelwise import __version__
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.system.text import one_line_of
 
-__all__ = ["HUB", "check_repository", "fetched_from_hub", "push_to_hub"]
-
 HUB = "hf://"
 NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 ADDRESS = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?/?", re.ASCII)

@@ -9,8 +9,6 @@ from typing import Any
 from labelwise.errors import CheckpointError
 from labelwise.system.files import append_whole, write_error
 
-__all__ = ["Journal"]
-
 
 class Journal:
     """A file of records that can be cut back to where a checkpoint was taken."""

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Launched", "Network", "captured", "launch", "one_thread"]
-
 Network = Callable[[Tensor], tuple[Tensor, ...]]
 
 

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from labelwise.numeric.finite import require_finite, require_numbers
 from labelwise.numeric.special import expit, log_expit
 
-__all__ = ["Curve", "curve_of"]
-
 Numbers = NDArray[np.float64]
 Curve = Callable[[NDArray[Any]], Numbers]
 

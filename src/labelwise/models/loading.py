@@ -16,8 +16,6 @@ from labelwise.models.run_folder import MODEL_FILES, OPENVINO_FILES, fetched_run
 from labelwise.models.scoring import DeployedModel
 from labelwise.models.spec import MODEL_FILE, ModelSpec
 
-__all__ = ["caution_of", "is_exported", "load_model", "model_files", "refuse_program", "spec_of"]
-
 
 def load_model(place: str | Path, device: str = "cpu") -> DeployedModel:
     """Return the model of a run, a model folder or an export, on a disk, in a bucket or on a hub.

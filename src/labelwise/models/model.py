@@ -5,12 +5,10 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from labelwise.backbones import Backbone
 from labelwise.errors import SettingsError
-from labelwise.heads import Head, LinearHead
+from labelwise.networks.backbones import Backbone
+from labelwise.networks.heads import Head, LinearHead
 from labelwise.types import Outputs
-
-__all__ = ["Model"]
 
 
 class Model(nn.Module):

@@ -31,13 +31,6 @@ from labelwise.pictures.work import reason_of
 from labelwise.system.text import first_line
 from labelwise.types import LabelSpace
 
-__all__ = [
-    "AGREES",
-    "ALL_AGREE",
-    "OnnxAnswers",
-    "require_agreement",
-]
-
 AGREES = 1e-5  # the median over labels and pictures
 ALL_AGREE = 1e-4  # every label: a steep line, computed in float32, rounds to some 1e-5
 OUTPUTS = ["logits", "probability"]

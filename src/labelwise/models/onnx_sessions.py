@@ -11,8 +11,6 @@ from typing import Any
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.system.text import first_line
 
-__all__ = ["FORMAT", "UNSEALED", "is_whole", "open_session", "require_onnx", "simplified"]
-
 FORMAT = 1  # of the files that labelwise exports
 UNSEALED = "0" * 64  # stands for the hash of a file while it is computed
 QUIET = 4  # fatal only: what goes wrong is raised as well

@@ -20,12 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.models.graph_file import INPUT, PIXELS, UNSEALED, Facts
+from labelwise.models.graph_file import INPUT, PIXELS, Facts
 from labelwise.models.graph_model import GraphModel, NodeValue, Part
+from labelwise.models.onnx_sessions import UNSEALED
 from labelwise.models.run_folder import OPENVINO_FILES
 from labelwise.system.text import one_line_of
-
-__all__ = ["FACTS", "GRAPH", "WEIGHTS", "OpenVinoModel", "digest", "openvino_runtime", "tensor_of"]
 
 REPORTER = "openvino_telemetry"
 GRAPH, WEIGHTS, FACTS = OPENVINO_FILES

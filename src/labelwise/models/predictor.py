@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelwise.backbones import create_backbone
-from labelwise.backbones.fuse import fused
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.links import Link
@@ -24,6 +22,8 @@ from labelwise.models.spec import (
     WeightNames,
     caution_after,
 )
+from labelwise.networks.backbones import create_backbone
+from labelwise.networks.backbones.fuse import fused
 from labelwise.pictures import ImageSource, Transform, as_images
 from labelwise.pictures.memory import Picture
 from labelwise.system.files import replacing, sha256_of
@@ -31,8 +31,6 @@ from labelwise.system.tensors import load_tensors, save_tensors
 from labelwise.system.text import one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, Outputs
-
-__all__ = ["WEIGHTS_FILE", "Predictor"]
 
 WEIGHTS_FILE = "model.safetensors"
 

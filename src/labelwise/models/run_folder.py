@@ -36,7 +36,7 @@ import torch
 import yaml
 
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.evaluate import Evaluation
+from labelwise.evaluation import Evaluation
 from labelwise.models.hub import HUB, fetched_from_hub
 from labelwise.models.journal import Journal
 from labelwise.models.predictor import WEIGHTS_FILE, Predictor
@@ -54,8 +54,6 @@ from labelwise.system.storage import (
     storage_at,
 )
 from labelwise.system.text import one_line_of
-
-__all__ = ["SEEN_FILE", "HeldOut", "RunFolder", "RunPart", "fetched_run"]
 
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "mlflow", "folds", "trials")
 SEEN_FILE = "seen-photos.parquet"

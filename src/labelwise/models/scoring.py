@@ -29,37 +29,12 @@ from labelwise.models.answer_rows import NOT_FINITE, Answer
 from labelwise.models.launching import Launched, Network, captured, launch, one_thread
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.ahead import started_ahead
-from labelwise.pictures.batches import (
-    Decode,
-    Failure,
-    Inputs,
-    Resizer,
-    available_cores,
-    read_ahead,
-)
+from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.fingerprint import looks_of
-from labelwise.pictures.inputs import PictureReader
+from labelwise.pictures.inputs import Decode, Failure, Inputs, PictureReader, Resizer
 from labelwise.system.names import Names
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
-
-__all__ = [
-    "Answer",
-    "DeployedModel",
-    "Embedder",
-    "Failure",
-    "Inferred",
-    "Resizer",
-    "Scored",
-    "Scorer",
-    "available_cores",
-    "infer",
-    "obeying",
-    "raise_failure",
-    "score",
-    "score_inputs",
-    "scored",
-]
 
 PICTURES_AT_ONCE = 8  # on a CPU: as fast as more, in less memory
 WORTH_CAPTURING = 16  # batches on a GPU: to capture a network takes as long as some of them

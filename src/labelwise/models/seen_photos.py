@@ -29,8 +29,6 @@ from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted, one_line_of
 
-__all__ = ["SeenPhotos", "own_table", "seen_held_out", "seen_photos"]
-
 HASH, LOOK = pa.binary(32), pa.list_(pa.float32(), WIDTH)
 NEVER_SEEN = ("test", "promise")
 NAMED = 5  # near copies in a sentence

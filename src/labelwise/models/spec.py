@@ -30,19 +30,9 @@ from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 if TYPE_CHECKING:  # a search reads a spec without torch, which takes seconds to import
-    from labelwise.heads import Head
     from labelwise.links import Link
+    from labelwise.networks.heads import Head
 
-__all__ = [
-    "MODEL_FILE",
-    "NOT_CALIBRATED",
-    "BackboneSpec",
-    "HeadSpec",
-    "ModelSpec",
-    "WeightNames",
-    "caution_after",
-    "require_fit",
-]
 
 MODEL_FILE = "model.json"
 FORMAT = 1

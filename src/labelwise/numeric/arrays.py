@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import TypeIs
 
-__all__ = [
-    "Array",
-    "Mask",
-    "as_mask",
-    "check_probabilities",
-    "check_shapes",
-    "is_tensor",
-    "mask_tensor",
-    "numpy_or_torch",
-    "present_labels",
-    "to_numpy",
-    "to_tensor",
-]
 
 if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any] | Tensor

@@ -30,18 +30,6 @@ from numpy.typing import NDArray
 
 from labelwise.numeric.special import betainc, betaincinv, logsumexp
 
-__all__ = [
-    "best_stakes",
-    "betting_p_values",
-    "binomial_p_values",
-    "clopper_pearson",
-    "edge",
-    "first_failure",
-    "hoeffding_bentkus_p_values",
-    "ratio_interval",
-    "wilson",
-]
-
 Numbers = NDArray[np.float64]
 STAKES = np.geomspace(0.02, 0.95, 12)
 

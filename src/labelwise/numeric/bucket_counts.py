@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BucketCounts"]
-
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]
 NUMBERS_AT_ONCE = 1 << 17  # as many as a processor keeps near

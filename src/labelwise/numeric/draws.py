@@ -10,8 +10,6 @@ from math import pi
 import torch
 from torch import Tensor
 
-__all__ = ["normals", "uniforms"]
-
 # 64-bit constants of SplitMix64 as signed integers; int64 arithmetic wraps.
 GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
 MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["require_as_stated", "require_finite", "require_numbers"]
-
 LARGEST = float(np.finfo(np.float32).max)
 LARGEST_WHOLE = 2**53  # float64 holds all up to it; from 2**63 on arrays refuse them
 DEEPEST = 32

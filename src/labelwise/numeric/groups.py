@@ -32,8 +32,6 @@ from numpy.typing import NDArray
 from labelwise.errors import DataError
 from labelwise.numeric.special import ndtr, ndtri, stdtrit
 
-__all__ = ["Groups", "error_of_photo_test", "freedom_of", "joined_rows"]
-
 Numbers = NDArray[np.float64]
 
 

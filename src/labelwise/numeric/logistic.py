@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from labelwise.numeric.special import expit
 
-__all__ = ["fit_slope_and_offset"]
-
 Numbers = NDArray[np.float64]
 START = np.array([1.0, 0.0])
 STEPS = 50

@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 
 from labelwise.numeric.groups import joined_rows
 
-__all__ = ["compared_groups", "first_near", "near_any", "near_groups", "near_pairs"]
-
 Vectors = NDArray[np.float32]
 Words = NDArray[np.uint16]
 Rows = NDArray[np.int64]

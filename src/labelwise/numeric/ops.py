@@ -6,18 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, softplus
 
-__all__ = [
-    "harmonic_numbers",
-    "log1mexp",
-    "log_softmax_and_rest",
-    "log_softplus",
-    "masked_logsumexp",
-    "masked_mean",
-    "reviewed_rows",
-    "select_top_n",
-    "split_labels",
-]
-
 
 def log1mexp(log_p: Tensor) -> Tensor:
     """Return ``log(1 - exp(log_p))`` for ``log_p <= 0``: -inf at 0, exact near both ends."""

@@ -9,8 +9,6 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SmallColumns"]
-
 WIDEST = 1024  # numbers in a row: 128 * 128 times as much is what single precision holds
 AT_ONCE = 4  # columns that numkong multiplies together; fewer take longer
 WIDENED = 1 << 11  # rows that are single precision at once

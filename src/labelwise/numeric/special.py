@@ -15,26 +15,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "bdtrc",
-    "betainc",
-    "betaincinv",
-    "betaln",
-    "entr",
-    "erf",
-    "expit",
-    "gammaincc",
-    "gammaln",
-    "log_expit",
-    "log_ndtr",
-    "logit",
-    "logsumexp",
-    "ndtr",
-    "ndtri",
-    "stdtr",
-    "stdtrit",
-]
-
 
 def expit(x: Any) -> Any:
     """Return 1 / (1 + exp(-x)) of a number or of each of an array."""

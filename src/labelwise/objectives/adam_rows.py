@@ -13,8 +13,6 @@ WINDOW steps less than 1e-7 of the sum is left and it is cut there.
 import torch
 from torch import Tensor
 
-__all__ = ["WINDOW", "advance", "exact_sum", "settled_sum", "update"]
-
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
 WINDOW = 160
 SETTLED = 300

@@ -30,17 +30,6 @@ from labelwise.numeric.ops import log_softplus, masked_mean
 from labelwise.objectives.base import Objective
 from labelwise.types import Outputs, Targets
 
-__all__ = [
-    "FOCAL",
-    "OFFICIAL_ASL",
-    "OFFICIAL_FOCAL",
-    "Asymmetric",
-    "Focusing",
-    "PhiLink",
-    "asymmetric_loss",
-    "log_h",
-]
-
 WeightGrad = Literal["full", "detached"]
 Phi = Literal["right", "printed"]
 

@@ -25,8 +25,6 @@ from labelwise.objectives.base import Objective
 from labelwise.objectives.softmax import softmax_loss
 from labelwise.types import Outputs, Targets
 
-__all__ = ["AverageK", "AverageKParts", "average_k_candidates", "average_k_loss"]
-
 
 class AverageKParts(NamedTuple):
     """The four scalar terms of the loss; ``alpha`` is already in the last two."""

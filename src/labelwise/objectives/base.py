@@ -20,8 +20,6 @@ from labelwise.objectives.convex import ConvexLoss
 from labelwise.system.distributed import gather_rows, world_size
 from labelwise.types import DatasetFacts, Outputs, Targets
 
-__all__ = ["Objective", "Sum", "Term", "Weighted", "refuse_accumulation"]
-
 
 class Objective(nn.Module, ABC):
     """A scalar loss of a batch, with the link of its logits (None: the logits only rank).

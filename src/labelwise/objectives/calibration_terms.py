@@ -29,8 +29,6 @@ from labelwise.numeric.ops import masked_mean
 from labelwise.objectives.base import Term
 from labelwise.types import Outputs, Targets
 
-__all__ = ["MMCE", "LogitMargin", "MeanDifference", "kernel_calibration_error"]
-
 LARGEST = 1e6  # stands in for infinite log-odds
 
 

@@ -23,8 +23,6 @@ from torch.nn.functional import softplus
 
 from labelwise.types import Targets
 
-__all__ = ["CoinLoss", "ConvexLoss", "Derivatives", "ShareLoss", "ShiftedLoss"]
-
 HALF = 0.5  # an entry, of what a label lacks
 
 

@@ -22,8 +22,6 @@ from labelwise.objectives.base import Objective
 from labelwise.objectives.convex import CoinLoss, ConvexLoss
 from labelwise.types import Outputs, Targets
 
-__all__ = ["BCE", "WeightedSigmoid", "bce_loss"]
-
 
 def bce_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the (B, K) cross-entropy of every logit. Labels may be soft, in [0, 1]."""

@@ -13,8 +13,6 @@ from torch import Tensor
 from labelwise.objectives.adam_rows import WINDOW, advance, update
 from labelwise.objectives.estimates import MovedEstimates, Start, logits_of
 
-__all__ = ["DeviceEstimates"]
-
 
 class DeviceEstimates(MovedEstimates):
     """``moments`` (3, N, K) are theta and Adam's m and v; ``seen`` are the rows met so far."""

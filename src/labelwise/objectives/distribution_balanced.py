@@ -28,8 +28,6 @@ from labelwise.numeric.ops import masked_mean
 from labelwise.objectives.base import Objective
 from labelwise.types import Outputs, Targets
 
-__all__ = ["DistributionBalanced", "balanced_weights", "distribution_balanced_loss"]
-
 LEAST_SHARE = 1e-6  # of a label that no training image has
 
 

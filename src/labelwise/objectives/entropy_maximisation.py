@@ -25,8 +25,6 @@ from labelwise.objectives.base import Objective
 from labelwise.objectives.cross_entropy import bce_loss
 from labelwise.types import Outputs, Targets
 
-__all__ = ["EntropyMaximisation", "negative_entropy"]
-
 
 def negative_entropy(logits: Tensor) -> Tensor:
     """Return ``p log p + (1 - p) log(1 - p)`` of every logit."""

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-__all__ = ["EpochsSeen"]
-
 
 class EpochsSeen(nn.Module):
     """Counts whole epochs by the images that went by; a resumed run goes on counting."""

@@ -21,16 +21,6 @@ from labelwise.objectives.adam_rows import WINDOW, advance, update
 from labelwise.objectives.undo import UndoFile
 from labelwise.system.distributed import broadcast_rows, rank
 
-__all__ = [
-    "KNOWN_LOGIT",
-    "DenseEstimates",
-    "Estimates",
-    "MovedEstimates",
-    "RowEstimates",
-    "Start",
-    "logits_of",
-]
-
 KNOWN_LOGIT = log(0.995 / 0.005)
 CLIP = 1e-5
 

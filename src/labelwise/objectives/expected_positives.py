@@ -25,8 +25,6 @@ from labelwise.objectives.single_positive import (
 )
 from labelwise.types import Outputs, Targets
 
-__all__ = ["EPR", "expected_positives"]
-
 
 def expected_positives(logits: Tensor) -> Tensor:
     """Return the scalar k^: the mean over images of the summed probabilities."""

@@ -37,8 +37,6 @@ from labelwise.objectives.base import Objective
 from labelwise.objectives.epochs_seen import EpochsSeen
 from labelwise.types import Outputs, Targets
 
-__all__ = ["SPLC", "FocalMarginLink", "Hill", "hill_loss", "splc_loss"]
-
 LEAST_LAMBDA = 1.5
 
 

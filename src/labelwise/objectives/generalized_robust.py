@@ -28,8 +28,6 @@ from labelwise.objectives.cross_entropy import bce_loss
 from labelwise.objectives.epochs_seen import EpochsSeen
 from labelwise.types import Outputs, Targets
 
-__all__ = ["GeneralizedRobust", "tempered_log"]
-
 
 def tempered_log(neg_log: Tensor, exponent: float) -> Tensor:
     """Return ``(1 - p^exponent) / exponent`` where ``neg_log`` is -log p."""

@@ -20,8 +20,6 @@ from torch.nn.functional import pad
 from labelwise.numeric.draws import uniforms
 from labelwise.numeric.ops import harmonic_numbers
 
-__all__ = ["RankWeights", "Rivals", "hinge_sum", "sort_rivals"]
-
 
 @dataclass(frozen=True)
 class Rivals:

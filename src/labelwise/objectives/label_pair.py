@@ -31,8 +31,6 @@ from labelwise.numeric.ops import masked_mean, reviewed_rows
 from labelwise.objectives.base import Term
 from labelwise.types import Outputs, Targets
 
-__all__ = ["LabelPairs", "label_pair_loss"]
-
 _CHUNK = {"cpu": 2**18, "cuda": 2**22}  # entries of a block
 _LARGEST = 1e6  # stands in for infinite log-odds, whose differences are undefined
 

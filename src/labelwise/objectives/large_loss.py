@@ -32,8 +32,6 @@ from labelwise.objectives.cross_entropy import bce_loss
 from labelwise.objectives.epochs_seen import EpochsSeen
 from labelwise.types import Outputs, Targets
 
-__all__ = ["LargeLoss", "LargeLossForGood", "largest_unknown"]
-
 Correction = Literal["reject", "correct"]
 
 

@@ -32,8 +32,6 @@ from labelwise.objectives.expected_positives import expected_positives
 from labelwise.objectives.generalized_robust import GeneralizedRobust
 from labelwise.types import Outputs, Targets
 
-__all__ = ["PseudoLabelRobust", "guessed_labels"]
-
 
 def guessed_labels(scores: Tensor, *, present: float = 0.3, absent: float = 0.0) -> Tensor:
     """Return guesses (N, K): 1 present, -1 absent, 0 none, from scores (N, K) of texts.

@@ -26,8 +26,6 @@ from labelwise.objectives.entropy_maximisation import negative_entropy
 from labelwise.objectives.epochs_seen import EpochsSeen
 from labelwise.types import Outputs, Targets
 
-__all__ = ["EntropyWithPseudoLabels"]
-
 
 class EntropyWithPseudoLabels(Objective):
     """Mean of cross-entropy, negative entropy of unknown labels, and pseudo-labels of absence."""

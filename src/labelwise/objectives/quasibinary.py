@@ -35,15 +35,6 @@ from labelwise.numeric.ops import log1mexp, masked_logsumexp, masked_mean, revie
 from labelwise.objectives.base import Objective
 from labelwise.types import Outputs, Targets
 
-__all__ = [
-    "Quasibinary",
-    "QuasibinaryLink",
-    "log_normalizer",
-    "moving_average",
-    "precise_normalizer",
-    "quasibinary_loss",
-]
-
 Penalty = Literal["literal", "detached", "centred"]
 TestNormalizer = Literal["precise", "moving"]
 TEST_NORMALIZERS = ("precise", "moving")

@@ -23,8 +23,6 @@ from labelwise.objectives.base import Objective
 from labelwise.objectives.hinge_pairs import RankWeights, hinge_sum, sort_rivals
 from labelwise.types import Outputs, Targets
 
-__all__ = ["LSEP", "RML", "WARP", "PairwiseHinge", "lsep_loss", "pairwise_hinge_loss"]
-
 Rank = Literal["sampled", "exact"]
 Rounding = Literal["floor", "round"]
 

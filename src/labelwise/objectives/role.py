@@ -53,8 +53,6 @@ from labelwise.objectives.single_positive import (
 from labelwise.system.tensors import part_of
 from labelwise.types import Outputs, Targets
 
-__all__ = ["ROLE", "role_loss"]
-
 
 def role_loss(
     logits: Tensor, theta: Tensor, labels: Tensor, k: float, eps_mode: EpsMode = "stable"

@@ -37,22 +37,6 @@ from labelwise.objectives.base import Objective
 from labelwise.objectives.convex import CoinLoss, ConvexLoss
 from labelwise.types import DatasetFacts, Outputs, Targets
 
-__all__ = [
-    "AN",
-    "IU",
-    "PR",
-    "WAN",
-    "EpsMode",
-    "Per",
-    "SmoothedBCE",
-    "checked_eps_mode",
-    "checked_per",
-    "neg_logs",
-    "pr_loss",
-    "smoothed_bce_loss",
-    "wan_loss",
-]
-
 EpsMode = Literal["stable", "code"]
 Per = Literal["entry", "image"]
 LOG_EPS = 1e-5

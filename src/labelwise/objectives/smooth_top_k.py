@@ -26,8 +26,6 @@ from labelwise.objectives.base import Objective
 from labelwise.objectives.top_k import mean_over_labelled
 from labelwise.types import Outputs, Targets
 
-__all__ = ["SmoothTopK", "log_symmetric_sums", "smooth_top_k_loss"]
-
 # log of the weight of an entry that is left out: exp of it is 0, yet sums of it stay finite.
 LEFT_OUT = -1e30
 HARD_RATIO = 1000.0

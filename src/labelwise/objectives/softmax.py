@@ -16,8 +16,6 @@ from labelwise.objectives.base import Objective
 from labelwise.objectives.convex import ConvexLoss, ShareLoss
 from labelwise.types import Outputs, Targets
 
-__all__ = ["SoftmaxCrossEntropy", "observed_log_softmax", "softmax_loss"]
-
 
 def observed_log_softmax(logits: Tensor, observed: Tensor | None) -> Tensor:
     """Return log softmax over the observed entries of each row, and 0 at the others."""

@@ -19,8 +19,6 @@ from labelwise.objectives.convex import ConvexLoss, ShareLoss
 from labelwise.objectives.softmax import softmax_loss
 from labelwise.types import Outputs, Targets
 
-__all__ = ["SoftmaxOrNone", "SoftmaxOrNoneLink", "log_softmax_or_none"]
-
 LEAST_NONE = 1e-3  # the share of images without labels that biases start from, if there are none
 
 

@@ -23,8 +23,6 @@ from labelwise.numeric.ops import masked_mean
 from labelwise.objectives.base import Objective
 from labelwise.types import Outputs, Targets
 
-__all__ = ["CROSS_ENTROPY", "EASY_NEGATIVES", "SPA", "SPALink", "Side", "spa_loss"]
-
 
 @dataclass(frozen=True)
 class Side:

@@ -21,8 +21,6 @@ from labelwise.numeric.ops import masked_mean
 from labelwise.objectives.base import Objective
 from labelwise.types import Outputs, Targets
 
-__all__ = ["NoisedTopK", "mean_over_labelled", "noised_top_k_loss"]
-
 
 def noised_top_k_loss(logits: Tensor, noise: Tensor, k: int) -> Tensor:
     """Return the (B, K) hinge of every entry taken as the label; ``noise`` (B, K, M) is eps Z."""

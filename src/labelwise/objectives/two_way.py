@@ -22,8 +22,6 @@ from labelwise.numeric.ops import masked_logsumexp, masked_mean, split_labels
 from labelwise.objectives.base import Objective
 from labelwise.types import Outputs, Targets
 
-__all__ = ["TwoWay", "two_way_unit"]
-
 SIDES = ("both", "sample", "class")
 
 

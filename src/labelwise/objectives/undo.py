@@ -20,8 +20,6 @@ from torch import Tensor
 
 from labelwise.errors import CheckpointError
 
-__all__ = ["UndoFile"]
-
 CHUNK = 1024
 
 

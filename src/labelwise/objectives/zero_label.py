@@ -19,8 +19,6 @@ from labelwise.objectives.base import Objective
 from labelwise.objectives.softmax import observed_log_softmax, softmax_loss
 from labelwise.types import Outputs, Targets
 
-__all__ = ["MaxConfidence", "UniformKL", "max_confidence", "uniform_kl"]
-
 
 def uniform_kl(log_probs: Tensor, observed: Tensor | None = None) -> Tensor:
     """Return the (B,) divergence KL(uniform || p) over the observed labels of each row."""

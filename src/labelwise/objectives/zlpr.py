@@ -21,8 +21,6 @@ from labelwise.numeric.ops import masked_logsumexp, masked_mean, reviewed_rows, 
 from labelwise.objectives.base import Objective
 from labelwise.types import Outputs, Targets
 
-__all__ = ["ZLPR", "zlpr_loss"]
-
 
 def zlpr_loss(logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
     """Return the (B,) loss of every image from its logits and two masks."""

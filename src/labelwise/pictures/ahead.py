@@ -8,8 +8,6 @@ from contextlib import closing
 from itertools import repeat
 from typing import TypeVar
 
-__all__ = ["available_cores", "by_threads", "in_thread", "started_ahead"]
-
 Item = TypeVar("Item")
 Started = TypeVar("Started")
 Result = TypeVar("Result")

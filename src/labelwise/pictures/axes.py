@@ -16,8 +16,6 @@ import numpy as np
 import PIL
 from numpy.typing import NDArray
 
-__all__ = ["BITS", "Axis", "axis_weights", "height_first"]
-
 BITS = 22
 RADIUS = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
 HEIGHT_FIRST = int(PIL.__version__.split(".")[0]) >= 13

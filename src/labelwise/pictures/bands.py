@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from labelwise.errors import SettingsError
 
-__all__ = ["ALL", "BandScale", "Bands", "named_bands", "parse_window", "shown_levels"]
-
 ALL = "all"
 MOST_BANDS = 1024
 SPREAD = 2.0  # deviations on each side of the mean that are told apart when shown

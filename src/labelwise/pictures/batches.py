@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.pictures.ahead import in_thread, started_ahead
+from labelwise.pictures.ahead import available_cores, in_thread, started_ahead
 from labelwise.pictures.device import DeviceFeeder
 from labelwise.pictures.inputs import (
     CHUNK,
@@ -40,7 +40,6 @@ from labelwise.pictures.inputs import (
     Inputs,
     PlanesResizer,
     Resizer,
-    available_cores,
     decodes_on_gpu,
     sent,
 )
@@ -58,23 +57,6 @@ from labelwise.pictures.sources import ImageSource
 from labelwise.pictures.transform import Transform
 from labelwise.pictures.window import Window
 from labelwise.pictures.work import HEADER, NAME, Item, Kind, Work, reason_of
-
-__all__ = [
-    "CHUNK",
-    "BatchRows",
-    "Decode",
-    "Failure",
-    "HostResizer",
-    "Inputs",
-    "PlanesResizer",
-    "Resized",
-    "Resizer",
-    "available_cores",
-    "decodes_on_gpu",
-    "read_ahead",
-    "resized_array",
-    "resized_inputs",
-]
 
 AHEAD = 3  # batches begun before they are asked for
 

@@ -35,18 +35,6 @@ from labelwise.pictures.bands import Bands
 from labelwise.pictures.decode import decode_pixels, max_pixels, open_picture, too_large
 from labelwise.pictures.dicom import is_dicom, load_dicom_readers, read_dicom
 
-__all__ = [
-    "BAND_SUFFIXES",
-    "Cube",
-    "chosen_bands",
-    "is_band_folder",
-    "load_band_readers",
-    "open_cube",
-    "pack_folder",
-    "read_bands",
-    "read_npy_into",
-]
-
 HAS_TIFF = find_spec("tifffile") is not None
 BAND_SUFFIXES = frozenset({".npy"})  # that are pictures to a model of bands alone
 NPY_HEAD = 128  # bytes, as NumPy writes it for up to three sides and plain numbers

@@ -27,23 +27,6 @@ from labelwise.pictures.jpeg import plain_pixels
 from labelwise.pictures.labelwise_runtime import upright_rgb
 from labelwise.pictures.raw import HAS_RAW, RAW_SUFFIXES, decode_raw
 
-__all__ = [
-    "IMAGE_SUFFIXES",
-    "MAX_PIXELS",
-    "UNREAD_SUFFIXES",
-    "by_pillow",
-    "decode",
-    "decode_pixels",
-    "install_for",
-    "is_raw",
-    "known_formats",
-    "max_pixels",
-    "one_per_photo",
-    "open_picture",
-    "too_large",
-    "was_too_large",
-]
-
 TOO_LARGE = ": the image has more than "
 MAX_PIXELS = 89_478_485  # unless LABELWISE_MAX_PIXELS is set; 268 MB once decoded
 

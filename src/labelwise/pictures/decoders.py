@@ -30,8 +30,6 @@ from labelwise.pictures.transform import Transform
 from labelwise.pictures.work import NAME, Item, Kind, Work
 from labelwise.pictures.worker import Limits
 
-__all__ = ["DecoderError", "Decoders"]
-
 TRIES = 2
 
 log = logging.getLogger("labelwise.pictures")

@@ -11,8 +11,6 @@ from labelwise.pictures.cubes import Cube
 from labelwise.pictures.sources import Blocks, ImageSource, Location
 from labelwise.system.names import Names
 
-__all__ = ["CropImages", "JoinedImages"]
-
 
 class JoinedImages(ImageSource):
     """Images of several sources: ``rows`` counts through all of them, one after the other."""

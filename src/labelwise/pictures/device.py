@@ -24,8 +24,6 @@ from labelwise.pictures.inputs import Failure, Inputs, sent
 from labelwise.pictures.loading import Jpeg, Loaded, PictureLoader, Pictures
 from labelwise.pictures.work import reason_of
 
-__all__ = ["DeviceFeeder"]
-
 PORTION = 256  # pictures that are decoded and resized together, or
 DECODED_VALUES = 1 << 28  # values of theirs, or as much as is given to nvJPEG at once, or
 DECODED_SHARE = 64  # one part in so many of a GPU's memory, for there are several at a time

@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 from labelwise.errors import ImageError
 from labelwise.pictures.bands import parse_window
 
-__all__ = ["HAS_DICOM", "is_dicom", "load_dicom_readers", "read_dicom"]
-
 HAS_DICOM = find_spec("pydicom") is not None
 MARK = slice(128, 132)
 PIECE = 1 << 16

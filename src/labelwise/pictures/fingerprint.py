@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # a search asks this file only what NEAR is
     import torch
     from torch import Tensor
 
-__all__ = ["LEAST_SIDE", "NEAR", "WIDTH", "fingerprint", "look_of", "looks_of"]
 
 NEAR = 0.95
 SIDE, KEPT = 32, 8

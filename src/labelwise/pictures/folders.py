@@ -17,8 +17,6 @@ from labelwise.pictures.decode import (
 )
 from labelwise.system.names import printable
 
-__all__ = ["find_images", "image_files", "regular_files"]
-
 
 def image_files(folder: Path) -> list[str]:
     """Return the image files under a folder, sorted, relative to it, hidden ones left out."""

@@ -26,8 +26,6 @@ from labelwise.errors import LabelwiseError
 from labelwise.pictures.work import Entry, Item, Work, items_to_json
 from labelwise.pictures.worker import MAX_PIXELS_VARIABLE, Limits, receive, send
 
-__all__ = ["Worker", "WorkerAnswer", "WorkerStartError", "can_start", "start_worker"]
-
 START_SECONDS = 600.0  # for a worker to be there, on a machine that is busy
 COMMAND = (  # Ctrl-C is for the program that asked
     "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "

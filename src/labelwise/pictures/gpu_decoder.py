@@ -11,8 +11,6 @@ from labelwise.pictures.jpeg import turned
 from labelwise.pictures.loading import Jpeg, Pictures
 from labelwise.pictures.nvjpeg import EqualSizes, hardware_decoder
 
-__all__ = ["GpuDecoder", "beside", "borrowed_decoder", "decode_by_torchvision", "new_stream"]
-
 
 class GpuDecoder:
     """Decodes JPEGs in a stream of its own; one thread at a time may use it."""

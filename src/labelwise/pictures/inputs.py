@@ -11,24 +11,9 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.pictures.ahead import available_cores
 from labelwise.pictures.bands import Bands
 from labelwise.pictures.sources import ImageSource
 from labelwise.pictures.transform import Transform
-
-__all__ = [
-    "CHUNK",
-    "Decode",
-    "Failure",
-    "Inputs",
-    "PictureReader",
-    "PlanesResizer",
-    "Resizer",
-    "available_cores",
-    "decodes_on_gpu",
-    "input_of",
-    "sent",
-]
 
 CHUNK = 8  # images that a thread or process takes at once
 

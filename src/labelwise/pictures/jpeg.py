@@ -27,14 +27,6 @@ from PIL import Image
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "JpegHeader",
-    "draft_scale",
-    "operators_library",
-    "plain_header",
-    "plain_pixels",
-    "turned",
-]
 
 Pixels = NDArray[np.uint8]
 

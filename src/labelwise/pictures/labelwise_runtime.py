@@ -24,8 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-__all__ = ["TaggedPhoto", "Tagger", "read_picture", "upright_rgb"]
-
 
 def upright_rgb(image: Image.Image) -> Image.Image:
     """Return an open image as people see it: turned as its camera was held, in 8-bit RGB."""

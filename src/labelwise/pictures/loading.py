@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from labelwise.pictures.ahead import by_threads
+from labelwise.pictures.ahead import available_cores, by_threads
 from labelwise.pictures.decode import max_pixels
-from labelwise.pictures.inputs import CHUNK, PlanesResizer, Resizer, available_cores, sent
+from labelwise.pictures.inputs import CHUNK, PlanesResizer, Resizer, sent
 from labelwise.pictures.jpeg import plain_header
 from labelwise.pictures.processes import (
     DecodedChunk,
@@ -31,8 +31,6 @@ from labelwise.pictures.processes import (
 from labelwise.pictures.sources import ImageSource
 from labelwise.pictures.transform import Transform
 from labelwise.pictures.work import NAME, SLOT_BYTES, Entry, Kind, Work, reason_of
-
-__all__ = ["Jpeg", "Loaded", "PictureLoader", "Pictures"]
 
 CHUNKS_AHEAD = 2  # batches whose chunks threads have begun
 CHUNK_OF_CUBES = 16  # that are read, and hardly computed with

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Features", "MappedFeatures", "moments_of", "scaled"]
-
 AT_ONCE = 1 << 26  # numbers
 
 Floats = NDArray[np.float32]

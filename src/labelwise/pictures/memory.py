@@ -17,8 +17,6 @@ from labelwise.pictures.mapped import Features, MappedFeatures
 from labelwise.pictures.sources import EncodedImages, ImageSource, Location, read_image_file
 from labelwise.system.names import Names, printable
 
-__all__ = ["ArrayImages", "BytesImages", "FeatureRows", "Picture", "PictureImages", "as_images"]
-
 Picture = str | Path | bytes | Image.Image | NDArray[Any]
 
 

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from labelwise.pictures.jpeg import operators_library
 
-__all__ = ["EqualSizes", "HardwareDecoder", "hardware_decoder"]
-
 HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE
 RGB = 3  # NVJPEG_OUTPUT_RGB: three planes
 CHANNELS = 4  # NVJPEG_MAX_COMPONENT

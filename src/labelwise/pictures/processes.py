@@ -32,14 +32,6 @@ from labelwise.pictures.sources import ImageSource, Location
 from labelwise.pictures.work import HEADER, NAME, SLOT_BYTES, Entry, Item, Work, reason_of
 from labelwise.pictures.worker import Limits
 
-__all__ = [
-    "DecodedChunk",
-    "DecodingProcesses",
-    "are_worth_it",
-    "borrowed_processes",
-    "items_ahead",
-]
-
 MOST = 32  # processes
 SLOTS_EACH = 3
 SENT_AHEAD = 2  # chunks that a worker has, the one at work included

@@ -20,7 +20,6 @@ from PIL import ExifTags, Image, ImageOps, JpegImagePlugin
 if TYPE_CHECKING:
     from rawpy import RawPy
 
-__all__ = ["HAS_RAW", "RAW_SUFFIXES", "decode_raw", "raw_header"]
 
 RAW_SUFFIXES = frozenset(
     {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from labelwise.pictures.axes import BITS, Axis, axis_weights, height_first
 
-__all__ = ["resample"]
-
 LOW = 12
 LEVELS = 255
 EXACT = 1 << 24  # integers below are exact in float32

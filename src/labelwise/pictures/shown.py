@@ -10,8 +10,6 @@ from labelwise.pictures.memory import FeatureRows
 from labelwise.pictures.sources import ImageSource
 from labelwise.pictures.transform import Transform
 
-__all__ = ["CompositeImages", "shown_images", "shown_picture"]
-
 
 class CompositeImages(ImageSource):
     """The composites of another source's bands, as a model's transform draws them."""

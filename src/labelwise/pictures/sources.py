@@ -19,15 +19,6 @@ from labelwise.pictures.decode import decode, decode_pixels
 from labelwise.system.names import Names, real_names
 from labelwise.system.storage import Storage, is_uri, split_address, storage_at
 
-__all__ = [
-    "Blocks",
-    "EncodedImages",
-    "FileImages",
-    "ImageSource",
-    "Location",
-    "SpanImages",
-]
-
 MAX_BYTES = 1 << 30  # of one encoded image
 
 

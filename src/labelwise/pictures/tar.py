@@ -11,8 +11,6 @@ from typing import IO, NamedTuple
 from labelwise.errors import DataError
 from labelwise.system.names import printable
 
-__all__ = ["TarMember", "tar_members"]
-
 
 class TarMember(NamedTuple):
     """A regular file of a shard: its name, and where its bytes are."""

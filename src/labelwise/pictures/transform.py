@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["CIFAR_MEAN", "CIFAR_STD", "STORED_TYPES", "Transform"]
 
 CIFAR_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 CIFAR_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)

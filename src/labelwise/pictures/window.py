@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from math import ceil, exp, sqrt
 
-__all__ = ["Window"]
-
 
 @dataclass(frozen=True)
 class Window:

@@ -20,20 +20,6 @@ from labelwise.pictures.sources import Location, read_location
 from labelwise.pictures.transform import STORED_TYPES, Transform
 from labelwise.pictures.window import Window
 
-__all__ = [
-    "HEADER",
-    "SLOT_BYTES",
-    "Entry",
-    "Item",
-    "Kind",
-    "Work",
-    "fill",
-    "items_from_json",
-    "items_to_json",
-    "loaded",
-    "reason_of",
-]
-
 SLOT_BYTES = 12 << 20
 HEADER = 8  # bytes of a slot: the place of the item at work
 NAME = "\0"  # stands for the picture's name, which need not travel

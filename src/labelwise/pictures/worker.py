@@ -40,7 +40,6 @@ from labelwise.pictures.work import SLOT_BYTES, Item, Kind, Work, fill, items_fr
 if sys.platform != "win32":
     import resource
 
-__all__ = ["LONGEST_START", "MAX_PIXELS_VARIABLE", "Limits", "main", "receive", "send"]
 
 SIZES = struct.Struct("!II")  # bytes of a message's text, number of blobs after it
 SIZE = struct.Struct("!Q")  # bytes of a blob

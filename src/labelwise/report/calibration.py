@@ -1,6 +1,6 @@
 """Do the probabilities mean what they say? Reliability before and after calibration."""
 
-from labelwise.evaluate import Calibration, Curve, Evaluation
+from labelwise.evaluation import Calibration, Curve, Evaluation
 from labelwise.markup import (
     INFINITE,
     Markup,
@@ -16,8 +16,6 @@ from labelwise.markup import (
     tag,
 )
 from labelwise.report.charts import AS_GIVEN, Stage, reliability_chart, reliability_thumbnail
-
-__all__ = ["calibration"]
 
 WORST = 12
 

@@ -3,9 +3,6 @@
 from math import isinf
 from pathlib import Path
 
-from labelwise.experiments.comparison import JUDGED, Comparison, show_figure
-from labelwise.experiments.measures import MEASURES
-from labelwise.experiments.statistics import seed_mean
 from labelwise.markup import (
     INFINITE,
     UNDEFINED,
@@ -19,6 +16,9 @@ from labelwise.markup import (
     table,
     tag,
 )
+from labelwise.papers.comparison import JUDGED, Comparison, show_figure
+from labelwise.papers.measures import MEASURES
+from labelwise.papers.statistics import seed_mean
 from labelwise.report.comparison_charts import (
     GLOSS,
     best_of,
@@ -30,8 +30,6 @@ from labelwise.report.comparison_charts import (
     standings,
 )
 from labelwise.system.files import replacing
-
-__all__ = ["comparison_page", "write_comparison"]
 
 FEW = 3  # methods that a tile names
 UNITS = "per cent but log loss, Brier, seconds and MB"

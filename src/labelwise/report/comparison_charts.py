@@ -11,32 +11,11 @@ from dataclasses import dataclass
 from math import isfinite, isinf
 from typing import Literal
 
-from labelwise.experiments.comparison import Comparison, show_figure
-from labelwise.experiments.measures import MEASURES
-from labelwise.experiments.statistics import SeedMean, seed_mean
 from labelwise.markup import UNDEFINED, Markup, figure, join, paragraph, section, table, tag
-from labelwise.report.charts import Series, line_chart
-from labelwise.report.points import Dots, NamedPoint, dot_plot, named_points
-
-__all__ = [
-    "GLOSS",
-    "GROUPS",
-    "LENGTHS",
-    "PARTS",
-    "Paid",
-    "Standing",
-    "best_of",
-    "figure_text",
-    "measures",
-    "paid",
-    "present",
-    "price",
-    "retrieval_lines",
-    "runs_shared",
-    "scale",
-    "search",
-    "standings",
-]
+from labelwise.papers.comparison import Comparison, show_figure
+from labelwise.papers.measures import MEASURES
+from labelwise.papers.statistics import SeedMean, seed_mean
+from labelwise.report.charts import Dots, NamedPoint, Series, dot_plot, line_chart, named_points
 
 _STAGES = {"before": "own link", "after": "the same fit for all"}
 _ERRORS = {

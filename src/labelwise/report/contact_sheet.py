@@ -12,13 +12,11 @@ from PIL import Image
 
 from labelwise.errors import LabelwiseError
 from labelwise.markup import Markup, chance, document, tag
+from labelwise.photos import Index
+from labelwise.photos.answering import Found, Hit
 from labelwise.pictures.shown import shown_picture
-from labelwise.search import Index
-from labelwise.search.answering import Found, Hit
 from labelwise.system.files import replacing
 from labelwise.system.text import for_terminal
-
-__all__ = ["SIDE", "contact_sheet", "picture_address", "write_contact_sheet"]
 
 SIDE = 320
 

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 
-from labelwise.evaluate import Evaluation, LabelCurves, SubgroupFigure
+from labelwise.evaluation import Evaluation, LabelCurves, SubgroupFigure
 from labelwise.markup import Markup, details, join, paragraph, percent, plain, section, table, tag
 from labelwise.markup.svg import Axis, Frame, path
 from labelwise.report.charts import Stage, reliability_thumbnail
-
-__all__ = ["curves", "subgroup_tables", "subgroups"]
 
 OPEN = 6  # labels whose curves are not folded away
 

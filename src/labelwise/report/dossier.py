@@ -11,15 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from labelwise.evaluate import Evaluation
+from labelwise.evaluation import Evaluation
 from labelwise.markup import Markup, document, join, paragraph, section, table, tag
 from labelwise.report.calibration import calibration
 from labelwise.report.curves import curves, subgroup_tables
 from labelwise.report.labels import labels
 from labelwise.report.page import facts, glance, how
 from labelwise.system.files import replacing
-
-__all__ = ["ANNEX_IV", "Dossier", "dossier_page", "write_dossier"]
 
 NOT_STATED = "not stated"
 ANNEX_IV = {

@@ -18,15 +18,13 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.errors import ImageError
-from labelwise.heads import QueryDecoder
 from labelwise.links import Link
 from labelwise.markup import Markup, chance, join, paragraph, section, tag
 from labelwise.models import Predictor
+from labelwise.networks.heads import QueryDecoder
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.predictions import Predictions
 from labelwise.report.explain import attended, overlay
-
-__all__ = ["Example", "ExampleGroup", "Guess", "choose_examples", "example_section"]
 
 SIDE = 200  # pixels of the longer side of a picture in the page
 TINY = 96  # below this pictures are stored exactly

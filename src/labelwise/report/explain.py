@@ -15,26 +15,15 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.heads import QueryDecoder
 from labelwise.markup import Markup, document, tag
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import infer, scored
+from labelwise.networks.heads import QueryDecoder
 from labelwise.pictures import ImageSource
 from labelwise.report.contact_sheet import picture_address
 from labelwise.system.files import replacing
 from labelwise.system.text import for_terminal
-
-__all__ = [
-    "Attended",
-    "Looked",
-    "attended",
-    "look",
-    "model_with_attention",
-    "overlay",
-    "require_attention",
-    "write_explanation",
-]
 
 HEAT = np.array([255.0, 196.0, 0.0])
 DARKEST = 0.25  # of a place where the query does not look

@@ -1,6 +1,6 @@
 """Labels, worst first; and search: queries such as "dog, -beach" against their length."""
 
-from labelwise.evaluate import Evaluation, LabelRow
+from labelwise.evaluation import Evaluation, LabelRow
 from labelwise.markup import (
     Cell,
     Markup,
@@ -14,8 +14,6 @@ from labelwise.markup import (
     tag,
 )
 from labelwise.report.charts import Series, line_chart, scatter_chart
-
-__all__ = ["labels", "search"]
 
 SHOWN = 300
 

@@ -12,18 +12,16 @@ import yaml
 
 from labelwise import __version__
 from labelwise.decide import Promise
-from labelwise.evaluate import Evaluation, Figure, LabelRow, describe_link
-from labelwise.export.hub import HubModel
+from labelwise.evaluation import Evaluation, Figure, LabelRow, describe_link
+from labelwise.exports.hub import HubModel
 from labelwise.links import Softmax
+from labelwise.markup.document import charts_of
 from labelwise.markup.words import INFINITE, UNDEFINED, percent, plain
-from labelwise.report import plots
-from labelwise.report.plots import Drawing, plain_axes, save_drawings
+from labelwise.report.calibration import calibration
 from labelwise.system.files import replacing
 
-__all__ = ["model_card", "write_model_card"]
-
 CARD_FILE = "README.md"
-PICTURE = "reliability"
+PICTURE = "reliability.svg"
 FEW = 20  # positives below which the figures of a label say little
 NAMED = 12  # labels named in a sentence
 
@@ -37,12 +35,11 @@ def write_model_card(
     data: str,
     license: str | None = None,
 ) -> None:
-    """Write ``README.md``, and ``reliability.png`` if the model has probabilities."""
+    """Write ``README.md``, and ``reliability.svg`` if the model has probabilities."""
     if evaluation.final is not None:
-        picture = Drawing(
-            (4.6, 4.2), lambda figure: plots.reliability(plain_axes(figure), evaluation)
-        )
-        save_drawings({PICTURE: picture}, folder, ["png"])
+        chart = next(iter(charts_of(calibration(evaluation) or "").values()))
+        with replacing(Path(folder) / PICTURE) as temporary:
+            temporary.write_text(chart, "utf-8")
     with replacing(Path(folder) / CARD_FILE) as temporary:
         text = model_card(model, evaluation, title=title, data=data, license=license)
         temporary.write_text(text, "utf-8")
@@ -139,7 +136,7 @@ def _measured(evaluation: Evaluation, data: str) -> str:
     ]
     parts = [where, "\n".join(header + rows)]
     if evaluation.final is not None:
-        parts.append(f"![How often labels of each probability are there]({PICTURE}.png)")
+        parts.append(f"![How often labels of each probability are there]({PICTURE})")
     ranked = sorted((row for row in evaluation.rows if row.ap is not None), key=lambda r: r.ap or 0)
     if ranked:
         best, worst = ranked[-3:][::-1], ranked[:3]

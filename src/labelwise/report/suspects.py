@@ -9,13 +9,11 @@ from pathlib import Path
 
 from PIL import Image
 
-from labelwise.labelling import Reviewed, SuspectPromise
+from labelwise.answers import Reviewed, SuspectPromise
 from labelwise.markup import Cell, Markup, chance, document, paragraph, section, table, tag
 from labelwise.report.contact_sheet import picture_address
 from labelwise.system.files import replacing
 from labelwise.system.text import for_terminal
-
-__all__ = ["suspects_page", "write_questions_page", "write_suspects_page"]
 
 ReadPicture = Callable[[str], Image.Image | None]
 

@@ -27,14 +27,6 @@ from labelwise.retrieval.enumeration import all_queries
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "CostTable",
-    "average_precision_of",
-    "average_precision_of_costs",
-    "average_precisions",
-    "grow",
-    "walk",
-]
 
 FEW = 200
 BUCKETS_PER_RELEVANT, MOST_BUCKETS = 16, 16384

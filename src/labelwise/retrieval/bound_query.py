@@ -30,8 +30,6 @@ from labelwise.retrieval.query import Query
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
-__all__ = ["BoundQuery", "bind", "log1mexp"]
-
 Numbers = NDArray[np.float64]
 Values = NDArray[np.floating[Any]]
 PairOf = tuple[Values, Values]

@@ -33,15 +33,6 @@ from labelwise.numeric.logistic import fit_slope_and_offset
 from labelwise.numeric.special import expit, log_expit, logit, ndtri
 from labelwise.retrieval.bound_query import BoundQuery
 
-__all__ = [
-    "CalibratedQuery",
-    "HitCount",
-    "LibraryScores",
-    "ListKind",
-    "ScoredLibrary",
-    "calibrate_query",
-]
-
 ListKind = Literal["expected", "sure"]
 
 Numbers = NDArray[np.float64]

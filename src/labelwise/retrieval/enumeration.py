@@ -12,8 +12,6 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["all_queries", "count_queries", "sample_queries"]
-
 Queries = NDArray[np.intp]
 
 DRAWS_PER_SAMPLE = 50

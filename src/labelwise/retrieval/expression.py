@@ -18,23 +18,6 @@ from typing import NoReturn
 from labelwise.errors import DataError
 from labelwise.system.text import shortened
 
-__all__ = [
-    "SHOWN",
-    "AllOf",
-    "AnyOf",
-    "Expression",
-    "Has",
-    "Limit",
-    "Not",
-    "Nothing",
-    "Parser",
-    "joined",
-    "labels_of",
-    "literal_of",
-    "quoted",
-    "written",
-]
-
 DEEPEST = 50  # of what stands in parentheses
 SHOWN = 120  # letters of a query in an error
 

@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from labelwise.errors import DataError
 from labelwise.retrieval.expression import AllOf, AnyOf, Expression, Has, Not, labels_of, literal_of
 
-__all__ = ["given", "independent_parts", "repeated_labels", "simplified"]
-
 MOST_REPEATED = 6
 
 

@@ -28,7 +28,6 @@ from labelwise.retrieval.enumeration import all_queries, count_queries, sample_q
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LengthResult", "retrieval_map"]
 
 CHUNK = 1 << 26
 

@@ -17,8 +17,6 @@ from labelwise.retrieval.query import Query
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
-__all__ = ["RankedImages", "rank"]
-
 
 @dataclass(frozen=True)
 class RankedImages:

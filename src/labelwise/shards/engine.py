@@ -13,8 +13,6 @@ from typing import Protocol, TypeVar
 
 from labelwise.errors import LabelwiseError
 
-__all__ = ["ATTEMPTS", "Engine", "LostShardError", "Task"]
-
 ATTEMPTS = 3  # workers that may die over one shard
 
 T = TypeVar("T")

@@ -29,12 +29,12 @@ from labelwise.data.columns import TableColumns, Vocabulary
 from labelwise.data.table_builder import TableBuilder
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.evaluate import Evaluation, EvaluationSums, describe_link, measure
-from labelwise.fitting.tables import unscored_note
+from labelwise.evaluation import Evaluation, EvaluationSums, describe_link, measure
 from labelwise.links import Link
 from labelwise.methods import link_from_spec
 from labelwise.models.launching import one_thread
 from labelwise.predictions import matrix_of_lists
+from labelwise.scores.tables import unscored_note
 from labelwise.shards.engine import Engine
 from labelwise.shards.label_store import KeyFiles, Keys, StoredLabels, keys_of
 from labelwise.shards.manifest import MANIFEST_FILE, SUCCESS_FILE, Manifest, ShardRecord
@@ -43,8 +43,6 @@ from labelwise.system.progress import Silent, Watch
 from labelwise.system.storage import Storage, storage_at, without_options
 from labelwise.system.text import counted
 from labelwise.types import LabelSpace
-
-__all__ = ["EvaluationTask", "evaluate_shards"]
 
 GROUP_ENTRIES = 1 << 21  # images times labels that are measured at once
 TRUTH, UNKNOWN = "truth", "unknown"

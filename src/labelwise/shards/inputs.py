@@ -44,8 +44,6 @@ from labelwise.system.storage import (
     without_options,
 )
 
-__all__ = ["InputRow", "StoredImages", "find_rows"]
-
 GROUPS_HELD = 2  # row groups of Parquet files in memory
 TABLES = frozenset(TABULAR) - PARQUET_SUFFIXES
 

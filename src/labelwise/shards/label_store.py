@@ -43,8 +43,6 @@ from labelwise.system.storage import (
 )
 from labelwise.types import matching_columns
 
-__all__ = ["KeyFiles", "StoredLabels", "keys_of"]
-
 FILES = 256
 BLOCK_ROWS = 1 << 16
 PREFIX = "label:"

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from labelwise.shards.engine import ATTEMPTS, LostShardError, Task
 
-__all__ = ["LocalEngine"]
-
 T = TypeVar("T")
 SPAWN = get_context("spawn")  # a fork of threads that hold locks could wait for ever
 

@@ -21,8 +21,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 from labelwise.errors import CheckpointError
 from labelwise.system.storage import Storage
 
-__all__ = ["MANIFEST_FILE", "SUCCESS_FILE", "Manifest", "ShardRecord", "shard_name"]
-
 MANIFEST_FILE = "_manifest.jsonl"
 SUCCESS_FILE = "_SUCCESS"
 Count = Annotated[int, Field(ge=0)]

@@ -21,16 +21,6 @@ from typing import Any, TypeVar
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.shards.engine import ATTEMPTS, LostShardError, Task
 
-__all__ = [
-    "REPORT_SECONDS",
-    "RayEngine",
-    "joined",
-    "require_ray",
-    "worker_environment",
-    "worker_losses",
-    "worker_needs",
-]
-
 T = TypeVar("T")
 OBJECT_STORE = 256 << 20  # bytes; all that Ray holds for us is a model
 SCHEDULING = "SPREAD"  # of workers over the nodes

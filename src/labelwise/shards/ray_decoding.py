@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 from labelwise.errors import LabelwiseError
 from labelwise.pictures import ImageSource, Transform
 from labelwise.pictures.ahead import started_ahead
-from labelwise.pictures.batches import Failure, Inputs, Resizer, resized_inputs
-from labelwise.pictures.inputs import sent
+from labelwise.pictures.batches import resized_inputs
+from labelwise.pictures.inputs import Failure, Inputs, Resizer, sent
 from labelwise.shards.engine import ATTEMPTS
 from labelwise.shards.inputs import InputRow, StoredImages
 from labelwise.shards.ray_cluster import SCHEDULING, require_ray, worker_losses
 from labelwise.system.storage import StorageError
-
-__all__ = ["RayDecoding"]
 
 
 @dataclass(frozen=True)

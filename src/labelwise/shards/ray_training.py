@@ -33,8 +33,6 @@ from labelwise.training import checkpoint
 from labelwise.training.run import Run, train
 from labelwise.training.settings import Settings
 
-__all__ = ["RayTraining"]
-
 START_SECONDS = 600.0  # that workers may take to start where there is room for them
 ROOM_SECONDS = 180.0  # that missing nodes have to join the cluster, before fewer workers are tried
 FAILURE_SECONDS = 60.0  # that the others have to end by themselves after the first failure

@@ -30,7 +30,8 @@ from labelwise.methods import link_to_spec
 from labelwise.models.answer_rows import CAUTION
 from labelwise.models.launching import one_thread
 from labelwise.models.loading import load_model, model_files
-from labelwise.models.scoring import Scored, available_cores, require_probabilities, score
+from labelwise.models.scoring import Scored, require_probabilities, score
+from labelwise.pictures.ahead import available_cores
 from labelwise.pictures.inputs import PictureReader
 from labelwise.shards.engine import Engine
 from labelwise.shards.inputs import InputRow, StoredImages, find_rows
@@ -39,15 +40,6 @@ from labelwise.system.allocator import keep_freed_memory
 from labelwise.system.files import locked
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.storage import LocalStorage, Storage, storage_at
-
-__all__ = [
-    "ModelFiles",
-    "Outcome",
-    "Plan",
-    "ScoringTask",
-    "predict_shards",
-    "to_parquet",
-]
 
 PLAN_FILE = "_plan.json"
 ROW_GROUP = 1024  # rows of a row group of the answers

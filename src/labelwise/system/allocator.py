@@ -15,8 +15,6 @@ import ctypes
 import os
 import sys
 
-__all__ = ["give_back_freed_memory", "keep_freed_memory", "memory_bytes"]
-
 VARIABLE = "LABELWISE_MALLOC"
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 KEPT = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 256 << 20}

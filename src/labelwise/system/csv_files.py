@@ -7,8 +7,6 @@ from pathlib import Path
 from labelwise.system.files import replacing
 from labelwise.system.text import as_cell
 
-__all__ = ["write_csv"]
-
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a table; texts go through :func:`as_cell`, None is an empty cell."""

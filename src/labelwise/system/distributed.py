@@ -8,16 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = [
-    "broadcast_rows",
-    "gather_rows",
-    "rank",
-    "tensors_of_first",
-    "value_of_first",
-    "wait_for_all",
-    "world_size",
-]
-
 
 def world_size() -> int:
     """Return the number of processes, 1 outside a distributed run."""

@@ -2,8 +2,6 @@
 
 from pydantic import ValidationError
 
-__all__ = ["first_fault"]
-
 
 def first_fault(error: ValidationError) -> str:
     """Return what is wrong first, where it stands, and what stands there.

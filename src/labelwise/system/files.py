@@ -35,19 +35,6 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = [
-    "WriteError",
-    "append_whole",
-    "locked",
-    "read_regular",
-    "remove_leftovers",
-    "replacing",
-    "replacing_folder",
-    "sha256_of",
-    "summed",
-    "without_sum",
-    "write_error",
-]
 
 SECONDS_BETWEEN_TRIES = 0.1
 SUM = "sha256"  # the entry of an object that holds the sum of the others

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-__all__ = ["imported_later"]
-
 
 def imported_later(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package, whose modules ``homes`` hold these names."""

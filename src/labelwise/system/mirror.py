@@ -16,8 +16,6 @@ from pathlib import Path
 from labelwise.errors import LabelwiseError
 from labelwise.system.storage import ObjectStorage, StorageError, StoredFile
 
-__all__ = ["Mirror"]
-
 WRITER = ".writer"  # hidden, so that no listing names it
 
 Facts = tuple[int, int]  # size and time of change

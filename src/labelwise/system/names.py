@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["Names", "printable", "real_names"]
-
 HASHED_AT_ONCE = 1 << 18
 PRIME = 0x100000001B3
 

@@ -9,17 +9,6 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = [
-    "Bars",
-    "LimitedWatch",
-    "LineWatch",
-    "NamedWatch",
-    "Silent",
-    "TimeIsUp",
-    "Watch",
-    "make_watch",
-]
-
 
 class Watch(ABC):
     """Told what happens: where a run starts, each batch, each look at the loss, each epoch."""

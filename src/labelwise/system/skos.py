@@ -22,8 +22,6 @@ from xml.etree import ElementTree
 
 from labelwise.errors import DataError
 
-__all__ = ["SKOS_SUFFIXES", "SkosNames", "is_skos", "read_skos"]
-
 SKOS = "http://www.w3.org/2004/02/skos/core#"
 SKOS_XL = "http://www.w3.org/2008/05/skos-xl#"
 GVP = "http://vocab.getty.edu/ontology#"

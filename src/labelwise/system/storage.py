@@ -23,21 +23,6 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.system.files import replacing
 
-__all__ = [
-    "LocalStorage",
-    "ObjectStorage",
-    "Storage",
-    "StorageError",
-    "StoredFile",
-    "address_of",
-    "is_uri",
-    "parent_of",
-    "s3_client",
-    "split_address",
-    "storage_at",
-    "without_options",
-]
-
 T = TypeVar("T")
 
 ATTEMPTS = 6

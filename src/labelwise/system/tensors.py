@@ -14,8 +14,6 @@ from torch import Tensor
 
 from labelwise.errors import CheckpointError
 
-__all__ = ["load_tensors", "part_of", "save_tensors"]
-
 T = TypeVar("T")
 
 KINDS = {

@@ -8,19 +8,6 @@ text at all.
 import re
 import unicodedata
 
-__all__ = [
-    "FORMULA",
-    "as_cell",
-    "counted",
-    "first_line",
-    "for_terminal",
-    "from_cell",
-    "one_line",
-    "one_line_of",
-    "shortened",
-    "with_slashes",
-]
-
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 QUOTED = re.compile(r"'+[=+\-@\t\r]")
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format, lone surrogate, line and paragraph ends

@@ -9,8 +9,6 @@ import yaml
 
 from labelwise.errors import SettingsError
 
-__all__ = ["nested", "parse_assignments", "read_yaml", "short_value"]
-
 
 class _Loader(yaml.SafeLoader):
     """YAML as settings need it: 1e-3 is a number, a date is a text, nothing stands for another.

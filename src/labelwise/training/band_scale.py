@@ -18,8 +18,6 @@ from labelwise.pictures import ImageSource
 from labelwise.pictures.bands import ALL, Bands, BandScale, named_bands
 from labelwise.training.settings import Settings
 
-__all__ = ["bands_of", "scale_of"]
-
 LOOKED_AT = 1024
 
 Moments = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]

@@ -15,18 +15,18 @@ from collections.abc import Mapping
 
 import torch
 
-from labelwise.backbones import (
+from labelwise.data import LabelTable
+from labelwise.errors import ImageError, SettingsError
+from labelwise.methods import find_method, make_objective
+from labelwise.models import HeadSpec, Model
+from labelwise.models.run_folder import fetched_run
+from labelwise.networks.backbones import (
     SMALL_BACKBONES,
     Backbone,
     create_backbone,
     freeze,
     freeze_batch_norm,
 )
-from labelwise.data import LabelTable
-from labelwise.errors import ImageError, SettingsError
-from labelwise.methods import find_method, make_objective
-from labelwise.models import HeadSpec, Model
-from labelwise.models.run_folder import fetched_run
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
 from labelwise.pictures import FeatureRows, ImageSource
@@ -34,16 +34,6 @@ from labelwise.system.storage import is_uri
 from labelwise.training.band_scale import scale_of
 from labelwise.training.settings import Settings
 from labelwise.types import DatasetFacts
-
-__all__ = [
-    "advice_for_photos",
-    "build_model",
-    "build_objective",
-    "choose_method",
-    "labels_per_image",
-    "set_biases_to_priors",
-    "weights_of",
-]
 
 TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
 PHOTO = 3  # times the side of the input: pictures that lose most of what they show

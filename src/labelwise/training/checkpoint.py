@@ -32,18 +32,6 @@ from labelwise.system.tensors import load_tensors, part_of, save_tensors
 from labelwise.system.text import one_line_of
 from labelwise.training.optimizer import WeightAverage, restore_state
 
-__all__ = [
-    "Checkpoint",
-    "Position",
-    "TrainingState",
-    "is_there",
-    "latest_facts",
-    "load_best",
-    "load_latest",
-    "save",
-    "save_best",
-]
-
 
 @dataclass
 class Position:

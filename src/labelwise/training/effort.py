@@ -8,7 +8,7 @@
 
 Each try is a run in ``trials/``. The next one is kept instead of the best so far if its mAP on
 validation is higher by more than the standard error of the difference, from how much each image
-moves it (:mod:`labelwise.evaluate.jackknife`): what cannot be told apart stays simple. Nothing
+moves it (:mod:`labelwise.evaluation.jackknife`): what cannot be told apart stays simple. Nothing
 more is tried once that mAP is 1, or where the data holds features and there is no network. When
 ``minutes`` have passed, the try that is going on is given up, unless it is the first. The files
 of the one that is kept become those of the run, and what was tried stands in its notes.
@@ -21,18 +21,16 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from labelwise.backbones.weights import PRETRAINED
 from labelwise.errors import SettingsError
-from labelwise.evaluate import Evaluation
-from labelwise.evaluate.jackknife import mean_ap_influence
+from labelwise.evaluation import Evaluation
+from labelwise.evaluation.jackknife import mean_ap_influence
 from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder
+from labelwise.networks.backbones.weights import PRETRAINED
 from labelwise.predictions import Predictions
 from labelwise.system.progress import LimitedWatch, TimeIsUp, Watch
 from labelwise.training.network import OF_TRAINING, PHOTO_NETWORK
 from labelwise.training.settings import AUTO, Settings
-
-__all__ = ["Trial", "better_by", "tried"]
 
 OTHER_NETWORKS = ("resnet50", "convnext_tiny", "vit_small_patch16_224")
 LARGER = 9 / 7  # times the side of the input: 288 pixels instead of 224

@@ -20,17 +20,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.backbones import Backbone, create_backbone
 from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.models.scoring import infer, raise_failure
+from labelwise.networks.backbones import Backbone, create_backbone
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.bands import BandScale
 from labelwise.pictures.mapped import MappedFeatures
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
-
-__all__ = ["compute", "content_key", "frozen_backbone"]
 
 FORMAT = 1  # counts changes of how features are computed
 PART = 512  # rows, written before the next ones are computed

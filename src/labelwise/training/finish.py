@@ -12,12 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from warnings import catch_warnings, simplefilter
 
-from labelwise.calibrate import expect_zero_share
+from labelwise.calibration import expect_zero_share
 from labelwise.data import LabelTable
 from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents, find_promise
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.evaluate import Evaluation, evaluate
-from labelwise.fitting.fit import (
+from labelwise.evaluation import Evaluation, evaluate
+from labelwise.links import Consistent, Link
+from labelwise.models import Model, Predictor
+from labelwise.models.held_out_copies import HeldOutCopies
+from labelwise.pictures import FeatureRows
+from labelwise.predictions import Predictions
+from labelwise.scores.fit import (
     check_promises,
     cross_fitted,
     fit_calibrator,
@@ -26,14 +31,7 @@ from labelwise.fitting.fit import (
     make_promise,
     one_per_group,
 )
-from labelwise.links import Consistent, Link
-from labelwise.models import Model, Predictor
-from labelwise.models.held_out_copies import HeldOutCopies
-from labelwise.pictures import FeatureRows
-from labelwise.predictions import Predictions
 from labelwise.training.prepare import Training
-
-__all__ = ["finish", "finish_again"]
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labelwise.answers import deal_folds
 from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
-from labelwise.labelling import deal_folds
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows
@@ -29,8 +29,6 @@ from labelwise.training.frozen import frozen_features
 from labelwise.training.processes import launch
 from labelwise.training.run import Run, train
 from labelwise.training.settings import Settings, read_settings
-
-__all__ = ["train_folds"]
 
 FAR = 50.0  # log-odds beyond which nothing changes
 

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.backbones import Backbone
 from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.methods import find_method
 from labelwise.models import HeadSpec, Model
+from labelwise.networks.backbones import Backbone
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.mapped import Features, moments_of, scaled
 from labelwise.system.progress import Watch
@@ -21,8 +21,6 @@ from labelwise.training.band_scale import scale_of
 from labelwise.training.build import advice_for_photos, weights_of
 from labelwise.training.features import compute, frozen_backbone
 from labelwise.training.settings import AUTO, Settings
-
-__all__ = ["FrozenBackbone", "frozen_features", "scaling_of", "standardised"]
 
 LEAST_SPREAD = 1e-7  # of a feature, below which it is taken to be constant
 

@@ -15,8 +15,6 @@ from labelwise.system.progress import Silent, Watch
 from labelwise.training.execution import autocast
 from labelwise.types import Outputs
 
-__all__ = ["Inference", "infer_logits"]
-
 BATCH = 256
 ROWS_AT_ONCE = 1 << 15
 

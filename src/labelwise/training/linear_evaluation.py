@@ -17,21 +17,12 @@ from torch import Tensor
 
 from labelwise.data import LabelTable
 from labelwise.errors import DataError
-from labelwise.heads import LinearHead
 from labelwise.metrics import average_precision
+from labelwise.networks.heads import LinearHead
 from labelwise.objectives.convex import CoinLoss, ConvexLoss, ShareLoss
 from labelwise.pictures import FeatureRows
 from labelwise.training.solve import Design, minimise
 from labelwise.types import Targets
-
-__all__ = [
-    "L2_WEIGHTS",
-    "LinearEvaluation",
-    "LinearFit",
-    "accuracies",
-    "linear_evaluation",
-    "linear_path",
-]
 
 TOLERANCE = 1e-10  # of the loss may be left to gain
 L2_WEIGHTS = tuple(float(weight) for weight in np.logspace(-6, 5, 45))

@@ -49,8 +49,6 @@ from labelwise.training.pixels import (
 )
 from labelwise.types import Targets
 
-__all__ = ["Batch", "Loader", "order_of_blocks"]
-
 DENSE_LIMIT = 1 << 30  # entries of the label matrix kept on the device
 CHANNELS_LAST = torch.channels_last
 LANES = 64

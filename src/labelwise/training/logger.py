@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-__all__ = ["Logger", "Record", "scalars"]
-
 Record = Mapping[str, Any]
 
 

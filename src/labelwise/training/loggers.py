@@ -25,8 +25,6 @@ from labelwise.training.logger import Logger, Record, scalars
 from labelwise.training.mlflow_logger import MLflow
 from labelwise.training.settings import Settings
 
-__all__ = ["LOGGERS", "check_loggers", "log_history", "opened_loggers"]
-
 
 class TensorBoard(Logger):
     """Event files that TensorBoard shows: one scalar per name, at the step of its record."""

@@ -37,8 +37,6 @@ from labelwise.training.prepare import Training
 from labelwise.training.validation import higher_is_better, validation_figures
 from labelwise.types import Targets
 
-__all__ = ["Loop"]
-
 SAVING_SHARE = 0.1  # of the time, at most, is spent on the checkpoints of short epochs
 
 

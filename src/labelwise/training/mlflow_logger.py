@@ -19,8 +19,6 @@ from labelwise.system.text import one_line
 from labelwise.training.logger import Logger, Record, scalars
 from labelwise.training.settings import Settings, flattened
 
-__all__ = ["MLflow", "log_once"]
-
 LONGEST_VALUE = 500  # of a parameter; longer ones are refused by older servers
 PARAMETERS_AT_ONCE = 100
 NUMBER = "record"

@@ -16,15 +16,13 @@ from statistics import median
 
 import numpy as np
 
-from labelwise.backbones.weights import PRETRAINED, architecture_of
 from labelwise.data import LabelTable
 from labelwise.errors import ImageError, SettingsError
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.spec import MODEL_FILE
+from labelwise.networks.backbones.weights import PRETRAINED, architecture_of
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.training.settings import AUTO, SMALL_NETWORK, Settings
-
-__all__ = ["PHOTO_NETWORK", "choose_network"]
 
 PHOTO_NETWORK = "tf_efficientnet_lite0"
 PHOTO_SIDE = 64

@@ -32,15 +32,6 @@ from labelwise.models import Model
 from labelwise.objectives import Objective
 from labelwise.training.recipe import OptimizerSettings, ScheduleSettings
 
-__all__ = [
-    "WeightAverage",
-    "make_optimizer",
-    "parameter_groups",
-    "rate",
-    "restore_state",
-    "set_rate",
-]
-
 FIRST_RATE = 1 / 25
 LAST_RATE = FIRST_RATE / 1e4
 

@@ -14,30 +14,13 @@ from torch import Tensor
 
 from labelwise.errors import ImageError
 from labelwise.pictures import Transform
-from labelwise.pictures.batches import (
-    BatchRows,
-    HostResizer,
-    available_cores,
-    read_ahead,
-    resized_array,
-)
+from labelwise.pictures.ahead import available_cores
+from labelwise.pictures.batches import BatchRows, HostResizer, read_ahead, resized_array
 from labelwise.pictures.mapped import MappedFeatures
 from labelwise.pictures.memory import ArrayImages, FeatureRows
 from labelwise.pictures.sources import ImageSource
 from labelwise.system.allocator import memory_bytes
 from labelwise.training.augment import Windows
-
-__all__ = [
-    "DecodingStore",
-    "DeviceStore",
-    "FedStore",
-    "HostStore",
-    "InputStore",
-    "RowRequest",
-    "kept_in_memory",
-    "make_store",
-    "to_device",
-]
 
 CPU_LIMIT = 1 << 30  # bytes of decoded pixels kept when the device is the host itself
 CUDA_SHARE = 0.25  # of the free device memory

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labelwise.attributes import AttributeColumns, AttributeGroups
-from labelwise.calibrate import expect_zero_share, find_calibrator
+from labelwise.calibration import expect_zero_share, find_calibrator
 from labelwise.data import (
     LabelTable,
     find_unreadable,
@@ -61,13 +61,6 @@ from labelwise.training.loggers import check_loggers
 from labelwise.training.network import choose_network
 from labelwise.training.settings import AUTO, Settings
 from labelwise.training.validation import higher_is_better
-
-__all__ = [
-    "Training",
-    "check_names",
-    "hash_of_rows",
-    "prepare",
-]
 
 ADDED_TO = ("precision", "label")  # the promise that parents added to a set may break
 

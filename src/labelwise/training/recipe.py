@@ -8,8 +8,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from labelwise.errors import SettingsError
 
-__all__ = ["Hardware", "OptimizerSettings", "Recipe", "ScheduleSettings"]
-
 
 def _at_least(settings: object, *names: str) -> None:
     values = vars(settings)

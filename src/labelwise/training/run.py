@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labelwise.data import LabelTable
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.evaluate import Evaluation
+from labelwise.evaluation import Evaluation
 from labelwise.models.run_folder import RunFolder
 from labelwise.system.distributed import rank, value_of_first, wait_for_all
 from labelwise.system.progress import Silent, Watch
@@ -27,8 +27,6 @@ from labelwise.training.prepare import Training, check_names, prepare
 from labelwise.training.processes import errors_told_by_the_first, launch
 from labelwise.training.settings import Settings, differences, read_settings
 from labelwise.training.solved_head import solve_head
-
-__all__ = ["Run", "train"]
 
 AFTERWARDS = {"calibrate", "rule", "zero_share", "confidence", "taxonomy", "attributes"}
 # Settings that only say where things are or which rows are taken: their content is compared.

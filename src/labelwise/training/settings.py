@@ -25,24 +25,8 @@ from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures.bands import parse_window
 from labelwise.system.files import replacing
 from labelwise.system.yaml_values import nested, read_yaml, short_value
-from labelwise.training.recipe import Hardware, OptimizerSettings, Recipe, ScheduleSettings
+from labelwise.training.recipe import Hardware, Recipe
 from labelwise.types import nearest
-
-__all__ = [
-    "AUTO",
-    "SHORT_NAMES",
-    "SMALL_NETWORK",
-    "Effort",
-    "Hardware",
-    "OptimizerSettings",
-    "Precision",
-    "Recipe",
-    "ScheduleSettings",
-    "Settings",
-    "differences",
-    "flattened",
-    "read_settings",
-]
 
 AUTO = "auto"
 SMALL_NETWORK = "small-cnn"

@@ -24,8 +24,6 @@ from torch import Tensor
 
 from labelwise.objectives.convex import ConvexLoss, Derivatives
 
-__all__ = ["Design", "Solution", "minimise", "solve"]
-
 FIRST, WEAKEST = -1, -8  # powers of ten of the l2 weight, as a multiple of the number of rows
 ROUGH, FINE, EXACT = 1e-3, 1e-6, 1e-8  # of the loss may be left to gain: tried, float32, float64
 NEWTON_STEPS, GRADIENT_STEPS, HALVINGS = 100, 50, 40

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.heads import LinearHead
 from labelwise.models import Model
+from labelwise.networks.heads import LinearHead
 from labelwise.objectives.convex import ConvexLoss
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.mapped import MappedFeatures
@@ -16,8 +16,6 @@ from labelwise.training.prepare import Training
 from labelwise.training.solve import solve
 from labelwise.training.validation import validation_figures
 from labelwise.types import Targets
-
-__all__ = ["solve_head"]
 
 COPIES = 8  # times the features are in memory while they are solved, most of it in float64
 

@@ -28,8 +28,6 @@ from labelwise.metrics import (
 )
 from labelwise.types import nearest
 
-__all__ = ["VALIDATION_METRICS", "higher_is_better", "validation_figures"]
-
 CALIBRATION_ERRORS = ("ece", "ace", "mce")
 VALIDATION_METRICS = {  # is higher better?
     "map": True,

@@ -4,7 +4,7 @@ import pytest
 from search_setup import picture, save_model
 from web_setup import TOKEN, running
 
-from labelwise.search import update_index
+from labelwise.photos import update_index
 from labelwise.system.progress import Silent
 
 

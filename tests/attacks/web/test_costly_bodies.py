@@ -17,9 +17,9 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartParser
 from web_setup import encoded, form
 
-from labelwise.web.json_bodies import read_json
-from labelwise.web.security import RefusedError
-from labelwise.web.uploads import PIECE, read_form
+from labelwise.server.json_bodies import read_json
+from labelwise.server.security import RefusedError
+from labelwise.server.uploads import PIECE, read_form
 
 INFER = "/v2/models/tiny/infer"
 PICTURE = base64.b64encode(encoded()).decode()

@@ -18,9 +18,9 @@ from web_setup import encoded, form, running, wait_until
 
 from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.pictures.decoders import Decoders
-from labelwise.web.bodies import Bodies, Budget
-from labelwise.web.queueing import USUAL_PIXELS, FairTurns
-from labelwise.web.uploads import claimed_pixels
+from labelwise.server.bodies import Bodies, Budget
+from labelwise.server.queueing import USUAL_PIXELS, FairTurns
+from labelwise.server.uploads import claimed_pixels
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "WEBP", "JPEG"])
@@ -258,7 +258,7 @@ import asyncio
 import resource
 from pathlib import Path
 from labelwise.system.allocator import keep_freed_memory
-from labelwise.web.bodies import Bodies
+from labelwise.server.bodies import Bodies
 
 keep_freed_memory()  # as the commands do
 

@@ -5,8 +5,8 @@ Oracles: what Python's own collector says it would go through, and how many obje
 
 import gc
 
-import labelwise.web.serving as serving
-from labelwise.web import ServeSettings
+import labelwise.server.serving as serving
+from labelwise.server import ServeSettings
 
 
 def test_only_what_is_new_is_searched():

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from web_setup import encoded, running
 
-from labelwise.web import (
+from labelwise.server import (
     ServeSettings,
     inference_protocol,
     json_bodies,
@@ -23,9 +23,9 @@ from labelwise.web import (
     requests,
     serving,
 )
-from labelwise.web.json_bodies import from_base64, require_cheap
-from labelwise.web.security import RefusedError
-from labelwise.web.uploads import PIECE, copied
+from labelwise.server.json_bodies import from_base64, require_cheap
+from labelwise.server.security import RefusedError
+from labelwise.server.uploads import PIECE, copied
 
 PICTURE = base64.b64encode(encoded()).decode()
 TENSOR = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [PICTURE]}

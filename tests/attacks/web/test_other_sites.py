@@ -9,7 +9,7 @@ import pytest
 from web_setup import encoded, running
 
 from labelwise.errors import SettingsError
-from labelwise.web import ServeSettings
+from labelwise.server import ServeSettings
 
 WORK = ["/api/v1/search?q=dog", "/api/v1/labels", "/metrics", "/api/v1/review", "/v2", "/docs"]
 FOREIGN = [

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from labelwise.numeric.draws import uniforms
 
-__all__ = ["Augment", "Augments", "ImageDraws", "mix"]
-
 
 def mix(*numbers: int) -> int:
     """Return one 63-bit key of several numbers, far apart for neighbours."""

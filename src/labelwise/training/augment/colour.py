@@ -8,17 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-__all__ = [
-    "autocontrast",
-    "blend",
-    "blurred",
-    "equalise",
-    "grey",
-    "mean_grey",
-    "posterise",
-    "solarise",
-]
-
 
 def blend(pixels: Tensor, base: Tensor, factor: Tensor) -> Tensor:
     """Return ``factor * pixels + (1 - factor) * base``; ``factor`` (B,) may exceed 1."""

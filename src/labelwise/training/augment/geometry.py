@@ -21,24 +21,6 @@ from torch.nn.functional import affine_grid, grid_sample
 from labelwise.pictures.window import Window
 from labelwise.training.augment.base import Augment, ImageDraws
 
-__all__ = [
-    "Crop",
-    "Cutout",
-    "Flip",
-    "ResizedCrop",
-    "Turn",
-    "Windows",
-    "affine",
-    "cut_out",
-    "draw_windows",
-    "rotation",
-    "shear_x",
-    "shear_y",
-    "shift",
-    "translation",
-    "zoom",
-]
-
 AREA = (0.08, 1.0)
 SHAPE = (log(3 / 4), log(4 / 3))
 

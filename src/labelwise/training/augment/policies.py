@@ -14,8 +14,6 @@ from labelwise.training.augment import colour
 from labelwise.training.augment.base import Augment, ImageDraws
 from labelwise.training.augment.geometry import affine, rotation, shear_x, shear_y, translation
 
-__all__ = ["OPERATIONS", "RandAugment", "TrivialAugment", "apply"]
-
 OPERATIONS = (
     "identity",
     "shear-x",

@@ -1,0 +1,317 @@
+"""What to label next: the photos, or the single labels of photos, whose answers are worth most.
+
+The model gives label k of a photo the calibrated probability p_k and chooses the set G; Y is the
+truth. An answer to "does the photo carry k?" puts k into G or takes it out. It is worth
+
+    value       P(the answer changes G) = p_k where k is not in G, 1 - p_k where it is
+    entropy     -p_k log p_k - (1 - p_k) log(1 - p_k), what the answer tells
+    expected-f  E F(G with k answered, Y) - E F(G, Y)     F = 2 |G and Y| / (|G| + |Y|), or 1 if
+                                                          both are empty; labels independent
+    diverse     1: only that it looks unlike the others counts
+
+Whole photos can also be drawn at random: such a sample is like the rest of the photos, where the
+best by any worth are cluttered or odd ones. Copies of photos that were drawn or labelled before (a
+cosine of 1 but for rounding) come last.
+
+What is known already has p = 0 or 1 and is worth nothing. Rare labels have few photos worth asking
+about and would lose against the common ones, so labels take turns, those with more to gain first:
+each asks about its best photo. Where whole photos are labelled it takes the photo for all of them
+(``diverse``: all labels are one), which the next label passes over.
+
+Photos that look alike teach the same. So the best photo of a label is the one of
+
+    the largest   worth_i (1 - max(0, largest cosine of i and the photos chosen or labelled before))
+
+on the embeddings of the backbone; without them on (sqrt p, sqrt(1 - p)), whose cosine says how much
+the answers of two photos overlap.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
+from labelwise.numeric.special import entr
+
+Criterion = Literal["value", "entropy", "diverse", "expected-f"]
+CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
+Numbers = NDArray[np.float64]
+Vectors = NDArray[np.float32]
+CANDIDATES, MORE_CANDIDATES = 4, 500  # per label: times what it will ask, and so many more
+CELLS = 1 << 22  # numbers at once
+COPY = 1 - 1e-6  # cosine of photos that are the same
+
+
+def changes_set(probs: NDArray[Any], given: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return the chance that an answer changes the label set: 1 - p if it is given, else p."""
+    return np.where(given, 1 - probs, probs)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Photos to choose from: probabilities (N, K), the model's sets, and which entries are open.
+
+    ``vectors`` (N, D) are of unit length, near each other where photos look alike.
+    """
+
+    probs: Numbers
+    sets: NDArray[np.bool_]
+    open: NDArray[np.bool_]
+    vectors: Vectors
+
+    @classmethod
+    def of(
+        cls,
+        probs: Array,
+        sets: Array,
+        truth: Array | None = None,
+        vectors: Array | None = None,
+        *,
+        closed: Array | None = None,
+    ) -> "Pool":
+        """Return the pool; what people know is certain, and stands in the sets.
+
+        ``truth`` (N, K) is 1 or 0 where it is known and NaN elsewhere; ``closed`` marks entries
+        that are not to be asked whatever is known of them.
+        """
+        p = to_numpy(probs).astype(np.float64)
+        given = as_mask(to_numpy(sets), "sets").astype(bool)
+        known = np.full(p.shape, np.nan) if truth is None else to_numpy(truth).astype(np.float64)
+        check_shapes(probs=p, sets=given, truth=known)
+        if not ((p >= 0) & (p <= 1)).all():
+            raise ValueError("probabilities must lie in [0, 1]")
+        unknown = np.isnan(known)
+        p, given = np.where(unknown, p, known), np.where(unknown, given, known == 1)
+        if closed is not None:
+            unknown &= ~as_mask(to_numpy(closed), "closed").astype(bool)
+        places = _alike(p) if vectors is None else _unit(to_numpy(vectors))
+        if len(places) != len(p):
+            raise ValueError(f"vectors must have {len(p)} rows, got {len(places)}")
+        return cls(p, given, unknown, places)
+
+    def __len__(self) -> int:
+        return len(self.probs)
+
+
+def choose_photos(pool: Pool, count: int, by: Criterion) -> NDArray[np.intp]:
+    """Return the rows of the ``count`` photos to label next, best first."""
+    unanswered = pool.open
+    whole = np.asarray(~unanswered.any(1))
+    worth: Numbers = np.where(unanswered, worth_of_labels(pool, by), 0.0)
+    if by == "diverse":
+        worth = (~whole[:, None]).astype(np.float64)
+    seen = _Seen(pool.vectors, np.arange(len(pool)), whole)
+    chosen = []
+    for row, _ in asked_in_turn(range(worth.shape[1]), lambda k: seen.best(worth[:, k]), count):
+        worth[row] = 0.0
+        seen.add(row)
+        chosen.append(row)
+    return np.array(chosen, np.intp)
+
+
+def draw_photos(pool: Pool, count: int, *, seed: int = 0) -> NDArray[np.intp]:
+    """Return the rows of ``count`` photos drawn at random to be labelled next, copies last."""
+    rows = np.flatnonzero(pool.open.any(1))
+    seen = _Seen(pool.vectors, rows, np.asarray(~pool.open.any(1)))
+    chosen: list[int] = []
+    copies: list[int] = []
+    for place in np.random.default_rng(seed).permutation(len(rows)).tolist():
+        if len(chosen) == count:
+            break
+        if seen.nearest[place] > COPY:
+            copies.append(place)
+        else:
+            chosen.append(place)
+            seen.add(place)
+    return np.asarray(rows[[*chosen, *copies][:count]], np.intp)
+
+
+def choose_labels(
+    pool: Pool, count: int, by: Criterion
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return rows and columns of the ``count`` single questions to ask next, best first."""
+    unanswered, worth = pool.open, worth_of_labels(pool, by)
+    labels = pool.probs.shape[1]
+    keep = CANDIDATES * -(-count // max(labels, 1)) + MORE_CANDIDATES
+    queues = []
+    for column in range(labels):
+        own = np.where(unanswered[:, column], worth[:, column], 0.0)
+        rows = np.arange(len(own))
+        if keep < len(own):
+            rows = np.sort(np.argpartition(-own, keep - 1)[:keep])
+        queues.append((own[rows], _Seen(pool.vectors, rows, ~unanswered[:, column])))
+
+    def best(column: int) -> tuple[int, float] | None:
+        own, seen = queues[column]
+        return seen.best(own)
+
+    chosen = []
+    for place, column in asked_in_turn(range(labels), best, count):
+        own, seen = queues[column]
+        own[place] = 0.0
+        seen.add(place)
+        chosen.append((seen.rows[place], column))
+    rows, columns = np.array(chosen, np.intp).reshape(-1, 2).T
+    return rows, columns
+
+
+def asked_in_turn(
+    columns: Iterable[int], best: Callable[[int], tuple[int, float] | None], count: int
+) -> Iterator[tuple[int, int]]:
+    """Yield (row, column) of ``count`` questions, one of each label in each round.
+
+    ``best`` gives the row a label would ask about now and what that is worth, or None. In a round
+    the labels with more to gain come first.
+    """
+    labels, done = list(columns), 0
+    while done < count:
+        heads = [(found[1], column) for column in labels if (found := best(column)) is not None]
+        if not heads:
+            return
+        labels = [column for _, column in sorted(heads, reverse=True)]
+        for column in labels:
+            found = best(column)
+            if found is not None and done < count:
+                done += 1
+                yield found[0], column
+
+
+class _Seen:
+    """Candidates, and how much each looks like a photo that was chosen or labelled before."""
+
+    def __init__(
+        self, vectors: Vectors, rows: NDArray[np.intp], labelled: NDArray[np.bool_]
+    ) -> None:
+        self.rows, self.vectors = rows, vectors[rows]
+        self.nearest = np.zeros(len(rows), np.float32)
+        before = vectors[labelled]
+        step = max(1, CELLS // max(len(before), 1))
+        for start in range(0, len(rows), step) if len(before) else ():
+            part = slice(start, start + step)
+            self.nearest[part] = np.maximum((self.vectors[part] @ before.T).max(1), 0)
+
+    def best(self, worth: Numbers) -> tuple[int, float] | None:
+        """Return the place of the best candidate and its worth; copies come last."""
+        if not len(worth):
+            return None
+        new = worth * (1 - self.nearest)
+        place = int(np.argmax(new))
+        if new[place] <= 0:
+            place = int(np.argmax(worth))
+        return (place, float(worth[place])) if worth[place] > 0 else None
+
+    def add(self, place: int) -> None:
+        """Note that a candidate was chosen."""
+        self.nearest = np.maximum(self.nearest, self.vectors @ self.vectors[place])
+
+
+def worth_of_labels(pool: Pool, by: Criterion) -> Numbers:
+    """Return what the answer to each label of each photo is worth, (N, K)."""
+    if by not in CRITERIA:
+        raise ValueError(f"by must be one of {', '.join(CRITERIA)}, got {by!r}")
+    if by == "value":
+        return np.asarray(changes_set(pool.probs, pool.sets), np.float64)
+    if by == "entropy":
+        return _entropy(pool.probs)
+    if by == "expected-f":
+        return np.maximum(_f_gains(pool.probs, pool.sets), 0.0)
+    return np.ones(pool.probs.shape)
+
+
+def _entropy(probs: Numbers) -> Numbers:
+    return np.asarray(entr(probs) + entr(1 - probs), np.float64)
+
+
+def _unit(vectors: NDArray[Any]) -> Vectors:
+    numbers = vectors.astype(np.float32)
+    lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
+    return np.asarray(numbers / np.maximum(lengths, 1e-12), np.float32)
+
+
+def _alike(probs: Numbers) -> Vectors:
+    return _unit(np.concatenate([np.sqrt(probs), np.sqrt(1 - probs)], axis=1))
+
+
+def _f_gains(probs: Numbers, sets: NDArray[np.bool_]) -> Numbers:
+    """Return what each answer adds to the expected F, (N, K).
+
+    |Y and G| and |Y without G| are sums of independent labels, whose distributions are built one
+    label at a time, and taken apart again for the label that is asked.
+    """
+    rows, labels = probs.shape
+    gains = np.empty((rows, labels))
+    largest = int(sets.sum(1).max(initial=0))
+    step = max(1, CELLS // ((largest + 1) * (labels + 1) + labels * (labels + 1)))
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        gains[part] = _f_gains_of(probs[part], sets[part])
+    return gains
+
+
+def _f_gains_of(probs: Numbers, sets: NDArray[np.bool_]) -> Numbers:
+    size = sets.sum(1)
+    inside = _counts(np.where(sets, probs, 0))[:, : int(size.max(initial=0)) + 1]  # (n, A)
+    outside = _counts(np.where(sets, 0, probs))  # (n, K + 1)
+    hits, others = np.arange(inside.shape[1]), np.arange(outside.shape[1])
+
+    def f(chosen: Numbers, found: NDArray[Any], more: NDArray[Any]) -> Numbers:
+        """Return F (n, A, K + 1) of sets of some size, ``found`` of whose labels are right."""
+        total = chosen[:, None, None] + found[:, None] + more
+        return np.where(total > 0, 2 * found[:, None] / np.maximum(total, 1), 1.0)
+
+    before = np.einsum("na,nab,nb->n", inside, f(size, hits, others), outside)
+    # A label of G: the others of G are right so often; then k is right too, or it goes.
+    right = np.einsum("nab,nb->na", f(size, hits + 1, others), outside)
+    gone = np.einsum("nab,nb->na", f(size - 1, hits, others), outside)
+    rest = _without(inside, np.where(sets, probs, 0))
+    with_it, without = np.einsum("nka,na->nk", rest, right), np.einsum("nka,na->nk", rest, gone)
+    of_set = probs * with_it + (1 - probs) * without
+    # Another label: the others outside are there so often; then k joins G, or is not there.
+    joins = np.einsum("nab,na->nb", f(size + 1, hits + 1, others), inside)
+    stays = np.einsum("nab,na->nb", f(size, hits, others), inside)
+    rest = _without(outside, np.where(sets, 0, probs))
+    with_it, without = np.einsum("nkb,nb->nk", rest, joins), np.einsum("nkb,nb->nk", rest, stays)
+    of_others = probs * with_it + (1 - probs) * without
+    gains: Numbers = np.where(sets, of_set, of_others) - before[:, None]
+    return gains
+
+
+def _counts(probs: Numbers) -> Numbers:
+    """Return the chances (n, K + 1) of how many of K independent labels are there."""
+    rows, labels = probs.shape
+    chances = np.zeros((rows, labels + 1))
+    chances[:, 0] = 1
+    for column in range(labels):
+        p = probs[:, column, None]
+        chances[:, 1:] = chances[:, 1:] * (1 - p) + chances[:, :-1] * p
+        chances[:, 0] *= 1 - p[:, 0]
+    return chances
+
+
+def _without(chances: Numbers, probs: Numbers) -> Numbers:
+    """Return the chances (n, K, m) of how many are there besides label k.
+
+    chances[j] = rest[j] (1 - p) + rest[j - 1] p, solved upward where p <= 1/2 and downward where
+    it is larger, so that errors shrink.
+    """
+    rows, labels = probs.shape
+    width = chances.shape[1]
+    rest = np.empty((rows, labels, width))
+    low = probs <= 0.5
+    p, q = np.where(low, probs, 0.5), np.where(low, 1 - probs, 0.5)
+    last = np.zeros((rows, labels))
+    for place in range(width):
+        last = (chances[:, place, None] - last * p) / q
+        rest[:, :, place] = last
+    if not low.all():
+        p, q = np.where(low, 0.5, probs), np.where(low, 0.5, 1 - probs)
+        last = np.zeros((rows, labels))
+        for place in range(width - 1, -1, -1):
+            # Of at most width - 2 others, width - 1 cannot be there.
+            down = np.zeros_like(last) if place == width - 1 else last
+            rest[:, :, place] = np.where(low, rest[:, :, place], down)
+            last = (chances[:, place, None] - down * q) / p
+    return np.clip(rest, 0, 1)

@@ -1,0 +1,44 @@
+"""Calibrators: functions that fit a link to held-out logits and labels, and the links they make."""
+
+from labelwise.calibration.auto import (
+    CALIBRATORS,
+    Candidate,
+    Choice,
+    auto,
+    find_calibrator,
+    fit_calibrator,
+)
+from labelwise.calibration.beta import Beta, beta
+from labelwise.calibration.few import AveragedCurves, FewLabels, few, few_labels
+from labelwise.calibration.histogram import Histogram, histogram
+from labelwise.calibration.isotonic import Isotonic, isotonic
+from labelwise.calibration.platt import Platt, platt
+from labelwise.calibration.temperature import Temperature, temperature
+from labelwise.calibration.within_groups import within_groups
+from labelwise.calibration.zero_share import ZeroShare, expect_zero_share
+
+__all__ = [
+    "CALIBRATORS",
+    "AveragedCurves",
+    "Beta",
+    "Candidate",
+    "Choice",
+    "FewLabels",
+    "Histogram",
+    "Isotonic",
+    "Platt",
+    "Temperature",
+    "ZeroShare",
+    "auto",
+    "beta",
+    "expect_zero_share",
+    "few",
+    "few_labels",
+    "find_calibrator",
+    "fit_calibrator",
+    "histogram",
+    "isotonic",
+    "platt",
+    "temperature",
+    "within_groups",
+]

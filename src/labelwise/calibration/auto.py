@@ -1,0 +1,226 @@
+"""Calibrators by name, and the choice among them by cross-validated log loss.
+
+Names: ``temperature``, ``platt``, ``platt-shared``, ``few``, ...; ``auto`` chooses, ``none`` leaves
+the link as it is. Settings and the command line are read here alone.
+
+Images are dealt into folds; images of one group, such as frames of one film, stay together. Every
+candidate is fitted without each fold and judged on it. The one with the least log loss is fitted
+to everything. With a link, leaving it as it is stands among the candidates. Those that draw steps
+need 100 entries present and 100 absent: with fewer, chance lets one of them win, and then it loses
+on other images.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.calibration.beta import beta
+from labelwise.calibration.entries import folds_of, read_entries
+from labelwise.calibration.few import few
+from labelwise.calibration.histogram import histogram
+from labelwise.calibration.isotonic import isotonic
+from labelwise.calibration.platt import platt
+from labelwise.calibration.temperature import temperature
+from labelwise.errors import DataError, SettingsError
+from labelwise.links import Link
+from labelwise.numeric.arrays import Array, mask_tensor, to_tensor
+from labelwise.types import nearest
+
+Calibrator = Callable[..., Link]
+Part = tuple[Tensor, Tensor, Tensor | None]
+
+AS_IT_IS = "as it is"
+AUTO, NONE = "auto", "none"
+FEW = "few"  # for tens of photos; not among the candidates of auto, which takes hundreds
+FOLDS = 5
+
+CALIBRATORS: Mapping[str, Calibrator] = {
+    "temperature": temperature,
+    "platt-shared": partial(platt, scope="shared"),
+    "platt-offset": partial(platt, scope="offset"),
+    "platt": platt,
+    "beta-shared": partial(beta, scope="shared"),
+    "beta": beta,
+    "isotonic-shared": partial(isotonic, scope="shared"),
+    "isotonic": isotonic,
+    "histogram": histogram,
+}
+
+STEPS = {"isotonic-shared", "isotonic", "histogram"}
+ENOUGH_FOR_STEPS = 100  # entries present, and as many absent
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A calibrator and its mean log loss over held-out entries.
+
+    ``behind`` is how much worse than the best it is, with the standard error of that difference
+    over images (or groups).
+    """
+
+    name: str
+    log_loss: float
+    behind: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The fitted link, its name, and all that was compared, best first."""
+
+    link: Link
+    name: str
+    candidates: tuple[Candidate, ...]
+    folds: int
+
+    @property
+    def words(self) -> str:
+        """Which calibrator was chosen, and how."""
+        return f"{self.name}, chosen by log loss over {self.folds} folds"
+
+    def __str__(self) -> str:
+        lines = [f"chosen: {self.name}, by log loss over {self.folds} folds of held-out images"]
+        for row in self.candidates:
+            lines.append(
+                f"  {row.name:<16} {row.log_loss:.6f}"
+                f"  +{row.behind:.6f} (standard error {row.standard_error:.6f})"
+            )
+        return "\n".join(lines)
+
+
+def find_calibrator(name: str) -> Calibrator | None:
+    """Return the calibrator of a name, None for "auto" and "none".
+
+    >>> find_calibrator("platt").__name__
+    'platt'
+    """
+    if name in (AUTO, NONE):
+        return None
+    named = {**CALIBRATORS, FEW: few}
+    if name not in named:
+        raise SettingsError(f"unknown calibrator {name!r}{nearest(name, [AUTO, NONE, *named])}")
+    return named[name]
+
+
+def fit_calibrator(
+    name: str,
+    logits: Array,
+    labels: Array,
+    link: Link | None,
+    observed: Array | None = None,
+    *,
+    groups: np.ndarray | None = None,
+    folds: int = FOLDS,
+    source: str = "these scores",
+) -> tuple[Link | None, str, Choice | None]:
+    """Return the link that the calibrator of a name fits, in words, and what "auto" compared.
+
+    The link is None, without words, where the old one is kept. ``source`` names the rows in
+    errors.
+    """
+    fit = find_calibrator(name)
+    try:
+        if name == AUTO:
+            count = len(logits) if groups is None else len(np.unique(groups))
+            choice = auto(logits, labels, link, observed, groups=groups, folds=min(folds, count))
+            kept = choice.link is link
+            return (None, "", choice) if kept else (choice.link, choice.words, choice)
+        if fit is None:
+            return None, "", None
+        return fit(logits, labels, link, observed), name, None
+    except ValueError as error:
+        raise DataError(f"no calibrator can be fitted on {source}: {error}") from None
+
+
+def auto(
+    logits: Array,
+    labels: Array,
+    link: Link | None,
+    observed: Array | None = None,
+    *,
+    groups: np.ndarray | None = None,
+    folds: int = FOLDS,
+    seed: int = 0,
+    candidates: Mapping[str, Calibrator] | None = None,
+) -> Choice:
+    """Return the calibrated link with the least held-out log loss, and what it was compared with.
+
+    ``groups`` (N,) names the group of each image; without it every image is its own. Unless
+    ``candidates`` are given, they are those that so many entries can carry.
+    """
+    read_entries(logits, labels, link, observed)
+    scores = to_tensor(logits)
+    truth = to_tensor(labels, scores.device)
+    seen = None if observed is None else mask_tensor(observed, "observed", scores.device)
+    candidates = _carried(truth, seen) if candidates is None else candidates
+    member = np.arange(len(scores)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    count = int(member.max()) + 1
+    if not 2 <= folds <= count:
+        raise ValueError(f"folds must lie between 2 and the {count} groups, got {folds}")
+    fold = folds_of(count, folds, seed)[torch.from_numpy(member)].to(scores.device)
+
+    def part(rows: Tensor) -> Part:
+        return scores[rows], truth[rows], None if seen is None else seen[rows]
+
+    names = [*([AS_IT_IS] if link is not None else []), *candidates]
+    losses = torch.zeros(len(names), len(scores), dtype=torch.float64)
+    for number in range(folds):
+        train, test = part(fold != number), part(fold == number)
+        for row, name in enumerate(names):
+            with catch_warnings():  # the final fit repeats whatever is worth saying
+                simplefilter("ignore")
+                fitted = _fitted(name, train, link, candidates)
+            losses[row, (fold == number).cpu()] = _log_loss(fitted, *test).cpu()
+    observations = len(scores) * scores.shape[1] if seen is None else int(seen.sum())
+    table = _table(names, losses.numpy(), member, observations)
+    best = table[0].name
+    return Choice(_fitted(best, (scores, truth, seen), link, candidates), best, table, folds)
+
+
+def _carried(truth: Tensor, seen: Tensor | None) -> Mapping[str, Calibrator]:
+    """Return the calibrators for so many known entries."""
+    known = truth if seen is None else truth[seen]
+    present = float(known.sum())
+    if min(present, known.numel() - present) >= ENOUGH_FOR_STEPS:
+        return CALIBRATORS
+    return {name: fit for name, fit in CALIBRATORS.items() if name not in STEPS}
+
+
+def _fitted(name: str, data: Part, link: Link | None, candidates: Mapping[str, Calibrator]) -> Link:
+    if link is not None and name == AS_IT_IS:
+        return link
+    scores, truth, seen = data
+    return candidates[name](scores, truth, link, seen)
+
+
+def _log_loss(link: Link, scores: Tensor, labels: Tensor, seen: Tensor | None) -> Tensor:
+    """Return the (n,) summed log loss of each image's observed entries."""
+    y = labels.double()
+    log_p, log_q = (side.double() for side in link.log_probs(scores))
+    present = torch.where(y > 0, y * log_p, 0.0)  # 0 log 0 = 0
+    absent = torch.where(y < 1, (1 - y) * log_q, 0.0)
+    loss = -(present + absent)
+    return (loss if seen is None else torch.where(seen, loss, 0.0)).sum(1)
+
+
+def _table(
+    names: list[str], losses: np.ndarray, member: np.ndarray, entries: int
+) -> tuple[Candidate, ...]:
+    """Return the candidates, best first; of equals the one named first."""
+    totals = losses.sum(1)
+    best = losses[totals.argmin()]
+    rows = []
+    for name, loss, total in zip(names, losses, totals, strict=True):
+        if not np.isfinite(total):
+            rows.append(Candidate(name, np.inf, np.inf, np.inf))
+            continue
+        differences = np.bincount(member, weights=loss - best)
+        error = differences.std() * len(differences) ** 0.5
+        behind = total - best.sum()
+        rows.append(Candidate(name, total / entries, behind / entries, error / entries))
+    return tuple(sorted(rows, key=lambda row: row.log_loss))

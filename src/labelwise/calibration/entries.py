@@ -1,0 +1,334 @@
+"""Entries: what every calibrator is fitted on, read in blocks of bounded size.
+
+    u = log p - log(1 - p)    the log-odds of the link, or the raw logits where there is no link
+    y, w                      the label in [0, 1], and 1 where it is observed, else 0
+
+Log-odds are cut at +-limit. A link may answer exactly 0 or 1, whose log-odds are infinite; if it
+does so on the data, such an answer is believed to one in a million. Otherwise the limit lies
+beyond anything seen and only keeps later numbers finite.
+
+Choose one number by the log loss of images held out.
+
+Images, not entries, are dealt into folds: the labels of an image are seen together.
+
+Log-odds gathered in bins: a small stand-in for many entries, to start a fit near its end.
+
+    x = (u - median) / spread        bin = x / (1 + |x|), cut in equal parts
+
+The squashing gives fine bins where most entries lie and still tells far ones apart. A bin keeps
+the number of its entries, their mean log-odds and their mean label, for each label by itself.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.links import Link
+from labelwise.numeric.arrays import Array, check_shapes, mask_tensor, to_tensor
+
+Block = tuple[Tensor, Tensor, Tensor | None]
+
+ONE_IN_A_MILLION = log(1e6 - 1)
+FAR = 1e4
+BLOCK = 1 << 18  # entries: below, calls cost more than what they compute; above, memory
+CACHED = 1 << 23  # log-odds up to this many are kept rather than computed again
+COLUMNS = 1 << 21  # entries of whole columns held at once
+
+
+class OnLogOdds(Link):
+    """A link that maps the log-odds of another link, or raw logits where that is None."""
+
+    link: Link | None
+    limit: float
+
+    @property
+    def couples_labels(self) -> bool:
+        return self.link is not None and self.link.couples_labels
+
+    def of_label(self, column: int) -> Link:
+        inner = None if self.link is None else self.link.of_label(column)
+        return type(self)(link=inner, limit=self.limit, **self.numbers_of(column))
+
+    @abstractmethod
+    def numbers_of(self, column: int) -> dict[str, Any]:
+        """Return the constructor's other arguments, those of one label alone."""
+
+
+def straight(
+    link: OnLogOdds, slope: Tensor | float, offset: Tensor | float, labels: int
+) -> tuple[Tensor, Tensor] | None:
+    """Return what ``slope u + offset`` on a link's log-odds is on the logits, if it is a line.
+
+    The cut at +-limit is left out where it moves no probability by more than one in a million.
+    """
+    ones = torch.ones(labels, dtype=torch.float64)
+    own = (ones, 0 * ones) if link.link is None else link.link.slope_and_offset(labels)
+    if own is None:
+        return None
+    scale, shift = (
+        torch.as_tensor(one, dtype=torch.float64).cpu() * ones for one in (slope, offset)
+    )
+    if (scale * link.limit - shift.abs() < ONE_IN_A_MILLION).any():
+        return None
+    return scale * own[0], scale * own[1] + shift
+
+
+def own_number(values: Tensor, column: int) -> float:
+    """Return a label's number among one per label, or the one that all labels share."""
+    return float(values.reshape(-1)[column if values.numel() > 1 else 0])
+
+
+def limited_log_odds(link: Link | None, logits: Tensor, limit: float) -> Tensor:
+    """Return the log-odds of a link, or the raw logits where it is None, cut at +-limit."""
+    odds = logits if link is None else link.log_odds(logits)
+    return odds.clamp(-limit, limit)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Logits, labels and mask (N, K), with the link that reads the logits.
+
+    Without a link the logits are themselves log-odds.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    observed: Tensor | None
+    link: Link | None
+    limit: float = FAR
+
+    @property
+    def num_labels(self) -> int:
+        """Return K."""
+        return self.logits.shape[1]
+
+    def rows(self) -> Iterator[Block]:
+        """Yield (u, y, w) of consecutive rows, each (n, K); w is None if all is known."""
+        step = max(1, BLOCK // max(self.num_labels, 1))
+        for start in range(0, len(self.logits), step):
+            yield self._read(slice(start, start + step))
+
+    def columns(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (u, y) of each label: its observed entries, (n,) float64."""
+        step = max(1, COLUMNS // len(self.logits))
+        for first in range(0, self.num_labels, step):
+            u, y, seen = self._read_columns(slice(first, min(first + step, self.num_labels)))
+            for row in range(len(u)):
+                yield u[row][seen[row]], y[row][seen[row]]
+
+    def subset(self, rows: Tensor | slice) -> "Entries":
+        """Return the entries of some rows."""
+        observed = None if self.observed is None else self.observed[rows]
+        return Entries(self.logits[rows], self.labels[rows], observed, self.link, self.limit)
+
+    @torch.no_grad()
+    def _read(self, rows: slice) -> Block:
+        u = self.logits[rows] if self.link is None else self.link.log_odds(self.logits[rows])
+        if self.limit < FAR:
+            u = u.clamp(-self.limit, self.limit)
+        y = self.labels[rows].to(u.dtype)
+        if self.observed is None:
+            return u, y, None
+        seen = self.observed[rows]
+        return torch.where(seen, u, 0.0), torch.where(seen, y, 0.0), seen.to(u.dtype)
+
+    def _read_columns(self, part: slice) -> tuple[Tensor, Tensor, Tensor]:
+        shape = (part.stop - part.start, len(self.logits))
+        u = self.logits.new_empty(shape, dtype=torch.float64)
+        y, w = torch.empty_like(u), torch.ones_like(u, dtype=torch.bool)
+        start = 0
+        for block in self.rows():
+            rows = slice(start, start + len(block[0]))
+            u[:, rows], y[:, rows] = block[0][:, part].T, block[1][:, part].T
+            if block[2] is not None:
+                w[:, rows] = block[2][:, part].T > 0
+            start = rows.stop
+        return u, y, w
+
+
+@torch.no_grad()
+def read_entries(
+    logits: Array, labels: Array, link: Link | None, observed: Array | None
+) -> Entries:
+    """Check the arrays and return them as entries, with the limit their log-odds need."""
+    check_shapes(logits=logits, labels=labels, observed=observed)
+    scores = to_tensor(logits)
+    if not scores.is_floating_point():
+        raise TypeError(f"logits must be floating point, got {scores.dtype}")
+    truth = to_tensor(labels, scores.device)
+    seen = None if observed is None else mask_tensor(observed, "observed", scores.device)
+    if scores.numel() == 0:
+        raise ValueError(f"logits must not be empty, got shape {tuple(scores.shape)}")
+    if link is not None and scores.numel() <= CACHED:
+        scores, link = link.log_odds(scores), None
+    limit = _limit(Entries(scores, truth, seen, link, limit=float("inf")))
+    return Entries(scores, truth, seen, link, limit)
+
+
+def _limit(entries: Entries) -> float:
+    """Check every observed entry and return where log-odds are to be cut."""
+    largest, present, absent = 0.0, False, False
+    plain = entries.observed is None and entries.link is None
+    for u, y, w in [(entries.logits, entries.labels, None)] if plain else entries.rows():
+        (low, high), (none, whole) = u.aminmax(), y.aminmax()
+        for name, value in (("logits", low), ("labels", none)):  # aminmax passes NaN on
+            if torch.isnan(value.double()):
+                raise ValueError(f"{name} must not be NaN where observed, got NaN")
+        if none < 0 or whole > 1:
+            wrong = (none if none < 0 else whole).item()
+            raise ValueError(f"labels must lie in [0, 1] where observed, got {wrong}")
+        largest = max(largest, -low.item(), high.item())
+        present |= whole.item() > 0
+        absent |= none.item() < 1 if w is None else bool(((y < 1) & (w > 0)).any())
+    if not (present and absent):
+        raise ValueError(
+            "labels must hold at least one present and one absent entry that are observed, "
+            f"got no {'absent' if present else 'present'} one"
+        )
+    return ONE_IN_A_MILLION if largest == float("inf") else max(FAR, 2 * largest)
+
+
+Part = TypeVar("Part")
+
+
+def folds_of(count: int, folds: int, seed: int = 0) -> Tensor:
+    """Return the fold (count,) of each of ``count`` things, dealt at random in equal parts."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)) % folds
+
+
+def dealt(entries: Entries, folds: int) -> list[Entries]:
+    """Return the images dealt into folds; with fewer images than folds, one for each image."""
+    fold = folds_of(len(entries.logits), folds).to(entries.logits.device)
+    return [entries.subset(fold == number) for number in range(min(folds, len(fold)))]
+
+
+def choose(
+    strengths: Sequence[float],
+    parts: Sequence[Part],
+    losses: Callable[[list[Part], Part], Sequence[float]],
+) -> float:
+    """Return the strength with the least log loss, each part held out once.
+
+    ``losses(the other parts, the part held out)`` gives one loss for each strength. A single part
+    leaves nothing to learn from: the greatest strength is the safe one.
+    """
+    if len(parts) < 2:
+        return max(strengths)
+    total = np.zeros(len(strengths))
+    for number, part in enumerate(parts):
+        total += losses([*parts[:number], *parts[number + 1 :]], part)
+    return strengths[int(total.argmin())]
+
+
+BINS, LEAST_BINS, ALL_BINS = 256, 64, 1 << 21
+SAMPLE = 1 << 14
+EXACT = 1 << 23  # float32 counts every entry up to twice as many
+
+
+class Rows(Protocol):
+    """Whatever yields blocks (u, y, w) of rows; w is a weight, None where all weigh 1."""
+
+    @property
+    def num_labels(self) -> int: ...
+
+    def rows(self) -> Iterator[Block]: ...
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Means of log-odds and labels, and counts, each (B, K)."""
+
+    u: Tensor
+    y: Tensor
+    w: Tensor
+
+    @property
+    def num_labels(self) -> int:
+        return self.u.shape[1]
+
+    def rows(self) -> Iterator[Block]:
+        step = max(1, BLOCK // self.num_labels)
+        for start in range(0, len(self.u), step):
+            part = slice(start, start + step)
+            yield self.u[part], self.y[part], self.w[part]
+
+    def coarser(self, factor: int) -> "Bins":
+        """Return every ``factor`` neighbouring bins as one."""
+        return _means(*(part.view(-1, factor, self.num_labels).sum(1) for part in self.sums()))
+
+    def sums(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the sums of log-odds and labels, and the counts, each (B, K)."""
+        return self.u * self.w, self.y * self.w, self.w
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of all parts: bins added up, entries one after another."""
+    binned = [part for part in parts if isinstance(part, Bins)]
+    if len(parts) == 1:
+        return parts[0]
+    if len(binned) < len(parts):
+        return _concatenated([part for part in parts if isinstance(part, Entries)])
+    return _means(*(torch.stack(some).sum(0) for some in zip(*map(Bins.sums, binned), strict=True)))
+
+
+def _concatenated(parts: Sequence[Entries]) -> Entries:
+    """Return the entries of all parts, which have one link and one limit."""
+    masks = [part.observed for part in parts if part.observed is not None]
+    return replace(
+        parts[0],
+        logits=torch.cat([part.logits for part in parts]),
+        labels=torch.cat([part.labels for part in parts]),
+        observed=torch.cat(masks) if masks else None,
+    )
+
+
+def _means(u: Tensor, y: Tensor, w: Tensor) -> Bins:
+    some = w.clamp(min=1e-300)
+    return Bins(u / some, y / some, w)
+
+
+def compressed(entries: Entries, folds: int) -> list[Rows]:
+    """Return the rows dealt into folds: in bins where there are many, as they are where few."""
+    count, labels = entries.logits.shape
+    bins = min(BINS, max(LEAST_BINS, ALL_BINS // (folds * labels)))
+    if count <= 8 * bins:
+        return [*dealt(entries, folds)]
+    device = entries.logits.device
+    median, spread = _location(entries)
+    first = torch.arange(labels, device=device) * bins
+    shift = folds_of(count, folds).to(device)[:, None] * (bins * labels)
+    precise = count > EXACT or entries.logits.dtype == torch.float64
+    dtype = torch.float64 if precise else torch.float32
+    sums = torch.zeros(3, folds * labels * bins, dtype=dtype, device=device)
+    start = 0
+    for u, y, w in entries.rows():
+        x = (u - median).mul_(1 / spread)
+        x.div_(x.abs().add_(1)).add_(1).mul_(bins / 2 * (1 - 1e-6))  # in [0, bins)
+        cell = x.long().add_(first)
+        if folds > 1:
+            cell += shift[start : start + len(u)]
+        weight = torch.ones_like(u) if w is None else w
+        cell = cell.flatten()
+        for total, values in zip(sums, (weight, u, y), strict=True):
+            total.scatter_add_(0, cell, values.flatten().to(dtype))
+        start += len(u)
+    weight, odds, present = sums.double().view(3, folds, labels, bins).mT.contiguous()
+    return [_means(*part) for part in zip(odds, present, weight, strict=True)]
+
+
+def _location(entries: Entries) -> tuple[float, float]:
+    """Return the median and the width of the middle half of a sample of the log-odds."""
+    step = max(1, entries.logits.numel() // SAMPLE)
+    blocks = entries.subset(slice(None, None, step)).rows()
+    some = torch.cat([(u if w is None else u[w > 0]).flatten() for u, _, w in blocks])
+    if not len(some):
+        return 0.0, 1.0
+    quarters = some.quantile(some.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).tolist()
+    least, low, middle, high, most = quarters
+    return middle, max(high - low, (most - least) / 20, 1e-12)

@@ -1,0 +1,215 @@
+"""Isotonic calibration: the best map that never falls, by pooling adjacent violators.
+
+    p = (1 - share_k) f_k(u) + share_k f(u)        share_k = strength / (strength + rarer_k)
+
+f_k is fitted to the entries of label k, f to those of all labels; rarer_k counts the label's
+present or absent entries, whichever are fewer, so rare labels lean on f. Between its steps a map
+is linear in the log-odds u, and constant beyond its ends. Levels keep half an entry away from 0
+and 1: with n entries none is below 1 / (2n + 2).
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.calibration.entries import (
+    Entries,
+    OnLogOdds,
+    choose,
+    folds_of,
+    limited_log_odds,
+    read_entries,
+)
+from labelwise.links import Link
+from labelwise.numeric.arrays import Array
+
+STRENGTHS = (1e4, 1e3, 3e2, 1e2, 3e1, 1e1, 3.0)
+FOLDS = 3
+SAMPLE = 1 << 20
+
+Curve = tuple[list[float], list[float]]  # knots and levels
+
+
+class Isotonic(OnLogOdds):
+    """A rising piecewise linear map of the log-odds for each label, mixed with a shared one.
+
+    ``curves`` holds (knots, levels) of the shared map, then of each label if they have their own;
+    ``shares`` is how much each label takes of the shared map.
+    """
+
+    kind = "isotonic"
+
+    def __init__(
+        self,
+        link: Link | None,
+        curves: Sequence[Curve],
+        shares: Sequence[float],
+        limit: float,
+    ) -> None:
+        super().__init__()
+        if len(curves) != 1 + len(shares):
+            raise ValueError(
+                "there must be one curve more than shares, "
+                f"got {len(curves)} curves and {len(shares)} shares"
+            )
+        self.link, self.limit = link, limit
+        self.lengths = [len(knots) for knots, _ in curves]
+        self.knots: Tensor
+        self.levels: Tensor
+        self.shares: Tensor
+        self.register_buffer("knots", _padded([knots for knots, _ in curves]))
+        self.register_buffer("levels", _padded([levels for _, levels in curves]))
+        self.register_buffer("shares", torch.tensor(shares, dtype=torch.float32))
+        if (self.levels.diff() < 0).any() or (self.knots.diff() < 0).any():
+            raise ValueError("knots and levels must not fall along a curve")
+        if not ((self.levels > 0) & (self.levels < 1)).all():
+            raise ValueError("levels must lie strictly between 0 and 1")
+
+    def curves_at(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each label's own map and the shared map at log-odds ``u`` (..., K)."""
+        shared = _interpolate(u.reshape(1, -1), self.knots[:1], self.levels[:1]).view(u.shape)
+        if not len(self.shares):
+            return shared, shared
+        columns = u.reshape(-1, u.shape[-1]).T.contiguous()  # (K, n)
+        own = _interpolate(columns, self.knots[1:], self.levels[1:]).T.reshape(u.shape)
+        return own, shared
+
+    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        own, shared = self.curves_at(limited_log_odds(self.link, logits, self.limit))
+        share = self.shares.to(own.dtype) if len(self.shares) else 0.0
+        p = own + share * (shared - own)
+        return p.log(), torch.log1p(-p)
+
+    def numbers_of(self, column: int) -> dict[str, Any]:
+        curves, shares = self._curves(), self.shares.tolist()
+        own = [curves[0], curves[1 + column]] if shares else curves
+        return {"curves": own, "shares": shares[column : column + 1]}
+
+    def _curves(self) -> list[Curve]:
+        return [
+            (knots[:length].tolist(), levels[:length].tolist())
+            for knots, levels, length in zip(self.knots, self.levels, self.lengths, strict=True)
+        ]
+
+    def spec(self) -> dict[str, Any]:
+        return {
+            "link": self.link,
+            "curves": self._curves(),
+            "shares": self.shares.tolist(),
+            "limit": self.limit,
+        }
+
+
+def isotonic(
+    logits: Array,
+    labels: Array,
+    link: Link | None,
+    observed: Array | None = None,
+    *,
+    scope: Literal["shared", "label"] = "label",
+    strength: float | None = None,
+) -> Isotonic:
+    """Return the isotonic link.
+
+    ``strength`` is the number of rarer entries at which a label takes half of the shared map;
+    None chooses it by the log loss of held-out images.
+    """
+    if scope not in ("shared", "label"):
+        raise ValueError(f"scope must be 'shared' or 'label', got {scope!r}")
+    if strength is not None and strength < 0:
+        raise ValueError(f"strength must not be negative, got {strength}")
+    entries = read_entries(logits, labels, link, observed)
+    if scope == "shared":
+        return Isotonic(link, [_shared(entries)], [], entries.limit)
+    if strength is None:
+        some = entries.subset(slice(None, None, 1 + entries.logits.numel() // SAMPLE))
+        fold = folds_of(len(some.logits), FOLDS).to(some.logits.device)
+        strength = choose(
+            STRENGTHS,
+            range(min(FOLDS, len(fold))),
+            lambda _, out: _losses(some.subset(fold != out), some.subset(fold == out)),
+        )
+    curves, rarer = _per_label(entries)
+    return Isotonic(link, [_shared(entries), *curves], _shares(rarer, strength), entries.limit)
+
+
+def _shares(rarer: Tensor, strength: float) -> list[float]:
+    """Return each label's share of the shared map; a label with one side only takes it whole."""
+    shares: list[float] = torch.where(rarer > 0, strength / (strength + rarer), 1.0).tolist()
+    return shares
+
+
+def _shared(entries: Entries) -> Curve:
+    """Return the curve of all labels together, from a sample of the images where there are many."""
+    some = entries.subset(slice(None, None, 1 + entries.logits.numel() // SAMPLE))
+    blocks = [(u, y) if w is None else (u[w > 0], y[w > 0]) for u, y, w in some.rows()]
+    u, y = (torch.cat([values.flatten() for values in side]) for side in zip(*blocks, strict=True))
+    return _curve(u.double().cpu().numpy(), y.double().cpu().numpy())
+
+
+def _per_label(entries: Entries) -> tuple[list[Curve], Tensor]:
+    """Return the curve of each label and the number of its rarer entries (K,)."""
+    curves, rarer = [], []
+    for u, y in entries.columns():
+        rarer.append(min(y.sum().item(), (1 - y).sum().item()))
+        curves.append(_curve(u.cpu().numpy(), y.cpu().numpy()))
+    return curves, torch.tensor(rarer, dtype=torch.float64)
+
+
+def _curve(u: np.ndarray, y: np.ndarray) -> Curve:
+    """Return knots and levels of the rising step map nearest to ``y``, as plain numbers."""
+    # Imported here because it takes longer to import than most fits take to run.
+    from scipy.optimize import isotonic_regression
+
+    if not len(u):
+        return [0.0], [0.5]
+    order = np.argsort(u, kind="stable")
+    u, y = u[order], y[order]
+    starts = np.flatnonzero(np.r_[True, u[1:] != u[:-1]])
+    counts = np.diff(np.r_[starts, len(u)])
+    fit = isotonic_regression(np.add.reduceat(y, starts) / counts, weights=counts)
+    first, last = fit.blocks[:-1], fit.blocks[1:] - 1
+    ends = np.stack([first, last], axis=1)
+    keep = np.stack([np.full(len(first), True), first != last], axis=1)
+    floor = 0.5 / (len(u) + 1)
+    levels = fit.x[ends].clip(floor, 1 - floor)
+    knots = u[starts][ends]
+    return knots[keep].tolist(), levels[keep].tolist()
+
+
+def _losses(train: Entries, test: Entries) -> list[float]:
+    """Return the held-out log loss of each strength."""
+    curves, rarer = _per_label(train)
+    maps = Isotonic(None, [_shared(train), *curves], _shares(rarer, 0.0), test.limit)
+    losses = np.zeros(len(STRENGTHS))
+    for u, y, w in test.rows():
+        own, pooled = maps.curves_at(u.double())
+        for number, strength in enumerate(STRENGTHS):
+            share = torch.tensor(_shares(rarer, strength), device=u.device)
+            p = (1 - share) * own + share * pooled
+            loss = y * p.log() + (1 - y) * torch.log1p(-p)
+            losses[number] -= (loss if w is None else loss * w).sum().item()
+    return losses.tolist()
+
+
+def _padded(rows: Sequence[Sequence[float]]) -> Tensor:
+    """Return rows of unequal length as (rows, M >= 2) float32, each ending in its last number."""
+    width = max(2, *(len(row) for row in rows))
+    return torch.tensor(
+        np.stack([np.r_[row, np.full(width - len(row), row[-1])] for row in rows]),
+        dtype=torch.float32,
+    )
+
+
+def _interpolate(x: Tensor, knots: Tensor, levels: Tensor) -> Tensor:
+    """Return each row of ``x`` (L, n) on its own curve (L, M), constant beyond the ends."""
+    knots, levels = knots.to(x.dtype), levels.to(x.dtype)
+    right = torch.searchsorted(knots, x).clamp_(1, knots.shape[1] - 1)
+    left = right - 1
+    start, end = knots.gather(1, left), knots.gather(1, right)
+    low, high = levels.gather(1, left), levels.gather(1, right)
+    tiny = torch.finfo(x.dtype).tiny
+    return low + (high - low) * ((x - start) / (end - start).clamp(min=tiny)).clamp(0, 1)

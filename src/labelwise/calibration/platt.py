@@ -1,0 +1,108 @@
+"""Platt scaling: a logistic regression on the log-odds.
+
+    p = sigma(slope u + offset)        u: log-odds of the link, or raw logits where there is none
+
+``scope`` says what the labels share: everything ("shared"), the slope ("offset": each label has
+its own offset), or nothing ("label"). What they do not share is drawn towards the shared fit. The
+slope stays positive, so calibration never turns a label's ranking round.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from labelwise.calibration.entries import (
+    OnLogOdds,
+    limited_log_odds,
+    own_number,
+    read_entries,
+    straight,
+)
+from labelwise.calibration.features import Features
+from labelwise.calibration.newton import PerLabel, TiedSlope
+from labelwise.calibration.shrink import fit_labels, fit_shared
+from labelwise.links import Link
+from labelwise.numeric.arrays import Array
+
+Scope = Literal["shared", "offset", "label"]
+LEAST_SLOPE = 1e-6
+
+
+class Platt(OnLogOdds):
+    """``p = sigma(slope u + offset)`` with one slope and offset, or one for each label."""
+
+    kind = "platt"
+
+    def __init__(
+        self,
+        link: Link | None,
+        slope: float | Sequence[float],
+        offset: float | Sequence[float],
+        limit: float,
+    ) -> None:
+        super().__init__()
+        self.link, self.limit = link, limit
+        self.slope: Tensor
+        self.offset: Tensor
+        self.register_buffer("slope", torch.tensor(slope, dtype=torch.float32))
+        self.register_buffer("offset", torch.tensor(offset, dtype=torch.float32))
+        if not (self.slope > 0).all():
+            raise ValueError(f"slopes must be positive, got {slope}")
+
+    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        u = limited_log_odds(self.link, logits, self.limit)
+        z = self.slope.to(u.dtype) * u + self.offset.to(u.dtype)
+        return logsigmoid(z), logsigmoid(-z)
+
+    def numbers_of(self, column: int) -> dict[str, Any]:
+        return {
+            "slope": own_number(self.slope, column),
+            "offset": own_number(self.offset, column),
+        }
+
+    def slope_and_offset(self, labels: int) -> tuple[Tensor, Tensor] | None:
+        return straight(self, self.slope, self.offset, labels)
+
+    def spec(self) -> dict[str, Any]:
+        return {
+            "link": self.link,
+            "slope": self.slope.tolist(),
+            "offset": self.offset.tolist(),
+            "limit": self.limit,
+        }
+
+
+def platt(
+    logits: Array,
+    labels: Array,
+    link: Link | None,
+    observed: Array | None = None,
+    *,
+    scope: Scope = "label",
+    strength: float | None = None,
+) -> Platt:
+    """Return the Platt link with the least log loss.
+
+    ``link=None`` is for objectives that only rank: their raw logits stand in for log-odds.
+    ``strength`` draws each label towards the shared fit; None chooses it on held-out images.
+    """
+    if scope not in ("shared", "offset", "label"):
+        raise ValueError(f"scope must be 'shared', 'offset' or 'label', got {scope!r}")
+    entries = read_entries(logits, labels, link, observed)
+    if scope == "shared":
+        weights = fit_shared(entries, _features, LEAST_SLOPE)
+    else:
+        each = _tied if scope == "offset" else PerLabel
+        weights = fit_labels(entries, _features, LEAST_SLOPE, strength, each)
+    return Platt(link, weights[:, 0].tolist(), weights[:, 1].tolist(), entries.limit)
+
+
+def _tied(features: Features, center: Tensor, pull: Tensor, lacking: Tensor) -> TiedSlope:
+    return TiedSlope(features, center, pull)
+
+
+def _features(u: Tensor) -> tuple[Tensor]:
+    return (u,)

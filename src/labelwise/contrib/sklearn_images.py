@@ -1,0 +1,152 @@
+"""A scikit-learn estimator over images, trained, calibrated and decided as by labelwise train.
+
+    model = LabelwiseClassifier(backbone="resnet18").fit(paths, Y)
+    model.predict_proba(paths), model.predict(paths)
+
+``X`` is a list of paths, Pillow images or uint8 arrays (H, W, 3), or a float array (N, D) of
+features for ``backbone="identity"``. ``Y`` is (N, K) of 0 and 1; a photo without labels is a row of
+zeros. ``predict_proba`` returns (N, K), as scikit-learn's OneVsRestClassifier does.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from labelwise.contrib.sklearn import needs_labels
+from labelwise.data import LabelTable
+from labelwise.data.split import with_validation
+from labelwise.errors import LabelwiseError
+from labelwise.metrics import confusion
+from labelwise.models import Predictor, Scored
+from labelwise.models.run_folder import RunFolder
+from labelwise.pictures import ImageSource, as_images
+from labelwise.training.run import train
+from labelwise.training.settings import SHORT_NAMES, read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+Array = NDArray[Any]
+Pictures = Sequence[Any] | Array
+
+
+class LabelwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A multi-label classifier of images with calibrated probabilities and a rule for the sets.
+
+    ``settings`` are those of ``labelwise train``: ``{"epochs": 10, "rule": "best-f"}``. A share of
+    the images (``val_share``, a tenth unless set) is kept from training, for calibration and rule.
+    ``labels`` names the columns of ``Y``; without it they have the names of its columns where it
+    has such, or numbers. ``folder`` keeps the run, with its report; without it nothing stays.
+    """
+
+    def __init__(
+        self,
+        backbone: str = "auto",
+        method: str = "auto",
+        settings: Mapping[str, Any] | None = None,
+        labels: Sequence[str] | None = None,
+        folder: str | Path | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.backbone = backbone
+        self.method = method
+        self.settings = settings
+        self.labels = labels
+        self.folder = folder
+        self.random_state = random_state
+
+    def fit(self, X: Pictures, y: Array, mask: Array | None = None) -> Self:  # noqa: N803
+        """Train on images and labels ``y`` (N, K); where ``mask`` is False the label is unknown."""
+        images = _images(X)
+        labels = check_array(y, dtype=None, ensure_all_finite=mask is None)
+        if len(labels) != len(images):
+            raise ValueError(f"y must have a row per image, {len(images)}, got {len(labels)}")
+        names = self.labels if self.labels is not None else getattr(y, "columns", None)
+        if names is None:
+            names = [str(column) for column in range(labels.shape[1])]
+        own: dict[str, Any] = {"data": "table", "seed": self.random_state}
+        own |= {"method": self.method, "backbone": self.backbone}
+        flags = {
+            SHORT_NAMES.get(name, name): value for name, value in (self.settings or {}).items()
+        }
+        if twice := sorted(set(own) & set(flags)):
+            raise ValueError(
+                f"{twice[0]} must not stand in settings: LabelwiseClassifier has a parameter for it"
+            )
+        try:
+            table = LabelTable.from_arrays(
+                [str(name) for name in names],
+                images,
+                labels,
+                mask,
+                split=["train"] * len(images),
+                name="table",
+            )
+            resolved = read_settings(None, {**flags, **own})
+            if resolved.val_share:
+                table = with_validation(table, share=resolved.val_share)
+            with _kept(self.folder) as place:
+                if train(resolved, place, table=table, fresh=True) is None:
+                    raise ValueError("a process beside the first cannot fit; use one device")
+                self.predictor_: Predictor = RunFolder(place).model()
+        except LabelwiseError as error:
+            raise ValueError(str(error)) from None
+        self.classes_ = np.array(self.predictor_.space.names, dtype=object)
+        return self
+
+    def predict_proba(self, X: Pictures) -> Array:  # noqa: N803
+        """Return the calibrated probability of each label, (N, K)."""
+        probs: Array = self._scored(X).probs.numpy()
+        return probs
+
+    def decision_function(self, X: Pictures) -> Array:  # noqa: N803
+        """Return the logits (N, K), before the link."""
+        logits: Array = self._scored(X).logits.numpy()
+        return logits
+
+    def predict(self, X: Pictures) -> Array:  # noqa: N803
+        """Return the label sets that the model's rule decides, (N, K) of 0 and 1."""
+        sets: Array = self._scored(X).sets.numpy().astype(np.int64)
+        return sets
+
+    def score(self, X: Pictures, y: Array, mask: Array | None = None) -> float:  # noqa: N803
+        """Return the mean F1 of the labels; one neither present nor chosen is left out."""
+        return confusion(self.predict(X), np.asarray(y), mask).f_score().value
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that there are several targets, and that X holds images rather than numbers."""
+        tags = needs_labels(super().__sklearn_tags__())
+        tags.input_tags.two_d_array, tags.input_tags.string = False, True
+        tags.classifier_tags.multi_class, tags.classifier_tags.multi_label = False, True
+        return tags
+
+    def _scored(self, pictures: Pictures) -> Scored:
+        check_is_fitted(self, "predictor_")
+        return self.predictor_.predict(_images(pictures))
+
+
+def _images(pictures: Pictures) -> ImageSource:
+    """Return a list, or an array of paths as scikit-learn cuts it, as images."""
+    if isinstance(pictures, np.ndarray) and pictures.dtype.kind in "OUS":
+        return as_images([str(one) if pictures.dtype.kind == "U" else one for one in pictures])
+    if isinstance(pictures, str | Path | bytes):
+        raise ValueError("X must be a list of images, got a single one; write [image]")
+    return as_images(pictures)
+
+
+@contextmanager
+def _kept(folder: str | Path | None) -> "Iterator[Path]":
+    """Have a folder for a run, removed afterwards unless it was named."""
+    if folder is not None:
+        yield Path(folder)
+        return
+    with TemporaryDirectory(prefix="labelwise-") as place:
+        yield Path(place) / "run"

@@ -1,0 +1,46 @@
+"""Predictions × link × rule → Evaluation."""
+
+from labelwise.evaluation.assemble import describe_link, evaluate
+from labelwise.evaluation.evaluation import (
+    Calibration,
+    Curve,
+    DataFacts,
+    Evaluation,
+    Figure,
+    LabelCurves,
+    LabelRow,
+    RankingFigures,
+    RetrievalPoint,
+    Sets,
+    ShotGroup,
+    StageScores,
+    SubgroupFigure,
+    SubgroupRow,
+    ZeroLabel,
+)
+from labelwise.evaluation.subgroups import Subgroups
+from labelwise.evaluation.summing import measure
+from labelwise.evaluation.sums import EvaluationSums
+
+__all__ = [
+    "Calibration",
+    "Curve",
+    "DataFacts",
+    "Evaluation",
+    "EvaluationSums",
+    "Figure",
+    "LabelCurves",
+    "LabelRow",
+    "RankingFigures",
+    "RetrievalPoint",
+    "Sets",
+    "ShotGroup",
+    "StageScores",
+    "SubgroupFigure",
+    "SubgroupRow",
+    "Subgroups",
+    "ZeroLabel",
+    "describe_link",
+    "evaluate",
+    "measure",
+]

@@ -1,0 +1,342 @@
+"""evaluate: every part that applies to a table of predictions, put together.
+
+Ranking needs only scores. Calibration, zero-label and retrieval need probabilities, so a link; a
+model that only ranks and has no calibrator gets none, and the evaluation says so. Sets need a
+rule. Figures "after" come from the calibrated probabilities, and so do sets and what follows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.attributes import AttributeColumns, AttributeGroups
+from labelwise.decide import Rule
+from labelwise.evaluation.calibration import (
+    Known,
+    Probabilities,
+    calibration_part,
+    defined,
+    known_labels,
+    label_errors,
+    probabilities,
+    worst_labels,
+)
+from labelwise.evaluation.curves import label_curves
+from labelwise.evaluation.evaluation import DataFacts, Evaluation, RankingFigures, RetrievalPoint
+from labelwise.evaluation.exclusive import clash_note, exclusive_rows, settled_labels
+from labelwise.evaluation.group_intervals import groups_note
+from labelwise.evaluation.headline import (
+    calibration_figures,
+    ranking_figures,
+    row_sums,
+    set_figures,
+    zero_label_figures,
+)
+from labelwise.evaluation.jackknife import mean_influence
+from labelwise.evaluation.parts import (
+    LabelMeasures,
+    label_rows,
+    label_thresholds,
+    level_rows,
+    retrieval_part,
+    sets_part,
+    shot_rows,
+    zero_label_part,
+)
+from labelwise.evaluation.subgroups import Subgroups, subgroup_rows
+from labelwise.links import Link
+from labelwise.metrics import Averaged, average_precision, confusion, zero_label_rows
+from labelwise.predictions import Predictions
+from labelwise.system.text import counted
+from labelwise.taxonomy import LabelTree, Taxonomy
+from labelwise.types import LabelSpace
+
+
+def evaluate(
+    predictions: Predictions,
+    link: Link | None,
+    rule: Rule | Tensor | None = None,
+    *,
+    calibrated: Link | Tensor | None = None,
+    calibrator: str | None = None,
+    rule_words: str | None = None,
+    thresholds: Rule | None = None,
+    train_counts: Sequence[int] | None = None,
+    bins: int = 10,
+    k: int = 4,
+    query_length: int = 3,
+    seed: int = 0,
+    taxonomy: Taxonomy | None = None,
+    attributes: AttributeGroups | AttributeColumns | None = None,
+    by: Sequence[Subgroups] = (),
+    curves: bool = False,
+    notes: Sequence[str] = (),
+) -> Evaluation:
+    """Return everything that can be measured on ``predictions``.
+
+    Args:
+        predictions: Logits and labels of one split, not the one the link or rule was fitted on.
+        link: The model's own link, ``None`` if its logits only rank.
+        rule: What turns probabilities into sets, or the sets (N, K) themselves.
+        calibrated: The link a calibrator returned, or log-odds (N, K) made fold by fold.
+        calibrator: The calibrator in words.
+        rule_words: The rule in words.
+        thresholds: The rule whose thresholds stand beside the labels, where ``rule`` is sets.
+        train_counts: How many training images have each label, for few/medium/many-shot.
+        bins: Bins of the reliability curves.
+        k: How many of the surest labels of an image the top-k curve takes.
+        query_length: Retrieval is measured for queries up to this many labels; 0 for none.
+        seed: For sampled queries.
+        taxonomy: Which label is a kind of which: labels and answers are made to obey it, and
+            figures are given by level.
+        attributes: Labels that exclude each other, those of the link unless given: figures are
+            given by group, and labels that break its rule are counted and taken as unknown.
+        by: Subgroups of the photos, such as their sites, to give figures of; curves are drawn for
+            those of the first.
+        curves: Keep ROC, precision-recall and reliability curves of the labels ranked worst.
+        notes: What a reader should keep in mind.
+    """
+    for each in by:
+        if len(each.values) != len(predictions):
+            raise ValueError(
+                f"{each.by} must name a subgroup of {len(predictions)} photos, "
+                f"got {len(each.values)}"
+            )
+    tree = None if taxonomy is None else taxonomy.within(LabelSpace(predictions.names))
+    if tree is not None:
+        predictions, completed = _completed(predictions, tree)
+        best = calibrated if calibrated is not None else link
+        odds, sentence = _consistent(predictions.logits, best, tree)
+        notes = (*notes, *completed)
+        if odds is not None:
+            calibrator = f"{_words(calibrated, calibrator) or 'own probabilities'}, made consistent"
+            calibrated, notes = odds, (*notes, sentence)
+    exclusive = _exclusive(attributes, predictions.names, (calibrated, link))
+    clashes: list[int] = []
+    if exclusive is not None:
+        predictions, clashes = settled_labels(predictions, exclusive)
+    known, names, logits = known_labels(predictions), predictions.names, predictions.logits
+    k = min(k, len(names))
+    by_label = average_precision(logits, known.present, known.observed)
+    by_image = average_precision(logits, known.present, known.observed, by="image")
+    ranking = _ranking(by_label, by_image, names)
+    headline = ranking_figures(ranking, logits, known, by_image)
+
+    answers = {
+        stage: probabilities(stage, logits, source)
+        for stage, source in (("before", link), ("after", calibrated))
+        if source is not None
+    }
+    errors = {stage: label_errors(answer, known, bins) for stage, answer in answers.items()}
+    stage = next(reversed(answers), "")
+    columns = worst_labels(errors[stage]) if stage else []
+    parts = {
+        each: calibration_part(answer, known, names, errors[each], columns, bins=bins, k=k)
+        for each, answer in answers.items()
+    }
+    final = answers.get(stage)
+    if isinstance(rule, Rule):
+        thresholds, rule_words = rule, rule_words or str(rule)
+    sets = _sets(rule, final, tree)
+    counts = None if sets is None else confusion(sets, known.present, known.observed)
+
+    decided = zero = None
+    retrieval: tuple[RetrievalPoint, ...] = ()
+    retrieval_how = ""
+    if final is not None:
+        headline += calibration_figures(parts[stage], final, known, bins)
+    if sets is not None and counts is not None:
+        decided = sets_part(sets, known, counts, rule_words or "sets as given")
+        headline += set_figures(decided, sets, known)
+    if final is not None:
+        zero = zero_label_part(list(answers.values()), known, sets)
+        headline += zero_label_figures(zero, sets, known)
+        if query_length:
+            retrieval, retrieval_how = retrieval_part(final, known, query_length, seed)
+    figures = LabelMeasures(
+        precision=by_label,
+        before=errors.get("before"),
+        after=errors.get("after"),
+        counts=counts,
+        thresholds=label_thresholds(thresholds if sets is not None else None, len(names)),
+    )
+    ranks_only = () if answers else ("The scores only rank: there are no probabilities to judge.",)
+    return Evaluation(
+        data=_facts(predictions, known),
+        headline=tuple(headline),
+        ranking=ranking,
+        rows=label_rows(names, known, figures),
+        link=None if link is None else describe_link(link),
+        calibrator=_words(calibrated, calibrator),
+        before=parts.get("before"),
+        after=parts.get("after"),
+        sets=decided,
+        zero_label=zero,
+        retrieval=retrieval,
+        retrieval_how=retrieval_how,
+        shots=shot_rows(train_counts, by_label, counts),
+        levels=() if tree is None else level_rows(tree, known, final, by_label, counts, bins),
+        exclusive=()
+        if exclusive is None
+        else exclusive_rows(exclusive, names, known, sets, clashes),
+        curves=label_curves(logits, known, names, final, next(iter(by), None), bins=bins)
+        if curves
+        else (),
+        subgroups=tuple(row for each in by for row in subgroup_rows(each, known, final, sets)),
+        notes=(
+            *notes,
+            *(note for each in by for note in _lone_notes(each)),
+            *ranks_only,
+            *clash_note(sum(clashes)),
+            *_soft_note(known),
+            *groups_note(known.groups, _log_loss_influence(final, known)),
+            *(() if decided is None else decided.size_note()),
+        ),
+    )
+
+
+def _completed(predictions: Predictions, tree: LabelTree) -> tuple[Predictions, tuple[str, ...]]:
+    """Return predictions whose labels obey the tree, and what was changed."""
+    labels, observed = tree.complete(predictions.labels, predictions.observed)
+    before = predictions.labels
+    seen = torch.ones_like(before, dtype=torch.bool)
+    known = seen if predictions.observed is None else predictions.observed
+    changed = int((known & (labels != before)).sum())
+    learned = int(((seen if observed is None else observed) & ~known).sum())
+    sentence = (
+        f"By the taxonomy {changed:,} labels were raised, since a kind of them is there, and "
+        f"{learned:,} unknown ones are known.",
+    )
+    completed = replace(predictions, labels=labels, observed=observed)
+    return completed, sentence if changed or learned else ()
+
+
+def _exclusive(
+    given: AttributeGroups | AttributeColumns | None,
+    names: Sequence[str],
+    links: Sequence[Link | Tensor | None],
+) -> AttributeColumns | None:
+    """Return the groups of labels that exclude each other: as given, or as a link obeys them."""
+    if isinstance(given, AttributeGroups):
+        return given.within(LabelSpace(tuple(names)))
+    found = (link.exclusive for link in links if isinstance(link, Link))
+    return given or next((one for one in found if one is not None), None)
+
+
+def _consistent(
+    logits: Tensor, source: Link | Tensor | None, tree: LabelTree
+) -> tuple[Tensor | None, str]:
+    """Return log-odds that obey the tree and how many images needed that; None if none did."""
+    if source is None:
+        return None, ""
+    answers = probabilities("after", logits, source)
+    given = (answers.log_p - answers.log_q).double()
+    wrong = int(tree.violations(given).sum())
+    if not wrong:
+        return None, ""
+    return tree.consistent(given), (
+        f"Of {wrong:,} of {len(logits):,} images a label was likelier than what it is a kind of; "
+        "probabilities are the nearest ones (least KL divergence) that obey the taxonomy."
+    )
+
+
+def _sets(
+    rule: Rule | Tensor | None, answers: Probabilities | None, tree: LabelTree | None
+) -> Tensor | None:
+    """Return the sets (N, K) that a rule decides or that are given, with all their parents."""
+    if isinstance(rule, Tensor):
+        sets = rule
+    elif rule is not None and answers is not None:
+        sets = rule(answers.probs)
+    else:
+        return None
+    return sets if tree is None else tree.closed(sets)
+
+
+def describe_link(link: Link) -> str:
+    """Return the kind of a link and of the links inside it.
+
+    >>> from labelwise.links import Sigmoid
+    >>> describe_link(Sigmoid())
+    'sigmoid'
+    """
+    inner = [describe_link(part) for part in link.spec().values() if isinstance(part, Link)]
+    return " of ".join([link.kind, *inner])
+
+
+def _words(calibrated: Link | Tensor | None, words: str | None) -> str | None:
+    if words is not None or calibrated is None:
+        return words
+    return describe_link(calibrated) if isinstance(calibrated, Link) else "log-odds as given"
+
+
+def _ranking(by_label: Averaged, by_image: Averaged, names: tuple[str, ...]) -> RankingFigures:
+    undefined = tuple(by_label.undefined_names(names))
+    return RankingFigures(
+        map_class=defined(by_label.value),
+        map_sample=defined(by_image.value),
+        undefined_labels=undefined,
+        undefined_rows=len(by_image.undefined),
+        how=(
+            "average precision of the raw scores, equal scores as one threshold, known entries "
+            f"only; mean over {by_label.num_defined:,} of {len(names):,} labels, "
+            f"{len(undefined):,} without a known positive left out."
+        ),
+    )
+
+
+def _log_loss_influence(final: Probabilities | None, known: Known) -> NDArray[np.float64] | None:
+    """Return what each photo moves the log loss by, None without probabilities or groups."""
+    if final is None or known.groups is None:
+        return None
+    loss, _, counts = row_sums(final, known)
+    return mean_influence(loss, counts)
+
+
+def _soft_note(known: Known) -> tuple[str, ...]:
+    """Return what soft labels were used for, and the log loss that not even they can go below."""
+    shares = known.soft_entries()
+    if not len(shares):
+        return ()
+    entries = known.present.numel() if known.observed is None else int(known.observed.sum())
+    entropy = -(torch.xlogy(shares, shares) + torch.xlogy(1 - shares, 1 - shares)).sum() / entries
+    return (
+        f"{len(shares):,} of {entries:,} known labels are soft, shares between 0 and 1. Log loss, "
+        "Brier score (squared distance to the share) and calibration are measured against the "
+        "shares; ranking, sets, images "
+        "without labels and retrieval take a label as present if its share is above one half. "
+        f"Answering with the shares themselves would have a log loss of {float(entropy):.4f}.",
+    )
+
+
+def _lone_notes(by: Subgroups) -> tuple[str, ...]:
+    """Return which subgroups are single photos: nothing is known of their error."""
+    alone = [name for name, rows in by.parts() if len(rows) == 1]
+    if not alone:
+        return ()
+    some = ", ".join(alone[:5]) + (", ..." if len(alone) > 5 else "")
+    return (
+        f"{counted(len(alone), 'subgroup')} by {by.by} with one photo each ({some}): their figures "
+        "have no interval and are compared with nothing.",
+    )
+
+
+def _facts(predictions: Predictions, known: Known) -> DataFacts:
+    rows, labels = known.present.shape
+    entries = rows * labels
+    seen = entries if known.observed is None else int(known.observed.sum())
+    return DataFacts(
+        rows=rows,
+        labels=labels,
+        known=seen,
+        unknown=entries - seen,
+        present=int(known.present.sum()),
+        zero_label_rows=int(zero_label_rows(known.present, known.observed).sum()),
+        split=predictions.split or None,
+        scores="logits",
+        groups=None if known.groups is None else known.groups.count,
+    )

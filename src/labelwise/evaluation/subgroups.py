@@ -1,0 +1,171 @@
+"""Subgroups: the same figures for each site, camera or sex, and which of them differ.
+
+Each figure is a ratio of what photos add, R = sum a / sum b:
+
+    log loss      a the photo's loss                 b its known labels
+    wrong labels  a known labels decided wrong       b its known labels
+    recall        a present labels that were chosen  b its present labels
+    bias of p     a sum of p - y                     b its known labels
+
+A subgroup differs from the others if a score test says so: under the hypothesis that both have the
+ratio R of all photos, photo i moves the difference of the two ratios by
+
+    u_i = +- (a_i - R b_i) / (sum of b on its side)
+
+and  difference / sqrt(G / (G - 1) sum over groups of (sum of u within)^2)  follows Student's law
+with as many degrees of freedom as the side with fewer groups has, less one. p-values are corrected
+for all subgroups and figures together (Holm). A side that has one group alone cannot be compared.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.evaluation.calibration import Known, Probabilities
+from labelwise.evaluation.evaluation import SubgroupFigure, SubgroupRow
+from labelwise.evaluation.group_intervals import mean_interval_by_group
+from labelwise.evaluation.headline import row_sums
+from labelwise.numeric.groups import Groups
+from labelwise.numeric.special import stdtr
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Subgroups:
+    """The subgroup (N,) of each photo by one column, such as its site."""
+
+    by: str
+    values: NDArray[np.str_]
+
+    @classmethod
+    def of(cls, by: str, values: Sequence[str] | NDArray[np.str_]) -> "Subgroups":
+        """Return the subgroups of photos that have these values in the column ``by``."""
+        return cls(by, np.asarray(list(values), dtype=str))
+
+    @cached_property
+    def _found(self) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
+        names, codes = np.unique(self.values, return_inverse=True)
+        return names, codes
+
+    def parts(self) -> Iterator[tuple[str, NDArray[np.intp]]]:
+        """Yield the name and the rows of each subgroup, in the order of their names."""
+        names, codes = self._found
+        order = np.argsort(codes, kind="stable")
+        ends = np.bincount(codes, minlength=len(names)).cumsum()
+        yield from zip(names.tolist(), np.split(order, ends[:-1]), strict=True)
+
+    def largest(self, most: int) -> list[tuple[str, NDArray[np.intp]]]:
+        """Return at most so many subgroups, those with the most photos, in order of names."""
+        parts = list(self.parts())
+        kept = sorted(range(len(parts)), key=lambda place: (-len(parts[place][1]), place))[:most]
+        return [parts[place] for place in sorted(kept)]
+
+
+def subgroup_rows(
+    by: Subgroups, known: Known, final: Probabilities | None, sets: Tensor | None
+) -> tuple[SubgroupRow, ...]:
+    """Return the figures of each subgroup, and how sure it is that each differs from the others."""
+    ratios = _ratios(known, final, sets)
+    groups = known.groups or Groups(np.arange(len(by.values)), len(by.values))
+    parts = list(by.parts())
+    tests = [
+        ratio_difference(*ratio, rows, groups) for _, rows in parts for ratio in ratios.values()
+    ]
+    corrected = iter(holm(tests))
+    rows_of = []
+    for name, rows in parts:
+        own = groups.take(rows)
+        figures = []
+        for what, (added, counted) in ratios.items():
+            value = _ratio(added[rows], counted[rows])
+            highest = 1.0 if what != LOG_LOSS_BY else float("inf")
+            low, high = mean_interval_by_group(value, added[rows], counted[rows], own, highest)
+            if what == BIAS:
+                low, high = _signed_interval(value, added[rows], counted[rows], own)
+            figures.append(SubgroupFigure(what, value, low, high, next(corrected)))
+        rows_of.append(SubgroupRow(by.by, name, len(rows), own.count, tuple(figures)))
+    return tuple(rows_of)
+
+
+LOG_LOSS_BY, WRONG, RECALL, BIAS = "log loss", "wrong labels", "recall", "bias of p"
+
+
+def _ratios(
+    known: Known, final: Probabilities | None, sets: Tensor | None
+) -> dict[str, tuple[Floats, Floats]]:
+    """Return what each photo adds to the two sides of each figure."""
+    found: dict[str, tuple[Floats, Floats]] = {}
+    present = known.present.numpy()
+    seen = np.ones_like(present) if known.observed is None else known.observed.numpy()
+    if final is not None:
+        loss, _, counts = row_sums(final, known)
+        if np.isfinite(loss).all():
+            found[LOG_LOSS_BY] = (loss, counts)
+        off = np.where(seen, final.probs.double().numpy() - known.labels.double().numpy(), 0.0)
+        found[BIAS] = (off.sum(1), counts)
+    if sets is not None:
+        chosen = sets.numpy()
+        wrong = ((chosen != present) & seen).sum(1).astype(np.float64)
+        found[WRONG] = (wrong, seen.sum(1).astype(np.float64))
+        found[RECALL] = (
+            (chosen & present).sum(1).astype(np.float64),
+            present.sum(1).astype(np.float64),
+        )
+    return found
+
+
+def _ratio(added: Floats, counted: Floats) -> float | None:
+    return float(added.sum() / counted.sum()) if counted.sum() > 0 else None
+
+
+def _signed_interval(
+    value: float | None, added: Floats, counted: Floats, groups: Groups
+) -> tuple[float | None, float | None]:
+    """Return the interval of a mean that may be negative: that of the mean plus one, moved back."""
+    if value is None:
+        return None, None
+    low, high = mean_interval_by_group(value + 1, added + counted, counted, groups, 2.0)
+    return (None, None) if low is None or high is None else (low - 1, high - 1)
+
+
+def ratio_difference(
+    added: Floats, counted: Floats, rows: NDArray[np.intp], groups: Groups
+) -> float | None:
+    """Return the p-value of "these rows have the ratio of the others"; None if nobody can tell."""
+    inside = np.zeros(len(added), bool)
+    inside[rows] = True
+    sides = [float(counted[side].sum()) for side in (inside, ~inside)]
+    units = min(int(groups.counted(counted * side).sum()) for side in (inside, ~inside))
+    if min(sides) == 0 or units < 2:
+        return None
+    ratio = added.sum() / counted.sum()
+    moved = (added - ratio * counted) / np.where(inside, sides[0], -sides[1])
+    difference = float(moved.sum())
+    spread = float((groups.sums(moved) ** 2).sum()) * groups.count / (groups.count - 1)
+    if spread == 0:
+        return None
+    return float(2 * stdtr(units - 1, -abs(difference) / sqrt(spread)))
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return p-values corrected so that any false alarm among them is as unlikely as one was.
+
+    >>> holm([0.01, None, 0.04, 0.03])
+    [0.03, None, 0.06, 0.06]
+    """
+    places = sorted(
+        (place for place, p in enumerate(p_values) if p is not None),
+        key=lambda place: p_values[place] or 0.0,
+    )
+    found: list[float | None] = [None] * len(p_values)
+    worst = 0.0
+    for rank, place in enumerate(places):
+        worst = max(worst, min(1.0, (p_values[place] or 0.0) * (len(places) - rank)))
+        found[place] = worst
+    return found

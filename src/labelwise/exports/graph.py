@@ -1,0 +1,154 @@
+"""Graph: an ONNX graph written operator by operator, and the elementary functions it lacks.
+
+    y = graph.op("Add", x, 1.0)          a number or array becomes a constant of x's kind
+
+Everything after the network's logits is computed in float64, as links and rules are fitted, so
+that a probability falls on the same side of its threshold as in Python. ONNX has no log1p and no
+expm1; the classic forms are exact to a few units in the last place:
+
+    log1p(x) = x log(1 + x) / ((1 + x) - 1)            x where 1 + x = 1
+    expm1(x) = x (e^x - 1) / log(e^x)                  x where e^x = 1, -1 where e^x - 1 = -1
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from math import log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+Value = str  # the name of a tensor of the graph
+Constant = float | int | Sequence[Any] | NDArray[Any]
+
+KINDS = {
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+    "int64": TensorProto.INT64,
+    "uint8": TensorProto.UINT8,
+    "bool": TensorProto.BOOL,
+}
+
+
+class Graph:
+    """Nodes and constants in the order they are written; names carry the part they belong to.
+
+    A graph for the body of an ``If`` or a ``Loop`` is made from the ``outer`` one, whose values it
+    sees.
+    """
+
+    def __init__(self, outer: "Graph | None" = None) -> None:
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+        self._scope: list[str] = outer._scope if outer else []
+        self._count: Iterator[int] = outer._count if outer else count()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Write nodes whose names begin with ``name``: an error can then say where it is."""
+        self._scope.append(name)
+        try:
+            yield
+        finally:
+            self._scope.pop()
+
+    def constant(self, value: Constant, dtype: str | None = None) -> Value:
+        """Return a constant tensor; Python floats are float64 and integers int64."""
+        array = np.asarray(value, dtype=dtype)
+        name = self.name("constant")
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        if array.ndim == 0:  # ascontiguousarray makes it a row
+            self.constants[-1].dims.pop()
+        return name
+
+    def op(self, kind: str, *inputs: Value | Constant, outputs: int = 1, **attributes: Any) -> Any:
+        """Add a node; return the name of its output, or a tuple of names if it has several."""
+        names = [one if isinstance(one, str) else self.constant(one) for one in inputs]
+        results = [self.name(kind) for _ in range(outputs)]
+        self.nodes.append(
+            helper.make_node(kind, names, results, name=self.name(kind), **attributes)
+        )
+        return results[0] if outputs == 1 else tuple(results)
+
+    def named(self, value: Value, name: str) -> Value:
+        """Give a value a name of its own, for an output of the graph."""
+        self.nodes.append(helper.make_node("Identity", [value], [name], name=self.name(name)))
+        return name
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """Return the value in another kind of number."""
+        return str(self.op("Cast", value, to=KINDS[dtype]))
+
+    def body(self, name: str, inputs: list[Any], outputs: list[Any]) -> GraphProto:
+        """Return the finished graph with typed inputs and outputs."""
+        return helper.make_graph(self.nodes, name, inputs, outputs, self.constants)
+
+    def name(self, what: str) -> str:
+        """Return a name that no other value or node has."""
+        return "/".join([*self._scope, f"{what}_{next(self._count)}"])
+
+    # Elementary functions, each of float64 values.
+
+    def where(self, condition: Value, yes: Value | float, no: Value | float) -> Value:
+        """Return ``yes`` where the condition holds and ``no`` elsewhere."""
+        return str(self.op("Where", condition, yes, no))
+
+    def log1p(self, x: Value) -> Value:
+        """Return ``log(1 + x)``."""
+        one_more = self.op("Add", x, 1.0)
+        none = self.op("Equal", one_more, 1.0)
+        rest = self.where(none, 1.0, self.op("Sub", one_more, 1.0))
+        exact = self.op("Mul", self.op("Log", one_more), self.op("Div", x, rest))
+        # At -1 the logarithm is -inf and x / -1 is 1; at +inf the quotient is not a number.
+        exact = self.where(self.op("IsInf", x), x, exact)
+        return self.where(none, x, exact)
+
+    def expm1(self, x: Value) -> Value:
+        """Return ``exp(x) - 1``."""
+        e = self.op("Exp", x)
+        less = self.op("Sub", e, 1.0)
+        none, all_ = self.op("Equal", less, 0.0), self.op("Equal", less, -1.0)
+        logarithm = self.where(self.op("Or", none, all_), 1.0, self.op("Log", e))
+        exact = self.op("Div", self.op("Mul", less, x), logarithm)
+        return self.where(none, x, self.where(all_, -1.0, exact))
+
+    def softplus(self, x: Value) -> Value:
+        """Return ``log(1 + exp(x))``, finite for finite x."""
+        small = self.log1p(self.op("Exp", self.op("Neg", self.op("Abs", x))))
+        return str(self.op("Add", self.op("Max", x, 0.0), small))
+
+    def log_sigmoid(self, x: Value) -> Value:
+        """Return ``-softplus(-x)``."""
+        return str(self.op("Neg", self.softplus(self.op("Neg", x))))
+
+    def log1mexp(self, log_p: Value) -> Value:
+        """Return ``log(1 - exp(log_p))``: -inf at 0, exact near both ends."""
+        small = self.op("Greater", log_p, -log(2.0))
+        near = self.where(small, log_p, -1.0)
+        far = self.where(small, -1.0, log_p)
+        zero = self.op("Equal", near, 0.0)
+        rest = self.where(zero, 1.0, self.op("Neg", self.expm1(near)))
+        close = self.where(zero, -np.inf, self.op("Log", rest))  # logs of 0 differ by runtime
+        return self.where(small, close, self.log1p(self.op("Neg", self.op("Exp", far))))
+
+    def logaddexp(self, a: Value, b: Value) -> Value:
+        """Return ``log(exp(a) + exp(b))``; -inf where both are."""
+        most, least = self.op("Max", a, b), self.op("Min", a, b)
+        gone = self.op("Equal", most, -np.inf)
+        apart = self.op("Sub", self.where(gone, 0.0, least), self.where(gone, 0.0, most))
+        return self.where(gone, most, self.op("Add", most, self.log1p(self.op("Exp", apart))))
+
+    def logsumexp(self, x: Value) -> Value:
+        """Return the log-sum-exp (..., 1) over the last axis; -inf where all are."""
+        most = self.op("ReduceMax", x, [-1], keepdims=1)
+        most = self.where(self.op("IsInf", most), 0.0, most)
+        total = self.op("ReduceSum", self.op("Exp", self.op("Sub", x, most)), [-1], keepdims=1)
+        return str(self.op("Add", self.op("Log", total), most))
+
+    def clip(self, x: Value, low: float | None, high: float | None) -> Value:
+        """Return ``x`` cut at both bounds."""
+        if low is not None:
+            x = self.op("Max", x, low)
+        return x if high is None else str(self.op("Min", x, high))

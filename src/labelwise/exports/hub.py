@@ -1,0 +1,160 @@
+"""``export --format hf``: a folder to push to a hub, with nothing in it that is not plain data.
+
+    model.json         labels, transform, link, rule, promises: all that labelwise reads
+    model.safetensors  the weights, under timm's names where timm has such a model
+    config.json        what timm and transformers read, in that case
+    README.md          the model card, with reliability.svg
+
+timm has a model if the head is linear and the network is timm's own and pools its features by a
+mean. That is not believed: timm loads the new folder, and its logits are compared.
+
+transformers takes a sigmoid or a softmax of these logits. So the link is folded into the classifier
+(see :mod:`labelwise.exports.folding`) and ``problem_type`` names the one to take. A model whose
+probabilities are another function of its logits, or a mean over several views of a picture
+(``mirror``, five crops), is marked with a ``model_type`` that transformers refuses to load:
+better no number than a wrong one. timm gives its logits, of one view.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import SettingsError
+from labelwise.exports.checks import require_exportable, require_new_folder
+from labelwise.exports.folding import folded
+from labelwise.exports.quiet import quiet
+from labelwise.models import WEIGHTS_FILE, Predictor
+from labelwise.system.files import replacing, replacing_folder
+from labelwise.system.text import one_line_of
+
+CONFIG_FILE = "config.json"
+CLOSE = 1e-5  # of logits, relative above 1
+# Of timm's constructors: what the architecture does by itself, then ways to ask for a plain mean.
+MODEL_ARGUMENTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"global_pool": "avg"},
+    {"global_pool": "avg", "fc_norm": False},  # vision transformers
+)
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model as it lies in a folder for a hub.
+
+    ``predictor`` is the model as it was given, before its link was folded. ``why_not_timm`` says
+    why timm cannot load it, and is empty if it can; ``difference`` is then the largest difference
+    between timm's logits and the written model's, relative above 1. ``why_not_transformers`` says
+    why transformers, which goes by timm, would give other probabilities.
+    """
+
+    predictor: Predictor
+    why_not_timm: str = ""
+    difference: float = 0.0
+    why_not_transformers: str = ""
+
+    @property
+    def loads_in_timm(self) -> bool:
+        """Whether ``timm.create_model("local-dir:FOLDER", pretrained=True)`` is this model."""
+        return not self.why_not_timm
+
+    @property
+    def loads_in_transformers(self) -> bool:
+        """Whether ``transformers.pipeline("image-classification", FOLDER)`` is this model."""
+        return self.loads_in_timm and not self.why_not_transformers
+
+
+def export_hub(
+    predictor: Predictor, folder: Path, write_card: Callable[[Path, HubModel], None]
+) -> HubModel:
+    """Write a model to a new folder, with the card that ``write_card`` puts there."""
+    folder = Path(folder)
+    require_new_folder(folder)
+    require_exportable(predictor, rgb_for="a folder for a hub")
+    with replacing_folder(folder) as temporary:
+        model = _write_model(predictor, temporary)
+        write_card(temporary, model)
+    return model
+
+
+def _write_model(predictor: Predictor, folder: Path) -> HubModel:
+    """Write weights and descriptions, as timm and transformers read them if they can."""
+    written, marks, why_not_transformers = predictor, {"model_type": "labelwise"}, ""
+    try:
+        if predictor.model.mirrored or predictor.model.crops > 1:
+            raise SettingsError("its probabilities are those of several views of a picture")
+        plain = folded(predictor)
+        written, marks = plain.predictor, {"problem_type": plain.problem_type}
+    except SettingsError as error:
+        why_not_transformers = str(error)
+    try:
+        written.save(folder, weight_names="timm")
+    except SettingsError as error:
+        predictor.save(folder)
+        return HubModel(predictor, str(error))
+    reason = ""
+    for arguments in MODEL_ARGUMENTS:
+        config = _config(written, arguments) | marks
+        with replacing(folder / CONFIG_FILE) as temporary:
+            temporary.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        try:
+            difference = _difference(written, folder)
+        except Exception as error:  # constructors of timm raise errors of every kind
+            reason = reason or f"timm cannot load it: {one_line_of(error)[:200]}"
+            continue
+        if difference <= CLOSE:
+            return HubModel(predictor, "", difference, why_not_transformers)
+        reason = f"timm's {predictor.model.backbone.name!r} does more than pool between features "
+        reason += f"and classifier: its logits are {difference:.2g} apart"
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        (folder / name).unlink()
+    predictor.save(folder)
+    return HubModel(predictor, reason)
+
+
+def _config(predictor: Predictor, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return what timm's own ``save_config_for_hf`` would write, from our transform and labels."""
+    backbone, transform = predictor.model.backbone, predictor.transform
+    network: Any = backbone.get_submodule("network")
+    original: dict[str, Any] = network.pretrained_cfg
+    labels = len(predictor.space)
+    return {
+        "architecture": backbone.name.partition(".")[0],
+        "num_classes": labels,
+        "num_features": backbone.channels,
+        **({"global_pool": arguments["global_pool"]} if "global_pool" in arguments else {}),
+        "label_names": list(predictor.space.names),
+        **({"model_args": arguments} if arguments else {}),
+        "pretrained_cfg": {
+            "input_size": [3, transform.size, transform.size],
+            "fixed_input_size": bool(original.get("fixed_input_size", False)),
+            "interpolation": transform.interpolation,
+            "crop_pct": 1.0 if transform.crop is None else transform.crop,
+            "crop_mode": "squash" if transform.crop is None else "center",
+            "mean": list(transform.mean),
+            "std": list(transform.std),
+            "num_classes": labels,
+            "first_conv": original.get("first_conv"),
+            "classifier": backbone.classifier,
+        },
+    }
+
+
+def _difference(predictor: Predictor, folder: Path) -> float:
+    """Return how far the logits of timm's own loading are, relative where they exceed 1."""
+    import timm
+
+    model, size = predictor.model.eval(), predictor.transform.size
+    images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), quiet():
+        loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+        found: Tensor = loaded(images)
+        expected: Tensor = model.head(model.backbone(images)).logits
+    if found.shape != expected.shape:
+        return float("inf")
+    apart = (found - expected).abs() / expected.abs().clamp(min=1)
+    return float(apart.max().nan_to_num(float("inf")))

@@ -1,0 +1,361 @@
+"""Eight-bit networks: static quantisation per channel, a link fitted anew, and what it costs.
+
+Half of the labelled photos give the ranges of the activations and the new link, the other half the
+figures before and after, and what is lost with its 95 % interval over draws of those photos. The
+file is refused if the photos show, beyond their noise, that it loses more than 0.5 points of mAP or
+that its calibration error grows by more than 0.002; the layers that add most of the error are then
+named. Whoever wants it all the same gets it, and it says so in its metadata.
+Weights keep seven bits: on processors without 8-bit dot products the sums of eight would overflow.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper
+from torch import Tensor
+
+from labelwise.calibration import ZeroShare, auto, within_groups
+from labelwise.calibration.entries import OnLogOdds
+from labelwise.data import LabelTable
+from labelwise.errors import LabelwiseError
+from labelwise.exports.assemble import assemble
+from labelwise.exports.checks import require_exportable
+from labelwise.exports.measure import measured_predictions
+from labelwise.exports.network import LOGITS, export_network
+from labelwise.exports.parity import compare_answers
+from labelwise.exports.quiet import quiet
+from labelwise.links import Consistent, Grouped, Link
+from labelwise.metrics import average_precision, log_loss_from_logs, reliability
+from labelwise.metrics.intervals import BootstrapInterval, bootstrap
+from labelwise.models import Predictor
+from labelwise.models.graph_file import INPUT, Facts, cut, read_model, sealed
+from labelwise.models.graph_model import OnnxModel
+from labelwise.models.onnx_sessions import open_session
+from labelwise.predictions import Predictions
+from labelwise.system.progress import Watch
+
+MAX_MAP_LOSS = 0.005
+MAX_ECE_GAIN = 0.002
+RANGES = 128  # photos that the ranges of the activations come from
+BATCH = 16
+TIMED = 15
+DRAWS = 200
+DRAWN = 4000  # photos at most that intervals are drawn from
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a file is worth: bytes, mAP, calibration error, log loss, milliseconds per photo."""
+
+    size: int
+    map: float
+    ece: float
+    log_loss: float
+    milliseconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.size / 1e6:.2f} MB, mAP {self.map:.4f}, ECE {self.ece:.4f}, "
+            f"log loss {self.log_loss:.4f}, {self.milliseconds:.1f} ms per photo"
+        )
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """An eight-bit file with the figures before and after, on ``photos`` held out."""
+
+    content: bytes
+    before: Figures
+    after: Figures
+    photos: int
+    link: str
+    lost: BootstrapInterval
+    gained: BootstrapInterval
+
+    @property
+    def judgement(self) -> str:
+        """What the photos show of the limits, in a sentence."""
+        return _judgement(self.lost, self.gained, self.photos)
+
+    def __str__(self) -> str:
+        ratio = self.before.size / self.after.size
+        speed = self.after.milliseconds / self.before.milliseconds
+        return (
+            f"on {self.photos:,} photos held out (ECE: 15 bins over all entries)\n"
+            f"float32: {self.before}\n"
+            f"int8:    {self.after}\n"
+            f"{ratio:.2f} times smaller, {speed:.2f} of the time, link fitted anew: {self.link}\n"
+            f"{self.judgement}"
+        )
+
+
+def _is_shown(lost: BootstrapInterval, gained: BootstrapInterval) -> bool:
+    return lost.low > MAX_MAP_LOSS or gained.low > MAX_ECE_GAIN
+
+
+def _judgement(lost: BootstrapInterval, gained: BootstrapInterval, photos: int) -> str:
+    limits = f"at most {MAX_MAP_LOSS} of mAP lost and {MAX_ECE_GAIN} of ECE gained"
+    if _is_shown(lost, gained):
+        verdict = f"beyond the limits ({limits})"
+    elif lost.high <= MAX_MAP_LOSS and gained.high <= MAX_ECE_GAIN:
+        verdict = f"within the limits ({limits})"
+    else:
+        verdict = f"too few photos to tell whether it is within the limits ({limits})"
+    return (
+        f"eight bits lose {lost.value:+.4f} of mAP ({lost.low:+.4f} to {lost.high:+.4f}) and add "
+        f"{gained.value:+.4f} of ECE ({gained.low:+.4f} to {gained.high:+.4f}; 95 % over "
+        f"{photos:,} photos): {verdict}"
+    )
+
+
+def quantised_content(
+    predictor: Predictor,
+    facts: Facts,
+    table: LabelTable,
+    *,
+    anyway: bool = False,
+    watch: Watch | None = None,
+) -> Quantised:
+    """Return an eight-bit file of a model with its link fitted anew.
+
+    Raise if it is shown to lose much, unless it is wanted ``anyway``.
+    """
+    if predictor.link is None:
+        raise LabelwiseError(
+            "a model that only ranks labels has no calibration to keep; calibrate the run first"
+        )
+    require_exportable(predictor, rgb_for="--int8")
+    if len(table) < 4:
+        raise LabelwiseError(f"--int8 needs labelled photos, four at least, got {len(table)}")
+    fitting = table.subset(np.arange(0, len(table), 2))
+    held_out = table.subset(np.arange(1, len(table), 2))
+    network = export_network(predictor.model, predictor.transform.size)
+    before = _file(network, facts)
+    small = _quantise(network, before, fitting)
+    compact = _compacted(small)
+    rough = _file(compact, replace(facts, precision="int8", promises=()))
+    link = _fitted_anew(predictor.link, measured_predictions(rough, fitting, "fit", watch=watch))
+    after = _file(compact, replace(rough.facts, link=link))
+    own = measured_predictions(after, held_out, "held out", watch=watch)
+    logits = own.logits.numpy()
+    compare_answers(after.decided(logits), replace(predictor, link=link), logits, "the photos")
+    reference = measured_predictions(before, held_out, "held out", watch=watch)
+    old, new = _figures(before, reference), _figures(after, own)
+    changes = _lost(reference, own), _gained(before, after, reference, own)
+    judgement = _judgement(*changes, len(held_out))
+    if _is_shown(*changes) and not anyway:
+        worst = ", ".join(_worst_layers(network, small, before, held_out))
+        raise LabelwiseError(
+            f"nothing was written: {judgement}; the layers that add most of the error: {worst}; "
+            "to write it all the same, add --int8-anyway"
+        )
+    judged = _file(compact, replace(after.facts, judgement=judgement))
+    return Quantised(sealed(judged.proto), old, new, len(held_out), link.kind, *changes)
+
+
+def _lost(reference: Predictions, own: Predictions) -> BootstrapInterval:
+    """Return the mAP that is lost, over draws of the photos."""
+
+    def of(predictions: Predictions, rows: NDArray[np.int64]) -> float:
+        logits, majority = predictions.logits[rows], predictions.majority[rows]
+        return float(average_precision(logits, majority, _seen(predictions, rows)).value)
+
+    return _over_draws(lambda rows: of(reference, rows) - of(own, rows), len(own))
+
+
+def _gained(
+    before: OnnxModel, after: OnnxModel, reference: Predictions, own: Predictions
+) -> BootstrapInterval:
+    """Return by how much the calibration error grows, over draws of the photos."""
+
+    def of(link: Link | None, predictions: Predictions, rows: NDArray[np.int64]) -> float:
+        if link is None:
+            raise ValueError("figures need a link")
+        probs, labels = link(predictions.logits[rows].double()), predictions.labels[rows]
+        return float(reliability(probs, labels, _seen(predictions, rows), bins=15).ece())
+
+    return _over_draws(
+        lambda rows: of(after.link, own, rows) - of(before.link, reference, rows), len(own)
+    )
+
+
+def _seen(predictions: Predictions, rows: NDArray[np.int64]) -> Tensor | None:
+    return None if predictions.observed is None else predictions.observed[rows]
+
+
+def _over_draws(figure: Callable[[NDArray[np.int64]], float], photos: int) -> BootstrapInterval:
+    """Return the interval of a figure of some rows, each photo as often as it is drawn."""
+    rows = np.arange(min(photos, DRAWN))
+
+    def figures(times: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.array([figure(np.repeat(rows, one.astype(np.int64))) for one in times])
+
+    with catch_warnings():
+        simplefilter("ignore")  # a draw may miss a rare label
+        return bootstrap(np.eye(len(rows)), figures, draws=DRAWS)
+
+
+def _file(network: ModelProto, facts: Facts) -> OnnxModel:
+    return OnnxModel(*read_model(sealed(assemble(network, facts)), "the new file"))
+
+
+def _inputs(model: OnnxModel, table: LabelTable, count: int) -> Iterator[NDArray[np.float32]]:
+    """Yield normalised batches of the first photos."""
+    for at in range(0, min(count, len(table)), BATCH):
+        rows = range(at, min(at + BATCH, count, len(table)))
+        pixels = [
+            model.pixels(np.asarray(table.images.read(row, model.transform.at_least())))
+            for row in rows
+        ]
+        yield model.facts.transform.normalise(torch.from_numpy(np.stack(pixels))).numpy()
+
+
+def _quantise(network: ModelProto, model: OnnxModel, table: LabelTable) -> ModelProto:
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
+
+    batches = ({INPUT: batch} for batch in _inputs(model, table, RANGES))
+
+    class Photos(CalibrationDataReader):  # type: ignore[misc]
+        """The batches, one by one, then None."""
+
+        def get_next(self) -> Any:
+            return next(batches, None)
+
+    copy = ModelProto()  # the quantiser moves the weights of what it is given elsewhere
+    copy.CopyFrom(network)
+    with TemporaryDirectory() as folder, quiet():
+        path = Path(folder) / "int8.onnx"
+        quantize_static(
+            copy,
+            path,
+            Photos(),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            reduce_range=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+        )
+        small = onnx.load(path)
+    del small.graph.value_info[:]
+    return small
+
+
+def _compacted(network: ModelProto) -> ModelProto:
+    """Return the same network without what makes a small file large: long names, zero points.
+
+    The quantiser names a dozen values after each layer. Layers keep their names, values get short
+    ones. Zero points of 32-bit sums must be zero, and may be left out.
+    """
+    small = ModelProto()
+    small.CopyFrom(network)
+    graph = small.graph
+    sums = {one.name for one in graph.initializer if one.data_type == TensorProto.INT32}
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear" and len(node.input) == 3 and node.input[0] in sums:
+            del node.input[2]
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear", "Constant"):
+            node.name = ""
+    short = {name: name for name in (INPUT, LOGITS, "")}
+
+    def renamed(names: Iterable[str]) -> list[str]:
+        return [short.setdefault(name, f"n{len(short)}") for name in names]
+
+    if any(attribute.HasField("g") for node in graph.node for attribute in node.attribute):
+        return small  # values inside would need names too; no network has had any
+    for node in graph.node:
+        node.input[:], node.output[:] = renamed(node.input), renamed(node.output)
+    used = {name for node in graph.node for name in node.input}
+    kept = [one for one in graph.initializer if short.get(one.name) in used]
+    for one in kept:
+        one.name = short[one.name]
+    weights = [TensorProto.FromString(one.SerializeToString()) for one in kept]
+    del graph.initializer[:]
+    graph.initializer.extend(weights)
+    return small
+
+
+def _fitted_anew(link: Link, predictions: Predictions) -> Link:
+    """Return the best calibrated link of new logits; a shift to another zero share is kept."""
+    if isinstance(link, ZeroShare):
+        return ZeroShare(_fitted_anew(link.link, predictions), link.ratio)
+    if isinstance(link, Consistent):
+        return Consistent(_fitted_anew(link.link, predictions), link.tree.parent)
+    if isinstance(link, Grouped):
+        own = predictions
+        base = link.link.link if isinstance(link.link, OnLogOdds) else link.link
+        anew = _fitted_anew(base or link.link, own)
+        return within_groups(own.logits, own.labels, anew, link.columns, own.observed)
+    base = link.link if isinstance(link, OnLogOdds) else link
+    with catch_warnings():
+        simplefilter("ignore")
+        folds = min(5, len(predictions))
+        return auto(
+            predictions.logits, predictions.labels, base, predictions.observed, folds=folds
+        ).link
+
+
+def _figures(model: OnnxModel, predictions: Predictions) -> Figures:
+    link = model.link
+    if link is None:
+        raise ValueError("figures need a link")
+    labels, observed = predictions.labels, predictions.observed
+    log_p, log_q = link.log_probs(predictions.logits.double())
+    return Figures(
+        len(model.proto.SerializeToString()),
+        float(average_precision(predictions.logits, predictions.majority, observed).value),
+        float(reliability(log_p.exp(), labels, observed, bins=15).ece()),
+        float(log_loss_from_logs(log_p, log_q, labels, observed).value),
+        _milliseconds(model),
+    )
+
+
+def _milliseconds(model: OnnxModel) -> float:
+    """Return the median time of one photo from pixels to answers."""
+    pixels = np.zeros((1, 3, model.size, model.size), np.uint8)
+    times = []
+    for _ in range(TIMED):
+        start = perf_counter()
+        model.answers(pixels)
+        times.append(perf_counter() - start)
+    return 1000 * float(np.median(times[2:]))
+
+
+def _worst_layers(
+    network: ModelProto, small: ModelProto, model: OnnxModel, table: LabelTable, count: int = 3
+) -> list[str]:
+    """Return the layers that add most to the relative error |exact - rough| / |exact|."""
+    layers = [node for node in network.graph.node if node.op_type in ("Conv", "Gemm", "MatMul")]
+    there = {name for node in small.graph.node for name in node.output}
+    names = sorted(
+        {name for node in layers for name in (node.input[0], node.output[0]) if name in there}
+    )
+    batch = next(_inputs(model, table, BATCH))
+    start = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, batch.shape)
+    wanted = [helper.make_empty_tensor_value_info(name) for name in [*names, LOGITS]]
+    exact, rough = (
+        open_session(cut(proto, [start], wanted)).run(names, {INPUT: batch})
+        for proto in (network, small)
+    )
+    error = {
+        name: float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(a)), 1e-30)
+        for name, a, b in zip(names, exact, rough, strict=True)
+    }
+    added = {
+        node.name: error.get(node.output[0], 0.0) - error.get(node.input[0], 0.0) for node in layers
+    }
+    worst = sorted(added, key=lambda name: -added[name])[:count]
+    return [f"{name!r} ({added[name]:+.1%})" for name in worst]

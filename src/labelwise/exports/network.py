@@ -1,0 +1,132 @@
+"""Backbone and head as an ONNX graph, by torch's own exporters, of which none is trusted.
+
+The exporter that traces is tried first: it is a hundred times faster than the one that captures
+the program (``dynamo``), which is there for networks the first cannot take. It traces a batch of a
+fixed size, and all that follows from sizes alone is computed then, such as the padding of some
+networks; a quantiser would round the numbers it is computed from. Where the size of the batch has
+become a number too, as in transformers, it traces again with one that is left open. What either
+writes is compared with the network itself on random input of another batch size before it is used.
+"""
+
+import io
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import ModelProto
+from torch import Tensor, nn
+
+from labelwise.errors import LabelwiseError
+from labelwise.exports.quiet import quiet
+from labelwise.models import Model
+from labelwise.models.graph_file import INPUT, OPSET
+from labelwise.models.onnx_sessions import open_session, simplified
+from labelwise.system.text import first_line
+
+LOGITS = "network_logits"
+CLOSE = 1e-3  # of random weights and input; the real check, on pictures, is far stricter
+
+
+class _Logits(nn.Module):
+    """The logits of a model, alone."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images).logits
+        return logits
+
+
+def export_network(model: Model, size: int) -> ModelProto:
+    """Return the graph from normalised pixels (N, C, size, size) to logits (N, K)."""
+    network = _Logits(model).eval().cpu()
+    generator = torch.Generator().manual_seed(0)
+    channels = model.backbone.transform.channels
+    example = torch.randn(2, channels, size, size, generator=generator)
+    other = torch.randn(3, channels, size, size, generator=generator)
+    with torch.no_grad():
+        expected = network(other).numpy()
+    reasons = []
+    for exporter in (_fixed, _traced, _captured):
+        try:
+            with quiet():
+                proto = exporter(network, example)
+            (found,) = open_session(proto).run([LOGITS], {INPUT: other.numpy()})
+        except Exception as error:  # exporters raise errors of every kind
+            reasons.append(f"{exporter.__name__[1:]}: {first_line(error)[:200]}")
+            continue
+        apart = float(np.abs(found - expected).max())
+        if apart <= CLOSE * max(1.0, float(np.abs(expected).max())):
+            return _cleaned(proto)
+        reasons.append(f"{exporter.__name__[1:]}: logits differ by {apart:.2g}")
+    raise LabelwiseError(
+        f"backbone {model.backbone.name!r} cannot be written as ONNX ({'; '.join(reasons)})"
+    )
+
+
+def _fixed(network: nn.Module, example: Tensor) -> ModelProto:
+    proto: ModelProto = simplified(_traced(network, example, axes={}))
+    for one in (*proto.graph.input, *proto.graph.output):
+        one.type.tensor_type.shape.dim[0].dim_param = "batch"
+    del proto.graph.value_info[:]
+    return proto
+
+
+def _traced(
+    network: nn.Module, example: Tensor, axes: dict[str, dict[int, str]] | None = None
+) -> ModelProto:
+    open_batch = {INPUT: {0: "batch"}, LOGITS: {0: "batch"}}
+    buffer: Any = io.BytesIO()  # which torch takes, though its annotation does not say so
+    torch.onnx.export(
+        network,
+        (example,),
+        buffer,
+        dynamo=False,
+        opset_version=OPSET,
+        input_names=[INPUT],
+        output_names=[LOGITS],
+        dynamic_axes=open_batch if axes is None else axes,
+    )
+    return onnx.load_model_from_string(buffer.getvalue())
+
+
+def _captured(network: nn.Module, example: Tensor) -> ModelProto:
+    program = torch.onnx.export(
+        network,
+        (example,),
+        None,
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=[INPUT],
+        output_names=[LOGITS],
+        dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+        external_data=False,
+        verbose=False,
+    )
+    if program is None:
+        raise RuntimeError("the exporter returned nothing")
+    return program.model_proto
+
+
+def _cleaned(proto: ModelProto) -> ModelProto:
+    """Return the graph without copies of weights and without what exporters note for themselves."""
+    graph = proto.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    renamed: dict[str, str] = {}
+    kept = []
+    for node in graph.node:
+        node.doc_string = ""
+        del node.metadata_props[:]
+        if node.op_type == "Identity" and node.input[0] in weights:
+            renamed[node.output[0]] = node.input[0]
+        else:
+            node.input[:] = [renamed.get(name, name) for name in node.input]
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(kept)
+    del graph.value_info[:]
+    del graph.metadata_props[:]
+    return proto

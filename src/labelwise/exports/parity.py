@@ -1,0 +1,341 @@
+"""The same answers, asserted: an exported file against the model it was made from.
+
+Each stage is compared on the same input, so that a difference is named where it arises:
+
+    decoding      from the same file, by Pillow alone        equal
+    pixels        uint8, from the same decoded picture       at most 1 level apart
+    logits        from the same pixels                       at most 1e-4 apart
+    probability   from the same logits                       at most 1e-5 apart
+    label         from the same probabilities                equal, but where |p - t| < 1e-5
+
+A link with steps may turn the last bit of a logit into another level: a probability also agrees if
+it lies between those of the logits a rounding below and above. What comes of all stages together,
+where a pixel that is off by one level moves the logits a little, is measured and shown.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from labelwise.errors import LabelwiseError
+from labelwise.exports.encoded import encoded_examples
+from labelwise.exports.rules import default_thresholds
+from labelwise.models import Predictor
+from labelwise.models.graph_model import Decided, GraphAnswers, GraphModel, NodeValue
+from labelwise.pictures import ImageSource
+from labelwise.pictures.decode import is_raw
+from labelwise.pictures.inputs import input_of
+from labelwise.pictures.labelwise_runtime import read_picture
+from labelwise.system.progress import Silent, Watch
+from labelwise.system.text import counted
+
+MAX_LEVELS = 1
+MAX_LOGIT = 1e-4
+MAX_PROBABILITY = 1e-5
+ROUNDING = 1e-6  # of a logit, relative above 1
+
+Program = Callable[[Tensor], dict[str, Tensor]]
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The largest differences of each stage over ``pictures``, and of all stages together.
+
+    ``files`` are encoded examples that were compared beside them. ``levels`` is None for a program
+    that begins with scaled pixels.
+    """
+
+    pictures: int
+    levels: int | None
+    pixels_differing: float
+    logit: float
+    probability: float
+    probability_end_to_end: float
+    labels_end_to_end: int
+    labels: int
+    files: int = 0
+
+    def __str__(self) -> str:
+        scaled = ""
+        if self.levels is not None:
+            levels = counted(self.levels, "level")
+            scaled = f"pixels within {levels} ({self.pixels_differing:.3%} differ), "
+        beside = ""
+        if self.files:
+            beside = (
+                f" and {self.files} test files (turned by EXIF, large, alpha, 16 bits, WebP), each "
+                "from its bytes"
+            )
+        lines = [
+            f"agrees with the model on {counted(self.pictures, 'picture')}{beside}: {scaled}logits "
+            "within "
+            f"{self.logit:.1e}, probabilities within {self.probability:.1e}",
+            f"from picture to answer: probabilities within {self.probability_end_to_end:.1e}, "
+            f"{self.labels_end_to_end:,} of {self.labels:,} decisions differ",
+        ]
+        return "\n".join(lines)
+
+
+def assert_parity(
+    model: GraphModel,
+    predictor: Predictor,
+    images: ImageSource,
+    rows: Sequence[int],
+    *,
+    watch: Watch | None = None,
+) -> Parity:
+    """Return how far the file is from the model on pictures; raise where it is too far.
+
+    Encoded examples made of the first picture are compared too.
+    """
+    if predictor.transform.bands is not None:
+        return _assert_band_parity(model, predictor, images, rows, watch)
+    way_out = "" if model.facts.exact_resize else "; leave --fast-resize out"
+    differences, at_least = _Differences(predictor, levels=0), predictor.transform.at_least()
+    examples = encoded_examples(images.read(rows[0], at_least), predictor.transform.size)
+    every: list[tuple[ImageSource, int]] = [(images, row) for row in rows]
+    every += [(examples, row) for row in range(len(examples))]
+    for source, row in _shown(every, watch):
+        name, picture = source.ids[row], source.read(row, at_least)
+        if model.facts.input == "image":
+            _assert_decoded_alike(source.encoded(row), picture, name)
+        pixels = predictor.transform.pixels(picture)[None]
+        scaled = model.pixels(np.asarray(picture))
+        same = differences.take_pixels(scaled, pixels[0].numpy(), name, way_out)
+        answers = model.answers(pixels.numpy())
+        nodes = partial(model.values, predictor.transform.normalise(pixels).numpy())
+        logits = differences.take_logits(answers.logits, pixels, name, nodes)
+        if predictor.link is None:
+            continue
+        differences.take_answers(model.decided(answers.logits), answers.logits, name)
+        whole = answers if same else model.answers(scaled[None])
+        probs = predictor.link(logits.double())
+        differences.take_whole(whole, probs, predictor.rule(probs))
+    return differences.parity(len(rows), len(examples))
+
+
+def _assert_band_parity(
+    model: GraphModel,
+    predictor: Predictor,
+    images: ImageSource,
+    rows: Sequence[int],
+    watch: Watch | None,
+) -> Parity:
+    """Compare a file that begins with scaled bands, as whoever runs it must hand them over."""
+
+    def program(pixels: Tensor) -> dict[str, Tensor]:
+        answers = model.answers(pixels.numpy())
+        found = {"logits": answers.logits}
+        if predictor.link is not None:
+            found |= vars(model.decided(answers.logits))
+        return {name: torch.from_numpy(np.asarray(value)) for name, value in found.items()}
+
+    def values(pixels: Tensor) -> Iterator[NodeValue]:
+        return model.values(predictor.transform.normalise(pixels).numpy())
+
+    return assert_program_parity(program, values, predictor, images, rows, watch=watch)
+
+
+def _assert_decoded_alike(content: bytes | None, picture: Image.Image, name: str) -> None:
+    """Raise unless the program beside an exported file reads the pixels that the model gets."""
+    if content is None or is_raw(content):  # pixels in memory, or what Pillow alone cannot read
+        return
+    if not np.array_equal(read_picture(content), np.asarray(picture)):
+        raise LabelwiseError(
+            f"nothing was written: Pillow alone decodes {name} to other pixels than the model gets"
+        )
+
+
+def assert_program_parity(
+    program: Program,
+    values: Callable[[Tensor], Iterable[NodeValue]],
+    predictor: Predictor,
+    images: ImageSource,
+    rows: Sequence[int],
+    *,
+    watch: Watch | None = None,
+) -> Parity:
+    """Return how far a program of scaled pixels is from the model; raise where it is too far.
+
+    ``values`` gives what its nodes compute of pixels, in order, to name the first that differs.
+    """
+    differences = _Differences(predictor)
+    for row in _shown(rows, watch):
+        name = images.ids[row]
+        pixels = input_of(images, row, predictor.transform)[None]
+        with torch.no_grad():
+            found = {output: value.numpy() for output, value in program(pixels).items()}
+        logits = differences.take_logits(found["logits"], pixels, name, partial(values, pixels))
+        if predictor.link is None:
+            continue
+        decided = Decided(found["probability"], found["label"], found["none"])
+        differences.take_answers(decided, found["logits"], name)
+        probs = predictor.link(logits.double())
+        differences.take_whole(decided, probs, predictor.rule(probs.float()))
+    return differences.parity(len(rows))
+
+
+def _shown(rows: Sequence[Row], watch: Watch | None) -> Iterator[Row]:
+    """Yield the rows, with their progress."""
+    watch = watch or Silent()
+    watch.start("comparing", len(rows))
+    for row in rows:
+        watch.advance(1)
+        yield row
+    watch.finish()
+
+
+@dataclass
+class _Differences:
+    """The largest differences from a model so far; what is too far from it raises."""
+
+    predictor: Predictor
+    levels: int | None = None
+    pixels_differing: float = 0.0  # shares, added up over pictures
+    logit: float = 0.0
+    probability: float = 0.0
+    whole: float = 0.0
+    labels_differing: int = 0
+
+    def take_pixels(
+        self, found: NDArray[np.uint8], expected: NDArray[np.uint8], name: str, way_out: str
+    ) -> bool:
+        """Compare the scaled pixels of a picture; return whether they are equal."""
+        apart = np.abs(found.astype(np.int16) - expected)
+        most = int(apart.max())
+        if most > MAX_LEVELS:
+            raise LabelwiseError(
+                f"nothing was written: pixels of {name} are {most} levels apart after the resize, "
+                f"more than {MAX_LEVELS}{way_out}"
+            )
+        self.levels = max(self.levels or 0, most)
+        self.pixels_differing += float((apart > 0).mean())
+        return most == 0
+
+    def take_logits(
+        self,
+        found: NDArray[np.float32],
+        pixels: Tensor,
+        name: str,
+        nodes: Callable[[], Iterable[NodeValue]],
+    ) -> Tensor:
+        """Compare logits with the model's for the same pixels, and return the model's.
+
+        ``nodes`` gives what the nodes of the graph compute, to name the first that differs.
+        """
+        expected = self.predictor.logits(pixels)
+        gap = float(np.abs(found - expected.numpy()).max())
+        if not gap <= MAX_LOGIT:  # NaN is too far too
+            node = first_difference(nodes(), self.predictor, pixels)
+            raise LabelwiseError(
+                f"nothing was written: logits of {name} are {gap:.2g} apart, more than "
+                f"{MAX_LOGIT:g}; the first node that differs is {node}"
+            )
+        self.logit = max(self.logit, gap)
+        return expected
+
+    def take_answers(self, found: Decided, logits: NDArray[np.float32], name: str) -> None:
+        """Compare what link and rule make of the same logits."""
+        apart = compare_answers(found, self.predictor, logits, name)
+        self.probability = max(self.probability, apart)
+
+    def take_whole(self, found: Decided | GraphAnswers, probs: Tensor, sets: Tensor) -> None:
+        """Compare what comes of all stages together; it is measured, not limited."""
+        if found.probability is not None and found.label is not None:
+            apart = np.abs(found.probability - probs.numpy())
+            self.whole = max(self.whole, float(apart.max()))
+            self.labels_differing += int((found.label != sets.numpy()).sum())
+
+    def parity(self, pictures: int, files: int = 0) -> Parity:
+        """Return what was found on so many pictures and files beside them."""
+        return Parity(
+            pictures,
+            self.levels,
+            self.pixels_differing / max(pictures + files, 1),
+            self.logit,
+            self.probability,
+            self.whole,
+            self.labels_differing,
+            (pictures + files) * len(self.predictor.space),
+            files,
+        )
+
+
+def compare_answers(
+    found: Decided, predictor: Predictor, logits: NDArray[np.float32], name: str
+) -> float:
+    """Return how far what a file makes of logits is from the model's; raise if it is too far."""
+    link, given = predictor.link, torch.from_numpy(np.ascontiguousarray(logits)).double()
+    if link is None:
+        return 0.0
+    expected = link(given)
+    slack = ROUNDING * given.abs().clamp(min=1)
+    around = torch.stack([expected, link(given - slack), link(given + slack)])
+    low, high = around.amin(0).numpy(), around.amax(0).numpy()
+    p = found.probability
+    apart = np.maximum(np.maximum(low - p, p - high), 0.0)
+    if not float(apart.max()) <= MAX_PROBABILITY or np.isnan(p).any():  # NaN is too far too
+        raise LabelwiseError(
+            f"nothing was written: probabilities of {name} are {apart.max():.2g} apart, more than "
+            f"{MAX_PROBABILITY:g}; the first node that differs is the link {link.kind!r}"
+        )
+    none = float(np.abs(found.none - link.log_none(given).exp().numpy()).max())
+    if not none <= max(MAX_PROBABILITY, 10 * float(apart.max())):
+        raise LabelwiseError(
+            f"nothing was written: the probability of no label of {name} differs; "
+            f"the first node that differs is in the link {link.kind!r}"
+        )
+    sets = predictor.rule(torch.from_numpy(p).double()).numpy()
+    flips = found.label != sets
+    thresholds = default_thresholds(predictor.rule, len(predictor.space))
+    if thresholds is not None:
+        flips &= np.abs(p - thresholds) >= MAX_PROBABILITY
+    if flips.any():
+        raise LabelwiseError(
+            f"nothing was written: {int(flips.sum())} decided labels of {name} differ; "
+            f"the first node that differs is the rule {predictor.rule.kind!r}"
+        )
+    return float(np.abs(p - expected.numpy()).max())
+
+
+def first_difference(values: Iterable[NodeValue], predictor: Predictor, pixels: Tensor) -> str:
+    """Return the name of the first node of a network that gives what torch never computes.
+
+    Every value that torch computes on its way is looked for among those of the graph's nodes, in
+    their order. What comes after the last one that is found is where they part.
+    """
+    images = predictor.transform.normalise(pixels)
+    with torch.no_grad(), _Recorded() as recorded:
+        predictor.model.eval()(images)
+    found = list(values)
+    last = -1
+    for place, (_, _, value) in enumerate(found):
+        same_shape = (one for one in recorded.values if one.shape == value.shape)
+        if any(np.allclose(value, one, atol=1e-4, rtol=1e-4) for one in same_shape):
+            last = place
+    name, kind, _ = found[min(last + 1, len(found) - 1)]
+    return f"{name!r} ({kind})"
+
+
+class _Recorded(TorchDispatchMode):
+    """Keeps every value that torch computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[NDArray[np.float32]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(value, Tensor) and value.dtype == torch.float32:
+                self.values.append(value.detach().numpy().copy())
+        return result

@@ -1,0 +1,189 @@
+"""``export --format web``: a static folder whose page tags photos in the browser, offline.
+
+    index.html  tagger.js  style.css  model.onnx
+    ort/        onnxruntime-web, taken once from npm and checked by its hash
+
+The page asks only for files beside it, which its content security policy enforces; any static
+server will do, without special headers.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from labelwise.errors import SettingsError
+from labelwise.exports.checks import require_new_folder
+from labelwise.exports.onnx_file import onnx_content
+from labelwise.exports.parity import Parity
+from labelwise.markup.html import Markup, join, tag, trusted
+from labelwise.models import ModelSpec, Predictor
+from labelwise.pictures import ImageSource
+from labelwise.system.files import replacing, replacing_folder
+from labelwise.system.progress import Watch
+
+RUNTIME = "1.30.0"
+HASHES = {
+    "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
+    "ort-wasm-simd-threaded.wasm": (
+        "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2"
+    ),
+}
+POLICY = (
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; media-src 'self' blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+
+def export_web(
+    predictor: Predictor,
+    spec: ModelSpec,
+    folder: Path,
+    images: ImageSource,
+    rows: Sequence[int],
+    *,
+    runtime: Path | None = None,
+    exact_resize: bool = True,
+    watch: Watch | None = None,
+) -> Parity:
+    """Write the page, its model and its runtime to a new folder."""
+    folder = Path(folder)
+    require_new_folder(folder)
+    parts = find_runtime(runtime)
+    content, parity = onnx_content(
+        predictor, spec, images, rows, input="image", exact_resize=exact_resize, watch=watch
+    )
+    with replacing_folder(folder) as temporary:
+        (temporary / "ort").mkdir()
+        for name in HASHES:
+            shutil.copyfile(parts / name, temporary / "ort" / name)
+        (temporary / "model.onnx").write_bytes(content)
+        (temporary / "tagger.js").write_text(_asset("tagger.js"), encoding="utf-8")
+        style = files("labelwise.markup").joinpath("style.css").read_text(encoding="utf-8")
+        (temporary / "style.css").write_text(style + _asset("tagger.css"), encoding="utf-8")
+        (temporary / "index.html").write_text(_page(predictor), encoding="utf-8")
+    return parity
+
+
+def _page(predictor: Predictor) -> str:
+    names = predictor.space.names
+    facts = {"labels": names, "ranks": predictor.link is None}
+    # In a script element only "<" could end it.
+    data = json.dumps(facts, ensure_ascii=False).replace("<", "\\u003c")
+    head = join(
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", "Tag photos"),
+        tag("link", rel="icon", href="data:,"),
+        tag("link", rel="stylesheet", href="style.css"),
+    )
+    body = join(
+        tag(
+            "header",
+            tag("h1", "Tag photos"),
+            tag(
+                "p",
+                f"{len(names):,} labels. Photos are tagged here and sent nowhere.",
+                class_="lead",
+            ),
+            *([] if predictor.caution is None else [tag("p", predictor.caution, class_="note")]),
+            class_="top",
+        ),
+        tag("main", _controls(), tag("div", id="photos", class_="photos")),
+        tag("footer", "Written by labelwise. This page works offline."),
+        tag("script", trusted(data), id="facts", type="application/json"),
+        tag("script", src="tagger.js", type="module"),
+    )
+    return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
+
+
+def _controls() -> Markup:
+    choose = tag(
+        "label",
+        "Choose photos",
+        tag("input", type="file", id="files", accept="image/*", multiple=True),
+        class_="button",
+    )
+    return join(
+        tag(
+            "div",
+            tag("p", "Drop photos here, paste one, or"),
+            choose,
+            tag("button", "Use the camera", id="camera", type="button", class_="button"),
+            id="drop",
+            class_="drop",
+        ),
+        tag("video", id="video", hidden=True, playsinline=True, muted=True),
+        tag("p", "Loading the model ...", id="status", role="status"),
+    )
+
+
+def _asset(name: str) -> str:
+    return files("labelwise.exports").joinpath(name).read_text(encoding="utf-8")
+
+
+def find_runtime(package: Path | None = None) -> Path:
+    """Return a folder with the files of onnxruntime-web: cached, from a package, or from npm."""
+    cache = _cache()
+    if package is None and all(_whole(cache / name) for name in HASHES):
+        return cache
+    with TemporaryDirectory() as folder:
+        archive = Path(package) if package is not None else _fetch(Path(folder))
+        _unpack(archive, Path(folder))
+        for name in HASHES:
+            with replacing(cache / name) as temporary:
+                shutil.copyfile(Path(folder) / name, temporary)
+    return cache
+
+
+def _cache() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "labelwise" / f"onnxruntime-web-{RUNTIME}"
+
+
+def _whole(path: Path) -> bool:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == HASHES[path.name]
+    except OSError:
+        return False
+
+
+def _fetch(folder: Path) -> Path:
+    instead = (
+        f"fetch the package onnxruntime-web {RUNTIME} on another machine "
+        f"(npm pack onnxruntime-web@{RUNTIME}) and give the .tgz with --runtime"
+    )
+    npm = shutil.which("npm")
+    if npm is None:
+        raise SettingsError(f"the page needs onnxruntime-web, and npm is not installed; {instead}")
+    command = [npm, "pack", "--silent", f"onnxruntime-web@{RUNTIME}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    found = list(folder.glob("onnxruntime-web-*.tgz"))
+    if done.returncode or not found:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise SettingsError(f"npm cannot fetch onnxruntime-web ({reason}); {instead}")
+    return found[0]
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Take the two files out of an npm package, if they are what they should be."""
+    try:
+        with tarfile.open(archive) as package:
+            for name in HASHES:
+                member = package.extractfile(f"package/dist/{name}")
+                if member is None:
+                    raise KeyError(name)
+                (folder / name).write_bytes(member.read())
+    except (OSError, KeyError, tarfile.TarError) as error:
+        raise SettingsError(f"{archive} is not the npm package onnxruntime-web: {error}") from None
+    wrong = [name for name in HASHES if not _whole(folder / name)]
+    if wrong:
+        raise SettingsError(f"{archive} must be onnxruntime-web {RUNTIME}, {wrong[0]} is another")

@@ -1,0 +1,1 @@
+"""Networks: backbones that see and heads that name."""

@@ -1,0 +1,24 @@
+"""Backbones: from images to a feature map, by name."""
+
+from labelwise.networks.backbones.base import Backbone
+from labelwise.networks.backbones.freeze import freeze, freeze_batch_norm
+from labelwise.networks.backbones.weights import PRETRAINED
+from labelwise.networks.backbones.zoo import (
+    SMALL_BACKBONES,
+    backbone_names,
+    create_backbone,
+    create_classifier,
+)
+from labelwise.pictures.transform import Transform
+
+__all__ = [
+    "PRETRAINED",
+    "SMALL_BACKBONES",
+    "Backbone",
+    "Transform",
+    "backbone_names",
+    "create_backbone",
+    "create_classifier",
+    "freeze",
+    "freeze_batch_norm",
+]

@@ -1,0 +1,337 @@
+"""Compare: the same data, the same recipe, the same number of tries for every method.
+
+Each method is first tuned (``tune`` tries on the first seed, the best on validation wins), then
+trained once per seed. Runs of one seed share data, order and start, so differences are paired.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.errors import SettingsError
+from labelwise.methods import find_method
+from labelwise.numeric.groups import freedom_of
+from labelwise.papers.comparison import JUDGED, Comparison, SweepChoice
+from labelwise.papers.jobs import (
+    Executor,
+    FigureFunction,
+    TrainingJob,
+    figures_of,
+    run_jobs,
+)
+from labelwise.papers.measures import FinishedRun, image_effects, measure
+from labelwise.papers.statistics import Covariance
+from labelwise.system.files import replacing
+from labelwise.system.progress import Watch
+from labelwise.training.settings import Settings
+from labelwise.training.validation import higher_is_better, validation_figures
+from labelwise.types import nearest
+
+# Tuning: the same number of tries for every method, judged on validation.
+#
+# The first try is the recipe as given. Each further one multiplies learning rate and weight decay
+# by powers drawn from a Halton sequence over [1/10, 10] and [1/10, 10], and draws those of the
+# method's options that it gives a range for (``Method.tuning``). Other options keep their defaults.
+
+
+_PRIMES = (2, 3, 5, 7, 11, 13)
+
+
+def tries(settings: Settings, count: int) -> Iterator[Settings]:
+    """Yield ``count`` settings to try for the method of ``settings``, the same at every call."""
+    method = find_method(settings.method)
+    for number in range(count):
+        yield settings if number == 0 else _varied(settings, number, method.tuning)
+
+
+def _varied(settings: Settings, number: int, ranges: Mapping[str, tuple[Any, ...]]) -> Settings:
+    optimizer = settings.recipe.optimizer
+    shares = [_halton(number, prime) for prime in _PRIMES]
+    changed = {
+        "lr": optimizer.lr * 10 ** (2 * shares[0] - 1),
+        "weight_decay": optimizer.weight_decay * 10 ** (2 * shares[1] - 1),
+    }
+    drawn = {
+        option: ranges[option][int(share * len(ranges[option]))]
+        for option, share in zip(sorted(ranges), shares[2:], strict=False)
+    }
+    values = settings.model_dump(mode="json")
+    values["recipe"]["optimizer"] |= changed
+    values["options"] = {**drawn, **settings.options}
+    return Settings(**values)
+
+
+def _halton(number: int, base: int) -> float:
+    """Return the Halton point of ``number`` in [0, 1): its digits in ``base``, mirrored."""
+    value, scale = 0.0, 1.0
+    while number:
+        scale /= base
+        number, digit = divmod(number, base)
+        value += scale * digit
+    return value
+
+
+Say = Callable[[str], None]
+RunJobs = Callable[[Iterable[TrainingJob]], Iterator[TrainingJob]]
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What is made of a finished run: its figures, what each test image moves, columns judged."""
+
+    figures: FigureFunction = measure
+    effects: Callable[[FinishedRun], dict[str, NDArray[np.float64]]] = image_effects
+    judged: tuple[str, ...] = JUDGED
+
+
+MEASURED_HERE = Measuring()
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """What is compared: a recipe, methods, seeds, and how many tries each method has.
+
+    ``sweep`` is an option and its values: a method that has it is compared with each of them.
+    ``choose`` is the validation metric by which a try or a value of the sweep is the best, by
+    default that of the recipe.
+    """
+
+    base: Settings
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    tune: int = 0
+    sweep: tuple[str, tuple[Any, ...]] | None = None
+    choose: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.methods:
+            find_method(name)
+        if len(set(self.methods)) != len(self.methods) or not self.methods:
+            raise SettingsError(
+                f"methods must be distinct, got {', '.join(self.methods) or 'none'}"
+            )
+        if not self.seeds:
+            raise SettingsError("there must be at least one seed, got none")
+        known = {option for name in self.methods for option in find_method(name).options}
+        for option in self.base.options:
+            if option not in known:
+                raise SettingsError(
+                    f"none of the methods has the option {option!r}{nearest(option, sorted(known))}"
+                )
+        if self.sweep is not None:
+            self._check_sweep(*self.sweep, known)
+        higher_is_better(self.chosen_by)
+        if self.choose is not None and self.sweep is None and self.tune < 2:
+            raise SettingsError("--choose needs a --sweep, or a --tune of two tries or more")
+
+    def _check_sweep(self, option: str, values: tuple[Any, ...], known: set[str]) -> None:
+        if option not in known:
+            raise SettingsError(
+                f"none of the methods has the option {option!r} to sweep"
+                f"{nearest(option, sorted(known))}"
+            )
+        if len(set(map(str, values))) != len(values) or len(values) < 2:
+            raise SettingsError(f"a sweep needs two or more distinct values, got {list(values)}")
+        if self.tune > 1:
+            raise SettingsError("a sweep is not tuned: leave out --tune or --sweep")
+
+    @property
+    def chosen_by(self) -> str:
+        """The validation metric by which tries and values of a sweep are chosen."""
+        return self.choose or self.base.recipe.metric
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs there are in all; a tuning run of the first seed is used again."""
+        return len(self.entries) * (len(self.seeds) + max(self.tune - 1, 0))
+
+    @property
+    def entries(self) -> dict[str, Settings]:
+        """What is compared, by name, each with its settings: a method, or one value of its sweep.
+
+        A method has those of the given options that it knows; one without the swept option is
+        compared once.
+        """
+        found = {}
+        for method in self.methods:
+            own = find_method(method).options
+            options = {name: value for name, value in self.base.options.items() if name in own}
+            settings = with_values(self.base, method=method, options=options, seed=self.seeds[0])
+            if self.sweep is None or self.sweep[0] not in own:
+                found[method] = settings
+                continue
+            option, values = self.sweep
+            for value in values:
+                varied = with_values(settings, options={**options, option: value})
+                found[f"{method} {option}={value}"] = varied
+        return found
+
+
+def compare(
+    plan: ComparisonPlan,
+    folder: Path,
+    *,
+    executor: Executor | None = None,
+    trying: Executor | None = None,
+    measuring: Measuring = MEASURED_HERE,
+    say: Say = print,
+    watch: Watch | None = None,
+) -> Comparison:
+    """Run the plan in ``folder``, or what is left of it; write and return the comparison.
+
+    ``executor`` carries the runs out, by default one after the other in this process; ``trying``
+    those that tune, by default the same.
+    """
+    chosen: dict[str, tuple[Settings, Path]] = {}
+    run = partial(run_jobs, executor=executor, watch=watch)
+    tune = partial(run_jobs, executor=trying or executor, watch=watch)
+    for method, settings, first in _tuned(plan, folder, tune, say):
+        chosen[method] = (settings, first)
+    jobs = {
+        (method, seed): TrainingJob(
+            with_values(settings, seed=seed),
+            first if seed == plan.seeds[0] else folder / method / f"seed-{seed}",
+        )
+        for method, (settings, first) in chosen.items()
+        for seed in plan.seeds
+    }
+    names = {job.folder: key for key, job in jobs.items()}
+    figures: dict[str, dict[int, dict[str, float]]] = {name: {} for name in plan.entries}
+    for number, done in enumerate(run(jobs.values()), 1):
+        method, seed = names[done.folder]
+        row = figures[method][seed] = figures_of(done.folder, measuring.figures)
+        say(f"[{number}/{len(jobs)}] {method}, seed {seed}: mAP@class {row['mAP@class']:.4f}")
+    groups = _test_groups(next(iter(jobs.values())).folder)
+    effects = _mean_effects({key: job.folder for key, job in jobs.items()}, measuring)
+    comparison = Comparison(
+        figures,
+        {name: _tunable(used) for name, (used, _) in chosen.items()},
+        {name: _covariance(by_method) for name, by_method in effects.items()},
+        _chosen_values(plan, jobs),
+        groups,
+        {} if groups is None else {name: _freedom(part) for name, part in effects.items()},
+    )
+    comparison.save(folder)
+    return comparison
+
+
+def _chosen_values(
+    plan: ComparisonPlan, jobs: Mapping[tuple[str, int], TrainingJob]
+) -> tuple[SweepChoice, ...]:
+    """Return for each swept method its best value on validation, by the mean over seeds."""
+    first = next(iter(jobs.values()))
+    if plan.sweep is None or (plan.choose is None and FinishedRun(first.folder).val is None):
+        return ()
+    option, values = plan.sweep
+    choices = []
+    for method in plan.methods:
+        if option not in find_method(method).options:
+            continue
+        scores: dict[str, float | None] = {}
+        for value in values:
+            folders = [jobs[f"{method} {option}={value}", seed].folder for seed in plan.seeds]
+            runs = [_validation_figure(folder, plan.chosen_by) for folder in folders]
+            defined = [run for run in runs if run is not None]
+            scores[str(value)] = float(np.mean(defined)) if len(defined) == len(runs) else None
+        known = {value: score for value, score in scores.items() if score is not None}
+        best = max if higher_is_better(plan.chosen_by) else min
+        chosen = best(known, key=known.__getitem__) if known else None
+        choices.append(SweepChoice(method, option, plan.chosen_by, chosen, scores))
+    return tuple(choices)
+
+
+def _mean_effects(
+    folders: Mapping[tuple[str, int], Path], measuring: Measuring
+) -> dict[str, dict[str, NDArray[np.float64]]]:
+    """Return what test images, or their groups, move each method's mean by, by judged column."""
+    effects: dict[str, dict[str, list[NDArray[np.float64]]]] = {}
+    for (method, _), folder in folders.items():
+        for name, effect in measuring.effects(FinishedRun(folder)).items():
+            effects.setdefault(name, {}).setdefault(method, []).append(effect)
+    return {
+        name: {method: np.mean(runs, axis=0) for method, runs in by_method.items()}
+        for name, by_method in effects.items()
+        if name in measuring.judged
+    }
+
+
+def _covariance(effects: Mapping[str, NDArray[np.float64]]) -> Covariance:
+    """Return the covariance of the methods' mean figures over test images, or their groups."""
+    return {a: {b: float(u @ v) for b, v in effects.items()} for a, u in effects.items()}
+
+
+def _freedom(effects: Mapping[str, NDArray[np.float64]]) -> float:
+    """Return the degrees of freedom of the methods' differences over groups of test images."""
+    return freedom_of(np.std(list(effects.values()), axis=0))
+
+
+def _test_groups(folder: Path) -> int | None:
+    """Return how many groups the test images of a run come in, None where each is its own."""
+    groups = FinishedRun(folder).test.groups
+    return None if groups is None else groups.count
+
+
+def with_values(settings: Settings, **values: object) -> Settings:
+    """Return the settings with some top-level values changed, validated again."""
+    return Settings(**{**settings.model_dump(mode="json"), **values})
+
+
+def _tuned(
+    plan: ComparisonPlan, folder: Path, run: RunJobs, say: Say
+) -> Iterator[tuple[str, Settings, Path]]:
+    """Yield each method with its chosen settings and the folder of its first seed's run."""
+    if plan.tune < 2:
+        for method, settings in plan.entries.items():
+            yield method, settings, folder / method / f"seed-{plan.seeds[0]}"
+        return
+    tried = {
+        method: [
+            TrainingJob(candidate, folder / method / f"try-{number}")
+            for number, candidate in enumerate(tries(settings, plan.tune))
+        ]
+        for method, settings in plan.entries.items()
+    }
+    for _ in run(job for jobs in tried.values() for job in jobs):
+        pass
+    for method, jobs in tried.items():
+        scores = [_validation_score(job.folder, plan.chosen_by) for job in jobs]
+        best = max(range(len(jobs)), key=scores.__getitem__)
+        values = [_tunable(job.settings) for job in jobs]
+        chosen = ", ".join(f"{key} {value}" for key, value in values[best].items())
+        say(f"{method}: try {best + 1} of {plan.tune} is best on validation ({chosen})")
+        with replacing(folder / method / "tuning.json") as temporary:
+            records = [
+                {"settings": used, "score": score}
+                for used, score in zip(values, scores, strict=True)
+            ]
+            temporary.write_text(json.dumps(records, indent=1), encoding="utf-8")
+        yield method, jobs[best].settings, jobs[best].folder
+
+
+def _validation_score(folder: Path, metric: str) -> float:
+    """Return the metric of a run on validation, turned so that higher is better."""
+    value = _validation_figure(folder, metric)
+    sign = 1.0 if higher_is_better(metric) else -1.0
+    return float("-inf") if value is None else sign * value
+
+
+def _validation_figure(folder: Path, metric: str) -> float | None:
+    val = FinishedRun(folder).val
+    if val is None:
+        raise SettingsError("choosing needs a validation split, got none")
+    return validation_figures(val.logits, val.labels, val.observed, val.link, metric)[metric]
+
+
+def _tunable(settings: Settings) -> dict[str, object]:
+    optimizer = settings.recipe.optimizer
+    return {
+        "lr": float(f"{optimizer.lr:.3g}"),
+        "weight_decay": float(f"{optimizer.weight_decay:.3g}"),
+        **settings.options,
+    }

@@ -1,0 +1,292 @@
+"""COMPUTED: tables of the papers that no training is needed for.
+
+``001-table1``    which losses recover a probability, from formulas (``recovery``)
+``001-table2``    statistics of SPA's data sets, and ``002-tableCa`` of NUS-WIDE, from label tables:
+                  present and absent entries are counted over train and test together
+``001-counts``    SPA's "29 of the 32" and "25 of the 36" best results, from its printed Table 3
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from labelwise.data import LabelTable, load
+from labelwise.errors import DataError, SettingsError
+from labelwise.links import Link, Sigmoid
+from labelwise.methods import find_method, make_objective
+from labelwise.objectives import Objective
+from labelwise.papers.protocols import DATASETS, PUBLISHED
+from labelwise.papers.sources import holds_files
+from labelwise.types import DatasetFacts, Outputs, Targets
+
+# Table 1 of SPA as a computed table: does the minimiser of a loss give the true probability back?
+#
+# For a label of probability eta the expected loss is stationary where
+#
+#     eta present'(v) + (1 - eta) absent'(v) = 0
+#
+# so v*(eta) is where the left side changes its sign, found on a fine grid by the very gradient
+# that
+# training follows (a detached weight has none). A loss is strictly proper for its link if
+# link(v*(eta)) = eta. Minimiser and eta are one-to-one if v* is finite, rises strictly with eta,
+# and
+# no stretch of logits is equally good for a label that is never (or always) there: below ASL's
+# margin every logit is.
+
+
+ETAS = torch.arange(1, 200, dtype=torch.float64) / 200
+LOGITS = torch.linspace(-25, 25, 100_001, dtype=torch.float64)
+SATURATED = 15.0  # beyond, slopes round to 0 (torch cuts softplus off at 20)
+EXACT = 1e-3  # the grid's own error is below half of it
+PRINTED_RECOVERY = {  # strictly proper, one-to-one
+    "bce": (True, True),
+    "focal": (False, True),
+    "asl": (False, False),
+    "spa": (True, True),
+}
+METHODS = (
+    *("bce", "focal", "focal+phi", "asl", "asl+phi", "spa"),
+    *("focal-official", "focal-official+phi", "asl-official", "asl-official+phi"),
+)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How far the link and a sigmoid are from eta at worst, and up to which eta v* is finite."""
+
+    method: str
+    link_error: float
+    sigmoid_error: float
+    highest: float
+    one_to_one: bool
+
+    @property
+    def proper(self) -> bool:
+        """Whether the link gives every eta back."""
+        return self.link_error < EXACT and self.highest > ETAS[-1].item() - EXACT
+
+
+def minimisers(objective: Objective, etas: Tensor = ETAS) -> Tensor:
+    """Return v*(eta); infinite where the expected loss has no minimum."""
+    present, absent = (_slopes(objective, label) for label in (1.0, 0.0))
+    found = []
+    for eta in etas.tolist():
+        falling = (eta * present + (1 - eta) * absent) < 0
+        last = int(falling.sum())
+        found.append(float("inf") if last == len(LOGITS) else LOGITS[last].item())
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def recovery_of(method: str) -> Recovery:
+    """Return what a method with default options recovers."""
+    facts = DatasetFacts(1, 1, 0.5, (0.5,))
+    objective = make_objective(method, facts)
+    best = minimisers(objective)
+    finite = best.isfinite()
+    etas, values = ETAS[finite], best[finite]
+    link: Link | None = objective.link
+    with torch.no_grad():
+        recovered = torch.full_like(etas, torch.nan) if link is None else link(values)
+    near = LOGITS.abs() < SATURATED
+    absent, present = (_slopes(objective, label)[near] for label in (0.0, 1.0))
+    flat = bool((absent <= 0).any() or (present >= 0).any())
+    return Recovery(
+        method,
+        float((recovered - etas).abs().max()),
+        float((Sigmoid()(values) - etas).abs().max()),
+        float(etas[-1]) if len(etas) else 0.0,
+        bool(finite.all() and (values.diff() > 0).all() and not flat),
+    )
+
+
+def recovery_rows(methods: Iterable[str] = METHODS) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the cells of the table, the printed verdicts beside the computed."""
+    header = [
+        *("loss", "link off by", "sigmoid off by", "eta reached"),
+        *("proper", "printed", "one-to-one", "printed"),
+    ]
+    rows = []
+    for method in methods:
+        find_method(method)
+        one = recovery_of(method)
+        printed = [_mark(mark) for mark in PRINTED_RECOVERY.get(method, (None, None))]
+        rows.append(
+            [
+                method,
+                f"{one.link_error:.3f}",
+                f"{one.sigmoid_error:.3f}",
+                "all" if one.highest > ETAS[-1].item() - EXACT else f"up to {one.highest:.3f}",
+                *(_mark(one.proper), printed[0], _mark(one.one_to_one), printed[1]),
+            ]
+        )
+    return header, rows
+
+
+def _mark(value: bool | None) -> str:
+    return "–" if value is None else "yes" if value else "no"
+
+
+def _slopes(objective: Objective, label: float) -> Tensor:
+    logits = LOGITS[:, None].clone().requires_grad_()
+    labels = torch.full_like(logits, label)
+    loss = objective(Outputs(logits), Targets(labels, None, torch.arange(len(logits))))
+    (slopes,) = torch.autograd.grad(loss, logits)
+    return slopes[:, 0]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What came out: header, rows, and sentences below the table."""
+
+    header: list[str]
+    rows: list[list[str]]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ComputedTable:
+    """A table that is computed; ``sets`` are the data sets it reads, or one source instead."""
+
+    title: str
+    compute: Callable[[Path, str | None], Computed]
+    sets: tuple[str, ...] = ()
+
+
+# Of SPA's Table 2 and two-way's Table C (a): labels, training and test images, the last column.
+SPA_SETS: dict[str, tuple[float, ...]] = {
+    "coco": (80, 82_081, 40_137, 0.04),
+    "voc": (20, 5_717, 5_823, 0.08),
+    "wider": (14, 28_340, 29_117, 0.26),
+    "vispr": (68, 14_167, 8_000, 0.08),
+}
+NUS_WIDE: dict[str, tuple[float, ...]] = {"nus-wide": (81, 125_448, 83_898, 2.4)}
+PRESENT_TO_ABSENT, PER_IMAGE = "present / absent labels", "labels per image"
+
+
+def statistics_of(table: LabelTable, last: str) -> tuple[float, ...]:
+    """Return labels, training images, test images, and ``last`` over both together."""
+    splits = table.splits()
+    for split in ("train", "test"):
+        if split not in splits:
+            raise DataError(f"{table.name} has no {split} images, whose number the table shows")
+    present = sum(float(splits[split].facts().mean_labels) * len(splits[split]) for split in splits)
+    images = sum(map(len, splits.values()))
+    known = sum(int((len(part) - part.unknown.counts()).sum()) for part in splits.values())
+    figure = present / max(known - present, 1) if last == PRESENT_TO_ABSENT else present / images
+    training = images - len(splits["test"])  # validation images are training images held out
+    return (len(table.space), training, len(splits["test"]), figure)
+
+
+def _statistics(
+    printed: Mapping[str, tuple[float, ...]], last: str
+) -> Callable[[Path, str | None], Computed]:
+    """Return the function that counts these data sets, or one source beside the first of them."""
+
+    def compute(root: Path, source: str | None) -> Computed:
+        places = {
+            name: f"{DATASETS[name].format}:{root / DATASETS[name].folder}" for name in printed
+        }
+        if source is not None:
+            places = {next(iter(printed)): source}
+        rows, notes = [], []
+        for name, place in places.items():
+            if source is None and not holds_files(root / DATASETS[name].folder):
+                missing = f"put into {root / DATASETS[name].folder}: {DATASETS[name].how_to_get}"
+                notes.append(f"{name}: not counted; {missing}.")
+                continue
+            found = statistics_of(load(place), last)
+            rows.append([name, "paper", *_shown(printed[name])])
+            rows.append(["", "ours", *_shown(found)])
+            same = _shown(found) == _shown(printed[name])
+            notes.append(f"{name}: {'as printed' if same else 'differs from what is printed'}.")
+        if not rows:
+            raise DataError(f"none of the data sets is below {root}: {notes[0]}")
+        if source is not None:
+            notes.append(f"Data: {source} in place of the paper's.")
+        return Computed(["data", "", "labels", "train", "test", last], rows, tuple(notes))
+
+    return compute
+
+
+def _shown(figures: tuple[float, ...]) -> list[str]:
+    *counts, last = figures
+    digits = 1 if last >= 1 else 2
+    return [*(f"{count:,.0f}" for count in counts), f"{last:.{digits}f}"]
+
+
+HIGHER = ("mAP@class", "mAP@sample")
+OURS = ("spa", "spa+lpr")
+CLAIMED = {OURS: (29, 32), ("spa+lpr",): (25, 36)}
+
+
+def best_counts(rows: tuple[str, ...]) -> tuple[int, int]:
+    """Return in how many configurations of the printed Table 3 one of the rows is best, and of all.
+
+    A configuration is a data set, a network and a column; ties with another row count.
+    """
+    best = total = 0
+    for name, table in PUBLISHED.items():
+        if not name.startswith("001-table3."):
+            continue
+        for at, column in enumerate(table.columns):
+            figures = {row: cells[at] for row, cells in table.rows.items() if cells[at] is not None}
+            if not figures:
+                continue
+            sign = 1 if column in HIGHER else -1
+            top = max(sign * float(figure or 0) for figure in figures.values())
+            total += 1
+            best += any(row in figures and sign * float(figures[row] or 0) == top for row in rows)
+    return best, total
+
+
+def _counts(root: Path, source: str | None) -> Computed:
+    if source is not None:
+        raise SettingsError("001-counts counts the printed figures of Table 3 and takes no --data")
+    rows, notes = [], []
+    for ours, (said, of) in CLAIMED.items():
+        best, counted = best_counts(ours)
+        words = " or ".join(ours)
+        rows.append([words, f"{said} of {of}", f"{best} of {counted}"])
+        left = 32 - counted
+        needed = said - best
+        possible = 0 <= needed <= left
+        notes.append(
+            f"{words}: the {left} configurations of VISPR are not in the text at hand; "
+            + (
+                f"{said} are reached if {needed} of them are won, so it can be right."
+                if possible
+                else f"{said} would need {needed} of them, so it cannot be right."
+            )
+        )
+    notes.append("Table 3 has 32 configurations; the paper says 36 in the same sentence.")
+    notes.append("LPR takes ACE on VISPR from 5.8 to 3.0: said in words, its rows are not at hand.")
+    return Computed(["best or tied", "said", "counted in the printed table"], rows, tuple(notes))
+
+
+def _recovery(root: Path, source: str | None) -> Computed:
+    if source is not None:
+        raise SettingsError("001-table1 is computed from formulas and takes no --data")
+    return Computed(*recovery_rows())
+
+
+COMPUTED: dict[str, ComputedTable] = {
+    "001-table1": ComputedTable(
+        "SPA and LPR, Table 1: does the minimiser give eta back?", _recovery
+    ),
+    "001-table2": ComputedTable(
+        "SPA and LPR, Table 2: statistics of the data sets",
+        _statistics(SPA_SETS, PRESENT_TO_ABSENT),
+        tuple(SPA_SETS),
+    ),
+    "001-counts": ComputedTable(
+        "SPA and LPR, 5.2: how often SPA and SPA + LPR are best in the printed Table 3", _counts
+    ),
+    "002-tableCa": ComputedTable(
+        "Two-way loss, Table C (a): NUS-WIDE without images that have no label",
+        _statistics(NUS_WIDE, PER_IMAGE),
+        tuple(NUS_WIDE),
+    ),
+}

@@ -1,0 +1,259 @@
+"""Jobs: training runs, what carries them out, and what each of them cost.
+
+A finished run is recognised by its folder and not repeated; a killed one goes on. How runs are
+carried out is given: an executor takes jobs and yields each as it finishes. :class:`InProcess`
+runs them one after the other, :class:`LocalProcesses` side by side, each worker process keeping
+its data between runs. On one GPU small runs fill each other's gaps; on a CPU they only share the
+cores. :class:`RayRuns` spreads them over a cluster; whoever carries jobs out calls :func:`run_job`.
+"""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Thread
+from time import perf_counter
+from typing import Protocol
+
+import torch
+
+from labelwise.data import LabelTable
+from labelwise.errors import LabelwiseError
+from labelwise.models.run_folder import RunFolder
+from labelwise.papers.measures import FinishedRun
+from labelwise.papers.sources import Frozen, open_table
+from labelwise.shards.engine import ATTEMPTS, LostShardError
+from labelwise.shards.ray_cluster import RayEngine
+from labelwise.system.files import replacing
+from labelwise.system.progress import NamedWatch, Watch
+from labelwise.training.run import train
+from labelwise.training.settings import Settings
+
+Figures = dict[str, float]
+FigureFunction = Callable[[FinishedRun], Figures]
+COST = "cost.json"
+REPORT_SECONDS = 30.0  # between two messages on the progress of runs side by side
+PROCESS = Path("/proc/self")
+HIGH_WATER = "VmHWM:"  # Linux: the high-water mark of resident memory
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One run: its settings, its folder, and what is done to its data first.
+
+    ``hold_out`` takes validation rows from train; ``one_positive`` leaves one known label to each
+    training image; ``frozen`` puts features in the place of images.
+    """
+
+    settings: Settings
+    folder: Path
+    hold_out: bool = True
+    one_positive: bool = False
+    frozen: Frozen | None = None
+
+
+class Executor(Protocol):
+    """What carries jobs out."""
+
+    def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
+        """Run all jobs, in any order, and yield each as it finishes."""
+
+
+def run_jobs(
+    jobs: Iterable[TrainingJob], *, executor: Executor | None = None, watch: Watch | None = None
+) -> Iterator[TrainingJob]:
+    """Run each distinct job once and yield it as it finishes; those others start from come first.
+
+    ``executor`` carries the jobs out, by default one after the other in this process; ``watch``
+    is shown their progress.
+    """
+    distinct = {job.folder: job for job in jobs}
+    starts = {Path(job.settings.start) for job in distinct.values() if job.settings.start}
+    carried_out = executor or InProcess()
+    for first in (True, False):
+        wave = [job for job in distinct.values() if (job.folder in starts) == first]
+        if wave:
+            yield from carried_out(wave, watch)
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """Runs jobs one after the other in this process; ``table`` spares reading the data."""
+
+    table: LabelTable | None = None
+
+    def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
+        """Run the jobs in their order."""
+        for job in jobs:
+            yield run_job(job, self.table, watch)
+
+
+def _say_progress(jobs: Iterable[TrainingJob], watch: Watch | None) -> None:
+    """Say the epoch each run is at and its time left."""
+    if watch is None:
+        return
+    found = {
+        _name(job): RunFolder(job.folder).journal.progress(job.settings.recipe.epochs)
+        for job in jobs
+    }
+    text = "; ".join(f"{name}: {progress}" for name, progress in found.items() if progress)
+    if text:
+        watch.say(text)
+
+
+def run_job(
+    job: TrainingJob, table: LabelTable | None = None, watch: Watch | None = None
+) -> TrainingJob:
+    """Train one job, or what is left of it, note what it cost, and return it."""
+    begun = perf_counter()
+    start_peak_memory()
+    if table is None:
+        options = json.dumps(job.settings.data_options)
+        table = _table(job.settings.data, options, job.hold_out, job.one_positive, job.frozen)
+    # A finished run returns at once; one begun with other settings is refused.
+    train(job.settings, job.folder, table=table, watch=watch and NamedWatch(watch, _name(job)))
+    path = job.folder / COST
+    if path.exists():
+        return job
+    cost = {"seconds": perf_counter() - begun, **peak_memory()}
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(cost), encoding="utf-8")
+    return job
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """Runs jobs side by side in ``workers`` processes, which end with this one.
+
+    ``run`` is what a worker does with a job.
+    """
+
+    workers: int
+    run: Callable[[TrainingJob], TrainingJob] = run_job
+
+    def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
+        """Run the jobs; ``watch`` is told now and then how far they are."""
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(self.workers, context, initializer=_end_with_parent) as pool:
+            pending = {pool.submit(self.run, job): job for job in jobs}
+            try:
+                while pending:
+                    done, _ = wait(pending, REPORT_SECONDS, FIRST_COMPLETED)
+                    for future in done:
+                        del pending[future]
+                        yield future.result()
+                    if not done:
+                        _say_progress(pending.values(), watch)
+            finally:
+                for future in pending:
+                    future.cancel()
+
+
+@dataclass(frozen=True)
+class RayRuns:
+    """Runs ``workers`` jobs at a time on a Ray cluster; each takes a core and ``gpus`` GPUs.
+
+    A run that was cut short goes on from its newest checkpoint, so that a worker or a node that
+    dies costs the steps since then. The folders of runs, data and weights must be the same place
+    for every node. ``run`` is what a worker does with a job.
+    """
+
+    workers: int
+    gpus: float = 0.0
+    run: Callable[[TrainingJob], TrainingJob] = run_job
+
+    def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
+        """Run the jobs; ``watch`` is told now and then how far they are."""
+
+        def report(running: Sequence[int]) -> None:
+            _say_progress([jobs[number] for number in running], watch)
+
+        engine = RayEngine(self.workers, gpus=self.gpus, report=report)
+        try:
+            yield from engine.run(_JobsTask(tuple(jobs), self.run), range(len(jobs)))
+        except LostShardError as lost:
+            raise LabelwiseError(
+                f"{ATTEMPTS} workers died over the run in {jobs[lost.shard].folder}; it may need "
+                "more memory than a node has: run the same command again with fewer --jobs"
+            ) from None
+
+
+@dataclass(frozen=True)
+class _JobsTask:
+    """A list of jobs as shards of one: what an engine carries out."""
+
+    jobs: tuple[TrainingJob, ...]
+    run: Callable[[TrainingJob], TrainingJob]
+
+    def start(self) -> Callable[[int], TrainingJob]:
+        """Return the function that runs the job of a number."""
+        return lambda number: self.run(self.jobs[number])
+
+
+def figures_of(folder: Path, function: FigureFunction) -> Figures:
+    """Return what ``function`` makes of a finished run's predictions, and what the run cost."""
+    cost: Figures = json.loads((folder / COST).read_text(encoding="utf-8"))
+    return function(FinishedRun(folder)) | cost
+
+
+def default_workers() -> int:
+    """Return how many runs to carry out side by side: four on a GPU under MPS, else two, or one.
+
+    A second run fills the time in which the first compiles, checkpoints and is evaluated. Only
+    under NVIDIA's MPS do runs compute at the same time; else they take turns on the GPU.
+    """
+    if not torch.cuda.is_available():
+        return 1
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    return 4 if (pipes / "control").exists() else 2
+
+
+def start_peak_memory() -> None:
+    """Forget earlier peaks of this process's memory, where the system can."""
+    with suppress(OSError):  # elsewhere the host's peak is that of the whole process
+        (PROCESS / "clear_refs").write_text("5", encoding="ascii")
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_memory() -> Figures:
+    """Return "host MB" where the system tells it, and "GPU MB" where there is a GPU."""
+    peaks: Figures = {}
+    with suppress(OSError):
+        lines = (PROCESS / "status").read_text(encoding="ascii").splitlines()
+        marks = [float(line.split()[1]) / 1024 for line in lines if line.startswith(HIGH_WATER)]
+        if marks:
+            peaks["host MB"] = marks[0]
+    if torch.cuda.is_available():
+        peaks["GPU MB"] = torch.cuda.max_memory_allocated() / 2**20
+    return peaks
+
+
+def _end_with_parent() -> None:
+    """End this worker when the process that started it is killed; its run can be continued."""
+    parent = multiprocessing.parent_process()
+
+    def wait_and_end() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait_and_end, daemon=True).start()
+
+
+def _name(job: TrainingJob) -> str:
+    return f"{job.folder.parent.name}, {job.folder.name}"
+
+
+@lru_cache(maxsize=1)
+def _table(
+    data: str, options: str, hold_out: bool, one_positive: bool, frozen: Frozen | None
+) -> LabelTable:
+    return open_table(
+        data, json.loads(options), hold_out=hold_out, one_positive=one_positive, frozen=frozen
+    )

@@ -1,0 +1,320 @@
+"""Measures: the columns by which runs are compared, from their validation and test predictions.
+
+"before" reads the objective's own link; "after" the same shrunk per-label Platt fit for every
+method, fitted on validation. A method without a link has no figures before. Shrinking all
+probabilities lowers MMC and predicting base rates lowers ECE, so log loss and Brier are also
+given for images with labels (IN) and without (OUT) apart: there such a trade shows. "promised" is
+the power of promised lists (``promise_power``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import nan
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.calibration import platt
+from labelwise.decide import best_f, expected_list
+from labelwise.errors import DataError
+from labelwise.evaluation.jackknife import ap_influence, mean_ap_influence, mean_influence
+from labelwise.links import Link
+from labelwise.metrics import (
+    average_precision,
+    brier_score,
+    confusion,
+    log_loss_from_logs,
+    max_confidence,
+    reliability,
+    separation_auroc,
+    top_accuracy,
+    width_edges,
+    zero_label_rows,
+)
+from labelwise.metrics.bins import image_cells
+from labelwise.models.run_folder import RunFolder
+from labelwise.numeric.groups import Groups
+from labelwise.predictions import Predictions
+from labelwise.retrieval import retrieval_map
+
+# Power of promises: how much of what is there the lists with a promised error find.
+#
+# For each label the test images are dealt into two halves. One half is the library, the other the
+# held-out images: the longest list of the library of which at most a tenth is expected to be wrong
+# (``expected_list``: conformal selection), then the same with the halves exchanged.
+#
+#     power   right images on the list / images with the label in the library, 0 without a list
+#     wrong   wrong images on the list / images on it, 0 without a list: promised to be 0.1 at most
+#
+# Both are means over labels and halves; ``power`` over those with an image to find. Neither half
+# fitted anything, so the promise holds; images are ranked by logits, since a calibrated link of one
+# label keeps their order.
+
+
+WRONG_AT_MOST = 0.1
+
+
+@dataclass(frozen=True)
+class PromisePower:
+    """The share found and the share wrong of promised lists.
+
+    ``power`` is NaN where no label has an image.
+    """
+
+    power: float
+    wrong: float
+
+
+def promise_power(test: Predictions, *, seed: int = 0) -> PromisePower:
+    """Return the power of the lists of single labels, by images that fitted nothing.
+
+    ``seed`` deals the images; where they come in groups, whole groups.
+    """
+    groups = test.groups
+    units = np.arange(len(test)) if groups is None else groups.codes
+    side = np.random.default_rng(seed).permutation(int(units.max()) + 1) % 2
+    half = side[units]
+    scores, labels = test.logits.double().numpy(), test.majority.numpy()
+    known = np.ones_like(labels) if test.observed is None else test.observed.numpy()
+    found: list[float] = []
+    wrong: list[float] = []
+    for column in range(labels.shape[1]):
+        for one in (0, 1):
+            library = np.flatnonzero(known[:, column] & (half == one))
+            held = np.flatnonzero(known[:, column] & (half != one))
+            if not len(library) or not len(held):
+                continue
+            truth = labels[library, column]
+            answer = expected_list(
+                scores[held, column],
+                labels[held, column],
+                scores[library, column],
+                wrong_at_most=WRONG_AT_MOST,
+                groups=None if groups is None else groups.take(held),
+            )
+            listed = scores[library, column] >= answer.threshold
+            wrong.append(float((~truth[listed]).mean()) if listed.any() else 0.0)
+            if truth.any():
+                found.append(float(truth[listed].sum() / truth.sum()))
+    return PromisePower(
+        float(np.mean(found)) if found else nan, float(np.mean(wrong)) if wrong else nan
+    )
+
+
+T = TypeVar("T")
+Floats = NDArray[np.float64]
+BINS = 10
+
+
+class FinishedRun:
+    """The predictions in the folder of a finished run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def train(self) -> Predictions:
+        """Predictions of the training images."""
+        return self._read("train")
+
+    @cached_property
+    def val(self) -> Predictions | None:
+        """Predictions of the validation images, None where the run has none."""
+        return self._read("val") if "val" in RunFolder(self.folder).splits else None
+
+    @cached_property
+    def test(self) -> Predictions:
+        """Predictions of the test images."""
+        return self._read("test")
+
+    @cached_property
+    def calibrated(self) -> Link | None:
+        """The shrunk per-label Platt fit on validation, the same for every method."""
+        val = self.val
+        return None if val is None else platt(val.logits, val.labels, self.test.link, val.observed)
+
+    @property
+    def held_out(self) -> Predictions:
+        """``val``, for figures that cannot do without it."""
+        if self.val is None:
+            raise DataError("this figure is fitted on a validation split, and the run has none")
+        return self.val
+
+    def _read(self, split: str) -> Predictions:
+        return RunFolder(self.folder).predictions(split)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column: its name, which way is better, and whether it is shown in per cent."""
+
+    name: str
+    higher_is_better: bool
+    percent: bool = True
+
+
+def _columns() -> dict[str, Measure]:
+    columns = [Measure("mAP@class", True), Measure("mAP@sample", True), Measure("macro F1", True)]
+    for stage in ("before", "after"):
+        columns += [Measure(f"{name} {stage}", False) for name in ("ECE", "ACE", "MCE")]
+        for name in ("log loss", "Brier"):
+            columns += [
+                Measure(f"{name}{part} {stage}", False, percent=False)
+                for part in ("", " IN", " OUT")
+            ]
+    columns += [Measure("top accuracy", True), Measure("zero-label AUROC", True)]
+    columns += [Measure("zero-label MMC", False), Measure("promised", True)]
+    columns += [Measure(f"retrieval n={length}", True) for length in (1, 2, 3)]
+    columns += [Measure(name, False, percent=False) for name in ("seconds", "host MB", "GPU MB")]
+    return {column.name: column for column in columns}
+
+
+MEASURES: dict[str, Measure] = _columns()
+
+
+def measure(run: FinishedRun, *, queries: int = 2000, seed: int = 0) -> dict[str, float]:
+    """Return the figures of one run by column name; undefined ones are left out, infinite stay.
+
+    ``queries`` bounds the number of queries of each length in retrieval mAP; 0 leaves it out.
+    """
+    val, test = run.val, run.test
+    labels, observed = test.majority, test.observed
+    figures = {
+        "mAP@class": average_precision(test.logits, labels, observed).value,
+        "mAP@sample": average_precision(test.logits, labels, observed, by="image").value,
+        "top accuracy": top_accuracy(test.logits, labels, observed).value,
+        "promised": promise_power(test).power,
+    }
+    own, fitted = test.link, run.calibrated
+    if own is not None:
+        figures |= _staged("before", probability_figures(own, test))
+    if val is not None and fitted is not None:
+        figures |= _staged("after", probability_figures(fitted, test))
+        rule = best_f(fitted(val.logits), val.majority, val.observed, scope="shared")
+        sets = rule(fitted(test.logits))
+        figures["macro F1"] = confusion(sets, labels, observed).f_score().value
+    link = own or fitted
+    if link is not None:
+        figures |= _zero_label(link, test)
+    if link is not None and queries:
+        log_p, log_q = link.log_probs(test.logits.double())
+        points = retrieval_map(
+            log_p, log_q, labels, observed, longest=3, exhaustive=queries, sample=queries, seed=seed
+        )
+        figures |= {f"retrieval n={point.length}": point.value for point in points}
+    return {name: value for name, value in figures.items() if not np.isnan(value)}
+
+
+@torch.no_grad()
+def image_effects(run: FinishedRun) -> dict[str, Floats]:
+    """Return how much each test image moves a figure, (N,), for figures that methods are judged by.
+
+    The sum of their squares is the variance of the figure over the choice of test images. For ACE
+    it is an upper bound where bins are hardly off: the modulus of a gap has a kink at 0. Images
+    that come in G groups move it by group, (G,), as if each group had been left out in turn:
+
+        sqrt((G - 1) / G) sum of U_m within / (1 - share of the group)
+    """
+    test, fitted = run.test, run.calibrated
+    observed = test.observed
+    present = test.majority if observed is None else test.majority & observed
+    groups = test.groups
+    by_image = average_precision(test.logits, present, observed, by="image").items
+    effects = {"mAP@sample": mean_influence(np.nan_to_num(by_image), ~np.isnan(by_image))}
+    if test.link is not None:
+        effects |= _staged("before", _probability_effects(test.link, test))
+    if fitted is not None:
+        effects |= _staged("after", _probability_effects(fitted, test))
+    if groups is None:
+        return {"mAP@class": mean_ap_influence(test.logits, present, observed), **effects}
+    left = np.maximum(1 - groups.sizes / len(groups), 1 / len(groups))
+    moved = {name: groups.sums(effect) / left for name, effect in effects.items()}
+    moved["mAP@class"] = mean_ap_by_group(test.logits, present, observed, groups)
+    return {name: np.sqrt((groups.count - 1) / groups.count) * part for name, part in moved.items()}
+
+
+def mean_ap_by_group(
+    scores: Tensor, present: Tensor, known: Tensor | None, groups: Groups
+) -> Floats:
+    """Return what each group moves the mean average precision by, (G,).
+
+    A group that has a label's positives carries that label, however few of all photos it has: its
+    share is that of the label's positives or of its photos, whichever is larger. By photos alone
+    three equal methods were told apart in 10 % of draws of 20 uneven groups, so in 5 %
+    (benchmarks/group_figures.py).
+    """
+    total, labels = np.zeros(groups.count), 0
+    for column in range(scores.shape[1]):
+        counted = np.ones(len(scores), bool) if known is None else known[:, column].numpy()
+        hits = present[:, column].numpy()
+        positives = int(hits.sum())
+        if not positives:
+            continue
+        moved = np.zeros(len(scores))
+        moved[counted] = ap_influence(scores[:, column].numpy()[counted], hits[counted])
+        share = np.maximum(groups.sums(hits) / positives, groups.sums(counted) / counted.sum())
+        total += groups.sums(moved) / np.maximum(1 - share, 1 / max(positives, 2))
+        labels += 1
+    return total / max(labels, 1)
+
+
+def _probability_effects(link: Link, test: Predictions) -> dict[str, Floats]:
+    log_p, log_q = link.log_probs(test.logits.double())
+    probs = log_p.exp()
+    known = torch.ones_like(probs, dtype=torch.bool) if test.observed is None else test.observed
+    labels = test.labels.double().masked_fill(~known, 0.0)
+    loss = -torch.where(labels > 0, labels * log_p, 0.0)
+    loss = (loss - torch.where(labels < 1, (1 - labels) * log_q, 0.0)).masked_fill(~known, 0.0)
+    square = ((probs - labels) ** 2).masked_fill(~known, 0.0)
+    entries = known.sum(1).numpy()
+    counts, given, seen = image_cells(probs, test.labels, test.observed, None, width_edges(BINS))
+    total = counts.sum(0)
+    filled = total > 0
+    gap = (given.sum(0) - seen.sum(0))[filled] / total[filled]
+    moved = ((given - seen)[:, filled] - gap * counts[:, filled]) / total[filled]
+    return {
+        "ACE": (moved * np.sign(gap)).mean(1),
+        "log loss": mean_influence(loss.sum(1).numpy(), entries),
+        "Brier": mean_influence(square.sum(1).numpy(), entries),
+    }
+
+
+@torch.no_grad()
+def probability_figures(link: Link, test: Predictions) -> dict[str, float]:
+    """Return calibration errors and proper scores of probabilities, over all, IN and OUT images."""
+    labels, observed = test.labels, test.observed
+    log_p, log_q = link.log_probs(test.logits.double())
+    probs = log_p.exp()
+    bins = reliability(probs, labels, observed)
+    figures = {"ECE": float(bins.ece()), "ACE": float(bins.ace()), "MCE": float(bins.mce())}
+    empty = torch.from_numpy(zero_label_rows(test.majority, observed))
+    parts: dict[str, Tensor | None] = {"": None, " IN": ~empty, " OUT": empty}
+    for part, rows in parts.items():
+        if rows is not None and not rows.any():
+            continue
+        chosen = slice(None) if rows is None else rows
+        seen = None if observed is None else observed[chosen]
+        figures[f"log loss{part}"] = log_loss_from_logs(
+            log_p[chosen], log_q[chosen], labels[chosen], seen
+        ).value
+        figures[f"Brier{part}"] = brier_score(probs[chosen], labels[chosen], seen).value
+    return figures
+
+
+def _zero_label(link: Link, test: Predictions) -> dict[str, float]:
+    empty = zero_label_rows(test.majority, test.observed)
+    if not empty.any() or empty.all():
+        return {}
+    with torch.no_grad():
+        confidence = max_confidence(link(test.logits.double()))
+    auroc = separation_auroc(confidence[~empty], confidence[empty])
+    return {"zero-label AUROC": auroc, "zero-label MMC": float(confidence[empty].mean())}
+
+
+def _staged(stage: str, figures: Mapping[str, T]) -> dict[str, T]:
+    return {f"{name} {stage}": value for name, value in figures.items()}

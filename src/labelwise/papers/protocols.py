@@ -1,0 +1,476 @@
+"""EXPERIMENTS: every table of the papers as runnable cells, read from ``tables.toml``.
+
+A cell is a printed table on one data set with one backbone. Its name is the table's; where a table
+has several cells, data set and backbone follow after points (``001-table3.voc.vit-b-32``). A
+missing figure ("failed to converge", "not in the text") is None.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from math import isnan
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from labelwise.errors import SettingsError
+from labelwise.papers import columns
+from labelwise.papers.comparison import show_figure
+from labelwise.papers.measures import FinishedRun
+from labelwise.papers.statistics import SeedMean, seed_mean
+from labelwise.types import nearest
+
+# Verdicts on the papers' claims, by one rule.
+#
+# A claim is a relation between figures, such as ``spa > bce``. A run
+#
+#     bears it out    every inequality of the claim holds; a strict one by between half and twice
+# the
+#                     printed gap (where a gap is printed), and in more than one seed
+#     half            some of it holds, or all of it and not by that much, or in one seed, or not
+# in
+#                     every seed (``held: some``)
+#     does not        no inequality holds
+#
+# and a claim **comes out** if every run bears it out, **does not** if none bears out any of it,
+# else
+# it holds **in part**. A claim about curves has nothing to compare and is judged by eye
+# (``seen``).
+#
+# The figures of a run are words of the claims file, or are read from a result file, which holds
+# what
+# a command of `labelwise reproduce` wrote, seed by seed: then mean, interval, the number of seeds
+# and whether the claim held in every seed are computed.
+
+
+LEAST, MOST = 0.5, 2.0  # of the printed gap: "roughly in size"
+COMES_OUT, IN_PART, DOES_NOT, NOT_RUN = "comes out", "in part", "does not", "not run"
+TERM = re.compile(r"(?:(\d*\.?\d+) x )?([a-z]\w*)(?: ([+-]) (\d*\.?\d+))?|(\d*\.?\d+)")
+NOT_FIGURES = re.compile(r"± *\d*\.?\d+|\]\([^)]*\)|`[^`]*`|[;:(].*$| for .*$")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """``factor * name + offset``, or a number alone."""
+
+    name: str | None
+    factor: float
+    offset: float
+
+    def value(self, figures: Mapping[str, float]) -> float:
+        """Return the value, given the figures by name."""
+        return self.factor * (0.0 if self.name is None else figures[self.name]) + self.offset
+
+
+@dataclass(frozen=True)
+class Relation:
+    """``larger > smaller``, or not less than it."""
+
+    larger: Quantity
+    smaller: Quantity
+    strict: bool
+
+    def gap(self, figures: Mapping[str, float]) -> float:
+        """Return by how much it holds."""
+        return self.larger.value(figures) - self.smaller.value(figures)
+
+
+@dataclass(frozen=True)
+class ClaimedRun:
+    """What a run gave, in words and figures, over how many seeds; None where nothing is drawn."""
+
+    ours: str
+    run: str
+    seeds: int | None = None
+    held: str | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim, what is printed for it, the runs that test it; ``todo`` names what would."""
+
+    claim: str
+    holds: str = ""
+    published: str = ""
+    runs: tuple[ClaimedRun, ...] = ()
+    seen: str | None = None
+    todo: str = ""
+    relations: tuple[Relation, ...] = field(init=False)
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        relations, names = _parsed(self.holds) if self.holds else ((), ())
+        object.__setattr__(self, "relations", relations)
+        object.__setattr__(self, "names", names)
+        if self.runs and not relations and self.seen is None:
+            raise SettingsError(f"{self.claim!r} has runs, so say in holds what is claimed")
+        if relations and self.published and _outcome(relations, self._printed(), None) < 1:
+            raise SettingsError(f"{self.claim!r} does not hold for what is printed")
+
+    def _printed(self) -> dict[str, float] | None:
+        return self.figures(self.published) if self.published else None
+
+    def figures(self, text: str) -> dict[str, float]:
+        """Return the figures in a text by the names of the claim."""
+        found = figures_in(text)
+        if len(found) != len(self.names):
+            raise SettingsError(
+                f"{self.claim!r} is about {', '.join(self.names)}, got {len(found)} figures in "
+                f"{text!r}"
+            )
+        return dict(zip(self.names, found, strict=True))
+
+    @property
+    def verdict(self) -> str:
+        """The verdict, by the rule of this module."""
+        if self.seen is not None:
+            return self.seen
+        if not self.runs:
+            return NOT_RUN
+        printed = self._printed()
+        outcomes = [self._outcome(run, printed) for run in self.runs]
+        if all(outcome == 1 for outcome in outcomes):
+            return COMES_OUT
+        return IN_PART if any(outcomes) else DOES_NOT
+
+    def _outcome(self, run: ClaimedRun, printed: Mapping[str, float] | None) -> float:
+        if run.held == "some":
+            return 0.5
+        outcome = _outcome(self.relations, self.figures(run.ours), printed)
+        strict = any(relation.strict for relation in self.relations)
+        return min(outcome, 0.5) if run.seeds == 1 and strict else outcome
+
+
+def _outcome(
+    relations: Sequence[Relation],
+    figures: Mapping[str, float] | None,
+    printed: Mapping[str, float] | None,
+) -> float:
+    """Return 1 if all of it holds, and roughly in size, 0 if nothing does, else a half."""
+    if figures is None:
+        return 0.0
+    held, sized = [], []
+    for relation in relations:
+        gap = relation.gap(figures)
+        held.append(gap > 0 if relation.strict else gap >= 0)
+        least = 0.0 if printed is None or not relation.strict else relation.gap(printed)
+        sized.append(not least or LEAST * least <= gap <= MOST * least)
+    if all(held) and all(sized):
+        return 1.0
+    return 0.5 if any(held) else 0.0
+
+
+def figures_in(text: str) -> list[float]:
+    """Return the figures of a text in their order, without spreads, links and what is remarked."""
+    kept = NOT_FIGURES.sub("", text)
+    return [float(number) for number in re.findall(r"\d*\.?\d+", kept)]
+
+
+def _parsed(text: str) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
+    """Return the inequalities of a claim, and the names in them as they first come."""
+    relations, named = [], []
+    for part in text.split(";"):
+        pieces = re.split(r" (<=|>=|<|>) ", part.strip())
+        terms = [_term(piece) for piece in pieces[::2]]
+        named += [term.name for term in terms if term.name is not None]
+        for left, sign, right in zip(terms, pieces[1::2], terms[1:], strict=False):
+            larger, smaller = (left, right) if sign.startswith(">") else (right, left)
+            relations.append(Relation(larger, smaller, "=" not in sign))
+    return tuple(relations), tuple(dict.fromkeys(named))
+
+
+def _term(text: str) -> Quantity:
+    match = TERM.fullmatch(text.strip())
+    if match is None:
+        raise SettingsError(f"a claim compares names or numbers, as 2 x a - 0.5, got {text!r}")
+    factor, name, sign, offset, number = match.groups()
+    if number is not None:
+        return Quantity(None, 0.0, float(number))
+    return Quantity(name, float(factor or 1), float(f"{sign or ''}{offset or 0}"))
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """What a command wrote: figures by row, one mapping per seed, and the command."""
+
+    command: str
+    figures: Mapping[str, Sequence[Mapping[str, float]]]
+
+    @classmethod
+    def load(cls, file: Path) -> "RunResults":
+        """Return the results of a file that :meth:`save` wrote."""
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return cls(content["command"], content["figures"])
+
+    def save(self, file: Path) -> None:
+        """Write the results, one line per row."""
+        lines = [f" {json.dumps(row)}: {json.dumps(runs)}" for row, runs in self.figures.items()]
+        start = f'{{"command": {json.dumps(self.command)}, "figures": {{\n'
+        file.write_text(start + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
+
+    def by_seed(self, row: str, column: str) -> list[float]:
+        """Return the figures of a row, seed by seed."""
+        if row not in self.figures:
+            raise SettingsError(
+                f"{self.command!r} has no row {row!r}{nearest(row, list(self.figures))}"
+            )
+        runs = self.figures[row]
+        if any(column not in run for run in runs):
+            raise SettingsError(f"row {row!r} of {self.command!r} has no figure {column!r}")
+        return [float(run[column]) for run in runs]
+
+
+def read_claims(
+    text: str, results: Mapping[str, RunResults] | None = None
+) -> dict[str, list[Claim]]:
+    """Return the claims by paper from the text of a claims file (YAML) and the results it names."""
+    content: dict[str, list[dict[str, Any]]] = yaml.load(text, Loader=yaml.BaseLoader)  # texts
+    return {
+        paper: [_claim(results or {}, **one) for one in claims] for paper, claims in content.items()
+    }
+
+
+def _claim(
+    results: Mapping[str, RunResults], runs: Sequence[dict[str, Any]] = (), **parts: str
+) -> Claim:
+    claim = Claim(**parts)  # type: ignore[arg-type]  # runs is not among its parts
+    return replace(claim, runs=tuple(_claimed_run(claim, results, run) for run in runs))
+
+
+def _claimed_run(
+    claim: Claim, results: Mapping[str, RunResults], given: dict[str, Any]
+) -> ClaimedRun:
+    """Return a run of the claims file, its figures read from results where it names them."""
+    if "results" not in given:
+        return ClaimedRun(**{**given, "seeds": int(given["seeds"])} if "seeds" in given else given)
+    name, run, pairs = given["results"], given["run"], given["figures"]
+    if name not in results:
+        raise SettingsError(f"there are no results {name!r}{nearest(name, list(results))}")
+    if len(pairs) != len(claim.names):
+        raise SettingsError(f"{run!r} must have one figure for each name of the claim, got {pairs}")
+    columns = [results[name].by_seed(row, column) for row, column in pairs]
+    seeds = min(map(len, columns))
+    over_seeds = [seed_mean(values) for values in columns]
+    ours = ", ".join(show_figure(one, percent=False) for one in over_seeds)
+    means = {one: found.mean for one, found in zip(claim.names, over_seeds, strict=True)}
+    each = [
+        dict(zip(claim.names, (values[seed] for values in columns), strict=True))
+        for seed in range(seeds)
+    ]
+    some = _holds(claim.relations, means) and not all(_holds(claim.relations, one) for one in each)
+    return ClaimedRun(ours, run, seeds, "some" if some else None)
+
+
+def _holds(relations: Sequence[Relation], figures: Mapping[str, float]) -> bool:
+    gaps = [(relation.gap(figures), relation.strict) for relation in relations]
+    return all(gap > 0 if strict else gap >= 0 for gap, strict in gaps)
+
+
+def claims_table(claims: Sequence[Claim]) -> str:
+    """Return the claims, what is printed, our runs and the verdicts as a Markdown table."""
+    lines = ["| claim | published | ours | run | verdict |", "|---|---|---|---|---|"]
+    for claim in claims:
+        ours = "; ".join(run.ours for run in claim.runs)
+        runs = "; ".join(_with_seeds(run) for run in claim.runs) or claim.todo
+        by_eye = " (by eye)" if claim.seen is not None and claim.published else ""
+        cells = (claim.claim, claim.published, ours, runs, f"**{claim.verdict}**{by_eye}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _with_seeds(run: ClaimedRun) -> str:
+    if run.seeds is None:
+        return run.run
+    return f"{run.run} ({run.seeds} {'seed' if run.seeds == 1 else 'seeds'})"
+
+
+Values = Mapping[str, Any]
+Figures = Callable[[FinishedRun], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set of the papers: its reader, its folder below the data root, where to get it."""
+
+    format: str
+    folder: str
+    how_to_get: str
+    has_validation: bool = False
+    holds_features: bool = False
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """One printed table: what its columns are, and the printed figures of each row."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Mapping[str, tuple[float | None, ...]]
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class FigureOf:
+    """A figure of a table: a column, of these rows the highest or lowest, or their range."""
+
+    column: str
+    rows: tuple[str, ...]
+    take: Literal["highest", "lowest", "range"] = "highest"
+
+    def value(self, table: Mapping[str, Mapping[str, SeedMean]]) -> float | None:
+        """Return the figure, None if one of its rows has not been run."""
+        values = [
+            table[row][self.column].mean for row in self.rows if self.column in table.get(row, {})
+        ]
+        if len(values) < len(self.rows):
+            return None
+        lowest, highest = min(values), max(values)
+        return {"highest": highest, "lowest": lowest, "range": highest - lowest}[self.take]
+
+
+@dataclass(frozen=True)
+class TableClaim:
+    """A sentence of a paper as a relation, such as ``temperature > margin``, of named figures."""
+
+    claim: str
+    holds: str
+    figures: Mapping[str, FigureOf]
+    printed: str = ""
+
+    def verdict(self, table: Mapping[str, Mapping[str, SeedMean]], seeds: int) -> str | None:
+        """Return the claim, our figures and the verdict as a sentence; None if rows are missing."""
+        names = Claim(self.claim, self.holds).names
+        values = [self.figures[name].value(table) for name in names]
+        if any(value is None for value in values):
+            return None
+        ours = ", ".join(f"{value:.6f}" for value in values)
+        judged = Claim(self.claim, self.holds, self.printed, (ClaimedRun(ours, "", seeds),))
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in zip(names, values, strict=True))
+        return f"{self.claim}: {judged.verdict} ({shown})."
+
+
+@dataclass(frozen=True)
+class Row:
+    """What distinguishes a row: its settings, and where it differs from the rest of its table.
+
+    ``figures`` replaces the table's, ``hold_out`` takes validation images nevertheless, ``runs``
+    says when it is run, and ``note`` is said with the deviations if it is. It starts where the row
+    ``after`` ended, of the same seed. ``stated`` is what the paper states for this row alone, where
+    it is not what we run.
+    """
+
+    values: Values
+    figures: Figures | None = None
+    hold_out: bool = False
+    runs: Literal["always", "if named", "not with --quick"] = "always"
+    note: str = ""
+    after: str | None = None
+    stated: Values = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One printed table on one data set with one backbone: rows, recipe, figures, what differs.
+
+    ``figures`` computes the printed columns from a run. ``data_options`` are for the reader of the
+    paper's own data. ``validation`` says that images are held out for what is fitted after
+    training; ``one_positive`` that training images keep one known label each. ``seed_key`` names a
+    further setting that takes the seed (the split of CIFAR60+40). ``unstated`` names the keys that
+    are our guess, ``stated`` what the paper states and we do otherwise (see ``deviations``, which
+    finds the rest). ``claims`` are what it says of the table in words alone.
+    """
+
+    table: str
+    data: str
+    rows: Mapping[str, Row]
+    protocol: Values
+    quick: Values
+    figures: Figures
+    published: PublishedTable
+    cell: str = ""
+    data_options: Values = field(default_factory=dict)
+    validation: bool = True
+    one_positive: bool = False
+    seed_key: str | None = None
+    stated: Values = field(default_factory=dict)
+    unstated: frozenset[str] = frozenset()
+    deviations: tuple[str, ...] = ()
+    claims: tuple[TableClaim, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The table's name, with the cell's after a point if it has any."""
+        return f"{self.table}.{self.cell}" if self.cell else self.table
+
+
+_FILE = tomllib.loads(files("labelwise.papers").joinpath("tables.toml").read_text("utf-8"))
+
+
+def _recipe(given: Values) -> dict[str, Any]:
+    """Return settings with those of the recipe that they ``use``; ``~`` is none."""
+    start = _recipe(_FILE["recipe"][given["use"]]) if "use" in given else {}
+    own = {k: None if value == "~" else value for k, value in given.items() if k != "use"}
+    return start | own
+
+
+def _figures(given: str | list[Any]) -> Figures:
+    """Return the function of ``columns`` with this name, or the one it makes of its argument."""
+    if isinstance(given, str):
+        figures: Figures = getattr(columns, given)
+        return figures
+    name, argument = given
+    made: Figures = getattr(columns, name)(argument)
+    return made
+
+
+def _row(given: dict[str, Any]) -> Row:
+    values, stated = _recipe(given.pop("set")), _recipe(given.pop("stated", {}))
+    figures = _figures(given.pop("figures")) if "figures" in given else None
+    return Row(values, figures, stated=stated, **given)
+
+
+def _table_claim(given: dict[str, Any]) -> TableClaim:
+    figures = {
+        name: FigureOf(one["column"], tuple(one["rows"]), one["take"])
+        for name, one in given.pop("figures").items()
+    }
+    return TableClaim(figures=figures, **given)
+
+
+def _experiment(name: str, given: dict[str, Any]) -> Experiment:
+    printed = {
+        row: tuple(None if isnan(figure) else figure for figure in figures)
+        for row, figures in given.pop("printed").items()
+    }
+    titles, remark = tuple(given.pop("columns")), given.pop("remark", "")
+    unstated = given.pop("unstated", [])
+    return Experiment(
+        table=given.pop("table", name),
+        rows=ROWS[given.pop("rows")],
+        protocol=_recipe(given.pop("recipe")),
+        quick=_recipe(given.pop("quick")),
+        figures=_figures(given.pop("figures")),
+        published=PublishedTable(given.pop("title"), titles, printed, remark),
+        stated=_recipe(given.pop("stated", {})),
+        unstated=frozenset(key for one in unstated for key in _FILE["unstated"].get(one, [one])),
+        deviations=tuple(given.pop("deviations", ())),
+        claims=tuple(map(_table_claim, given.pop("claims", ()))),
+        **given,
+    )
+
+
+FROZEN = _recipe({"use": "frozen"})
+DATASETS = {name: Dataset(**given) for name, given in _FILE["dataset"].items()}
+ROWS = {
+    name: {row: _row(given) for row, given in rows.items()} for name, rows in _FILE["rows"].items()
+}
+EXPERIMENTS = {name: _experiment(name, given) for name, given in _FILE["table"].items()}
+PUBLISHED = {name: experiment.published for name, experiment in EXPERIMENTS.items()}
+# Two-way, Table A: what is transferred to: name, classes, train and test images.
+TRANSFER: dict[str, tuple[str, int, int, int]] = {
+    name: (given[0], given[1], given[2], given[3]) for name, given in _FILE["transfer"].items()
+}

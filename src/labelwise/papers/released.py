@@ -1,0 +1,89 @@
+"""Released Query2Label checkpoints, judged on the test images of Table 1 of the report.
+
+A row names the backbone and the size of its pictures; the file must be a checkpoint of it, which
+``integrations.query2label`` reads. Predictions are kept in the folder, so that a second call reads
+no picture.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from labelwise.contrib.query2label import load_query2label
+from labelwise.data import LabelTable
+from labelwise.errors import DataError, SettingsError
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import raise_failure, score
+from labelwise.papers.measures import FinishedRun
+from labelwise.papers.reproduce import find_experiment
+from labelwise.predictions import Predictions
+from labelwise.system.progress import Silent, Watch
+from labelwise.types import nearest
+
+JUDGED_BY_CHECKPOINT = "004-table1"
+
+
+def judge_checkpoints(
+    table: LabelTable,
+    files: Mapping[str, Path],
+    folder: Path,
+    *,
+    device: str = "cpu",
+    watch: Watch | None = None,
+) -> tuple[list[str], list[list[str]]]:
+    """Return the header and a row per checkpoint: its mAP on the test images, and the printed one.
+
+    ``files`` are checkpoints by the row they belong to.
+    """
+    experiment = find_experiment(JUDGED_BY_CHECKPOINT)
+    test = table.splits().get("test")
+    if test is None:
+        raise DataError(f"{table.name} has no test images to judge checkpoints on")
+    printed = experiment.published
+    rows = []
+    for row, file in files.items():
+        if row not in experiment.rows:
+            raise SettingsError(
+                f"{JUDGED_BY_CHECKPOINT} has no row {row!r}{nearest(row, experiment.rows)}"
+            )
+        values = experiment.rows[row].values
+        run = RunFolder(folder / row)
+        if not run.predictions_path("test").is_file():
+            predictor = load_query2label(
+                file, values["backbone"], table.space.names, image_size=values["image_size"]
+            )
+            _predicted(predictor.to(device), test, row, watch or Silent()).save(
+                run.predictions_path("test")
+            )
+        figures = experiment.figures(FinishedRun(run.path))
+        ours = [f"{figures[name]:.1f}" for name in printed.columns]
+        theirs = [f"{value:.1f}" for value in printed.rows[row] if value is not None]
+        rows.append([row, *ours, *theirs, f"{len(test):,}"])
+    header = ["row", *printed.columns, *(f"{name}, printed" for name in printed.columns), "images"]
+    return header, rows
+
+
+def _predicted(predictor: Predictor, test: LabelTable, row: str, watch: Watch) -> Predictions:
+    """Return the answers of a predictor for all test images."""
+    logits = []
+    watch.start(f"{row}: predicting test", len(test))
+    try:
+        for part in score(predictor, test.images):
+            raise_failure(part)
+            logits.append(part.logits)
+            watch.advance(len(part))
+    finally:
+        watch.finish()
+    labels, observed = test.targets()
+    seen = None if observed is None else torch.from_numpy(observed)
+    return Predictions(
+        test.ids,
+        torch.cat(logits),
+        torch.from_numpy(labels),
+        seen,
+        test.space.names,
+        "test",
+        predictor.link,
+    )

@@ -1,0 +1,548 @@
+"""Reproduce: a paper's table run here, its printed figures beside ours.
+
+The data is looked for below a root folder, in the layout its authors publish; another source may
+be given instead, and is then named as a deviation. Where the quick recipe trains heads on frozen
+features, these are computed once.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite, isinf
+from pathlib import Path
+from typing import Any
+
+from labelwise.data import LabelTable, load
+from labelwise.errors import DataError, SettingsError
+from labelwise.methods import METHODS, check_options, make_objective
+from labelwise.papers.comparison import INFINITE, show_figure
+from labelwise.papers.jobs import (
+    Executor,
+    InProcess,
+    TrainingJob,
+    figures_of,
+    run_jobs,
+)
+from labelwise.papers.protocols import DATASETS, EXPERIMENTS, FROZEN, Experiment
+from labelwise.papers.sources import (
+    LAST_FIFTH,
+    NO_SPLIT,
+    OWN_SPLIT,
+    STRATIFIED,
+    Frozen,
+    ValidationImages,
+    divided,
+    holds_files,
+    with_features,
+)
+from labelwise.papers.statistics import SeedMean, seed_mean
+from labelwise.pictures import ImageSource
+from labelwise.system.files import replacing
+from labelwise.system.progress import Watch
+from labelwise.system.text import one_line_of
+from labelwise.training.settings import Settings, flattened, read_settings
+from labelwise.types import nearest
+
+# Deviations: where the settings a run really has differ from what the paper states.
+#
+# A row's published protocol is data: keys of the settings file, and these facts that are none:
+#
+#     held_out         the share of the training images taken for validation
+#     decayed          which parameters weight decay acts on
+#     weights_tag      which of a library's pretrained weights the backbone starts from
+#     scores           what average-K thresholds in its first column
+#     split            who chose the validation images
+#     image_order      the order in which single positives are drawn
+#     chosen_on        the images by which the deployed epoch is chosen
+#     pooled           what of a vision transformer's tokens the head reads
+#
+# The run's resolved settings are compared with it key by key, so that nothing has to be remembered.
+# A setting of which the paper says nothing is compared with that of our own protocol, so that
+# whatever was set for a run is named. Devices, workers and seeds decide no row and are left out.
+
+
+SMALL_INPUTS = {"resnet18-32", "vgg16-32", "densenet40-12", "densenet40-40"}  # 32 x 32 pixels
+OURS = frozenset({"hardware", "seed", "data"})  # no part of a protocol
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One thing that differs from the paper, in the rows where it does so alike.
+
+    Where the paper does not state it, ``published`` is None and ``ours`` is what our protocol has.
+    """
+
+    rows: tuple[str, ...]
+    key: str
+    published: Any
+    here: Any
+    stated: bool = True
+    ours: Any = None
+
+    def __str__(self) -> str:
+        if self.stated:
+            return f"{self.key}: published {_shown(self.published)}, here {_shown(self.here)}"
+        return f"{self.key}: not published, ours {_shown(self.ours)}, here {_shown(self.here)}"
+
+
+def published_protocol(experiment: Experiment, row: str) -> dict[str, Any]:
+    """Return what the paper states for a row, by key; nothing for a row that it does not print."""
+    if row not in experiment.published.rows:
+        return {}
+    stated = {
+        key: value
+        for key, value in flattened({**experiment.protocol, **experiment.rows[row].values}).items()
+        if key not in experiment.unstated
+    }
+    return {**stated, **flattened(experiment.stated), **flattened(experiment.rows[row].stated)}
+
+
+def facts_of(
+    settings: Settings,
+    experiment: Experiment,
+    row: str,
+    data: str | None = None,
+    held_out: ValidationImages | None = None,
+) -> dict[str, Any]:
+    """Return the same keys as the run has them; ``data`` is a source in place of the paper's.
+
+    ``held_out`` is what was held out of the data that was read; before that, what will be.
+    """
+    facts = flattened(settings.model_dump(mode="json", exclude=set(OURS)))
+    part = _held_out(experiment, row, data, held_out)
+    facts["held_out"], facts["split"] = part.share, part.chosen_by
+    in_order = data is None and experiment.data_options.get("string_order", False)
+    facts["image_order"] = "ids as text" if in_order else "as the table has them"
+    best = settings.recipe.keep == "best"
+    facts["chosen_on"] = "validation images" if best else "none, the last epoch is deployed"
+    facts["pooled"] = "mean over patches"
+    facts["decayed"] = "weights, not biases and norms"
+    facts["scores"] = "softmax"
+    facts["weights_tag"] = _weights_tag(settings)
+    if settings.image_size is None and settings.backbone in SMALL_INPUTS:
+        facts["image_size"] = 32
+    if settings.method in METHODS:
+        method = METHODS[settings.method]
+        facts = {f"options.{name}": value for name, value in method.options.items()} | facts
+        facts["head"] = settings.head or method.head
+    facts["data"] = data or experiment.data
+    return facts
+
+
+def _held_out(
+    experiment: Experiment, row: str, data: str | None, found: ValidationImages | None
+) -> ValidationImages:
+    """Return what is held out for a row: as ``found`` in the data, or as the row will take it."""
+    alone = experiment.rows[row].hold_out and not experiment.validation
+    if found is not None and (not alone or found.chosen_by == OWN_SPLIT):
+        return found
+    if experiment.one_positive:
+        return ValidationImages(0.2, LAST_FIFTH)
+    if DATASETS[experiment.data].has_validation and data is None:
+        return ValidationImages(0.0, OWN_SPLIT)
+    return (
+        ValidationImages(0.1, STRATIFIED)
+        if experiment.validation or alone
+        else ValidationImages(0.0, NO_SPLIT)
+    )
+
+
+def deviations_of(
+    experiment: Experiment,
+    settings: Mapping[str, Settings],
+    ours: Mapping[str, Settings],
+    data: str | None = None,
+    held_out: ValidationImages | None = None,
+) -> list[Deviation]:
+    """Return every difference of the rows' settings from the paper, alike ones joined.
+
+    ``ours`` are the settings of our protocol, without what was set for this request.
+    """
+    found: dict[str, tuple[Deviation, list[str]]] = {}
+    for row, used in settings.items():
+        published = published_protocol(experiment, row)
+        facts = facts_of(used, experiment, row, data, held_out)
+        plain = facts_of(ours[row], experiment, row, data, held_out)
+        for key in dict.fromkeys([*published, *facts, *plain]):
+            here = facts.get(key)
+            if key in published:
+                one = Deviation((), key, published[key], here)
+                same = _same(published[key], here)
+            else:
+                one = Deviation((), key, None, here, stated=False, ours=plain.get(key))
+                same = _same(plain.get(key), here)
+            if not same:
+                found.setdefault(repr(one), (one, []))[1].append(row)
+    return [replace(one, rows=tuple(rows)) for one, rows in found.values()]
+
+
+def _weights_tag(settings: Settings) -> str | None:
+    """Return which published weights are meant, as exactly as the settings and the library say."""
+    if settings.weights is None:
+        return None
+    if settings.backbone == "vgg16-fc7" and settings.weights == "pretrained":
+        return "torchvision IMAGENET1K_V1"
+    if settings.backbone.startswith("torchvision/"):
+        from torchvision.models import get_model_weights
+
+        tags = get_model_weights(settings.backbone.removeprefix("torchvision/"))
+        if settings.weights == "pretrained":
+            return f"torchvision {tags.DEFAULT.name}"
+        if settings.weights in tags.__members__:
+            return f"torchvision {settings.weights}"
+    if settings.weights == "pretrained" and "_in22k" in settings.backbone:
+        return "ImageNet-22k"
+    return settings.weights
+
+
+def _same(published: Any, here: Any) -> bool:
+    if isinstance(published, int | float) and isinstance(here, int | float):
+        return abs(published - here) <= 1e-12 * max(abs(published), abs(here))
+    if isinstance(published, Sequence) and isinstance(here, Sequence) and len(published):
+        return list(published) == list(here)
+    return bool(published == here)
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+Say = Callable[[str], None]
+SHOWN = 3  # figures of a run that are shown when it is done
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run: a table, its data, the budget, seeds, rows, and settings to override."""
+
+    table: str
+    root: Path = Path("data")
+    source: str | None = None
+    quick: bool = False
+    seeds: tuple[int, ...] = (0, 1, 2)
+    rows: tuple[str, ...] = ()
+    frozen: Frozen | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment of the table."""
+        return find_experiment(self.table)
+
+    @property
+    def data(self) -> str:
+        """The source the table is read from, as ``labelwise.data.load`` understands it."""
+        dataset = DATASETS[self.experiment.data]
+        return self.source or f"{dataset.format}:{self.root / dataset.folder}"
+
+    def chosen_rows(self) -> tuple[str, ...]:
+        """Return the rows to run: those named and what they start from, else all in the budget."""
+        rows = self.experiment.rows
+        for name in self.rows:
+            if name not in rows:
+                raise SettingsError(f"{self.table} has no row {name!r}{nearest(name, rows)}")
+            if self.quick and rows[name].runs == "not with --quick":
+                raise SettingsError(f"row {name!r} of {self.table} has no quick recipe")
+        unasked = {"if named", *({"not with --quick"} if self.quick else ())}
+        named = self.rows or (name for name, row in rows.items() if row.runs not in unasked)
+        pairs = ((rows[name].after, name) for name in named)
+        return tuple(dict.fromkeys(name for pair in pairs for name in pair if name is not None))
+
+    def settings(self, row: str, seed: int) -> Settings:
+        """Return the settings of one run."""
+        experiment = self.experiment
+        values = {"data": self.data, **experiment.protocol}
+        if self.source is None:
+            options = experiment.data_options.items()
+            values |= {f"data_options.{key}": value for key, value in options}
+        values |= experiment.quick if self.quick else {}
+        values |= experiment.rows[row].values
+        values |= FROZEN if self.frozen else {}
+        values |= {"seed": seed, **self._checked_overrides()}
+        if experiment.seed_key is not None:
+            values[experiment.seed_key] = seed
+        return read_settings(None, values)
+
+    def _checked_overrides(self) -> Mapping[str, Any]:
+        """Return the overrides, none of which has an option of its own that would overrule it."""
+        instead = {"data": "--data", "seed": "--seeds", self.experiment.seed_key: "--seeds"}
+        for key in self.overrides:
+            if key in instead:
+                raise SettingsError(f"{key} is not set by --set here but by {instead[key]}")
+        return self.overrides
+
+    def without_changes(self) -> "Request":
+        """Return the request of the same rows and data by our full protocol."""
+        return replace(self, quick=False, rows=self.chosen_rows(), frozen=None, overrides={})
+
+    def features(self, settings: Settings) -> Frozen | None:
+        """Return the backbone of a run's frozen features, if it has any."""
+        if self.frozen is None:
+            return None
+        return replace(self.frozen, image_size=settings.image_size, squash=settings.squash)
+
+    def deviations(self, held_out: ValidationImages | None = None) -> list[str]:
+        """Return what differs from the paper, in sentences; ``held_out`` of the data read."""
+        found = list(self.experiment.deviations)
+        notes = {name: self.experiment.rows[name].note for name in self.chosen_rows()}
+        found += [f"{name}: {note}" for name, note in notes.items() if note]
+        if self.source is not None:
+            found.append(f"Data: {self.source} in place of the paper's.")
+        if self.frozen is not None:
+            found.append(f"Heads on the frozen features of {self.frozen.name}.")
+        unstated = sorted(self.experiment.unstated & set(self.experiment.protocol))
+        if unstated:
+            found.append(f"Not in the paper's text, so chosen here: {', '.join(unstated)}.")
+        rows = self.chosen_rows()
+        for one in self.protocol_deviations(held_out):
+            some = "" if len(one.rows) == len(rows) else f" ({', '.join(one.rows)})"
+            found.append(f"{one}{some}.")
+        return found
+
+    def protocol_deviations(self, held_out: ValidationImages | None = None) -> list[Deviation]:
+        """Return where the settings of the rows to run differ from the published protocol."""
+        plain, rows, seed = self.without_changes(), self.chosen_rows(), self.seeds[0]
+        settings = {row: self.settings(row, seed) for row in rows}
+        ours = {row: plain.settings(row, seed) for row in rows}
+        return deviations_of(self.experiment, settings, ours, self.source, held_out)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The printed table and ours: ``ours[row][column]`` over seeds, and how many runs are left.
+
+    ``held_out`` tells of the validation images of the data that was read.
+    """
+
+    request: Request
+    ours: Mapping[str, Mapping[str, SeedMean]]
+    left: int = 0
+    held_out: ValidationImages | None = None
+
+    def deviations(self) -> list[str]:
+        """Return what differs from the paper, in sentences."""
+        return self.request.deviations(self.held_out)
+
+    def verdicts(self) -> list[str]:
+        """Return what the paper says of the table in words, our figures, and the verdicts."""
+        seeds = len(self.request.seeds)
+        judged = (one.verdict(self.ours, seeds) for one in self.request.experiment.claims)
+        return [sentence for sentence in judged if sentence is not None]
+
+    @property
+    def title(self) -> str:
+        """The printed table's title; ours names its own data where that is another."""
+        source = self.request.source
+        return self.request.experiment.published.title + (f"; ours on {source}" if source else "")
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return header and cells: for each row the paper's line, then ours."""
+        published = self.request.experiment.published
+        own = {name: None for columns in self.ours.values() for name in columns}
+        names = [name for name in published.columns if name in own]
+        names += [name for name in own if name not in names]
+        rows = []
+        for row, columns in self.ours.items():
+            printed = dict(zip(published.columns, published.rows.get(row, ()), strict=False))
+            figures = [printed.get(name) for name in names]
+            rows.append([row, "paper", *("–" if f is None else f"{f:g}" for f in figures)])
+            cells = [
+                show_figure(columns[name], percent=False) if name in columns else "–"
+                for name in names
+            ]
+            rows.append(["", "ours", *cells])
+        return ["row", "", *names], rows
+
+    def markdown(self) -> str:
+        """Return the table and the deviations as Markdown."""
+        published = self.request.experiment.published
+        header, rows = self.cells()
+        lines = [
+            "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
+        ]
+        left = f"{self.left} runs are left." if self.left else ""
+        remarks = [left, *self.verdicts(), published.remark, *self.deviations()]
+        notes = [f"- {remark}" for remark in remarks if remark]
+        seeds = ", ".join(map(str, self.request.seeds))
+        return "\n".join([f"### {self.title}", "", *lines, "", f"Seeds {seeds}.", "", *notes, ""])
+
+
+def find_experiment(name: str) -> Experiment:
+    """Return the cell of that name, the first of a table's; an unknown one says what is near."""
+    cells = cells_of(name)
+    if not cells:
+        tables = dict.fromkeys(one.table for one in EXPERIMENTS.values())
+        table = name.partition(".")[0]
+        known = [one.name for one in EXPERIMENTS.values() if one.table == table] or tables
+        raise SettingsError(f"there is no table {name!r}{nearest(name, known)}")
+    return cells[0]
+
+
+def cells_of(name: str) -> list[Experiment]:
+    """Return the cells whose name is this one or goes on after it with a point."""
+    if name in EXPERIMENTS:
+        return [EXPERIMENTS[name]]
+    return [one for key, one in EXPERIMENTS.items() if key.startswith(f"{name}.")]
+
+
+def available(root: Path) -> dict[str, bool]:
+    """Return for every cell whether its data is below ``root``."""
+    return {name: has_data(experiment, root) for name, experiment in EXPERIMENTS.items()}
+
+
+def has_data(experiment: Experiment, root: Path) -> bool:
+    """Return whether the data of a cell is below ``root``."""
+    return holds_files(root / DATASETS[experiment.data].folder)
+
+
+def where_to_put(experiment: Experiment, root: Path) -> str:
+    """Say what to put where, so that the experiment can run."""
+    dataset = DATASETS[experiment.data]
+    return f"put into {root / dataset.folder}: {dataset.how_to_get}"
+
+
+def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], TrainingJob]:
+    """Return the run of every row and seed; rows that train the same share one run."""
+    distinct: dict[str, TrainingJob] = {}
+    jobs: dict[tuple[str, int], TrainingJob] = {}
+    for row in request.chosen_rows():
+        for seed in request.seeds:
+            settings = request.settings(row, seed)
+            check_options(settings.method, settings.options)
+            after = request.experiment.rows[row].after
+            if after is not None:
+                start = str(jobs[after, seed].folder)
+                settings = settings.model_copy(update={"start": start})
+            held_out = request.experiment.validation or request.experiment.rows[row].hold_out
+            place = folder / row / f"seed-{seed}"
+            features = request.features(settings)
+            job = TrainingJob(settings, place, held_out, request.experiment.one_positive, features)
+            jobs[row, seed] = distinct.setdefault(settings.model_dump_json(), job)
+    return jobs
+
+
+def open_data(request: Request, watch: Watch | None = None) -> tuple[LabelTable, ValidationImages]:
+    """Return the table of a request's first seed, and who chose its validation images.
+
+    Missing data says what to put where.
+    """
+    experiment = request.experiment
+    if request.source is None and not has_data(experiment, request.root):
+        raise DataError(f"{request.table} needs data: {where_to_put(experiment, request.root)}")
+    settings = request.settings(request.chosen_rows()[0], request.seeds[0])
+    stored = DATASETS[experiment.data].holds_features and request.source is None
+    if settings.backbone == "identity" and request.frozen is None and not stored:
+        raise SettingsError(
+            f"the quick recipe of {request.table} trains on frozen features; name their backbone "
+            "with --features and its weights with --weights"
+        )
+    frozen = request.features(settings)
+    try:
+        table = load(settings.data, **settings.data_options)
+    except DataError as error:
+        if request.source is not None:
+            raise
+        raise DataError(f"{error}; {where_to_put(experiment, request.root)}") from error
+    single = experiment.one_positive
+    parted = divided(table, hold_out=experiment.validation, one_positive=single)
+    held_out = ValidationImages.of(table, parted, single)
+    _check_rows(request, parted)
+    if frozen is not None:
+        parted = with_features(parted, frozen, watch=watch)
+    return parted, held_out
+
+
+def _check_rows(request: Request, table: LabelTable) -> None:
+    """Raise if a row's options, or soft labels, do not suit its method, before it is costly."""
+    facts = replace(table.facts(), num_images=1)  # nothing is kept for every image yet
+    for row in request.chosen_rows():
+        settings = request.settings(row, request.seeds[0])
+        try:
+            objective = make_objective(settings.method, facts, **settings.options)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(
+                f"method {settings.method!r} of the row {row!r}: {one_line_of(error)}"
+            ) from None
+        if not objective.soft_labels:
+            table.require_hard(
+                f"the method {settings.method!r} of the row {row!r} needs labels of 0 and 1; "
+                "name other rows with --rows"
+            )
+
+
+def photos_of(request: Request) -> ImageSource:
+    """Return the pictures of a request's data, by their ids, whatever features were trained on."""
+    settings = request.settings(request.chosen_rows()[0], request.seeds[0])
+    return load(settings.data, **settings.data_options).images
+
+
+def reproduce(
+    request: Request,
+    folder: Path,
+    *,
+    executor: Executor | None = None,
+    say: Say = print,
+    watch: Watch | None = None,
+) -> Reproduction:
+    """Run the table in ``folder``, or what is left of it; write and return what came out.
+
+    ``executor`` carries the runs out, by default one after the other in this process.
+    """
+    experiment = request.experiment
+    jobs = jobs_of(request, folder)
+    distinct = {job.folder: job for job in jobs.values()}
+    data, held_out = open_data(request, watch)
+    if executor is None:
+        # Where the seed chooses the data, every run reads its own.
+        executor = InProcess(data if experiment.seed_key is None else None)
+    running = run_jobs(distinct.values(), executor=executor, watch=watch)
+    figures: dict[tuple[str, int], dict[str, float]] = {}
+    result = Reproduction(request, {}, len(distinct), held_out)
+    for number, done in enumerate(running, 1):
+        for (row, seed), job in jobs.items():
+            if job.folder == done.folder:
+                figures[row, seed] = _figures(request, row, job)
+                first = list(figures[row, seed].items())[:SHOWN]
+                words = ", ".join(f"{name} {value:.4g}" for name, value in first)
+                say(f"[{number}/{len(distinct)}] {row}, seed-{seed}: {words}")
+        # Written after every run, so that whatever is done stands there if the rest is lost.
+        by_row: dict[str, list[dict[str, float]]] = {}
+        for row, seed in (key for key in jobs if key in figures):
+            by_row.setdefault(row, []).append(figures[row, seed])
+        ours = {row: _over_seeds(runs) for row, runs in by_row.items()}
+        result = Reproduction(request, ours, len(distinct) - number, held_out)
+        _save(result, folder, by_row)
+    return result
+
+
+def _figures(request: Request, row: str, job: TrainingJob) -> dict[str, float]:
+    experiment = request.experiment
+    return figures_of(job.folder, experiment.rows[row].figures or experiment.figures)
+
+
+def _over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, SeedMean]:
+    names = {name: None for run in runs for name in run}
+    return {name: seed_mean([run[name] for run in runs if name in run]) for name in names}
+
+
+def _finite(run: Mapping[str, float]) -> dict[str, float | str | None]:
+    """Return the figures as JSON can hold them: null is undefined, infinity a word."""
+    return {
+        name: value if isfinite(value) else INFINITE if isinf(value) else None
+        for name, value in run.items()
+    }
+
+
+def _save(
+    result: Reproduction, folder: Path, by_row: Mapping[str, Sequence[Mapping[str, float]]]
+) -> None:
+    figures = {row: [_finite(run) for run in runs] for row, runs in by_row.items()}
+    deviations = [asdict(one) for one in result.request.protocol_deviations(result.held_out)]
+    texts = {
+        "table.md": result.markdown(),
+        "figures.json": json.dumps(figures, indent=1),
+        "deviations.json": json.dumps(deviations, indent=1),
+    }
+    for name, text in texts.items():
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")

@@ -1,0 +1,214 @@
+"""Table A of the two-way loss: a frozen backbone judged by linear classifiers on nine data sets.
+
+The paper fits a linear classifier for each of 45 L2 weights and reports the best of them *on the
+test images*. That figure is computed, and beside it the honest one: the weight is chosen on a tenth
+of the training images that was kept apart, and the classifier of that weight, fitted on all of
+them, is judged on test. The first is never below the second; their distance is what choosing on
+test buys.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from labelwise.data import LabelTable, load, with_validation
+from labelwise.errors import DataError, SettingsError
+from labelwise.papers.protocols import TRANSFER
+from labelwise.papers.sources import Frozen, holds_files
+from labelwise.system.files import replacing
+from labelwise.system.progress import Watch
+from labelwise.training.features import compute, content_key, frozen_backbone
+from labelwise.training.linear_evaluation import L2_WEIGHTS, accuracies
+from labelwise.types import nearest
+
+TITLE = "Two-way loss, Table A: linear classifiers on frozen features, top-1 accuracy, %"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """What came out on one data set: its size, and accuracy (%) with the L2 weight, both ways."""
+
+    data: str
+    classes: int
+    train: int
+    test: int
+    best_on_test: float
+    l2_on_test: float
+    chosen_on_validation: float
+    l2_on_validation: float
+
+    def deviations(self) -> list[str]:
+        """Return where the data set has another size than the paper's."""
+        _, *published = TRANSFER[self.data]
+        here = (self.classes, self.train, self.test)
+        names = ("classes", "training images", "test images")
+        return [
+            f"{self.data}: {name}: published {stated:,}, here {found:,}"
+            for name, stated, found in zip(names, published, here, strict=True)
+            if stated != found
+        ]
+
+
+def available_sets(root: Path) -> dict[str, bool]:
+    """Return for each of the nine data sets whether it is below ``root``."""
+    return {name: holds_files(root / name) for name in TRANSFER}
+
+
+def where_to_put_set(name: str, root: Path) -> str:
+    """Say what to put where, so that a data set can be used."""
+    title, classes, train, test = TRANSFER[name]
+    return (
+        f"put into {root / name}: {title} ({classes} classes, {train:,} + {test:,} images) as "
+        "train/CLASS/image and test/CLASS/image"
+    )
+
+
+def transfer(
+    root: Path,
+    frozen: Frozen,
+    folder: Path,
+    *,
+    sets: Sequence[str] = (),
+    l2_weights: Sequence[float] = L2_WEIGHTS,
+    say: Say = print,
+    watch: Watch | None = None,
+) -> list[Transferred]:
+    """Judge a frozen backbone on the named data sets (by default those that are there).
+
+    What is done already in ``folder`` with the same features and weights is not done again.
+    """
+    there = available_sets(root)
+    for name in sets:
+        if name not in there:
+            raise SettingsError(f"002-tableA has no data set {name!r}{nearest(name, there)}")
+    chosen = tuple(sets) or tuple(name for name in there if there[name])
+    missing = [name for name in chosen if not there[name]] if chosen else list(there)[:1]
+    if missing:
+        raise DataError(f"002-tableA needs data: {where_to_put_set(missing[0], root)}")
+    tables = {name: _opened(name, root) for name in chosen}  # all are read before any is computed
+    found = []
+    for number, (name, table) in enumerate(tables.items(), 1):
+        one = _judged(name, table, frozen, folder, tuple(l2_weights), watch)
+        say(
+            f"[{number}/{len(tables)}] {name}: best on test {one.best_on_test:.2f}, "
+            f"chosen on validation {one.chosen_on_validation:.2f}"
+        )
+        found.append(one)
+        _save(found, frozen, folder)
+    return found
+
+
+def cells(found: Sequence[Transferred]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of the table."""
+    header = ["data set", "classes", "train", "test", "best on test", "L2", "chosen on val", "L2"]
+    rows = [
+        [
+            TRANSFER[one.data][0],
+            *(f"{count:,}" for count in (one.classes, one.train, one.test)),
+            *(f"{one.best_on_test:.2f}", f"{one.l2_on_test:.2g}"),
+            *(f"{one.chosen_on_validation:.2f}", f"{one.l2_on_validation:.2g}"),
+        ]
+        for one in found
+    ]
+    return header, rows
+
+
+def remarks(found: Sequence[Transferred], frozen: Frozen) -> list[str]:
+    """Return what differs from the paper, in sentences."""
+    return [
+        f"Features of {frozen.name}, weights {frozen.weights or 'random'}; the paper's is a "
+        "ResNet-50 trained on ImageNet with each loss.",
+        "Each fit is solved to its optimum; the paper's solver is L-BFGS.",
+        "Accuracies stand in the paper itself, not in the supplement at hand.",
+        *(f"{text}." for one in found for text in one.deviations()),
+    ]
+
+
+def _save(found: Sequence[Transferred], frozen: Frozen, folder: Path) -> None:
+    """Write table.md and figures.json."""
+    header, rows = cells(found)
+    lines = ["| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *rows]]
+    notes = [f"- {text}" for text in remarks(found, frozen)]
+    texts = {
+        "table.md": "\n".join([f"### {TITLE}", "", *lines, "", *notes, ""]),
+        "figures.json": json.dumps([asdict(one) for one in found], indent=1),
+    }
+    for name, text in texts.items():
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def _opened(name: str, root: Path) -> LabelTable:
+    try:
+        table = load(str(root / name))
+    except DataError as error:
+        raise DataError(f"{error}; {where_to_put_set(name, root)}") from error
+    if table.split is None or not {"train", "test"} <= set(table.split.tolist()):
+        raise DataError(
+            f"{root / name} must have the splits train and test; {where_to_put_set(name, root)}"
+        )
+    counts = table.present.sizes()
+    if table.has_unknown() or (counts != 1).any():
+        row = int(np.flatnonzero(counts != 1)[0]) if (counts != 1).any() else 0
+        raise DataError(
+            f"{root / name}: every image must have one class, got {counts[row]} for "
+            f"{table.ids[row]!r}"
+        )
+    return table
+
+
+def _judged(
+    name: str,
+    table: LabelTable,
+    frozen: Frozen,
+    folder: Path,
+    l2_weights: tuple[float, ...],
+    watch: Watch | None,
+) -> Transferred:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    backbone = frozen_backbone(
+        frozen.name, weights=frozen.weights, image_size=frozen.image_size, squash=frozen.squash
+    )
+    key: list[object] = [content_key(table.images, backbone, True), list(map(float, l2_weights))]
+    saved = _saved(folder / f"{name}.json", key)
+    if saved is not None:
+        return saved
+    features = compute(table, backbone, folder / "features", device=device, watch=watch)
+    parts = with_validation(features).splits()
+    val = features.split == "val"
+    whole = features.subset((features.split == "train") | val)
+    on_test = accuracies(whole, parts["test"], l2_weights=l2_weights, device=device)
+    on_val = accuracies(parts["train"], parts["val"], l2_weights=l2_weights, device=device)
+    best, chosen = _highest(on_test), _highest(on_val)
+    one = Transferred(
+        name,
+        len(table.space),
+        len(whole),
+        len(parts["test"]),
+        *(100 * on_test[best], best),
+        *(100 * on_test[chosen], chosen),
+    )
+    path = [{"l2": l2, "test": on_test[l2], "validation": on_val[l2]} for l2 in on_test]
+    with replacing(folder / f"{name}.json") as temporary:
+        content = {"key": key, "result": asdict(one), "path": path}
+        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    return one
+
+
+def _highest(scores: Mapping[float, float]) -> float:
+    """Return the weight of the highest score, the strongest of equals."""
+    return max(scores, key=lambda l2: (scores[l2], l2))
+
+
+def _saved(file: Path, key: list[object]) -> Transferred | None:
+    """Return the result in a file if it was computed from the same."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return Transferred(**content["result"]) if content["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,320 @@
+"""Photos of an index drawn at random to be answered, and the estimates from their answers.
+
+A draw is written to ``samples.jsonl`` of the index before anyone looks: the query, when, from which
+seed, of how many rows, which photos (by the hash of their contents) in which group. Whoever asks
+for the same again gets the same photos, so nobody can draw until the answers please. Answers are
+kept in the same file, which only grows, one after another: a person may stop and go on. Every photo
+of the sample must be answered: photos chosen for having an answer are not a random sample, and
+whoever stops where the figure pleases has chosen it. Photos that came after the draw are not part
+of the estimate; those that are gone leave both the library and the sample, which stays a random one
+of what is left.
+
+What is answered about a single label becomes a correction too: an ``audit``, as a random photo of
+the whole library is, or ``estimate`` where each group had a draw of its own, or the query has
+several labels and only a yes tells of them. The estimate itself takes the model's probabilities
+from before all corrections, since those of answered photos would otherwise be right by now.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
+from labelwise.errors import DataError
+from labelwise.models.journal import Journal
+from labelwise.photos.asked import labels_told
+from labelwise.photos.check_log import Answer
+from labelwise.photos.index import Index
+from labelwise.photos.near_copies import pictures_of
+from labelwise.photos.photo_groups import EVERYTHING, PhotoGroups
+from labelwise.photos.store import Fact
+from labelwise.retrieval import Query
+from labelwise.system.csv_files import write_csv
+
+SAMPLES_FILE = "samples.jsonl"
+COLUMNS = ("path", "question", "answer")
+VALUES: dict[Answer, float] = {"yes": 1.0, "no": 0.0, "unsure": np.nan}
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PhotoSample:
+    """Photos drawn at random for a query: hashes by group, of the first ``rows`` rows.
+
+    ``by`` and ``table`` (its digest) say how photos were grouped. Of ``distinct`` photos only the
+    earliest of each picture could be drawn, and only these are counted.
+    """
+
+    query: str
+    by: str
+    table: str
+    answers: int
+    rows: int
+    seed: int
+    at: str
+    drawn: Mapping[str, tuple[str, ...]]
+    distinct: bool = False
+
+    @property
+    def photos(self) -> list[str]:
+        """The hashes of all photos that were drawn, in the order of their draw."""
+        return [photo for group in self.drawn.values() for photo in group]
+
+
+@dataclass(frozen=True)
+class NotedAnswers:
+    """Answers about photos of a sample by their hashes; None takes the answer of a photo back."""
+
+    query: str
+    seed: int
+    at: str
+    who: str | None
+    answers: Mapping[str, Answer | None]
+
+
+SAMPLE, ANSWERS = TypeAdapter(PhotoSample), TypeAdapter(NotedAnswers)
+
+
+@dataclass(frozen=True)
+class LibraryEstimate:
+    """The estimate of the whole library, of each group, and how many photos came after the draw."""
+
+    sample: PhotoSample
+    total: CountEstimate
+    groups: tuple[CountEstimate, ...]
+    newer: int
+
+
+def draw_sample(
+    index: Index,
+    query: Query,
+    answers: int,
+    groups: PhotoGroups = EVERYTHING,
+    *,
+    distinct: bool = False,
+    seed: int | None = None,
+) -> PhotoSample:
+    """Return ``answers`` photos drawn at random, in each group if there are some.
+
+    ``distinct`` takes near copies as one photo, the earliest of them. If so many were drawn before
+    for the same, it is those. Without a ``seed`` nobody knows the draw before it is made.
+    """
+    if answers < 1:
+        raise DataError(f"at least one photo must be answered, got {answers}")
+    for sample in _samples(index, query, groups, distinct):
+        if sample.answers == answers:
+            return sample
+    seed = secrets.randbits(63) if seed is None else seed
+    random = np.random.default_rng(seed)
+    drawn = {}
+    for group, rows in groups.of(index, _countable(index, distinct)).items():
+        chosen = random.permutation(rows)[:answers].tolist()
+        contents = index.store.contents_of(chosen)
+        drawn[group] = tuple(contents[row].hash.hex() for row in chosen)
+    if not drawn:
+        raise DataError(f"{index.folder} holds no photos to draw from")
+    kind = (groups.by, groups.digest)
+    sample = PhotoSample(str(query), *kind, answers, len(index), seed, _now(), drawn, distinct)
+    _journal(index).write({"kind": "sample", **vars(sample)})
+    return sample
+
+
+def write_questions(index: Index, sample: PhotoSample, path: Path) -> None:
+    """Write the table to answer: path, question, and an empty answer for each photo."""
+    rows = index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
+    paths = index.store.paths_of(rows.values())
+    found = [paths[row][0] for row in rows.values() if paths[row]]
+    write_csv(path, COLUMNS, [(place, f"does it match {sample.query}?", "") for place in found])
+
+
+def estimate_from_answers(
+    index: Index,
+    query: Query,
+    answers: Mapping[str, Answer],
+    groups: PhotoGroups = EVERYTHING,
+    *,
+    distinct: bool = False,
+    who: str | None = None,
+) -> LibraryEstimate:
+    """Return how many photos match a query, given answers by path for all photos of a sample."""
+    told = {index.row_of(path): value for path, value in answers.items()}
+    for sample in _samples(index, query, groups, distinct):
+        asked = SampleAnswers(index, query, sample, who=who)
+        alive = set(asked.rows)
+        if set(told) == alive:
+            break
+        if set(told) & alive and not set(told) <= alive:
+            raise DataError(
+                f"{len(set(told) - alive)} answers are of photos that were not drawn for {query}; "
+                "only photos that the program drew can be counted on"
+            )
+        if set(told) < alive and told:
+            raise DataError(
+                f"{len(alive - set(told))} of the {len(alive)} photos drawn for {query} have no "
+                "answer; answer each of them, if need be with unsure"
+            )
+    else:
+        by = (f" by {groups.by}" if groups.by else "") + (" as distinct photos" * distinct)
+        table = f" of {groups.table} as it is now" if groups.table else ""
+        raise DataError(
+            f"these photos were not drawn for {query}{by}{table}; draw some with "
+            "`labelwise estimate` and --answers, and answer those"
+        )
+    asked.note(told)
+    return asked.estimate(groups)
+
+
+class SampleAnswers:
+    """The answers about the photos of a sample: which photo is next, and the estimate in the end.
+
+    ``rows`` are the photos to answer, in the order of their draw.
+    """
+
+    def __init__(
+        self, index: Index, query: Query, sample: PhotoSample, *, who: str | None = None
+    ) -> None:
+        self._index, self.sample, self._who = index, sample, who
+        self._bound = index.bound(query)
+        by_hash = index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
+        dead = set(index.store.dead_rows().tolist())
+        places = {by_hash[key]: photo for photo in sample.photos
+                  if (key := bytes.fromhex(photo)) in by_hash}  # fmt: skip
+        self._photos = {row: photo for row, photo in places.items() if row not in dead}
+        self.rows = list(self._photos)
+
+    @property
+    def answers(self) -> dict[int, Answer]:
+        """What was answered so far by row, in the order of the answers."""
+        known: dict[str, Answer] = {}
+        for noted in _records(self._index):
+            own = (noted.query, noted.seed) == (self.sample.query, self.sample.seed)
+            if isinstance(noted, NotedAnswers) and own:
+                for photo, answer in noted.answers.items():
+                    known.pop(photo, None)
+                    if answer is not None:
+                        known[photo] = answer
+        rows = {photo: row for row, photo in self._photos.items()}
+        return {rows[photo]: answer for photo, answer in known.items() if photo in rows}
+
+    def next_photo(self) -> tuple[int, str] | None:
+        """Return the row and path to ask about next; None where every photo was answered."""
+        answered = self.answers
+        row = next((one for one in self.rows if one not in answered), None)
+        return None if row is None else (row, self._index.store.paths_of([row])[row][0])
+
+    def note(self, told: Mapping[int, Answer]) -> None:
+        """Keep answers by row, and what they say of single labels."""
+        known = self.answers
+        new = {row: answer for row, answer in told.items() if known.get(row) != answer}
+        if not new:
+            return
+        self._write({self._photos[row]: answer for row, answer in new.items()})
+        for row, answer in new.items():
+            before = self._told(known[row]) if row in known else {}
+            withdrawn: dict[str, Fact] = dict.fromkeys(before, "withdrawn")
+            self._correct(row, withdrawn | self._told(answer))
+
+    def undo(self) -> None:
+        """Take the last answer back, if there is one."""
+        known = self.answers
+        if not known:
+            return
+        row, answer = list(known.items())[-1]
+        self._write({self._photos[row]: None})
+        self._correct(row, dict.fromkeys(self._told(answer), "withdrawn"))
+
+    def estimate(self, groups: PhotoGroups = EVERYTHING) -> LibraryEstimate:
+        """Return how many photos match, where every photo of the sample was answered."""
+        index, told = self._index, self.answers
+        if len(told) < len(self.rows):
+            raise DataError(f"{len(self.rows) - len(told)} photos have no answer yet")
+        probs, parts = self._probs(), []
+        alive = _countable(index, self.sample.distinct, self.sample.rows, self.rows)
+        for group, members in groups.of(index, alive).items():
+            drawn = np.intersect1d(members, self.rows)
+            places = np.searchsorted(members, drawn)
+            values = np.array([VALUES[told[row]] for row in drawn.tolist()])
+            parts.append(Answered.read(probs[members], places, values, group))
+        return LibraryEstimate(
+            self.sample,
+            estimate_total(parts),
+            tuple(map(estimate_count, parts)) if groups.by else (),
+            len(_countable(index, self.sample.distinct)) - len(alive),
+        )
+
+    def _probs(self) -> Numbers:
+        """Return the probability of the query for all rows, as the model alone says it."""
+        odds = [self._index.odds(column, corrected=False) for column in self._bound.columns]
+        log_p = np.stack([one.log_p.values for one in odds], axis=1).astype(np.float64)
+        log_q = np.stack([one.log_q.values for one in odds], axis=1).astype(np.float64)
+        return np.clip(np.exp(self._bound.log_scores(log_p, log_q)), 0.0, 1.0)
+
+    def _told(self, answer: Answer) -> dict[str, Fact]:
+        return labels_told(self._bound, self._index.space, answer)
+
+    def _correct(self, row: int, facts: dict[str, Fact]) -> None:
+        single = bool(self._told("no"))
+        source = "audit" if single and not self.sample.by else "estimate"
+        if facts:
+            self._index.correct(row, facts, who=self._who, source=source)
+
+    def _write(self, answers: Mapping[str, Answer | None]) -> None:
+        noted = NotedAnswers(self.sample.query, self.sample.seed, _now(), self._who, answers)
+        _journal(self._index).write({"kind": "answers", **vars(noted)})
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _journal(index: Index) -> Journal:
+    return Journal(index.folder / SAMPLES_FILE)
+
+
+def _countable(
+    index: Index, distinct: bool, rows: int | None = None, drawn: Sequence[int] = ()
+) -> NDArray[np.int64]:
+    """Return the photos that are counted: all of the first ``rows``, or one of each picture.
+
+    A photo that was drawn stands for its picture, though an earlier copy may have come back.
+    """
+    alive = index.store.alive_rows(rows)
+    if not distinct:
+        return alive
+    firsts = pictures_of(index)[alive]
+    chosen = np.isin(alive, np.asarray(drawn, np.int64))
+    order = np.lexsort((alive, ~chosen, firsts))
+    return np.sort(alive[order[np.unique(firsts[order], return_index=True)[1]]])
+
+
+def _samples(
+    index: Index, query: Query, groups: PhotoGroups, distinct: bool
+) -> Sequence[PhotoSample]:
+    """Return what was drawn for a query and grouping, the latest first."""
+    found = [one for one in _records(index) if isinstance(one, PhotoSample)]
+    kind = (str(query), groups.by, groups.digest, distinct)
+    return [one for one in found if (one.query, one.by, one.table, one.distinct) == kind][::-1]
+
+
+def _records(index: Index) -> "list[PhotoSample | NotedAnswers]":
+    """Return every draw and answer that was kept, in order."""
+    kinds: dict[str, TypeAdapter[Any]] = {"sample": SAMPLE, "answers": ANSWERS}
+    found = []
+    for record in _journal(index).read():
+        kind = record.pop("kind", None)
+        try:
+            found.append(kinds[kind].validate_python(record))
+        except (KeyError, TypeError, ValidationError):
+            raise DataError(
+                f"{index.folder / SAMPLES_FILE} holds a {str(kind)[:20]!r} that cannot be read; "
+                "bring the file back from a copy, or move it away to draw other photos"
+            ) from None
+    return found

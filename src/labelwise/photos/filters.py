@@ -1,0 +1,130 @@
+"""Which photos of an index a search looks at: by folder, day, camera, rating, keywords, look.
+
+Folder and day are known from indexing. Camera, rating and keywords are what the owner's programs
+wrote into the files or side-cars (:mod:`labelwise.photos.headers`). A photo with several copies is
+below a folder if one of them is. A photo without a date, a camera or a rating passes no filter
+for it. Distinct photos are one of each picture (:mod:`labelwise.photos.near_copies`).
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.errors import DataError
+from labelwise.photos.index import Index
+from labelwise.photos.near_copies import copied_rows
+
+if TYPE_CHECKING:  # most searches read no header, and its readers take a while to import
+    from labelwise.photos.headers import PhotoHeader
+
+
+DAY = re.compile(r"[0-9]{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?")
+
+
+@dataclass(frozen=True)
+class PhotoFilter:
+    """A folder below a root, such as 2023/june, and the first and last day, month or year.
+
+    ``folder`` may be a whole path. ``camera`` is part of its name, ``rating`` the least one, and
+    all ``keywords`` must be there, in any case. ``distinct`` leaves near copies of earlier photos
+    out, whatever the other filters leave of these. What is None or empty leaves nothing out.
+    """
+
+    folder: str | None = None
+    since: str | None = None
+    until: str | None = None
+    camera: str | None = None
+    rating: int | None = None
+    keywords: tuple[str, ...] = ()
+    distinct: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("since", self.since), ("until", self.until)):
+            if value and DAY.fullmatch(value) is None:
+                raise DataError(
+                    f"{name} must be a day, a month or a year such as 2023-06-30, 2023-06 or 2023, "
+                    f"got {value!r}"
+                )
+        if self.since and self.until and self.until < self.since[: len(self.until)]:
+            raise DataError(f"since {self.since} is after until {self.until}; nothing lies between")
+        if self.rating is not None and not 1 <= self.rating <= 5:
+            raise DataError(f"a rating must lie between 1 and 5, got {self.rating}")
+
+    def __bool__(self) -> bool:
+        return bool(str(self))
+
+    def __str__(self) -> str:
+        words = {
+            "below": self.folder,
+            "since": self.since,
+            "until": self.until,
+            "by a camera named": self.camera,
+            "rated at least": self.rating,
+            "with the keyword": " and ".join(self.keywords),
+        }
+        parts = [f"{word} {value}" for word, value in words.items() if value]
+        return ", ".join([*parts, *(["near copies counted as one"] if self.distinct else [])])
+
+    def left_out(self, index: Index) -> NDArray[np.int64]:
+        """Return the rows of an index that do not pass, in order."""
+        kept = np.ones(len(index), np.bool_)
+        if self.distinct:
+            kept[copied_rows(index)] = False
+        if self.folder:
+            below = np.zeros(len(index), np.bool_)
+            below[self._below(index)] = True
+            kept &= below
+        if self.since or self.until:
+            dated = np.zeros(len(index), np.bool_)
+            dated[self._taken(index)] = True
+            kept &= dated
+        if self.camera or self.rating or self.keywords:
+            from labelwise.photos.headers import headers_of
+
+            kept[index.store.dead_rows()] = False  # no file of theirs could be asked
+            headers = headers_of(index, np.flatnonzero(kept).tolist())
+            kept[[row for row, header in headers.items() if not self._passes(header)]] = False
+        return np.flatnonzero(~kept)
+
+    def _passes(self, header: "PhotoHeader") -> bool:
+        named = {word.casefold() for word in header.keywords}
+        camera = (self.camera or "").casefold() in (header.camera or "").casefold()
+        rated = self.rating is None or (header.rating or 0) >= self.rating
+        return camera and rated and all(word.casefold() in named for word in self.keywords)
+
+    def _below(self, index: Index) -> list[int]:
+        wanted = os.path.normpath(self.folder or "")
+        query = "SELECT DISTINCT row FROM files WHERE root = ? AND state = 'ok' AND row IS NOT NULL"
+        found: list[int] = []
+        for number, root in index.store.roots().items():
+            name = os.path.relpath(wanted, root) if os.path.isabs(wanted) else wanted
+            if name.startswith(os.pardir):
+                continue
+            if name == os.curdir:
+                rows = index.store.select(query, (number,))
+            else:
+                below = f"{query} AND (folder = ? OR substr(folder, 1, ?) = ?)"
+                start = name + os.sep
+                rows = index.store.select(below, (number, name, len(start), start))
+            found += [int(row) for (row,) in rows]
+        if not found:
+            raise DataError(
+                f"no photo of {index.folder} lies below {self.folder!r}; name a folder below a "
+                "root of the index, such as 2023/june, or its whole path"
+            )
+        return found
+
+    def _taken(self, index: Index) -> list[int]:
+        first, last = self.since or "", self.until or "9999"
+        rows = index.store.select(
+            "SELECT row FROM contents WHERE taken >= ? AND substr(taken, 1, ?) <= ?",
+            (first, len(last), last),
+        )
+        return [int(row) for (row,) in rows]
+
+
+EVERY_PHOTO = PhotoFilter()

@@ -1,0 +1,396 @@
+"""Index: photos that answer queries, from logits that were computed once.
+
+Probabilities are the model's link of the stored logits, so another calibration, or a correction,
+changes every one of them without a picture being read. Promises are made on held-out photos, which
+nobody corrects, so they are made, and kept, under the model's own link (``refit=False``).
+
+    model_odds            probabilities under the model's own link
+    settled_corrections   what people said, and what follows from it
+    corrected_odds        probabilities after that
+    look_alikes           photos by their embeddings
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from functools import cached_property
+from getpass import getuser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.decide import Evidence, Rule, Threshold
+from labelwise.errors import CheckpointError, DataError
+from labelwise.models.spec import ModelSpec, require_fit
+from labelwise.photos.checksums import way_out
+from labelwise.photos.corrected_odds import corrected_odds, refitted
+from labelwise.photos.index_facts import IndexFacts
+from labelwise.photos.likeness import LIKENESS_FILE, likeness_of
+from labelwise.photos.look_alikes import LookAlikes
+from labelwise.photos.model_odds import (
+    ROWS_AT_ONCE,
+    KnownPhotos,
+    LabelOdds,
+    ModelOdds,
+    Pair,
+)
+from labelwise.photos.photo_files import PhotoFiles
+from labelwise.photos.settled_corrections import SettledCorrections
+from labelwise.photos.store import Correction, Fact, Store
+from labelwise.predictions import Predictions
+from labelwise.retrieval import BoundQuery, Query, bind
+from labelwise.system.progress import Watch
+from labelwise.system.storage import StorageError
+from labelwise.taxonomy import Taxonomy
+from labelwise.types import LabelSpace
+
+if TYPE_CHECKING:  # what was computed before is searched without torch
+    from labelwise.links import Link
+    from labelwise.photos.held_out_pictures import HeldOutPictures
+
+
+LABELS_KEPT = 64
+CACHED_OF_MODEL = (
+    *("link", "held_out", "held_out_photos", "validation_photos", "held_out_pictures"),
+    *("taxonomy", "query_taxonomy", "corrections", "_model_odds"),
+)  # properties of an index that follow from its model
+
+Rows = NDArray[np.int64]
+
+
+class Index(AbstractContextManager["Index", None]):
+    """An open index: the store of its photos, and the model that says what their logits mean.
+
+    Whoever opens one closes it, best by ``with Index(folder) as index``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        self.facts = IndexFacts.load(self.folder / "index.json")
+        self.spec = self._read_spec(tried=True)
+        self.space: LabelSpace = self.spec.space
+        self.store = Store(self.folder, self.space.names)
+        try:
+            self.store.checksums.check("index.json")
+            if not self.store.checksums.check("model.json"):  # nobody knows whether it was tried
+                self.spec = self._read_spec(tried=False)
+        except BaseException:
+            self.store.close()
+            raise
+        self.look_alikes = LookAlikes(self.folder, self.store)
+        self._odds: OrderedDict[tuple[int, str], tuple[Any, LabelOdds]] = OrderedDict()
+        self._sets: tuple[Any, NDArray[np.bool_]] | None = None
+
+    def _read_spec(self, *, tried: bool) -> ModelSpec:
+        try:
+            return ModelSpec.load(self.folder / "model.json", tried=tried)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; {way_out(self.folder)}") from None
+
+    @classmethod
+    def create(cls, folder: Path, spec: ModelSpec, facts: IndexFacts) -> "Index":
+        """Make an empty index for a model."""
+        with (
+            Store.create(folder, spec.space.names) as store,
+            store.checksums.rewriting("model.json", "index.json"),
+        ):
+            spec.save(folder / "model.json")  # a spec that exists was tried
+            facts.save(folder / "index.json")
+        return cls(folder)
+
+    def close(self) -> None:
+        """Let go of the files; a second time does nothing."""
+        self.store.close()
+
+    def __exit__(self, *error: object) -> None:
+        self.store.close()
+
+    def use(
+        self, spec: ModelSpec, held_out: Predictions | None, validation: Predictions | None = None
+    ) -> None:
+        """Take another link, rule or promises of the same weights; no picture is read for it."""
+        for name, predictions in (("held-out", held_out), ("validation", validation)):
+            if predictions is not None:
+                with self.store.checksums.rewriting(f"{name}.parquet"):
+                    predictions.save(self.folder / f"{name}.parquet")
+        if spec != self.spec:
+            with self.store.checksums.rewriting("model.json"):
+                spec.save(self.folder / "model.json")
+        self.spec = spec
+        (self.folder / LIKENESS_FILE).unlink(missing_ok=True)  # with the held-out photos before
+        self._odds.clear()
+        for name in CACHED_OF_MODEL:
+            self.__dict__.pop(name, None)
+        if held_out is not None:
+            self.__dict__["held_out"] = held_out  # as it was written: it need not be read
+
+    def __len__(self) -> int:
+        return self.store.rows
+
+    def bound(self, query: Query) -> BoundQuery:
+        """Return a query over this index's columns; one that no photo can answer is an error."""
+        found = bind(query, self.space, self.query_taxonomy, self.spec.exclusive)
+        if found.is_impossible:
+            groups = "; ".join(
+                ", ".join(self.space.names[column] for column in group) for group in found.groups
+            )
+            raise DataError(
+                f"no photo can be {str(query)!r}, its probability is 0: of {groups} a photo has "
+                "one at most; ask for one of them, or for any with |"
+            )
+        return found
+
+    @property
+    def photos(self) -> int:
+        """How many photos are there now; those whose files are gone do not count."""
+        return len(self) - len(self.store.dead_rows())
+
+    @cached_property
+    def link(self) -> "Link":
+        """The link of the stored logits, tried on a row: the index was opened without."""
+        spec = self.spec
+        try:
+            require_fit(self.space, link=lambda: spec.made_link, rule=lambda: spec.made_rule)
+        except ValueError as error:
+            reason = f"{self.folder / 'model.json'} is not usable: {error}"
+            raise CheckpointError(f"{reason}; {way_out(self.folder)}") from None
+        link = spec.made_link
+        if link is None:
+            raise DataError(
+                f"the model of {self.folder} ranks labels and has no probabilities; "
+                "calibrate it first, then index again"
+            )
+        return link
+
+    @cached_property
+    def held_out(self) -> Predictions | None:
+        """Predictions of photos that no weight was fitted on; promises are made on them."""
+        path = self.store.checksums.sound_file("held-out.parquet")
+        return None if path is None else Predictions.load(path)
+
+    @cached_property
+    def held_out_photos(self) -> KnownPhotos | None:
+        """The held-out photos as searches and promises read them."""
+        return self._model_odds.known_photos("held-out")
+
+    @cached_property
+    def validation_photos(self) -> KnownPhotos | None:
+        """Those of validation, likewise, where others are held out: they set what to try."""
+        return self._model_odds.known_photos("validation")
+
+    @cached_property
+    def held_out_pictures(self) -> "HeldOutPictures | None":
+        """What held-out photos look like to the backbone, where it is known of this model."""
+        from labelwise.photos.held_out_pictures import PICTURES_FILE, HeldOutPictures
+
+        found = HeldOutPictures.load(self.folder / PICTURES_FILE)
+        same = found is not None and found.weights_sha256 == self.spec.weights_sha256
+        return found if same else None
+
+    def start_with(self, pictures: "HeldOutPictures") -> None:
+        """Keep what held-out photos look like, and embed all photos as the fitted ones say."""
+        from labelwise.photos.held_out_pictures import PICTURES_FILE
+
+        pictures.save(self.folder / PICTURES_FILE)
+        self.__dict__.pop("held_out_pictures", None)
+        self.look_alikes.start_projection(pictures.fitted.astype(np.float32))
+
+    @cached_property
+    def taxonomy(self) -> Taxonomy | None:
+        """Which labels are kinds of which: as the index was told, or else its model."""
+        path = self.store.checksums.sound_file("taxonomy.csv")
+        return self.spec.made_taxonomy if path is None else Taxonomy.read(path)
+
+    @cached_property
+    def query_taxonomy(self) -> Taxonomy | None:
+        """The taxonomy by which queries ask for kinds too.
+
+        A label of a model that obeys its taxonomy is there wherever one of its kinds is, and asks
+        for itself alone: with its kinds, as if they were independent, it would count twice.
+        """
+        taxonomy, own = self.taxonomy, self.spec.taxonomy
+        if taxonomy is None or own is None:
+            return taxonomy
+        labels = set(self.space.names)
+        kept = {
+            child: parent
+            for child, parent in taxonomy.parents.items()
+            if parent not in labels or own.get(child) != parent
+        }
+        return Taxonomy(kept)
+
+    def evidence(self) -> Evidence:
+        """Return the photos that a promise can be made on: ones that fitted nothing.
+
+        Where the library does not look like them, no promise can rest on them.
+        """
+        return self.promise_photos().evidence(f"{self.facts.held_out} photos of the model")
+
+    def promise_photos(self) -> KnownPhotos:
+        """Return the same photos with all that is known of them, for promises of queries."""
+        held_out = self.held_out_photos
+        if held_out is None and self.spec.answers is not None:
+            raise DataError(
+                f"a promise needs answered photos that were set aside, and the model of "
+                f"{self.folder} has none; answer photos, then `labelwise start PHOTOS --words "
+                "WORDS --answers TABLE --set-aside 0.3`, and index again with --rebuild"
+            )
+        if held_out is None or not self.facts.may_promise:
+            raise DataError(
+                f"a promise needs photos that fitted nothing, and the model of {self.folder} has "
+                "none; train it with a split test or promise, then index again"
+            )
+        found = likeness_of(self)
+        if found.likeness.outcome == "pictures differ":
+            raise DataError(f"nothing can be promised of {self.folder}. {found.sentence()}")
+        return held_out
+
+    def tuning(self) -> Evidence | None:
+        """Return the photos that may say what to promise, though not whether it holds."""
+        known = self.validation_photos
+        return None if known is None else known.evidence("validation photos of the model")
+
+    # Probabilities
+
+    @cached_property
+    def _model_odds(self) -> ModelOdds:
+        return ModelOdds(self.store, lambda: self.link)
+
+    def prepare(self, watch: Watch) -> None:
+        """Write what the first searches would wait for to the cache."""
+        if self.spec.answers is not None:  # it began with words: it is searched by texts
+            self.look_alikes.fronts()
+        if self.spec.link is not None:
+            self._model_odds.prepare(watch)
+
+    def odds(self, label: int, *, refit: bool = True, corrected: bool = True) -> LabelOdds:
+        """Return the log probabilities of one label, as corrected so far.
+
+        Without ``refit`` only the corrected photos have other ones than the model's; without
+        ``corrected`` none has, as the held-out photos of a promise have none.
+        """
+        corrections = self.corrections.of(label) if corrected else []
+        kind = "model" if not corrections else "refitted" if refit else "corrected"
+        key, state = (label, kind), (len(self), corrections)
+        if key not in self._odds or self._odds[key][0] != state:
+            self._odds[key] = (state, self._computed(label, corrections, refit))
+        self._odds.move_to_end(key)
+        while len(self._odds) > LABELS_KEPT:
+            self._odds.popitem(last=False)
+        return self._odds[key][1]
+
+    def _computed(self, label: int, corrections: Sequence[Correction], refit: bool) -> LabelOdds:
+        kept = None if corrections else self._model_odds.kept(label)
+        if kept is not None:
+            return kept
+        told = corrections if refit else []
+        mapped = refitted(self._model_odds, label, told, lambda: self.held_out_photos)
+        return corrected_odds(self._model_odds, label, len(self), corrections, mapped)
+
+    def known_log_probs(self, photos: KnownPhotos, labels: Sequence[int], *, refit: bool) -> Pair:
+        """Return log p and log(1 - p) (n, len(labels)) of known photos, mapped as odds are."""
+        pairs = []
+        for label in labels:
+            corrections = self.corrections.of(label) if refit else []
+            mapped = refitted(self._model_odds, label, corrections, lambda: self.held_out_photos)
+            pairs.append(mapped(photos.log_p[:, label], photos.log_q[:, label]))
+        return np.stack([p for p, _ in pairs], 1), np.stack([q for _, q in pairs], 1)
+
+    def log_probs(self, rows: slice | Rows, *, refit: bool = True) -> NDArray[np.float64]:
+        """Return log p (n, K) of all labels of some photos, as corrected so far."""
+        every = np.arange(len(self))[rows]
+        log_p, _ = self._model_odds.of_photos(every)
+        for label in self.corrections.labels():
+            log_p[:, label] = self.odds(label, refit=refit).log_p.values[every]
+        return log_p
+
+    def probability(self, row: int, label: str) -> float:
+        """Return the probability of one label of one photo."""
+        return float(np.exp(self.odds(self.space.column(label)).log_p.values[row]))
+
+    def given(self, label: int) -> NDArray[np.bool_]:
+        """Return which photos the model's rule, or a person, gives a label (rows,)."""
+        rule = self.spec.made_rule
+        log_p = self.odds(label).log_p.values
+        if isinstance(rule, Threshold):
+            value = rule.value if isinstance(rule.value, float) else rule.value[label]
+            above: NDArray[np.bool_] = np.exp(log_p) >= value
+            return above
+        return self._every_set()[:, label]
+
+    def sets(self, rows: slice | Rows, rule: Rule | None = None) -> NDArray[np.bool_]:
+        """Return the label sets (n, K) of some photos; what people said stands above the rule.
+
+        A ``rule`` that is given was promised on held-out photos under the model's own link.
+        """
+        log_p = self.log_probs(rows, refit=rule is None)
+        probs = np.exp(log_p).astype(np.float32)  # as rules are fitted: Link.decision_probs
+        sets = np.array((rule or self.spec.made_rule)(probs))
+        certain: NDArray[np.bool_] = (sets | (log_p == 0)) & ~np.isneginf(log_p)
+        return certain
+
+    def _every_set(self) -> NDArray[np.bool_]:
+        """Return the label sets of a rule that looks at all labels of a photo together."""
+        state = (len(self), self.spec, self.store.corrections())  # others may write, too
+        if self._sets is None or self._sets[0] != state:
+            starts = range(0, len(self), ROWS_AT_ONCE)
+            parts = [self.sets(slice(start, start + ROWS_AT_ONCE)) for start in starts]
+            found = np.concatenate([np.empty((0, len(self.space)), np.bool_), *parts])
+            self._sets = state, found
+        return self._sets[1]
+
+    # Corrections
+
+    @cached_property
+    def corrections(self) -> SettledCorrections:
+        """What people said of the photos, and what follows by the model's rules."""
+        return SettledCorrections(self.store, self.spec)
+
+    def correct(
+        self,
+        row: int,
+        states: dict[str, Fact],
+        *,
+        who: str | None = None,
+        source: str = "correction",
+    ) -> None:
+        """Note what a person says of some labels of a photo; an unknown label is refused."""
+        for name, state in states.items():
+            self.space.column(name)
+            if state not in get_args(Fact):
+                known = ", ".join(get_args(Fact))
+                raise DataError(f"what is said of {name!r} must be one of {known}, got {state!r}")
+        if not 0 <= row < len(self):
+            raise DataError(f"photos are numbered from 0 to {len(self) - 1}, got {row}")
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        self.store.correct(
+            [
+                Correction(row, name, state, who or getuser(), at, source)
+                for name, state in states.items()
+            ]
+        )
+
+    def row_of(self, photo: str | Path) -> int:
+        """Return the row of a photo, which must be in the index."""
+        row = self.store.row_of(os.fspath(photo))
+        if row is None:
+            raise DataError(
+                f"{photo} is not in {self.folder}; bring it up to date with `labelwise index`"
+            )
+        return row
+
+    def picture(self, row: int) -> tuple[bytes, str] | None:
+        """Return the bytes and the name of a photo; None where no file gives them."""
+        try:
+            return self.files_of(row).read()
+        except StorageError:
+            return None
+
+    def files_of(self, row: int) -> PhotoFiles:
+        """Return the files of a photo, which can be read without the index."""
+        (content,) = self.store.contents_of([row]).values()
+        return PhotoFiles(content.hash, tuple(sorted(self.store.places_of([row])[row])))

@@ -1,0 +1,178 @@
+"""What to ask people about photos, and what they answered as a table to train on.
+
+Questions are about one label of one photo, the most worthwhile first:
+
+    uncertain  p (1 - p)                         the answer is hardest to guess
+    missing    p of labels that were not given   a label may be missing
+    wrong      1 - p of labels that were given   a label may be wrong
+    value      missing and wrong together        the chance that an answer changes the label set
+
+Rare labels have few photos near their thresholds and common ones have many, so the questions are
+taken from the labels in turn, and no photo is asked about twice in one round. What was answered
+already, or said to be unknowable, is not asked again.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.answers import Pool, asked_in_turn, changes_set
+from labelwise.data import LabelTable
+from labelwise.errors import DataError
+from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.photos.index import Index
+from labelwise.photos.photo_groups import EVERYTHING, PhotoGroups
+from labelwise.pictures import FileImages
+from labelwise.system.storage import is_uri
+
+Reason = Literal["uncertain", "missing", "wrong", "value"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """Does a photo carry a label? With what the model says now, and the worth of an answer."""
+
+    row: int
+    label: str
+    probability: float
+    given: bool
+    worth: float
+
+
+def questions(
+    index: Index, by: Reason, count: int, labels: Sequence[str] | None = None
+) -> list[Question]:
+    """Return the ``count`` questions most worth asking, about all labels or some of them."""
+    columns = range(len(index.space)) if labels is None else map(index.space.column, labels)
+    queues = {column: _queue(index, column, by, count) for column in columns}
+    asked: set[int] = set()
+
+    def best(column: int) -> tuple[int, float] | None:
+        queue = queues[column]
+        while queue and queue[0].row in asked:
+            queue.pop(0)
+        return (queue[0].row, queue[0].worth) if queue else None
+
+    chosen: list[Question] = []
+    for row, column in asked_in_turn(queues, best, count):
+        asked.add(row)
+        chosen.append(queues[column][0])
+    return chosen
+
+
+def pool_of(index: Index) -> tuple[Pool, LabelTable]:
+    """Return the photos of an index to choose from, and as a table of what people said."""
+    rows = index.store.alive_rows()
+    if not len(rows):
+        raise DataError(f"{index.folder} holds no photos to choose from")
+    probs, sets = np.exp(index.log_probs(rows)), index.sets(rows)
+    truth, closed = _answers(index, rows.tolist())
+    pool = Pool.of(probs, sets, truth, index.store.embeddings()[rows], closed=closed)
+    paths = index.store.paths_of(rows.tolist())
+    images = FileImages("/", [paths[row][0] for row in rows.tolist()])
+    known = ~np.isnan(truth)
+    table = LabelTable.from_arrays(index.space, images, truth == 1, known, name=str(index.folder))
+    return pool, table
+
+
+def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:
+    """Return the best questions about one label, more than can be needed of it."""
+    name = index.space.names[column]
+    probs = np.exp(index.odds(column).log_p.values)
+    given = index.given(column)
+    worth = _worth(probs, given, by)
+    closed = [one.row for one in index.store.corrections(name)]
+    worth[closed] = -1
+    worth[index.store.dead_rows()] = -1
+    keep = min(count, len(worth))
+    rows = np.argpartition(-worth, keep - 1)[:keep] if keep else np.empty(0, np.int64)
+    rows = rows[np.lexsort((rows, -worth[rows]))]
+    return [
+        Question(int(row), name, float(probs[row]), bool(given[row]), float(worth[row]))
+        for row in rows
+        if worth[row] > 0
+    ]
+
+
+def _worth(probs: NDArray[np.float32], given: NDArray[np.bool_], by: Reason) -> NDArray[np.float32]:
+    value = changes_set(probs, given)
+    worths = {
+        "uncertain": probs * (1 - probs),
+        "missing": np.where(given, 0, value),
+        "wrong": np.where(given, value, 0),
+        "value": value,
+    }
+    return worths[by].astype(np.float32)
+
+
+def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[LabelTable, int]:
+    """Return what people said of photos, to train on, and how many photos are left out of it.
+
+    With ``groups``, the table says of which group each photo is.
+
+    Labels nobody spoke of are unknown. Every row is of the split ``train``: people correct what
+    they happened to see, which is not a sample to measure a model on. For the same reason photos
+    that the model is tested on are left out; they are known by the end of their paths.
+    """
+    paths = index.store.paths_of({one.row for one in index.store.corrections()})
+    tested = _tested_photos(index)
+    kept = sorted(row for row, found in paths.items() if found and not _any_of(found, tested))
+    if not kept:
+        raise DataError(
+            f"{index.folder} has no correction to export, of a photo that is there and that the "
+            "model is not tested on; say something with `labelwise label`"
+        )
+    truth, _ = _answers(index, kept)
+    members = groups.of(index, np.array(kept, np.int64)) if groups.by else {}
+    group_of = {int(row): name for name, rows in members.items() for row in rows}
+    files = [paths[row][0] for row in kept]
+    local = [os.path.dirname(path) for path in files if not is_uri(path)]
+    root = os.path.commonpath(local) if local else os.sep
+    table = LabelTable.from_arrays(
+        index.space,
+        FileImages(root, [p if is_uri(p) else os.path.relpath(p, root) for p in files]),
+        truth == 1,
+        ~np.isnan(truth),
+        split=["train"] * len(kept),
+        group=[group_of[row] for row in kept] if groups.by else None,
+        name=f"corrections of {index.folder}",
+    )
+    return table, sum(bool(found) for found in paths.values()) - len(kept)
+
+
+def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return what people said of some photos, (n, K): 1, 0, or NaN; and where they were asked.
+
+    Somebody who was asked may have answered that it cannot be known.
+    """
+    place = {row: at for at, row in enumerate(rows)}
+    truth = np.full((len(rows), len(index.space)), np.nan)
+    asked = np.zeros(truth.shape, np.bool_)
+    for one in index.store.corrections():
+        if one.row in place and one.state in ("present", "absent", "unknown"):
+            entry = place[one.row], index.space.column(one.label)
+            asked[entry] = True
+            if one.state != "unknown":
+                truth[entry] = one.state == "present"
+    return truth, asked
+
+
+def _tested_photos(index: Index) -> set[str]:
+    """Return the ids of the photos that the model's figures and promises come from."""
+    ids: set[str] = set()
+    if index.held_out is not None and index.facts.may_promise:
+        ids |= set(map(str, index.held_out.ids))
+    run = RunFolder(fetched_run(index.facts.model))
+    if "test" in run.splits:
+        ids |= set(map(str, run.predictions("test").ids))
+    return ids
+
+
+def _any_of(paths: Sequence[str], ids: set[str]) -> bool:
+    """Return whether a path is one of the ids, or ends in one."""
+    ends = (path.split(os.sep)[start:] for path in paths for start in range(path.count(os.sep) + 1))
+    return any(os.sep.join(end) in ids for end in ends)

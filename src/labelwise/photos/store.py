@@ -1,0 +1,425 @@
+"""The index folder on disk: what is known of every photo, in formats that others read.
+
+    photos.sqlite                     roots, files, contents, corrections, side-cars, checksums
+    scores/, embeddings/, looks/      logits, embeddings and what photos look like, and
+    cache/                            the same end to end, see :mod:`labelwise.photos.columns`
+
+A *content* is a distinct picture, known by the hash of its bytes; its row is its place in every
+column. A *file* is where a content lies; several files may hold one content, and a moved file finds
+its content again. Columns are written before the transaction that makes their rows known, and
+never changed afterwards, so a process killed at any moment leaves a whole index.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.photos.checksums import Checksums
+from labelwise.photos.columns import Columns
+from labelwise.photos.database import (
+    SCHEMA,
+    SUMS_SINCE,
+    Database,
+    create_database,
+    open_database,
+    sum_of,
+)
+from labelwise.system.files import replacing
+from labelwise.system.storage import address_of, is_uri, without_options
+
+FileState = Literal["ok", "failed", "missing"]
+Fact = Literal["present", "absent", "unknown", "withdrawn"]
+
+
+@dataclass(frozen=True)
+class Content:
+    """A distinct picture: the hash of its bytes and what its header says."""
+
+    hash: bytes
+    size: int
+    width: int | None = None
+    height: int | None = None
+    taken: str | None = None
+
+
+@dataclass(frozen=True)
+class PhotoFile:
+    """A file below a root: ``folder`` and ``name`` as the system spells them.
+
+    ``row`` is its content, None for a file that could not be read; ``reason`` then says why.
+    """
+
+    root: int
+    folder: str
+    name: str
+    size: int
+    mtime_ns: int
+    row: int | None = None
+    state: FileState = "ok"
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What a person said of one label of one picture."""
+
+    row: int
+    label: str
+    state: Fact
+    who: str
+    at: str
+    source: str = "correction"
+
+
+class Store(AbstractContextManager["Store", None]):
+    """An open index folder. ``rows`` of it are known; each column has that many entries.
+
+    Whoever opens one closes it, best by ``with``.
+    """
+
+    def __init__(self, folder: Path, labels: Sequence[str]) -> None:
+        self.folder, self.labels = folder, tuple(labels)
+        self._database = open_database(folder / "photos.sqlite")
+        try:
+            self._database.migrate()
+        except BaseException:
+            self._database.close()
+            raise
+        self.checksums = Checksums(folder, self._database)
+        self._columns = Columns(folder, labels, self.checksums)
+        self.cache = self._columns.cache  # files that can be made again from the others
+        self.writable = self._database.writable  # whether anything can be noted in the index
+        self._known_corrections = 0  # which were compared with their sums
+
+    @classmethod
+    def create(cls, folder: Path, labels: Sequence[str]) -> "Store":
+        """Make the files of an empty index in ``folder``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / "photos.sqlite") as temporary:
+            create_database(temporary, SCHEMA)
+        return cls(folder, labels)
+
+    def close(self) -> None:
+        """Let go of the files; a second time does nothing."""
+        self._database.close()
+
+    def __exit__(self, *error: object) -> None:
+        self._database.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Database]:
+        """Yield the database; all that is written in the block becomes known together."""
+        if not self.writable:
+            raise LabelwiseError(
+                f"{self.folder} may only be read, or its disk is full: nothing can be noted in it; "
+                "give this user the right to write there, or free some space"
+            )
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._database
+            self._database.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error, LabelwiseError):  # a full disk has rolled back already
+                self._database.execute("ROLLBACK")
+            raise
+
+    def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return what a SELECT finds; an index that may only be read can be asked too."""
+        return self._database.execute(query, values)
+
+    def has_table(self, name: str) -> bool:
+        """Return whether a table that is made when it is first needed is there."""
+        query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return bool(self.select(query, (name,))[0][0])
+
+    @property
+    def rows(self) -> int:
+        """How many contents are known."""
+        ((last,),) = self._database.execute("SELECT max(row) FROM contents")
+        return 0 if last is None else int(last) + 1
+
+    # Roots and files
+
+    def root(self, path: str) -> int:
+        """Return the number of a root folder, which is new if it was not known."""
+        raw = os.fsencode(path)
+        query = "SELECT id FROM roots WHERE raw = ?"
+        found = self._database.execute(query, (raw,))
+        if not found:
+            with self.transaction() as database:
+                database.execute("INSERT INTO roots (path, raw) VALUES (?, ?)", (shown(path), raw))
+                found = database.execute(query, (raw,))
+        return int(found[0][0])
+
+    def roots(self) -> dict[int, str]:
+        """Return the root folders by their numbers."""
+        query = "SELECT id, raw FROM roots ORDER BY id"
+        return {number: os.fsdecode(raw) for number, raw in self._database.execute(query)}
+
+    def files_in(self, root: int, folder: str) -> dict[str, PhotoFile]:
+        """Return what is known of the files of one folder, by name."""
+        query = (
+            "SELECT name, raw, size, mtime_ns, row, state, reason FROM files "
+            "WHERE root = ? AND folder = ?"
+        )
+        files = {}
+        for name, raw, *rest in self._database.execute(query, (root, shown(folder))):
+            own = name if raw is None else os.fsdecode(os.path.basename(raw))
+            files[own] = PhotoFile(root, folder, own, *rest)
+        return files
+
+    def folders_of(self, root: int) -> set[str]:
+        """Return the folders below a root that hold known files, as they are shown."""
+        query = "SELECT DISTINCT folder FROM files WHERE root = ? AND state != 'missing'"
+        return {folder for (folder,) in self._database.execute(query, (root,))}
+
+    def count_files(self, root: int | None = None) -> dict[str, int]:
+        """Return how many files there are in each state."""
+        where, values = ("", ()) if root is None else (" WHERE root = ?", (root,))
+        query = f"SELECT state, count(*) FROM files{where} GROUP BY state"
+        return dict(self._database.execute(query, values))
+
+    def places_of(self, rows: Iterable[int]) -> dict[int, list[tuple[str, str]]]:
+        """Return where each of some contents lies now: roots, and the names below them."""
+        roots = self.roots()
+        query = "SELECT root, folder, name, raw FROM files WHERE row = ? AND state = 'ok'"
+        return {
+            row: [
+                (roots[root], os.path.join(folder, name) if raw is None else os.fsdecode(raw))
+                for root, folder, name, raw in self._database.execute(query, (row,))
+            ]
+            for row in rows
+        }
+
+    def paths_of(self, rows: Iterable[int]) -> dict[int, list[str]]:
+        """Return where each of some contents lies now, its files in order of their paths."""
+        return {
+            row: sorted(address_of(*place) for place in places)
+            for row, places in self.places_of(rows).items()
+        }
+
+    def unreadable(self) -> list[tuple[str, str]]:
+        """Return the files that could not be read, and why."""
+        query = "SELECT root, folder, name, reason FROM files WHERE state = 'failed'"
+        roots = self.roots()
+        return [
+            (address_of(roots[root], os.path.join(folder, name)), reason or "")
+            for root, folder, name, reason in self._database.execute(query)
+        ]
+
+    def row_of(self, path: str) -> int | None:
+        """Return the content of a file given by its path, None where it is not indexed."""
+        query = (
+            "SELECT row FROM files "
+            "WHERE root = ? AND folder = ? AND name = ? AND raw IS ? AND state = 'ok'"
+        )
+        for number, root in self.roots().items():
+            inside = _inside(path, root)
+            if inside is None:
+                continue
+            folder, name = os.path.split(inside)
+            key = (number, shown(folder), shown(name), _raw(inside))
+            for (row,) in self._database.execute(query, key):
+                return int(row)
+        return None
+
+    def put_files(self, files: Iterable[PhotoFile]) -> None:
+        """Make files known as they are given; inside a transaction of the caller."""
+        changed: set[int] = set()
+        for file in files:
+            key = (file.root, shown(file.folder), shown(file.name))
+            raw = _raw(os.path.join(file.folder, file.name))
+            before = self._database.execute(
+                "SELECT row FROM files WHERE root = ? AND folder = ? AND name = ?", key
+            )
+            changed |= {row for (row,) in (*before, (file.row,)) if row is not None}
+            self._database.execute(
+                "INSERT OR REPLACE INTO files "
+                "(root, folder, name, raw, size, mtime_ns, row, state, reason) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*key, raw, file.size, file.mtime_ns, file.row, file.state, file.reason),
+            )
+        self._mark_alive(changed)
+
+    def mark_missing(
+        self, root: int, folder: str, names: Sequence[str] | None = None
+    ) -> list[int | None]:
+        """Mark files of a folder (all of them where no names are given) as missing.
+
+        Return the content of each, None of one that could not be read.
+        """
+        where = "root = ? AND folder = ? AND state != 'missing'"
+        values: list[Any] = [root, shown(folder)]
+        if names is not None:
+            where += f" AND name IN ({','.join('?' * len(names))})"
+            values += map(shown, names)
+        query = f"SELECT row FROM files WHERE {where}"
+        rows: list[int | None] = [row for (row,) in self._database.execute(query, values)]
+        self._database.execute(f"UPDATE files SET state = 'missing' WHERE {where}", values)
+        self._mark_alive({row for row in rows if row is not None})
+        return rows
+
+    def forget_missing(self) -> int:
+        """Remove the files marked missing; their contents stay, should they come back."""
+        with self.transaction() as database:
+            database.execute("DELETE FROM files WHERE state = 'missing'")
+            return int(database.execute("SELECT changes()")[0][0])
+
+    def _mark_alive(self, rows: Iterable[int]) -> None:
+        self._database.executemany(
+            "UPDATE contents SET alive = EXISTS (SELECT 1 FROM files "
+            "WHERE files.row = contents.row AND files.state = 'ok') WHERE row = ?",
+            [(row,) for row in rows],
+        )
+
+    # Contents and their columns
+
+    def rows_by_hash(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
+        """Return the rows of the contents that are known among some hashes."""
+        known = {}
+        for digest in hashes:
+            query = "SELECT row FROM contents WHERE hash = ?"
+            for (row,) in self._database.execute(query, (digest,)):
+                known[digest] = int(row)
+        return known
+
+    def contents_of(self, rows: Iterable[int]) -> dict[int, Content]:
+        """Return what is known of some contents."""
+        query = "SELECT hash, size, width, height, taken FROM contents WHERE row = ?"
+        found = ((row, self._database.execute(query, (row,))) for row in rows)
+        return {row: Content(*values[0]) for row, values in found if values}
+
+    def dead_rows(self) -> NDArray[np.int64]:
+        """Return the contents that no present file holds, in order."""
+        query = "SELECT row FROM contents WHERE alive = 0 ORDER BY row"
+        return np.array([row for (row,) in self._database.execute(query)], np.int64)
+
+    def alive_rows(self, rows: int | None = None) -> NDArray[np.int64]:
+        """Return the contents that some present file holds, in order; of the first ``rows``."""
+        alive = np.ones(self.rows if rows is None else rows, np.bool_)
+        dead = self.dead_rows()
+        alive[dead[dead < len(alive)]] = False
+        return np.flatnonzero(alive)
+
+    def append(
+        self,
+        contents: Sequence[Content],
+        logits: NDArray[np.float32],
+        embeddings: NDArray[np.float16] | None,
+        files: Sequence[tuple[PhotoFile, int | None]],
+        looks: NDArray[np.float16] | None = None,
+    ) -> None:
+        """Add contents with their columns, and files of them or of known contents.
+
+        A file comes with its place in ``contents``; None keeps the row it has.
+        """
+        first = self.rows
+        written = self._columns.append(first, logits, embeddings, looks) if len(contents) else []
+        with self.transaction() as database:
+            for name in written:
+                self.checksums.put(name)
+            database.executemany(
+                "INSERT INTO contents (row, hash, size, width, height, taken) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (first + place, one.hash, one.size, one.width, one.height, one.taken)
+                    for place, one in enumerate(contents)
+                ],
+            )
+            self.put_files(
+                file if place is None else replace(file, row=first + place) for file, place in files
+            )
+
+    def column(self, label: int) -> NDArray[np.float32]:
+        """Return the logits (rows,) of one label, mapped from the disk."""
+        return self._columns.logits(label, self.rows)
+
+    def embeddings(self) -> NDArray[np.float16]:
+        """Return the embeddings (rows, D), mapped from the disk; D is 0 where there are none."""
+        return self._columns.vectors("embeddings", self.rows)
+
+    def looks(self) -> NDArray[np.float16]:
+        """Return what photos look like from afar (rows, W); W is 0 where that is not known."""
+        return self._columns.vectors("looks", self.rows)
+
+    # Corrections
+
+    def correct(self, corrections: Sequence[Correction]) -> None:
+        """Append what people said; nothing said before is lost."""
+        with self.transaction() as database:
+            database.executemany(
+                "INSERT INTO corrections (row, label, state, who, at, source, sum) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [(*values, sum_of(*values)) for values in map(astuple, corrections)],
+            )
+
+    def carry_corrections(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Let what was said of one content hold for another, such as a photo that was edited."""
+        for before, after in pairs:
+            if before != after:
+                copies = [
+                    replace(one, row=after, source="edit") for one in self.corrections(row=before)
+                ]
+                self.correct(copies)
+
+    def corrections(self, label: str | None = None, row: int | None = None) -> list[Correction]:
+        """Return what was said last of each label of each picture, withdrawals left out."""
+        self._check_corrections()
+        wheres, values = ["state != 'withdrawn'"], []
+        for column, value in (("label", label), ("row", row)):
+            if value is not None:
+                wheres.append(f"{column} = ?")
+                values.append(value)
+        query = (
+            "SELECT row, label, state, who, at, source FROM corrections WHERE id IN "
+            "(SELECT max(id) FROM corrections GROUP BY label, row) AND "
+            f"{' AND '.join(wheres)} ORDER BY id"
+        )
+        return [Correction(*values) for values in self._database.execute(query, values)]
+
+    def _check_corrections(self) -> None:
+        """Compare what was said since the last look with its sums; a flipped bit is an error."""
+        if self._database.version < SUMS_SINCE:
+            return
+        ((last,),) = self._database.execute("SELECT max(id) FROM corrections")
+        if last is None or last == self._known_corrections:
+            return
+        ((odd,),) = self._database.execute(
+            "SELECT count(*) FROM corrections "
+            "WHERE sum IS NOT sum_of(row, label, state, who, at, source)"
+        )
+        if odd:
+            raise CheckpointError(
+                f"{self._database.path} is damaged: {odd:,} of the corrections in it are not what "
+                "was written; put it back from a backup"
+            )
+        self._known_corrections = last
+
+
+def shown(path: str) -> str:
+    """Return a path as text; bytes that are not Unicode are written as \\xNN."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _inside(path: str, root: str) -> str | None:
+    """Return the name of a path below a root, None where it is not below it."""
+    if is_uri(path) or is_uri(root):
+        above = without_options(root) + "/"
+        return path.removeprefix(above) if is_uri(root) and path.startswith(above) else None
+    if not path:
+        return None
+    inside = os.path.relpath(path, root)
+    return None if inside.startswith(os.pardir) else inside
+
+
+def _raw(inside: str) -> bytes | None:
+    """Return the bytes of a name below a root, None where it is shown as it is."""
+    return None if shown(inside) == inside else os.fsencode(inside)

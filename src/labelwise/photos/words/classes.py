@@ -1,0 +1,212 @@
+"""ClassesAndWords: a text-image model made of an image classifier and a sentence encoder.
+
+    a_kc      = softmax over classes c of cos(text(k), text(c)) / T
+    score_k   = sum_c a_kc (logit_c - mean of logit_c over the photos)
+
+A word weighs the classes whose names mean what it means. The classifier is linear in the pooled
+features f of its network, logit_c = W_c f + b_c, and so is the score: word k has the weights
+sum_c a_kc W_c, and the mean photo the score 0. That is a linear head like any other.
+
+A folder of such a model holds an encoder (``encoder.py``); it may also hold the
+classifier as timm writes it for a hub (config.json, model.safetensors), with the names of its
+classes in classes.txt, one per line. Without them the classifier is EfficientNet-Lite0 from the
+extra ``weights``, with ImageNet's classes.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from labelwise.errors import SettingsError
+from labelwise.networks.backbones import Backbone, create_classifier
+from labelwise.networks.backbones.imports import without_compiler
+from labelwise.networks.backbones.weights import PRETRAINED, architecture_of
+from labelwise.photos.words.encoder import SentenceEncoder
+from labelwise.photos.words.ideas import Ideas
+from labelwise.photos.words.text_image import TextDirections, TextHead, TextImageModel
+from labelwise.photos.words.word_list import Word, WordList, usual_texts
+from labelwise.system.files import replacing
+
+DEFAULT_NETWORK = "tf_efficientnet_lite0"
+TEMPERATURE = 0.08  # T; on COCO photos .065 to .1 rank about equally well
+CLASSES_FILE = "classes.txt"
+FAR = 0.45  # cosine of a word and the nearest class, below which the word is far from all classes
+ALIKE = 0.9  # cosine of what two words make of the classes; couch and sofa have .95
+
+
+@dataclass(frozen=True, eq=False)
+class WeighedClasses:
+    """Classes that texts weigh: the unit vectors (C, E) of their names, their weights (C, D)."""
+
+    names: tuple[str, ...]
+    vectors: NDArray[np.float32]
+    weight: Tensor
+
+    def shares(self, vectors: NDArray[np.float32]) -> Tensor:
+        """Return what each class counts (K, C) for texts that have these vectors (K, E)."""
+        cosines = torch.from_numpy(vectors @ self.vectors.T).double()
+        return (cosines / TEMPERATURE).softmax(dim=1)
+
+    def directions(self, vectors: NDArray[np.float32]) -> Tensor:
+        """Return the weights (D, K) of texts that have these vectors (K, E)."""
+        return (self.shares(vectors) @ self.weight.double()).T
+
+    def nearest(self, vector: NDArray[np.float32]) -> tuple[str, float]:
+        """Return the class whose name is nearest to a text, and the cosine."""
+        cosines = self.vectors @ vector
+        place = int(cosines.argmax())
+        return self.names[place], float(cosines[place])
+
+
+@dataclass(frozen=True, eq=False)
+class WeighedTexts(TextDirections):
+    """The text half: a sentence encoder, and the classes that its vectors weigh."""
+
+    encoder: SentenceEncoder
+    classes: WeighedClasses
+
+    def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
+        return self.classes.directions(self._vectors(texts))
+
+    def _vectors(self, texts: Sequence[Sequence[str]]) -> NDArray[np.float32]:
+        return np.stack([self.encoder.describe(own) for own in texts])
+
+    def kept(self) -> tuple[tuple[str, ...], dict[str, Tensor]]:
+        vectors = torch.from_numpy(self.classes.vectors)
+        return self.classes.names, {"vectors": vectors, "weight": self.classes.weight}
+
+    def nearest(self, texts: Sequence[Sequence[str]]) -> list[str]:
+        """Return the class that each thing leans on most."""
+        return [self.classes.nearest(vector)[0] for vector in self._vectors(texts)]
+
+    def doubt(self, name: str, texts: Sequence[str]) -> str | None:
+        unknown = [text for text in texts if not self.encoder.knows(text)]
+        if unknown:
+            return (
+                f"the encoder does not know all of {unknown[0]!r}: describe {name!r} in the "
+                "language it was trained on, as in: name: a text in English"
+            )
+        spelled = [word for word in map(self.encoder.spelled, texts) if word is not None]
+        if spelled:
+            return (
+                f"the encoder takes {spelled[0]!r} letter by letter and hardly knows it: describe "
+                f"{name!r} in the language it was trained on, as in: name: a text in English"
+            )
+        nearest, cosine = self.classes.nearest(self.encoder.describe(texts))
+        if cosine < FAR:
+            return (
+                f"{name!r} is far from everything the classifier knows (nearest: {nearest!r}): "
+                "its first scores are little more than a guess until photos are answered"
+            )
+        return None
+
+    def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
+        shares = normalize(self.classes.shares(self._vectors(texts)), dim=1)
+        near = (shares @ shares.T).triu(1) > ALIKE
+        return [(int(one), int(other)) for one, other in near.nonzero().tolist()]
+
+
+class ClassesAndWords(TextImageModel):
+    """An image classifier whose classes are weighed by what words mean.
+
+    ``cache`` is a folder in which the vectors of the class names are kept for the next time.
+    """
+
+    kind = "classes"
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        image_size: int | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        self.folder, self.cache, self.image_size = Path(folder), cache, image_size
+        if not self.folder.is_dir():
+            raise SettingsError(f"{folder} is not a folder; it must hold a sentence encoder")
+        self.encoder = SentenceEncoder(self.folder)
+        self.digest = self.encoder.digest
+        self._ideas = Ideas(self.encoder)
+        architecture = architecture_of(self.folder)
+        backbone, self.weight, self.bias = create_classifier(
+            architecture or DEFAULT_NETWORK,
+            weights=PRETRAINED if architecture is None else str(self.folder),
+            image_size=image_size,
+            squash=True,  # whole photos: a label may stand at their edge
+        )
+        self.backbone: Backbone = backbone.eval()
+        self.classes = self._classes()
+
+    def _classes(self) -> tuple[str, ...]:
+        """Return the names of the classifier's classes."""
+        file, count = self.folder / CLASSES_FILE, len(self.bias)
+        if file.is_file():
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
+            names = tuple(line.strip() for line in lines if line.strip())
+            if len(names) != count:
+                raise SettingsError(
+                    f"{file} must name the {count:,} classes of the classifier, one per line, got "
+                    f"{len(names):,}"
+                )
+            return names
+        with without_compiler():
+            from timm.data.imagenet_info import ImageNetInfo
+
+        info = ImageNetInfo()
+        if info.num_classes() != count:
+            raise SettingsError(
+                f"the classifier has {count:,} classes and ImageNet {info.num_classes():,}; name "
+                f"them in {file}, one per line"
+            )
+        return tuple(str(info.index_to_description(number)) for number in range(count))
+
+    @cached_property
+    def class_vectors(self) -> NDArray[np.float32]:
+        """The unit vectors (C, E) of the class names, from the cache or encoded."""
+        key = hashlib.sha256("\n".join((self.encoder.digest, *self.classes)).encode()).hexdigest()
+        file = None if self.cache is None else self.cache / f"classes-{key[:32]}.npy"
+        if file is not None and file.is_file():
+            try:
+                return np.asarray(np.load(file), np.float32)
+            except (OSError, ValueError):  # half a file: encode them again
+                pass
+        vectors = np.stack([self.encoder.describe(usual_texts(name)) for name in self.classes])
+        if file is not None:
+            with replacing(file) as temporary, temporary.open("wb") as stream:
+                np.save(stream, vectors)
+        return vectors
+
+    def head(self, texts: Sequence[Sequence[str]], mean_features: Tensor) -> TextHead:
+        weight = self.texts.directions(texts)
+        return TextHead(weight, -mean_features.double() @ weight)
+
+    @property
+    def texts(self) -> WeighedTexts:
+        classes = WeighedClasses(self.classes, self.class_vectors, self.weight)
+        return WeighedTexts(self.encoder, classes)
+
+    def doubt(self, word: Word) -> str | None:
+        found = super().doubt(word)
+        if found is not None:
+            return found
+        vector = self.encoder.describe(word.texts)
+        nearest, cosine = self.texts.classes.nearest(vector)
+        idea = self._ideas.nearest(vector, cosine)
+        if idea is None:
+            return None
+        return (
+            f"{word.name!r} is nearer to the idea of {idea} than to anything that photos show, and "
+            f"its first scores lean on {nearest!r}: describe what is to be seen, as in "
+            f"'{word.name}: a text', or answer about photos"
+        )
+
+    def nearest_classes(self, words: WordList) -> list[str]:
+        return self.texts.nearest([word.texts for word in words.words])

@@ -1,0 +1,190 @@
+"""FreeText: what a run that began with words keeps to score any text, and photos ranked by it.
+
+    words.json           the folder of the text-image model, and the hash of what makes its texts
+    words.safetensors    of classes and words: vectors and weights of the classes that texts weigh
+
+A text is a direction in the space of the network's features, as a word is. An index keeps unit
+vectors of features in their main directions about their mean, and photos are ranked by the cosine
+with the text's direction there. That is a likeness: it says which photos come first, and it is not
+a probability, because nobody has answered about this text.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from labelwise.errors import CheckpointError, DataError, SettingsError
+from labelwise.models.run_folder import RunFolder
+from labelwise.photos import Index
+from labelwise.photos.answering import Hit, photos_along
+from labelwise.photos.check_log import name_of_text
+from labelwise.photos.checking import CheckSession
+from labelwise.photos.words.classes import WeighedClasses, WeighedTexts
+from labelwise.photos.words.encoder import SentenceEncoder
+from labelwise.photos.words.text_image import TextDirections, TextImageKind, TextImageModel
+from labelwise.photos.words.tower_files import read_towers
+from labelwise.photos.words.towers import TowerTexts
+from labelwise.photos.words.word_list import usual_texts
+from labelwise.retrieval import Query
+from labelwise.system.files import replacing
+from labelwise.system.tensors import load_tensors, save_tensors
+from labelwise.system.text import one_line_of
+
+FACTS_FILE, CLASSES_FILE = "words.json", "words.safetensors"
+LONGEST = 1000  # characters
+
+
+class _Facts(BaseModel):
+    """What words.json says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: TextImageKind = "classes"  # earlier runs do not say
+    model: str
+    encoder: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    classes: tuple[str, ...] = ()
+
+
+def save_free_text(model: TextImageModel, run: Path) -> None:
+    """Keep in a run what scores texts."""
+    classes, tensors = model.texts.kept()
+    if tensors:
+        with replacing(run / CLASSES_FILE) as temporary:
+            save_tensors(temporary, tensors)
+    facts = _Facts(
+        kind=model.kind, model=str(model.folder.resolve()), encoder=model.digest, classes=classes
+    )
+    with replacing(run / FACTS_FILE) as temporary:
+        text = json.dumps(facts.model_dump(), indent=2, ensure_ascii=False) + "\n"
+        temporary.write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True, eq=False)
+class FreeText:
+    """The text half of the model that a run began with."""
+
+    texts: TextDirections
+
+    @staticmethod
+    def is_kept(run: Path) -> bool:
+        """Return whether a run keeps what scores texts."""
+        return (run / FACTS_FILE).is_file()
+
+    @classmethod
+    def of(cls, index: Index, encoder: Path | None = None) -> "FreeText":
+        """Return what scores texts for the photos of an index, from the run of its model.
+
+        ``encoder`` is the folder of the sentence encoder, if it is not where it was.
+        """
+        run = Path(index.facts.model)
+        if not cls.is_kept(run):
+            raise DataError(
+                f"free text needs a model that began with words, and the model of {index.folder} "
+                f"({index.facts.model}) did not, or is not there; make one with `labelwise start "
+                "PHOTOS --words WORDS`"
+            )
+        if RunFolder(run).spec.weights_sha256 != index.spec.weights_sha256:
+            raise DataError(
+                f"{run} was made again after {index.folder}; index again with --rebuild to search "
+                "for texts"
+            )
+        return cls.load(run, encoder)
+
+    @classmethod
+    def load(cls, run: Path, encoder: Path | None = None) -> "FreeText":
+        """Return what a run keeps."""
+        path = run / FACTS_FILE
+        try:
+            facts = _Facts.model_validate_json(path.read_bytes())
+            classes = _classes_of(run, facts) if facts.kind == "classes" else None
+        except (OSError, CheckpointError, ValidationError, ValueError, LookupError) as error:
+            raise CheckpointError(
+                f"{path} and {CLASSES_FILE} cannot be used ({one_line_of(error)}); run `labelwise "
+                "start` again"
+            ) from None
+        folder = Path(facts.model) if encoder is None else encoder
+        what = "text-image model" if classes is None else "sentence encoder"
+        if not folder.is_dir():
+            raise SettingsError(
+                f"the {what} of {run} was in {folder}, which is not there; name its folder with "
+                "--encoder"
+            )
+        texts: TextDirections
+        if classes is None:
+            towers = read_towers(folder)
+            digest, texts = towers.digest, TowerTexts(towers)
+        else:
+            made = SentenceEncoder(folder)
+            digest, texts = made.digest, WeighedTexts(made, classes)
+        if digest != facts.encoder:
+            raise SettingsError(
+                f"{folder} holds another {what} than {run} was made with; name the folder of that "
+                "one with --encoder, or run `labelwise start` again"
+            )
+        return cls(texts)
+
+    def doubt(self, text: str) -> str | None:
+        """Return a sentence about a text that cannot be scored well, None about others."""
+        return self.texts.doubt(text, (text,))
+
+    def direction(self, text: str) -> NDArray[np.float64]:
+        """Return the direction (D,) of a text among the features."""
+        if not text.strip() or len(text) > LONGEST:
+            raise DataError(
+                f"a text must have 1 to {LONGEST:,} characters, got {len(text):,}; describe what "
+                "the photos show, as in: a red bicycle"
+            )
+        texts = usual_texts(text) if len(text.split()) == 1 else (text,)
+        found: NDArray[np.float64] = self.texts.directions([texts])[:, 0].numpy()
+        return found
+
+    def photos(
+        self,
+        index: Index,
+        text: str,
+        count: int,
+        *,
+        query: Query | None = None,
+        at_least: float = 0.5,
+    ) -> list[Hit]:
+        """Return the photos most like a text, among those of a query if one is given.
+
+        Those have at least the probability ``at_least``. The probability of a hit is its likeness.
+        """
+        return photos_along(index, self.direction(text), count, query=query, at_least=at_least)
+
+    def check(
+        self,
+        index: Index,
+        text: str,
+        count: int,
+        *,
+        wrong_at_most: float = 0.1,
+        confidence: float = 0.95,
+        who: str | None = None,
+    ) -> CheckSession:
+        """Begin or resume the check of the photos most like a text, which may earn a promise."""
+        hits = self.photos(index, text, count)
+        rows = np.array([hit.row for hit in hits], np.int64)
+        return CheckSession.of_ranked(
+            index,
+            name_of_text(text),
+            rows,
+            hits[-1].probability if hits else 0.0,
+            wrong_at_most=wrong_at_most,
+            confidence=confidence,
+            who=who,
+        )
+
+
+def _classes_of(run: Path, facts: _Facts) -> WeighedClasses:
+    tensors = load_tensors(run / CLASSES_FILE)
+    classes = WeighedClasses(facts.classes, tensors["vectors"].numpy(), tensors["weight"])
+    if not len(classes.names) == len(classes.vectors) == len(classes.weight):
+        raise ValueError("it does not say as many classes as there are weights")
+    return classes

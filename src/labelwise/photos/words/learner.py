@@ -1,0 +1,130 @@
+"""WordsLearner: a run of words that learns from answers while people give them.
+
+It starts from what the run thinks and keeps the photos' features at hand. Each time it is given all
+answers, it fits the head with the words as its prior again, as ``labelwise start`` does, and
+returns the guide of the next questions. Photos that are set aside fit nothing here either.
+Nothing is written: the run learns for good when `labelwise start` is given the answers.
+
+Beside the answered photos a fit looks at no more than 5,000 others, drawn by the hashes of their
+contents, so that its time does not grow with the library. All photos are scored by it.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.errors import SettingsError
+from labelwise.links import Consistent, Link
+from labelwise.models import Predictor
+from labelwise.photos.words.answered import answered_head
+from labelwise.photos.words.answers import KeptAnswers, PhotoAnswer, is_set_aside
+from labelwise.photos.words.guide import QuestionGuide
+from labelwise.photos.words.photos import features_of
+from labelwise.photos.words.start import (
+    ANSWERS_FILE,
+    EMBEDDINGS,
+    SET_ASIDE,
+    TEXT_HEAD_FILE,
+    WORDS_FILE,
+    can_teach,
+    targets_of,
+)
+from labelwise.photos.words.text_image import TextHead
+from labelwise.photos.words.word_list import WordList
+from labelwise.pictures import PictureImages
+from labelwise.system.progress import Watch
+
+POOL = 5000  # photos
+
+
+class WordsLearner:
+    """What a run of words thinks of some photos, and what it would think with more answers.
+
+    ``guide`` is that of the run as it is. A run of an earlier version does not learn: it keeps no
+    text head.
+    """
+
+    def __init__(
+        self, run: Path, photos: Sequence[Path], *, share: float = SET_ASIDE, watch: Watch
+    ) -> None:
+        """Read a run, and the features of photos; those that it knows are used again.
+
+        ``share`` is the share of the photos that is set aside.
+        """
+        predictor = Predictor.load(run)
+        if predictor.answers is None or predictor.link is None:
+            raise SettingsError(
+                f"{run} did not begin with words, so it cannot guide questions about them; give a "
+                "run of `labelwise start`"
+            )
+        images, backbone = PictureImages(photos), predictor.model.backbone
+        self._features = features_of(images, backbone, run / EMBEDDINGS, watch=watch)
+        rows = sorted(self._features.digests)
+        self._digests = [self._features.digests[row] for row in rows]
+        self._names = tuple(str(photos[row].absolute()) for row in rows)
+        self._share = share
+        self._aside = frozenset(
+            name
+            for name, digest in zip(self._names, self._digests, strict=True)
+            if is_set_aside(digest, share)
+        )
+        self._words = WordList.read(run / WORDS_FILE)
+        self._kept = KeptAnswers.load(run / ANSWERS_FILE)
+        path = run / TEXT_HEAD_FILE
+        self._text = TextHead.load(path) if path.is_file() else None
+        layer = predictor.model.head.state_dict()
+        head = TextHead(layer["classifier.weight"].T, layer["classifier.bias"])
+        probs = self._probs(head, predictor.link)
+        self.guide = self._guide(probs, predictor.answers, predictor.unanswered)
+
+    def learnt(self, answers: Mapping[str, Mapping[str, bool]]) -> QuestionGuide:
+        """Return the guide that follows from answers, by the path of the photo and the word.
+
+        Answers that the run has already count too; of one photo and word those given here do. The
+        run's own guide is returned while there are too few.
+        """
+        of_path = dict(zip(self._names, self._digests, strict=True))
+        given = {
+            of_path[path]: PhotoAnswer(path, said, is_set_aside(of_path[path], self._share))
+            for path, said in answers.items()
+            if path in of_path
+        }
+        kept, known = self._kept.merged(KeptAnswers(given)), self._features.known
+        digests, labels, observed = targets_of(self._words, kept, known, aside=False)
+        if self._text is None or not can_teach(digests, labels, observed):
+            return self.guide
+        x = self._features.of(digests)
+        made = answered_head(self._text, x, labels, observed, pool=self._pool())
+        link: Link = made.calibration.link
+        if self._words.taxonomy is not None:
+            link = Consistent(link, self._words.taxonomy.within(self._words.space).parent)
+        answered = observed.any(dim=0).tolist()
+        names = self._words.names
+        unanswered = [name for name, own in zip(names, answered, strict=True) if not own]
+        return self._guide(self._probs(made.head, link), len(digests), unanswered)
+
+    def _pool(self) -> Tensor:
+        return self._features.of(sorted(set(self._digests))[-POOL:])
+
+    def _guide(
+        self, probs: NDArray[np.float64], learnt_from: int, unanswered: Sequence[str]
+    ) -> QuestionGuide:
+        names, words = self._names, self._words.names
+        return QuestionGuide(self._aside, names, words, probs, learnt_from, frozenset(unanswered))
+
+    @torch.no_grad()
+    def _probs(self, head: TextHead, link: Link) -> NDArray[np.float64]:
+        """Return the probabilities (n, K) of all photos."""
+        if not self._digests:
+            return np.empty((0, len(self._words.names)))
+        single = TextHead(head.weight.float(), head.bias.float())
+        parts = [
+            link(single.scores(self._features.of(self._digests[start : start + POOL])))
+            for start in range(0, len(self._digests), POOL)
+        ]
+        found: NDArray[np.float64] = torch.cat(parts).double().numpy()
+        return found

@@ -1,0 +1,327 @@
+"""Folders of text-image models: CLIP, SigLIP and SigLIP 2 as transformers writes them, open_clip's.
+
+    config.json, model.safetensors                     transformers: CLIPModel, SiglipModel,
+                                                       Siglip2Model (at its square grid of patches)
+    open_clip_config.json, open_clip_model.safetensors open_clip: vision transformers of CLIP's kind
+    tokenizer.json                                     either; with tokenizer_config.json if there
+    preprocessor_config.json                           of transformers: how photos become input
+
+Sizes follow from the tensors, and every tensor must find its place: a model that is built in
+another way is refused, never read wrongly. Nothing but safetensors and JSON is read.
+"""
+
+import json
+from dataclasses import dataclass
+from math import exp, isfinite
+from pathlib import Path
+from typing import Any, TypeVar
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from labelwise.errors import SettingsError
+from labelwise.networks.backbones.towers import ImageTower, TowerKind, TowerShape
+from labelwise.photos.words.text_tower import TextTower, TextTowerShape, Tokens
+from labelwise.photos.words.tower_states import (
+    ReadState,
+    depth_of,
+    image_state,
+    open_image_state,
+    open_text_state,
+    text_state,
+)
+from labelwise.pictures.transform import Transform
+from labelwise.system.files import sha256_of
+from labelwise.system.text import first_line, one_line_of, shortened
+
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+EXTRA = "pip install 'labelwise[words]'"
+OPEN_CONFIG, OPEN_WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+KINDS: dict[str, TowerKind] = {"clip": "clip", "siglip": "siglip", "siglip2": "siglip"}
+ACTIVATION_NAMES = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+PREPROCESSOR, TOKENIZER_CONFIG = "preprocessor_config.json", "tokenizer_config.json"
+FILES_OF_HUB = (CONFIG, WEIGHTS, TOKENIZER, PREPROCESSOR)
+OPTIONAL_OF_HUB = (TOKENIZER_CONFIG,)
+RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+DEFAULTS = {  # of transformers, where config.json leaves a number out
+    "clip": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "num_attention_heads": (12, 8)},
+    "siglip": {
+        "hidden_act": "gelu_pytorch_tanh",
+        "layer_norm_eps": 1e-6,
+        "num_attention_heads": (12, 12),
+    },
+}
+OPEN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
+OPEN_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "hf_tokenizer_name"}
+LARGEST_LOG = 100.0  # of a scale, which is stored as its logarithm
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+@dataclass(frozen=True, eq=False)
+class Towers:
+    """Both halves of a text-image model: its score is ``scale cos(photo, text) + bias``.
+
+    ``bias`` is None where the model has none: its scores then only rank.
+    """
+
+    image: ImageTower
+    text: TextTower
+    tokens: Tokens
+    scale: float
+    bias: float | None
+    digest: str
+
+
+def is_tower_folder(folder: Path) -> bool:
+    """Return whether a folder holds a text-image model, by its configuration."""
+    if (folder / OPEN_CONFIG).is_file():
+        return True
+    return (folder / CONFIG).is_file() and "model_type" in _json(folder / CONFIG)
+
+
+def read_towers(folder: Path) -> Towers:
+    """Return the model of a folder."""
+    is_open = (folder / OPEN_CONFIG).is_file()
+    weights = folder / (OPEN_WEIGHTS if is_open else WEIGHTS)
+    if not weights.is_file():
+        raise SettingsError(
+            f"{folder} must hold {weights.name} beside its configuration, and does not; only "
+            "safetensors are read"
+        )
+    try:
+        state = ReadState({name: value.float() for name, value in load_file(weights).items()})
+    except (SafetensorError, OSError, ValueError) as error:
+        raise SettingsError(f"{weights} cannot be read: {first_line(error)}") from None
+    try:
+        halves = _open_clip(folder, state) if is_open else _transformers(folder, state)
+        scale, bias = (_number(state.get(name)) for name in ("logit_scale", "logit_bias"))
+    except LookupError as error:
+        raise SettingsError(
+            f"{folder}: the model is built in a way that is not read here (no {error}); take one "
+            "whose towers are vision transformers of CLIP, SigLIP or SigLIP 2"
+        ) from None
+    except (TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
+        raise SettingsError(
+            f"{folder}: its settings or weights are not those of a text-image model "
+            f"({shortened(one_line_of(error), 300)})"
+        ) from None
+    return Towers(
+        *halves,
+        1.0 if scale is None else exp(scale),
+        bias,
+        sha256_of(weights),
+    )
+
+
+def _number(tensor: Tensor | None) -> float | None:
+    """Return the one number of a tensor, None without one."""
+    return None if tensor is None else _finite(float(tensor))
+
+
+def _small(value: float) -> float:
+    if not 0 < value < 1:
+        raise ValueError(f"layer_norm_eps must lie between 0 and 1, got {value:g}")
+    return value
+
+
+def _finite(value: float) -> float:
+    if not isfinite(value) or abs(value) > LARGEST_LOG:
+        raise ValueError(f"a number must be finite and small, got {value:g}")
+    return value
+
+
+def _transformers(folder: Path, state: ReadState) -> tuple[ImageTower, TextTower, Tokens]:
+    config = _json(folder / CONFIG)
+    model_type = str(config.get("model_type"))
+    if model_type not in KINDS:
+        raise SettingsError(
+            f"{folder / CONFIG} must be of a model_type of {', '.join(KINDS)}, got {model_type!r}"
+        )
+    kind = KINDS[model_type]
+    image, text = image_state(state, kind), text_state(state)
+    state.require_all_read(folder)
+    vision = {**DEFAULTS[kind], **config.get("vision_config", {})}
+    words = {**DEFAULTS[kind], **config.get("text_config", {})}
+    patch, places = image["patches.weight"].shape[-1], len(image["positions"]) - (kind == "clip")
+    shape = TowerShape(
+        kind,
+        image["patches.weight"].shape[0],
+        depth_of(image),
+        _heads(vision, 0),
+        len(image["blocks.0.mlp.fc1.weight"]),
+        patch,
+        patch * round(places**0.5),
+        len(image["projection.weight"]) if kind == "clip" else image["positions"].shape[1],
+        _activation(folder, vision),
+        _small(float(vision["layer_norm_eps"])),
+    )
+    text_shape = TextTowerShape(
+        kind == "clip",
+        len(text["tokens.weight"]),
+        len(text["positions"]),
+        text["positions"].shape[1],
+        depth_of(text),
+        _heads(words, 1),
+        len(text["blocks.0.mlp.fc1.weight"]),
+        len(text["projection.weight"]),
+        _activation(folder, words),
+        _small(float(words["layer_norm_eps"])),
+    )
+    tower = ImageTower(shape, _preprocessing(folder, shape.side))
+    tokens = _tokens(folder, text_shape, siglip_2=model_type == "siglip2")
+    return _loaded(tower, image, folder), _loaded(TextTower(text_shape), text, folder), tokens
+
+
+def _open_clip(folder: Path, state: ReadState) -> tuple[ImageTower, TextTower, Tokens]:
+    whole = _json(folder / OPEN_CONFIG)
+    config, preprocessing = whole["model_cfg"], whole.get("preprocess_cfg", {})
+    vision, words = config["vision_cfg"], config["text_cfg"]
+    strange = sorted((set(vision) - OPEN_VISION) | (set(words) - OPEN_TEXT))
+    if strange or not isinstance(vision["layers"], int):
+        raise SettingsError(
+            f"{folder / OPEN_CONFIG}: only vision transformers of CLIP's kind are read from "
+            f"open_clip, got {', '.join(strange) or 'a ResNet'}; take the transformers folder of "
+            "this model"
+        )
+    image, text = open_image_state(state), open_text_state(state)
+    state.require_all_read(folder)
+    activation = "quick_gelu" if config.get("quick_gelu") else "gelu"
+    width, patch = image["patches.weight"].shape[0], image["patches.weight"].shape[-1]
+    shape = TowerShape(
+        "clip",
+        width,
+        depth_of(image),
+        width // int(vision.get("head_width", 64)),
+        len(image["blocks.0.mlp.fc1.weight"]),
+        patch,
+        patch * round((len(image["positions"]) - 1) ** 0.5),
+        len(image["projection.weight"]),
+        activation,
+        1e-5,
+    )
+    text_shape = TextTowerShape(
+        True,
+        len(text["tokens.weight"]),
+        len(text["positions"]),
+        text["positions"].shape[1],
+        depth_of(text),
+        int(words["heads"]),
+        len(text["blocks.0.mlp.fc1.weight"]),
+        len(text["projection.weight"]),
+        activation,
+        1e-5,
+    )
+    transform = Transform(
+        shape.side,
+        tuple(preprocessing.get("mean", CLIP_MEAN)),
+        tuple(preprocessing.get("std", CLIP_STD)),
+        preprocessing.get("interpolation", "bicubic"),
+        None if preprocessing.get("resize_mode", "shortest") == "squash" else 1.0,
+    )
+    tower = ImageTower(shape, transform)
+    tokens = _tokens(folder, text_shape, siglip_2=False)
+    return _loaded(tower, image, folder), _loaded(TextTower(text_shape), text, folder), tokens
+
+
+def _heads(config: dict[str, Any], half: int) -> int:
+    heads = config["num_attention_heads"]
+    return int(heads[half] if isinstance(heads, tuple) else heads)
+
+
+def _activation(folder: Path, config: dict[str, Any]) -> str:
+    name = config["hidden_act"]
+    if name not in ACTIVATION_NAMES:
+        raise SettingsError(
+            f"{folder / CONFIG}: hidden_act must be one of {', '.join(ACTIVATION_NAMES)}, got "
+            f"{name!r}"
+        )
+    return ACTIVATION_NAMES[name]
+
+
+def _preprocessing(folder: Path, side: int) -> Transform:
+    """Return how photos become input: what preprocessor_config.json says of a picture of ``side``.
+
+    A shortest edge is scaled and the middle cut out; a height and a width squash the whole photo.
+    """
+    path = folder / PREPROCESSOR
+    if not path.is_file():
+        raise SettingsError(
+            f"{folder} must hold {path.name}, which says how photos become input, and does not; "
+            "copy it from where the model comes from"
+        )
+    config = _json(path)
+    size = config.get("size", side)
+    edge = size.get("shortest_edge") if isinstance(size, dict) else size
+    return Transform(
+        side,
+        tuple(config.get("image_mean", CLIP_MEAN)),
+        tuple(config.get("image_std", CLIP_STD)),
+        RESAMPLING.get(config.get("resample", 3), "bicubic"),
+        None if edge is None else min(1.0, side / int(edge)),
+    )
+
+
+def _tokens(folder: Path, shape: TextTowerShape, *, siglip_2: bool) -> Tokens:
+    path = folder / TOKENIZER
+    if not path.is_file():
+        raise SettingsError(
+            f"{folder} must hold {TOKENIZER} beside the model, and does not; copy it from where "
+            "the model comes from, or write it by AutoTokenizer.from_pretrained(MODEL)"
+            ".save_pretrained(FOLDER)"
+        )
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise SettingsError(
+            f"words need the package 'tokenizers'; install it with `{EXTRA}`"
+        ) from None
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises no class of its own
+        raise SettingsError(f"{path} cannot be read: {first_line(error)}") from None
+    tokens = max(tokenizer.get_vocab().values(), default=-1) + 1  # numbers may be left out
+    if tokens > shape.vocabulary:
+        raise SettingsError(
+            f"{path} has {tokens:,} tokens and the model knows {shape.vocabulary:,}; it belongs to "
+            "another model"
+        )
+    if shape.causal:
+        return Tokens(tokenizer, shape.places)
+    settings = folder / TOKENIZER_CONFIG
+    config = _json(settings) if settings.is_file() else {}
+    siglip_2 = siglip_2 or str(config.get("tokenizer_class")).startswith(("Gemma", "Siglip2"))
+    pad = config.get("pad_token", "<pad>" if siglip_2 else "</s>")
+    fill = tokenizer.token_to_id(pad["content"] if isinstance(pad, dict) else pad)
+    if fill is None:
+        raise SettingsError(f"{path} has no token {pad!r}, with which texts are filled up")
+    usual = "left" if config.get("tokenizer_class") == "Siglip2Tokenizer" else "right"
+    left = config.get("padding_side", usual) == "left"
+    return Tokens(tokenizer, shape.places, fill, left, True, not siglip_2)
+
+
+Half = TypeVar("Half", bound=nn.Module)
+
+
+def _loaded(network: Half, state: dict[str, Tensor], folder: Path) -> Half:
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise SettingsError(
+            f"{folder}: the weights do not fit the configuration: {reason}"
+        ) from None
+    if not all(bool(one.isfinite().all()) for one in network.parameters()):
+        raise SettingsError(f"{folder}: the weights must be finite numbers; copy the model again")
+    return network.eval()
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        read = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingsError(f"{path} cannot be read: {first_line(error)}") from None
+    if not isinstance(read, dict):
+        raise SettingsError(f"{path} must be a JSON object")
+    return read

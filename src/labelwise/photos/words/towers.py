@@ -1,0 +1,110 @@
+"""TwoTowers: CLIP, SigLIP, SigLIP 2 or an open_clip model as what scores photos for words.
+
+    score_k = scale cos(photo, text_k) + bias      text_k: unit mean of the vectors of its texts
+
+SigLIP's scores are log-odds of independent labels, and are taken for that until people have
+answered. CLIP's only rank: as with classes, a guessed curve makes probabilities of them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from labelwise.errors import SettingsError
+from labelwise.links import Link, Sigmoid
+from labelwise.models.hub import HUB, fetched_from_hub
+from labelwise.photos.words.classes import ClassesAndWords
+from labelwise.photos.words.text_image import TextDirections, TextHead, TextImageModel
+from labelwise.photos.words.tower_files import (
+    FILES_OF_HUB,
+    OPTIONAL_OF_HUB,
+    Towers,
+    is_tower_folder,
+    read_towers,
+)
+from labelwise.photos.words.word_list import usual_texts
+
+ALIKE = 0.99  # cosine of two words; unlike those of sentence encoders, cosines of towers are high
+SIGLIP_TEXTS = ("this is a photo of {}.",)
+LATIN = 0x250  # letters from here on are no longer those of English and its neighbours
+
+
+def open_scorer(
+    place: str, *, image_size: int | None = None, cache: Path | None = None
+) -> TextImageModel:
+    """Return the scorer of a folder, or of ``hf://OWNER/NAME``: two towers, or classes and words.
+
+    ``image_size`` and ``cache`` are of classes and words.
+    """
+    if place.startswith(HUB):
+        meaning = "so it is not a text-image model of transformers that can be read here"
+        folder = fetched_from_hub(place, FILES_OF_HUB, OPTIONAL_OF_HUB, meaning)
+    else:
+        folder = Path(place)
+    if not is_tower_folder(folder):
+        return ClassesAndWords(folder, image_size=image_size, cache=cache)
+    if image_size is not None:
+        raise SettingsError(
+            f"{place} has an input of its own size: leave --image-size out, which is for "
+            "classifiers"
+        )
+    return TwoTowers(folder)
+
+
+class TowerTexts(TextDirections):
+    """The text half of two towers."""
+
+    def __init__(self, towers: Towers) -> None:
+        self.towers = towers
+
+    def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
+        return torch.stack([self._describe(own) for own in texts], dim=1).double()
+
+    def _describe(self, texts: Sequence[str]) -> Tensor:
+        """Return the unit mean (D,) of the vectors of some texts."""
+        if self.towers.bias is not None and tuple(texts) == usual_texts(texts[-1]):
+            texts = [text.format(texts[-1]) for text in SIGLIP_TEXTS]
+        vectors = self.towers.text.encode(texts, self.towers.tokens)
+        return normalize(vectors.mean(dim=0), dim=0).clone()
+
+    def doubt(self, name: str, texts: Sequence[str]) -> str | None:
+        strange = [text for text in texts if any(ord(letter) >= LATIN for letter in text)]
+        if strange and self.towers.tokens.knows_english_only:
+            return (
+                f"CLIP was trained on English, and {strange[0]!r} is written in other letters: "
+                f"describe {name!r} in English, as in: name: a text in English"
+            )
+        return None
+
+    def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
+        vectors = self.directions(texts)
+        near = (vectors.T @ vectors).triu(1) > ALIKE
+        return [(int(one), int(other)) for one, other in near.nonzero().tolist()]
+
+
+class TwoTowers(TextImageModel):
+    """A text-image model of a folder."""
+
+    kind = "towers"
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise SettingsError(f"{folder} is not a folder; it must hold a text-image model")
+        self.towers = read_towers(self.folder)
+        self.backbone, self.digest = self.towers.image, self.towers.digest
+
+    @property
+    def texts(self) -> TowerTexts:
+        return TowerTexts(self.towers)
+
+    def head(self, texts: Sequence[Sequence[str]], mean_features: Tensor) -> TextHead:
+        weight = self.towers.scale * self.texts.directions(texts)
+        bias = torch.full((len(texts),), self.towers.bias or 0.0, dtype=weight.dtype)
+        return TextHead(weight, bias)
+
+    def guessed(self, scores: Tensor) -> Link:
+        return super().guessed(scores) if self.towers.bias is None else Sigmoid()

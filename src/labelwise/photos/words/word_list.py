@@ -1,0 +1,172 @@
+"""Words: the labels a person types, each with the texts that describe it and the word above it.
+
+    dog                              described by "a photo of a dog" and "dog"
+    dog: a dog, a puppy              described by these texts alone
+    dog: a dog, a puppy; pet         and a kind of pet, which is one of the words too
+    dog; pet                         the usual texts, and a kind of pet
+
+One word per line; empty lines and lines that start with # are left out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from unicodedata import normalize
+
+from labelwise.data.columns import can_name_label
+from labelwise.errors import DataError
+from labelwise.system.text import for_terminal, shortened
+from labelwise.taxonomy import Taxonomy
+from labelwise.types import LabelSpace, nearest
+
+TEMPLATES = ("a photo of a {}", "{}")
+MOST_WORDS = 1000  # beyond, words are too near each other to be told apart
+LONGEST = 200  # letters of a word
+
+
+@dataclass(frozen=True)
+class Word:
+    """A label, the texts that describe it, and the label it is a kind of, if any."""
+
+    name: str
+    texts: tuple[str, ...]
+    parent: str | None = None
+
+
+def usual_texts(name: str) -> tuple[str, ...]:
+    """Return the texts that describe a name for which none were written."""
+    return tuple(template.format(name) for template in TEMPLATES)
+
+
+@dataclass(frozen=True)
+class WordList:
+    """The words of a list, in its order."""
+
+    words: tuple[Word, ...]
+    source: str = "the words"
+
+    def __post_init__(self) -> None:
+        if not self.words:
+            raise DataError(f"{self.source}: there are no words; write one per line, such as: dog")
+        if len(self.words) > MOST_WORDS:
+            raise DataError(
+                f"{self.source}: a list may have {MOST_WORDS:,} words, got {len(self.words):,}; "
+                "start with those you search for, and add others later"
+            )
+        seen: dict[str, str] = {}
+        for word in self.words:
+            folded = " ".join(normalize("NFC", word.name).casefold().split())
+            if folded in seen:
+                raise DataError(
+                    f"{self.source}: {word.name!r} and {seen[folded]!r} are the same word; keep "
+                    "one, with the texts of both"
+                )
+            seen[folded] = word.name
+            if not can_name_label(word.name):  # answers are kept in a label table
+                raise DataError(
+                    f"{self.source}: {word.name!r} already means something as a column of the "
+                    f"tables that answers are kept in; name the word otherwise, as in "
+                    f"'a {word.name}: {', '.join(usual_texts(word.name))}'"
+                )
+        for word in self.words:
+            if word.parent is not None and word.parent not in self.names:
+                raise DataError(
+                    f"{self.source}: {word.name!r} is a kind of {word.parent!r}, which is not one "
+                    f"of the words{nearest(word.parent, self.names)} Add a line for it"
+                )
+        if self.taxonomy is not None:
+            self.taxonomy.within(self.space)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The labels."""
+        return tuple(word.name for word in self.words)
+
+    @property
+    def space(self) -> LabelSpace:
+        """The labels, as a model has them."""
+        return LabelSpace(self.names)
+
+    @property
+    def taxonomy(self) -> Taxonomy | None:
+        """Which word is a kind of which, None if no line says so."""
+        parents = {word.name: word.parent for word in self.words if word.parent is not None}
+        return Taxonomy(parents) if parents else None
+
+    @classmethod
+    def of(cls, *names: str) -> "WordList":
+        """Return the words of some names, each with the usual texts."""
+        return cls(tuple(Word(name, usual_texts(name)) for name in names))
+
+    @classmethod
+    def read(cls, path: str | Path) -> "WordList":
+        """Return the words of a text file."""
+        try:
+            text = Path(path).read_text(encoding="utf-8-sig")
+        except FileNotFoundError:
+            raise DataError(
+                f"{path}: there is no such file; write one with a word per line"
+            ) from None
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}: the words must be a text file in UTF-8, and byte {error.start + 1:,} is "
+                "not; save it as UTF-8, one word per line"
+            ) from None
+        except OSError as error:
+            raise DataError(
+                f"{path}: the words cannot be read ({error.strerror}); they must be a text file"
+            ) from None
+        return cls(tuple(_words_of(text, str(path))), str(path))
+
+    def text(self) -> str:
+        """Return the list as :meth:`read` reads it."""
+        lines = []
+        for word in self.words:
+            usual = word.texts == usual_texts(word.name)
+            texts = "" if usual else ": " + ", ".join(word.texts)
+            lines.append(word.name + texts + (f"; {word.parent}" if word.parent else ""))
+        return "\n".join(lines) + "\n"
+
+
+def _words_of(text: str, source: str) -> Iterator[Word]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        before, _, after = line.partition(";")
+        name, colon, written = before.partition(":")
+        name, parent = name.strip(), after.strip()
+        if not name:
+            raise DataError(f"{source}, line {number}: a line must start with a word, got {line!r}")
+        if "," in name:
+            raise DataError(
+                f"{source}, line {number}: a word must have no comma, got {shortened(name)!r}; "
+                "write one word per line, and texts that describe it after a colon"
+            )
+        if '"' in name:
+            raise DataError(
+                f"{source}, line {number}: a word must have no quotation marks, got "
+                f"{shortened(name)!r}; in searches they stand around texts: leave them out"
+            )
+        if len(name) > LONGEST:
+            raise DataError(
+                f"{source}, line {number}: a word may have {LONGEST} letters, got {len(name):,} "
+                f"({shortened(name, 40)!r}); write a short one, and what describes it after a colon"
+            )
+        texts = tuple(one.strip() for one in written.split(",") if one.strip())
+        if colon and not texts:
+            raise DataError(
+                f"{source}, line {number}: after the colon of {name!r} must come texts that "
+                "describe it; or leave the colon out"
+            )
+        if ";" in line and (not parent or ";" in parent or "," in parent):
+            raise DataError(
+                f"{source}, line {number}: after the semicolon must come one word that {name!r} is "
+                f"a kind of, got {parent!r}"
+            )
+        if any(for_terminal(part) != part for part in (name, *texts, parent)):
+            raise DataError(
+                f"{source}, line {number}: a line must have no tabs or control characters between "
+                f"its words, got {shortened(for_terminal(line))!r}; write one word per line, and "
+                "texts that describe it after a colon"
+            )
+        yield Word(name, texts or usual_texts(name), parent or None)

@@ -1,0 +1,311 @@
+"""Keywords in XMP side-cars: added to what is there, marked as ours, and taken out again exactly.
+
+A side-car is edited as bytes. The parser only says where its elements lie; nothing is written anew,
+so every byte that is not ours stays as another program wrote it. Our keywords go
+
+* into the lists that exist (``dc:subject``, ``lr:hierarchicalSubject``, ``digiKam:TagsList``),
+  unless they are there already, in which case they are not ours;
+* otherwise into lists of a description of our own, which also notes, as ``labelwise:tags``, each
+  label with its probability, model, date, and the lists it was added to.
+
+The note says what was ours when it was written, but anyone can write one. So :func:`untagged` takes
+out only what the note names *and* the caller knows to be ours: what it read by :func:`noted` from
+the bytes it wrote itself. A side-car is read in time linear in its size.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+from xml.sax.saxutils import escape, quoteattr
+
+from labelwise.errors import DataError
+from labelwise.photos.xml_bytes import (
+    Element,
+    Splice,
+    into_element,
+    outermost,
+    parsed,
+    raw_name,
+    spliced,
+    with_space,
+)
+
+RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+OURS = "urn:labelwise:xmp:1.0:"
+CONTAINERS = ("Bag", "Seq", "Alt")
+
+Written = Mapping[str, Collection[str]]  # the entries of each list, by its prefix
+NOTHING: Written = MappingProxyType({})
+
+EMPTY = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
+<x:xmpmeta xmlns:x="adobe:ns:meta/">
+ <rdf:RDF xmlns:rdf="{RDF}">
+ </rdf:RDF>
+</x:xmpmeta>
+<?xpacket end="w"?>
+""".encode()
+
+
+@dataclass(frozen=True)
+class Keyword:
+    """A label to be written, with where it comes from; ``parents`` lead from the top to it.
+
+    ``caution`` is what must stand beside the probability, None if nothing must.
+    """
+
+    label: str
+    probability: float
+    model: str
+    date: str
+    parents: tuple[str, ...] = ()
+    caution: str | None = None
+
+
+@dataclass(frozen=True)
+class _List:
+    """A list of keywords that photo programs read; ``separator`` stands between levels."""
+
+    prefix: str
+    name: str
+    space: str
+    container: str
+    separator: str | None
+
+    @property
+    def written(self) -> str:
+        return f"{self.prefix}:{self.name}"
+
+    @property
+    def property(self) -> str:
+        return f"{self.space} {self.name}"
+
+    def spelled(self, keyword: Keyword) -> str:
+        """Return a keyword as this list writes it: alone, or with all levels above it."""
+        if self.separator is None:
+            return keyword.label
+        return self.separator.join((*keyword.parents, keyword.label))
+
+
+LISTS = {
+    one.prefix: one
+    for one in (
+        _List("dc", "subject", "http://purl.org/dc/elements/1.1/", "Bag", None),
+        _List("lr", "hierarchicalSubject", "http://ns.adobe.com/lightroom/1.0/", "Bag", "|"),
+        _List("digiKam", "TagsList", "http://www.digikam.org/ns/1.0/", "Seq", "/"),
+    )
+}
+
+
+def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTHING) -> bytes:
+    """Return a side-car with exactly these keywords of ours; ``None`` stands for no side-car.
+
+    ``ours`` is what we wrote into it before.
+    """
+    data = EMPTY if data is None else untagged(data, ours)
+    if not keywords:
+        return data
+    rdf = _rdf(parsed(data))
+    splices: list[Splice] = []
+    written: dict[str, list[str]] = {}  # the labels that we put into each list
+    absent: list[str] = []
+    for prefix, kind in LISTS.items():
+        container = next(_containers(rdf, kind), None)
+        if container is None:
+            absent.append(prefix)
+            new = list(keywords)
+        else:
+            there = {item.text.strip() for item in container.find(f"{RDF} li")}
+            new = [one for one in keywords if kind.spelled(one) not in there]
+            splices += _into_list(data, container, [kind.spelled(one) for one in new])
+        written[prefix] = [one.label for one in new]
+    splices += into_element(data, rdf, _description(rdf, keywords, written, absent))
+    result = spliced(data, splices)
+    parsed(result)  # a label may hold characters that XML has no way to write
+    return result
+
+
+def differ_in_dates_alone(one: bytes, other: bytes) -> bool:
+    """Return whether two side-cars say the same but for when our keywords were given."""
+    date = re.compile(rb"<labelwise:date>[^<]*</labelwise:date>")
+    return date.sub(b"", one) == date.sub(b"", other)
+
+
+def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
+    """Return the first side-car of a photo: its own packet, with words of it that are not there.
+
+    A program for which the side-car counts, and not the photo, so finds all that it found before.
+    A packet that cannot be read is not taken over.
+    """
+    data = EMPTY
+    if packet is not None:
+        with suppress(DataError):
+            _rdf(parsed(packet))
+            data = packet
+    rdf, kind = _rdf(parsed(data)), LISTS["dc"]
+    container = next(_containers(rdf, kind), None)
+    there = set() if container is None else {i.text.strip() for i in container.find(f"{RDF} li")}
+    new = [word for word in dict.fromkeys(words) if word not in there]
+    if not new:
+        return data
+    if container is not None:
+        return spliced(data, _into_list(data, container, new))
+    items = "".join(f"<rdf:li>{escape(word)}</rdf:li>" for word in new)
+    text = (
+        f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(_about(rdf))}'
+        f'\n    xmlns:dc="{kind.space}">'
+        f"\n   <{kind.written}><rdf:Bag>{items}</rdf:Bag></{kind.written}>"
+        "\n  </rdf:Description>"
+    )
+    result = spliced(data, into_element(data, rdf, text.encode()))
+    parsed(result)  # a word may hold characters that XML has no way to write
+    return result
+
+
+def _about(rdf: Element) -> str:
+    """Return what the descriptions of a packet are about: all of them must say the same."""
+    return next(
+        (one.attributes.get(f"{RDF} about", "") for one in rdf.find(f"{RDF} Description")), ""
+    )
+
+
+def noted(data: bytes) -> dict[str, list[str]]:
+    """Return what the notes of a side-car name: true of bytes that we wrote, else a claim."""
+    notes = list(_our_notes(_rdf(parsed(data))))
+    return {prefix: sorted({_field(note, prefix) for note in notes} - {""}) for prefix in LISTS}
+
+
+def entries(data: bytes) -> dict[str, set[str]]:
+    """Return the entries of each list of keywords of a side-car, whoever wrote them."""
+    rdf = _rdf(parsed(data))
+    return {
+        prefix: {
+            item.text.strip()
+            for container in _containers(rdf, kind)
+            for item in container.find(f"{RDF} li")
+        }
+        for prefix, kind in LISTS.items()
+    }
+
+
+def separator_of(prefix: str) -> str | None:
+    """Return what stands between the levels of a keyword in a list; None where it has one level."""
+    return LISTS[prefix].separator
+
+
+def untagged(data: bytes, ours: Written) -> bytes:
+    """Return a side-car without what :func:`tagged` put there; others' bytes are unchanged.
+
+    An entry goes if it is in ``ours`` and noted. Where another program has merged our description
+    with its own, only our entries go.
+    """
+    rdf = _rdf(parsed(data))
+    gone: list[Element] = []
+    notes = list(_our_notes(rdf))
+    for prefix, kind in LISTS.items():
+        known = set(ours.get(prefix, ()))
+        claimed = {_field(note, prefix) for note in notes} & known if notes else set()
+        for container in _containers(rdf, kind) if claimed else ():
+            first: dict[str, Element] = {}
+            for item in container.find(f"{RDF} li"):
+                first.setdefault(item.text.strip(), item)
+            gone += [first[spelled] for spelled in claimed if spelled in first]
+    removed = set(map(id, gone))
+    for description in rdf.find(f"{RDF} Description"):
+        tags = list(description.find(f"{OURS} tags"))
+        if not tags:
+            continue
+        emptied = [
+            prop
+            for kind in LISTS.values()
+            for prop in description.find(kind.property)
+            if all(id(item) in removed for one in prop.children for item in one.children)
+        ]
+        whole = len(tags) + len(emptied) == len(description.children)
+        if whole and set(description.attributes) <= {f"{RDF} about"}:
+            gone.append(description)
+        else:
+            gone += [*tags, *emptied]
+    return spliced(data, [(with_space(data, one), one.end, b"") for one in outermost(gone)])
+
+
+def _rdf(root: Element) -> Element:
+    for path in (("adobe:ns:meta/ xmpmeta", f"{RDF} RDF"), (f"{RDF} RDF",)):
+        for rdf in root.find(*path):
+            return rdf
+    raise DataError("the side-car holds no rdf:RDF element")
+
+
+def _containers(rdf: Element, kind: "_List") -> Iterator[Element]:
+    """Yield the bags of one list of keywords; anything but a list there is refused."""
+    for prop in rdf.find(f"{RDF} Description", kind.property):
+        bags = [one for one in prop.children if one.name in (f"{RDF} {k}" for k in CONTAINERS)]
+        if not bags:
+            raise DataError(f"{kind.written} must be a list of keywords, it is something else")
+        yield bags[0]
+
+
+def _our_notes(rdf: Element) -> Iterator[Element]:
+    yield from rdf.find(f"{RDF} Description", f"{OURS} tags", f"{RDF} Bag", f"{RDF} li")
+
+
+def _field(note: Element, name: str) -> str:
+    """Return a field of a note, in whichever of RDF's spellings it is written."""
+    for holder in (note, *note.find(f"{RDF} Description")):
+        if f"{OURS} {name}" in holder.attributes:
+            return holder.attributes[f"{OURS} {name}"]
+        for child in holder.find(f"{OURS} {name}"):
+            return child.text
+    return ""
+
+
+def _into_list(data: bytes, container: Element, names: Sequence[str]) -> list[Splice]:
+    """Return the splices that append items to a list, indented as its last one."""
+    if not names:
+        return []
+    raw = raw_name(data, container)
+    item = f"{raw.rpartition(':')[0]}:li".lstrip(":")
+    items = list(container.find(f"{RDF} li"))
+    indent = data[with_space(data, items[-1]) : items[-1].start].decode() if items else ""
+    text = "".join(f"{indent}<{item}>{escape(name)}</{item}>" for name in names).encode()
+    if items:
+        return [(items[-1].end, items[-1].end, text)]
+    return into_element(data, container, text)
+
+
+def _description(
+    rdf: Element,
+    keywords: Sequence[Keyword],
+    written: Mapping[str, Sequence[str]],
+    absent: Sequence[str],
+) -> bytes:
+    """Return our own description: the lists that were absent, and the note of what is ours."""
+    declared = "".join(f'\n    xmlns:{prefix}="{LISTS[prefix].space}"' for prefix in absent)
+    lines = [
+        f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(_about(rdf))}'
+        f'\n    xmlns:labelwise="{OURS}"{declared}>'
+    ]
+    for kind in (LISTS[prefix] for prefix in absent):
+        items = "".join(f"<rdf:li>{escape(kind.spelled(one))}</rdf:li>" for one in keywords)
+        bag = f"<rdf:{kind.container}>{items}</rdf:{kind.container}>"
+        lines.append(f"   <{kind.written}>{bag}</{kind.written}>")
+    lines.append("   <labelwise:tags><rdf:Bag>")
+    for one in keywords:
+        facts = {
+            "label": one.label,
+            "probability": f"{one.probability:.4f}",
+            "model": one.model,
+            "date": one.date,
+        }
+        if one.caution is not None:
+            facts["caution"] = one.caution
+        for prefix, kind in LISTS.items():
+            if one.label in written[prefix]:
+                facts[prefix] = kind.spelled(one)
+        inner = "".join(
+            f"<labelwise:{key}>{escape(value)}</labelwise:{key}>" for key, value in facts.items()
+        )
+        lines.append(f'    <rdf:li rdf:parseType="Resource">{inner}</rdf:li>')
+    lines.append("   </rdf:Bag></labelwise:tags>\n  </rdf:Description>")
+    return "\n".join(lines).encode()

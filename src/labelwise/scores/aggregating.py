@@ -1,0 +1,249 @@
+"""From photos to bursts, sites or patients: one score and one label per unit.
+
+With p_i the probability of a label in photo i of a unit of n photos, u_i its log-odds:
+
+    any       the label is in some photo     P = 1 - product of (1 - p_i)
+    most      in more than half of them      P = P(sum of y_i > n / 2), y_i independent
+    evidence  the unit has it, and each photo is evidence of its own, beside the share s of
+              photos with the label:         log-odds = logit s + sum of (u_i - logit s)
+
+All three take photos as independent, which photos of a burst are not, so these numbers are scores:
+what they mean is found by calibrating them on units whose truth is known, as any other scores. The
+law of a sum is exact up to 400 photos, and normal with its continuity correction beyond.
+
+The truth of a unit, from labels that may be unknown:
+
+    any, evidence   present if a photo has it, absent if all are known to lack it
+    most            present if more than half have it whatever the unknown ones hold, absent if
+                    not more than half could; else unknown
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyarrow import csv as arrow_csv
+
+from labelwise.data.moments import read_times
+from labelwise.errors import DataError, SettingsError
+from labelwise.numeric.special import log_ndtr
+from labelwise.scores.read import unlabelled_scores
+from labelwise.scores.tables import Kind, RawScores, read_raw
+from labelwise.system.files import replacing
+from labelwise.system.text import as_cell
+from labelwise.types import nearest
+
+How = Literal["any", "most", "evidence"]
+HOW = ("any", "most", "evidence")
+EXACT_UP_TO = 400
+SMALLEST = -700.0  # logarithms below it are taken as it, so that log-odds stay finite
+PERIODS = {"day": "datetime64[D]", "month": "datetime64[M]", "year": "datetime64[Y]"}
+
+Floats = NDArray[np.float64]
+
+
+def aggregate(
+    log_p: Floats, log_q: Floats, unit: NDArray[np.int64], units: int, how: How, shares: Floats
+) -> Floats:
+    """Return the log-odds (G, K) of units from log p and log(1 - p) (N, K) of their photos.
+
+    ``unit`` (N,) is the unit of each photo, ``shares`` (K,) how often photos have each label.
+    """
+    if how not in HOW:
+        raise SettingsError(f"how must be one of {', '.join(HOW)}, got {how!r}")
+    if how == "any":
+        none = np.zeros((units, log_p.shape[1]))
+        np.add.at(none, unit, np.maximum(log_q, SMALLEST))
+        return _log_odds_of_none(none)
+    odds = np.clip(log_p, SMALLEST, 0) - np.clip(log_q, SMALLEST, 0)
+    if how == "evidence":
+        prior = np.log(shares) - np.log1p(-shares)
+        found = np.tile(prior, (units, 1))
+        np.add.at(found, unit, odds - prior)
+        return found
+    found = np.empty((units, log_p.shape[1]))
+    order = np.argsort(unit, kind="stable")
+    ends = np.bincount(unit, minlength=units).cumsum()
+    for place, rows in enumerate(np.split(order, ends[:-1])):
+        found[place] = _most(np.exp(log_p[rows]))
+    return found
+
+
+def _log_odds_of_none(log_none: Floats) -> Floats:
+    """Return the log-odds of "some" from the logarithm of P(none)."""
+    log_none = np.minimum(np.maximum(log_none, SMALLEST), -np.exp(SMALLEST / 2))
+    return np.asarray(np.log(-np.expm1(log_none)) - log_none)
+
+
+def _most(p: Floats) -> Floats:
+    """Return the log-odds (K,) that more than half of n independent photos (n, K) have a label."""
+    count, labels = p.shape
+    least = count // 2 + 1
+    if count > EXACT_UP_TO:
+        spread = np.sqrt(np.maximum((p * (1 - p)).sum(0), 1e-12))
+        away = (p.sum(0) - (least - 0.5)) / spread
+        return np.asarray(log_ndtr(away) - log_ndtr(-away))
+    law = np.zeros((count + 1, labels))
+    law[0] = 1.0
+    for row in p:
+        law[1:] = law[1:] * (1 - row) + law[:-1] * row
+        law[0] *= 1 - row
+    yes, no = law[least:].sum(0), law[:least].sum(0)
+    tiny = np.exp(SMALLEST / 2)
+    return np.asarray(np.log(np.maximum(yes, tiny)) - np.log(np.maximum(no, tiny)))
+
+
+def aggregate_labels(labels: Floats, unit: NDArray[np.int64], units: int, how: How) -> Floats:
+    """Return the labels (G, K) of units, NaN where unknown, from those (N, K) of their photos."""
+    present, absent = (np.zeros((units, labels.shape[1])) for _ in range(2))
+    np.add.at(present, unit, labels == 1)
+    np.add.at(absent, unit, labels == 0)
+    photos = np.bincount(unit, minlength=units)[:, None]
+    if how == "most":
+        yes, no = 2 * present > photos, 2 * (photos - absent) <= photos
+    else:
+        yes, no = present > 0, absent == photos
+    return np.where(yes, 1.0, np.where(no, 0.0, np.nan))
+
+
+@dataclass(frozen=True, eq=False)
+class UnitTable:
+    """The units of a table: names, log-odds (G, K), labels with NaN for unknown, and facts."""
+
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+    odds: Floats
+    truth: Floats | None
+    photos: NDArray[np.int64]
+    columns: dict[str, list[str]]
+
+    def save(self, path: Path) -> None:
+        """Write a table of scores: id, split, group and the columns of the units, photos, ..."""
+        if path.suffix not in (".csv", ".parquet"):
+            raise SettingsError(f"units are written as .csv or .parquet, got {path.name!r}")
+        text = path.suffix == ".csv"
+        columns: dict[str, Any] = {"id": [as_cell(n) if text else n for n in self.names]}
+        for name, values in self.columns.items():
+            columns[name] = [as_cell(value) if text else value for value in values]
+        columns["photos"] = self.photos
+        for number, name in enumerate(self.labels):
+            columns[f"score:{name}"] = self.odds[:, number]
+        for number, name in enumerate(self.labels if self.truth is not None else ()):
+            own = None if self.truth is None else self.truth[:, number]
+            columns[f"label:{name}"] = pa.array(own, pa.float64(), from_pandas=True)
+        table = pa.table(columns)
+        with replacing(path) as temporary:
+            if text:
+                arrow_csv.write_csv(table, temporary)
+            else:
+                pq.write_table(table, temporary)
+
+
+def aggregate_table(source: Path, kind: Kind | None, by: Sequence[str], how: How) -> UnitTable:
+    """Return the units of a table of scores by one column or several."""
+    if not by:
+        raise SettingsError("say what a unit is: --by burst, or any other column")
+    columns = list(dict.fromkeys(by))
+    raw, values = _read(source, columns)
+    scores = unlabelled_scores(raw, kind, None)
+    link = scores.link
+    if link is None:
+        raise SettingsError("scores that only rank cannot be aggregated; calibrate them first")
+    log_p, log_q = (part.double().numpy() for part in link.log_probs(scores.logits))
+    keys = [" / ".join(cells) for cells in zip(*values, strict=True)]
+    odd = next((row for row, key in enumerate(keys) if "\0" in key), None)
+    if odd is not None:  # which NumPy would leave out at an end
+        raise DataError(f"{source}: row {odd + 1}: the name of a unit must not hold a null")
+    names, first, unit = np.unique(np.array(keys), return_index=True, return_inverse=True)
+    unit = unit.astype(np.int64)
+    shares = _shares(raw, np.exp(log_p))
+    truth = None if raw.labels is None else raw.labels
+    if truth is not None:
+        soft = (truth > 0) & (truth < 1)
+        truth = np.where(soft, np.where(truth > 0.5, 1.0, 0.0), truth)
+    told = {
+        name: [column[row] for row in first]
+        for name, column in zip(columns, values, strict=True)
+        if name not in ("id", "photos")
+    }
+    kept = {
+        name: _common(source, name, column, unit, first, keys)
+        for name, column in (("split", raw.split), ("group", raw.group))
+        if column is not None and name not in columns
+    }
+    return UnitTable(
+        tuple(names.tolist()),
+        raw.names,
+        aggregate(log_p, log_q, unit, len(names), how, shares),
+        None if truth is None else aggregate_labels(truth, unit, len(names), how),
+        np.bincount(unit, minlength=len(names)),
+        {name: column for name, column in kept.items() if column is not None} | told,
+    )
+
+
+def _read(source: Path, by: Sequence[str]) -> tuple[RawScores, list[tuple[str, ...]]]:
+    """Return the scores and the columns of the units; day, month and year come from ``time``."""
+    own = [name for name in by if name not in ("split", "group")]
+    try:
+        raw = read_raw(source, own)
+    except DataError as error:
+        derived = [name for name in own if name in PERIODS and f"{name!r}" in str(error)]
+        if not derived:
+            raise
+        raw = read_raw(source, [*(name for name in own if name not in PERIODS), "time"])
+        times = read_times(raw.facts["time"], str(source), "time")
+        periods = {
+            name: tuple(np.datetime_as_string(times.astype(PERIODS[name])).tolist())
+            for name in own
+            if name in PERIODS
+        }
+        raw = replace(raw, facts={**raw.facts, **periods})
+    found = []
+    for name in by:
+        column = {"split": raw.split, "group": raw.group}.get(name, raw.facts.get(name))
+        if column is None:
+            raise DataError(f"{source}: there is no column {name!r}{nearest(name, raw.facts)}")
+        found.append(tuple(column))
+    return raw, found
+
+
+def _shares(raw: RawScores, probs: Floats) -> Floats:
+    """Return how often photos have each label: those known to, else by their probabilities."""
+    shares = probs.mean(0)
+    if raw.labels is not None:
+        known = (~np.isnan(raw.labels)).sum(0)
+        counted = np.nansum(raw.labels, 0) / np.maximum(known, 1)
+        shares = np.where(known > 0, counted, shares)
+    least = 1 / (2 * max(len(raw.ids), 1))
+    return np.asarray(np.clip(shares, least, 1 - least))
+
+
+def _common(
+    source: Path,
+    name: str,
+    column: Sequence[str],
+    unit: NDArray[np.int64],
+    first: NDArray[np.intp],
+    keys: Sequence[str],
+) -> list[str] | None:
+    """Return the split or group of each unit; a unit in two splits is an error, in two groups not.
+
+    Groups that cut units are left out: a unit is then a group of its own.
+    """
+    codes = np.unique(np.array(column), return_inverse=True)[1]
+    odd = np.flatnonzero(codes != codes[first][unit])
+    if not len(odd):
+        return [column[row] for row in first]
+    if name == "group":
+        return None
+    row = int(odd[0])
+    other = column[int(first[unit[row]])]
+    raise DataError(
+        f"{source}: row {row + 1}: {keys[row]!r} is in the splits {other!r} and {column[row]!r}; "
+        "divide the photos by unit"
+    )

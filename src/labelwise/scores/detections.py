@@ -1,0 +1,404 @@
+"""Detections: tables in which a row is one label heard or seen in one clip, with its score.
+
+Tables of BirdNET and Perch are read (:mod:`labelwise.scores.result_tables`), and the JSON of
+MegaDetector and SpeciesNet (:mod:`labelwise.data.camera_results`), where a photo is a clip.
+
+Further columns that are read: ``correct`` (1, 0, yes, no, or empty where nobody checked),
+``split``, and those that are asked for, such as ``site``. What a person checked may also stand in a
+second table with the same columns of recording, start and label, and ``correct``. A folder holds
+one table per recording; BirdNET's names ``x.BirdNET.results.csv`` say which, where there is no
+column for it.
+
+What the program did not report (below its least confidence) is unknown, neither absent nor present.
+Clips of one recording are alike, so the recording is the group.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from pyarrow import compute
+from torch import Tensor
+
+from labelwise.data import LabelTable
+from labelwise.data.camera_results import is_camera_results, read_camera_results
+from labelwise.errors import DataError
+from labelwise.links import Sigmoid
+from labelwise.predictions import Predictions
+from labelwise.scores.result_tables import (
+    ResultForm,
+    is_result_table,
+    read_result_table,
+    result_tables,
+    typed_columns,
+)
+from labelwise.scores.tables import Kind
+from labelwise.scores.unreported import failed_note, unreported_notes
+from labelwise.types import nearest
+
+UNREPORTED = -30.0  # log-odds that stand where nothing was reported, and are never looked at
+ANSWERS = {"1": 1.0, "yes": 1.0, "true": 1.0, "0": 0.0, "no": 0.0, "false": 0.0, "": np.nan}
+ANSWERS |= {"1.0": 1.0, "0.0": 0.0}  # as pandas writes them beside empty cells
+
+
+@dataclass(frozen=True, eq=False)
+class Detections:
+    """N scores, each of one label in one clip; ``correct`` (N,) is NaN where nobody checked.
+
+    ``label`` and ``file`` are places in ``names`` and ``files``; ``start`` is in seconds. ``facts``
+    are columns that were asked for. ``groups`` are those of the ``files``, such as their sites;
+    where nobody told any, each file is one. Of photos a file is a photo, and ``notes`` say what is
+    not among the detections.
+    """
+
+    source: str
+    kind: Kind
+    names: tuple[str, ...]
+    files: tuple[str, ...]
+    label: NDArray[np.int64]
+    file: NDArray[np.int64]
+    start: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    correct: NDArray[np.float64]
+    split: NDArray[np.str_] | None = None
+    facts: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
+    groups: tuple[str, ...] | None = None
+    of_photos: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def log_odds(self) -> NDArray[np.float64]:
+        """The scores as log-odds (N,), infinite for a confidence of 0 or 1."""
+        if self.kind == "logits":
+            return self.scores
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.scores) - np.log1p(-self.scores))
+
+    @property
+    def group(self) -> NDArray[np.int64]:
+        """The group of each detection (N,), as a number."""
+        if self.groups is None:
+            return self.file
+        codes = np.unique(np.array(self.groups), return_inverse=True)[1]
+        return np.asarray(codes[self.file], np.int64)
+
+    def grouped_by(self, told: Mapping[str, str], source: str) -> "Detections":
+        """Return these detections in the groups that a table tells of some files."""
+        if self.groups is not None:
+            raise DataError(f"{self.source} and {source} both name groups; leave one of them out")
+        return replace(self, groups=tuple(told.get(name) or name for name in self.files))
+
+    def keys(self) -> NDArray[np.int64]:
+        """Return a number (N,) for each detection: its recording, start and label."""
+        starts, place = np.unique(np.round(self.start, 3), return_inverse=True)
+        clip = self.file * len(starts) + place
+        return np.asarray(clip * len(self.names) + self.label, np.int64)
+
+    def row(self, number: int) -> str:
+        """Return how an error names a row, counted from 1 without the header."""
+        return (
+            f"{self.source}: row {number + 1} ({self.names[self.label[number]]} at "
+            f"{self.start[number]:g} s of {self.files[self.file[number]]})"
+        )
+
+    def checked_by(self, other: "Detections", source: str) -> "Detections":
+        """Return these detections with what ``other`` says is correct, matched row by row."""
+        if not np.isnan(self.correct).all():
+            raise DataError(f"{self.source} has a column 'correct' of its own; leave out --labels")
+        own = {name: place for place, name in enumerate(self.names)}
+        recordings = {name: place for place, name in enumerate(self.files)}
+        told = ~np.isnan(other.correct)
+        if not told.any():
+            raise DataError(f"{source}: no row has 'correct'; write 1 or 0 where you checked")
+        starts = np.unique(np.round(self.start, 3))
+        labels = np.array([own.get(name, -1) for name in other.names])[other.label]
+        files = np.array([recordings.get(name, -1) for name in other.files])[other.file]
+        place = np.searchsorted(starts, np.round(other.start, 3))
+        same = starts[np.minimum(place, len(starts) - 1)] == np.round(other.start, 3)
+        wanted = (files * len(starts) + place) * len(self.names) + labels
+        wanted = np.where((labels >= 0) & (files >= 0) & same, wanted, -1)
+        keys = self.keys()
+        order = np.argsort(keys, kind="stable")
+        at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+        lost = told & (keys[order][at] != wanted)
+        if lost.any():
+            raise DataError(f"{other.row(int(lost.argmax()))} is not a row of {self.source}")
+        correct = self.correct.copy()
+        correct[order[at[told]]] = other.correct[told]
+        found = replace(self, correct=correct)
+        if other.groups is None:
+            return found
+        return found.grouped_by(dict(zip(other.files, other.groups, strict=True)), source)
+
+    def checked_by_table(self, table: LabelTable) -> "Detections":
+        """Return these detections of photos with what a label table says of their labels."""
+        place = {name: row for row, name in enumerate(table.ids)}
+        rows = np.array([place.get(name, -1) for name in self.files])
+        if (rows < 0).all():
+            raise DataError(
+                f"{table.name}: no photo of {self.source} is in it, first {self.files[0]!r}"
+                f"{nearest(self.files[0], table.ids)}"
+            )
+        column = {name: number for number, name in enumerate(table.space.names)}
+        columns = np.array([column.get(name, -1) for name in self.names])
+        if (columns < 0).all():
+            raise DataError(
+                f"{table.name} has none of the labels of {self.source}, first {self.names[0]!r}"
+                f"{nearest(self.names[0], column)}"
+            )
+        labels, observed = table.targets()
+        row, at = rows[self.file], columns[self.label]
+        known = (row >= 0) & (at >= 0)
+        if observed is not None:
+            known &= observed[row, at]
+        correct = np.where(known, (labels[row, at] > 0.5) * 1.0, np.nan)
+        found = replace(self, correct=correct, notes=self.notes + unreported_notes(self, table))
+        if table.group is None:
+            return found
+        return found.grouped_by(dict(zip(table.ids, table.group, strict=True)), table.name)
+
+    def predictions(self) -> tuple[Predictions, NDArray[np.intp]]:
+        """Return the clips with a checked label as predictions, and the rows that were checked."""
+        rows = np.flatnonzero(~np.isnan(self.correct))
+        if not len(rows):
+            raise DataError(
+                f"{self.source}: nobody has checked a detection; add a column 'correct' with 1 or "
+                "0 for some, drawn at random, or give a table with one by --labels"
+            )
+        starts, place = np.unique(np.round(self.start[rows], 3), return_inverse=True)
+        clip = self.file[rows] * len(starts) + place
+        _, first, clips = np.unique(clip, return_index=True, return_inverse=True)
+        shape = (len(first), len(self.names))
+        logits = np.full(shape, UNREPORTED)
+        labels, observed = np.zeros(shape, np.uint8), np.zeros(shape, bool)
+        logits[clips, self.label[rows]] = self.log_odds[rows]
+        labels[clips, self.label[rows]] = self.correct[rows] == 1
+        observed[clips, self.label[rows]] = True
+        at = rows[first]
+        found = Predictions(
+            [f"{self.files[self.file[row]]}@{self.start[row]:g}" for row in at],
+            torch.from_numpy(logits),
+            torch.from_numpy(labels),
+            torch.from_numpy(observed),
+            self.names,
+            "",
+            Sigmoid(),
+            [(self.groups or self.files)[self.file[row]] for row in at],
+        )
+        return found, at
+
+    def by_label(self, of: Any) -> NDArray[np.float64]:
+        """Return what a function of logits (n, K) says of each detection, (N,), label by label.
+
+        Scores of a label fill a column from the top, so that no clip needs all labels. Confidences
+        with few decimals repeat: then each different one is asked about once.
+        """
+        counts = np.bincount(self.label, minlength=len(self.names))
+        different, place = np.unique(self.log_odds, return_inverse=True)
+        if len(different) < counts.max():
+            grid = torch.from_numpy(np.repeat(different[:, None], len(self.names), 1))
+            every: Tensor = of(grid)
+            return np.asarray(every.double().numpy()[place, self.label])
+        order = np.argsort(self.label, kind="stable")
+        depth = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
+        found = np.empty(len(order))
+        odds = self.log_odds[order]
+        step = max(1, (1 << 22) // len(self.names))
+        by_depth = np.argsort(depth, kind="stable")
+        ends = np.searchsorted(depth[by_depth], np.arange(0, counts.max() + step, step))
+        for part, begin in enumerate(ends[:-1]):
+            rows = by_depth[begin : ends[part + 1]]
+            if not len(rows):
+                continue
+            block = np.full((int(depth[rows].max()) - part * step + 1, len(self.names)), UNREPORTED)
+            where = (depth[rows] - part * step, self.label[order[rows]])
+            block[where] = odds[rows]
+            answers: Tensor = of(torch.from_numpy(block))
+            found[rows] = answers.double().numpy()[where]
+        spread = np.empty(len(order))
+        spread[order] = found
+        return spread
+
+
+def is_detections(path: Path) -> bool:
+    """Return whether a file, or the first table of a folder, has the columns of a known program."""
+    if path.is_dir():
+        return bool(result_tables(path))
+    if path.is_file() and path.suffix.lower() == ".json":
+        return is_camera_results(path)
+    return is_result_table(path)
+
+
+def read_detections(path: Path, keep: Sequence[str] = ()) -> Detections:
+    """Return the detections of a result table, or of a folder with one per recording."""
+    if path.suffix.lower() == ".json":
+        return _of_photos(path, keep)
+    if path.is_dir():
+        tables = result_tables(path)
+        if not tables:
+            raise DataError(f"{path}: there is no result table of BirdNET or Perch in it")
+    else:
+        tables = [path]
+    folder = path if path.is_dir() else None
+    parts = [read_result_table(table, keep, folder) for table in tables]
+    form = parts[0][0]
+    for table, (other, _) in zip(tables, parts, strict=True):
+        if other != form:
+            raise DataError(f"{table}: its columns are not those of {tables[0]}; keep them apart")
+    tables_read = [part for _, part in parts]
+    if any("correct" in part.column_names for part in tables_read):
+        tables_read = [_with_answers(part) for part in tables_read]
+    try:
+        table = pa.concat_tables(tables_read)
+    except pa.ArrowInvalid:
+        raise DataError(
+            f"{path}: its tables have different columns; give all of them the columns asked for"
+        ) from None
+    return _detections(str(path), form, table, keep)
+
+
+def _with_answers(table: Any) -> Any:
+    """Return a table with a column 'correct', empty where nobody checked any of its rows."""
+    if "correct" in table.column_names:
+        at = table.column_names.index("correct")
+        return table.remove_column(at).append_column("correct", table["correct"])
+    return table.append_column("correct", pa.array([""] * table.num_rows, pa.string()))
+
+
+def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
+    """Return the labels that MegaDetector or SpeciesNet reported of photos."""
+    if keep:
+        raise DataError(f"{path}: there is no column {keep[0]!r} in results of photos; use folder")
+    results = read_camera_results(path)
+    rows = [
+        (number, name, score)
+        for number, photo in enumerate(results.photos)
+        for name, score in photo.scores.items()
+    ]
+    if not rows:
+        raise DataError(f"{path}: nothing was detected in any photo")
+    names, labels = np.unique(np.array([name for _, name, _ in rows]), return_inverse=True)
+    return Detections(
+        str(path),
+        "probs",
+        tuple(names.tolist()),
+        tuple(photo.file for photo in results.photos),
+        labels.astype(np.int64),
+        np.array([number for number, *_ in rows], np.int64),
+        np.zeros(len(rows)),
+        np.array([score for *_, score in rows]),
+        np.full(len(rows), np.nan),
+        of_photos=True,
+        notes=failed_note(results),
+    )
+
+
+def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) -> Detections:
+    if not table.num_rows:
+        raise DataError(f"{source}: there are no detections in it")
+    table = typed_columns(source, form, table)
+    label = table[form.label]
+    if form.other_label in table.column_names:  # BirdNET's noises have a common name alone
+        label = compute.if_else(compute.equal(label, ""), table[form.other_label], label)
+    numbers = {}
+    for name in (form.start, form.score):
+        numbers[name] = np.asarray(table[name].to_numpy(), np.float64)
+        bad = ~np.isfinite(numbers[name])
+        if bad.any():
+            raise DataError(f"{source}: row {int(bad.argmax()) + 1}: {name!r} must be a number")
+    names, labels = _codes(label)
+    files, file = _codes(table[form.file])
+    if "" in names:
+        place = int((labels == names.index("")).argmax())
+        raise DataError(f"{source}: row {place + 1} has no {form.label!r}")
+    correct = np.full(len(labels), np.nan)
+    if "correct" in table.column_names:
+        words, code = _codes(table["correct"])
+        values = [ANSWERS.get(word.strip().lower(), -1.0) for word in words]
+        correct = np.array(values)[code]
+        odd = correct == -1
+        if odd.any():
+            at = int(odd.argmax())
+            raise DataError(
+                f"{source}: row {at + 1}: 'correct' must be 1, 0, yes, no or empty, "
+                f"got {words[code[at]]!r}"
+            )
+    found = Detections(
+        source,
+        form.kind,
+        names,
+        files,
+        labels,
+        file,
+        numbers[form.start],
+        numbers[form.score],
+        correct,
+        _texts(table, "split") if "split" in table.column_names else None,
+        {name: _texts(table, name) for name in keep},
+        _groups(source, table["group"], files, file) if "group" in table.column_names else None,
+    )
+    _check(found)
+    return found
+
+
+def _groups(
+    source: str, column: Any, files: tuple[str, ...], file: NDArray[np.int64]
+) -> tuple[str, ...]:
+    """Return the group of each file; one that names none is alone, and one of two is an error."""
+    names, code = _codes(column)
+    pairs = np.unique(file * len(names) + code)
+    of, place = pairs // len(names), pairs % len(names)
+    twice = np.flatnonzero(np.diff(of) == 0)
+    if len(twice):
+        first, second = (names[place[twice[0] + more]] for more in (0, 1))
+        raise DataError(
+            f"{source}: the recording {files[of[twice[0]]]!r} is in the groups {first!r} and "
+            f"{second!r}; a recording is in one"
+        )
+    return tuple(names[at] or files[row] for row, at in zip(of, place, strict=True))
+
+
+def _check(found: Detections) -> None:
+    """Raise unless scores are what they must be, and each detection stands there once."""
+    outside = (found.scores < 0) | (found.scores > 1)
+    if found.kind == "probs" and outside.any():
+        at = int(outside.argmax())
+        raise DataError(
+            f"{found.row(at)}: a confidence must lie in [0, 1], got {found.scores[at]:g}"
+        )
+    keys = found.keys()
+    order = np.argsort(keys, kind="stable")
+    twice = np.flatnonzero(np.diff(keys[order]) == 0)
+    if len(twice):
+        raise DataError(f"{found.row(int(order[twice[0] + 1]))} stands there twice; keep one")
+    for name, values in found.facts.items():
+        empty = np.char.strip(np.unique(values)) == ""
+        if empty.any():
+            at = int((values == np.unique(values)[empty.argmax()]).argmax())
+            raise DataError(f"{found.row(at)} has no {name!r}; give it one, or leave the row out")
+
+
+def _codes(column: Any) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the different texts of a column, sorted, and each row's place (N,) among them."""
+    encoded = column.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    texts = np.array(encoded.dictionary.to_pylist(), dtype=object)
+    order = np.argsort(texts.astype(str), kind="stable")
+    place = np.empty(len(texts), np.int64)
+    place[order] = np.arange(len(texts))
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return tuple(map(str, texts[order])), place[codes]
+
+
+def _texts(table: Any, name: str) -> NDArray[np.str_]:
+    words, codes = _codes(table[name])
+    return np.asarray(np.array(words, dtype=str)[codes])

@@ -1,0 +1,319 @@
+"""Reading other people's scores: every number is checked, and what it is must be stated.
+
+Logits are read as log-odds under the link that is named; probabilities are kept as log-odds in
+float64, infinite where they are exactly 0 or 1. Nothing is inferred from the numbers' range.
+Labels stand in the same file, in a second one of the same form, or in any data that labelwise
+reads; rows are matched by id (or by being the same file), labels by name.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.attributes import AttributeColumns, AttributeGroups
+from labelwise.data.load import load_for_labels
+from labelwise.data.moments import days_spanned, read_times
+from labelwise.errors import DataError, SettingsError
+from labelwise.evaluation import Subgroups
+from labelwise.links import Link, Sigmoid, Softmax
+from labelwise.predictions import Predictions
+from labelwise.scores.detections import Detections, is_detections, read_detections
+from labelwise.scores.embeddings import Texts, read_cosines
+from labelwise.scores.labels import (
+    check_labels,
+    label_tensors,
+    labels_beside,
+    refuse_entries,
+)
+from labelwise.scores.tables import Kind, RawScores, read_parquet, read_raw, unscored_note
+from labelwise.system.text import counted
+from labelwise.types import LabelSpace, nearest
+
+LINK_NAMES = ("sigmoid", "softmax", "none")
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, eq=False)
+class UnlabelledScores:
+    """Scores as logits (N, K) under a link, whatever the file held."""
+
+    source: str
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    logits: Tensor
+    link: Link | None
+    kind: Kind
+    failed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreTable:
+    """Scores with labels, as predictions, and the split of every row if the file has one.
+
+    ``unlabelled`` holds the logits (M, K) of rows that no label is known of, ``unlabelled_ids``
+    their ids; ``notes`` say what was left out. ``facts`` are columns that were asked for, such as
+    the site of each row. Of a result table, ``detections`` are all of its rows.
+    """
+
+    source: str
+    predictions: Predictions
+    split: NDArray[np.str_] | None = None
+    unlabelled: Tensor | None = None
+    notes: tuple[str, ...] = ()
+    kind: Kind = "logits"
+    unlabelled_ids: tuple[str, ...] = ()
+    facts: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
+    detections: Detections | None = None
+
+    def settled(self, groups: AttributeGroups) -> "tuple[ScoreTable, AttributeColumns]":
+        """Return the table with labels completed by what excludes what, and the columns of that.
+
+        Rows that break a rule are counted in a note, and their labels of that group unknown.
+        """
+        own = self.predictions
+        columns = groups.within(LabelSpace(own.names))
+        done, found = own.settled(columns)
+        broken = np.flatnonzero(found.conflicts)
+        note = f"By {groups.source} {found.learned:,} more labels are known."
+        if len(broken):
+            note = (
+                f"{len(broken):,} rows break a rule of {groups.source}, first "
+                f"{own.ids[int(broken[0])]!r}; their labels of that group are unknown."
+            )
+        return replace(self, predictions=done, notes=(*self.notes, note)), columns
+
+    def subgroups(self, column: str, rows: Predictions) -> Subgroups:
+        """Return the subgroups, by a column that was asked for, of some of the rows."""
+        place = {name: number for number, name in enumerate(self.predictions.ids)}
+        values = self.facts[column]
+        return Subgroups.of(column, [values[place[name]] for name in rows.ids])
+
+    def photos_per_day(self) -> float:
+        """Return how many rows there are per date of the column ``time``."""
+        times = read_times(self.facts["time"].tolist(), self.source, "time")
+        return len(times) / days_spanned(times)
+
+    def part(self, name: str) -> Predictions:
+        """Return the rows of one split."""
+        if self.split is None:
+            raise DataError(f"{self.source}: there is no column or array 'split', got {name!r}")
+        rows = np.flatnonzero(self.split == name)
+        if len(rows) == 0:
+            there = sorted(set(self.split.tolist()))
+            raise DataError(f"{self.source}: no row has split {name!r}{nearest(name, there)}")
+        return replace(self.predictions.take(rows), split=name)
+
+
+def read_scores(
+    path: Path,
+    kind: Kind | None,
+    *,
+    link: str | None = None,
+    labels: str | Path | None = None,
+    texts: Texts | None = None,
+    keep: Sequence[str] = (),
+) -> ScoreTable:
+    """Return the scores of a file, with its own labels or those of a second source.
+
+    ``kind`` must be given except for files written by labelwise, which say it themselves. With
+    ``texts`` the file holds embeddings of photos, and the scores are what these make of them.
+    ``keep`` names further columns of the file, which become the ``facts`` of the rows.
+    """
+    if texts is not None and (kind is not None or link is not None):
+        raise SettingsError("--texts makes the scores and knows their link; leave out --scores")
+    if texts is None and is_detections(path):
+        return _checked_clips(path, kind, link, labels, keep)
+    if _is_predictions(path):
+        if kind == "probs" or link is not None or labels is not None:
+            raise SettingsError(
+                f"{path} was written by labelwise: it holds logits with their link and labels; "
+                "leave out --scores probs, --link and --labels"
+            )
+        if keep:
+            raise DataError(
+                f"{path} was written by labelwise and has no column {keep[0]!r}; use a table with "
+                "columns id, score:NAME, label:NAME and the one asked for"
+            )
+        predictions = Predictions.load(path)
+        return ScoreTable(str(path), predictions, np.full(len(predictions), predictions.split))
+    if texts is None:
+        raw = read_raw(path, keep)
+        scores = unlabelled_scores(raw, kind, link)
+    else:
+        raw = read_cosines(path, texts)
+        scores = unlabelled_scores(raw, "logits", "sigmoid" if texts.gives_logits else "none")
+    group: Sequence[str] | None
+    divided: Sequence[str] | None
+    if labels is None:
+        if raw.labels is None:
+            raise DataError(
+                f"{path}: there are no labels; add 'label:NAME' columns (an array 'labels'), "
+                "or give a second file with --labels"
+            )
+        truth, matched = raw.labels, np.ones(len(raw.ids), dtype=bool)
+        group, divided = raw.group, raw.split
+        check_labels(raw, raw.labels)
+    else:
+        if raw.labels is not None:
+            raise DataError(f"{raw.source} has labels of its own; leave out --labels")
+        truth, matched, group, divided = labels_beside(raw, labels)
+    notes = []
+    if raw.failed:
+        notes.append(f"{unscored_note(raw.failed, str(path))}.")
+    if not matched.all():
+        notes.append(
+            f"{labels} has labels of {int(matched.sum()):,} of the {len(matched):,} rows; "
+            "the others are left out."
+        )
+    present, known = label_tensors(truth[matched])
+    predictions = Predictions(
+        [name for name, kept in zip(raw.ids, matched, strict=True) if kept],
+        scores.logits[torch.from_numpy(matched)],
+        present,
+        known,
+        raw.names,
+        "",
+        scores.link,
+        None if group is None else [group[row] for row in np.flatnonzero(matched).tolist()],
+    )
+    split = None if divided is None else np.array(divided)[matched]
+    rest = None if matched.all() else scores.logits[torch.from_numpy(~matched)]
+    others = tuple(name for name, kept in zip(raw.ids, matched, strict=True) if not kept)
+    facts = {name: np.array(values)[matched] for name, values in raw.facts.items()}
+    return ScoreTable(str(path), predictions, split, rest, tuple(notes), scores.kind, others, facts)
+
+
+def with_checks(found: Detections, labels: str | Path) -> Detections:
+    """Return detections with what a second table, or any labelled data, says of them."""
+    if is_detections(Path(labels)):
+        return found.checked_by(read_detections(Path(labels)), str(labels))
+    return found.checked_by_table(load_for_labels(labels, found.names))
+
+
+def _checked_clips(
+    path: Path,
+    kind: Kind | None,
+    link: str | None,
+    labels: str | Path | None,
+    keep: Sequence[str],
+) -> ScoreTable:
+    """Return the clips of a result table in which a person has checked a label."""
+    found = read_detections(path, keep)
+    if kind not in (None, found.kind) or link is not None:
+        raise SettingsError(
+            f"{path} is a table of results, which holds {found.kind}; leave out --scores and --link"
+        )
+    if labels is not None:
+        found = with_checks(found, labels)
+    predictions, rows = found.predictions()
+    note = (
+        f"A person checked {int((~np.isnan(found.correct)).sum()):,} of {len(found):,} detections, "
+        f"in {_places(found, predictions)}; the others are unknown. Figures hold for detections "
+        "like the checked ones: draw them at random."
+    )
+    split = None if found.split is None else found.split[rows]
+    facts = {name: values[rows] for name, values in found.facts.items()}
+    return ScoreTable(
+        str(path),
+        predictions,
+        split,
+        None,
+        (note, *found.notes),
+        found.kind,
+        (),
+        facts,
+        detections=found,
+    )
+
+
+def _places(found: Detections, checked: Predictions) -> str:
+    """Return where the checked detections are, in words."""
+    what = "photo" if found.of_photos else "clip"
+    if found.of_photos and found.groups is None:
+        return counted(len(checked), what)
+    of = "recording" if found.groups is None else "group"
+    return f"{counted(len(checked), what)} of {counted(len(set(checked.group or ())), of)}"
+
+
+def read_unlabelled(path: Path, kind: Kind | None, *, link: str | None = None) -> UnlabelledScores:
+    """Return the scores of a file; labels in it are left alone."""
+    if _is_predictions(path):
+        if kind == "probs" or link is not None:
+            raise SettingsError(
+                f"{path} was written by labelwise: it holds logits with their link; "
+                "leave out --scores probs and --link"
+            )
+        own = Predictions.load(path)
+        return UnlabelledScores(
+            str(path), tuple(own.ids), own.names, own.logits, own.link, "logits"
+        )
+    return unlabelled_scores(read_raw(path), kind, link)
+
+
+def _is_predictions(path: Path) -> bool:
+    """Return whether a file is one that Predictions.save wrote."""
+    if path.suffix.lower() != ".parquet" or not path.is_file():
+        return False
+    try:
+        schema = pq.read_schema(path)
+    except Exception:
+        schema = read_parquet(path).schema  # which says what is wrong
+    return b"labelwise" in (schema.metadata or {}) and {"id", "logits"} <= set(schema.names)
+
+
+def unlabelled_scores(raw: RawScores, kind: Kind | None, link: str | None) -> UnlabelledScores:
+    """Return the scores of a table as logits, once it is said what they are."""
+    if raw.scores is None:
+        raise DataError(
+            f"{raw.source}: there are no scores; name one column per label like 'score:dog'"
+        )
+    if raw.kind is not None and kind not in (None, raw.kind):
+        raise SettingsError(
+            f"{raw.source} was written by `labelwise predict`: it holds {raw.kind}; "
+            f"leave out --scores {kind}"
+        )
+    kind = kind or raw.kind
+    if kind is None:
+        raise SettingsError(
+            f"{raw.source}: say what its scores are with --scores logits or --scores probs"
+        )
+    if kind == "probs" and link is not None:
+        raise SettingsError("--link belongs to logits; probabilities need none")
+    logits = _logits(raw, raw.scores, kind)
+    return UnlabelledScores(
+        raw.source, raw.ids, raw.names, logits, _link(kind, link), kind, raw.failed
+    )
+
+
+def _link(kind: Kind, name: str | None) -> Link | None:
+    name = "sigmoid" if name is None or kind == "probs" else name
+    if name not in LINK_NAMES:
+        raise SettingsError(f"unknown link {name!r}{nearest(name, LINK_NAMES)}")
+    return {"sigmoid": Sigmoid(), "softmax": Softmax(), "none": None}[name]
+
+
+def _logits(raw: RawScores, scores: NDArray[np.float64], kind: Kind) -> Tensor:
+    refuse_entries(
+        raw, np.isnan(scores), scores, "a score must be a number", "fill it in, or drop the row"
+    )
+    if kind == "logits":
+        large = ~(np.abs(scores) <= FLOAT32_MAX)
+        refuse_entries(
+            raw, large, scores, "a logit must be finite in 32 bits", "cut it to ±80 or so"
+        )
+        return torch.from_numpy(scores.astype(np.float32))
+    outside = (scores < 0) | (scores > 1)
+    refuse_entries(
+        raw,
+        outside,
+        scores,
+        "a probability lies in [0, 1]",
+        "if these are logits, say --scores logits",
+    )
+    return torch.from_numpy(scores).logit()

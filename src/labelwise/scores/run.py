@@ -1,0 +1,142 @@
+"""A finished run as scores: its saved predictions, with the link and rule of its model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from labelwise.data import LabelTable
+from labelwise.decide import Check, Promise, Rule
+from labelwise.errors import DataError
+from labelwise.links import Link
+from labelwise.methods import link_to_spec
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import infer
+from labelwise.pictures.inputs import Decode, Failure, decodes_on_gpu
+from labelwise.predictions import Predictions
+from labelwise.scores.fit import check_promises
+from labelwise.scores.labels import aligned_labels, label_tensors
+from labelwise.system.progress import Silent, Watch
+from labelwise.system.text import counted
+from labelwise.taxonomy import Taxonomy
+
+
+@dataclass(frozen=True, eq=False)
+class RunScores:
+    """Predictions of one split under the model's own link, its calibrated link, and its rule.
+
+    ``promises`` and the ``taxonomy`` are those the model was saved with.
+    """
+
+    predictions: Predictions
+    calibrated: Link | None
+    rule: Rule
+    promises: tuple[Promise, ...] = ()
+    taxonomy: Taxonomy | None = None
+
+    def checks(self) -> list[tuple[Check, Promise]]:
+        """Return how each promise of the model stands on these photos."""
+        link = self.calibrated or self.predictions.link
+        if link is None or not self.promises:
+            return []
+        checks = check_promises(self.promises, self.rule, self.predictions.with_link(link))
+        return list(zip(checks, self.promises, strict=True))
+
+    def standing(self) -> tuple[str, ...]:
+        """Return in words how each promise of the model stands on these photos."""
+        return tuple(f"Promise {check}; it was: {promise}." for check, promise in self.checks())
+
+
+def read_run(folder: Path, split: str) -> RunScores:
+    """Return the predictions of a split of a run; nothing is computed again.
+
+    Promises come with photos they can be checked on: ones that neither fitted anything nor had the
+    promise made on them.
+    """
+    run = RunFolder(folder)
+    spec, predictions = run.spec, run.predictions(split)
+    same = _same(spec.made_link, predictions.link)
+    used = split == "promise" or split in run.fitted_splits
+    promises = () if used else tuple(Promise.from_spec(one) for one in spec.promises)
+    link = None if same else spec.made_link
+    return RunScores(predictions, link, spec.made_rule, promises, spec.made_taxonomy)
+
+
+def score_data(
+    folder: Path,
+    table: LabelTable,
+    *,
+    device: str = "cpu",
+    batch_size: int = 64,
+    decode: Decode = "cpu",
+    watch: Watch | None = None,
+) -> tuple[RunScores, tuple[str, ...]]:
+    """Return what a run's model says of labelled data it has never seen, and what was left out.
+
+    Labels are matched by name: those the data does not speak of are unknown, those the model does
+    not know are left out.
+    """
+    predictor = Predictor.load(folder, device)
+    by_gpu = decodes_on_gpu(decode, predictor.device)
+    truth, notes = aligned_labels(table, predictor.space.names)
+    watch = watch or Silent()
+    watch.start("scoring", len(table))
+    parts = infer(
+        lambda inputs: (predictor.logits(inputs),),
+        table.images,
+        predictor.transform,
+        batch_size=batch_size,
+        device=predictor.device,
+        decode=decode,
+    )
+    rows: list[int] = []
+    logits: list[Tensor] = []
+    failures: list[Failure] = []
+    for part in parts:
+        failures += part.failures
+        if part.values:
+            rows += part.rows.tolist()
+            logits.append(part.values[0])
+        watch.advance(len(part.rows) + len(part.failures))
+    watch.finish()
+    if failures:
+        notes.append(
+            f"{len(failures):,} of {counted(len(table), 'image')} could not be read, left out; "
+            f"first {failures[0].reason}"
+        )
+    if by_gpu:
+        notes.append("JPEGs were decoded by nvJPEG, whose pixels are a few levels off.")
+    if not rows:
+        raise DataError(f"{table.name}: no image could be read; {failures[0].reason}")
+    predictions = Predictions(
+        [table.ids[row] for row in rows],
+        torch.cat(logits),
+        *label_tensors(truth[rows]),
+        predictor.space.names,
+        table.name,
+        predictor.link,
+        None if table.group is None else [table.group[row] for row in rows],
+    )
+    own = _own_link(folder, predictor.link)
+    calibrated = None if _same(own, predictor.link) else predictor.link
+    promises = tuple(Promise.from_spec(one) for one in predictor.promises)
+    found = RunScores(
+        predictions.with_link(own), calibrated, predictor.rule, promises, predictor.taxonomy
+    )
+    return found, (*table.notes, *notes)
+
+
+def _own_link(folder: Path, link: Link | None) -> Link | None:
+    """Return the link before calibration, which the run's predictions hold; else the model's."""
+    run = RunFolder(folder)
+    for split in run.splits:
+        return run.predictions(split).link
+    return link
+
+
+def _same(one: Link | None, other: Link | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return link_to_spec(one) == link_to_spec(other)

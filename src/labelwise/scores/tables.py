@@ -1,0 +1,390 @@
+"""Score files as they stand on disk, read without believing anything about the numbers yet.
+
+.csv .tsv .parquet   id, split and group (optional), score:NAME and label:NAME for every label; a
+                     label is 1, 0 or an empty cell (null) for unknown; other columns are left
+                     alone unless they are asked for by name, as a site or a time. Rows of one
+                     group, such as a patient or a site, stay together
+.npz                 scores (N, K), labels (N, K) with NaN for unknown, observed (N, K),
+                     names (K,), ids (N,), split (N,), group (N,)
+outputs of `labelwise predict`: .csv, .jsonl and .parquet, which say that they are
+                     probabilities; images that could not be read are left out and counted
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyarrow import compute
+from pyarrow import csv as arrow_csv
+
+from labelwise.errors import DataError
+from labelwise.predictions import matrix_of_lists
+from labelwise.scores.npz_files import npz_arrays, npz_matrix, npz_texts
+from labelwise.system.text import counted, from_cell
+from labelwise.types import nearest
+
+Kind = Literal["logits", "probs"]
+
+SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".jsonl")
+FITTED_FORMAT = 1  # of link.json and thresholds.json
+ARRAYS = ("scores", "labels", "observed", "names", "ids", "split", "group")
+ANSWER_COLUMNS = ["path", "labels", "error"]
+
+
+@dataclass(frozen=True)
+class RawScores:
+    """Scores (N, K), labels (N, K) with NaN for unknown (or none in this file), names, ids.
+
+    ``kind`` is what the file itself says its scores are; ``failed`` counts the images it has no
+    scores of; ``facts`` holds the columns that were asked for by name.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    ids: tuple[str, ...]
+    scores: NDArray[np.float64] | None
+    labels: NDArray[np.float64] | None
+    split: tuple[str, ...] | None = None
+    kind: Kind | None = None
+    failed: int = 0
+    group: tuple[str, ...] | None = None
+    facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def row(self, number: int) -> str:
+        """Return how an error names a row: counted from 1, the header not counted."""
+        return f"{self.source}: row {number + 1} (id {self.ids[number]!r})"
+
+    def check_names(self) -> "RawScores":
+        """Return itself; raise unless there are rows and labels, with distinct names and ids."""
+        if not self.ids:
+            raise DataError(f"{self.source}: the table has no rows")
+        if not self.names:
+            raise DataError(f"{self.source}: the table has no labels")
+        for what, values in (("label", self.names), ("id", self.ids)):
+            seen: set[str] = set()
+            for value in values:
+                if not value.strip():
+                    raise DataError(f"{self.source}: every {what} needs a name, got {value!r}")
+                if value in seen:
+                    raise DataError(f"{self.source}: {what} {value!r} stands there twice")
+                seen.add(value)
+        unnamed = [row for row, name in enumerate(self.group or ()) if not name.strip()]
+        if unnamed:
+            raise DataError(
+                f"{self.row(unnamed[0])}: every row needs a group, or none; name it, if need be "
+                "with a name of its own"
+            )
+        return self
+
+
+def unscored_note(failed: int, source: str) -> str:
+    """Return in words that images without scores are left out.
+
+    >>> unscored_note(1, "a.csv")
+    '1 image of a.csv has no scores and is left out'
+    """
+    have, are = ("has", "is") if failed == 1 else ("have", "are")
+    return f"{counted(failed, 'image')} of {source} {have} no scores and {are} left out"
+
+
+def read_raw(path: Path, keep: Sequence[str] = ()) -> RawScores:
+    """Return the numbers of a score file, and the columns ``keep`` as text."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise DataError(f"{path}: scores must be one of {', '.join(SUFFIXES)}, got {suffix!r}")
+    if not path.exists():
+        raise DataError(f"{path} does not exist")
+    if not path.is_file():
+        raise DataError(f"{path} is not a file")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty")
+    if suffix == ".npz":
+        return _npz(path, keep).check_names()
+    if suffix == ".jsonl":
+        _refuse_facts(str(path), keep)
+        return _json_lines(path).check_names()
+    table = read_parquet(path) if suffix == ".parquet" else _delimited(path)
+    if suffix == ".parquet" and {"path", "probs"} <= set(table.column_names):
+        _refuse_facts(str(path), keep)
+        return _answer_lists(path, table).check_names()
+    if suffix != ".parquet" and table.column_names[:3] == ANSWER_COLUMNS:
+        _refuse_facts(str(path), keep)
+        return _answer_columns(str(path), table).check_names()
+    return _columns(str(path), table, keep).check_names()
+
+
+def _refuse_facts(source: str, keep: Sequence[str]) -> None:
+    """Raise if columns are asked for of a file that holds answers alone."""
+    if keep:
+        raise DataError(
+            f"{source}: there is no column {keep[0]!r}: it holds paths and answers alone; use a "
+            "table with columns id, score:NAME and the one asked for"
+        )
+
+
+def read_parquet(path: Path) -> Any:
+    """Return a Parquet file as a table."""
+    try:
+        table = pq.read_table(path)
+        _ = table.column_names  # which need not be text
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        reason = (str(error).splitlines() or ["unknown reason"])[0]
+        raise DataError(f"{path}: not a readable Parquet file ({reason})") from None
+    return table
+
+
+def _delimited(path: Path) -> Any:
+    """Return a .csv or .tsv file as a table of text."""
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    options = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    try:
+        with path.open("rb") as stream:
+            names = arrow_csv.open_csv(stream, parse_options=options).schema.names
+        text = arrow_csv.ConvertOptions(
+            column_types={name: pa.string() for name in names}, strings_can_be_null=False
+        )
+        return arrow_csv.read_csv(path, parse_options=options, convert_options=text)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        if isinstance(error, UnicodeDecodeError) or "utf8" in reason.lower():
+            reason = "it must be UTF-8 text; save it as UTF-8"
+        raise DataError(f"{path}: the table cannot be read ({reason})") from None
+
+
+def _columns(source: str, table: Any, keep: Sequence[str]) -> RawScores:
+    headers = table.column_names
+    _refuse_twice(source, headers)
+    if "id" not in headers:
+        raise DataError(f"{source}: there is no column 'id'{nearest('id', headers)}")
+    parts = {
+        mark: [name for name in headers if name.startswith(f"{mark}:")]
+        for mark in ("score", "label")
+    }
+    names = _label_names(source, headers, parts)
+    ids = _texts_of(source, table, "id")
+    split, group = (
+        _texts_of(source, table, name) if name in headers else None for name in ("split", "group")
+    )
+    for name in keep:
+        if name not in headers:
+            raise DataError(f"{source}: there is no column {name!r}{nearest(name, headers)}")
+    facts = {name: _fact(source, table, name) for name in keep}
+    matrices: dict[str, NDArray[np.float64] | None] = {}
+    for mark, columns in parts.items():
+        matrices[mark] = None
+        if columns:
+            matrices[mark] = np.stack(
+                [_numbers(source, table, f"{mark}:{name}", ids) for name in names], 1
+            ).reshape(len(ids), len(names))
+    scores, labels = matrices["score"], matrices["label"]
+    return RawScores(source, names, ids, scores, labels, split, group=group, facts=facts)
+
+
+def _fact(source: str, table: Any, column: str) -> tuple[str, ...]:
+    """Return a column that was asked for as text; every row needs a value."""
+    values = table[column].to_pylist()
+    for row, value in enumerate(values):
+        if value is None or not str(value).strip():
+            raise DataError(
+                f"{source}: row {row + 1} has no {column!r}; give it one, or leave the row out"
+            )
+    return tuple(map(str, values))
+
+
+def _refuse_twice(source: str, headers: list[str]) -> None:
+    seen: set[str] = set()
+    for name in headers:
+        if name in seen:
+            raise DataError(f"{source}: the column {name!r} stands there twice")
+        seen.add(name)
+
+
+def _label_names(source: str, headers: list[str], parts: dict[str, list[str]]) -> tuple[str, ...]:
+    if not parts["score"] and not parts["label"]:
+        raise DataError(
+            f"{source}: there are no columns 'score:NAME' or 'label:NAME', "
+            f"got {', '.join(map(repr, headers[:8]))}; name one column per label like 'score:dog'"
+        )
+    scored = [name.split(":", 1)[1] for name in parts["score"]]
+    labelled = [name.split(":", 1)[1] for name in parts["label"]]
+    if scored and labelled:
+        for here, there, mark in ((scored, labelled, "label"), (labelled, scored, "score")):
+            missing = [name for name in here if name not in set(there)]
+            if missing:
+                raise DataError(
+                    f"{source}: there is no column '{mark}:{missing[0]}'"
+                    f"{nearest(missing[0], there)}"
+                )
+    return tuple(scored or labelled)
+
+
+def _texts_of(source: str, table: Any, column: str) -> tuple[str, ...]:
+    values = table[column].to_pylist()
+    for row, value in enumerate(values):
+        if not isinstance(value, str | int):
+            raise DataError(
+                f"{source}: row {row + 1}: {column!r} must be text or a whole number, got {value!r}"
+            )
+    return tuple(map(str, values))
+
+
+def _numbers(source: str, table: Any, column: str, ids: tuple[str, ...]) -> NDArray[np.float64]:
+    """Return a column as float64, NaN where a cell is empty."""
+    values = table[column].combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        trimmed = compute.utf8_trim_whitespace(values)
+        values = compute.if_else(compute.equal(trimmed, ""), None, trimmed)
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.int8())
+    try:
+        numbers: NDArray[np.float64] = values.cast(pa.float64(), safe=False).to_numpy(
+            zero_copy_only=False
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        row, text = _first_bad(values)
+        raise DataError(
+            f"{source}: row {row + 1} (id {ids[row]!r}): {column!r} must be a number, got {text!r}"
+        ) from None
+    return numbers
+
+
+def _first_bad(values: Any) -> tuple[int, Any]:
+    for row, value in enumerate(values.to_pylist()):
+        try:
+            if value is not None:
+                float(value)
+        except (TypeError, ValueError):
+            return row, value
+    return 0, values[0].as_py()
+
+
+def _starts_with_caution(headers: Sequence[str], table: Any) -> bool:
+    """Return whether the first column behind predict's own is a caution; a label has no words."""
+    if list(headers[:1]) != ["caution"]:
+        return False
+    said = [cell for cell in table["caution"].to_pylist() if cell not in (None, "")]
+    return bool(said) and all(isinstance(cell, str) and " " in cell.strip() for cell in said)
+
+
+def _answer_columns(source: str, table: Any) -> RawScores:
+    """Return predict's CSV: path, labels, error, then the probability of each label.
+
+    A caution, where there is one, stands before the labels and is not one.
+    """
+    headers = table.column_names
+    _refuse_twice(source, headers)
+    good = [row for row, error in enumerate(table["error"].to_pylist()) if not error]
+    kept = table.take(good)
+    ids = tuple(from_cell(cell) for cell in kept["path"].to_pylist())
+    behind = headers[len(ANSWER_COLUMNS) :]
+    names = behind[1:] if _starts_with_caution(behind, table) else behind
+    scores = [_numbers(source, kept, name, ids) for name in names]
+    matrix = np.stack(scores, 1) if scores else np.empty((len(ids), 0))
+    failed = table.num_rows - len(good)
+    words = tuple(from_cell(name) for name in names)
+    return RawScores(source, words, ids, matrix, None, kind="probs", failed=failed)
+
+
+def _answer_lists(path: Path, table: Any) -> RawScores:
+    """Return predict's Parquet: path, labels, probs in the order of the metadata, error."""
+    try:
+        names = json.loads((table.schema.metadata or {})[b"labelwise"])["names"]
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError
+    except (KeyError, TypeError, ValueError):
+        raise DataError(
+            f"{path}: there are no label names in the file's metadata; "
+            "write it again with `labelwise predict`"
+        ) from None
+    kept = table.filter(compute.is_valid(table["probs"]))
+    matrix = matrix_of_lists(kept["probs"], len(names), f"{path}: probs").astype(np.float64)
+    ids = _texts_of(str(path), kept, "path")
+    failed = table.num_rows - len(ids)
+    return RawScores(str(path), tuple(names), ids, matrix, None, kind="probs", failed=failed)
+
+
+def _json_lines(path: Path) -> RawScores:
+    """Return predict's JSON Lines: objects with path and probs by name, or path and error."""
+    names: tuple[str, ...] = ()
+    ids: list[str] = []
+    rows: list[list[float]] = []
+    failed = 0
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: it must be UTF-8 text; save it as UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            raise DataError(f"{path}: line {number} is not JSON") from None
+        if isinstance(record, dict) and "path" in record and "error" in record:
+            failed += 1
+            continue
+        probs = record.get("probs") if isinstance(record, dict) else None
+        if not isinstance(probs, dict) or not isinstance(record.get("path"), str):
+            raise DataError(
+                f"{path}: line {number} must be an object with 'path' and 'probs' by name, as "
+                "`labelwise predict` writes it"
+            )
+        names = names or tuple(probs)
+        if set(probs) != set(names):
+            odd = sorted(set(probs) ^ set(names))[0]
+            raise DataError(f"{path}: line {number} must have the labels of line 1; {odd!r} is not")
+        values = [probs[name] for name in names]
+        for name, value in zip(names, values, strict=True):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise DataError(
+                    f"{path}: line {number}: the probability of {name!r} must be a number, "
+                    f"got {value!r}"
+                )
+        ids.append(record["path"])
+        rows.append(values)
+    scores = np.array(rows, dtype=np.float64).reshape(len(ids), len(names))
+    return RawScores(str(path), names, tuple(ids), scores, None, kind="probs", failed=failed)
+
+
+def _npz(path: Path, keep: Sequence[str]) -> RawScores:
+    """Return the numbers of a .npz file; nothing pickled is ever read."""
+    arrays = npz_arrays(path)
+    for name in arrays:
+        if name not in (*ARRAYS, *keep):
+            raise DataError(f"{path}: unknown array {name!r}{nearest(name, ARRAYS)}")
+    for name in keep:
+        if name not in arrays:
+            raise DataError(f"{path}: there is no array {name!r}{nearest(name, arrays)}")
+    scores, labels = (npz_matrix(path, arrays, name) for name in ("scores", "labels"))
+    first = labels if scores is None else scores
+    if first is None:
+        raise DataError(f"{path}: there is no array 'scores'{nearest('scores', arrays)}")
+    rows, columns = first.shape
+    observed = npz_matrix(path, arrays, "observed")
+    for name, value in (("labels", labels), ("observed", observed)):
+        if value is not None and value.shape != first.shape:
+            raise DataError(f"{path}: {name} must have shape {first.shape}, got {value.shape}")
+    if observed is not None:
+        if labels is None or not np.isin(observed, (0, 1)).all():
+            raise DataError(f"{path}: observed must be true and false, or 1 and 0, beside labels")
+        labels = np.where(observed == 1, labels, np.nan)
+    names = npz_texts(path, arrays, "names", columns)
+    ids = npz_texts(path, arrays, "ids", rows)
+    return RawScores(
+        str(path),
+        names or tuple(f"label-{column}" for column in range(columns)),
+        ids or tuple(str(row) for row in range(rows)),
+        scores,
+        labels,
+        npz_texts(path, arrays, "split", rows),
+        group=npz_texts(path, arrays, "group", rows),
+        facts={name: npz_texts(path, arrays, name, rows) or () for name in keep},
+    )

@@ -1,0 +1,380 @@
+"""The Open Inference Protocol v2 (KServe, Triton, MLServer) for the same models.
+
+One input: ``image`` of type BYTES (encoded pictures in base64), or of type UINT8 and shape
+(N, H, W, 3). Outputs: ``probability`` FP64, ``label`` BOOL and ``logits`` FP32, each (N, K); the
+names of the K labels are a parameter of the answer and of the model's metadata. Tensors may also
+come and go as bytes after the JSON: see :mod:`labelwise.server.binary_tensors`.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import chain
+from math import prod
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import to_json
+
+from labelwise import __version__
+from labelwise.server.api import ERRORS, ModelName
+from labelwise.server.batching import Tagged
+from labelwise.server.binary_tensors import (
+    BINARY_DATA,
+    JSON_LENGTH,
+    BinaryBody,
+    bytes_elements,
+    tensor_bytes,
+)
+from labelwise.server.json_bodies import from_base64, json_list, json_object, read_json
+from labelwise.server.requests import PLACE, answered_or_left, whole_body
+from labelwise.server.security import RefusedError
+from labelwise.server.served_model import ServedModel
+from labelwise.server.service import Lane, Service
+from labelwise.server.uploads import Upload
+
+OUTPUTS = {"probability": "FP64", "label": "BOOL", "logits": "FP32"}
+COLUMNS = {"probability": "probs", "label": "chosen", "logits": "logits"}
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/InferIn"}}},
+    }
+}
+MAX_SIDE = 8192
+AT_ONCE = 1 << 16  # numbers that are looked at while no other thread can run
+MOST_NUMBERS = 1_000_000  # of an answer: some 20 MB of JSON
+
+
+class InputTensor(BaseModel):
+    """A tensor of a request."""
+
+    name: Literal["image"]
+    datatype: Literal["BYTES", "UINT8"]
+    shape: Annotated[
+        list[Annotated[int, Field(strict=True, ge=0, le=1 << 20)]], Field(max_length=4)
+    ]
+    data: list[Any] | None = None
+    parameters: dict[str, Any] = {}
+
+
+class WantedOutput(BaseModel):
+    """An output that is asked for."""
+
+    name: Literal["probability", "label", "logits"]
+    parameters: dict[str, Any] = {}
+
+
+class InferIn(BaseModel):
+    """A request for inference."""
+
+    id: Annotated[str | None, Field(max_length=200)] = None
+    inputs: Annotated[list[InputTensor], Field(min_length=1, max_length=1)]
+    outputs: Annotated[list[WantedOutput] | None, Field(max_length=len(OUTPUTS))] = None
+    parameters: dict[str, Any] = {}
+
+    def wanted(self) -> dict[str, bool]:
+        """Return the outputs that are asked for, all if none is named; True where as bytes."""
+        binary = self.parameters.get("binary_data_output") is True
+        if not self.outputs:
+            return dict.fromkeys(OUTPUTS, binary)
+        found: dict[str, bool] = {
+            one.name: one.parameters.get("binary_data", binary) is True for one in self.outputs
+        }
+        if len(found) < len(self.outputs):
+            raise RefusedError(422, "each output may be asked for once")
+        return found
+
+
+class LabelNames(BaseModel):
+    """What the columns of the outputs are."""
+
+    labels: list[str]
+
+
+class OutputTensor(BaseModel):
+    """A tensor of an answer."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[float] | list[bool] | None = None
+    parameters: dict[str, int] | None = None
+
+
+class TensorFacts(BaseModel):
+    """What a tensor is called and how it looks; -1 is any size."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class InferOut(BaseModel):
+    """The answer to a request for inference."""
+
+    model_name: str
+    model_version: str
+    id: str | None = None
+    parameters: LabelNames
+    outputs: list[OutputTensor]
+
+
+class ServerFacts(BaseModel):
+    """What the server is."""
+
+    name: str = "labelwise"
+    version: str = __version__
+    extensions: list[str] = ["binary_tensor_data", "model_repository"]
+
+
+class ModelFacts(BaseModel):
+    """What the model takes and gives."""
+
+    name: str
+    versions: list[str]
+    platform: str = "labelwise"
+    inputs: list[TensorFacts]
+    outputs: list[TensorFacts]
+    parameters: LabelNames
+
+
+class ModelReady(BaseModel):
+    """Whether the model answers."""
+
+    name: str
+    ready: bool
+
+
+class RepositoryEntry(BaseModel):
+    """A model of the server, as the protocol's extension for repositories lists it."""
+
+    name: str
+    version: str
+    state: str = "READY"
+    reason: str = ""
+
+
+class ServerStatus(BaseModel):
+    """Whether the server is live or ready."""
+
+    live: bool = True
+    ready: bool = True
+
+
+def request_schemas() -> dict[str, Any]:
+    """Return the schemas of requests that are read here and not by the framework, by name."""
+    whole = InferIn.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {**whole.pop("$defs"), "InferIn": whole}
+
+
+def make_inference_protocol(service: Service) -> APIRouter:
+    """Return the routes of a service."""
+    api = APIRouter(prefix="/v2", tags=["open inference protocol"], responses=ERRORS)
+
+    def known(model: str, version: str | None = None) -> Lane:
+        lane = service.lane(model)
+        if version not in (None, lane.model.version):
+            raise RefusedError(
+                404,
+                f"there is no such version of the model; the one here is {lane.model.version!r}",
+            )
+        return lane
+
+    @api.get("/health/live")
+    async def live() -> ServerStatus:
+        return ServerStatus()
+
+    @api.get("/health/ready")
+    async def ready() -> ServerStatus:
+        if not service.is_ready:
+            raise RefusedError(503, "the server is starting or stopping, or must be restarted")
+        return ServerStatus()
+
+    @api.get("")
+    async def server() -> ServerFacts:
+        return ServerFacts()
+
+    @api.post("/repository/index", summary="The models that answer")
+    async def index() -> list[RepositoryEntry]:
+        return [
+            RepositoryEntry(name=name, version=lane.model.version)
+            for name, lane in service.lanes.items()
+        ]
+
+    @api.post("/repository/models/{model}/load", summary="Load what the model's folder holds now")
+    async def load(request: Request, model: ModelName) -> Response:
+        _require_tensors(request, None)
+        await asyncio.shield(service.reload(model))
+        return Response()
+
+    @api.get("/models/{model}")
+    async def metadata(model: ModelName) -> ModelFacts:
+        return _model_facts(known(model).model)
+
+    @api.get("/models/{model}/versions/{version}")
+    async def version_metadata(model: ModelName, version: ModelName) -> ModelFacts:
+        return _model_facts(known(model, version).model)
+
+    @api.get("/models/{model}/ready")
+    async def model_ready(model: ModelName) -> ModelReady:
+        return ModelReady(name=known(model).model.name, ready=service.is_ready)
+
+    @api.get("/models/{model}/versions/{version}/ready")
+    async def version_ready(model: ModelName, version: ModelName) -> ModelReady:
+        return ModelReady(name=known(model, version).model.name, ready=service.is_ready)
+
+    @api.post("/models/{model}/infer", response_model=InferOut, openapi_extra=BODY)
+    async def infer(request: Request, model: ModelName) -> Response:
+        return await answered(request, known(model))
+
+    @api.post(
+        "/models/{model}/versions/{version}/infer", response_model=InferOut, openapi_extra=BODY
+    )
+    async def infer_version(request: Request, model: ModelName, version: ModelName) -> Response:
+        return await answered(request, known(model, version))
+
+    async def answered(request: Request, lane: Lane) -> Response:
+        header, model = request.headers.get(JSON_LENGTH), lane.model
+        _require_tensors(request, header)
+        body = await whole_body(request, service)
+        most = service.settings.max_files
+        asked, uploads = await service.aside(lambda: _read(BinaryBody(body, header), most))
+        wanted = asked.wanted()
+        if len(uploads) * len(model.names) * len(wanted) > MOST_NUMBERS:
+            raise RefusedError(
+                422,
+                f"an answer may hold {MOST_NUMBERS:,} numbers: ask for fewer outputs, or send "
+                "fewer pictures at a time",
+            )
+        tagged = await answered_or_left(
+            request, service.tag(lane, uploads, request.scope.get(PLACE))
+        )
+        errors = [one.error for one in tagged if one.error is not None]
+        if errors:
+            raise RefusedError(422, errors[0])
+        facts = {"model_name": model.name, "model_version": model.version, "id": asked.id}
+        told = {name: to_json(value) for name, value in facts.items() if value is not None}
+        return await service.aside(
+            lambda: _written(told | {"parameters": _labels(model)}, wanted, tagged)
+        )
+
+    return api
+
+
+def _labels(model: ServedModel) -> bytes:
+    return to_json({"labels": list(model.names)})
+
+
+def _model_facts(model: ServedModel) -> ModelFacts:
+    outputs = [
+        TensorFacts(name=name, datatype=kind, shape=[-1, len(model.names)])
+        for name, kind in OUTPUTS.items()
+    ]
+    taken = TensorFacts(name="image", datatype="BYTES", shape=[-1])
+    return ModelFacts(
+        name=model.name,
+        versions=[model.version],
+        inputs=[taken],
+        outputs=outputs,
+        parameters=LabelNames(labels=list(model.names)),
+    )
+
+
+def _require_tensors(request: Request, header: str | None) -> None:
+    """Refuse a body of another type; clients of the protocol may leave the type out."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in ("", "application/json") or (kind == "application/octet-stream" and header):
+        return
+    raise RefusedError(415, f"send application/json, or bytes after JSON with {JSON_LENGTH}")
+
+
+def _written(
+    facts: dict[str, bytes], wanted: dict[str, bool], tagged: Sequence[Tagged]
+) -> Response:
+    """Return the answer, made row by row so that no other thread waits for long."""
+    outputs, rest = [], []
+    for name, as_bytes in wanted.items():
+        rows = [np.asarray(getattr(one, COLUMNS[name])) for one in tagged]
+        told = {
+            "name": to_json(name),
+            "datatype": to_json(OUTPUTS[name]),
+            "shape": to_json([len(rows), len(rows[0])]),
+        }
+        if as_bytes:
+            rest.append(tensor_bytes(rows, OUTPUTS[name]))
+            told["parameters"] = to_json({BINARY_DATA: len(rest[-1])})
+        else:
+            told["data"] = json_list(to_json(row.tolist())[1:-1] for row in rows)
+        outputs.append(json_object(told))
+    content = json_object(facts | {"outputs": json_list(outputs)})
+    if not rest:
+        return Response(content, media_type="application/json")
+    headers = {JSON_LENGTH: str(len(content))}
+    return Response(b"".join([content, *rest]), 200, headers, "application/octet-stream")
+
+
+def _read(body: BinaryBody, most: int) -> tuple[InferIn, list[Upload]]:
+    try:
+        asked = InferIn.model_validate(read_json(body.json))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RefusedError(422, f"{where}: {first['msg']}") from None
+    uploads = _uploads(asked.inputs[0], body, most)
+    body.require_empty()
+    return asked, uploads
+
+
+def _uploads(tensor: InputTensor, body: BinaryBody, most: int) -> list[Upload]:
+    as_bytes = BINARY_DATA in tensor.parameters
+    if as_bytes == (tensor.data is not None):
+        raise RefusedError(422, f"a tensor has either data or the parameter {BINARY_DATA}")
+    if tensor.datatype == "BYTES":
+        contents: Sequence[Any] = tensor.data or ()
+        if as_bytes:
+            contents = bytes_elements(body.take(tensor.parameters[BINARY_DATA]), most)
+        if tensor.shape != [len(contents)]:
+            raise RefusedError(422, f"shape must be [{len(contents)}], got {tensor.shape}")
+    elif as_bytes:
+        shape, data = _picture_shape(tensor), body.take(tensor.parameters[BINARY_DATA])
+        if len(data) != prod(shape):
+            raise RefusedError(422, f"UINT8 data of shape {shape} must be {prod(shape):,} bytes")
+        contents = list(np.frombuffer(data, np.uint8).reshape(shape))
+    else:
+        contents = _pixels(tensor)
+    if not 1 <= len(contents) <= most:
+        raise RefusedError(422, f"a request may hold 1 to {most} pictures, got {len(contents)}")
+    encoded = tensor.datatype == "BYTES" and not as_bytes
+    return [
+        Upload(f"picture {row}", from_base64(one) if encoded else one)
+        for row, one in enumerate(contents)
+    ]
+
+
+def _picture_shape(tensor: InputTensor) -> list[int]:
+    shape = tensor.shape
+    if len(shape) != 4 or shape[3] != 3 or not all(1 <= side <= MAX_SIDE for side in shape[:3]):
+        raise RefusedError(422, f"UINT8 pictures must have shape (N, H, W, 3), got {shape}")
+    return shape
+
+
+def _pixels(tensor: InputTensor) -> Any:
+    shape, values = _picture_shape(tensor), tensor.data or []
+    try:
+        while values and isinstance(values[0], list):
+            values = list(chain.from_iterable(values))
+    except TypeError:
+        raise RefusedError(422, "data must hold numbers, or lists of numbers throughout") from None
+    slices = [values[at : at + AT_ONCE] for at in range(0, len(values), AT_ONCE)]
+    count = prod(shape)
+    if len(values) != count or not all(map(_are_bytes, slices)):
+        raise RefusedError(
+            422, f"UINT8 data of shape {shape} must hold {count:,} whole numbers from 0 to 255"
+        )
+    return np.concatenate([np.array(part, np.uint8) for part in slices]).reshape(shape)
+
+
+def _are_bytes(values: list[Any]) -> bool:
+    return set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= 255

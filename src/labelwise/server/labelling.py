@@ -1,0 +1,334 @@
+"""The labelling page: is this word in these photos? For a folder and a list of words, no model.
+
+Photos are asked about in an order that is random for each word, so that promises can rest on the
+answers; or as :class:`.words.QuestionGuide` orders them, by the value of an answer, with
+some set aside whose order stays random; a guide that learns is fitted again while people answer
+(:class:`.refitting.Refitting`). What was handed to one person is not handed to another
+while there is anything else. A photo's id is the hash of its path, and only photos that were found
+have one. Whoever opens the page has the folders looked through again, so that new photos come in.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, FastAPI, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp
+
+from labelwise import __version__
+from labelwise.errors import ImageError, LabelwiseError
+from labelwise.photos.words import AnswerLog, AnswerState, QuestionGuide, WordList, asking_order
+from labelwise.pictures import Transform
+from labelwise.pictures.decoders import Decoders
+from labelwise.pictures.sources import read_image_file
+from labelwise.server.api import ERRORS, add_session
+from labelwise.server.app import add_errors
+from labelwise.server.bodies import Bodies
+from labelwise.server.library import SIDES, PhotoNotFoundError
+from labelwise.server.library_routes import PhotoId
+from labelwise.server.models import Health
+from labelwise.server.page import add_page
+from labelwise.server.queueing import Threads
+from labelwise.server.refitting import Learn, Refitting
+from labelwise.server.requests import require_json
+from labelwise.server.security import Guard, RefusedError
+from labelwise.server.settings import ServeSettings
+
+log = logging.getLogger("labelwise.server")
+
+FindPhotos = Callable[[], Sequence[Path]]
+READERS = 8  # of photos' files at the same time
+RANDOM_ORDER = "Photos come in random order, so that promises can rest on every answer."
+GUIDED_ORDER = (
+    "Of five photos, four are those that the model learns most from. One was set aside at random: "
+    "promises and counts rest on those alone."
+)
+ANY_TRANSFORM = Transform(32)  # decoders want one; thumbnails need none
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class WordTally(BaseModel):
+    """A word, and how many photos people answered about it."""
+
+    label: str
+    yes: int
+    no: int
+    unsure: int
+    disagreed: int
+
+
+class LabellingView(BaseModel):
+    """The words, and how far people have come."""
+
+    words: list[WordTally]
+    photos: int
+    answered: int
+    order: str
+    may_guess: bool
+    table: str
+    version: str
+
+
+class AskedPhoto(BaseModel):
+    """A photo that a person is asked about, and what a run thinks of it where that was asked for.
+
+    Of photos set aside there is never a guess.
+    """
+
+    id: str
+    name: str
+    guess: bool | None = None
+
+
+class AskedPhotos(BaseModel):
+    """Photos to look at for a word, and how many nobody has answered yet, these among them.
+
+    ``learnt_from`` is how many answered photos the guide of the questions has learnt from.
+    """
+
+    label: str
+    photos: list[AskedPhoto]
+    left: int
+    learnt_from: int | None = None
+
+
+class AnswersIn(BaseModel):
+    """What a person says of a word in some photos."""
+
+    model_config = ConfigDict(extra="forbid")
+    label: Annotated[str, Field(max_length=1000)]
+    who: Name
+    states: Annotated[
+        dict[
+            Annotated[str, Field(pattern="^[0-9a-f]{64}$")],
+            Literal["present", "absent", "unsure", "withdrawn"],
+        ],
+        Field(min_length=1, max_length=200),
+    ]
+
+
+class _Asking:
+    """The photos of a folder, whom they were handed to, and what was said of them."""
+
+    def __init__(
+        self,
+        photos: Sequence[Path],
+        words: WordList,
+        table: Path,
+        guide: QuestionGuide | None,
+        find: FindPhotos | None,
+    ) -> None:
+        self.words, self.guide, self._find = words, guide, find
+        self.paths = {_id(path): path.absolute() for path in photos}
+        self.log = AnswerLog(table, words.names, None if guide is None else guide.aside)
+        self._drawn: dict[str, list[str]] = {}  # paths in random order, by word
+        self._orders: dict[str, tuple[QuestionGuide | None, list[str]]] = {}
+        self._handed: dict[tuple[str, str], str] = {}
+        self.gone: set[str] = set()
+
+    def look(self) -> LabellingView:
+        """Take in the photos that have come since, and return how far people are."""
+        if self._find is not None:
+            try:
+                found = {_id(path): path.absolute() for path in self._find()}
+            except LabelwiseError as error:  # an empty folder may be a disk that is not there
+                log.warning("no new photos were looked for: %s", error)
+                found = {}
+            if not found.keys() <= self.paths.keys():
+                self.paths = {**self.paths, **found}
+                self._drawn.clear()
+                self._orders.clear()
+        return self.view()
+
+    def path(self, photo: str) -> Path:
+        if photo not in self.paths:
+            raise PhotoNotFoundError("there is no photo with this id")
+        return self.paths[photo]
+
+    def view(self) -> LabellingView:
+        tallies = self.log.tallies()
+        return LabellingView(
+            words=[WordTally(label=word, **asdict(tally)) for word, tally in tallies.items()],
+            photos=len(self.paths),
+            answered=self.log.answered,
+            order=RANDOM_ORDER if self.guide is None else GUIDED_ORDER,
+            may_guess=self.guide is not None,
+            table=str(self.log.table),
+            version=__version__,
+        )
+
+    def questions(
+        self, label: str, who: str, count: int, fresh: bool, guesses: bool
+    ) -> AskedPhotos:
+        """Return photos to ask about: first those the person has and did not answer.
+
+        ``fresh`` leaves these for the end; ``guesses`` shows what the guiding run thinks.
+        """
+        self.words.space.column(label)
+        guide = self.guide  # another thread may put a newer one in its place
+        open_ones = [
+            photo
+            for photo in self._order(label, guide)
+            if photo not in self.gone and not self.log.is_answered(str(self.paths[photo]), label)
+        ]
+        own, free, others = list[str](), list[str](), list[str]()
+        for photo in open_ones:
+            holder = self._handed.get((label, photo))
+            (free if holder is None else own if holder == who else others).append(photo)
+        chosen = [*free, *own, *others] if fresh else [*own, *free, *others]
+        for photo in chosen[:count]:
+            self._handed[label, photo] = who
+        return AskedPhotos(
+            label=label,
+            photos=[
+                AskedPhoto(
+                    id=one,
+                    name=_name(self.paths[one]),
+                    guess=guide.guess(label, str(self.paths[one])) if guesses and guide else None,
+                )
+                for one in chosen[:count]
+            ],
+            left=len(open_ones),
+            learnt_from=None if guide is None else guide.learnt_from,
+        )
+
+    def _order(self, label: str, guide: QuestionGuide | None) -> list[str]:
+        """Return all photos as they are asked about for a word; a new guide orders them anew."""
+        made_by, order = self._orders.get(label, (None, None))
+        if order is None or made_by is not guide:
+            if label not in self._drawn:
+                self._drawn[label] = asking_order(label, map(str, self.paths.values()))
+            drawn = self._drawn[label]
+            answered = {path for path in drawn if self.log.is_answered(path, label)}
+            paths = drawn if guide is None else guide.order(label, drawn, answered)
+            order = [_id(Path(path)) for path in paths]
+            self._orders[label] = guide, order
+        return order
+
+    def answer(self, given: AnswersIn) -> LabellingView:
+        self.words.space.column(given.label)
+        states: Mapping[str, AnswerState] = {
+            str(self.path(photo)): state for photo, state in given.states.items()
+        }
+        self.log.add(given.label, states, given.who)
+        return self.view()
+
+
+def create_labelling_app(
+    photos: Sequence[Path],
+    words: WordList,
+    table: Path,
+    settings: ServeSettings | None = None,
+    *,
+    guide: QuestionGuide | None = None,
+    learn: Learn | None = None,
+    find: FindPhotos | None = None,
+) -> ASGIApp:
+    """Return the application that asks people about words in photos, and keeps what they say.
+
+    ``learn`` makes a new guide of all answers; it is called in the background while people answer.
+    ``find`` lists the photos that there are now; it is called whenever someone opens the page.
+    """
+    settings = settings or ServeSettings()
+    decoders = Decoders(
+        ANY_TRANSFORM,
+        settings.decode_processes,
+        seconds=settings.decode_seconds,
+        memory=settings.decode_memory,
+    )
+    try:
+        asking = _Asking(photos, words, table, guide, find)
+        decoders.await_start()
+    except BaseException:
+        decoders.close()
+        raise
+    answers, readers = Threads(1, "answers"), Threads(READERS, "photo")
+    refitting = None if learn is None else Refitting(asking, learn)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if refitting is not None:
+            refitting.want()  # answers of an earlier time
+        try:
+            yield
+        finally:
+            if refitting is not None:
+                await refitting.close()
+            readers.close(wait=False)
+            answers.close(wait=True)
+            asking.log.close()
+            decoders.close()
+
+    app = FastAPI(
+        title="labelwise", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
+    )
+    add_errors(app)
+    api = APIRouter(prefix="/api/v1", responses=ERRORS)
+    add_session(api, settings)
+    _add_questions(api, asking, answers, refitting)
+
+    @api.get("/photos/{photo}/thumbnail", summary="A small picture, drawn anew")
+    async def thumbnail(
+        photo: PhotoId, side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320
+    ) -> Response:
+        if side not in SIDES:
+            raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
+        path = asking.path(photo)
+
+        def drawn() -> bytes:
+            return decoders.thumbnail(read_image_file(path, path.name), path.name, side)
+
+        try:
+            content = await readers.run(drawn)
+        except ImageError as error:
+            asking.gone.add(photo)  # and it is not asked about again
+            raise PhotoNotFoundError(f"the photo cannot be shown: {error}") from None
+        return Response(content, media_type="image/jpeg", headers={"cache-control": "no-cache"})
+
+    @app.get("/health/{kind}", tags=["health"])
+    async def health(kind: Literal["live", "ready"]) -> Health:
+        return Health(status=kind)
+
+    app.include_router(api)
+    add_page(app, "label.html")
+    return Guard(Bodies(app, settings.body_memory, settings.body_disk), settings)
+
+
+def _add_questions(
+    api: APIRouter, asking: _Asking, thread: Threads, refitting: Refitting | None
+) -> None:
+    @api.get("/labelling", summary="The words, and how far people have come")
+    async def labelling() -> LabellingView:
+        return await thread.run(asking.look)
+
+    @api.get("/questions", summary="Photos to look at for a word")
+    async def questions(
+        label: Annotated[str, Query(max_length=1000)],
+        who: Annotated[str, Query(min_length=1, max_length=100)],
+        count: Annotated[int, Query(ge=1, le=100)] = 20,
+        fresh: Annotated[bool, Query(description="Other photos than those before.")] = False,
+        guesses: Annotated[bool, Query(description="With what the guiding run thinks.")] = False,
+    ) -> AskedPhotos:
+        return await thread.run(lambda: asking.questions(label, who, count, fresh, guesses))
+
+    @api.put("/answers", summary="Say whether a word is in photos")
+    async def answer(request: Request, given: AnswersIn) -> LabellingView:
+        require_json(request)
+        view = await thread.run(lambda: asking.answer(given))
+        if refitting is not None:
+            refitting.want()
+        return view
+
+
+def _id(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
+
+
+def _name(path: Path) -> str:
+    return os.fsencode(path.name).decode("utf-8", "backslashreplace")

@@ -1,0 +1,446 @@
+"""The photos of an index as the page sees them: asked for by id, never by path.
+
+A photo's id is the hash of its content. What is shown of it is read from a file of the index,
+checked to lie below its root and to have that very content, and drawn anew, so that no id leads
+to anything but a photo that was indexed. All work on the index is done by one thread; files are
+read by others.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from labelwise.decide import Check, Promise, check_promise
+from labelwise.errors import CheckpointError, DataError
+from labelwise.metrics.drift import Alarm, audit_order, calibration_alarm
+from labelwise.models import ModelSpec
+from labelwise.photos import Index, questions
+from labelwise.photos.answering import Found, Hit, Sort, answer, nearest_photos
+from labelwise.photos.filters import PhotoFilter
+from labelwise.photos.likeness import LibraryLikeness, likeness_of
+from labelwise.photos.photo_facts import read_facts
+from labelwise.photos.photo_files import PhotoFiles
+from labelwise.photos.receipts import keep_found
+from labelwise.photos.review import Reason
+from labelwise.photos.store import Correction, Fact
+from labelwise.photos.words import FreeText
+from labelwise.retrieval import ListKind, Query, complete
+from labelwise.server.library_models import (
+    CorrectedState,
+    CorrectionsIn,
+    LikenessView,
+    PhotoFactsView,
+    PhotoLabel,
+    PhotoView,
+    QuestionView,
+    SearchAnswer,
+    SearchHit,
+    SimilarView,
+    State,
+    TextAnswer,
+    WaysOutView,
+)
+from labelwise.server.queueing import Threads
+
+T = TypeVar("T")
+
+SIDES = (160, 320, 640, 1280)
+KEPT_BYTES = 64 << 20
+READERS = 8  # of photos' files at the same time
+OPEN_AUDITS = 256  # per label, that an answer may be given to
+
+Thumbnail = Callable[[bytes, str, int], bytes]
+
+
+class PhotoNotFoundError(DataError):
+    """There is no such photo, or its file is not what it was."""
+
+
+class Library:
+    """An index behind one thread."""
+
+    def __init__(self, folder: Path, spec: ModelSpec, thumbnail: Thumbnail) -> None:
+        self.index = Index(folder)
+        if self.index.spec.weights_sha256 != spec.weights_sha256:
+            self.index.close()
+            raise CheckpointError(
+                f"{folder} was made with other weights than this run has; serve the run it was "
+                "made with, or index again with --rebuild"
+            )
+        self.draw = thumbnail
+        self._thread = Threads(1, "index")
+        self._readers = Threads(READERS, "photo")  # a bucket may be slow, and hold up no search
+        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._kept_size = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do something with the index, after what was asked before; BusyError if that is much."""
+        return await self._thread.run(work)
+
+    def close(self) -> None:
+        """Let go of the index."""
+        self._readers.close(wait=False)
+        self._thread.close(wait=True)
+        self.index.close()
+
+    # Photos
+
+    def row(self, photo: str) -> int:
+        """Return the row of an id."""
+        rows = self.index.store.rows_by_hash([bytes.fromhex(photo)])
+        if not rows:
+            raise PhotoNotFoundError("there is no photo with this id")
+        return next(iter(rows.values()))
+
+    def photo(self, photo: str) -> PhotoView:
+        """Return a photo with all its labels."""
+        row = self.row(photo)
+        content = self.index.store.contents_of([row])[row]
+        paths = self.index.store.paths_of([row])[row]
+        at = np.array([row])
+        probs = np.exp(self.index.log_probs(at))[0]
+        chosen = self.index.sets(at)[0]
+        corrected = {one.label: one.state for one in self.index.store.corrections(row=row)}
+        labels = [
+            PhotoLabel(
+                label=self.index.space.names[k],
+                probability=_share(probs[k]),
+                decided=bool(chosen[k]),
+                corrected=_standing(corrected.get(self.index.space.names[k])),
+            )
+            for k in np.argsort(-probs, kind="stable").tolist()
+        ]
+        return PhotoView(
+            id=photo,
+            name=photo_name(paths),
+            taken=content.taken,
+            width=content.width,
+            height=content.height,
+            copies=max(0, len(paths) - 1),
+            none=not chosen.any(),
+            labels=labels,
+        )
+
+    async def original(self, photo: str) -> tuple[bytes, str]:
+        """Return the bytes of a photo's file, and its name."""
+        files = await self.run(lambda: self.index.files_of(self.row(photo)))
+        content, path = await self._readers.run(lambda: _content(files))
+        return content, photo_name([path])
+
+    async def facts(self, photo: str) -> PhotoFactsView:
+        """Return where a photo lies, and what its header says."""
+        row = await self.run(lambda: self.row(photo))
+        paths = await self.run(lambda: self.index.store.paths_of([row])[row])
+        files = await self.run(lambda: self.index.files_of(row))
+        found = await self._readers.run(lambda: read_facts(_content(files)[0]))
+        shown = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths]
+        return PhotoFactsView(paths=shown, **asdict(found))
+
+    async def thumbnail(self, photo: str, side: int) -> bytes:
+        """Return a small JPEG of a photo, drawn anew."""
+        key = (photo, side)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        files = await self.run(lambda: self.index.files_of(self.row(photo)))
+        drawn = await self._readers.run(lambda: self.draw(*_content(files), side))
+        if key not in self._kept:
+            self._kept[key] = drawn
+            self._kept_size += len(drawn)
+        while self._kept_size > KEPT_BYTES:
+            _, dropped = self._kept.popitem(last=False)
+            self._kept_size -= len(dropped)
+        return drawn
+
+    def similar(self, photo: str, count: int) -> list[SimilarView]:
+        """Return the photos that look most like one."""
+        _, near = nearest_photos(self.index, self.row(photo), count)
+        return self._alike(near)
+
+    def _alike(self, hits: Sequence[Hit]) -> list[SimilarView]:
+        ids = self.ids([hit.row for hit in hits])
+        return [
+            SimilarView(id=ids[hit.row], name=photo_name(hit.paths), likeness=hit.probability)
+            for hit in hits
+        ]
+
+    def ids(self, rows: Sequence[int]) -> dict[int, str]:
+        """Return the ids of rows."""
+        found = self.index.store.contents_of(rows)
+        return {row: content.hash.hex() for row, content in found.items()}
+
+    # Queries
+
+    def search(
+        self,
+        text: str,
+        top: int,
+        start: int,
+        at_least: float,
+        wrong_at_most: float | None,
+        promise: ListKind,
+        sort: Sort,
+        photos: PhotoFilter,
+        who: str,
+    ) -> SearchAnswer:
+        """Return one page of the answer to a query; a receipt of its promise names ``who``."""
+        query = Query.parse(text, self.index.space, self.index.taxonomy)
+        found = answer(
+            self.index,
+            query,
+            top=start + top + 1,
+            at_least=at_least,
+            wrong_at_most=wrong_at_most,
+            promise=promise,
+            sort=sort,
+            photos=photos,
+        )
+        receipt = keep_found(self.index, query, found, who)
+        shown = found.hits[start : start + top]
+        ids = self.ids([hit.row for hit in shown])
+        promised, (low, high) = found.promised, found.interval or (None, None)
+        return SearchAnswer(
+            query=found.query,
+            hits=[
+                SearchHit(
+                    id=ids[hit.row],
+                    name=photo_name(hit.paths),
+                    probability=_share(hit.probability),
+                    reasons=hit.reasons,
+                    taken=hit.taken,
+                    width=hit.width,
+                    height=hit.height,
+                    copies=max(0, len(hit.paths) - 1),
+                )
+                for hit in shown
+            ],
+            photos=found.photos,
+            expected=found.count.expected,
+            low=low,
+            high=high,
+            untested=found.untested or None,
+            above=found.above,
+            promise=None if promised is None else str(promised),
+            promise_kind=None if promised is None else promise,
+            promise_about=None if promised is None else promised.about,
+            promise_condition=None if promised is None else promised.condition,
+            receipt=None if receipt is None else receipt.number,
+            refused=found.refusal() or None,
+            ways=WaysOutView(**asdict(found.ways)) if found.refused else None,
+            bounded=None if found.bounded is None else str(found.bounded),
+            near_copies=found.copies_sentence or None,
+            likeness=_likeness(found),
+            cursor=str(start + top) if len(found.hits) > start + top else None,
+        )
+
+    @cached_property
+    def texts(self) -> FreeText:
+        """What scores texts; a model that did not begin with words has nothing that does."""
+        return FreeText.of(self.index)
+
+    def text_search(self, text: str, labels: str, top: int, at_least: float) -> TextAnswer:
+        """Return the photos most like a text, among those of a query if there is one."""
+        index = self.index
+        query = Query.parse(labels, index.space, index.taxonomy) if labels.strip() else None
+        hits = self.texts.photos(index, text, top, query=query, at_least=at_least)
+        return TextAnswer(
+            text=text,
+            query=None if query is None else str(query),
+            at_least=None if query is None else at_least,
+            doubt=self.texts.doubt(text),
+            hits=self._alike(hits),
+        )
+
+    def completions(self, text: str) -> list[str]:
+        """Return how an unfinished query may go on."""
+        return complete(text, self.index.space, self.index.taxonomy)[:20]
+
+    # Corrections
+
+    def correct(self, photo: str, given: CorrectionsIn) -> PhotoView:
+        """Note what a person says; return the photo as it is now, and what undoes it."""
+        row = self.row(photo)
+        before = {one.label: one for one in self.index.store.corrections(row=row)}
+        sources: dict[str, dict[str, State]] = {}
+        for label, state in given.labels.items():
+            column = self.index.space.column(label)
+            known = before.get(label)
+            audited = known is not None and known.source == "audit"
+            if given.source == "audit" and not audited and row not in self._drawn(column):
+                raise DataError(
+                    f"this photo was not drawn to be audited for {label!r}; "
+                    "correct it as any other photo"
+                )
+            # Whoever changes an audited answer improves it; the photo stays in the sample.
+            source = "audit" if audited or given.source == "audit" else "correction"
+            sources.setdefault(source, {})[label] = state
+        for source, states in sources.items():
+            self.index.correct(row, {**states}, who=given.who or "page", source=source)
+        view = self.photo(photo)
+        states = {
+            label: before[label].state if label in before else "withdrawn" for label in given.labels
+        }
+        return view.model_copy(update={"before": states})
+
+    def review(self, by: Reason, count: int, labels: Sequence[str] | None) -> list[QuestionView]:
+        """Return the questions most worth asking."""
+        asked = questions(self.index, by, count, labels)
+        return self._views([(q.row, q.label, q.probability, q.given) for q in asked], audit=False)
+
+    def audit(self, count: int) -> list[QuestionView]:
+        """Return questions about photos drawn at random, the least audited labels first."""
+        names = self.index.space.names
+        audited = self._audited()
+        waiting = [(len(audited.get(name, ())), k) for k, name in enumerate(names)]
+        heapify(waiting)
+        queues: dict[int, Iterator[int]] = {}
+        asked: list[tuple[int, int]] = []
+        while waiting and len(asked) < count:
+            done, k = heappop(waiting)
+            if k not in queues:
+                queues[k] = iter(self._drawn(k))
+            row = next(queues[k], None)
+            if row is not None:
+                asked.append((row, k))
+                heappush(waiting, (done + 1, k))
+        rows = np.array([row for row, _ in asked], np.int64)
+        probs = self.model_probs(rows)
+        sets = np.array(self.index.spec.made_rule(probs), np.bool_)
+        return self._views(
+            [
+                (row, names[k], float(probs[at, k]), bool(sets[at, k]))
+                for at, (row, k) in enumerate(asked)
+            ],
+            audit=True,
+        )
+
+    def _views(
+        self, asked: Sequence[tuple[int, str, float, bool]], *, audit: bool
+    ) -> list[QuestionView]:
+        rows = [row for row, *_ in asked]
+        ids, paths = self.ids(rows), self.index.store.paths_of(rows)
+        return [
+            QuestionView(
+                id=ids[row],
+                name=photo_name(paths[row]),
+                label=label,
+                probability=_share(probability),
+                given=given,
+                source="audit" if audit else "correction",
+            )
+            for row, label, probability, given in asked
+        ]
+
+    # Is the model still right?
+
+    def _audited(self, label: str | None = None) -> dict[str, list[Correction]]:
+        """Return what was said of audited photos by label, in order; of one label if it is named.
+
+        One question to the index for all labels: these are asked at every look at the metrics.
+        """
+        found: dict[str, list[Correction]] = {}
+        for one in self.index.store.corrections(label):
+            if one.source == "audit":
+                found.setdefault(one.label, []).append(one)
+        return found
+
+    def _drawn(self, column: int) -> list[int]:
+        """Return the next photos to be audited for a label, in the order drawn for it."""
+        alive = np.ones(len(self.index), np.bool_)
+        alive[self.index.store.dead_rows()] = False
+        label = self.index.space.names[column]
+        alive[[one.row for one in self._audited(label).get(label, ())]] = False
+        rows = np.flatnonzero(alive)
+        order = audit_order(label, rows)
+        few = min(OPEN_AUDITS, len(rows))
+        first = np.argpartition(order, few - 1)[:few] if few else np.empty(0, np.int64)
+        chosen: list[int] = rows[first[np.argsort(order[first])]].tolist()
+        return chosen
+
+    @torch.no_grad()
+    def model_probs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the model's own probabilities (n, K), before any correction."""
+        columns = [self.index.store.column(k)[rows] for k in range(len(self.index.space))]
+        logits = torch.from_numpy(np.stack(columns, axis=1)).double()
+        probs: NDArray[np.float64] = self.index.link(logits).numpy()
+        return probs
+
+    def alarms(self) -> list[Alarm]:
+        """Return the calibration alarm of every label, from audited photos alone."""
+        audited = self._audited()
+        told = {
+            name: [one for one in audited.get(name, ()) if one.state in ("present", "absent")]
+            for name in self.index.space.names
+        }
+        rows = np.unique(np.array([one.row for some in told.values() for one in some], np.int64))
+        every = self.model_probs(rows)
+        alarms = []
+        for column, (name, some) in enumerate(told.items()):
+            places = np.searchsorted(rows, [one.row for one in some])
+            truth = [one.state == "present" for one in some]
+            probs = every[places, column]
+            alarms.append(calibration_alarm(name, probs, truth, len(self.index.space)))
+        return alarms
+
+    def likeness(self) -> LibraryLikeness:
+        """Return how like the photos are to the held-out ones, with the shares of labels now."""
+        return likeness_of(self.index)
+
+    def check(self, promises: Sequence[Promise]) -> list[Check]:
+        """Return whether audited photos whose every label a person has told keep promises.
+
+        What people correct on their own is what they happened to see, most of it wrong.
+        """
+        corrections = [
+            one for audited in self._audited().values() for one in audited if one.state != "unknown"
+        ]
+        places = {row: at for at, row in enumerate(sorted({one.row for one in corrections}))}
+        labels = np.zeros((len(places), len(self.index.space)), np.float32)
+        told = np.zeros(labels.shape, np.bool_)
+        for one in corrections:
+            at = places[one.row], self.index.space.column(one.label)
+            labels[at], told[at] = one.state == "present", True
+        whole = told.all(axis=1)
+        rows = np.array(list(places), np.int64)[whole]
+        sets = np.array(self.index.spec.made_rule(self.model_probs(rows)), np.bool_)
+        names = self.index.space.names
+        return [check_promise(one, sets, labels[whole], names=names) for one in promises]
+
+
+def _content(files: PhotoFiles) -> tuple[bytes, str]:
+    """Return the bytes and the name of a photo, from a file that still has it."""
+    found = files.read()
+    if found is None:
+        raise PhotoNotFoundError("the photo's file is gone or has changed; index the folder again")
+    return found
+
+
+def photo_name(paths: Sequence[str]) -> str:
+    """Return what a photo is called: the last part of its first path, as printable text."""
+    if not paths:
+        return "(no file)"
+    return os.fsencode(os.path.basename(paths[0])).decode("utf-8", "backslashreplace")
+
+
+def _likeness(found: Found) -> LikenessView | None:
+    if found.likeness is None:
+        return None
+    outcome = found.likeness.likeness.outcome
+    return LikenessView(outcome=outcome, sentence=found.likeness.sentence())
+
+
+def _share(value: float) -> float:
+    return min(1.0, max(0.0, float(value)))
+
+
+def _standing(state: Fact | None) -> CorrectedState | None:
+    return None if state == "withdrawn" else state

@@ -1,0 +1,345 @@
+"""What stands between a stranger and the server: checked on every request, before anything else.
+
+    Host          one of the names the server was given, so that no other site's name leads here
+    Origin        all but the page's own files and health is for this page, for programs, and for
+                  pages of the origins that were allowed by name
+    token         where there is one, every answer but the page's own files and health needs it
+    body          so many bytes, within so many seconds; its length is given in one way
+    rate          so many requests per second and client, those for health counted apart
+
+Decisions rest on the raw headers and the path as the server received them, never on an address
+put together from both. Every answer carries the headers that keep a browser from running or
+framing what is not ours, and errors say one sentence as ``application/problem+json``.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from labelwise.server.settings import ServeSettings
+from labelwise.system.text import shortened
+
+COOKIE = "labelwise_session"
+ONLY_HEALTH = "labelwise.only_health"  # in the scope of a request: there is room for nothing else
+HEALTH_PATHS = ("/health/", "/v2/health/")
+OPEN_PATHS = (*HEALTH_PATHS, "/static/")
+SESSION = "/api/v1/session"
+OPEN_PAGES = ("/", "/favicon.svg", SESSION)
+PREDICT, INFER = "/api/v1/predict", "/v2/models/{model}/infer"
+PREDICT_OF, JOBS = "/api/v1/models/{model}/predict", "/api/v1/jobs"
+JOB_PICTURES = f"{JOBS}/{{job}}/pictures"
+PHOTOPRISM, LABEL_STUDIO = "/photoprism/labels", "/label-studio"
+PICTURE_PATHS = (PREDICT, PHOTOPRISM, f"{LABEL_STUDIO}/predict")
+NAMED_PATHS = {
+    INFER: re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer"),
+    PREDICT_OF: re.compile(r"/api/v1/models/[^/]+/predict"),
+    JOB_PICTURES: re.compile(rf"{JOBS}/[^/]+/pictures"),
+}
+SMALL_BODY = 256 << 10  # of requests without pictures, which are read by the event loop
+TOKEN_BODY = 4 << 10  # of the request that everyone may send
+CLIENTS_KEPT = 4096
+MISTAKE = "the server made a mistake; its log says which"
+HOST = re.compile(r"(?P<name>[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.ASCII)
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+PREFLIGHT = {
+    "access-control-allow-methods": "GET, HEAD, POST, PUT, DELETE",
+    "access-control-allow-headers": "authorization, content-type",
+    "access-control-max-age": "600",
+}
+
+log = logging.getLogger("labelwise.server")
+
+
+class RefusedError(Exception):
+    """A request that gets a problem for an answer."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers = status, detail, dict(headers or {})
+
+
+def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an error as RFC 9457 describes it, and with ``error`` for the inference protocol."""
+    facts = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
+    said = shortened(detail)
+    return Response(
+        json.dumps(facts | {"detail": said, "error": said}),
+        status,
+        dict(headers or {}),
+        media_type="application/problem+json",
+    )
+
+
+def picture_route(path: str) -> str | None:
+    """Return the route of a path whose requests may hold pictures, and be large; else None."""
+    if path in PICTURE_PATHS:
+        return path
+    return next((route for route, form in NAMED_PATHS.items() if form.fullmatch(path)), None)
+
+
+def cookie_value(token: str) -> str:
+    """Return what the cookie holds: proof of the token, and not the token."""
+    return hmac.new(token.encode(), b"labelwise session", hashlib.sha256).hexdigest()
+
+
+def same_token(one: str, other: str) -> bool:
+    """Compare in a time that does not tell how much is right."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+class Guard:
+    """The outermost part of the server: refuses, limits, and marks what leaves."""
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
+        self.app, self.settings = app, settings
+        self.rates, self.health_rates = _Rates(settings.rate), _Rates(settings.rate)
+        self._names = settings.names
+        token = settings.token
+        self._proofs = None if token is None else (token, cookie_value(token))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = False
+        shared: list[tuple[bytes, bytes]] = []
+
+        async def marked(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                present = {name for name, _ in message["headers"]}
+                added = [header for header in RAW_HEADERS if header[0] not in present]
+                message["headers"] = [*message["headers"], *added, *shared]
+            await send(message)
+
+        answer: Response | None = None
+        try:
+            headers = self._checked_headers(scope)
+            if self.settings.origins:
+                shared += self._shared_with(headers)
+            answer = self._check(scope, headers)
+            if answer is None:
+                limited = self._limited(scope["path"], headers, receive)
+                await self.app(scope, limited, marked)
+        except RefusedError as refused:
+            answer = problem(refused.status, refused.detail, refused.headers)
+        except Exception:
+            log.exception("an error while answering %s %s", scope["method"], scope["path"])
+            answer = problem(500, MISTAKE)
+        if answer is not None and not started:
+            await answer(scope, receive, marked)
+
+    def _checked_headers(self, scope: Scope) -> dict[str, list[str]]:
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        found = HOST.fullmatch((_only(headers, "host") or "").lower())
+        if found is None or found["name"].strip("[]") not in self._names:
+            raise RefusedError(
+                400,
+                "the Host header names no host of this server; "
+                "start it with --allow-host NAME to let it answer to one more name",
+            )
+        return headers
+
+    def _check(self, scope: Scope, headers: Mapping[str, list[str]]) -> Response | None:
+        """Raise RefusedError, or return the answer to a question about what is allowed."""
+        path, client = scope["path"], (scope.get("client") or ("", 0))[0]
+        is_health = path.startswith(HEALTH_PATHS)
+        if scope.get(ONLY_HEALTH) and not is_health:
+            raise RefusedError(
+                503,
+                "the server has as many connections as it takes; try again",
+                {"retry-after": "1", "connection": "close"},
+            )
+        wait = (self.health_rates if is_health else self.rates).take(client)
+        if wait > 0:
+            raise RefusedError(
+                429, "too many requests from this address", {"retry-after": str(int(wait) + 1)}
+            )
+        is_public = is_open(path)
+        if not is_public or scope["method"] not in ("GET", "HEAD"):
+            self._check_origin(headers)
+        if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            return Response(status_code=204, headers=PREFLIGHT)
+        if self._proofs is not None and not is_public:
+            _check_token(headers, *self._proofs)
+        return None
+
+    def _check_origin(self, headers: Mapping[str, list[str]]) -> None:
+        """Refuse what another site's page makes a browser send; programs send neither header."""
+        host = (_only(headers, "host") or "").lower()
+        site, origin = _only(headers, "sec-fetch-site"), _only(headers, "origin")
+        if origin is not None and origin.lower() in self.settings.origins:
+            return
+        foreign = site is not None and site.lower() not in ("same-origin", "none")
+        if origin is not None:
+            foreign |= origin.lower() not in (f"http://{host}", f"https://{host}")
+        if foreign:
+            raise RefusedError(
+                403,
+                "requests from pages of other sites are not answered; "
+                "start the server with --allow-origin ORIGIN to answer those of one",
+            )
+
+    def _shared_with(self, headers: Mapping[str, list[str]]) -> list[tuple[bytes, bytes]]:
+        """Return the headers that let the page of an allowed origin read the answer."""
+        origin = _only(headers, "origin") or ""
+        vary = [(b"vary", b"origin")]
+        if origin.lower() not in self.settings.origins:
+            return vary
+        return [*vary, (b"access-control-allow-origin", origin.encode("latin-1"))]
+
+    def _limited(
+        self, path: str, headers: Mapping[str, list[str]], receive: Receive
+    ) -> "_LimitedBody":
+        """Return the body of a request within its limits, or refuse the length it is said to have.
+
+        The limit on its bytes depends on the path, that on its seconds begins now.
+        """
+        length = _only(headers, "content-length")
+        if length is not None and "transfer-encoding" in headers:
+            raise RefusedError(
+                400,
+                "a request gives Content-Length or Transfer-Encoding, not both",
+                {"connection": "close"},
+            )
+        if length is not None and (not length.isdecimal() or len(length) > 15):
+            raise RefusedError(400, "the Content-Length header is not a number")
+        most = self.settings.max_body
+        if picture_route(path) is None:
+            most = min(most, TOKEN_BODY if path == SESSION else SMALL_BODY)
+        if length is not None and int(length) > most:
+            raise _too_large(most)
+        end = time.monotonic() + self.settings.request_seconds
+        return _LimitedBody(receive, most, end, self.settings.idle_seconds)
+
+
+@dataclass(eq=False)
+class _LimitedBody:
+    """A receive that counts bytes and seconds until the body is there."""
+
+    receive: Receive
+    most: int
+    end: float  # of the time for all of it
+    idle_seconds: float  # for each part
+    size: int = 0
+    is_whole: bool = False
+
+    async def __call__(self) -> Message:
+        if self.is_whole:
+            return await self.receive()  # the connection's end, waited for as long as it takes
+        left = min(self.idle_seconds, self.end - time.monotonic())
+        try:
+            async with asyncio.timeout(max(left, 0.001)):
+                message = await self.receive()
+        except TimeoutError:
+            raise RefusedError(
+                408, "the request came too slowly", {"connection": "close"}
+            ) from None
+        if message["type"] == "http.request":
+            self.size += len(message.get("body", b""))
+            self.is_whole = not message.get("more_body", False)
+            if self.size > self.most:
+                raise _too_large(self.most)
+        return message
+
+
+def _only(headers: Mapping[str, list[str]], name: str) -> str | None:
+    values = headers.get(name, [])
+    if len(values) > 1:
+        raise RefusedError(400, f"the header {name} may stand once")
+    return values[0] if values else None
+
+
+def _check_token(headers: Mapping[str, list[str]], token: str, cookie: str) -> None:
+    kind, _, given = (_only(headers, "authorization") or "").partition(" ")
+    if kind.lower() == "bearer" and same_token(given.strip(), token):
+        return
+    if kind.lower() == "basic" and same_token(_password(given), token):
+        return
+    if any(same_token(value, cookie) for value in _own_cookies(headers)):
+        return
+    raise RefusedError(401, "a token is needed here", {"www-authenticate": "Bearer"})
+
+
+def is_open(path: str) -> bool:
+    """Return whether a path is answered without a token, to anyone, at next to no cost."""
+    return path in OPEN_PAGES or path.startswith(OPEN_PATHS)
+
+
+def _password(given: str) -> str:
+    """Return the password of basic authentication, which some programs can send and no token."""
+    try:
+        return base64.b64decode(given.strip(), validate=True).decode("latin-1").partition(":")[2]
+    except ValueError:
+        return ""
+
+
+def _own_cookies(headers: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield the values of our cookie; what else a Cookie header holds is not looked into."""
+    for text in headers.get("cookie", ()):
+        for pair in text.split(";"):
+            name, _, value = pair.strip().partition("=")
+            if name == COOKIE:
+                yield value
+
+
+def _too_large(most: int) -> RefusedError:
+    return RefusedError(
+        413,
+        f"a request may have {most:,} bytes here; send fewer or smaller pictures",
+        {"connection": "close"},
+    )
+
+
+class _Rates:
+    """One bucket per client: it fills with ``rate`` per second, up to four seconds' worth."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, client: str) -> float:
+        """Count a request; return how long to wait before the next, 0 if it may go on."""
+        if not self.rate:
+            return 0.0
+        now = time.monotonic()
+        most = max(4 * self.rate, 1.0)
+        level, before = self._buckets.pop(client, (most, now))
+        level = min(most, level + self.rate * (now - before))
+        allowed = level >= 1
+        self._buckets[client] = (level - allowed, now)
+        while len(self._buckets) > CLIENTS_KEPT:
+            self._buckets.popitem(last=False)
+        return 0.0 if allowed else (1 - level) / self.rate

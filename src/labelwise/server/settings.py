@@ -1,0 +1,159 @@
+"""What a server may be told: where it listens, who may ask, and how much it takes on."""
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from labelwise.errors import SettingsError
+from labelwise.pictures.ahead import available_cores
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+SHORTEST_TOKEN = 16
+ORIGIN = re.compile(r"https?://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """The options of ``labelwise serve``; what would not be safe or could not work is refused.
+
+    ``hosts`` are the names beside the loopback ones that the server answers to, ``origins`` the
+    sites whose pages may ask. Sizes are in bytes, times in seconds; ``rate`` is requests per
+    second and client, 0 for no limit. ``connections`` and ``client_connections`` may be open at
+    a time, in all and from one address. ``client_queue`` pictures of one address may be on their
+    way, by default half of the queue. Bodies of all requests together may take ``body_memory``,
+    of which those that are still arriving take half, and beyond it ``body_disk``.
+    ``models`` are more models to serve, by the names that requests ask for them. The model of
+    ``shadow`` answers a share of the requests to the first one too, to be compared. Jobs are kept
+    in the folder ``jobs``, or until the server ends; they may take ``jobs_disk``.
+    ``photoprism`` and ``label_studio`` answer these programs in their own forms; the latter is
+    the folder that photos of tasks are read from.
+    ``decoders`` is the number of processes that open pictures; 0 opens them in threads of the
+    server, where a harmful picture is only held back by the limits on bytes and pixels.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    max_body: int = 32 << 20
+    max_files: int = 16
+    max_batch: int = 32
+    max_wait: float = 0.005
+    max_queue: int = 256
+    client_queue: int | None = None
+    body_memory: int = 256 << 20
+    body_disk: int = 2 << 30
+    rate: float = 200.0
+    connections: int = 512
+    client_connections: int = 256
+    request_seconds: float = 60.0
+    idle_seconds: float = 10.0
+    decode_seconds: float = 10.0
+    decode_memory: int = 2 << 30
+    decoders: int | None = None
+    access_log: Path | None = None
+    photoprism: bool = False
+    label_studio: Path | None = None
+    models: tuple[tuple[str, Path], ...] = ()
+    shadow: Path | None = None
+    shadow_share: float = 0.1
+    jobs: Path | None = None
+    jobs_disk: int = 4 << 30
+
+    def __post_init__(self) -> None:
+        if not is_loopback(self.host) and self.token is None:
+            raise SettingsError(
+                f"{self.host} can be reached by others, so a token is needed: write one into a "
+                "file and give --token-file FILE, or stay on 127.0.0.1"
+            )
+        if self.token is not None and (
+            len(self.token) < SHORTEST_TOKEN or not self.token.isascii() or " " in self.token
+        ):
+            raise SettingsError(
+                f"a token must have at least {SHORTEST_TOKEN} ASCII letters or digits and no "
+                "space; `openssl rand -hex 24` makes one"
+            )
+        for origin in self.origins:
+            if not ORIGIN.fullmatch(origin):
+                raise SettingsError(
+                    "an origin must be a scheme, a name and a port where it has one, in lower case "
+                    f"and without a path, such as https://photos.example, got {origin!r}"
+                )
+        if self.label_studio is not None and not self.label_studio.is_dir():
+            raise SettingsError(
+                "--label-studio must be the folder that Label Studio serves photos from, "
+                f"got {self.label_studio}"
+            )
+        for name, _ in self.models:
+            if not MODEL_NAME.fullmatch(name):
+                raise SettingsError(
+                    "the name of a model must begin with a letter or digit and hold up to 100 "
+                    f"letters, digits, dots, dashes and underscores, got {name!r}"
+                )
+        if not 0 < self.shadow_share <= 1:
+            raise SettingsError(
+                f"--shadow-share must be above 0 and at most 1, got {self.shadow_share:g}"
+            )
+        if not 0 <= self.port <= 65535:
+            raise SettingsError(f"a port must lie between 0 and 65535, got {self.port}")
+        least = {"max_body": 1, "max_files": 1, "max_batch": 1, "max_queue": 1}
+        least |= {"connections": 1, "client_connections": 1, "body_memory": 0, "body_disk": 0}
+        least |= {"max_wait": 0, "rate": 0, "decode_memory": 1 << 20, "jobs_disk": 1}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise SettingsError(f"{name} must be at least {bound}, got {getattr(self, name)}")
+        for name in ("request_seconds", "idle_seconds", "decode_seconds"):
+            if not getattr(self, name) > 0:
+                raise SettingsError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.max_files > self.max_queue:
+            raise SettingsError(
+                f"max_queue must hold one request of {self.max_files} files, got {self.max_queue}"
+            )
+
+        if self.max_files > self.pictures_per_client:
+            raise SettingsError(
+                f"client_queue must hold one request of {self.max_files} files, "
+                f"got {self.client_queue}"
+            )
+
+    def folders(self, first: str, run: Path) -> dict[str, Path]:
+        """Return the folder of every model by its name, those of ``models`` after the first."""
+        found = {first: run}
+        for name, folder in self.models:
+            if name in found:
+                raise SettingsError(
+                    f"two models have the name {name!r}; give one of them another: --model NAME=RUN"
+                )
+            found[name] = folder
+        return found
+
+    @property
+    def pictures_per_client(self) -> int:
+        """How many pictures of one address may be on their way."""
+        if self.client_queue is None:
+            return max(self.max_files, self.max_queue // 2)
+        return self.client_queue
+
+    @property
+    def decode_processes(self) -> int:
+        """How many processes open pictures, by default one per core."""
+        return available_cores() if self.decoders is None else self.decoders
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that the Host header may hold, lower case, without port and brackets."""
+        own = {self.host} if self.host not in ("0.0.0.0", "::") else set()
+        return frozenset(name.lower().strip("[]") for name in {*LOOPBACK, *own, *self.hosts})
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

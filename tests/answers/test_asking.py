@@ -1,0 +1,313 @@
+"""What to label next. Oracles: the value of a question by enumerating every truth, the greedy
+choice by a slow loop, and runs of the command whose files other commands read."""
+
+import csv
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from open_indexes import open_index
+from search_setup import LABELS, picture, save_model
+
+from labelwise.answers import (
+    Pool,
+    choose_labels,
+    choose_photos,
+    draw_photos,
+    read_review,
+    worth_of_labels,
+)
+from labelwise.cli.app import app
+from labelwise.data import load
+from labelwise.photos import update_index
+from labelwise.system.progress import Silent
+
+seeds = st.integers(0, 10**6)
+
+
+def f_score(chosen, truth):
+    total = sum(chosen) + sum(truth)
+    return (
+        1.0 if total == 0 else 2 * sum(c and y for c, y in zip(chosen, truth, strict=True)) / total
+    )
+
+
+def by_enumeration(probs, sets, utility):
+    """Return the expected utility that each answer adds, over every truth there can be."""
+    labels = len(probs)
+    gains = np.zeros(labels)
+    for truth in product((0, 1), repeat=labels):
+        chance = np.prod([p if y else 1 - p for p, y in zip(probs, truth, strict=True)])
+        before = utility(sets, truth)
+        for k in range(labels):
+            answered = [truth[k] if j == k else sets[j] for j in range(labels)]
+            gains[k] += chance * (utility(answered, truth) - before)
+    return gains
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=seeds, labels=st.integers(1, 6))
+def test_the_value_of_a_question_is_that_of_enumeration(seed, labels):
+    rng = np.random.default_rng(seed)
+    probs = rng.choice([0.0, 0.02, 0.3, 0.5, 0.7, 0.97, 1.0], (5, labels))
+    sets = rng.random((5, labels)) < 0.5
+    pool = Pool.of(probs, sets)
+    right = lambda chosen, truth: sum(c == y for c, y in zip(chosen, truth, strict=True))  # noqa: E731
+    for by, utility in (("expected-f", f_score), ("value", right)):
+        found = worth_of_labels(pool, by)
+        slow = [by_enumeration(p, g, utility) for p, g in zip(probs, sets, strict=True)]
+        np.testing.assert_allclose(found, np.maximum(slow, 0), atol=1e-9)
+
+
+def test_expected_f_is_stable_with_many_labels():
+    rng = np.random.default_rng(0)
+    probs = rng.beta(0.3, 1.5, (3, 80))
+    sets = probs > 0.5
+    found = worth_of_labels(Pool.of(probs, sets), "expected-f")
+    truth = rng.random((40_000, 80)) < probs[0]
+
+    def f(chosen):
+        total = chosen.sum(-1) + truth.sum(1)
+        return np.where(total > 0, 2 * (chosen & truth).sum(1) / np.maximum(total, 1), 1.0)
+
+    for label in (int(probs[0].argmax()), int(np.abs(probs[0] - 0.4).argmin())):
+        answered = np.tile(sets[0], (len(truth), 1))
+        answered[:, label] = truth[:, label]
+        gain = f(answered) - f(np.tile(sets[0], (len(truth), 1)))
+        assert found[0, label] == pytest.approx(gain.mean(), abs=5 * gain.std() / 200)
+
+
+def slowly_chosen(worth, vectors, labelled, count, *, photos):
+    """Return (row, column) as the docstring says it, one question at a time."""
+    rows, labels = worth.shape
+    worth, chosen = worth.copy(), []
+    seen = {k: [row for row in range(rows) if labelled[row, k]] for k in range(labels)}
+
+    def best(k):
+        new = [
+            worth[i, k] * (1 - max([0.0, *(float(vectors[i] @ vectors[j]) for j in seen[k])]))
+            for i in range(rows)
+        ]
+        i = int(np.argmax(new)) if max(new) > 1e-6 else int(np.argmax(worth[:, k]))
+        return i if worth[i, k] > 0 else None
+
+    while len(chosen) < count:
+        heads = sorted((worth[best(k), k], k) for k in range(labels) if best(k) is not None)
+        if not heads:
+            break
+        for _, k in reversed(heads):
+            i = best(k)
+            if i is None or len(chosen) == count:
+                continue
+            chosen.append((i, k))
+            worth[i, slice(None) if photos else k] = 0
+            for column in range(labels) if photos else (k,):
+                seen[column].append(i)
+    return chosen
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(seed=seeds, photos=st.booleans(), by=st.sampled_from(["value", "entropy", "expected-f"]))
+def test_choices_are_those_of_a_slow_loop(seed, photos, by):
+    rng = np.random.default_rng(seed)
+    probs, vectors = rng.random((9, 3)), rng.normal(size=(9, 4))
+    truth = np.where(rng.random((9, 3)) < 0.3, rng.integers(0, 2, (9, 3)), np.nan)
+    pool = Pool.of(probs, probs > 0.5, truth, vectors)
+    worth = np.where(np.isnan(truth), worth_of_labels(pool, by), 0)
+    done = ~np.isnan(truth)
+    labelled = np.tile(done.all(1, keepdims=True), 3) if photos else done
+    slow = slowly_chosen(worth, pool.vectors.astype(float), labelled, 12, photos=photos)
+    if photos:
+        assert choose_photos(pool, 12, by).tolist() == [row for row, _ in slow]
+    else:
+        found = choose_labels(pool, 12, by)
+        assert list(zip(*(part.tolist() for part in found), strict=True)) == slow
+
+
+def test_photos_are_drawn_at_random_and_copies_come_last():
+    """Oracle: equal shares over many draws; photo 2 is a copy of 0, photo 3 is known."""
+    probs = np.array([[0.5, 0.1], [0.2, 0.5], [0.5, 0.1], [0.9, 0.9]])
+    truth = np.full(probs.shape, np.nan)
+    truth[3] = 1
+    pool = Pool.of(probs, probs > 0.4, truth)
+    first = [int(draw_photos(pool, 1, seed=seed)[0]) for seed in range(3000)]
+    assert (np.abs(np.bincount(first, minlength=4) / 3000 - [1 / 3, 1 / 3, 1 / 3, 0]) < 0.04).all()
+    for seed in range(20):
+        drawn = draw_photos(pool, 9, seed=seed).tolist()
+        assert sorted(drawn) == [0, 1, 2]
+        assert drawn[2] != 1  # one of the copies
+        assert drawn == draw_photos(pool, 9, seed=seed).tolist()
+
+
+def test_copies_are_asked_last():
+    rng = np.random.default_rng(0)
+    vectors = np.repeat(rng.normal(size=(5, 8)), 4, axis=0)  # each photo four times
+    probs = rng.random((20, 3))
+    for by in ("value", "entropy", "diverse", "expected-f"):
+        rows = choose_photos(Pool.of(probs, probs > 0.5, None, vectors), 5, by)
+        assert sorted(rows // 4) == [0, 1, 2, 3, 4], by
+    known = np.full((20, 3), np.nan)
+    known[:4] = 0  # the first is labelled, and nothing of its copies is left to ask
+    rows = choose_photos(Pool.of(probs, probs > 0.5, known, vectors), 100, "value")
+    assert sorted(rows) == list(range(4, 20))
+
+
+def test_closed_entries_are_never_asked():
+    probs = np.full((4, 2), 0.5)
+    closed = np.zeros((4, 2), bool)
+    closed[:, 0] = True
+    rows, columns = choose_labels(Pool.of(probs, probs > 0.5, closed=closed), 10, "value")
+    assert set(columns.tolist()) == {1}
+    assert sorted(rows) == [0, 1, 2, 3]
+
+
+def test_an_unknown_criterion_is_refused():
+    with pytest.raises(ValueError, match=r"by must be one of value, entropy, .* got 'worth'"):
+        choose_photos(Pool.of(np.full((4, 2), 0.5), np.zeros((4, 2))), 1, "worth")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("next")
+    save_model(folder / "model")
+    for seed in range(12):
+        picture(folder / "photos" / f"{seed % 8}" / f"{seed}.png", seed % 8)  # four are copies
+    return folder
+
+
+def run(*arguments):
+    app([str(one) for one in arguments], standalone_mode=False)
+
+
+def test_photos_of_a_folder_become_a_table_to_label(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    run(
+        "data", "next", "photos", "-m", "model", "--budget", 8, "-o", "next.csv", "--page", "n.html"
+    )
+    table = load("next.csv")
+    assert len(table) == 8
+    assert table.space.names == LABELS
+    assert table.unlabelled().all()
+    assert len({table.images.content(row) for row in range(8)}) == 8  # no copy before the others
+    assert "data:image/jpeg" in (place / "n.html").read_text()
+    capsys.readouterr()
+    run("data", "export", "next.csv", "--for", "label-studio", "-o", "tasks.json")
+    assert load("tasks.json").unlabelled().all()
+    # Labelled in a spreadsheet, four photos are known and are not asked again.
+    with open("next.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows[:4]:
+        row.update(dict.fromkeys(LABELS, "0") | {"dog": "1"})
+    with open("part.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    capsys.readouterr()
+    run("data", "next", "part.csv", "-m", "model", "-o", "again.csv", "--by", "diverse")
+    assert "4 photos of 8" in capsys.readouterr().out
+    assert set(load("again.csv").ids) == {row["path"] for row in rows[4:]}
+
+
+def test_answers_to_single_labels_repair_the_table(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    run("data", "next", "photos", "-m", "model", "-o", "table.csv")
+    ask = ["data", "next", "table.csv", "-m", "model", "--questions", "labels", "--budget", 9]
+    run(*ask, "-o", "ask.csv", "--by", "expected-f", "--page", "labels.html", "--blind")
+    questions = read_review(place / "ask.csv")
+    assert len(questions) == 9
+    assert {one.given for one in questions} == {"unknown"}
+    assert {one.label for one in questions} == set(LABELS)
+    text = (
+        (place / "ask.csv")
+        .read_text()
+        .replace(",,,\n", ",,,yes\n")
+        .replace(",,,\r\n", ",,,yes\r\n")
+    )
+    (place / "answered.csv").write_text(text)
+    run("data", "repair", "table.csv", "answered.csv", "-o", "repaired.csv")
+    repaired = load("repaired.csv")
+    asked = {(one.photo, one.label) for one in questions}
+    known = {
+        (repaired.ids[row], repaired.space.names[column])
+        for row in range(len(repaired))
+        for column in repaired.present.row(row)
+    }
+    assert known == asked
+    capsys.readouterr()
+    run("data", "next", "repaired.csv", "-m", "model", "--questions", "labels", "-o", "more.csv")
+    assert not asked & {(one.photo, one.label) for one in read_review(place / "more.csv")}
+
+
+def test_only_photos_of_train_are_chosen(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    rows = [f"photos/{n}/{n}.png,,*,{split}" for n, split in enumerate(("train", "val", "test"))]
+    (place / "split.csv").write_text("\n".join(["path,labels,unknown,split", *rows, ""]))
+    run("data", "next", "split.csv", "-m", "model", "-o", "chosen.csv")
+    assert list(load("chosen.csv").ids) == ["photos/0/0.png"]
+    assert "2 photos of val and test are not asked about" in capsys.readouterr().err
+
+
+def test_an_index_and_the_output_of_predict_are_pools(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    update_index(place / "index", [place / "photos"], model=place / "model", watch=Silent())
+    index = open_index(place / "index")
+    index.correct(0, {label: "absent" for label in LABELS})
+    index.correct(1, {"dog": "unknown"})
+    corrected = index.store.paths_of([0, 1])
+    run("data", "next", "index", "-o", "indexed.csv")
+    table = load("indexed.csv")
+    assert len(table) == 7  # of eight contents
+    assert corrected[0][0] not in set(table.ids)
+    run("data", "next", "index", "--questions", "labels", "-o", "indexed-labels.csv")
+    asked = read_review(place / "indexed-labels.csv")
+    assert len(asked) == 7 * 4 - 1
+    assert (corrected[1][0], "dog") not in {(one.photo, one.label) for one in asked}
+    for suffix in (".parquet", ".csv", ".jsonl"):
+        run("predict", "model", "photos", "-o", f"answers{suffix}")
+        run("data", "next", f"answers{suffix}", "-m", "model", "--budget", 8, "-o", "of-file.csv")
+        found = load("of-file.csv")
+        assert len({found.images.content(row) for row in range(8)}) == 8, suffix
+    (place / "paths.csv").write_text("path\nphotos/0/0.png\nphotos/1/1.png\n")
+    run("data", "next", "paths.csv", "-m", "model", "-o", "of-list.csv")
+    assert sorted(load("of-list.csv").ids) == ["photos/0/0.png", "photos/1/1.png"]
+
+
+def test_an_exported_model_asks_what_its_own_answers_ask(place, monkeypatch):
+    """Neither has embeddings, so photos count as alike where their probabilities are."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(place)
+    (place / "some.csv").write_text("path,labels\nphotos/0/0.png,dog\nphotos/1/1.png,\n")
+    save_model(place / "sharp", spread=50)  # a file has float32: its last bits must not choose
+    run("export", "sharp", "--data", "some.csv", "-o", "model.onnx")
+    run("predict", "model.onnx", "photos", "-o", "exported.parquet")
+    for pool, out in (("photos", "first.csv"), ("exported.parquet", "second.csv")):
+        run("data", "next", pool, "-m", "model.onnx", "--by", "value", "--budget", 5, "-o", out)
+    assert list(load("first.csv").ids) == list(load("second.csv").ids)
+    assert len(load("first.csv")) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["photos"], "say with --model which model"),
+        (["photos", "-m", "model", "--blind"], "--blind belongs to the page"),
+        (["index", "-m", "model"], "is an index and has its own model"),
+        (["photos", "-m", "model", "--questions", "labels"], "a review file must end in .csv"),
+        (["known.csv", "-m", "model"], "there is nothing to ask"),
+        (
+            ["photos", "-m", "model", "--by", "value", "--seed", "1"],
+            "--seed belongs to --by random, got --by value",
+        ),
+        (["empty", "-m", "model"], "there are no images in the folder"),
+    ],
+)
+def test_what_does_not_apply_is_one_sentence(place, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(place)
+    (place / "empty").mkdir(exist_ok=True)
+    (place / "known.csv").write_text("path,labels\nphotos/0/0.png,dog\nphotos/1/1.png,\n")
+    if not (place / "index").exists():
+        update_index(place / "index", [place / "photos"], model=place / "model", watch=Silent())
+    with pytest.raises(Exception, match=sentence):
+        run("data", "next", *arguments, "-o", "out.parquet")

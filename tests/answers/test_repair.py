@@ -1,0 +1,191 @@
+"""Reviews and repairs. Oracle: what the file says, entry by entry, and a journey by commands."""
+
+import csv
+import re
+
+import numpy as np
+import pytest
+from sample_scores import NAMES, sample
+from typer.testing import CliRunner
+
+from labelwise.answers import Reviewed, read_review, repair, write_changes, write_review
+from labelwise.cli.app import app
+from labelwise.data import LabelTable, load
+from labelwise.data.export import export
+from labelwise.errors import DataError
+from labelwise.pictures.sources import FileImages
+from labelwise.report.suspects import suspects_page
+
+
+def table(tmp_path, split=None):
+    labels = np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0]])
+    observed = np.array([[1, 1, 0], [1, 1, 1], [1, 1, 1]])
+    images = FileImages(tmp_path, ["a.jpg", "b.jpg", "c.jpg"])
+    return LabelTable.from_arrays(["x", "y", "z"], images, labels, observed, split=split)
+
+
+QUESTIONS = [
+    Reviewed("a.jpg", "y", "absent", 0.9, True, True, "yes"),
+    Reviewed("b.jpg", "z", "present", 0.1, True, False, "no"),
+    Reviewed("c.jpg", "x", "absent", 0.8, True, False, "unknown"),
+    Reviewed("c.jpg", "y", "absent", 0.7, False, True, ""),
+    Reviewed("b.jpg", "x", "absent", 0.6, False, False, ""),
+    Reviewed("c.jpg", "z", "absent", 0.6, False, False, "no"),
+]
+
+
+def test_answers_change_their_entries_and_no_others(tmp_path):
+    before = table(tmp_path)
+    after, changes = repair(before, QUESTIONS)
+    labels, observed = after.targets()
+    assert labels.tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0]]
+    assert observed.tolist() == [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+    assert [(one.before, one.after) for one in changes] == [
+        ("absent", "present"),
+        ("present", "absent"),
+        ("absent", "unknown"),
+    ]
+    accepted, more = repair(before, QUESTIONS, accept_promised=True)
+    assert accepted.targets()[0].tolist() == [[1, 1, 0], [0, 0, 0], [0, 1, 0]]
+    assert more[-1].because == "promised"
+    again, nothing = repair(after, QUESTIONS)
+    assert again.targets()[0].tolist() == labels.tolist()
+    assert nothing == []
+    assert [one.confirmed for one in QUESTIONS] == [True, True, False, None, None, False]
+
+
+def test_the_test_split_is_left_alone(tmp_path):
+    held = table(tmp_path, split=["train", "test", "train"])
+    with pytest.raises(DataError, match=r"'b.jpg' is in the test split"):
+        repair(held, QUESTIONS)
+    assert len(repair(held, QUESTIONS, test_too=True)[1]) == 3
+    with pytest.raises(DataError, match=r"no photo 'd.jpg'"):
+        repair(held, [Reviewed("d.jpg", "x", "absent", 0.5, answer="yes")])
+    with pytest.raises(DataError, match="unknown label 'dog'"):
+        repair(held, [Reviewed("a.jpg", "dog", "absent", 0.5, answer="yes")])
+
+
+def test_review_files_and_logs_are_read_as_written(tmp_path):
+    strange = [*QUESTIONS, Reviewed("=1+1.jpg", "-a, b", "absent", 0.25)]
+    write_review(tmp_path / "review.csv", strange)
+    assert read_review(tmp_path / "review.csv") == strange
+    _, changes = repair(table(tmp_path), QUESTIONS)
+    for _ in range(2):
+        write_changes(tmp_path / "log.csv", changes)
+    with (tmp_path / "log.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["photo"] for row in rows] == ["a.jpg", "b.jpg", "c.jpg"] * 2
+    assert rows[0]["because"] == "answered"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("yes,yes,yes", "yes,yes,maybe", "line 2: an answer is yes, no, unknown or empty"),
+        ("absent", "missing", "line 2: given is present, absent or unknown, got 'missing'"),
+        ("\n2,", "\n1,", "line 3: rank 1 stands there twice"),
+        ("0.9", "x", "line 2: rank and probability must be numbers"),
+        ("label,", "tag,", "no column 'label'"),
+    ],
+)
+def test_broken_review_files_are_refused(tmp_path, old, new, message):
+    path = tmp_path / "review.csv"
+    write_review(path, QUESTIONS)
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(DataError, match=message):
+        read_review(path)
+
+
+def test_the_page_escapes_names_and_can_be_blind():
+    questions = [Reviewed("<a>.jpg", "<b>", "absent", 0.875, True)]
+    page = suspects_page(questions)
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+    assert "87.5%" in page
+    assert "87.5%" not in suspects_page(questions, blind=True)
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return done.exit_code, done.output if done.exception is None else str(done.exception)
+
+
+def test_from_scores_to_a_repaired_table(tmp_path):
+    # Sharp scores: 10 % of the present labels are hidden, and found again.
+    held = sample(600)
+    rng = np.random.default_rng(0)
+    truth = (held.logits > 0).numpy()
+    given = truth & (rng.random(truth.shape) > 0.1)
+    names = [name.replace("<b>", "").replace("</b>", "") for name in NAMES]
+    arrays = {"scores": held.logits.numpy() * 4, "labels": given.astype(float), "names": names}
+    np.savez(tmp_path / "scores.npz", ids=[f"{row}.jpg" for row in range(600)], **arrays)
+    review, page = tmp_path / "review.csv", tmp_path / "page.html"
+    call = ["data", "suspects", tmp_path / "scores.npz", "--scores", "logits", "-o", review]
+    call += ["--most", 80, "--checks", 30]
+    code, output = run(*call, "--page", page)
+    assert code == 0, output
+    assert "no promise yet: answer the questions marked `check` (60 among the first 100" in output
+    assert "No promise yet" in page.read_text()
+    questions = read_review(review)
+    place = {f"{row}.jpg": row for row in range(600)}
+    column = {name: number for number, name in enumerate(names)}
+
+    def answer(one):
+        there = truth[place[one.photo], column[one.label]]
+        return "yes" if there else "no"
+
+    answered = [
+        Reviewed(o.photo, o.label, o.given, o.probability, o.check, False, answer(o))
+        if o.check
+        else o
+        for o in questions
+    ]
+    reviewed = tmp_path / "reviewed.csv"
+    write_review(reviewed, answered)
+    code, output = run(*call, "--answers", reviewed)
+    assert code == 0, output
+    assert "at most 20% of the first 80 suspects are false" in output.replace("\n", " ")
+    promised = [one for one in read_review(review) if one.promised]
+    assert np.mean([answer(one) == "no" for one in promised]) <= 0.2
+    code, output = run(*call, "--answers", reviewed, "--seed", 1)
+    assert code != 0
+    assert "reviews another list" in output
+
+    images = FileImages(tmp_path, [f"{row}.jpg" for row in range(600)])
+    for name in images.ids:
+        (tmp_path / name).touch()
+    export(LabelTable.from_arrays(names, images, given), tmp_path / "labels.csv")
+    fixed = tmp_path / "fixed.csv"
+    code, output = run(
+        "data", "repair", tmp_path / "labels.csv", review, "-o", fixed, "--accept-promised"
+    )
+    assert code == 0, output
+    assert re.search(r"\d+ answers, \d+ labels changed \(\d+ absent to present\)", output)
+    fixed_table = load(fixed)
+    columns = [fixed_table.space.column(name) for name in names]
+    rows = np.argsort([int(name[:-4]) for name in fixed_table.ids])
+    after = fixed_table.targets()[0].astype(bool)[rows][:, columns]
+    assert (after != truth).sum() < (given != truth).sum() / 2
+    assert (tmp_path / "fixed.repairs.csv").exists()
+
+
+def test_features_are_refitted_over_folds(tmp_path):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(300, 8)).astype(np.float32)
+    truth = features[:, :2] > 0.5
+    given = truth & (rng.random(truth.shape) > 0.2)
+    ids = [f"{row}.jpg" for row in range(300)]
+    arrays = {"features": features, "labels": given.astype(np.uint8), "names": ["x", "y"]}
+    np.savez(tmp_path / "features.npz", ids=ids, **arrays)
+    review = tmp_path / "review.csv"
+    code, output = run("data", "suspects", tmp_path / "features.npz", "-o", review, "--most", 20)
+    assert code == 0, output
+    column = {"x": 0, "y": 1}
+    right = [truth[int(o.photo[:-4]), column[o.label]] for o in read_review(review)]
+    assert np.mean(right) > 0.8
+    code, output = run(
+        "data", "suspects", tmp_path / "features.npz", "-o", review, "--scores", "logits"
+    )
+    assert "leave out --scores" in output
+    code, output = run("data", "suspects", tmp_path / "features.npz", "-o", review, "--blind")
+    assert "belong to the page" in output

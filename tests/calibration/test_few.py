@@ -1,0 +1,198 @@
+"""Few labels. Oracles: the exact posterior on a grid, another optimiser, the truth of a simulation,
+and shared temperature and per-label Platt scaling as rivals."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from labelwise.calibration import AveragedCurves, few_labels, platt, temperature
+from labelwise.calibration.few import TYPICAL_SPREAD, WITH_LINK
+from labelwise.calibration.shared_curves import SPREADS, CurveProblem
+from labelwise.links import Sigmoid
+from labelwise.methods import link_from_spec, link_to_spec
+
+
+def simulated(photos, labels, seed, *, slope=0.6, spread=0.3):
+    """Return scores, labels and true probabilities; labels differ a little from each other."""
+    rng = np.random.default_rng(seed)
+    u = rng.normal(-2, 2, (photos, labels))
+    truth = expit(slope * u + rng.normal(-0.5, spread, labels))
+    return u, (rng.random(u.shape) < truth).astype(float), truth
+
+
+def log_loss(link, u, truth):
+    log_p, log_q = (side.numpy() for side in link.log_probs(torch.from_numpy(u)))
+    return -(truth * log_p + (1 - truth) * log_q).mean()
+
+
+def test_the_posterior_of_one_label_is_that_of_a_grid():
+    u, y, _ = simulated(60, 1, 0)
+    spreads, scale = (0.2, 0.4), 2.0
+    before, deviation = np.array([np.log(scale), 0.0, 0.0]), np.array(WITH_LINK)
+    problem = CurveProblem(u / scale, y, np.ones_like(y), np.zeros(1), before, deviation, 1.0)
+    mode = problem.solve(spreads)
+    mean, covariance = mode.curve, problem.covariance(mode, spreads)
+    alpha, beta = np.meshgrid(np.linspace(-3, 3, 401), np.linspace(-4, 4, 401), indexing="ij")
+    z = np.exp(alpha)[..., None] * (u[:, 0] / scale) + beta[..., None]
+    density = (y[:, 0] * z - np.logaddexp(0, z)).sum(-1)
+    for value, middle, own, tau in (
+        (alpha, before[0], deviation[0], spreads[0]),
+        (beta, before[1], deviation[1], spreads[1]),
+    ):
+        density -= (value - middle) ** 2 / (2 * (own**2 + tau**2))
+    weight = np.exp(density - density.max())
+    weight /= weight.sum()
+    exact = [(weight * alpha).sum(), (weight * beta).sum()]
+    deviations = [
+        np.sqrt((weight * (value - middle) ** 2).sum())
+        for value, middle in zip((alpha, beta), exact, strict=True)
+    ]
+    np.testing.assert_allclose(mean[0], exact, atol=0.06)
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance[0])), deviations, rtol=0.1)
+
+
+def test_the_mode_is_that_of_another_optimiser():
+    u, y, _ = simulated(30, 4, 1)
+    w = (np.random.default_rng(0).random(u.shape) < 0.8).astype(float)
+    spreads = (0.3, 0.5)
+    g = np.array([0.5, -0.2, 0.1, -0.4])
+    problem = CurveProblem(
+        u / 2, y, w, g, np.array([0.5, 0.0, 0.0]), np.array([1.0, 1.0, 1.0]), 1.0
+    )
+    fit = problem.solve(spreads)
+
+    def value(theta):
+        return problem.value(theta[:3], theta[3:].reshape(4, 2), spreads)
+
+    other = minimize(value, np.zeros(11), method="BFGS", options={"gtol": 1e-6})
+    np.testing.assert_allclose(np.concatenate([fit.shared, fit.own.ravel()]), other.x, atol=2e-3)
+    # the covariance of the first label's curve, from the whole information at once
+    _, fisher = problem.information(problem.curves(fit.shared, fit.own, spreads))
+    to_shared, to_own = problem.maps(spreads)
+    whole = np.diag([1.0] * 11)
+    for k in range(4):
+        full = np.zeros((2, 11))
+        full[:, :3], full[:, 3 + 2 * k : 5 + 2 * k] = to_shared[k], to_own
+        whole += full.T @ fisher[k] @ full
+    first = np.zeros((2, 11))
+    first[:, :3], first[:, 3:5] = to_shared[0], to_own
+    expected = first @ np.linalg.inv(whole) @ first.T
+    np.testing.assert_allclose(problem.covariance(fit, spreads)[0], expected, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:the fits of:UserWarning")  # of the rival
+@pytest.mark.parametrize("photos", [10, 50])
+def test_few_beat_temperature_and_platt_where_labels_differ(photos):
+    ours, shared, own = [], [], []
+    for seed in range(3):
+        u, y, truth = simulated(photos + 3000, 30, seed)
+        few = few_labels(u[:photos], y[:photos], Sigmoid(), pool=u)
+        ours.append(log_loss(few.link, u[photos:], truth[photos:]))
+        one = temperature(u[:photos], y[:photos], Sigmoid())
+        shared.append(log_loss(one, u[photos:], truth[photos:]))
+        each = platt(u[:photos], y[:photos], Sigmoid(), strength=0.1)
+        own.append(log_loss(each, u[photos:], truth[photos:]))
+    assert np.mean(ours) < np.mean(shared)
+    assert np.mean(ours) < np.mean(own)
+
+
+def test_cosines_are_read_with_what_the_pool_says_of_each_label():
+    # Scores without a link, each label with an offset of its own that says nothing of its share.
+    rng = np.random.default_rng(3)
+    u, y, truth = simulated(4000, 20, 3, slope=1.0, spread=0.1)
+    cosines = 0.2 + 0.01 * u + rng.normal(0, 0.03, 20)
+    few = few_labels(cosines[:100], y[:100], None, pool=cosines)
+    plain = platt(cosines[:100], y[:100], None, scope="shared")
+    assert log_loss(few.link, cosines, truth) < log_loss(plain, cosines, truth) - 0.02
+
+
+def test_intervals_and_shares_hold_the_truth_at_least_as_often_as_they_say():
+    # The truth is drawn from the prior, as the intervals assume; wider would be no answer.
+    rng, inside, within = np.random.default_rng(4), [], []
+    tau_a, tau_b = TYPICAL_SPREAD[1], TYPICAL_SPREAD[1]
+    for _ in range(12):
+        u = rng.normal(-2, 2, (1000, 20))
+        slope = np.exp(rng.normal(0, WITH_LINK[0]) + rng.exponential(tau_a) * rng.normal(size=20))
+        offset = rng.normal(0, WITH_LINK[1]) + rng.exponential(tau_b) * rng.normal(size=20)
+        truth = expit(slope * u + offset)
+        y = rng.random(u.shape) < truth
+        few = few_labels(u[:60], y[:60], Sigmoid(), pool=u)
+        low, high = few.interval(u)
+        inside.append(((low <= truth) & (truth <= high)).mean())
+        share = truth.mean(0)
+        within.append(((few.shares[:, 1] <= share) & (share <= few.shares[:, 2])).mean())
+        assert (high - low).mean() < 0.2
+    assert np.mean(inside) > 0.85
+    assert np.mean(within) > 0.85
+
+
+@pytest.mark.parametrize("photos", [20, 80])
+def test_intervals_hold_the_truth_where_labels_differ_more_than_the_link_expects(photos):
+    inside = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        slope, offset = np.exp(rng.normal(0.1, 0.2, 20)), rng.normal(0.2, 0.5, 20)
+        u = rng.normal(-2, 1.8, (800, 20))
+        truth = expit(slope * u + offset)
+        few = few_labels(u[:photos], rng.random((photos, 20)) < truth[:photos], Sigmoid(), pool=u)
+        low, high = few.interval(u)
+        inside.append(((low <= truth) & (truth <= high)).mean())
+    assert np.mean(inside) > 0.86
+
+
+def test_the_link_averages_its_curves_and_keeps_the_order():
+    u, y, _ = simulated(40, 3, 5)
+    few = few_labels(u, y, Sigmoid())
+    link = few.link
+    v = torch.linspace(-30, 30, 301, dtype=torch.float64)[:, None].expand(-1, 3)
+    probs = link(v)
+    assert (probs.diff(dim=0) >= 0).all()
+    slow = sum(
+        w * torch.sigmoid(a * v + b)
+        for a, b, w in zip(link.slope, link.offset, link.weight, strict=True)
+    )
+    torch.testing.assert_close(probs, slow / link.weight.sum())
+    again = link_from_spec(link_to_spec(link))
+    torch.testing.assert_close(again(v), probs)
+    torch.testing.assert_close(link.of_label(1)(v[:, :1]), probs[:, 1:2])
+    with pytest.raises(ValueError, match="must be positive"):
+        AveragedCurves(None, [[-1.0]], [[0.0]], [1.0], 10.0)
+    with pytest.raises(ValueError, match="pool must be"):
+        few_labels(u, y, Sigmoid(), pool=u[:, :2])
+
+
+def test_more_photos_are_needed_to_halve_the_error_than_there_are():
+    u, y, _ = simulated(50, 10, 6)
+    few = few_labels(u, y, Sigmoid())
+    assert few.photos_to_halve > 100
+    assert SPREADS[0] <= few.spreads[0] <= SPREADS[-1]
+    unknown = np.zeros_like(y)
+    unknown[:, 0] = 1
+    nearly = few_labels(u, y, Sigmoid(), unknown.astype(bool))
+    assert nearly.error > few.error
+
+
+@pytest.mark.parametrize("link", [Sigmoid(), None])
+def test_without_some_photos_the_mean_is_that_of_a_fresh_fit_of_the_others(link):
+    # The pool stays the same, so the scale does.
+    u, y, _ = simulated(120, 8, 9, spread=0.8)
+    out = np.arange(120) % 5 == 2
+    known = np.random.default_rng(1).random(u.shape) < 0.9
+    few = few_labels(u, y, link, known, pool=u)
+    fresh = few_labels(u[~out], y[~out], link, known[~out], pool=u)
+    np.testing.assert_allclose(few.mean_without(out), fresh.mean, atol=1e-3)
+    assert np.abs(few.mean - fresh.mean).max() > 0.02
+
+
+def test_the_error_is_the_mean_over_the_pool_of_what_the_curves_leave_open():
+    u, y, _ = simulated(80, 4, 3)
+    few = few_labels(u[:30], y[:30], Sigmoid(), pool=u)
+    x = u / few.scale
+    rise = np.exp(few.mean[:, 0]) * x
+    p = expit(rise + few.mean[:, 1])
+    towards = np.stack([rise, np.ones_like(rise)], axis=-1)
+    variance = np.einsum("nka,kab,nkb->nk", towards, few.covariance, towards)
+    expected = np.sqrt(((p * (1 - p)) ** 2 * variance).mean())
+    assert few.error == pytest.approx(expected, rel=1e-9)

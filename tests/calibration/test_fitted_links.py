@@ -1,0 +1,234 @@
+"""What every calibrator and every fitted link must keep. Oracles: JSON, order, masks, pairs."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from calibration_problems import log_loss, problem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelwise.calibration import CALIBRATORS, auto, histogram, isotonic, platt, temperature
+from labelwise.calibration.auto import STEPS
+from labelwise.links import Sigmoid, Softmax
+from labelwise.methods import link_from_spec, link_to_spec
+from labelwise.objectives import PhiLink, QuasibinaryLink
+
+ALL = pytest.mark.parametrize("name", CALIBRATORS)
+RISING = pytest.mark.parametrize("name", [name for name in CALIBRATORS if name != "histogram"])
+
+
+def fitted(name, link=None, **options):
+    logits, labels, observed = problem(**options)
+    return CALIBRATORS[name](logits, labels, Sigmoid() if link is None else link, observed), logits
+
+
+@ALL
+@pytest.mark.parametrize("base", [Sigmoid(), PhiLink(), None])
+def test_links_survive_json_exactly(name, base):
+    logits, labels, _ = problem(100)
+    link = CALIBRATORS[name](logits, labels, base)
+    again = link_from_spec(json.loads(json.dumps(link_to_spec(link), allow_nan=False)))
+    for value, other in zip(link.log_probs(logits), again.log_probs(logits), strict=True):
+        torch.testing.assert_close(value, other, rtol=0, atol=0)
+    assert link_to_spec(again) == link_to_spec(link)
+    assert link.state_dict().keys() == again.state_dict().keys()
+
+
+@RISING
+def test_probabilities_rise_with_the_score(name):
+    link, _ = fitted(name)
+    at = torch.linspace(-30, 30, 2001, dtype=torch.float64)[:, None].expand(-1, 5)
+    assert (link(at).diff(dim=0) >= 0).all()
+
+
+@ALL
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_both_logarithms_belong_to_one_probability(name, dtype):
+    link, logits = fitted(name)
+    extreme = torch.tensor([[-np.inf], [-1e6], [-50], [0], [50], [1e6], [np.inf]]).expand(-1, 5)
+    for values in (logits.to(dtype), extreme.to(dtype)):
+        log_p, log_q = link.log_probs(values)
+        assert log_p.dtype == dtype
+        assert log_p.shape == values.shape
+        assert not log_p.isnan().any()
+        assert not log_q.isnan().any()
+        total = torch.logaddexp(log_p, log_q)
+        torch.testing.assert_close(total, torch.zeros_like(total), atol=1e-5, rtol=0)
+
+
+@ALL
+def test_labels_not_observed_count_for_nothing(name):
+    logits, labels, observed = problem(unknown=True, images=120)
+    link = CALIBRATORS[name](logits, labels, Sigmoid(), observed)
+    wild = torch.where(observed, logits, torch.nan)
+    wrong = torch.where(observed, labels.double(), -1.0)
+    other = CALIBRATORS[name](wild, wrong, Sigmoid(), observed)
+    assert link_to_spec(other) == link_to_spec(link)
+
+
+@ALL
+def test_numpy_and_torch_and_label_types_agree(name):
+    logits, labels, _ = problem(120)
+    expected = link_to_spec(CALIBRATORS[name](logits, labels, Sigmoid()))
+    for truth in (labels.numpy(), labels.to(torch.uint8), labels.numpy().astype(np.int64)):
+        assert link_to_spec(CALIBRATORS[name](logits.numpy(), truth, Sigmoid())) == expected
+    half = CALIBRATORS[name](logits.bfloat16(), labels, Sigmoid())
+    assert link_to_spec(half) == link_to_spec(
+        CALIBRATORS[name](logits.bfloat16().float(), labels, Sigmoid())
+    )
+
+
+@ALL
+def test_calibration_helps_on_new_images(name):
+    logits, labels, _ = problem(1200)
+    link = CALIBRATORS[name](logits[:600], labels[:600], Sigmoid())
+    assert log_loss(link, logits[600:], labels[600:]) < log_loss(
+        Sigmoid(), logits[600:], labels[600:]
+    )
+
+
+@ALL
+def test_links_that_answer_zero_or_one_do_not_break_the_fit(name):
+    logits, labels, _ = problem(300)
+    phi = PhiLink(gamma_neg=4, gamma_pos=1, margin=0.3)
+    assert torch.isinf(phi.log_odds(logits)).any()
+    clipped = QuasibinaryLink(log_normalizer=float(logits.quantile(0.9)))
+    for base in (phi, clipped):
+        link = CALIBRATORS[name](logits, labels, base)
+        log_p, log_q = link.log_probs(logits)
+        assert torch.isfinite(log_p).all()
+        assert torch.isfinite(log_q).all()
+        assert log_loss(link, logits, labels) < 0.7
+
+
+def test_an_infinite_log_odds_counts_as_one_in_a_million():
+    logits, labels, _ = problem(300)
+    phi = PhiLink(gamma_neg=4, gamma_pos=1, margin=0.3)
+    assert platt(logits, labels, phi).limit == pytest.approx(np.log(1e6), abs=1e-5)
+    assert platt(logits, labels, Sigmoid()).limit == 1e4
+
+
+@given(
+    st.integers(1, 12), st.integers(1, 6), st.integers(0, 1000), st.sampled_from(list(CALIBRATORS))
+)
+@settings(max_examples=60, deadline=None)
+@pytest.mark.filterwarnings("ignore:.*score.*:UserWarning")
+def test_tiny_tables_of_any_shape_are_fitted(images, labels, seed, name):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(images, labels)).round(1)
+    truth = rng.integers(0, 2, (images, labels))
+    if truth.min() == truth.max():
+        with pytest.raises(ValueError, match="at least one present and one absent"):
+            CALIBRATORS[name](logits, truth, Sigmoid())
+        return
+    link = CALIBRATORS[name](logits, truth, Sigmoid())
+    log_p, log_q = link.log_probs(torch.from_numpy(logits))
+    assert torch.isfinite(log_p).all()
+    assert torch.isfinite(log_q).all()
+
+
+def test_the_chosen_one_has_the_least_log_loss_and_says_what_it_beat():
+    logits, labels, _ = problem(400, spread=1.5)
+    choice = auto(logits, labels, Sigmoid())
+    losses = [row.log_loss for row in choice.candidates]
+    assert losses == sorted(losses)
+    assert {row.name for row in choice.candidates} == {"as it is", *CALIBRATORS}
+    assert choice.name == choice.candidates[0].name in ("platt", "platt-offset", "beta")
+    expected = CALIBRATORS[choice.name](logits, labels, Sigmoid())
+    assert link_to_spec(choice.link) == link_to_spec(expected)
+    assert str(choice).startswith(f"chosen: {choice.name}, by log loss over 5 folds")
+    assert choice.candidates[0].behind == 0
+    assert all(row.standard_error >= 0 for row in choice.candidates)
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_steps_are_compared_only_where_a_hundred_entries_of_each_kind_are_known(enough):
+    rng = np.random.default_rng(0)
+    labels = np.zeros(400)
+    labels[: 100 if enough else 99] = 1
+    labels = rng.permutation(labels).reshape(40, 10)
+    logits = labels + rng.normal(size=labels.shape)
+    unknown = np.ones((5, 10))  # present, had anyone looked
+    observed = np.arange(45)[:, None].repeat(10, 1) < 40
+    scores, truth = np.concatenate([logits, unknown]), np.concatenate([labels, unknown])
+    for flipped in (False, True):  # the rarer side counts, be it present or absent
+        choice = auto(-scores if flipped else scores, truth != flipped, Sigmoid(), observed)
+        compared = {row.name for row in choice.candidates}
+        assert compared >= {"as it is", "temperature", "platt-shared", "beta"}
+        assert compared & STEPS == (STEPS if enough else set())
+
+
+def test_a_calibrated_link_is_left_as_it_is():
+    logits, labels, _ = problem(3000, 3, slope=1.0, shift=0.0, spread=0.0)
+    few = {name: CALIBRATORS[name] for name in ("platt", "histogram")}
+    choice = auto(logits, labels, Sigmoid(), candidates=few)
+    worse = {row.name: row.behind for row in choice.candidates}
+    assert worse["as it is"] < 1e-3
+    assert choice.name != "histogram"
+
+
+def test_cross_validation_is_leave_fold_out_by_hand():
+    logits, labels, observed = problem(60, unknown=True)
+    only = {"temperature": temperature}
+    choice = auto(logits, labels, None, observed, candidates=only, folds=60)
+    total, count = 0.0, 0
+    for row in range(60):
+        rest = torch.arange(60) != row
+        link = temperature(logits[rest], labels[rest], None, observed[rest])
+        if observed[row].any():
+            loss = log_loss(link, logits[[row]], labels[[row]], observed[[row]])
+            total += loss * observed[row].sum().item()
+            count += observed[row].sum().item()
+    assert choice.candidates[0].log_loss == pytest.approx(total / count)
+
+
+def test_groups_stay_together():
+    """Copies of an image on both sides of a fold make overfitting look good."""
+    logits, labels, _ = problem(60, 1, slope=1.0, shift=0.0, seed=3)
+    copied, truth = logits.repeat(8, 1), labels.repeat(8, 1)
+    groups = np.tile(np.arange(60), 8)
+    wild = {"wild": lambda *a: isotonic(*a, strength=0.0), "temperature": temperature}
+    assert auto(copied, truth, None, candidates=wild).name == "wild"
+    assert auto(copied, truth, None, candidates=wild, groups=groups).name == "temperature"
+
+
+def test_a_link_that_is_certain_and_wrong_has_infinite_log_loss():
+    logits, labels, _ = problem(200)
+    choice = auto(logits, labels, PhiLink(margin=0.5), candidates={"histogram": histogram})
+    assert choice.name == "histogram"
+    assert choice.candidates[1].log_loss == np.inf
+
+
+def test_softmax_is_compared_by_the_probability_of_each_label():
+    logits, labels, _ = problem(200)
+    choice = auto(logits, labels, Softmax(), candidates={"temperature": temperature})
+    assert isinstance(choice.link, Softmax)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda v, y: (v[0], y[0]), ValueError, r"logits must be \(N, K\)"),
+        (lambda v, y: (v, y[:5]), ValueError, "labels must have the shape of logits"),
+        (lambda v, y: (v.long(), y), TypeError, "logits must be floating point"),
+        (lambda v, y: (v * torch.nan, y), ValueError, "logits must not be NaN"),
+        (lambda v, y: (v, y * 2.0), ValueError, r"labels must lie in \[0, 1\] .* got 2.0"),
+        (lambda v, y: (v, y * -1.0), ValueError, r"labels must lie in \[0, 1\] .* got -1.0"),
+        (lambda v, y: (v, y * torch.nan), ValueError, "labels must not be NaN"),
+        (lambda v, y: (v, y & False), ValueError, "got no present one"),
+        (lambda v, y: (v[:0], y[:0]), ValueError, "must not be empty"),
+    ],
+)
+@ALL
+def test_bad_tables_are_refused_with_the_rule(name, change, error, message):
+    logits, labels, _ = problem(20)
+    with pytest.raises(error, match=message):
+        CALIBRATORS[name](*change(logits, labels), Sigmoid())
+
+
+def test_fold_counts_are_checked():
+    logits, labels, _ = problem(20)
+    with pytest.raises(ValueError, match="folds must lie between 2 and the 20 groups, got 21"):
+        auto(logits, labels, None, folds=21)

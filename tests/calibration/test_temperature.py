@@ -1,0 +1,118 @@
+"""Oracles: golden vectors, scipy's bounded minimiser, and a peer's wrong answer."""
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from calibration_problems import log_loss, problem
+from golden import assert_golden, cases, tensor
+from scipy.optimize import minimize_scalar
+
+from labelwise.calibration import Temperature, temperature
+from labelwise.links import Sigmoid, Softmax
+
+
+def test_golden():
+    case = cases("temperature_scaling")["sigmoid, 8 pairs"]
+    logits, labels = tensor(case["inputs"]["logits"]), tensor(case["inputs"]["targets"])
+    link = temperature(logits, labels, Sigmoid())
+    assert_golden(tensor(link.temperature), case["expected"]["T"])
+    assert_golden(tensor(log_loss(Sigmoid(), logits, labels)), case["expected"]["nll_before"])
+    assert_golden(tensor(log_loss(link, logits, labels)), case["expected"]["nll_after"])
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize(("scale", "images"), [(0.1, 400), (1.0, 400), (30.0, 400), (1.0, 20_000)])
+def test_sigmoid_is_scipys_minimum(scale, images, unknown):
+    logits, labels, observed = problem(images, unknown=unknown)
+    logits = logits * scale
+    link = temperature(logits, labels, Sigmoid(), observed)
+
+    def loss(a):
+        return log_loss(Temperature(Sigmoid(), 1 / a, 1e9), logits, labels, observed)
+
+    best = minimize_scalar(loss, bounds=(1e-3, 50), method="bounded", options={"xatol": 1e-10})
+    assert link.temperature == pytest.approx(1 / best.x, rel=1e-5)
+
+
+def test_softmax_is_scipys_minimum_and_stays_a_softmax():
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(size=(300, 6)) * 3)
+    labels = torch.from_numpy(rng.random((300, 6)) < logits.softmax(1).numpy() ** 0.5)
+    labels[:40] = False  # images without labels have no target
+    link = temperature(logits, labels, Softmax())
+    assert isinstance(link, Softmax)
+
+    def loss(a):
+        y = labels[labels.any(1)].double()
+        log_p = (a * logits[labels.any(1)]).log_softmax(1)
+        return -(y * log_p).sum(1).div(y.sum(1)).mean().item()
+
+    best = minimize_scalar(loss, bounds=(1e-3, 50), method="bounded", options={"xatol": 1e-10})
+    assert link.temperature == pytest.approx(1 / best.x, rel=1e-5)
+    warm = temperature(logits, labels, Softmax(temperature=4.0))
+    assert warm.temperature == pytest.approx(link.temperature, rel=1e-9)
+
+
+def test_float32_logits_give_the_same_temperature():
+    logits, labels, _ = problem(20_000)
+    for link in (Sigmoid(), Softmax()):
+        single = temperature(logits.float(), labels, link).temperature
+        assert single == pytest.approx(temperature(logits, labels, link).temperature, rel=1e-5)
+
+
+def test_single_label_softmax_is_the_best_of_a_grid():
+    logits = torch.tensor([[4.0, 0, -2], [0.5, 2, 0], [3, 1, 4], [2, 0, 1]], dtype=torch.float64)
+    labels = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]], dtype=torch.float64)
+
+    def loss(t):
+        return -(labels * (logits / t).log_softmax(1)).sum(1).mean()
+
+    found = temperature(logits, labels, Softmax()).temperature
+    grid = torch.linspace(0.05, 20, 2000, dtype=torch.float64)
+    best = grid[torch.stack([loss(t) for t in grid]).argmin()].item()
+    assert found == pytest.approx(best, abs=0.02)
+
+
+def test_separable_scores_are_capped_and_reversed_ones_flattened_with_a_warning():
+    logits = torch.tensor([[-1.0, 1], [-2, 2], [-3, 3]])
+    labels = torch.tensor([[0, 1]] * 3)
+    with pytest.warns(
+        UserWarning, match=r"cannot tell how sure to be: the temperature is the least"
+    ):
+        assert temperature(logits, labels, Sigmoid()).temperature == pytest.approx(0.01)
+    with pytest.warns(UserWarning, match="do not rise with the labels"):
+        link = temperature(logits, 1 - labels, Sigmoid())
+    assert link.temperature == pytest.approx(1e6)
+    torch.testing.assert_close(link(logits), torch.full((3, 2), 0.5), atol=1e-5, rtol=0)
+    with pytest.warns(UserWarning, match="do not rise"):
+        temperature(-logits, labels, Softmax())
+
+
+def test_a_calibrated_multi_label_model_keeps_temperature_one():
+    """A softmax fitted to multi-hot labels, as peers do, says 2.4 here."""
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(size=(4000, 6)) * 1.5 - 1)
+    labels = torch.from_numpy(rng.random((4000, 6)) < logits.sigmoid().numpy())
+    assert (~labels.any(1)).sum() > 300
+    assert temperature(logits, labels, Sigmoid()).temperature == pytest.approx(1, abs=0.05)
+    assert temperature(logits, labels, Softmax()).temperature > 1.5
+
+
+def test_raw_logits_stand_in_for_log_odds():
+    logits, labels, _ = problem()
+    raw, odds = temperature(logits, labels, None), temperature(logits, labels, Sigmoid())
+    assert raw.temperature == odds.temperature
+    torch.testing.assert_close(raw(logits), odds(logits))
+
+
+def test_rejects_a_temperature_that_is_not_positive():
+    with pytest.raises(ValueError, match="temperature must be positive, got 0"):
+        Temperature(Sigmoid(), 0, 1.0)
+
+
+def test_the_search_ends_even_without_reaching_its_precision(monkeypatch):
+    logits, labels, _ = problem()
+    monkeypatch.setattr(import_module("labelwise.calibration.temperature"), "STEPS", 2)
+    assert 0.01 <= temperature(logits, labels, Sigmoid()).temperature <= 1e6

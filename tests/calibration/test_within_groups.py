@@ -1,0 +1,84 @@
+"""Probabilities of labels that exclude each other. Oracle: worlds whose probabilities are known."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logit, softmax
+
+from labelwise.attributes import AttributeColumns
+from labelwise.calibration import within_groups
+from labelwise.links import Grouped, Sigmoid
+
+PAIR = AttributeColumns(((0, 1),), ())
+
+
+def world(seed, rows, labels, none=False):
+    """Return the true probabilities of labels of which a row has one, or none, and who has which.
+
+    The last column is "none", if there is one.
+    """
+    rng = np.random.default_rng(seed)
+    truth = softmax(2 * rng.normal(size=(rows, labels + none)), axis=1)
+    drawn = (truth.cumsum(1) < rng.random(rows)[:, None]).sum(1)
+    return truth, np.eye(labels + none)[drawn]
+
+
+def probs(link, logits):
+    return link(torch.tensor(logits)).numpy()
+
+
+def test_labels_that_know_the_rule_already_are_not_made_surer():
+    """Each label's own probability is right here, and three of them add up to 1."""
+    truth, labels = world(0, 8000, 3)
+    own, three = logit(truth), AttributeColumns(((0, 1, 2),), ())
+    link = within_groups(own[:4000], labels[:4000], Sigmoid(), three)
+    plain = Grouped(Sigmoid(), three.exactly_one)
+    assert np.abs(probs(plain, own) - truth).mean() > 0.05
+    assert np.abs(probs(link, own) - truth).mean() < 0.015
+
+
+def test_independent_evidence_adds_up_as_bayes_says():
+    rng = np.random.default_rng(1)
+    red = rng.random(6000) < 0.5
+    seen = np.stack([2 * y - 1 + 1.5 * rng.normal(size=6000) for y in (red, ~red)], 1)
+    odds = seen * 2 / 1.5**2  # the log-likelihood ratio of each, alone
+    link = within_groups(odds, np.stack([red, ~red], 1) * 1.0, Sigmoid(), PAIR)
+    assert np.abs(probs(link, odds) - softmax(odds, axis=1)).mean() < 0.01
+
+
+@pytest.mark.parametrize("share_known", [1.0, 0.4])
+def test_at_most_one_of_three_is_fitted_from_what_is_known(share_known):
+    truth, labels = world(2, 8000, 3, none=True)
+    truth, labels = truth[:, :3], labels[:, :3]
+    rng = np.random.default_rng(3)
+    observed = rng.random(labels.shape) < share_known
+    own = 3 * logit(truth) + np.array([1.0, 0.0, -1.0])  # too sure, and shifted
+    columns = AttributeColumns((), ((0, 1, 2),))
+    link = within_groups(own, labels, Sigmoid(), columns, observed)
+    plain = Grouped(Sigmoid(), (), columns.at_most_one)
+    off = np.abs(probs(link, own) - truth).mean()
+    assert off < np.abs(probs(plain, own) - truth).mean() / 2
+    expected = truth.mean(0)
+    assert probs(link, own).mean(0) == pytest.approx(expected, abs=0.02)
+
+
+def test_labels_outside_the_groups_keep_their_probabilities():
+    truth, labels = world(4, 500, 2)
+    rng = np.random.default_rng(5)
+    logits = np.concatenate([logit(truth), rng.normal(size=(500, 2))], axis=1)
+    every = np.concatenate([labels, rng.random((500, 2)) < 0.5], axis=1).astype(float)
+    link = within_groups(logits, every, Sigmoid(), PAIR)
+    assert probs(link, logits)[:, 2:] == pytest.approx(probs(Sigmoid(), logits)[:, 2:], abs=1e-6)
+    assert probs(link, logits)[:, :2].sum(1) == pytest.approx(np.ones(500))
+
+
+def test_rows_that_say_nothing_leave_bayes_rule_as_it_is():
+    """Nothing is known of the first row, all that may be of the second, and the third conflicts."""
+    logits = np.array([[1.0, -2.0], [0.5, 0.2], [2.0, 1.0]])
+    labels = np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+    observed = np.array([[False, False], [False, False], [True, True]])
+    link = within_groups(logits, labels, Sigmoid(), PAIR, observed)
+    assert probs(link, logits) == pytest.approx(softmax(logits, axis=1), abs=1e-6)
+    wider, two = np.array([[1.0, -2.0, 0.5]]), np.array([[1.0, 1.0, 0.0]])  # two of three: a clash
+    link = within_groups(wider, two, Sigmoid(), AttributeColumns(((0, 1, 2),), ()))
+    assert probs(link, wider) == pytest.approx(softmax(wider, axis=1), abs=1e-6)

@@ -1,0 +1,288 @@
+"""Released Query2Label checkpoints; oracle: their forward pass, from their own tensors by name."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from timm.models.swin_transformer import checkpoint_filter_fn
+from torch.nn.functional import layer_norm, linear
+
+from labelwise.cli import main
+from labelwise.contrib.query2label import load_query2label
+from labelwise.errors import SettingsError
+from labelwise.models import Predictor
+from labelwise.networks.backbones import create_backbone
+from labelwise.networks.heads import sine_position
+from labelwise.papers.protocols import EXPERIMENTS, Row
+from labelwise.pictures import PictureImages
+from labelwise.report.explain import look, overlay
+
+WIDTH, LABELS, HIDDEN, HEADS = 512, 3, 32, 4
+
+
+@cache
+def resnet18():
+    """Return the tensors of a ResNet-18, which tests do not change."""
+    torch.manual_seed(0)
+    return create_backbone("torchvision/resnet18", image_size=64).network.state_dict()
+
+
+def checkpoint(self_attention=(), backbone=None):
+    """Return random tensors under the released names, with a ResNet-18 or these of a backbone."""
+    torch.manual_seed(0)
+    if backbone is None:
+        backbone = {f"body.{name}": value for name, value in resnet18().items()}
+    state = {f"backbone.0.{n}": v for n, v in backbone.items() if "num_batches" not in n}
+
+    def put(name, *shape):
+        state[name] = torch.randn(*shape) * 0.05
+
+    def attention(name):
+        put(f"{name}.in_proj_weight", 3 * WIDTH, WIDTH)
+        put(f"{name}.in_proj_bias", 3 * WIDTH)
+        put(f"{name}.out_proj.weight", WIDTH, WIDTH)
+        put(f"{name}.out_proj.bias", WIDTH)
+
+    def layer(name, norms):
+        for part, shape in (("linear1", (HIDDEN, WIDTH)), ("linear2", (WIDTH, HIDDEN))):
+            put(f"{name}.{part}.weight", *shape)
+            put(f"{name}.{part}.bias", shape[0])
+        for norm in norms:
+            put(f"{name}.{norm}.weight", WIDTH)
+            put(f"{name}.{norm}.bias", WIDTH)
+
+    attention("transformer.encoder.layers.0.self_attn")
+    layer("transformer.encoder.layers.0", ("norm1", "norm2"))
+    for number in range(2):
+        name = f"transformer.decoder.layers.{number}"
+        attention(f"{name}.multihead_attn")
+        if number in self_attention:
+            attention(f"{name}.self_attn")
+        layer(name, ("norm1", "norm2", "norm3") if number in self_attention else ("norm2", "norm3"))
+    put("transformer.decoder.norm.weight", WIDTH)
+    put("transformer.decoder.norm.bias", WIDTH)
+    put("query_embed.weight", LABELS, WIDTH)
+    put("fc.W", 1, LABELS, WIDTH)
+    put("fc.b", 1, LABELS)
+    return state
+
+
+def their_logits(state, features, self_attention=()):
+    """Return the logits of one image's features (D, H, W), by the published forward pass."""
+
+    def attend(name, query, key, value):
+        weights, biases = (state[f"{name}.in_proj_{kind}"].chunk(3) for kind in ("weight", "bias"))
+        q, k, v = (
+            linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)
+        )
+        size, seen = WIDTH // HEADS, []
+        for head in range(HEADS):
+            part = slice(head * size, (head + 1) * size)
+            seen.append((q[:, part] @ k[:, part].T / size**0.5).softmax(dim=1) @ v[:, part])
+        joined = torch.cat(seen, dim=1)
+        return linear(joined, state[f"{name}.out_proj.weight"], state[f"{name}.out_proj.bias"])
+
+    def norm(name, x):
+        return layer_norm(x, (WIDTH,), state[f"{name}.weight"], state[f"{name}.bias"])
+
+    def feedforward(name, x):
+        hidden = linear(x, state[f"{name}.linear1.weight"], state[f"{name}.linear1.bias"]).relu()
+        return linear(hidden, state[f"{name}.linear2.weight"], state[f"{name}.linear2.bias"])
+
+    if "input_proj.weight" in state:
+        weight, bias = state["input_proj.weight"][:, :, 0, 0], state["input_proj.bias"]
+        features = torch.einsum("dc,chw->dhw", weight, features) + bias[:, None, None]
+    place = sine_position(WIDTH, *features.shape[1:], features).flatten(1).T
+    memory = features.flatten(1).T
+    name = "transformer.encoder.layers.0"
+    query = memory + place
+    memory = norm(f"{name}.norm1", memory + attend(f"{name}.self_attn", query, query, memory))
+    memory = norm(f"{name}.norm2", memory + feedforward(name, memory))
+    embed = state["query_embed.weight"]
+    target = torch.zeros_like(embed)
+    for number in range(2):
+        name = f"transformer.decoder.layers.{number}"
+        if number in self_attention:
+            query = target + embed
+            seen = attend(f"{name}.self_attn", query, query, target)
+            target = norm(f"{name}.norm1", target + seen)
+        seen = attend(f"{name}.multihead_attn", target + embed, memory + place, memory)
+        target = norm(f"{name}.norm2", target + seen)
+        target = norm(f"{name}.norm3", target + feedforward(name, target))
+    final = norm("transformer.decoder.norm", target)
+    return (state["fc.W"][0] * final).sum(dim=1) + state["fc.b"][0]
+
+
+@pytest.mark.parametrize("self_attention", [(), (0,), (1,), (0, 1)])
+def test_a_checkpoint_answers_as_its_own_forward_pass(tmp_path, self_attention):
+    state = checkpoint(self_attention)
+    if self_attention:
+        save_file(state, tmp_path / "q2l.safetensors")
+        path = tmp_path / "q2l.safetensors"
+    else:
+        wrapped = {f"module.{name}": value for name, value in state.items()}
+        path = tmp_path / "q2l.pth"
+        torch.save({"state_dict": wrapped, "epoch": 79}, path)
+    predictor = load_query2label(path, "torchvision/resnet18", "abc", image_size=64)
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        features = predictor.model.backbone(images)
+        expected = torch.stack([their_logits(state, part, self_attention) for part in features])
+    torch.testing.assert_close(predictor.logits(images), expected, rtol=1e-4, atol=1e-4)
+
+
+def in_the_published_layout(swin):
+    """Return a Swin's tensors as its authors name them, with what they store beside weights."""
+    state = {}
+    for name, value in swin.state_dict().items():
+        parts = name.split(".")
+        if "downsample" in parts:  # theirs ends a stage, timm's begins the next
+            parts[1] = str(int(parts[1]) - 1)
+        state[".".join(parts)] = value
+        if parts[-1] == "relative_position_bias_table":
+            state[".".join([*parts[:-1], "relative_position_index"])] = torch.zeros(4, 4).long()
+            state[".".join([*parts[:-2], "attn_mask"])] = torch.zeros(1, 4, 4)
+    return state
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "cvt-13"])
+def test_checkpoints_with_a_swin_or_a_cvt_are_read(tmp_path, name):
+    torch.manual_seed(1)
+    original = create_backbone(name, image_size=64).eval()
+    own = original.state_dict()
+    if name.startswith("swin"):
+        own = in_the_published_layout(original.network)
+        again = checkpoint_filter_fn(dict(own), original.network)
+        assert again.keys() == original.network.state_dict().keys()  # timm reads this layout too
+    state = checkpoint(backbone=own)
+    state["input_proj.weight"] = 0.05 * torch.randn(WIDTH, original.channels, 1, 1)
+    state["input_proj.bias"] = torch.randn(WIDTH)
+    save_file(state, tmp_path / "q2l.safetensors")
+    predictor = load_query2label(tmp_path / "q2l.safetensors", name, "abc", image_size=64)
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = torch.stack([their_logits(state, part) for part in original(images)])
+    torch.testing.assert_close(predictor.logits(images), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_checkpoint_of_another_architecture_names_the_first_mismatch(tmp_path):
+    path, state = tmp_path / "q2l.safetensors", checkpoint()
+
+    def refused(changed, names="abc", backbone="torchvision/resnet18"):
+        save_file(changed, path)
+        with pytest.raises(SettingsError) as error:
+            load_query2label(path, backbone, names, image_size=64)
+        return str(error.value)
+
+    assert "answers 3 labels, got 4 names" in refused(state, "abcd", "not made any more")
+    wide = {**state, "fc.b": torch.zeros(1, 5)}
+    assert "'classifier.bias' must have the shape (3,), got (5,)" in refused(wide)
+    extra = {**state, "transformer.decoder.gate": torch.zeros(1)}
+    assert "has no place for 'transformer.decoder.gate'" in refused(extra)
+    missing = {n: v for n, v in state.items() if n != "transformer.decoder.layers.1.norm3.bias"}
+    assert "no tensor for 'decoder.1.norm_feedforward.bias'" in refused(missing)
+    deep = {n: v for n, v in state.items() if not n.startswith("backbone.0.body.layer4.1.")}
+    assert "such as 'layer4.1.conv1.weight'" in refused(deep)
+    assert "is not a Query2Label checkpoint" in refused(other_network())
+
+
+def other_network():
+    return {f"backbone.0.body.{name}": value for name, value in resnet18().items()}
+
+
+def test_where_each_label_was_seen_is_drawn_over_the_photo(tmp_path, monkeypatch, capsys):
+    save_file(checkpoint(), tmp_path / "q2l.safetensors")
+    predictor = load_query2label(
+        tmp_path / "q2l.safetensors", "torchvision/resnet18", ("cat", "<dog>", "bus"), image_size=64
+    )
+    predictor.save(tmp_path / "model")
+    pixels = np.random.default_rng(0).integers(0, 255, (80, 100, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    shown = list(look(Predictor.load(tmp_path / "model"), PictureImages([tmp_path / "photo.png"])))
+    assert shown
+    assert all(one.picture.size == (64, 64) for one in shown)
+    assert all(one.attention.sum() == pytest.approx(1.0, abs=1e-5) for one in shown)
+    arguments = ["predict", str(tmp_path / "model"), str(tmp_path / "photo.png")]
+    arguments += [str(tmp_path / "broken.png"), "--explain", str(tmp_path / "why.html")]
+    monkeypatch.setattr("sys.argv", ["labelwise", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1  # of the broken file
+    page = (tmp_path / "why.html").read_text()
+    assert page.count("<img") == 1 + len(shown)
+    assert "<dog>" not in page
+    assert "seen on 1 photo:" in capsys.readouterr().out
+
+
+def test_an_overlay_is_light_where_the_query_looks():
+    attention = np.zeros((2, 2), np.float32)
+    attention[0, 0] = 1.0
+    seen = np.asarray(overlay(Image.new("RGB", (40, 40), (200, 200, 200)), attention), float)
+    assert seen[2, 2].sum() > 3 * seen[37, 37].sum()
+    assert seen[37, 37] == pytest.approx(50, abs=2)  # a quarter of the light
+
+
+def test_a_feature_map_of_one_place_is_refused(tmp_path):
+    path = tmp_path / "q2l.safetensors"
+    save_file(checkpoint(), path)
+    predictor = load_query2label(path, "torchvision/resnet18", "abc", image_size=32)
+    with pytest.raises(SettingsError, match="makes one place of a picture of 32 pixels"):
+        list(look(predictor, PictureImages([np.zeros((40, 40, 3), np.uint8)])))
+
+
+def interpolated_precision(scores, labels):
+    """AP of one label as Query2Label's code takes it: the best precision at or after each hit."""
+    order = sorted(range(len(scores)), key=lambda row: -scores[row])
+    hits, precisions = 0, []
+    for place, row in enumerate(order, 1):
+        hits += labels[row]
+        precisions.append(hits / place)
+    best = [max(precisions[place:]) for place in range(len(order))]
+    return sum(best[place] for place, row in enumerate(order) if labels[row]) / sum(labels)
+
+
+def test_released_checkpoints_are_judged_beside_the_printed_figures(tmp_path, monkeypatch, capsys):
+    table = EXPERIMENTS["004-table1"]
+    small = Row({"backbone": "torchvision/resnet18", "image_size": 64})
+    monkeypatch.setitem(EXPERIMENTS, "004-table1", replace(table, rows={"resnet101-448": small}))
+    state, random = checkpoint(), np.random.default_rng(0)
+    save_file(state, tmp_path / "q2l.safetensors")
+    truth = random.random((8, LABELS)) < 0.5
+    truth[0], truth[1] = True, False
+    lines = ["path,labels,split"]
+    for row, labels in enumerate(truth):
+        picture = random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(picture).save(tmp_path / f"{row}.png")
+        lines.append(f"{row}.png,{'|'.join(np.array(list('abc'))[labels])},test")
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+    words = ["labelwise", "reproduce", "004-table1", "--data", str(tmp_path / "table.csv")]
+    words += ["--checkpoint", f"resnet101-448={tmp_path / 'q2l.safetensors'}"]
+    words += ["-o", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    predictor = load_query2label(
+        tmp_path / "q2l.safetensors", "torchvision/resnet18", "abc", image_size=64
+    )
+    pictures = PictureImages([tmp_path / f"{row}.png" for row in range(8)])
+    inputs = torch.stack([predictor.transform(pictures.read(row)) for row in range(8)])
+    with torch.no_grad():
+        features = predictor.model.backbone(inputs)
+        logits = torch.stack([their_logits(state, part) for part in features]).tolist()
+    found = [
+        interpolated_precision([row[k] for row in logits], truth[:, k].tolist())
+        for k in range(LABELS)
+    ]
+    row = (tmp_path / "out" / "table.md").read_text().splitlines()[-1]
+    assert row == f"| resnet101-448 | {100 * sum(found) / LABELS:.1f} | 84.9 | 8 |"
+    monkeypatch.setattr("sys.argv", [*words, "--quick"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "--checkpoint is for 004-table1" in capsys.readouterr().err

@@ -1,0 +1,197 @@
+"""Oracles: the functions that the estimators wrap, and scikit-learn's own checks of estimators."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score, log_loss
+from sklearn.model_selection import GridSearchCV, KFold, TunedThresholdClassifierCV, cross_val_score
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import (
+    check_estimator_cloneable,
+    check_estimator_repr,
+    check_get_params_invariance,
+    check_mixin_order,
+    check_no_attributes_set_in_init,
+    check_parameters_default_constructible,
+    check_set_params,
+)
+
+from labelwise.calibration import CALIBRATORS, auto, platt
+from labelwise.contrib.sklearn import MultilabelCalibrator, MultilabelThreshold
+from labelwise.decide import (
+    best_f,
+    control_false_alarms,
+    control_recall,
+    least_cost,
+    precision_at,
+    recall_at,
+)
+from labelwise.links import Sigmoid
+
+ESTIMATORS = pytest.mark.parametrize("estimator", [MultilabelCalibrator(), MultilabelThreshold()])
+
+
+def problem(images=200, labels=4, seed=0):
+    rng = np.random.default_rng(seed)
+    odds = rng.normal(size=(images, labels)) * 1.5 - 1
+    truth = (rng.random((images, labels)) < 1 / (1 + np.exp(-odds))).astype(int)
+    return 2 * odds + 1, truth, rng.random((images, labels)) < 0.8
+
+
+@ESTIMATORS
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_estimator_cloneable,
+        check_estimator_repr,
+        check_get_params_invariance,
+        check_mixin_order,
+        check_no_attributes_set_in_init,
+        check_parameters_default_constructible,
+        check_set_params,
+    ],
+)
+def test_scikit_learns_checks_of_parameters(estimator, check):
+    check(type(estimator).__name__, clone(estimator))
+
+
+@ESTIMATORS
+def test_fitting_leaves_parameters_alone_and_survives_pickle(estimator):
+    scores, truth, _ = problem()
+    probs = 1 / (1 + np.exp(-scores))
+    before = estimator.get_params()
+    fitted = clone(estimator).fit(probs, truth)
+    assert fitted.get_params() == before
+    again = pickle.loads(pickle.dumps(fitted))
+    answer = "predict_proba" if isinstance(estimator, MultilabelCalibrator) else "predict"
+    np.testing.assert_array_equal(getattr(again, answer)(probs), getattr(fitted, answer)(probs))
+    with pytest.raises(NotFittedError):
+        getattr(clone(fitted), answer)(probs)
+    with pytest.raises(ValueError, match=r"X has 2 features, but .* is expecting 4 features"):
+        getattr(fitted, answer)(probs[:, :2])
+
+
+@pytest.mark.parametrize("method", CALIBRATORS)
+def test_calibrator_is_the_function_of_its_name(method):
+    scores, truth, mask = problem(80)
+    found = MultilabelCalibrator(method).fit(scores, truth, mask).predict_proba(scores)
+    link = CALIBRATORS[method](scores, truth, Sigmoid(), mask)
+    np.testing.assert_array_equal(found, link(torch.from_numpy(scores)).numpy())
+    assert found.shape == truth.shape
+
+
+def test_calibrator_chooses_by_itself():
+    scores, truth, _ = problem(60)
+    found = MultilabelCalibrator("auto").fit(scores, truth).predict_proba(scores)
+    expected = auto(scores, truth, Sigmoid()).link(torch.from_numpy(scores)).numpy()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_calibrator_is_told_what_scores_are():
+    scores, truth, _ = problem()
+    probs = 1 / (1 + np.exp(-scores))
+    logits = MultilabelCalibrator().fit(scores, truth).predict_proba(scores)
+    same = MultilabelCalibrator(scores="probs").fit(probs, truth).predict_proba(probs)
+    np.testing.assert_allclose(same, logits, rtol=1e-5)
+    raw = MultilabelCalibrator(scores="raw").fit(scores, truth).predict_proba(scores)
+    link = platt(scores, truth, None)
+    np.testing.assert_array_equal(raw, link(torch.from_numpy(scores)).numpy())
+    probs[0, 0], probs[1, 1] = 0.0, 1.0
+    certain = MultilabelCalibrator(scores="probs").fit(probs, truth).predict_proba(probs)
+    assert np.isfinite(certain).all()
+
+
+def test_calibrator_says_what_is_wrong():
+    scores, truth, _ = problem(20)
+    with pytest.raises(ValueError, match="unknown calibrator 'magic'; there are: 'auto'"):
+        MultilabelCalibrator("magic").fit(scores, truth)
+    with pytest.raises(ValueError, match="scores must be 'logits', 'probs' or 'raw', got 'x'"):
+        MultilabelCalibrator(scores="x").fit(scores, truth)
+    with pytest.raises(ValueError, match=r"probabilities in \[0, 1\]"):
+        MultilabelCalibrator(scores="probs").fit(scores, truth)
+
+
+def test_threshold_is_the_function_of_its_goal():
+    scores, truth, mask = problem()
+    probs = 1 / (1 + np.exp(-scores))
+    found = MultilabelThreshold(per_label=True).fit(probs, truth, mask)
+    rule = best_f(probs, truth, mask, scope="label")
+    assert tuple(found.thresholds_) == rule.value
+    np.testing.assert_array_equal(found.predict(probs), rule(probs))
+    found = MultilabelThreshold("miss rate", 0.2).fit(probs, truth)
+    assert found.rule_ == control_recall(probs, truth, miss_rate=0.2)
+    assert found.thresholds_.shape == (4,)
+    found = MultilabelThreshold("cost", 3.0).fit(probs, truth)
+    assert found.rule_ == least_cost(probs, truth, false_alarm=1, miss=3, scope="shared")
+    found = MultilabelThreshold("average k", 1.5).fit(probs, truth)
+    assert found.predict(probs).sum() == 300
+    for goal, rule in (
+        ("precision", precision_at(probs, truth, precision=0.5, scope="shared")),
+        ("recall", recall_at(probs, truth, recall=0.5, scope="shared")),
+        ("false alarm rate", control_false_alarms(probs, truth, rate=0.5, scope="shared")),
+    ):
+        assert MultilabelThreshold(goal, 0.5).fit(probs, truth).rule_ == rule
+    with pytest.raises(ValueError, match="goal must be one of f, precision"):
+        MultilabelThreshold("magic").fit(probs, truth)
+    with pytest.raises(ValueError, match="'average k' has one threshold; per_label does not apply"):
+        MultilabelThreshold("average k", 1.5, per_label=True).fit(probs, truth)
+
+
+def test_scikit_learn_refuses_what_these_do():
+    scores, truth, _ = problem()
+    with pytest.raises(ValueError, match="should be a 1d array"):
+        CalibratedClassifierCV(OneVsRestClassifier(LogisticRegression())).fit(scores, truth)
+    with pytest.raises(ValueError, match="Only binary classification is supported"):
+        TunedThresholdClassifierCV(OneVsRestClassifier(LogisticRegression())).fit(scores, truth)
+    assert (truth.sum(1) == 0).any()
+    probs = MultilabelCalibrator().fit(scores, truth).predict_proba(scores)
+    assert MultilabelThreshold().fit(probs, truth).predict(probs).shape == truth.shape
+
+
+def test_a_pipeline_calibrates_then_decides():
+    scores, truth, mask = problem()
+    pipe = make_pipeline(MultilabelCalibrator(), MultilabelThreshold())
+    pipe.fit(scores, truth, multilabelcalibrator__mask=mask, multilabelthreshold__mask=mask)
+    probs = MultilabelCalibrator().fit(scores, truth, mask).predict_proba(scores)
+    expected = MultilabelThreshold().fit(probs, truth, mask)
+    np.testing.assert_array_equal(pipe.predict(scores), expected.predict(probs))
+    assert pipe.score(scores, truth) == pytest.approx(
+        f1_score(truth, pipe.predict(scores), average="macro")
+    )
+    again = clone(pipe).set_params(multilabelcalibrator__method="temperature").fit(scores, truth)
+    assert again.named_steps["multilabelcalibrator"].link_.kind == "temperature"
+
+
+def test_a_pipeline_ends_with_probabilities():
+    scores, truth, _ = problem()
+    pipe = make_pipeline(StandardScaler(), MultilabelCalibrator(scores="raw")).fit(scores, truth)
+    scaled = StandardScaler().fit_transform(scores)
+    plain = MultilabelCalibrator(scores="raw").fit(scaled, truth).predict_proba(scaled)
+    np.testing.assert_array_equal(pipe.predict_proba(scores), plain)
+    np.testing.assert_array_equal(pipe.transform(scores), pipe.predict_proba(scores))
+
+
+def test_cross_validation_scores_by_log_loss():
+    scores, truth, _ = problem()
+    found = cross_val_score(MultilabelCalibrator(), scores, truth, cv=KFold(4))
+    for value, (train, test) in zip(found, KFold(4).split(scores), strict=True):
+        probs = MultilabelCalibrator().fit(scores[train], truth[train]).predict_proba(scores[test])
+        losses = [log_loss(truth[test, k], probs[:, k], labels=[0, 1]) for k in range(4)]
+        assert value == pytest.approx(-np.mean(losses))
+    search = GridSearchCV(MultilabelCalibrator(), {"method": ["none", "platt"]}, cv=KFold(4))
+    assert search.fit(scores, truth).best_params_ == {"method": "platt"}
+
+
+def test_columns_keep_their_names():
+    scores, truth, _ = problem()
+    fitted = MultilabelCalibrator().fit(scores, truth)
+    assert fitted.get_feature_names_out(["a", "b", "c", "d"]).tolist() == ["a", "b", "c", "d"]
+    assert fitted.get_feature_names_out().tolist() == ["x0", "x1", "x2", "x3"]

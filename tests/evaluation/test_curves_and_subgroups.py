@@ -1,0 +1,235 @@
+"""Oracles: scikit-learn's curves, scipy's chi-square test and made worlds whose truth is known."""
+
+import numpy as np
+import pytest
+import torch
+from sample_scores import sample
+from scipy.stats import chi2_contingency
+from sklearn.metrics import precision_recall_curve, roc_auc_score, roc_curve
+
+from labelwise.decide import Threshold
+from labelwise.evaluation import Evaluation, Subgroups, evaluate
+from labelwise.evaluation.calibration import known_labels, probabilities
+from labelwise.evaluation.curves import auroc_interval, score_curve
+from labelwise.evaluation.subgroups import holm, ratio_difference, subgroup_rows
+from labelwise.numeric.groups import Groups
+
+
+def test_points_lie_on_the_curves_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=25).round(1)
+    present = rng.random(25) < 0.4
+    roc, pr = score_curve(scores, present)
+    x, y, _ = roc_curve(present, scores, drop_intermediate=False)
+    assert np.array(roc) == pytest.approx(np.stack([x, y], 1))
+    precision, recall, _ = precision_recall_curve(present, scores)
+    expected = {(round(r, 9), round(p, 9)) for r, p in zip(recall, precision, strict=True) if r > 0}
+    assert {(round(r, 9), round(p, 9)) for r, p in pr} == expected
+
+
+def test_long_curves_are_thinned_and_keep_their_ends():
+    rng = np.random.default_rng(1)
+    scores, present = rng.normal(size=5000), rng.random(5000) < 0.2
+    roc, pr = score_curve(scores, present)
+    assert 30 < len(roc) <= 60
+    assert 30 < len(pr) <= 60
+    assert (roc[0], roc[-1]) == ((0.0, 0.0), (1.0, 1.0))
+    assert pr[-1] == pytest.approx((1.0, present.mean()))
+    exact = roc_auc_score(present, scores)
+    x, y = np.array(roc).T
+    assert np.trapezoid(y, x) == pytest.approx(exact, abs=0.01)
+
+
+def world(rng, groups, size, alike):
+    """Return scores and labels of groups of photos that are alike by ``alike``."""
+    code = np.repeat(np.arange(groups), size)
+    common, habit = rng.normal(size=(2, groups))
+    share = np.sqrt(alike) * common[code] + np.sqrt(1 - alike) * rng.normal(size=groups * size)
+    own = np.sqrt(alike) * habit[code] + np.sqrt(1 - alike) * rng.normal(size=groups * size)
+    present = share > 0.5
+    return present + own, present, code
+
+
+def test_the_interval_of_the_area_holds_the_truth_by_group_and_not_by_photo():
+    rng = np.random.default_rng(2)
+    big = world(rng, 40_000, 1, 0.0)
+    truth = roc_auc_score(big[1], big[0])  # alike or not, a single photo has the same law
+    held = {"photo": 0, "group": 0}
+    draws = 150
+    for _ in range(draws):
+        scores, present, code = world(rng, 30, 20, 0.7)
+        for name, groups in (("photo", None), ("group", Groups.of(code))):
+            value, low, high = auroc_interval(scores, present, groups)
+            assert value == pytest.approx(roc_auc_score(present, scores))
+            held[name] += low <= truth <= high
+    assert held["group"] / draws > 0.88
+    assert held["photo"] / draws < 0.75
+    held_alone = 0
+    for _ in range(draws):
+        scores, present, _ = world(rng, 200, 1, 0.0)
+        _, low, high = auroc_interval(scores, present)
+        held_alone += low <= truth <= high
+    assert held_alone / draws > 0.9
+
+
+def test_the_interval_of_the_area_is_its_formula_over_all_pairs_of_photos():
+    """Oracle: every pair compared in a loop, and what Wilson's ends mean."""
+    rng = np.random.default_rng(5)
+    present = np.arange(40) < 7
+    scores = (rng.normal(size=40) + 1.5 * present).round(1)
+    wins = np.array(
+        [[(a > b) + (a == b) / 2 for b in scores[~present]] for a in scores[present]], float
+    )
+    centre = (7 * wins.mean() + 0.25) / 7.5
+    variance = 0.0
+    for values in (wins.mean(axis=1), wins.mean(axis=0)):
+        weights = np.append(np.ones(len(values)), [0.25, 0.25])
+        off = (np.append(values, [0.0, 1.0]) - centre) ** 2
+        variance += weights @ off / (weights.sum() * len(values))
+    photos = centre * (1 - centre) / variance
+    area, *ends = auroc_interval(scores, present)
+    assert area == pytest.approx(wins.mean())
+    for end in ends:  # where the share's own variance is just as far as the area
+        assert abs(end - area) == pytest.approx(1.959964 * np.sqrt(end * (1 - end) / photos))
+
+
+def test_an_area_of_few_photos_is_held_though_some_are_missed_by_the_model():
+    """One photo in five with the label looks as if it had none: often none of these is seen."""
+
+    def scores_of(present):
+        missed = rng.random(len(present)) < 0.2
+        return np.where(present & ~missed, 4.0, 0.0) + rng.normal(size=len(present))
+
+    rng = np.random.default_rng(6)
+    many = rng.random(100_000) < 0.5
+    truth = roc_auc_score(many, scores_of(many))
+    held, present = 0, np.arange(300) < 10
+    for _ in range(300):
+        _, low, high = auroc_interval(scores_of(present), present)
+        held += low <= truth <= high
+    assert 0.92 < held / 300 < 0.99
+
+
+def test_photos_told_apart_without_fault_have_an_area_with_an_interval():
+    present = np.arange(30) < 10
+    area, low, high = auroc_interval(present.astype(float), present)
+    assert (area, high) == (1.0, 1.0)
+    assert 0.6 < low < 0.8
+
+
+@pytest.mark.parametrize(
+    ("present", "expected"),
+    [([True, True], None), ([True, False], (1.0, None, None))],
+)
+def test_an_area_without_both_sides_is_undefined(present, expected):
+    assert auroc_interval(np.array([0.9, 0.1]), np.array(present)) == expected
+
+
+def test_the_test_of_a_difference_is_the_chi_square_test_of_two_shares():
+    rng = np.random.default_rng(3)
+    wrong = (rng.random(400) < 0.2).astype(float)
+    rows = np.arange(150)
+    alone = Groups(np.arange(400), 400)
+    found = ratio_difference(wrong, np.ones(400), rows, alone)
+    inside, outside = wrong[:150].sum(), wrong[150:].sum()
+    exact = chi2_contingency([[inside, 150 - inside], [outside, 250 - outside]], correction=False)
+    assert found == pytest.approx(exact.pvalue, rel=0.03)
+
+
+def test_few_groups_that_differ_by_chance_are_not_told_apart():
+    rng = np.random.default_rng(4)
+    rejected = {"photo": 0, "group": 0}
+    for _ in range(200):
+        code = np.repeat(np.arange(24), 25)
+        rate = rng.beta(1, 4, size=24)[code]
+        wrong = (rng.random(600) < rate).astype(float)
+        rows = np.flatnonzero(code < 12)
+        for name, groups in (("photo", np.arange(600)), ("group", code)):
+            rejected[name] += ratio_difference(wrong, np.ones(600), rows, Groups.of(groups)) <= 0.05
+    assert rejected["photo"] > 60
+    assert rejected["group"] <= 20
+
+
+def test_one_group_cannot_be_compared():
+    wrong, code = np.array([1.0, 0, 1, 0, 0, 0]), np.array([0, 0, 0, 1, 2, 3])
+    assert ratio_difference(wrong, np.ones(6), np.arange(3), Groups.of(code)) is None
+
+
+def test_holm_is_that_of_the_textbook():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_an_evaluation_tells_a_site_with_worse_labels_and_goes_through_json():
+    own = sample(900)
+    site = np.repeat(["a", "b", "c"], 300)
+    logits = own.logits.clone()
+    logits[site == "c"] = -logits[site == "c"]
+    own = type(own)(own.ids, logits, own.labels, None, own.names, "test", own.link)
+    found = evaluate(
+        own, own.link, Threshold(0.5), query_length=0, by=[Subgroups.of("site", site)], curves=True
+    )
+    assert Evaluation.from_json(found.to_json()) == found
+    assert [(row.name, row.photos) for row in found.subgroups] == [
+        ("a", 300),
+        ("b", 300),
+        ("c", 300),
+    ]
+    by_name = {row.name: {one.name: one for one in row.figures} for row in found.subgroups}
+    assert by_name["c"]["wrong labels"].differs
+    assert by_name["c"]["log loss"].differs
+    wrong = (own.sets(Threshold(0.5)) != own.labels.bool())[600:]
+    assert by_name["c"]["wrong labels"].value == pytest.approx(wrong.float().mean().item())
+    curves = {(one.label, one.part): one for one in found.curves}
+    assert len(curves) == 5 * 4
+    area = roc_auc_score(own.labels[600:, 0], own.logits[600:, 0])
+    assert curves["dog", "c"].auroc == pytest.approx(area)
+    assert curves["dog", "c"].auroc_low < area < curves["dog", "c"].auroc_high < 0.5
+    assert curves["dog", ""].auroc == pytest.approx(
+        roc_auc_score(own.labels[:, 0], own.logits[:, 0])
+    )
+
+
+def test_sites_alike_are_rarely_told_apart():
+    alarms = 0
+    for seed in range(100):
+        own = sample(300, seed=seed)
+        site = np.random.default_rng(seed).choice(["a", "b", "c", "d"], 300)
+        answers = probabilities("before", own.logits, own.link)
+        sets = own.sets(Threshold(0.5))
+        rows = subgroup_rows(Subgroups.of("site", site), known_labels(own), answers, sets)
+        alarms += any(one.differs for row in rows for one in row.figures)
+    assert alarms <= 11
+
+
+def test_a_site_with_one_photo_is_said():
+    own = sample(50)
+    site = ["lone", *["a", "b"] * 24, "a"]
+    found = evaluate(own, own.link, Threshold(0.5), query_length=0, by=[Subgroups.of("site", site)])
+    assert any("1 subgroup by site with one photo each (lone)" in note for note in found.notes)
+    (lone,) = [row for row in found.subgroups if row.name == "lone"]
+    assert all(one.low is None and one.p_value is None for one in lone.figures)
+
+
+def test_subgroups_of_other_photos_are_refused():
+    own = sample(10)
+    with pytest.raises(ValueError, match="site must name a subgroup of 10 photos, got 9"):
+        evaluate(own, own.link, by=[Subgroups.of("site", ["a"] * 9)])
+
+
+def test_unknown_labels_have_no_part_in_curves_and_subgroups():
+    own = sample(200, unknown=0.3)
+    site = np.repeat(["a", "b"], 100)
+    parts = {"by": [Subgroups.of("site", site)], "curves": True, "query_length": 0}
+    found = evaluate(own, own.link, Threshold(0.5), **parts)
+    flipped = torch.where(own.observed, own.labels, 1 - own.labels)
+    other = type(own)(own.ids, own.logits, flipped, own.observed, own.names, "test", own.link)
+    again = evaluate(other, own.link, Threshold(0.5), **parts)
+    assert (again.curves, again.subgroups) == (found.curves, found.subgroups)
+
+
+def test_equal_scores_count_one_half_in_the_area():
+    rng = np.random.default_rng(6)
+    scores, present = rng.integers(0, 4, 200).astype(float), rng.random(200) < 0.4
+    area, low, high = auroc_interval(scores, present)
+    assert area == pytest.approx(roc_auc_score(present, scores))
+    assert low < area < high

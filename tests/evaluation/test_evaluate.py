@@ -1,0 +1,489 @@
+"""Evaluation against scikit-learn, numerical derivatives, a real bootstrap, and itself."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sample_scores import NAMES, Halved, sample
+from scipy.special import logit
+from scipy.stats import binomtest, norm
+from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, log_loss
+
+from labelwise.decide import Threshold, TopK
+from labelwise.errors import DataError
+from labelwise.evaluation import Evaluation, evaluate, measure
+from labelwise.evaluation.jackknife import (
+    ap_influence,
+    ap_without,
+    degrees_of,
+    jackknife_interval,
+    macro_f1_without,
+    mean_ap_influence,
+    mean_ap_without,
+)
+from labelwise.links import Sigmoid, Softmax
+from labelwise.predictions import Predictions
+
+
+def known(predictions):
+    """Return scores and labels of the known entries of each label."""
+    mask = predictions.observed
+    for column in range(len(predictions.names)):
+        rows = slice(None) if mask is None else mask[:, column].numpy()
+        yield (
+            predictions.logits[:, column].numpy()[rows],
+            predictions.labels[:, column].numpy()[rows],
+        )
+
+
+@pytest.mark.parametrize("unknown", [0.0, 0.3])
+def test_figures_equal_those_of_scikit_learn(unknown):
+    predictions = sample(unknown=unknown)
+    result = evaluate(predictions, Sigmoid(), Threshold(0.4), calibrated=Halved(), query_length=0)
+    columns = list(known(predictions))
+    aps = [average_precision_score(labels, scores) for scores, labels in columns]
+    assert result.ranking.map_class == pytest.approx(np.mean(aps))
+    assert [row.ap for row in result.rows] == pytest.approx(aps)
+    probs = [1 / (1 + np.exp(-scores / 2)) for scores, _ in columns]
+    truth = np.concatenate([labels for _, labels in columns])
+    assert result.after.log_loss == pytest.approx(log_loss(truth, np.concatenate(probs)), rel=1e-5)
+    brier = brier_score_loss(truth, np.concatenate(probs))
+    assert result.after.brier == pytest.approx(brier, rel=1e-5)
+    f1 = [f1_score(labels, p >= 0.4) for p, (_, labels) in zip(probs, columns, strict=True)]
+    assert result.sets.macro_f1 == pytest.approx(np.mean(f1))
+    assert result.data.known == len(truth)
+    assert result.data.unknown == 400 * 5 - len(truth)
+
+
+def test_the_curve_holds_every_entry_and_its_errors_follow_from_it():
+    result = evaluate(sample(), Sigmoid(), calibrated=Halved(), query_length=0)
+    for part in (result.before, result.after):
+        curve = part.pooled
+        assert sum(curve.counts) == 400 * 5
+        gaps = [
+            (abs(claimed - seen), count)
+            for claimed, seen, count in zip(
+                curve.confidence, curve.frequency, curve.counts, strict=True
+            )
+            if count
+        ]
+        assert curve.ece == pytest.approx(sum(gap * n for gap, n in gaps) / 2000)
+        assert curve.ace == pytest.approx(np.mean([gap for gap, _ in gaps]))
+        assert curve.mce == pytest.approx(max(gap for gap, _ in gaps))
+        assert sum(part.top_k.counts) == 400 * 4
+        parts = part.reliability - part.resolution + part.uncertainty + part.within_bins
+        assert part.brier == pytest.approx(parts)
+    assert result.after.pooled.ece < result.before.pooled.ece
+
+
+def test_json_brings_back_the_same_value(tmp_path):
+    result = evaluate(
+        sample(unknown=0.2),
+        Sigmoid(),
+        Threshold((0.1, 0.2, 0.3, 0.4, 0.5)),
+        calibrated=Halved(),
+        train_counts=[5, 20, 100, 101, 500],
+    )
+    assert Evaluation.from_json(result.to_json()) == result
+    result.save(tmp_path / "evaluation.json")
+    assert Evaluation.load(tmp_path / "evaluation.json") == result
+    (tmp_path / "evaluation.json").write_text('{"data": 3}')
+    with pytest.raises(DataError, match=r"evaluation\.json: not an evaluation: 'data'"):
+        Evaluation.load(tmp_path / "evaluation.json")
+
+
+def test_a_model_that_only_ranks_gets_no_probabilities():
+    result = evaluate(sample(), None, Threshold(0.5))
+    assert (result.before, result.after, result.sets, result.zero_label) == (None,) * 4
+    assert result.link is None
+    assert [figure.name for figure in result.headline] == ["mAP over labels", "mAP over images"]
+    assert "no probabilities" in result.notes[0]
+    with_sets = evaluate(sample(), None, Threshold(0.5), calibrated=Halved(), query_length=0)
+    assert with_sets.before is None
+    assert with_sets.sets is not None
+
+
+def test_a_label_without_positives_is_left_out_and_named():
+    predictions = sample()
+    labels = predictions.labels.clone()
+    labels[:, 2] = 0
+    result = evaluate(replace(predictions, labels=labels), Sigmoid(), TopK(2))
+    assert result.ranking.undefined_labels == ("beach",)
+    others = [row.ap for row in result.rows if row.name != "beach"]
+    assert result.rows[2].ap is None
+    assert result.ranking.map_class == pytest.approx(np.mean(others))
+    assert "4 of 5 labels" in result.ranking.how
+
+
+def test_unknown_is_not_absent_and_a_row_of_unknowns_is_not_empty():
+    predictions = sample()
+    labels = predictions.labels.clone()
+    labels[:10] = 0
+    observed = torch.ones_like(labels, dtype=torch.bool)
+    result = evaluate(replace(predictions, labels=labels), Sigmoid(), Threshold(0.5))
+    observed[:10, 3] = False
+    masked = evaluate(
+        replace(predictions, labels=labels, observed=observed), Sigmoid(), Threshold(0.5)
+    )
+    assert result.zero_label.rows - masked.zero_label.rows == 10
+    assert sum(masked.zero_label.inside) + sum(masked.zero_label.outside) == 390
+    assert "10 images with unknown labels" in masked.zero_label.how
+    assert sum(masked.sets.true_sizes) == 390
+
+
+def test_zero_label_figures_by_hand():
+    predictions = sample()
+    result = evaluate(predictions, Sigmoid(), Threshold(0.5), calibrated=Halved()).zero_label
+    probs = (predictions.logits / 2).sigmoid().numpy()
+    empty = (predictions.labels.sum(1) == 0).numpy()
+    assert result.rows == empty.sum()
+    assert result.false_alarms == pytest.approx((probs[empty] >= 0.5).any(1).mean())
+    assert result.mmc == pytest.approx(probs[empty].max(1).mean(), rel=1e-5)
+    quiet = np.log1p(-probs).sum(1)
+    wins = [(a < b) + (a == b) / 2 for a in quiet[~empty] for b in quiet[empty]]
+    assert result.auroc_nothing == pytest.approx(np.mean(wins), abs=1e-5)
+
+
+def test_the_price_of_quiet_is_told_for_each_stage_and_for_the_labels_shares():
+    predictions = sample()
+    zero = evaluate(predictions, Sigmoid(), calibrated=Halved(), query_length=0).zero_label
+    truth, empty = predictions.labels.numpy(), (predictions.labels.sum(1) == 0).numpy()
+    shares = np.broadcast_to(truth.mean(0), truth.shape)
+    odds = predictions.logits.double()
+    expected = {
+        "before": odds.sigmoid().numpy(),
+        "after": (odds / 2).sigmoid().numpy(),
+        "shares of the labels": shares,
+    }
+    assert [row.stage for row in zero.by_stage] == list(expected)
+    for row, probs in zip(zero.by_stage, expected.values(), strict=True):
+        assert row.mmc == pytest.approx(probs[empty].max(1).mean(), rel=1e-5)
+        for rows, loss, brier in (
+            (~empty, row.log_loss_in, row.brier_in),
+            (empty, row.log_loss_out, row.brier_out),
+        ):
+            flat, claimed = truth[rows].ravel(), probs[rows].ravel()
+            assert loss == pytest.approx(log_loss(flat, claimed, labels=[0, 1]), rel=1e-5)
+            assert brier == pytest.approx(((claimed - flat) ** 2).mean(), rel=1e-5)
+
+
+def test_the_price_of_quiet_leaves_out_unknown_entries():
+    predictions = sample(unknown=0.3)
+    zero = evaluate(predictions, Sigmoid(), query_length=0).zero_label
+    assert [row.stage for row in zero.by_stage] == ["before", "shares of the labels"]
+    seen, inside = predictions.observed.numpy(), predictions.labels.bool() & predictions.observed
+    rows = inside.any(1).numpy()
+    flat = predictions.labels.numpy()[rows][seen[rows]]
+    claimed = predictions.logits.double().sigmoid().numpy()[rows][seen[rows]]
+    assert zero.by_stage[0].log_loss_in == pytest.approx(log_loss(flat, claimed), rel=1e-5)
+
+
+def test_sets_and_log_odds_may_be_given_instead_of_rule_and_link():
+    predictions, rule = sample(), Threshold((0.2, 0.3, 0.4, 0.5, 0.6))
+    made = evaluate(predictions, Sigmoid(), rule, calibrated=Halved(), query_length=0)
+    odds = predictions.logits / 2
+    given = evaluate(
+        predictions,
+        Sigmoid(),
+        rule(odds.sigmoid()),
+        calibrated=odds,
+        calibrator=made.calibrator,
+        rule_words=made.sets.rule,
+        thresholds=rule,
+        query_length=0,
+    )
+    assert given == made
+
+
+def test_shot_groups_are_means_over_their_labels():
+    result = evaluate(sample(), Sigmoid(), Threshold(0.5), train_counts=[19, 20, 100, 101, 7])
+    few, medium, many = result.shots
+    assert (few.labels, medium.labels, many.labels) == (2, 2, 1)
+    assert few.mean_ap == pytest.approx((result.rows[0].ap + result.rows[4].ap) / 2)
+    assert medium.mean_recall == pytest.approx((result.rows[1].recall + result.rows[2].recall) / 2)
+    assert many.mean_ap == pytest.approx(result.rows[3].ap)
+
+
+def test_certain_and_wrong_is_infinite_not_clipped():
+    predictions = sample()
+    logits = predictions.logits.double()
+    row = int((predictions.labels[:, 0] == 0).nonzero()[0])
+    logits[row, 0] = torch.inf
+    result = evaluate(replace(predictions, logits=logits), Sigmoid())
+    assert result.before.infinite == 1
+    assert result.before.log_loss is None
+    expected = (logits.sigmoid() - predictions.labels).square().mean()
+    assert result.before.brier == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_probabilities_on_a_bin_edge_stay_in_their_bin():
+    predictions = sample(40)
+    probs = torch.full((40, 5), 0.3, dtype=torch.float64)
+    result = evaluate(replace(predictions, logits=probs.logit()), Sigmoid())
+    assert result.before.pooled.counts[2] == 200
+
+
+def test_labels_that_are_no_shares_are_refused():
+    predictions = sample()
+    labels = predictions.labels.float()
+    labels[3, 1] = 1.5
+    with pytest.raises(DataError, match=r"in \[0, 1\] .*, got 1\.5 for 'cat' of 'image-3'"):
+        evaluate(replace(predictions, labels=labels), Sigmoid())
+
+
+def test_softmax_is_evaluated_with_its_own_link():
+    predictions = sample()
+    result = evaluate(predictions, Softmax())
+    claimed = predictions.logits.softmax(1).mean(0)
+    assert [row.mean_prob for row in result.rows] == pytest.approx(claimed.tolist(), rel=1e-4)
+    assert result.link == "softmax"
+
+
+def test_influence_on_average_precision_is_its_derivative():
+    generator = np.random.default_rng(0)
+    scores = generator.integers(0, 9, 60).astype(np.float32)  # many ties
+    labels = generator.random(60) < 0.3
+    influence = ap_influence(scores, labels)
+    for row in range(0, 60, 3):
+        weights = np.ones((2, 60))
+        weights[0, row] += 1e-5
+        weights[1, row] -= 1e-5
+        up, down = (average_precision_score(labels, scores, sample_weight=w) for w in weights)
+        assert influence[row] == pytest.approx((up - down) / 2e-5, abs=1e-6)
+
+
+def test_average_precision_without_each_image_is_that_of_the_others():
+    generator = np.random.default_rng(3)
+    scores = generator.integers(0, 9, 40).astype(np.float32)  # many ties
+    scores[:2] = 20, 30  # and two groups of one, the first of all
+    labels = generator.random(40) < 0.3
+    for truth in (labels, np.arange(40) == 1, np.arange(40) == 7):
+        values = ap_without(scores, truth)
+        for row in range(40):
+            left = np.arange(40) != row if truth.sum() > truth[row] else np.ones(40, bool)
+            expected = average_precision_score(truth[left], scores[left])
+            assert values[row] == pytest.approx(expected, rel=1e-12)
+
+
+def test_means_over_labels_without_each_image_are_those_of_the_others():
+    predictions = sample(50, unknown=0.2)
+    sets, mask = predictions.logits > 0, predictions.observed
+    present = (predictions.labels == 1) & mask
+    mean_ap = mean_ap_without(predictions.logits, present, mask)
+    macro_f1 = macro_f1_without(sets, present, mask)
+    for row in range(0, 50, 7):
+        others = np.arange(50) != row
+        rows = [(k, np.flatnonzero(mask[:, k].numpy() & others)) for k in range(5)]
+        expected = [
+            average_precision_score(present[m, k], predictions.logits[m, k]) for k, m in rows
+        ]
+        assert mean_ap[row] == pytest.approx(np.mean(expected), rel=1e-6)
+        expected = [f1_score(present[m, k], sets[m, k]) for k, m in rows]
+        assert macro_f1[row] == pytest.approx(np.mean(expected), rel=1e-12)
+
+
+def test_intervals_of_map_and_f1_cover_their_truth_at_a_hundred_images():
+    """The truth is that of many images; the jackknife's normal limits would hold 88 to 90 %."""
+
+    def drawn(generator, rows):
+        shared, own = generator.normal(size=(rows, 1)), generator.normal(size=(rows, 6))
+        present = 0.5 * shared + 0.75**0.5 * own > norm.isf(np.geomspace(0.06, 0.4, 6))
+        return torch.from_numpy(1.7 * present + generator.normal(size=(rows, 6))), present
+
+    scores, present = drawn(np.random.default_rng(0), 60_000)
+    truth = [
+        np.mean([average_precision_score(present[:, k], scores[:, k]) for k in range(6)]),
+        f1_score(present, scores > 1.5, average="macro"),
+    ]
+    covered, shown = np.zeros(2), 0
+    for seed in range(200):
+        scores, present = drawn(np.random.default_rng(1 + seed), 100)
+        predictions = Predictions(
+            ids=tuple(map(str, range(100))),
+            logits=scores - 1.5,
+            labels=torch.from_numpy(present).double(),
+            observed=None,
+            names=tuple("abcdef"),
+            split="test",
+        )
+        headline = {one.name: one for one in evaluate(predictions, None, scores > 1.5).headline}
+        found = [headline["mAP over labels"], headline["F1, mean over labels"]]
+        if found[0].low is not None:
+            shown += 1
+            ends = zip(found, truth, strict=True)
+            covered += [one.low <= value <= one.high for one, value in ends]
+    assert shown == 200
+    assert (covered >= 0.91 * shown).all(), covered
+    assert (covered <= 0.99 * shown).all(), covered
+
+
+def test_too_few_positives_have_no_interval_and_the_reason_is_said():
+    predictions = sample(60)
+    labels = torch.zeros(60, 5)
+    labels[:3, :3] = 1
+    figure = evaluate(replace(predictions, labels=labels), Sigmoid()).headline[0]
+    assert (figure.low, figure.high) == (None, None)
+    assert "No interval: 5 labels have 9 positives here, fewer than 2 each" in figure.how
+    labels[3, 3] = 1
+    figure = evaluate(replace(predictions, labels=labels), Sigmoid()).headline[0]
+    assert figure.low < figure.value < figure.high
+
+
+def test_the_lower_end_allows_for_half_as_much_bias_again():
+    """Values without each image, and bias and error from them by hand."""
+    without = np.array([0.62, 0.60, 0.61, 0.59, 0.63])
+    value, bias = 0.6, 4 * (0.61 - 0.6)
+    error = np.sqrt(4 / 5 * 0.001)
+    low, high = jackknife_interval(value, without, 2.0)
+    centre = value - 1.5 * bias
+    assert logit(low) == pytest.approx(logit(centre) - 2 * error / (centre * (1 - centre)))
+    assert logit(high) == pytest.approx(logit(value) + 2 * error / (value * (1 - value)))
+
+
+def test_degrees_of_freedom_are_those_of_the_t_test_and_of_welch():
+    """One label of n positives has n - 1; two alike twice that; Welch's formula for unlike ones."""
+    assert degrees_of(np.array([9])) == pytest.approx(8)
+    assert degrees_of(np.array([9, 0, 9])) == pytest.approx(16)
+    welch = (1 / 4 + 1 / 20) ** 2 / ((1 / 4) ** 2 / 3 + (1 / 20) ** 2 / 19)
+    assert degrees_of(np.array([4, 20])) == pytest.approx(welch)
+    assert degrees_of(np.array([1])) == 0.5
+
+
+def test_the_interval_is_as_wide_as_the_bootstrap_says():
+    predictions = sample(600)
+    present = predictions.labels == 1
+    influence = mean_ap_influence(predictions.logits, present, None)
+    assert influence.sum() == pytest.approx(0, abs=1e-9)
+    generator = np.random.default_rng(1)
+    draws = []
+    for _ in range(120):
+        rows = generator.integers(0, 600, 600)
+        draws.append(average_precision_score(present[rows], predictions.logits[rows]))
+    assert np.sqrt(influence @ influence) == pytest.approx(np.std(draws), rel=0.2)
+    figure = evaluate(predictions, Sigmoid()).headline[0]
+    assert figure.low < figure.value < figure.high
+    assert figure.high - figure.low == pytest.approx(2 * 1.96 * np.std(draws), rel=0.2)
+
+
+def test_every_headline_figure_lies_in_its_interval_and_says_how():
+    result = evaluate(sample(), Sigmoid(), Threshold(0.5), calibrated=Halved(), query_length=0)
+    assert len(result.headline) == 8
+    for figure in result.headline:
+        assert figure.how
+        assert figure.value is not None
+        assert figure.low <= figure.high
+
+
+def test_false_alarms_have_the_interval_of_their_share():
+    predictions = sample()
+    found = evaluate(predictions, Sigmoid(), Threshold(0.5), query_length=0)
+    figure = next(one for one in found.headline if one.name == "False alarms")
+    empty = (predictions.labels == 0).all(1)
+    alarms = int((predictions.logits[empty] >= 0).any(1).sum())
+    expected = binomtest(alarms, int(empty.sum())).proportion_ci(method="wilson")
+    assert (figure.low, figure.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert "Wilson" in figure.how
+
+
+def test_retrieval_equals_the_average_precision_of_each_query():
+    predictions = sample(80, unknown=0.2)
+    result = evaluate(predictions, Sigmoid(), query_length=2)
+    log_p = torch.nn.functional.logsigmoid(predictions.logits).numpy()
+    log_q = torch.nn.functional.logsigmoid(-predictions.logits).numpy()
+    truth, seen = predictions.labels.numpy() == 1, predictions.observed.numpy()
+    found = {1: [], 2: []}
+    for one, two in itertools.product(range(-5, 5), repeat=2):
+        first, second = (abs(k) - 1 if k < 0 else k for k in (one, two))
+        if (one < 0 and two < 0) or first > second:  # something must be wanted; each pair once
+            continue
+        if first == second and one != two:
+            continue
+        parts = {(k, sign >= 0) for k, sign in ((first, one), (second, two))}
+        rows = np.all([seen[:, k] for k, _ in parts], 0)
+        score = sum((log_p if want else log_q)[rows, k] for k, want in parts)
+        hit = np.all([truth[rows, k] == want for k, want in parts], 0)
+        if hit.any():
+            found[len(parts)].append(average_precision_score(hit, score))
+    assert {point.length for point in result.retrieval} == set(found)
+    for point in result.retrieval:
+        assert point.queries == len(found[point.length])
+        assert point.map == pytest.approx(np.mean(found[point.length]), abs=1e-6)
+        assert not point.sampled
+
+
+def test_names_keep_their_order():
+    assert tuple(row.name for row in evaluate(sample(), Sigmoid(), query_length=0).rows) == NAMES
+
+
+@pytest.mark.parametrize("unknown", [0.0, 0.4])
+def test_intervals_of_means_are_as_wide_as_the_bootstrap_says(unknown):
+    predictions = sample(500, unknown=unknown)
+    result = evaluate(predictions, Sigmoid(), Threshold(0.5), query_length=0)
+    figures = {figure.name: figure for figure in result.headline}
+    known = torch.ones(500, 5) if predictions.observed is None else predictions.observed.float()
+    probs, labels = predictions.logits.sigmoid(), predictions.labels.float()
+    loss = -(labels * probs.log() + (1 - labels) * (-probs).log1p()) * known
+    square = (probs - labels) ** 2 * known
+    draws = np.random.default_rng(0).integers(0, 500, (1000, 500))
+    for name, values in (("Log loss", loss), ("Brier score", square)):
+        sums, counts = values.sum(1).numpy(), known.sum(1).numpy()
+        spread = np.std(sums[draws].sum(1) / counts[draws].sum(1))
+        figure = figures[name]
+        assert figure.value == pytest.approx(sums.sum() / counts.sum(), rel=1e-5)
+        assert figure.high - figure.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
+
+
+def test_an_unknown_entry_with_a_certain_answer_does_no_harm():
+    predictions = sample(50, unknown=0.3)
+    logits = predictions.logits.clone()
+    row, column = (~predictions.observed).nonzero()[0].tolist()
+    logits[row, column] = torch.inf
+    result = evaluate(replace(predictions, logits=logits), Sigmoid())
+    assert result.before.infinite == 0
+    assert result.before.log_loss is not None
+    loss = next(figure for figure in result.headline if figure.name == "Log loss")
+    assert loss.low < loss.value < loss.high
+
+
+def test_soft_labels_are_judged_as_shares_where_that_can_be():
+    """Oracle: every image four times, with hard labels in the proportion of the shares."""
+    rng = np.random.default_rng(3)
+    hard = torch.from_numpy(rng.integers(0, 2, (50, 4, len(NAMES))))
+    logits = torch.from_numpy(rng.normal(size=(50, len(NAMES)))).float()
+    ids = [str(row) for row in range(50)]
+    soft = Predictions(ids, logits, hard.double().mean(1), None, tuple(NAMES), "test")
+    every = Predictions(
+        [f"{name}-{copy}" for name in ids for copy in range(4)],
+        logits.repeat_interleave(4, 0),
+        hard.flatten(0, 1),
+        None,
+        tuple(NAMES),
+        "test",
+    )
+    cut = replace(soft, labels=soft.majority.byte())
+    found, copies, hardened = (
+        evaluate(rows, Sigmoid(), Threshold(0.5), query_length=0) for rows in (soft, every, cut)
+    )
+    for name in ("log_loss", "label_mean_ece", "reliability", "resolution"):
+        assert getattr(found.before, name) == pytest.approx(getattr(copies.before, name))
+    spread = (soft.labels * (1 - soft.labels)).mean().item()  # of the people, not of the model
+    assert found.before.brier + spread == pytest.approx(copies.before.brier)
+    assert found.before.pooled.ece == pytest.approx(copies.before.pooled.ece)
+    assert found.ranking.map_class == hardened.ranking.map_class
+    assert found.sets == hardened.sets
+    figures = {figure.name: figure.value for figure in found.headline}
+    assert figures["Log loss"] == pytest.approx(copies.before.log_loss)
+    log_p, log_q = Sigmoid().log_probs(logits.double())
+    sums = -(soft.labels * log_p + (1 - soft.labels) * log_q).sum(1).numpy()
+    half = 1.959964 * np.sqrt(((sums - sums.mean()) ** 2).sum()) / (50 * len(NAMES))
+    loss = next(figure for figure in found.headline if figure.name == "Log loss")
+    assert loss.high - loss.value == pytest.approx(half, rel=1e-6)
+    note = found.notes[-1]
+    shares = soft.labels[(soft.labels > 0) & (soft.labels < 1)].numpy()
+    entropy = -(shares * np.log(shares) + (1 - shares) * np.log(1 - shares)).sum() / 50 / len(NAMES)
+    assert f"{len(shares)} of {50 * len(NAMES)} known labels are soft" in note
+    assert f"a log loss of {entropy:.4f}." in note
+    with pytest.raises(DataError, match="some are soft; use evaluate"):
+        measure(logits, soft.labels, None, link=Sigmoid())

@@ -1,8 +1,0 @@
-"""Runs of experiments are measured by few queries: no test here looks at those of a run."""
-
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def few_queries(monkeypatch):
-    monkeypatch.setattr("labelwise.evaluate.parts.MOST", 300)

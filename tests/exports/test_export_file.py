@@ -1,0 +1,303 @@
+"""Whole files: every head, backbone and link against the model; damage; the engine; the verb.
+
+Oracle: the predictor in torch, on the same pictures.
+"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from export_samples import BACKBONES, link_of_each_kind, pictures, predictor, rules, spec
+from onnx import numpy_helper
+from PIL import Image
+
+from labelwise.decide import Threshold, TopK
+from labelwise.errors import CheckpointError, ImageError, LabelwiseError, SettingsError
+from labelwise.exports.assemble import assemble
+from labelwise.exports.network import export_network
+from labelwise.exports.onnx_file import export_onnx
+from labelwise.exports.parity import assert_parity, compare_answers
+from labelwise.links import Sigmoid
+from labelwise.methods import HEADS
+from labelwise.models.graph_file import Facts, read_model, sealed
+from labelwise.models.graph_model import OnnxModel
+from labelwise.models.scoring import infer, score
+from labelwise.pictures import PictureImages
+
+LINK_SAMPLES = link_of_each_kind()
+# A head takes the map of any backbone: each is tried after one, and each backbone with one.
+NETWORKS = [
+    ("small-cnn", "boostlu"),
+    ("small-cnn", "ml-decoder"),
+    ("test_resnet", "linear"),
+    ("test_resnet", "query2label"),
+    ("test_vit", "two-head"),
+]
+
+
+def test_every_head_and_backbone_is_tried():
+    backbones, heads = zip(*NETWORKS, strict=True)
+    assert set(backbones) == set(BACKBONES)
+    assert set(heads) == set(HEADS)
+
+
+def facts(model, **change):
+    given = Facts(model.space, model.link, model.rule, model.transform, "bce", "0" * 63 + "1")
+    return replace(given, **change)
+
+
+def opened(network, model, **change):
+    return OnnxModel(*read_model(sealed(assemble(network, facts(model, **change))), "test"))
+
+
+@pytest.fixture(scope="module")
+def small():
+    model = predictor(link=Sigmoid(), rule=Threshold((0.3, 0.4, 0.5, 0.6, 0.7)))
+    return model, export_network(model.model, model.transform.size)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Return a model and its file."""
+    model = predictor(link=Sigmoid(), rule=Threshold((0.45, 0.5, 0.5, 0.5, 0.55)))
+    path = tmp_path_factory.mktemp("export") / "model.onnx"
+    export_onnx(model, spec(model), path, pictures())
+    return model, path
+
+
+@pytest.mark.parametrize(("backbone", "head"), NETWORKS)
+def test_every_head_and_backbone_agrees_and_every_link_after_some_of_them(backbone, head):
+    """Links take logits alone, so each is tried after one network, and each network with some."""
+    bare = predictor(backbone, head, mirrored=head == "two-head")
+    network, images = export_network(bare.model, bare.transform.size), pictures(2)
+    parity = assert_parity(opened(network, bare), bare, images, [0, 1])
+    assert 0 < parity.logit < 1e-5  # two programs, so never exactly 0
+    (part,) = infer(lambda pixels: (bare.logits(pixels),), images, bare.transform)
+    first = NETWORKS.index((backbone, head))
+    for link in [*LINK_SAMPLES.values()][first :: len(NETWORKS)]:
+        model = replace(bare, link=link)
+        file = OnnxModel(assemble(network, facts(model)), facts(model))
+        logits = part.values[0].numpy()
+        assert compare_answers(file.decided(logits), model, logits, "picture") < 1e-6
+
+
+def test_padding_that_depends_on_the_picture_is_a_number_in_the_file():
+    model = predictor("tf_efficientnet_lite0")  # pads as TensorFlow does
+    network = export_network(model.model, model.transform.size)
+    kinds = {node.op_type for node in network.graph.node}
+    assert "Conv" in kinds
+    assert not kinds & {"Shape", "Ceil", "Div"}
+    assert_parity(opened(network, model), model, pictures(1), [0])
+
+
+def test_five_crops_are_in_the_file(tmp_path):
+    model = predictor(link=Sigmoid(), mirrored=True, crops=5)
+    export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(2))
+    parity = assert_parity(OnnxModel.load(tmp_path / "m.onnx"), model, pictures(2), [0, 1])
+    assert 0 < parity.logit < 1e-5
+    once = replace(model, model=predictor(mirrored=True).model)
+    with pytest.raises(LabelwiseError):
+        assert_parity(OnnxModel.load(tmp_path / "m.onnx"), once, pictures(2), [0, 1])
+
+
+@pytest.mark.parametrize("rule", rules())
+def test_every_rule_decides_the_same(small, rule):
+    model, network = replace(small[0], rule=rules()[rule]), small[1]
+    parity = assert_parity(opened(network, model, rule=model.rule), model, pictures(3), range(3))
+    assert parity.labels_end_to_end == 0
+
+
+def test_the_file_alone_answers_one_picture_of_any_size(written):
+    model, path = written
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    assert [one.name for one in session.get_inputs()] == ["image"]
+    assert session.get_overridable_initializers() == []
+    picture = pictures(1, (123, 217)).pixels[0]
+    logits, p, label, none = session.run(None, {"image": picture})
+    expected = model.predict(picture)
+    np.testing.assert_allclose(p, expected.probs, atol=1e-3)  # pixels may be a level apart
+    np.testing.assert_array_equal(label, p.astype(np.float64) >= model.rule.value)
+    np.testing.assert_allclose(none, (1 - p.astype(np.float64)).prod(1), rtol=1e-5)
+    assert logits.shape == (1, 5)
+
+
+def test_the_pixels_variant_takes_batches(small):
+    model, network = small
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 48, 48), np.uint8)
+    content = sealed(assemble(network, facts(model, input="pixels")))
+    import onnxruntime
+
+    found = onnxruntime.InferenceSession(content).run(["logits"], {"pixels": pixels})[0]
+    expected = model.logits(torch.from_numpy(pixels))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_the_metadata_says_what_the_file_is(written):
+    model, path = written
+    metadata = {prop.key: prop.value for prop in onnx.load(path).metadata_props}
+    assert json.loads(metadata["labels"]) == list(model.space.names)
+    assert metadata["names"] == "{0: 'dog', 1: 'red car', 2: 'Straße', 3: 'a,b', 4: 'e'}"
+    assert json.loads(metadata["link"]) == {"kind": "sigmoid"}
+    assert json.loads(metadata["rule"])["value"] == list(model.rule.value)
+    assert metadata["task"] == "classify"
+    assert json.loads(metadata["imgsz"]) == [48, 48]
+    assert metadata["weights_sha256"] == "0" * 63 + "1"
+
+
+def test_a_model_that_only_ranks_exports_its_ranking(tmp_path):
+    model = predictor(link=None)
+    done = export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(2))
+    assert done.ranks_only
+    opened = OnnxModel.load(tmp_path / "m.onnx")
+    pixels = np.stack([opened.pixels(one) for one in pictures(2).pixels])
+    answers = opened.answers(pixels)
+    assert answers.probability is None
+    order = (-answers.logits).argsort(axis=1, kind="stable")
+    np.testing.assert_array_equal(answers.ranking, order)
+
+
+def test_the_engine_runs_a_file_as_it_runs_a_model(written):
+    model, path = written
+    images = pictures(5)
+    (mine,) = score(model, images)
+    (other,) = score(OnnxModel.load(path), images, workers=2)
+    torch.testing.assert_close(mine.probs, other.probs, atol=1e-3, rtol=0)
+    assert torch.equal(other.sets, model.rule(other.probs))
+
+
+def broken_weight(network):
+    """Return the network with one number of its second convolution changed."""
+    other = onnx.ModelProto()
+    other.CopyFrom(network)
+    convolution = [node for node in other.graph.node if node.op_type == "Conv"][1]
+    weights = next(one for one in other.graph.initializer if one.name == convolution.input[1])
+    values = numpy_helper.to_array(weights).copy()
+    values[0] += 0.5
+    weights.CopyFrom(numpy_helper.from_array(values, weights.name))
+    return other, convolution.name
+
+
+def test_a_wrong_network_is_found_and_its_node_named(small):
+    model, network = small
+    wrong, name = broken_weight(network)
+    with pytest.raises(LabelwiseError, match=f"first node that differs is '{name}'"):
+        assert_parity(opened(wrong, model), model, pictures(1), [0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"link": LINK_SAMPLES["spa"]}, "probabilities of .* differs is the link 'sigmoid'"),
+        ({"rule": TopK(1)}, "decided labels of .* differs is the rule 'threshold'"),
+        ({"transform": None}, "levels apart after the resize, more than 1"),
+    ],
+)
+def test_a_wrong_stage_is_found_and_named(small, change, message):
+    model, network = replace(small[0], rule=Threshold(0.5)), small[1]
+    if "transform" in change:
+        change = {"transform": replace(model.transform, interpolation="nearest")}
+    with pytest.raises(LabelwiseError, match=message):
+        assert_parity(opened(network, model, **change), model, pictures(1), [0])
+
+
+def test_nothing_is_written_where_the_answers_differ(tmp_path, monkeypatch):
+    model = predictor(link=Sigmoid())
+    right = export_network(model.model, model.transform.size)
+    path = tmp_path / "model.onnx"
+    monkeypatch.setattr(
+        "labelwise.exports.onnx_file.export_network", lambda *_: broken_weight(right)[0]
+    )
+    with pytest.raises(LabelwiseError, match="nothing was written: logits of"):
+        export_onnx(model, spec(model), path, pictures(1))
+    assert not any(tmp_path.iterdir())
+
+
+def test_every_flipped_bit_is_noticed(written, tmp_path):
+    content = written[1].read_bytes()
+    for place in np.linspace(40, len(content) - 40, 60).astype(int):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(place % 8)
+        with pytest.raises(CheckpointError, match=r"damaged|not a readable|was not written|must"):
+            read_model(bytes(damaged), "model.onnx")
+
+
+def test_foreign_and_later_files_get_one_sentence(written, tmp_path):
+    model = onnx.load(written[1])
+    model.opset_import[0].version = 99
+    with pytest.raises(CheckpointError, match="must use ONNX operator set 18, got 99"):
+        read_model(model.SerializeToString(), "m.onnx")
+    del model.metadata_props[:]
+    with pytest.raises(CheckpointError, match="was not written by `labelwise export`"):
+        read_model(model.SerializeToString(), "m.onnx")
+    for content in (b"", b"not a model at all", b"\x00" * 100):
+        with pytest.raises(CheckpointError, match=r"m\.onnx (is not|was not)"):
+            read_model(content, "m.onnx")
+    with pytest.raises(CheckpointError, match="cannot be read: No such file"):
+        OnnxModel.load(tmp_path / "none.onnx")
+
+
+@pytest.mark.parametrize(
+    ("array", "got"),
+    [
+        (np.zeros((4, 4, 4), np.uint8), r"uint8 \(4, 4, 4\)"),
+        (np.zeros((4, 4, 3), np.uint16), r"uint16 \(4, 4, 3\)"),
+        (np.zeros((4, 4), np.uint8), r"uint8 \(4, 4\)"),
+        (np.zeros((0, 4, 3), np.uint8), r"uint8 \(0, 4, 3\)"),
+    ],
+)
+def test_arrays_that_are_no_pictures_get_one_sentence(written, array, got):
+    with pytest.raises(ImageError, match=f"must be uint8 .* got {got}"):
+        OnnxModel.load(written[1]).pixels(array)
+
+
+def test_odd_pictures_are_answered_as_the_model_answers(written, tmp_path):
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (40, 60, 4), np.uint8)
+    deep = rng.integers(0, 65536, (30, 30), np.uint16)
+    Image.fromarray(noise).save(tmp_path / "alpha.png")
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    Image.fromarray(noise[:1, :1, :3]).save(tmp_path / "dot.png")
+    Image.fromarray(np.tile(noise[:10, :, :3], (1, 167, 1))[:, :10_000]).save(tmp_path / "long.png")
+    images = PictureImages(sorted(tmp_path.glob("*.png")))
+    (mine,), (other,) = score(written[0], images), score(OnnxModel.load(written[1]), images)
+    assert len(other) == 4
+    torch.testing.assert_close(mine.probs, other.probs, atol=1e-3, rtol=0)
+
+
+def test_stored_features_and_no_pictures_are_refused(tmp_path):
+    model = predictor(link=Sigmoid())
+    with pytest.raises(SettingsError, match="compared with its model on pictures; none were"):
+        export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1), [])
+    model.model.backbone.name = "identity"
+    with pytest.raises(SettingsError, match="reads stored features, not pictures"):
+        export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1))
+
+
+def test_an_unknown_kind_of_input_is_refused(tmp_path):
+    model = predictor(link=Sigmoid())
+    with pytest.raises(ValueError, match="must be image or pixels, got 'picture'"):
+        export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1), input="picture")
+
+
+def test_the_verbs_export_and_predict(tmp_path, run_verb):
+    model = predictor(link=Sigmoid(), rule=Threshold(0.5))
+    model.save(tmp_path / "run")
+    (tmp_path / "photos").mkdir()
+    for row, picture in enumerate(pictures(3).pixels):
+        Image.fromarray(picture).save(tmp_path / "photos" / f"{row}.png")
+    out = tmp_path / "model.onnx"
+    printed = run_verb("export", tmp_path / "run", "-o", out, "--data", tmp_path / "photos")
+    assert "agrees with the model on 3 pictures and 6 test files" in printed
+    with pytest.raises(
+        SettingsError, match=r"must end in \.onnx, by which it is known, got 'm.bin'"
+    ):
+        run_verb("export", tmp_path / "run", "-o", tmp_path / "m.bin")
+    run_verb("predict", out, tmp_path / "photos", "-o", tmp_path / "a.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    (expected,) = score(model, PictureImages(sorted((tmp_path / "photos").glob("*.png"))))
+    assert [tuple(row["labels"]) for row in rows] == expected.labels

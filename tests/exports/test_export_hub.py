@@ -1,0 +1,232 @@
+"""Folders for a hub. Oracles: timm's own loading; the hub's own reader of cards; the predictor."""
+
+import json
+import pickle
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import timm
+import torch
+from export_samples import BACKBONES, fitted_links, pictures, predictor
+from forged import facts_of
+from huggingface_hub import ModelCard
+from PIL import Image
+from timm.models import save_for_hf
+
+from labelwise.decide import Promise, Threshold
+from labelwise.errors import CheckpointError, SettingsError
+from labelwise.evaluation import evaluate
+from labelwise.exports.hub import export_hub
+from labelwise.links import Sigmoid
+from labelwise.methods import HEADS, link_to_spec
+from labelwise.models import Predictor
+from labelwise.networks.backbones import create_backbone
+from labelwise.predictions import Predictions
+from labelwise.report.model_card import model_card, write_model_card
+
+PLATT = fitted_links()["platt of sigmoid"]
+RULE = Threshold((0.1, 0.2, 0.3, 0.4, 0.5))
+
+
+def no_card(folder, model):
+    pass
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    """Return a model and its folder."""
+    model = predictor("test_resnet", link=PLATT, rule=RULE)
+    folder = tmp_path_factory.mktemp("hub") / "model"
+    assert export_hub(model, folder, no_card).loads_in_timm
+    return model, folder
+
+
+def evaluation(link=PLATT, count=60):
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(0, 2, (count, 5))).float()
+    labels = torch.from_numpy(rng.uniform(size=(count, 5)) < 0.3)
+    labels[:, 4] = False
+    names = predictor().space.names
+    predictions = Predictions(
+        tuple(map(str, range(count))), logits, labels.to(torch.uint8), None, names, "test", link
+    )
+    return evaluate(predictions, link, RULE, query_length=0)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_timm_loads_every_linear_head_on_its_own_networks(backbone, head, tmp_path):
+    model = predictor(backbone, head, PLATT, RULE, crop=0.875)
+    done = export_hub(model, tmp_path / "hub", no_card)
+    assert done.loads_in_timm == (head == "linear" and backbone != "small-cnn")
+    assert (tmp_path / "hub" / "config.json").exists() == done.loads_in_timm
+    read = Predictor.load(tmp_path / "hub")
+    kept = Sigmoid() if done.loads_in_timm else PLATT  # folded into the classifier for others
+    assert link_to_spec(read.link) == link_to_spec(kept)
+    assert (read.rule, read.space, read.transform) == (model.rule, model.space, model.transform)
+    picture = pictures(1, (90, 130)).pixels[0]
+    expected = model.predict(picture)
+    torch.testing.assert_close(read.predict(picture).probs, expected.probs, atol=1e-6, rtol=0)
+    assert read.predict(picture).labels == expected.labels
+    if done.loads_in_timm:
+        network = timm.create_model(f"local-dir:{tmp_path / 'hub'}", pretrained=True).eval()
+        config = timm.data.resolve_model_data_config(network)
+        transform = timm.data.create_transform(**config, is_training=False)
+        logits = network(transform(Image.fromarray(picture))[None]).detach()
+        found = torch.sigmoid(logits).double()
+        torch.testing.assert_close(found, expected.probs.double(), atol=1e-5, rtol=0)
+        assert network.pretrained_cfg["label_names"] == list(model.space.names)
+
+
+def test_a_network_that_does_more_than_pool_keeps_its_own_names_and_says_why(tmp_path):
+    model = predictor("test_convnext", link=Sigmoid())  # timm normalises after pooling
+    done = export_hub(model, tmp_path / "hub", no_card)
+    assert "does more than pool" in done.why_not_timm
+    assert not (tmp_path / "hub" / "config.json").exists()
+    picture = pictures(1).pixels[0]
+    read = Predictor.load(tmp_path / "hub")
+    assert torch.equal(read.predict(picture).logits, model.predict(picture).logits)
+
+
+def test_of_several_views_timm_has_one(tmp_path):
+    model = predictor("test_resnet", link=Sigmoid(), mirrored=True)
+    done = export_hub(model, tmp_path / "hub", no_card)
+    assert done.loads_in_timm
+    assert Predictor.load(tmp_path / "hub").model.mirrored
+    card = model_card(done, evaluation(), title="m", data="d")
+    assert "timm looks at one view" in card
+    assert "transformers refuses this folder: its probabilities are those of several views" in card
+
+
+def test_training_begins_with_the_backbone_of_such_a_folder(hub, tmp_path):
+    model, folder = hub
+    backbone = create_backbone("test_resnet", weights=str(folder), image_size=64)
+    for name, tensor in model.model.backbone.state_dict().items():
+        assert torch.equal(backbone.state_dict()[name], tensor), name
+    plain = timm.create_model("test_resnet", num_classes=7)
+    save_for_hf(plain, tmp_path / "plain", safe_serialization=True)
+    read = create_backbone("test_resnet", weights=str(tmp_path / "plain"))
+    assert torch.equal(read.network.conv1[0].weight, plain.conv1[0].weight)
+    small = tmp_path / "own names"
+    export_hub(predictor(), small, no_card)
+    create_backbone("small-cnn", weights=str(small))
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_folders_that_do_not_fit_get_one_sentence_and_pickles_are_never_loaded(hub, tmp_path):
+    folder = str(hub[1])
+    with pytest.raises(SettingsError, match=r"are those of 'test_resnet'.* take backbone=test_res"):
+        create_backbone("test_vit", weights=folder)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "config.json").write_text('{"architecture": "test_resnet"}')
+    bomb = pickle.dumps(Bomb(tmp_path / "ran"))
+    (foreign / "pytorch_model.bin").write_bytes(bomb)
+    with pytest.raises(SettingsError, match=r"a folder with config.json and model.safetensors"):
+        create_backbone("test_resnet", weights=str(foreign))
+    (foreign / "model.safetensors").write_bytes(bomb)
+    with pytest.raises(SettingsError, match="cannot be read"):
+        create_backbone("test_resnet", weights=str(foreign))
+    (foreign / "config.json").write_text("[1]")
+    with pytest.raises(SettingsError, match="must be a JSON object that names an architecture"):
+        create_backbone("test_resnet", weights=str(foreign))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_weights_and_names_that_do_not_belong_together_are_refused(hub, tmp_path):
+    for name in ("model.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((hub[1] / name).read_bytes())
+    facts = facts_of(tmp_path / "model.json")
+    assert facts.pop("weight_names") == "timm"
+    (tmp_path / "model.json").write_text(json.dumps(facts))
+    with pytest.raises(CheckpointError, match="holds no usable model"):
+        Predictor.load(tmp_path)
+    hub[0].save(tmp_path)  # a model of labelwise alone says nothing of names, as ever
+    assert "weight_names" not in json.loads((tmp_path / "model.json").read_text())
+
+
+def test_the_card_holds_the_measured_figures_and_the_limits(hub, tmp_path):
+    model, _ = hub
+    promise = Promise("precision", 0.9, 0.95, 100, 50, 0.97, "val", "2026-01-01", "exact")
+    object.__setattr__(model, "promises", (promise.spec(),))
+    measured = evaluation()
+
+    def card(folder, done):
+        facts = {"title": "my tagger", "data": "photos|of.csv", "license": "apache-2.0"}
+        write_model_card(folder, done, measured, **facts)
+
+    export_hub(model, tmp_path / "hub", card)
+    read = ModelCard.load(tmp_path / "hub" / "README.md")
+    assert read.data.pipeline_tag == "image-classification"
+    assert read.data.library_name == "timm"
+    assert read.data.license == "apache-2.0"
+    assert {"labelwise", "timm", "transformers", "calibrated"} <= set(read.data.tags)
+    found = {one.metric_name: one.metric_value for one in read.data.eval_results}
+    expected = {one.name: one.value for one in measured.headline if one.value is not None}
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert read.data.eval_results[0].dataset_name == "photos|of.csv"
+    for words in (
+        "dog, red car, Straße, a,b, e.",
+        "photos\\|of.csv",
+        "Never seen with a positive where it was measured: e.",
+        "promised with 95% confidence",
+        "platt of sigmoid",
+        "(reliability.svg)",
+        "## Intended use",
+        "transformers gives the same probabilities as labelwise",
+    ):
+        assert words in read.content, words
+    chart = ElementTree.parse(tmp_path / "hub" / "reliability.svg").getroot()
+    assert chart.tag.endswith("svg")
+    assert len(chart.findall(".//{*}circle")) > 5
+
+
+def test_labels_are_no_markup_in_a_card():
+    model = predictor(link=None)
+    object.__setattr__(model.space, "names", ("<script>", "a|b", "[x](y)", "*", "e"))
+    from labelwise.exports.hub import HubModel
+
+    text = model_card(HubModel(model, "it is small"), evaluation(None), title="t", data="d")
+    assert "\\<script\\>, a\\|b, \\[x\\](y), \\*, e." in text
+    assert "timm cannot load this folder: it is small." in text
+    assert "library_name: labelwise" in text
+    assert "they are not probabilities" in text
+    assert "reliability.svg" not in text
+
+
+def test_the_verbs_write_read_and_measure_a_folder(tmp_path, run_verb):
+    model = predictor("test_resnet", link=Sigmoid(), rule=Threshold(0.5))
+    model.save(tmp_path / "run")
+    lines = ["path,labels"]
+    for row, picture in enumerate(pictures(8).pixels):
+        Image.fromarray(picture).save(tmp_path / f"{row}.png")
+        lines.append(f"{row}.png,{'dog|e' if row % 2 else 'red car'}")
+    (tmp_path / "photos.csv").write_text("\n".join(lines))
+    source, out = tmp_path / "run", tmp_path / "hub"
+    with pytest.raises(SettingsError, match="has no test predictions; give labelled photos"):
+        run_verb("export", source, "--format", "hf", "-o", out)
+    with pytest.raises(SettingsError, match="--int8 does not apply to --format hf"):
+        run_verb("export", source, "--format", "hf", "-o", out, "--int8")
+    printed = run_verb(
+        "export", source, "--format", "hf", "-o", out, "--data", tmp_path / "photos.csv"
+    )
+    assert "gives the same logits" in printed
+    assert 'transformers.pipeline("image-classification"' in printed
+    assert "On 8 pictures of photos.csv" in (out / "README.md").read_text()
+    run_verb("predict", out, tmp_path / "0.png", "-o", tmp_path / "a.jsonl")
+    (row,) = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    expected = model.predict(pictures(8).pixels[0])
+    assert tuple(row["labels"]) == expected.labels[0]
+    with pytest.raises(SettingsError, match="is there already"):
+        run_verb("export", source, "--format", "hf", "-o", out, "--data", tmp_path / "photos.csv")

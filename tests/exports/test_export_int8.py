@@ -1,0 +1,172 @@
+"""Eight-bit files: figures, the new link, refusal; and measuring what is shipped.
+
+Oracles: the float32 file on the same photos; the saved predictions of the predictor.
+"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from export_samples import pictures, predictor, spec
+from onnx import ModelProto
+from PIL import Image
+from sklearn.metrics import average_precision_score
+
+from labelwise.data import LabelTable
+from labelwise.errors import LabelwiseError
+from labelwise.exports import int8
+from labelwise.exports.int8 import quantised_content
+from labelwise.exports.measure import measured_predictions
+from labelwise.exports.network import LOGITS, export_network
+from labelwise.exports.onnx_file import facts_of
+from labelwise.links import Sigmoid
+from labelwise.models.graph_file import INPUT, features_of, read_model
+from labelwise.models.graph_model import OnnxModel
+from labelwise.models.onnx_sessions import open_session
+from labelwise.models.scoring import infer
+from labelwise.pictures import ArrayImages
+
+
+def logits_of(model, images):
+    parts = infer(lambda pixels: (model.logits(pixels),), images, model.transform)
+    return torch.cat([part.values[0] for part in parts])
+
+
+@pytest.fixture(scope="module")
+def labelled():
+    """Return a model and photos whose labels follow its own probabilities."""
+    model = predictor(link=Sigmoid())
+    images = ArrayImages(np.concatenate([pictures(60, (48, 48), seed).pixels for seed in range(2)]))
+    logits = logits_of(model, images)
+    with torch.no_grad():  # logits of mean 0 and deviation 2
+        head, scale = model.model.head.classifier, 2 / logits.std(0)
+        head.bias.copy_((head.bias - logits.mean(0)) * scale)
+        head.weight.mul_(scale[:, None])
+    chance = torch.special.expit(logits_of(model, images))
+    labels = np.random.default_rng(0).random(chance.shape) < chance.numpy()
+    return model, LabelTable.from_arrays(model.space, images, labels, name="photos")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quantised_once(labelled):
+    """Quantise on the photos of ``labelled`` once: tests ask what is made of the outcome."""
+    quantise, kept = int8._quantise, {}
+
+    def remembered(network, model, table):
+        asked = network.SerializeToString(), table.targets()[0].tobytes()
+        if asked not in kept:
+            kept[asked] = quantise(network, model, table)
+        again = ModelProto()
+        again.CopyFrom(kept[asked])
+        return again
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(int8, "_quantise", remembered)
+        yield
+
+
+def test_a_quantised_file_is_small_and_measured_and_answers_by_its_new_link(labelled, monkeypatch):
+    monkeypatch.setattr(int8, "MAX_MAP_LOSS", 0.05)  # 60 photos are few
+    monkeypatch.setattr(int8, "MAX_ECE_GAIN", 0.05)
+    model, table = labelled
+    done = quantised_content(model, facts_of(model, spec(model)), table)
+    assert done.photos == 60
+    assert done.after.size < done.before.size / 2.2
+    assert done.before.map > 0.7
+    assert abs(done.after.map - done.before.map) <= int8.MAX_MAP_LOSS
+    file = OnnxModel(*read_model(done.content, "int8"))
+    assert file.facts.precision == "int8"
+    held_out = table.subset(np.arange(1, 120, 2))
+    predictions = measured_predictions(file, held_out, "held out")
+    log_p, log_q = file.link.log_probs(predictions.logits.double())
+    loss = -torch.where(predictions.labels > 0, log_p, log_q).mean().item()
+    assert done.after.log_loss == pytest.approx(loss, rel=1e-6)
+    mine = measured_predictions(model, held_out, "held out").logits
+    apart = (predictions.logits - mine).abs()
+    assert 0 < apart.mean() < 0.3
+    assert "times smaller" in str(done)
+
+
+def test_short_names_change_no_answer_and_layers_keep_theirs(labelled):
+    model, table = labelled
+    network = export_network(model.model, model.transform.size)
+    facts = facts_of(model, spec(model))
+    small = int8._quantise(network, int8._file(network, facts), table)
+    compact = int8._compacted(small)
+    images = np.random.default_rng(0).normal(size=(3, 3, 48, 48)).astype(np.float32)
+    found, expected = (
+        open_session(proto).run([LOGITS], {INPUT: images})[0] for proto in (compact, small)
+    )
+    np.testing.assert_array_equal(found, expected)
+    assert compact.ByteSize() < small.ByteSize() - 5_000
+    layers = [
+        [node.name for node in p.graph.node if node.op_type == "Conv"] for p in (small, compact)
+    ]
+    assert layers[0] == layers[1]
+
+
+def test_a_file_that_loses_too_much_is_refused_and_its_layers_named(labelled, monkeypatch):
+    monkeypatch.setattr(int8, "MAX_MAP_LOSS", -1.0)
+    model, table = labelled
+    with pytest.raises(LabelwiseError, match=r"nothing was written: .* error: '/model/.*'"):
+        quantised_content(model, facts_of(model, spec(model)), table)
+
+
+def test_a_file_that_loses_too_much_is_written_where_it_is_wanted_and_says_so(
+    labelled, monkeypatch
+):
+    monkeypatch.setattr(int8, "MAX_MAP_LOSS", -1.0)
+    model, table = labelled
+    done = quantised_content(model, facts_of(model, spec(model)), table, anyway=True)
+    said = read_model(done.content, "int8")[1].judgement
+    assert said == done.judgement
+    assert "beyond the limits (at most -1.0 of mAP lost" in said
+
+
+def test_what_is_lost_has_the_interval_of_its_photos(labelled, monkeypatch):
+    """Oracle: draws of the held-out photos by hand; too few of them show nothing."""
+    monkeypatch.setattr(int8, "MAX_ECE_GAIN", 0.02)
+    model, table = labelled
+    done = quantised_content(model, facts_of(model, spec(model)), table)
+    file, held_out = OnnxModel(*read_model(done.content, "int8")), table.subset(range(1, 120, 2))
+    own = measured_predictions(file, held_out, "held out")
+    reference = measured_predictions(model, held_out, "held out")
+    random, losses = np.random.default_rng(1), []
+    for _ in range(150):
+        rows = random.integers(60, size=60)
+        both = (one.logits[rows].numpy() for one in (reference, own))
+        losses.append(-np.subtract(*(average_precision_score(own.labels[rows], s) for s in both)))
+    spread = np.subtract(*np.quantile(losses, [0.975, 0.025]))
+    assert done.lost.value == pytest.approx(done.before.map - done.after.map)
+    assert done.lost.high - done.lost.low == pytest.approx(spread, rel=0.35)
+    assert "too few photos to tell" in str(done)
+    assert features_of(file.proto).width == model.model.backbone.channels  # as its index needs
+
+
+def test_too_little_to_fit_on_is_refused(labelled):
+    model, table = labelled
+    with pytest.raises(LabelwiseError, match="four at least, got 3"):
+        quantised_content(model, facts_of(model, spec(model)), table.subset(range(3)))
+    bare = replace(model, link=None)
+    with pytest.raises(LabelwiseError, match="only ranks labels has no calibration"):
+        quantised_content(bare, facts_of(bare, spec(bare)), table)
+
+
+def test_evaluate_measures_an_exported_file(labelled, tmp_path, run_verb):
+    model, table = labelled
+    model.save(tmp_path / "run")
+    lines = ["path," + ",".join(f'"{name}"' for name in model.space.names)]
+    for row in range(40):
+        Image.fromarray(table.images.pixels[row]).save(tmp_path / f"{row}.png")
+        lines.append(f"{row}.png," + ",".join(map(str, table.targets()[0][row].astype(int))))
+    (tmp_path / "photos.csv").write_text("\n".join(lines))
+    out, data = tmp_path / "m.onnx", tmp_path / "photos.csv"
+    run_verb("export", tmp_path / "run", "-o", out, "--data", data, "--pictures", 4)
+    options = ("--data", data, "--json", "--query-length", 0)
+    found = json.loads(run_verb("evaluate", out, *options))
+    expected = json.loads(run_verb("evaluate", tmp_path / "run", *options))
+    assert found["ranking"]["map_class"] == pytest.approx(
+        expected["ranking"]["map_class"], abs=1e-6
+    )

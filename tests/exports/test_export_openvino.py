@@ -1,0 +1,214 @@
+"""OpenVINO folders. Oracle: the predictor on the same pictures, and its link and rule."""
+
+import importlib.util
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from export_samples import LABELS, link_of_each_kind, pictures, predictor, rules, spec
+from PIL import Image
+
+from labelwise.calibration import CALIBRATORS
+from labelwise.decide import Threshold
+from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.exports import openvino_folder
+from labelwise.exports.assemble import assemble
+from labelwise.exports.network import export_network
+from labelwise.exports.onnx_file import facts_of
+from labelwise.exports.openvino_folder import export_openvino
+from labelwise.exports.parity import compare_answers
+from labelwise.links import Sigmoid
+from labelwise.models.onnx_sessions import UNSEALED
+from labelwise.models.openvino_model import FACTS, GRAPH, OpenVinoModel, digest, openvino_runtime
+from labelwise.models.scoring import score
+from labelwise.objectives import PhiLink
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("openvino") is None, reason="openvino is not installed"
+)
+
+LINK_SAMPLES = link_of_each_kind()
+RULE = Threshold((0.3, 0.4, 0.5, 0.6, 0.7))
+LOGITS = np.random.default_rng(0).normal(0, 4, (20, LABELS)).astype(np.float32)
+EXTREME = np.float32([[-1e4, -90, 0, 90, 1e4]])
+
+
+def exported(folder, model, count=2):
+    return export_openvino(model, spec(model), folder, pictures(count), range(count))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("openvino") / "model"
+    exported(place, predictor(link=LINK_SAMPLES["platt"], rule=RULE))
+    return place
+
+
+def test_a_folder_answers_as_the_model_through_the_same_engine(folder):
+    model, loaded = predictor(link=LINK_SAMPLES["platt"], rule=RULE), OpenVinoModel.load(folder)
+    images = pictures(5, (120, 80), seed=3)
+    (expected,), (found,) = score(model, images), score(loaded, images, batch_size=5, workers=2)
+    torch.testing.assert_close(found.probs, expected.probs, atol=1e-3, rtol=0)  # a level off
+    assert torch.equal(found.sets, expected.sets)
+    assert loaded.space == model.space
+    pixels = torch.stack([model.transform.pixels(images.read(row, 1)) for row in range(5)])
+    torch.testing.assert_close(loaded.logits(pixels), model.logits(pixels), atol=1e-5, rtol=1e-5)
+
+
+def test_the_folder_alone_takes_pictures_of_any_size_and_thresholds(folder):
+    model, core = predictor(link=LINK_SAMPLES["platt"], rule=RULE), openvino_runtime().Core()
+    compiled = core.compile_model(folder / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    for size in [(90, 70), (48, 48), (20, 33), (1, 1), (300, 60), (10, 5000)]:
+        picture = pictures(1, size).pixels[0]
+        found, expected = compiled({"image": picture}), model.predict(picture)
+        np.testing.assert_allclose(found["probability"], expected.probs, atol=1e-3)
+        np.testing.assert_array_equal(found["label"], expected.sets)
+        np.testing.assert_allclose(found["none"], (1 - found["probability"]).prod(1), rtol=1e-5)
+    for value, every in ((0.0, True), (1.0, False)):
+        given = compiled({"image": picture, "thresholds": np.full(LABELS, value)})
+        assert (given["label"] == every).all()
+    own = compiled({"image": picture, "thresholds": np.empty(0)})
+    np.testing.assert_array_equal(own["label"], expected.sets)
+
+
+@pytest.fixture(scope="module")
+def network():
+    model = predictor()
+    return export_network(model.model, model.transform.size)
+
+
+def decided(network, model, logits):
+    graph = assemble(network, facts_of(model, spec(model)))
+    read = openvino_runtime().Core().read_model(graph.SerializeToString())
+    return OpenVinoModel(read, facts_of(model, spec(model))).decided(logits)
+
+
+@pytest.mark.parametrize("kind", sorted(LINK_SAMPLES))
+def test_every_link_agrees(network, kind):
+    model = predictor(link=LINK_SAMPLES[kind], rule=RULE)
+    logits = np.concatenate([LOGITS, EXTREME, 30 * LOGITS])
+    assert compare_answers(decided(network, model, logits), model, logits, "logits") < 1e-5
+
+
+@pytest.mark.parametrize("name", sorted(rules()))
+def test_every_rule_agrees(network, name):
+    model = predictor(link=PhiLink(), rule=rules()[name])
+    found = decided(network, model, LOGITS)
+    probs = model.link(torch.from_numpy(LOGITS).double())
+    np.testing.assert_array_equal(found.label, model.rule(probs))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "head"), [("test_resnet", "query2label"), ("test_vit", "linear")]
+)
+def test_networks_and_heads_agree(tmp_path, backbone, head):
+    _, parity = exported(tmp_path / "model", predictor(backbone, head, link=Sigmoid()))
+    assert parity.logit <= 1e-4
+
+
+def test_a_model_that_only_ranks_gives_its_ranking(tmp_path):
+    model = predictor(link=None)
+    exported(tmp_path / "model", model)
+    side = model.transform.size
+    answers = OpenVinoModel.load(tmp_path / "model").answers(np.zeros((2, 3, side, side), np.uint8))
+    expected = model.logits(torch.zeros(2, 3, side, side, dtype=torch.uint8))
+    assert answers.probability is None
+    assert answers.ranking.tolist() == expected.argsort(1, descending=True).tolist()
+
+
+def test_nothing_is_written_where_openvino_computes_otherwise(tmp_path, monkeypatch):
+    other = predictor("test_resnet", link=Sigmoid())
+    wrong = openvino_folder.export_network(other.model, other.transform.size)
+    model = predictor("test_resnet", link=Sigmoid())
+    with torch.no_grad():
+        model.model.head.classifier.weight.mul_(1.01)
+    monkeypatch.setattr(openvino_folder, "export_network", lambda *_: wrong)
+    sentence = r"nothing was written: logits of .* are .* apart, .* differs is '.*classif.*MatMul"
+    with pytest.raises(LabelwiseError, match=sentence):
+        exported(tmp_path / "model", model)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_that_float32_changes_for_large_logits_is_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(0, 2, (120, LABELS)))
+    labels = torch.from_numpy(rng.uniform(size=(120, LABELS)) < 0.3).double()
+    steep = CALIBRATORS["histogram"](logits, labels, PhiLink())
+    with pytest.raises(LabelwiseError, match=r"in which the link 'histogram' gives .* off for la"):
+        exported(tmp_path / "model", predictor(link=steep, rule=RULE))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["model.xml", "model.bin", "labelwise.json"])
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_a_flipped_bit_is_found(folder, tmp_path, name, place):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    content = bytearray((tmp_path / name).read_bytes())
+    content[int(place * len(content))] ^= 4
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"damaged or was changed.*export it again"):
+        OpenVinoModel.load(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(CheckpointError, match="cannot be read: No such file"):
+        OpenVinoModel.load(tmp_path)
+
+
+def test_a_folder_that_is_there_is_kept(folder):
+    before = sorted(folder.iterdir())
+    with pytest.raises(SettingsError, match="is there already"):
+        exported(folder, predictor(link=Sigmoid()))
+    assert sorted(folder.iterdir()) == before
+
+
+def test_openvino_reads_label_names_from_the_folder(folder):
+    info = (
+        openvino_runtime()
+        .Core()
+        .read_model(folder / "model.xml")
+        .get_rt_info(["model_info", "labels"])
+    )
+    assert json.loads(info.astype(str)) == list(predictor().space.names)
+
+
+def test_predict_and_evaluate_run_the_folder(folder, tmp_path, run_verb):
+    rows = ["path,labels"]
+    for number, picture in enumerate(pictures(3).pixels):
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{'dog' if number else 'red car|e|Straße'}")
+    (tmp_path / "test.csv").write_text("\n".join(rows) + "\n")
+    assert "0.png" in run_verb("predict", folder, tmp_path / "0.png")
+    assert "mAP" in run_verb("evaluate", folder, "--data", tmp_path / "test.csv")
+    with pytest.raises(SettingsError, match="runs on the cpu"):
+        run_verb("predict", folder, tmp_path / "0.png", "--device", "cuda")
+
+
+def test_a_missing_package_is_named(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(SettingsError, match=r"pip install 'labelwise\[openvino\]'"):
+        OpenVinoModel.load(folder)
+
+
+def test_openvino_reports_nothing_to_its_makers(folder):
+    """Imported as its own documentation has it, it sends an event by the package telemetry."""
+    assert OpenVinoModel.load(folder)
+    assert importlib.util.find_spec("openvino_telemetry") is not None
+    assert not [name for name in sys.modules if name.startswith("openvino_telemetry")]
+
+
+def test_a_graph_that_hides_its_probability_is_not_held_to_nothing(folder, tmp_path):
+    """Forged and sealed anew: its link could not be compared with the one that it names."""
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    graph = (folder / GRAPH).read_text().replace('output_names="probability"', 'output_names="p"')
+    graph = graph.replace('names="probability"', 'names="p"')
+    (tmp_path / GRAPH).write_text(graph)
+    stated = json.loads((folder / FACTS).read_text()) | {"sha256": UNSEALED}
+    stated["files"] = stated["files"] | {GRAPH: digest(graph.encode())}
+    text = json.dumps(stated)
+    (tmp_path / FACTS).write_text(text.replace(UNSEALED, digest(text.encode()), 1))
+    forged = OpenVinoModel.load(tmp_path)
+    with pytest.raises(CheckpointError, match="has no probability"):
+        forged.logits(torch.from_numpy(forged.facts.blank()))

@@ -1,0 +1,200 @@
+"""The page in a real browser, served by a plain server. Oracle: the same file in Python."""
+
+import json
+import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from export_samples import pictures, predictor, spec
+from patience import PATIENCE
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from labelwise.calibration import Platt
+from labelwise.decide import ExpectedF, Threshold
+from labelwise.errors import SettingsError
+from labelwise.exports.encoded import encoded_examples
+from labelwise.exports.web import HASHES, export_web, find_runtime
+from labelwise.links import Sigmoid
+from labelwise.models.graph_model import OnnxModel
+from labelwise.pictures.labelwise_runtime import read_picture
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--js-flags=--liftoff-only",
+]
+READ = """async (bytes) => {
+  const tagger = await import("./tagger.js");
+  const pixels = await tagger.pixelsOf(new Blob([new Uint8Array(bytes)]));
+  const answers = await tagger.answer(pixels);
+  return { ...answers, rgb: [...pixels.rgb], width: pixels.width, height: pixels.height };
+}"""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("web") / "site"
+    link = Platt(Sigmoid(), [1.0, 2.0, 0.5, 1.0, 1.0], [0.1, 0.0, -0.3, 0.2, 0.0], 1e4)
+    model = predictor(link=link, rule=Threshold((0.3, 0.4, 0.5, 0.6, 0.7)))
+    export_web(model, spec(model), folder, pictures(), range(2), exact_resize=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.fail("this test needs Chromium: apt-get install chromium")
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def page(site, browser):
+    """Return the page, ready, and the list of all it asked for and complained of.
+
+    To load it takes seconds, of the runtime's compiler; what tests read leaves it as it is.
+    """
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    context.set_default_timeout(1000 * PATIENCE)
+    page, heard = context.new_page(), []
+    home = f"http://127.0.0.1:{server.server_port}/"
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("request", lambda r: r.url.startswith((home, "blob:", "data:")) or heard.append(r.url))
+    page.goto(home)
+    page.wait_for_selector("body[data-ready=yes]", timeout=1000 * PATIENCE)
+    yield page, heard
+    context.close()
+    server.shutdown()
+    server.server_close()
+
+
+def encoded(tmp_path, array, name="a.png", **options):
+    Image.fromarray(array).save(tmp_path / name, **options)
+    return (tmp_path / name).read_bytes()
+
+
+def test_it_answers_as_python_does_on_the_same_pixels(page, site, tmp_path):
+    file = OnnxModel.load(site / "model.onnx")
+    sizes = [(90, 70), (48, 48), (20, 33), (1, 1), (300, 60), (60, 301)]
+    for seed, size in enumerate(sizes):
+        picture = pictures(1, size, seed).pixels[0]
+        found = page[0].evaluate(READ, list(encoded(tmp_path, picture)))
+        assert (found["height"], found["width"]) == size
+        np.testing.assert_array_equal(found["rgb"], picture.ravel())
+        expected = file.answers(file.pixels(picture)[None])
+        np.testing.assert_allclose(found["logits"], expected.logits[0], atol=1e-5)
+        np.testing.assert_allclose(found["probability"], expected.probability[0], atol=1e-6)
+        np.testing.assert_allclose(found["none"], expected.none, atol=1e-6)
+        assert [bool(one) for one in found["label"]] == expected.label[0].tolist()
+    assert page[1] == []
+
+
+def test_alpha_lies_on_white_and_the_camera_rotation_is_undone(page, tmp_path):
+    clear = np.zeros((4, 6, 4), np.uint8)
+    found = page[0].evaluate(READ, list(encoded(tmp_path, clear)))
+    assert set(found["rgb"]) == {255}
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture = pictures(1, (16, 40)).pixels[0]
+    turned = page[0].evaluate(READ, list(encoded(tmp_path, picture, "a.jpg", exif=exif)))
+    assert (turned["width"], turned["height"]) == (16, 40)
+
+
+def test_files_are_read_as_predict_reads_them(page, site, tmp_path):
+    """Oracle: the pixels and answers of Python for the same bytes; JPEG and WebP are lossy.
+
+    Chromium and Pillow bring libraries of their own for these, whose sums may be rounded apart.
+    """
+    file = OnnxModel.load(site / "model.onnx")
+    first = Image.fromarray(pictures(1, (60, 90)).pixels[0])
+    examples = encoded_examples(first, file.size)
+    for row, name in enumerate(examples.ids):
+        blob = examples.content(row)
+        found, expected = page[0].evaluate(READ, list(blob)), read_picture(blob)
+        assert (found["height"], found["width"]) == expected.shape[:2], name
+        apart = np.abs(np.array(found["rgb"], np.int16) - expected.ravel())
+        assert apart.max() <= 3, (name, apart.max())
+        assert apart.mean() < 0.5, (name, apart.mean())
+        answers = file.answers(file.pixels(expected)[None])
+        np.testing.assert_allclose(found["probability"], answers.probability[0], atol=0.01)
+    assert page[1] == []
+
+
+def test_photos_are_shown_with_their_labels_at_phone_width(page, site, tmp_path):
+    file = OnnxModel.load(site / "model.onnx")
+    paths = []
+    for seed in range(3):
+        paths.append(tmp_path / f"{seed}.png")
+        encoded(tmp_path, pictures(1, (90, 70), seed).pixels[0], paths[-1].name)
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    page[0].set_input_files("#files", [*paths, tmp_path / "broken.png"])
+    page[0].locator(".bars").nth(2).wait_for()
+    page[0].wait_for_selector(".failed")
+    words = page[0].locator(".photo .decided").all_text_contents()
+    for seed, text in enumerate(reversed(words[1:])):
+        answers = file.answers(file.pixels(pictures(1, (90, 70), seed).pixels[0])[None])
+        order = (-answers.probability[0]).argsort(kind="stable")
+        names = [file.space.names[k] for k in order if answers.label[0, k]]
+        assert text.startswith(", ".join(names) or "none")
+    assert "cannot be tagged" in words[0]
+    assert page[0].locator(".photo img").count() == 3
+    assert page[0].evaluate("document.documentElement.scrollWidth") <= 390
+    assert "3 photos tagged" in page[0].locator("#status").text_content()
+
+
+def test_other_rules_run_in_the_browser_too(browser, tmp_path):
+    model = predictor(link=Sigmoid(), rule=ExpectedF())
+    export_web(model, spec(model), tmp_path / "site", pictures(), range(2))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "site"))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    page = browser.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    page.goto(f"http://127.0.0.1:{server.server_port}/")
+    page.wait_for_selector("body[data-ready=yes]", timeout=1000 * PATIENCE)
+    picture = pictures(1, (90, 70)).pixels[0]
+    found = page.evaluate(READ, list(encoded(tmp_path, picture)))
+    expected = model.predict(picture)
+    assert [bool(one) for one in found["label"]] == expected.sets[0].tolist()
+    np.testing.assert_allclose(found["probability"], expected.probs[0], atol=1e-5)
+    page.close()
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_page_holds_any_label_name(tmp_path):
+    model = predictor(link=Sigmoid())
+    object.__setattr__(model.space, "names", ("</script>", "b", "c", "d", "e"))
+    export_web(model, spec(model), tmp_path / "site", pictures(), [0])
+    text = (tmp_path / "site" / "index.html").read_text()
+    assert "</script>" not in text.split('type="application/json">')[1].split("</script>")[0]
+    data = text.split('type="application/json">')[1].split("</script>")[0]
+    assert json.loads(data)["labels"][0] == "</script>"
+    with pytest.raises(SettingsError, match="is there already"):
+        export_web(model, spec(model), tmp_path / "site", pictures(), [0])
+
+
+def test_without_npm_or_with_another_package_the_way_out_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SettingsError, match=r"npm is not installed; fetch .* --runtime"):
+        find_runtime()
+    (tmp_path / "x.tgz").write_bytes(b"no archive")
+    with pytest.raises(SettingsError, match="is not the npm package onnxruntime-web"):
+        find_runtime(tmp_path / "x.tgz")
+    assert set(HASHES) == {"ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"}

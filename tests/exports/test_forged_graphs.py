@@ -1,0 +1,235 @@
+"""ONNX files that a stranger forged and sealed anew: `predict` answers by the file alone.
+
+The oracle is the engine, which reads every fact of the metadata with torch: what it refuses must
+not be answered without it, and where it answers the labels are the same. What the graph itself
+does with a picture is nobody's but its writer's to judge.
+"""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from export_samples import LABELS, fitted_link, pictures, predictor, spec
+from onnx import TensorProto, helper
+from PIL import Image
+from typer.testing import CliRunner
+
+from labelwise.calibration import CALIBRATORS
+from labelwise.cli.app import app
+from labelwise.decide import AtMost, Threshold
+from labelwise.errors import CheckpointError
+from labelwise.exports.onnx_file import export_onnx
+from labelwise.links import Sigmoid
+from labelwise.methods import link_to_spec
+from labelwise.models.graph_file import sealed
+from labelwise.models.graph_model import OnnxModel
+from labelwise.models.link_numbers import CURVES, curve_of
+from labelwise.models.onnx_answers import AGREES, ALL_AGREE, OnnxAnswers, require_agreement
+from labelwise.models.scoring import score
+from labelwise.pictures import PictureImages
+
+PLATT = {"kind": "platt", "link": {"kind": "sigmoid"}, "slope": 1.0, "offset": 0.0, "limit": 50.0}
+FIVE = [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("honest")
+    model = predictor(link=Sigmoid(), rule=Threshold(0.5))
+    export_onnx(model, spec(model), folder / "model.onnx", pictures(1))
+    for row, picture in enumerate(pictures(3).pixels):
+        Image.fromarray(picture).save(folder / f"{row}.png")
+    return folder / "model.onnx"
+
+
+def forged(honest, path, *, change=lambda graph: None, **facts):
+    """Write the file with other facts or another graph, under a hash that is right again."""
+    model = onnx.load(honest)
+    change(model.graph)
+    kept = {prop.key: prop.value for prop in model.metadata_props} | facts
+    helper.set_model_props(model, {key: value for key, value in kept.items() if value is not None})
+    path.write_bytes(sealed(model))
+    return path
+
+
+def predicted(path, honest, out):
+    return CliRunner().invoke(app, ["predict", str(path), str(honest.parent / "0.png"), "-o", out])
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("link", json.dumps(PLATT | {"slope": float("nan")})),
+        ("link", json.dumps(PLATT | {"slope": [1.0, 1.0]})),
+        ("link", json.dumps(PLATT | {"slope": -1.0})),
+        ("link", json.dumps(PLATT | {"offset": "1"})),
+        ("link", json.dumps(PLATT | {"offset": True})),
+        ("link", json.dumps(PLATT | {"limit": "50"})),
+        ("link", json.dumps(PLATT | {"slope": [1.0, 1.0, True, 1.0, 1.0]})),
+        ("link", json.dumps(PLATT | {"more": 1})),
+        ("link", '{"kind": "nothing"}'),
+        ("link", '{"kind": ["sigmoid"]}'),
+        ("link", "["),
+        ("link", None),
+        (
+            "link",
+            '{"kind": "platt", "link": null, "offset": 0, "limit": 9, "slope": ' + "9" * 400 + "}",
+        ),
+        ("rule", '{"kind": "threshold", "value": NaN}'),
+        ("rule", '{"kind": "threshold", "value": [NaN, 0.1, 0.1, 0.1, 0.1]}'),
+        ("rule", '{"kind": "threshold", "value": [0.5, 0.5]}'),
+        ("rule", '{"kind": "threshold", "value": Infinity}'),
+        ("rule", '{"kind": "threshold", "value": "1e999"}'),
+        ("rule", '{"kind": "threshold", "value": [0.5, 0.5, false, 0.5, 0.5]}'),
+        ("rule", '{"kind": "expected-f", "beta": NaN}'),
+        ("rule", '{"kind": "top-k", "k": 0}'),
+        ("rule", '{"kind": "guess"}'),
+        ("rule", "[" * 100_000),
+        ("rule", None),
+        ("labels", '["a", "b", "c", "d", "a"]'),
+        ("labels", '["a", "b", "c", "d", " "]'),
+        ("labels", '["a", "b", "c", "d", 5]'),
+        ("labels", '["a", "b", "c", "d", "\\ud800"]'),
+        ("labels", '["a", "b", "c", "d", "e", "f"]'),
+        ("labels", "{}"),
+        ("labels", None),
+        ("labelwise_format", "2"),
+    ],
+)
+def test_what_the_engine_refuses_is_not_answered_without_it(honest, tmp_path, key, text):
+    path = forged(honest, tmp_path / "forged.onnx", **{key: text})
+    assert OnnxAnswers.of(path) is None
+    with pytest.raises(CheckpointError, match=r"forged\.onnx"):
+        OnnxModel.load(path)
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        PLATT | {"slope": 1.1},
+        PLATT | {"offset": [0.0, 0.0, 0.0, 0.0, 0.01]},  # of one label: the others agree
+        PLATT | {"limit": 1e-3},
+        {"kind": "temperature", "link": None, "temperature": 0.9, "limit": 50.0},
+        {"kind": "softmax", "temperature": 1.0},
+    ],
+)
+def test_probabilities_of_another_link_than_the_stated_one(honest, tmp_path, link):
+    path = forged(honest, tmp_path / "forged.onnx", link=json.dumps(link))
+    error = predicted(path, honest, str(tmp_path / "out.csv")).exception
+    assert isinstance(error, CheckpointError)
+    assert "must give the probabilities of the link in its metadata" in str(error)
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_rounding_of_a_steep_line_is_no_disagreement():
+    logits = np.linspace(4.99, 5.01, 100_001, dtype=np.float32)
+    steep = {"slope": 400.0, "offset": -2000.0}
+    inside = np.float32(steep["slope"]) * logits + np.float32(steep["offset"])  # as the graph does
+    expected = curve_of(PLATT | steep, len(logits))(logits)
+    apart = np.abs(1 / (1 + np.exp(-inside)) - expected).max()
+    assert apart > AGREES
+    require_agreement("steep.onnx", float(apart), ALL_AGREE)
+
+
+@pytest.mark.parametrize("rule", [Threshold(0.0), Threshold(tuple(FIVE)), AtMost(Threshold(0), 2)])
+def test_labels_are_those_of_the_stated_rule(honest, tmp_path, rule):
+    told = json.dumps({"kind": rule.kind} | rule.spec() | rule_inside(rule))
+    path = forged(honest, tmp_path / "forged.onnx", rule=told)
+    images = PictureImages(sorted(honest.parent.glob("*.png")))
+    (part,) = score(OnnxModel.load(path), images)
+    found = list(OnnxAnswers.of(path).score(images))
+    assert [one.labels for one in found] == [one.labels for one in part.answers()]
+    assert found[0].labels
+
+
+def rule_inside(rule):
+    return {"rule": {"kind": "threshold", "value": 0.0}} if isinstance(rule, AtMost) else {}
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", *CURVES])
+def test_curves_are_those_of_the_links(kind):
+    """Oracle: the links, in torch. Logits lie beyond the limits, and on edges and knots, too."""
+    made_by = [name for name in CALIBRATORS if name.partition("-")[0] == kind]
+    known = {name: fitted_link(name, base) for name in made_by for base in (None, Sigmoid())}
+    known = {"sigmoid": Sigmoid()} if kind == "sigmoid" else known
+    assert known
+    for name, made in known.items():
+        plain = json.loads(json.dumps(link_to_spec(made)))
+        curve = curve_of(plain, LABELS)
+        assert curve is not None, name
+        at = np.r_[np.linspace(-60, 60, 50), marks_of(plain)].astype(np.float32)
+        for logits in np.repeat(at[:, None], LABELS, axis=1):
+            expected = made(logits.astype(np.float64)[None])[0]
+            np.testing.assert_allclose(curve(logits), expected, rtol=1e-9, err_msg=name)
+
+
+def marks_of(plain):
+    return np.concatenate([plain.get("edges", []), *(one[0] for one in plain.get("curves", []))])
+
+
+def renamed(name):
+    def change(graph):
+        for node in graph.node:
+            node.output[:] = ["other" if one == name else one for one in node.output]
+            node.input[:] = ["other" if one == name else one for one in node.input]
+        for output in graph.output:
+            output.name = "other" if output.name == name else output.name
+
+    return change
+
+
+def answering(node, *, of):
+    """Put a node between what a graph computes and one of its outputs."""
+
+    def change(graph):
+        for one in graph.node:
+            one.output[:] = ["before" if name == of else name for name in one.output]
+            one.input[:] = ["before" if name == of else name for name in one.input]
+        graph.initializer.append(helper.make_tensor("nan", TensorProto.FLOAT, [], [np.nan]))
+        graph.initializer.append(helper.make_tensor("two", TensorProto.FLOAT, [], [2.0]))
+        graph.initializer.append(
+            helper.make_tensor("huge", TensorProto.INT64, [3], [1 << 20, 1 << 20, 5])
+        )
+        graph.node.append(helper.make_node(node[0], ["before", *node[1:]], [of], name="forged"))
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["logits", "probability"])
+def test_a_graph_without_an_output(honest, tmp_path, name):
+    path = forged(honest, tmp_path / "forged.onnx", change=renamed(name))
+    assert OnnxAnswers.of(path) is None
+
+
+@pytest.mark.parametrize("node", [("Mul", "nan"), ("Mul", "two"), ("Neg",)])
+def test_probabilities_that_are_none(honest, tmp_path, node):
+    """Logits stay finite, so these were written as they came."""
+    path = forged(honest, tmp_path / "forged.onnx", change=answering(node, of="probability"))
+    error = predicted(path, honest, str(tmp_path / "out.csv")).exception
+    assert isinstance(error, CheckpointError)
+    assert "must give the probabilities" in str(error)
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_an_answer_too_large_for_any_memory(honest, tmp_path):
+    path = forged(
+        honest, tmp_path / "forged.onnx", change=answering(("Expand", "huge"), of="probability")
+    )
+    done = predicted(path, honest, str(tmp_path / "out.csv"))
+    assert isinstance(done.exception, CheckpointError)
+    assert "cannot be run by onnxruntime" in str(done.exception)
+
+
+def test_names_cannot_steer_the_terminal(honest, tmp_path):
+    names = ["\x1b[2J", "\u202eb", "c\nd", "=1+1", "e\x00"]
+    path = forged(
+        honest,
+        tmp_path / "forged.onnx",
+        labels=json.dumps(names),
+        rule='{"kind": "threshold", "value": 0.0}',
+        caution="\x1b]0;owned\x07",
+    )
+    done = predicted(path, honest, str(tmp_path / "out.csv"))
+    assert done.exit_code == 0
+    assert not set(done.output) & set("\x1b\u202e\x00\x07")

@@ -1,0 +1,92 @@
+"""Every form of a model, on a disk and in a bucket. Oracle: the model that it was made of."""
+
+import importlib.util
+import pickle
+
+import pytest
+import torch
+from bucket_setup import served_bucket
+from export_samples import link_of_each_kind, pictures, predictor, spec
+
+import labelwise
+from labelwise.decide import Threshold
+from labelwise.errors import CheckpointError, DataError, SettingsError
+from labelwise.exports.onnx_file import export_onnx
+from labelwise.exports.openvino_folder import export_openvino
+from labelwise.models import Predictor
+from labelwise.shards import LocalEngine, ModelFiles, ScoringTask, predict_shards
+
+# Found, not imported: that would report to its makers.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("openvino") is None, reason="openvino is not installed"
+)
+
+FORMS = ("run", "model.onnx", "openvino")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return predictor(link=link_of_each_kind()["platt"], rule=Threshold((0.3, 0.4, 0.5, 0.6, 0.7)))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, model):
+    """The same model in its three forms."""
+    home = tmp_path_factory.mktemp("forms")
+    model.save(home / "run")
+    export_onnx(model, spec(model), home / "model.onnx", pictures(2))
+    export_openvino(model, spec(model), home / "openvino", pictures(2), range(2))
+    return home
+
+
+def same_answers(found, model):
+    images = pictures(4, (60, 50), seed=5)
+    (expected,), (given,) = labelwise.score(model, images), labelwise.score(found, images)
+    torch.testing.assert_close(given.probs, expected.probs, atol=1e-3, rtol=0)
+    assert torch.equal(given.sets, expected.sets)
+    assert (found.space, found.taxonomy) == (model.space, None)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_scores_as_the_model_does(home, model, form):
+    same_answers(labelwise.load_model(home / form), model)
+    same_answers(labelwise.load_model(str(home / form)).fused(1000), model)
+
+
+def test_a_model_in_a_bucket_is_fetched_whatever_its_form(home, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with served_bucket() as bucket:
+        for path in home.rglob("*"):
+            if path.is_file():
+                bucket.put(f"models/{path.relative_to(home).as_posix()}", path.read_bytes())
+        for form in FORMS:
+            same_answers(labelwise.load_model(bucket.place(f"models/{form}")), model)
+        with pytest.raises(CheckpointError, match="is not there; is its address right"):
+            labelwise.load_model(bucket.place("models/other.onnx"))
+        with pytest.raises(CheckpointError, match="holds no run"):
+            labelwise.load_model(bucket.place("nothing"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_workers_of_shards_load_every_form_and_carry_no_function(home, form, tmp_path):
+    for number in range(3):
+        pictures(3, (40, 30), seed=1).read(number).save(tmp_path / f"{number}.png")
+    task = ScoringTask(str(tmp_path / "out"), ModelFiles.read(home / form), 2, decoders=1)
+    assert b"labelwise.cli" not in pickle.dumps(task)
+    outcome = predict_shards(task, [str(tmp_path / "0.png")], LocalEngine(1))
+    assert (outcome.rows, outcome.failed) == (1, 0)
+
+
+def test_what_is_no_model_is_named(home, tmp_path):
+    with pytest.raises(CheckpointError, match=r"nowhere is not there; a model is the folder"):
+        labelwise.load_model(tmp_path / "nowhere")
+    (tmp_path / "photo.png").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="a file of another kind"):
+        labelwise.load_model(tmp_path / "photo.png")
+    with pytest.raises(SettingsError, match="by unpickling"):
+        labelwise.load_model(tmp_path / "model.pt2")
+    with pytest.raises(SettingsError, match="runs on the cpu"):
+        labelwise.load_model(home / "model.onnx", "cuda")
+    assert isinstance(labelwise.load_model(home / "run"), Predictor)
+    with pytest.raises(DataError, match=r"labelwise\.load_run opens a run"):
+        labelwise.load(home / "run")

@@ -1,0 +1,255 @@
+"""The query decoder against golden vectors, torch's own layers and a decoder written out slowly."""
+
+import pytest
+import torch
+from golden import assert_golden, cases, tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.functional import layer_norm
+
+from labelwise.networks.heads import GroupLinear, QueryDecoder, sine_position
+from labelwise.networks.heads.query import AttentionLayer
+
+
+def count(*modules):
+    return sum(p.numel() for module in modules for p in module.parameters())
+
+
+def test_golden_position():
+    case = cases("q2l_position")["d=8,H=2,W=3"]
+    code = sine_position(8, 2, 3, torch.zeros(()))
+    torch.testing.assert_close(code.double(), tensor(case["expected"]["pe"]), rtol=0, atol=1e-6)
+    assert sine_position(8, 2, 3, torch.zeros((), dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_golden_group_linear():
+    (case,) = cases("q2l_group_linear").values()
+    layer = GroupLinear(2, 3, share=1).double()
+    with torch.no_grad():
+        layer.weight.copy_(tensor(case["inputs"]["W"]).unsqueeze(1))
+        layer.bias.copy_(tensor(case["inputs"]["b"]))
+    assert_golden(layer(tensor(case["inputs"]["h"])), case["expected"]["logits"])
+
+
+def test_golden_numbers_of_parameters():
+    large, small = (case["expected"] for case in cases("q2l_params").values())
+    with torch.device("meta"):
+        head = QueryDecoder(2048, 80)
+    assert count(head.encoder[0]) == large["encoder_layer"]
+    assert count(head.decoder[1]) == large["decoder_layer_no_selfattn"]
+    assert count(head.norm) == large["final_norm"]
+    assert head.queries.numel() == large["query_embed"]
+    assert count(head.classifier) == large["group_linear"]
+    assert count(head) == large["total_head_identity_proj"]
+    head = QueryDecoder(64, 5)
+    assert count(head.encoder, head.decoder, head.norm) == small["transformer_params"]
+
+
+def test_a_layer_is_torch_s_encoder_layer():
+    ours = AttentionLayer(8, 2, 16, 0.0).double()
+    theirs = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True).double()
+    pairs = [
+        (theirs.self_attn, ours.attention),
+        (theirs.linear1, ours.expand),
+        (theirs.linear2, ours.contract),
+        (theirs.norm1, ours.norm_attention),
+        (theirs.norm2, ours.norm_feedforward),
+    ]
+    for their_part, our_part in pairs:
+        their_part.load_state_dict(our_part.state_dict())
+    state = torch.randn(3, 5, 8, dtype=torch.float64)
+    torch.testing.assert_close(ours(state, state, state, state), theirs(state))
+
+
+def slow_attention(layer, query, key, value):
+    """Return one image's attention (n, D), head by head and query by query."""
+    width, heads = query.shape[1], layer.num_heads
+    weights, biases = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
+    query, key, value = (
+        x @ w.T + b for x, w, b in zip((query, key, value), weights, biases, strict=True)
+    )
+    size = width // heads
+    seen = torch.zeros_like(query)
+    for head in range(heads):
+        part = slice(head * size, (head + 1) * size)
+        for row in range(len(query)):
+            scores = torch.stack([query[row, part] @ k[part] for k in key]) / size**0.5
+            chance = scores.exp() / scores.exp().sum()
+            seen[row, part] = sum(c * v[part] for c, v in zip(chance, value, strict=True))
+    return seen @ layer.out_proj.weight.T + layer.out_proj.bias
+
+
+def slow_layer(layer, state, query, key, value):
+    norm, last = layer.norm_attention, layer.norm_feedforward
+    state = state + slow_attention(layer.attention, query, key, value)
+    state = layer_norm(state, state.shape[-1:], norm.weight, norm.bias)
+    hidden = (state @ layer.expand.weight.T + layer.expand.bias).clamp(min=0)
+    state = state + hidden @ layer.contract.weight.T + layer.contract.bias
+    return layer_norm(state, state.shape[-1:], last.weight, last.bias)
+
+
+def test_the_whole_head_written_out_slowly():
+    torch.manual_seed(0)
+    head = QueryDecoder(6, 3, width=8, attention_heads=2, dropout=0.0).double()
+    for parameter in head.parameters():  # biases and norms must matter
+        nn.init.normal_(parameter, std=0.5)
+    features = torch.randn(2, 6, 2, 3, dtype=torch.float64)
+    logits = head(features).logits
+    for image in range(2):
+        weight, bias = head.project.weight[:, :, 0, 0], head.project.bias
+        tokens = [weight @ features[image, :, y, x] + bias for y in range(2) for x in range(3)]
+        code = sine_position(8, 2, 3, features)
+        place = torch.stack([code[:, y, x] for y in range(2) for x in range(3)])
+        memory = torch.stack(tokens)
+        memory = slow_layer(head.encoder[0], memory, memory + place, memory + place, memory)
+        target = torch.zeros(3, 8, dtype=torch.float64)
+        for layer in head.decoder:
+            target = slow_layer(layer, target, target + head.queries, memory + place, memory)
+        final = layer_norm(target, (8,), head.norm.weight, head.norm.bias)
+        for label in range(3):
+            expected = head.classifier.weight[label, 0] @ final[label]
+            expected = expected + head.classifier.bias[label]
+            torch.testing.assert_close(logits[image, label], expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 40), st.data())
+def test_groups_cover_all_labels_and_no_query_is_idle(labels, data):
+    queries = data.draw(st.integers(1, labels))
+    head = QueryDecoder(4, labels, queries=queries, attention_heads=1, feedforward=4)
+    share = head.classifier.weight.shape[1]
+    assert len(head.queries) <= queries
+    assert (len(head.queries) - 1) * share < labels <= len(head.queries) * share
+    hidden = torch.randn(2, len(head.queries), 4)
+    logits = head.classifier(hidden)
+    for label in range(labels):
+        group, place = divmod(label, share)
+        expected = hidden[:, group] @ head.classifier.weight[group, place]
+        torch.testing.assert_close(logits[:, label], expected + head.classifier.bias[label])
+
+
+def test_ten_thousand_labels_by_a_hundred_queries():
+    head = QueryDecoder(32, 10_000, queries=100, feedforward=32).eval()
+    assert head(torch.randn(2, 32, 3, 3)).logits.shape == (2, 10_000)
+    assert count(head.classifier) == 10_000 * 33
+    assert head.queries.numel() == 100 * 32
+
+
+def test_labels_do_not_look_at_each_other():
+    head = QueryDecoder(8, 4).eval()
+    features = torch.randn(2, 8, 3, 3)
+    before = head(features).logits
+    with torch.no_grad():
+        head.queries[2] += 1.0
+    changed = (head(features).logits - before).abs().amax(dim=0) > 1e-5
+    assert changed.tolist() == [False, False, True, False]
+
+
+def test_position_matters_and_any_map_size_will_do():
+    head = QueryDecoder(8, 4).eval()
+    features = torch.randn(1, 8, 2, 5)
+    assert not torch.allclose(head(features).logits, head(features.flip(3)).logits, atol=1e-3)
+    tokens = torch.randn(2, 8, 14, 14).to(memory_format=torch.channels_last)
+    torch.testing.assert_close(head(tokens).logits, head(tokens.contiguous()).logits)
+
+
+def test_compiles_to_one_graph_and_runs_in_half_precision():
+    head = QueryDecoder(8, 4).eval()
+    features = torch.randn(2, 8, 3, 3)
+    torch._dynamo.reset()
+    compiled = torch.compile(head, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(features).logits, head(features).logits)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = head(features).logits
+    torch.testing.assert_close(rough, head(features).logits, rtol=0, atol=0.05)
+    assert not torch.equal(rough, head(features).logits)
+    half = QueryDecoder(8, 4).bfloat16()(features.bfloat16()).logits
+    assert half.dtype == torch.bfloat16
+    assert half.isfinite().all()
+
+
+def test_biases_start_where_told_and_every_parameter_learns():
+    head = QueryDecoder(6, 5, width=8, queries=2)
+    head.start_at(torch.arange(5.0))
+    assert head.classifier.bias.tolist() == [0, 1, 2, 3, 4]
+    head(torch.randn(2, 6, 2, 2)).logits.square().sum().backward()
+    idle = [name for name, p in head.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not idle
+
+
+def test_start_of_the_weights():
+    torch.manual_seed(0)
+    head = QueryDecoder(64, 50)
+    bound = (6 / (64 + 3 * 64)) ** 0.5
+    weight = head.encoder[0].attention.in_proj_weight
+    assert 0.95 * bound < weight.abs().max() <= bound
+    assert head.queries.std().item() == pytest.approx(1.0, abs=0.05)
+    assert 0.9 / 8 < head.classifier.weight.abs().max() <= 1 / 8
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"channels": 6}, "multiple of 4 and of its 4 attention heads, got 6; set width"),
+        ({"width": 12, "attention_heads": 5}, "of its 5 attention heads, got 12"),
+        ({"queries": 6}, "queries must lie between 1 and 5 labels, got 6"),
+        ({"queries": 0}, "got 0"),
+        ({"decoder_layers": 0}, "at least one decoder layer, got 1 and 0"),
+        ({"encoder_layers": -1}, "got -1 and 2"),
+    ],
+)
+def test_refuses_shapes_that_cannot_be(options, rule):
+    with pytest.raises(ValueError, match=rule):
+        QueryDecoder(**{"channels": 8, "num_labels": 5, **options})
+
+
+def test_position_refuses_odd_widths():
+    with pytest.raises(ValueError, match="multiple of 4, got 6"):
+        sine_position(6, 2, 2, torch.zeros(()))
+
+
+@pytest.mark.parametrize("kind", ["first", "later", "all"])
+def test_self_attention_written_out_slowly(kind):
+    torch.manual_seed(1)
+    head = QueryDecoder(8, 3, attention_heads=2, dropout=0.0, self_attention=kind).double()
+    for parameter in head.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    features = torch.randn(1, 8, 2, 2, dtype=torch.float64)
+    place = sine_position(8, 2, 2, features).flatten(1).T
+    memory = features[0].flatten(1).T
+    memory = slow_layer(head.encoder[0], memory, memory + place, memory + place, memory)
+    target = torch.zeros(3, 8, dtype=torch.float64)
+    for number, layer in enumerate(head.decoder):
+        if kind == "all" or (number > 0) == (kind == "later"):
+            query = target + head.queries
+            target = target + slow_attention(layer.self_attention, query, query, target)
+            target = layer_norm(target, (8,), layer.norm_self.weight, layer.norm_self.bias)
+        target = slow_layer(layer, target, target + head.queries, memory + place, memory)
+    final = layer_norm(target, (8,), head.norm.weight, head.norm.bias)
+    expected = (head.classifier.weight[:, 0] * final).sum(dim=1) + head.classifier.bias
+    torch.testing.assert_close(head(features).logits[0], expected)
+    with pytest.raises(ValueError, match=r"one of .*'later', 'all'.*, got 'some'"):
+        QueryDecoder(8, 3, self_attention="some")
+
+
+def test_attention_maps_are_the_weights_of_the_last_layer():
+    # Oracle: softmax(Q K' / sqrt(size)) of each attention head, written out, then their mean.
+    torch.manual_seed(2)
+    head = QueryDecoder(8, 5, queries=3, attention_heads=2, dropout=0.0).double().eval()
+    features = torch.randn(2, 8, 2, 3, dtype=torch.float64)
+    maps = head.attention(features)
+    assert maps.shape == (2, 5, 2, 3)
+    torch.testing.assert_close(maps.sum(dim=(2, 3)), torch.ones(2, 5, dtype=torch.float64))
+    assert torch.equal(maps[:, 0], maps[:, 1])  # labels 0 and 1 share a query
+    seen = []
+    head.decoder[-1].attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
+    head(features)
+    query, key, _ = seen[0]
+    layer = head.decoder[-1].attention
+    weights, biases = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
+    q, k = query @ weights[0].T + biases[0], key @ weights[1].T + biases[1]
+    parts = [slice(0, 4), slice(4, 8)]
+    chances = [(q[..., p] @ k[..., p].mT / 2).softmax(dim=-1) for p in parts]
+    expected = ((chances[0] + chances[1]) / 2)[:, [0, 0, 1, 1, 2]].unflatten(2, (2, 3))
+    torch.testing.assert_close(maps, expected)

@@ -1,0 +1,281 @@
+"""The program finds where a run differs from its paper; oracle: the settings that were changed.
+
+Each setting of each row is changed, and must be named with its new value.
+"""
+
+import json
+
+import pytest
+from PIL import Image
+
+from labelwise.errors import SettingsError
+from labelwise.methods import METHODS
+from labelwise.papers.protocols import EXPERIMENTS
+from labelwise.papers.reproduce import Request, facts_of, open_data, published_protocol
+from labelwise.papers.sources import (
+    LAST_FIFTH,
+    NO_SPLIT,
+    OWN_SPLIT,
+    STRATIFIED,
+    Frozen,
+    ValidationImages,
+)
+from labelwise.training.settings import Settings, flattened
+
+ROWS = [
+    (table, row)
+    for table, experiment in EXPERIMENTS.items()
+    for row in experiment.rows
+    if row in experiment.published.rows
+]
+CHANGES = {
+    "batch_size": 7,
+    "image_size": 199,
+    "backbone": "small-cnn",
+    "weights": "elsewhere.safetensors",
+    "recipe.epochs": 7,
+    "recipe.optimizer.name": "lbfgs",
+    "recipe.optimizer.lr": 0.01234,
+    "recipe.optimizer.weight_decay": 0.01234,
+    "recipe.optimizer.momentum": 0.5,
+    "recipe.schedule.name": "constant",
+    "recipe.keep": "best",
+    "recipe.ema": 0.5,
+    "augment": "none",
+    "method": "lsep",
+}
+
+
+def found(request):
+    """Return what differs by key; of a key that only some rows have published, the published."""
+    every = sorted(request.protocol_deviations(), key=lambda one: one.stated)
+    return {one.key: (one.published, one.here) for one in every}
+
+
+@pytest.mark.parametrize(("table", "row"), ROWS)
+def test_each_stated_setting_that_is_changed_is_named(table, row):
+    stated = published_protocol(EXPERIMENTS[table], row)
+    settings = Request(table).settings(row, 0)
+    assert set(stated) - set(facts_of(settings, EXPERIMENTS[table], row)) == set()
+    named = found(Request(table, rows=(row,)))
+    changed = 0
+    for key, value in CHANGES.items():
+        if key not in stated or key in named or stated[key] == value or key.endswith(".name"):
+            continue
+        request = Request(table, rows=(row,), overrides={key: value})
+        if key == "method":
+            request = Request(table, rows=(row,), overrides={"method": value, "options": {}})
+        assert found(request)[key] == (stated[key], value)
+        sentence = next(text for text in request.deviations() if text.startswith(f"{key}: "))
+        assert str(value) in sentence
+        changed += 1
+    assert changed >= 3
+
+
+def test_what_was_silent_is_named():
+    named = found(Request("001-table3"))
+    assert named["held_out"] == (0.0, 0.1)
+    assert "decayed" in named
+    assert "image_size" not in named  # 224, as published
+    assert "held_out" not in found(Request("000-table1"))
+    assert "pooled" in found(Request("001-table3.coco.vit-b-32"))
+    frozen = found(Request("001-table3", quick=True))
+    assert frozen["recipe.prior_bias"] == (False, True)
+
+
+def test_options_that_a_paper_states_are_compared_though_they_are_defaults():
+    assert "options.k_neg" not in found(Request("001-table3", rows=("spa",)))
+    changed = Request("001-table3", rows=("spa",), overrides={"options.k_neg": 2.0})
+    assert found(changed)["options.k_neg"] == (3.0, 2.0)
+    slower = Request("000-table2", rows=("quasibinary",), overrides={"options.momentum": 0.99})
+    assert found(slower)["options.momentum"] == (0.9, 0.99)
+
+
+def test_picture_sizes_are_the_printed_ones():
+    sizes = {"000-table1": 32, "000-table1.tiny-imagenet": 32, "000-table1.imagenet": 224}
+    for cell, size in sizes.items():
+        assert "image_size" not in found(Request(cell))
+        changed = Request(cell, overrides={"image_size": 64})
+        assert found(changed)["image_size"] == (size, 64)
+
+
+def test_rows_that_the_paper_does_not_print_have_no_protocol():
+    assert published_protocol(EXPERIMENTS["000-table2"], "softmax-or-none") == {}
+    json.dumps([vars(d) for d in Request("000-table2").protocol_deviations()])
+
+
+def test_a_quick_run_names_what_it_changed():
+    named = found(Request("000-table1", quick=True))
+    assert named["recipe.epochs"] == (200, 30)
+    assert named["batch_size"] == (64, 128)
+
+
+# A value that no row has, for every setting of a run; a setting that is not here fails a test.
+OTHER = {
+    **CHANGES,
+    "recipe.optimizer.name": None,  # the other one of two
+    "augment": None,
+    "on_error": "skip",
+    "skip_missing": True,
+    "val_share": 0.3,
+    "taxonomy": "kinds.csv",
+    "start": "runs/another",
+    "squash": None,
+    "reduced_jpeg": True,
+    "freeze": 7,
+    "freeze_batch_norm": None,
+    "head": None,
+    "head_options.width": 77,
+    "mirror": None,
+    "crops": 5,
+    "precision": None,
+    "calibrate": "isotonic",
+    "zero_share": 0.123,
+    "rule": "top-7",
+    "promise": "precision=0.9",
+    "promise_share": 0.77,
+    "confidence": 0.77,
+    "data_options.nonsense": 7,
+    "recipe.accumulate": 7,
+    "recipe.metric": "log_loss",
+    "recipe.patience": 77,
+    "recipe.keep": None,
+    "recipe.prior_bias": None,
+    "recipe.log_steps": 77,
+    "recipe.save_seconds": 77.0,
+    "recipe.optimizer.nesterov": None,
+    "recipe.optimizer.backbone_lr": 0.77,
+    "recipe.optimizer.stage_decay": 0.77,
+    "recipe.optimizer.clip": 7.0,
+    "recipe.schedule.name": None,
+    "recipe.schedule.warmup": 7.0,
+    "recipe.schedule.rise": 0.77,
+    "recipe.schedule.milestones": [0.77],
+    "recipe.schedule.gamma": 0.77,
+}
+SWITCHES = {
+    "recipe.optimizer.name": ("sgd", "adamw"),
+    "recipe.schedule.name": ("step", "cosine"),
+    "recipe.keep": ("best", "last"),
+    "precision": ("32", "bf16"),
+    "augment": ("none", "flip"),
+    "head": ("query2label", "linear"),
+}
+# These exclude others or come with others, so that they are changed by themselves.
+BY_THEMSELVES = {
+    "method": {"method": "lsep", "options": {}},
+    "features": {
+        "features": "resnet18",
+        "backbone": "resnet18",
+        "augment": "none",
+        "freeze": 0,
+        "freeze_batch_norm": False,
+    },
+    "effort": {"effort": "good", "backbone": "resnet18"},
+    "minutes": {"effort": "best", "minutes": 7.0, "backbone": "resnet18"},
+    "cross_fit": {"cross_fit": True, "promise": "precision=0.9", "calibrate": "platt"},
+    "attributes": {"attributes": "colours.csv"},
+    "bands": {"bands": "all"},
+    "composite": {"bands": "a,b", "composite": "a"},
+    "window": {"bands": "all", "window": "file"},
+}
+
+
+def changed_settings(settings):
+    """Return another value for every setting of a run and for every option of its method."""
+    now = flattened(settings.model_dump(mode="json"))
+    values = {}
+    for key, value in OTHER.items():
+        if key in BY_THEMSELVES:
+            continue
+        first, second = SWITCHES.get(key, (True, False))
+        values[key] = value if value is not None else second if now[key] == first else first
+    for name in METHODS[settings.method].options if settings.method in METHODS else ():
+        values[f"options.{name}"] = 0.0777
+    return values
+
+
+def test_no_setting_is_forgotten():
+    keys = {
+        key.partition("options.")[0] or key for key in flattened(Settings(data="x").model_dump())
+    }
+    known = {key.partition("options.")[0] or key for key in (*OTHER, *BY_THEMSELVES)}
+    kept = {"data", "seed", "options", "head_options", "data_options"}
+    assert {key for key in keys if not key.startswith("hardware.")} - known - kept == set()
+
+
+ALL_ROWS = [(table, row) for table, experiment in EXPERIMENTS.items() for row in experiment.rows]
+
+
+@pytest.mark.parametrize("table", EXPERIMENTS)
+def test_each_setting_of_each_row_that_is_changed_is_named(table):
+    for row in (row for name, row in ALL_ROWS if name == table):
+        plain = Request(table, rows=(row,))
+        values = changed_settings(plain.settings(row, 0))
+        request = Request(table, rows=(row,), overrides=values)
+        named = {one.key: one for one in request.protocol_deviations() if row in one.rows}
+        text = "\n".join(request.deviations())
+        for key, value in values.items():
+            assert named[key].here == value, (row, key)
+            assert str(named[key]) in text
+        assert not {one.key for one in plain.protocol_deviations() if not one.stated}, row
+
+
+@pytest.mark.parametrize("key", BY_THEMSELVES)
+def test_settings_that_exclude_others_are_named_too(key):
+    for table in ("000-table1", "001-table3", "003-table1", "004-table1", "004-table2"):
+        request = Request(table, overrides=BY_THEMSELVES[key])
+        assert found(request)[key][1] == BY_THEMSELVES[key][key]
+
+
+@pytest.mark.parametrize("table", EXPERIMENTS)
+def test_whatever_quick_and_features_change_is_named(table):
+    for request in (Request(table, quick=True), Request(table, frozen=Frozen("resnet18"))):
+        rows = request.chosen_rows()
+        plain = request.without_changes()
+        named = {(row, one.key) for one in request.protocol_deviations() for row in one.rows}
+        for row in rows:
+            published = published_protocol(EXPERIMENTS[table], row)
+            before = flattened(plain.settings(row, 0).model_dump(mode="json"))
+            after = flattened(request.settings(row, 0).model_dump(mode="json"))
+            for key in before.keys() | after.keys():
+                moved = before.get(key) != after.get(key)
+                back = key in published and published[key] == after.get(key)
+                if moved and not back and not key.startswith("hardware."):
+                    assert (row, key) in named
+
+
+@pytest.mark.parametrize("key", ["data", "seed"])
+def test_what_has_an_option_of_its_own_is_not_set(key):
+    with pytest.raises(SettingsError, match=f"{key} is not set by --set here but by --"):
+        Request("000-table1", overrides={key: 1}).settings("binary", 0)
+    with pytest.raises(SettingsError, match=r"data_options\.seed is not set by --set"):
+        Request("000-table2", overrides={"data_options.seed": 1}).settings("binary", 0)
+
+
+SPLIT = ["train"] * 30 + ["test"] * 10
+OWN = ["train"] * 20 + ["val"] * 10 + ["test"] * 10
+
+
+@pytest.mark.parametrize(
+    ("table", "split", "share", "chosen_by"),
+    [
+        ("001-table3", SPLIT, 0.1, STRATIFIED),
+        ("001-table3", OWN, 0.0, OWN_SPLIT),
+        ("000-table1", SPLIT, 0.0, NO_SPLIT),
+        ("004-table2", SPLIT, 0.2, LAST_FIFTH),
+        ("004-table2", OWN, 0.0, OWN_SPLIT),
+    ],
+)
+def test_what_is_held_out_is_read_from_the_data(tmp_path, table, split, share, chosen_by):
+    for row in range(40):
+        Image.new("RGB", (8, 8), (6 * row, 0, 0)).save(tmp_path / f"{row}.png")
+    lines = [f"{row}.png,{'abc'[row % 3]},{part}" for row, part in enumerate(split)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,labels,split", *lines]) + "\n")
+    request = Request(table, source=str(tmp_path / "t.csv"))
+    held_out = open_data(request)[1]
+    assert held_out == ValidationImages(share, chosen_by)
+    row = request.chosen_rows()[0]
+    named = {one.key: one.here for one in request.protocol_deviations(held_out)}
+    stated = published_protocol(request.experiment, row)["held_out"]
+    assert ("held_out" in named) == (stated != share)

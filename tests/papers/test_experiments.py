@@ -1,0 +1,724 @@
+"""Comparisons and reproductions on small data, for real; oracles: slow forms and hand counts."""
+
+import fcntl
+import json
+import os
+import re
+import sys
+from dataclasses import replace
+from mmap import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from patience import wait_until
+from quick_processes import QUICK
+from safetensors.torch import save_file
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+
+from labelwise.cli import main
+from labelwise.data import LabelTable, with_validation
+from labelwise.data.export import export
+from labelwise.errors import DataError, SettingsError
+from labelwise.evaluation.jackknife import ap_influence
+from labelwise.links import Sigmoid, Softmax
+from labelwise.metrics import average_precision
+from labelwise.networks.backbones import create_backbone
+from labelwise.numeric.groups import Groups
+from labelwise.papers import columns
+from labelwise.papers.compare import ComparisonPlan, compare, tries
+from labelwise.papers.comparison import Comparison, SweepChoice, show_figure
+from labelwise.papers.estimate import Speed, seconds_of
+from labelwise.papers.jobs import (
+    InProcess,
+    LocalProcesses,
+    TrainingJob,
+    default_workers,
+    peak_memory,
+    run_jobs,
+    start_peak_memory,
+)
+from labelwise.papers.measures import (
+    MEASURES,
+    FinishedRun,
+    image_effects,
+    mean_ap_by_group,
+    measure,
+    probability_figures,
+)
+from labelwise.papers.protocols import EXPERIMENTS
+from labelwise.papers.reproduce import Request, available, jobs_of, open_data, reproduce
+from labelwise.papers.sources import Frozen
+from labelwise.papers.statistics import SeedMean
+from labelwise.pictures import ArrayImages, FeatureRows
+from labelwise.predictions import Predictions
+from labelwise.system.progress import Silent
+from labelwise.training.run import train
+from labelwise.training.settings import read_settings
+
+RNG = np.random.default_rng(0)
+
+
+def small_table(rows=240, labels=4, *, val=True):
+    features = RNG.normal(size=(rows, 6)).astype(np.float32)
+    truth = features[:, :labels] + 0.5 * RNG.normal(size=(rows, labels)) > 0.8
+    names = ["train", "val", "test"] if val else ["train", "train", "test"]
+    split = np.repeat(names, [rows // 2, rows // 4, rows - rows // 2 - rows // 4])
+    ids = [str(row) for row in range(rows)]
+    return LabelTable.from_arrays("abcd"[:labels], FeatureRows(features, ids), truth, split=split)
+
+
+def base(**values):
+    return read_settings(
+        None,
+        {
+            "data": "small",
+            "backbone": "identity",
+            "batch_size": 32,
+            "recipe.epochs": 15,
+            "recipe.optimizer.lr": 0.03,
+            "calibrate": "none",
+            "rule": "0.5",
+            **values,
+        },
+    )
+
+
+def predictions(rows=80, labels=5, link=None, split="test"):
+    logits = torch.from_numpy(RNG.normal(size=(rows, labels)) * 2 - 1).float()
+    truth = (torch.rand(rows, labels) < torch.sigmoid(logits)).to(torch.uint8)
+    truth[:20] = 0
+    names = tuple(f"label {k}" for k in range(labels))
+    return Predictions([str(r) for r in range(rows)], logits, truth, None, names, split, link)
+
+
+def outcome(folder, *splits):
+    for table in splits:
+        table.save(folder / "predictions" / f"{table.split}.parquet")
+    return FinishedRun(folder)
+
+
+class Counting(Silent):
+    """Keeps what was said and started, and how much of it is not finished."""
+
+    def __init__(self):
+        self.tasks, self.messages, self.open = [], [], 0
+
+    def say(self, text):
+        self.messages.append(text)
+
+    def start(self, task, total, done=0):
+        self.tasks.append(task)
+        self.open = 1
+
+    def finish(self):
+        self.open = 0
+
+
+def test_a_comparison_runs_goes_on_and_says_what_came_out(tmp_path):
+    plan = ComparisonPlan(base(), ("bce", "two-way"), seeds=(0, 1))
+    table, messages = small_table(), []
+    watch = Counting()
+    first = compare(plan, tmp_path, executor=InProcess(table), say=messages.append, watch=watch)
+    assert len(messages) == plan.num_runs == 4
+    assert "two-way, seed-1, epoch 15/15" in watch.tasks
+    assert watch.open == 0
+    assert set(first.column("mAP@class")["two-way"]) == {0, 1}
+    assert first.image_covariance["mAP@class"]["bce"]["two-way"] > 0
+    assert set(first.image_covariance["log loss before"]) == {"bce"}
+    assert not first.column("ECE before")["two-way"]
+    assert first.column("ECE after")["two-way"]
+    assert first.column("host MB")["bce"][1] > 50
+    weights = tmp_path / "bce" / "seed-1" / "model.safetensors"
+    stamp = weights.stat().st_mtime_ns
+    assert compare(plan, tmp_path, executor=InProcess(table), say=messages.append) == first
+    assert weights.stat().st_mtime_ns == stamp
+    assert Comparison.load(tmp_path) == first
+    longer = replace(plan, base=base(**{"recipe.epochs": 16}))
+    with pytest.raises(SettingsError, match=r"other settings \(recipe.epochs: 15 -> 16\)"):
+        compare(longer, tmp_path, executor=InProcess(table), say=messages.append)
+    assert "| bce |" in (tmp_path / "comparison.md").read_text()
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's /proc")
+def test_a_run_costs_the_memory_it_took():
+    start_peak_memory()
+    before = peak_memory()["host MB"]
+    with mmap(-1, 64 << 20) as block:  # not from the heap, which may hold as much to reuse
+        for page in range(0, len(block), 4096):
+            block[page] = 1
+        grown = peak_memory()["host MB"] - before
+    assert 60 < grown < 80
+    start_peak_memory()
+    assert peak_memory()["host MB"] < before + grown - 30  # an earlier peak is forgotten
+
+
+def test_a_figure_that_fails_on_one_seed_is_not_averaged_over_the_others():
+    rows = {"a": {0: {"mAP@class": 0.5, "log loss before": 0.2}, 1: {"mAP@class": 0.7}}}
+    comparison = Comparison(rows, {"a": {}})
+    assert comparison.column("log loss before") == {"a": {}}
+    assert comparison.intervals("mAP@class")["a"].mean == pytest.approx(0.6)
+
+
+def test_tuning_keeps_the_best_try_on_validation(tmp_path):
+    plan, run = ComparisonPlan(base(), ("bce", "spa"), seeds=(0,), tune=2), InProcess(small_table())
+    given = []
+
+    def executor(jobs, watch):
+        given.append([f"{job.folder.parent.name} {job.folder.name}" for job in jobs])
+        return run(jobs, watch)
+
+    compare(plan, tmp_path, executor=executor, say=lambda text: None)
+    for method in plan.methods:
+        tried = json.loads((tmp_path / method / "tuning.json").read_text())
+        best = max(tried, key=lambda one: one["score"])
+        assert Comparison.load(tmp_path).settings[method] == best["settings"]
+    # The tries of all methods are given at once, so that none waits for another method's.
+    assert given[0] == ["bce try-0", "bce try-1", "spa try-0", "spa try-1"]
+
+
+def test_tries_start_at_the_recipe_and_stay_within_tenfold():
+    settings = base(method="spa+lpr")
+    found = list(tries(settings, 20))
+    assert found[0] == settings
+    assert found == list(tries(settings, 20))
+    rates = np.array([one.recipe.optimizer.lr for one in found]) / settings.recipe.optimizer.lr
+    assert 0.1 <= rates.min() < 0.2
+    assert 5 < rates.max() <= 10
+    assert {one.options["lpr_weight"] for one in found[1:]} == {0.1, 0.3, 1.0, 3.0, 10.0}
+
+
+def test_a_plan_names_what_is_wrong():
+    with pytest.raises(SettingsError, match="did you mean 'bce'"):
+        ComparisonPlan(base(), ("bcee",))
+    with pytest.raises(SettingsError, match="distinct"):
+        ComparisonPlan(base(), ("bce", "bce"))
+    with pytest.raises(SettingsError, match="at least one seed"):
+        ComparisonPlan(base(), ("bce",), seeds=())
+    with pytest.raises(SettingsError, match="none of the methods has the option 'kk'; did you"):
+        ComparisonPlan(base(**{"options.kk": 2.7}), ("bce", "epr"))
+
+
+def test_options_go_to_the_methods_that_have_them():
+    plan = ComparisonPlan(base(**{"options.k": 2.7, "options.weight": 0.5}), ("wan", "epr", "role"))
+    entries = plan.entries
+    assert entries["wan"].options == {}
+    assert entries["epr"].options == {"k": 2.7, "weight": 0.5}
+    assert entries["role"].options == {"k": 2.7}
+
+
+def test_a_sweep_compares_each_value_of_the_methods_that_have_the_option():
+    values = (0, 0.1, 1)
+    plan = ComparisonPlan(base(), ("bce", "spa+lpr"), seeds=(0, 1), sweep=("lpr_weight", values))
+    swept = [f"spa+lpr lpr_weight={value}" for value in values]
+    assert list(plan.entries) == ["bce", *swept]
+    assert [plan.entries[name].options["lpr_weight"] for name in swept] == list(values)
+    assert plan.num_runs == 8
+    with pytest.raises(SettingsError, match="'lpr_wight' to sweep; did you mean 'lpr_weight'"):
+        replace(plan, sweep=("lpr_wight", values))
+    with pytest.raises(SettingsError, match="two or more distinct values"):
+        replace(plan, sweep=("lpr_weight", (1, 1)))
+    with pytest.raises(SettingsError, match="not tuned"):
+        replace(plan, tune=2)
+
+
+def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = "{num_train: 800, num_val: 600, num_test: 300, num_labels: 4}"
+    arguments = ["compare", "posterior", "--methods", "spa+lpr", "--seeds", "1"]
+    arguments += ["--sweep", "lpr_weight=0,1", "--set", "recipe.epochs=10", "-o", "out"]
+    arguments += ["--choose", "ace"]
+    arguments += ["--set", f"data_options={rows}", "--set", "backbone=identity"]
+    arguments += ["--set", "calibrate=none"]
+    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code, capsys.readouterr().err
+    done = Comparison.load(tmp_path / "out")
+    assert set(done.figures) == {"spa+lpr lpr_weight=0", "spa+lpr lpr_weight=1"}
+    assert done.settings["spa+lpr lpr_weight=1"]["lpr_weight"] == 1
+    # Oracle: the average calibration error on validation, bin by bin.
+    errors = {}
+    for value in ("0", "1"):
+        folder = tmp_path / "out" / f"spa+lpr lpr_weight={value}" / "seed-0"
+        val = FinishedRun(folder).val
+        probs, labels = val.link(val.logits.double()).flatten(), val.labels.double().flatten()
+        bins = [(probs >= k / 10) & (probs < (k + 1) / 10) for k in range(10)]
+        gaps = [abs(float((probs[b] - labels[b]).mean())) for b in bins if b.any()]
+        errors[value] = sum(gaps) / len(gaps)
+    (choice,) = done.choices
+    assert choice.scores == pytest.approx(errors)
+    assert choice.value == min(errors, key=errors.get)
+    sentence = f"spa+lpr: lpr_weight={choice.value} has the best ace on validation"
+    assert sentence in capsys.readouterr().out
+    for name in ("comparison.md", "comparison.html"):
+        assert sentence in (tmp_path / "out" / name).read_text()
+
+
+def test_a_choice_is_by_any_validation_metric_and_among_something():
+    plan = ComparisonPlan(base(), ("spa+lpr",), sweep=("lpr_weight", (0, 1)), choose="average-2")
+    assert plan.chosen_by == "average-2"
+    assert ComparisonPlan(base(), ("spa",), tune=3).chosen_by == base().recipe.metric
+    with pytest.raises(SettingsError, match="unknown metric 'acee'; did you mean 'ace'"):
+        replace(plan, choose="acee")
+    with pytest.raises(SettingsError, match="--choose needs a --sweep, or a --tune"):
+        ComparisonPlan(base(), ("spa",), choose="ace")
+    undefined = SweepChoice("two-way", "temperature_pos", "ace", None, {"1": None})
+    assert "chooses no temperature_pos (1: undefined)" in str(undefined)
+
+
+def test_measures_agree_with_sklearn(tmp_path):
+    val, test = predictions(split="val", link=Sigmoid()), predictions(link=Sigmoid())
+    found = measure(outcome(tmp_path, val, test), queries=50)
+    truth, probs = test.labels.numpy(), torch.sigmoid(test.logits.double()).numpy()
+    assert set(found) <= set(MEASURES)
+    assert found["mAP@class"] == pytest.approx(average_precision_score(truth, probs))
+    assert found["Brier before"] == pytest.approx(brier_score_loss(truth.ravel(), probs.ravel()))
+    out = ~truth.any(axis=1)
+    auroc = roc_auc_score(~out, probs.max(axis=1))
+    assert found["zero-label AUROC"] == pytest.approx(auroc)
+    assert found["zero-label MMC"] == pytest.approx(probs[out].max(axis=1).mean())
+    assert found["Brier OUT before"] == pytest.approx((probs[out] ** 2).mean())
+    assert found["retrieval n=1"] == pytest.approx(found["mAP@class"])
+
+
+def test_image_effects_are_the_paired_bootstrap(tmp_path):
+    # Oracle: both methods' figures of resampled images, each computed anew.
+    # The errors of calibration are far from 0, where their modulus has a kink.
+    first = predictions(300, link=Sigmoid())
+    first = replace(first, logits=first.logits + 1.5)
+    second = replace(first, logits=first.logits + 0.7 * torch.randn(first.logits.shape))
+    runs = [outcome(tmp_path / part, table) for part, table in (("a", first), ("b", second))]
+    effects = [image_effects(run) for run in runs]
+    gaps = []
+    for _ in range(150):
+        rows = torch.from_numpy(RNG.integers(300, size=300))
+        found = []
+        for table in (first, second):
+            drawn = replace(table, logits=table.logits[rows], labels=table.labels[rows])
+            figures = probability_figures(Sigmoid(), drawn)
+            precisions = [
+                average_precision(drawn.logits, drawn.labels, by=by).value
+                for by in ("label", "image")
+            ]
+            found.append([*precisions, figures["ACE"], figures["log loss"]])
+        gaps.append(np.subtract(*found))
+    names = ("mAP@class", "mAP@sample", "ACE before", "log loss before")
+    for name, deviation in zip(names, np.std(gaps, axis=0), strict=True):
+        gap = np.linalg.norm(effects[0][name] - effects[1][name])
+        assert gap == pytest.approx(deviation, rel=0.2), name
+
+
+def test_image_effects_of_copies_in_groups_are_those_of_single_images(tmp_path):
+    once = predictions(100, link=Sigmoid())
+    rows = np.repeat(np.arange(100), 5)
+    many = replace(
+        once.take(rows),
+        ids=[str(place) for place in range(500)],
+        group=[f"{row:03}" for row in rows],
+    )
+    first, second = (
+        image_effects(outcome(tmp_path / part, table)) for part, table in (("a", once), ("b", many))
+    )
+    for name, effect in first.items():
+        if name != "mAP@class":  # of which labels with few positives weigh a group more
+            expected = effect * np.sqrt(100 / 99)
+            np.testing.assert_allclose(second[name], expected, atol=1e-9, rtol=1e-6)
+    expected = np.zeros(100)
+    for scores, hits in zip(once.logits.numpy().T, once.labels.numpy().T == 1, strict=True):
+        moved = ap_influence(scores, hits) / len(once.names)
+        expected += np.sqrt(99 / 100) * moved / np.where(hits, 1 - 1 / hits.sum(), 0.99)
+    np.testing.assert_allclose(second["mAP@class"], expected, atol=1e-9, rtol=1e-6)
+
+
+def test_groups_that_have_a_rare_label_carry_its_precision(tmp_path):
+    """Oracle: the variance of mAP over 400 draws of 20 uneven groups whose photos are alike.
+
+    By their share of photos alone, half the draws said less than 0.58 of it, and so less than 0.93.
+    """
+    values, variances = [], []
+    for seed in range(400):
+        random = np.random.default_rng(seed)
+        sizes = np.maximum(1, random.lognormal(2.2, 1.0, 20)).astype(int)
+        group = np.repeat(np.arange(20), sizes)
+
+        def alike(random=random, group=group):
+            common = random.normal(size=(20, 4))[group]
+            return 0.9 * common + 0.44 * random.normal(size=(len(group), 4))
+
+        scores = torch.from_numpy(alike())
+        present = scores + 0.6 * torch.from_numpy(alike()) > 0.7
+        values.append(average_precision(scores, present).value)
+        moved = mean_ap_by_group(scores, present, None, Groups.of(group))
+        variances.append(0.95 * float(moved @ moved))
+    assert 0.8 < np.median(variances) / np.var(values) < 1.1
+
+
+def test_infinite_and_undefined_figures_are_told_apart(tmp_path):
+    rows = {
+        "a": {0: {"mAP@class": 0.5, "log loss before": np.inf}},
+        "b": {0: {"mAP@class": 0.4}},
+    }
+    saved = Comparison(rows, {"a": {}, "b": {}})
+    saved.save(tmp_path)
+    assert '"infinite"' in (tmp_path / "comparison.json").read_text()
+    assert Comparison.load(tmp_path) == saved
+    assert [row[1] for row in saved.cells(["log loss before"])[1]] == ["∞", "–"]
+
+
+def test_a_dry_run_on_features_computes_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    table = small_table(60)
+    pictures = ArrayImages(RNG.integers(0, 255, (60, 8, 8, 3), dtype=np.uint8))
+    export(replace(table, images=pictures), tmp_path / "photos.parquet")
+    arguments = ["compare", "photos.parquet", "--methods", "bce", "--seeds", "2", "--dry-run"]
+    arguments += ["--features", "small-cnn", "--set", "recipe.epochs=2", "--set", "image_size=8"]
+    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    shown = capsys.readouterr().out
+    assert not end.value.code
+    assert "2 runs, about" in shown
+    assert "the features of 60 images by small-cnn, not timed" in shown
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments, "--jobs", "2"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "are trained in this process; leave out --jobs" in capsys.readouterr().err
+
+
+def test_columns_are_the_papers_definitions(tmp_path):
+    test = predictions(link=Sigmoid())
+    run = outcome(tmp_path, test)
+    found = columns.in_and_out(run)
+    probs, out = torch.sigmoid(test.logits.double()).numpy(), ~test.labels.numpy().any(axis=1)
+    assert found["OUT MMC"] == pytest.approx(100 * probs[out].max(axis=1).mean())
+    top = test.labels.numpy()[np.arange(len(probs)), probs.argmax(axis=1)]
+    assert found["IN accuracy"] == pytest.approx(100 * top[~out].mean())
+    labelled = outcome(tmp_path / "labelled", replace_rows(test, ~out))
+    assert columns.top_error(labelled)["error"] == pytest.approx(100 - found["IN accuracy"])
+    with pytest.raises(DataError, match="validation split"):
+        columns.average_sets(5)(run)
+
+
+def one_label_each(rows, split):
+    logits = torch.from_numpy(RNG.normal(size=(rows, 20)) * 2).float()
+    chosen = torch.multinomial(logits.softmax(dim=1), 1)
+    labels = torch.zeros(rows, 20, dtype=torch.uint8).scatter_(1, chosen, 1)
+    names, ids = tuple(f"label {k}" for k in range(20)), [f"{split} {r}" for r in range(rows)]
+    return Predictions(ids, logits, labels, None, names, split, Softmax())
+
+
+def test_average_five_is_counted_over_images_and_over_classes_by_shot(tmp_path):
+    train, val, test = (
+        one_label_each(*part) for part in ((900, "train"), (400, "val"), (300, "test"))
+    )
+    train.labels[:, 0], train.labels[:, 1] = 0, 1  # one class seldom, one often
+    found = columns.average_sets(5)(outcome(tmp_path, train, val, test))
+    probs = val.logits.double().softmax(dim=1)
+    place = 5 * len(val)  # the cut lies midway between the last chosen and the first left out
+    lowest = probs.flatten().sort(descending=True).values[place - 1 : place + 1].mean()
+    chosen = (test.logits.double().softmax(dim=1) >= lowest).numpy()
+    truth, counts = test.labels.numpy() == 1, train.labels.sum(dim=0).numpy()
+    assert found["overall"] == pytest.approx(100 * (chosen & truth).sum() / len(test))
+    recall = [100 * chosen[truth[:, k], k].mean() for k in range(20)]
+    groups = {"few": counts < 20, "medium": (counts >= 20) & (counts <= 100), "many": counts > 100}
+    assert all(members.any() for members in groups.values())
+    for shot, members in groups.items():
+        assert found[shot] == pytest.approx(np.mean(np.array(recall)[members]))
+
+
+def test_expecting_more_empty_images_lowers_confidence_at_a_price(tmp_path):
+    val, test = predictions(400, split="val", link=Sigmoid()), predictions(400, link=Sigmoid())
+    run = outcome(tmp_path, val, test)
+    found, shifted = columns.in_and_out(run), columns.in_and_out_expecting(0.77)(run)
+    assert shifted["OUT MMC"] < found["OUT MMC"]
+    assert shifted["log loss OUT"] < found["log loss OUT"]
+    assert shifted["log loss IN"] > found["log loss IN"]
+    inside = float((test.labels.sum(dim=1) > 0).double().mean())
+    for name in ("log loss", "Brier"):
+        whole = inside * found[f"{name} IN"] + (1 - inside) * found[f"{name} OUT"]
+        assert found[name] == pytest.approx(whole)
+
+
+def replace_rows(table, rows):
+    kept = torch.from_numpy(rows)
+    ids = [name for name, keep in zip(table.ids, rows, strict=True) if keep]
+    return replace(table, ids=ids, logits=table.logits[kept], labels=table.labels[kept])
+
+
+def test_validation_rows_come_from_train_in_proportion():
+    random = np.random.default_rng(3)
+    labels, features = random.random((400, 4)) < 0.5, np.zeros((400, 1), np.float32)
+    split = np.repeat(["train", "test"], [300, 100])
+    table = LabelTable.from_arrays("abcd", FeatureRows(features), labels, split=split)
+    held = with_validation(table)
+    taken = held.split == "val"
+    assert taken.sum() == 30
+    assert (table.split[taken] == "train").all()
+    assert (held.split[~taken] == table.split[~taken]).all()
+    train = table.split == "train"
+    kinds, of_row = np.unique(labels, axis=0, return_inverse=True)
+    assert {tuple(kind) for kind in kinds} >= {(0, 0, 0, 0), (1, 1, 1, 1)}
+    for kind in range(len(kinds)):
+        here = of_row == kind
+        assert abs((here & taken).sum() - 0.1 * (here & train).sum()) <= 1
+    assert with_validation(held) is held
+    assert (with_validation(table).split == held.split).all()
+
+
+def cifar_binary(folder, train=120, test=60):
+    folder.mkdir(parents=True)
+    (folder / "fine_label_names.txt").write_text("".join(f"class {k}\n" for k in range(100)))
+    for name, rows in (("train", train), ("test", test)):
+        records = RNG.integers(0, 256, (rows, 3074), dtype=np.uint8)
+        records[:, 0], records[:, 1] = RNG.integers(0, 20, rows), np.arange(rows) % 100
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+
+
+def test_a_table_is_run_beside_the_papers_figures(tmp_path, monkeypatch):
+    cifar_binary(tmp_path / "data" / "cifar-100-binary")
+    assert available(tmp_path / "data")["000-table2"]
+    assert not available(tmp_path / "data")["001-table4"]
+    small = {
+        "backbone": "small-cnn",
+        "recipe.epochs": 1,
+        "precision": "32",
+        "batch_size": 60,
+        "hardware.compile": False,
+    }
+    request = Request(
+        "000-table2",
+        tmp_path / "data",
+        quick=True,
+        seeds=(0, 1),
+        rows=("binary", "softmax-or-none", "softmax-or-none at 77 % empty"),
+        overrides=small,
+    )
+    messages, tables = [], []
+
+    def say(text):
+        written = tmp_path / "runs" / "table.md"
+        tables.append(written.read_text() if written.exists() else "")
+        messages.append(text)
+
+    done = reproduce(request, tmp_path / "runs", say=say)
+    assert len(messages) == 6  # two rows are one run
+    assert re.match(
+        r"\[1/4\] binary, seed-0: IN accuracy [\d.]+, OUT MMC [\d.]+, AUROC", messages[0]
+    )
+    assert "- 2 runs are left." in tables[2]
+    assert "| binary |" in tables[2]
+    assert "| softmax-or-none |" not in tables[2]
+    header, rows = done.cells()
+    assert header[:5] == ["row", "", "IN accuracy", "OUT MMC", "AUROC"]
+    assert rows[0][:5] == ["binary", "paper", "77.8", "14.7", "0.901"]
+    assert rows[1][1] == "ours"
+    assert done.ours["binary"]["AUROC"].n == 2
+    ours, shifted = (done.ours[row] for row in request.rows[1:])
+    assert shifted["OUT MMC"].mean < ours["OUT MMC"].mean
+    runs = tmp_path / "runs"
+    assert not (runs / "softmax-or-none at 77 % empty").exists()  # both rows are one run
+    assert (runs / "softmax-or-none" / "seed-0" / "predictions" / "val.parquet").exists()
+    assert not (runs / "binary" / "seed-0" / "predictions" / "val.parquet").exists()
+    # A figure that is infinite on one seed is so in the table, and nothing in JSON.
+    both = iter([np.inf, 1.0])
+    told = replace(EXPERIMENTS["000-table2"], figures=lambda run: {"AUROC": next(both)})
+    monkeypatch.setitem(EXPERIMENTS, "000-table2", told)
+    again = reproduce(replace(request, rows=("binary",)), runs, say=lambda text: None)
+    assert again.cells()[1][1][:3] == ["", "ours", "∞"]
+    written = json.loads((runs / "figures.json").read_text(), parse_constant=pytest.fail)
+    assert [run["AUROC"] for run in written["binary"]] == ["infinite", 1.0]
+    assert request.settings("softmax-or-none", 0).augment == "crop-flip+trivial"
+    written = (runs / "table.md").read_text()
+    assert "- backbone: published resnet18-32, here small-cnn" in written
+    assert "are left" not in written
+
+
+def test_runs_side_by_side_are_as_many_as_the_device_can_use(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    for gpu, workers in ((False, 1), (True, 2)):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=gpu: there)
+        assert default_workers() == workers
+    (tmp_path / "control").touch()
+    assert default_workers() == 4
+
+
+def test_missing_data_says_what_to_put_where(tmp_path):
+    request, folder = Request("001-table3", tmp_path), tmp_path / "coco"
+    where = r"put into .*coco: MS-COCO 2014"
+    with pytest.raises(DataError, match=f"needs data: {where}"):
+        reproduce(request, tmp_path / "runs")
+    folder.mkdir()
+    with pytest.raises(DataError, match=f"needs data: {where}"):
+        reproduce(request, tmp_path / "runs")
+    (folder / "train2014").mkdir()
+    with pytest.raises(DataError, match=f"needs annotations/.*; {where}"):
+        reproduce(request, tmp_path / "runs")
+    with pytest.raises(SettingsError, match="did you mean '000-table2'"):
+        Request("000-tabel2").experiment  # noqa: B018
+    with pytest.raises(SettingsError, match="has no row 'bnary'; did you mean 'binary'"):
+        Request("000-table2", rows=("bnary",)).chosen_rows()
+    with pytest.raises(SettingsError, match="'role fine-tuned' of 004-table2 has no quick recipe"):
+        Request("004-table2", rows=("role fine-tuned",), quick=True).chosen_rows()
+    assert "pretrained" not in Request("000-table2").chosen_rows()  # its weights are fetched
+    assert Request("000-table2", rows=("pretrained",)).chosen_rows() == ("pretrained",)
+    assert Request("004-table2", quick=True).chosen_rows() == ("role linear",)
+    assert Request("004-table2").chosen_rows() == ("role linear", "role fine-tuned")
+    after = Request("004-table2", rows=("role linear-init",))
+    assert after.chosen_rows() == ("role linear", "role linear-init")
+    assert "role linear-init: starts where the linear row ended" in " ".join(after.deviations())
+
+
+def test_a_plan_reckons_each_row_by_its_epochs_and_times_each_network_once(tmp_path, monkeypatch):
+    cifar_binary(tmp_path / "data" / "cifar-100-binary")
+    request = Request(
+        "000-table2",
+        tmp_path / "data",
+        quick=True,
+        seeds=(0,),
+        rows=("binary", "quasibinary", "softmax-or-none"),
+        overrides={"backbone": "small-cnn", "precision": "32", "weights": "not there"},
+    )
+    timed = []
+
+    def spy(settings, folder, **rest):
+        timed.append((settings.method, settings.recipe.epochs))
+        return train(settings, folder, **rest)
+
+    monkeypatch.setattr("labelwise.papers.estimate.train", spy)
+    jobs = list(jobs_of(request, tmp_path / "runs").values())
+    long = replace(request, overrides={**request.overrides, "recipe.epochs": 60})
+    jobs.append(jobs_of(replace(long, rows=("binary",)), tmp_path / "long")["binary", 0])
+    found = seconds_of(jobs, open_data(request)[0])
+    assert timed == [("bce", 2), ("softmax-or-none", 2)]
+    binary, quasibinary, _, longer = (found[job.folder] for job in jobs)
+    assert longer > binary == quasibinary > 0  # all of one pace
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_pace_counts_training_and_predicted_images():
+    table = small_table(rows=240)  # 120 of train, 60 of val
+    assert Speed(5.0, 10.0).seconds(3, table) == pytest.approx(5 + (360 + (240 + 180) / 3) / 10)
+
+
+def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cifar_binary(tmp_path / "data" / "cifar-100-binary")
+    backbone = create_backbone("small-cnn", image_size=16)
+    save_file(backbone.state_dict(), tmp_path / "w.safetensors")
+    request = Request(
+        "000-table2",
+        tmp_path / "data",
+        seeds=(0, 1),
+        rows=("softmax", "pretrained"),
+        frozen=Frozen("small-cnn", "w.safetensors"),
+        overrides={"image_size": 16, "recipe.epochs": 1},
+    )
+    done = reproduce(request, tmp_path / "runs", say=lambda text: None)
+    assert done.ours["pretrained"]["AUROC"].n == 2
+    settings = request.settings("pretrained", 0)
+    assert (settings.backbone, settings.method) == ("identity", "softmax-or-none")
+    assert not settings.mirror  # features have no mirror image
+    hidden = []
+    for seed in (0, 1):
+        run = FinishedRun(tmp_path / "runs" / "softmax" / f"seed-{seed}")
+        hidden.append(run.train.labels.sum(dim=1) == 0)
+    assert not torch.equal(*hidden)  # each seed has its own 40 classes
+    (file,) = (tmp_path / "runs" / "features").iterdir()  # for all of them, once
+    assert np.load(file).shape == (180, backbone.channels)
+
+
+def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("labelwise.papers.jobs.REPORT_SECONDS", 0.02)
+    monkeypatch.setattr("multiprocessing.get_context", lambda kind: QUICK)
+    table, watch = small_table(), Counting()
+    pictures = ArrayImages(RNG.integers(0, 255, (len(table), 8, 8, 3), dtype=np.uint8))
+    several = LabelTable.from_arrays(
+        "abcd", pictures, RNG.random((len(table), 4)) < 0.6, split=table.split
+    )
+    export(several, tmp_path / "several.parquet")
+    small = {
+        "backbone": "small-cnn",
+        "weights": None,
+        "image_size": 8,
+        "recipe.epochs": 4,
+        "precision": "32",
+    }
+    request = Request("004-table2", source=str(tmp_path / "several.parquet"), overrides=small)
+    request = replace(request, seeds=(0, 1), rows=("role linear-init",))
+    waves = iter([LocalProcesses(2), InProcess()])
+
+    def executor(jobs, watch):
+        return next(waves)(jobs, watch)
+
+    reproduce(request, tmp_path / "runs", executor=executor, say=lambda text: None, watch=watch)
+    assert re.search(r"role linear, seed-1: epoch \d/4, 0.\d min left", "\n".join(watch.messages))
+    for seed in request.seeds:
+        linear = tmp_path / "runs" / "role linear" / f"seed-{seed}"
+        tuned = read_settings(
+            tmp_path / "runs" / "role linear-init" / linear.name / "settings.yaml", {}
+        )
+        assert (tuned.freeze, Path(tuned.start)) == (0, linear)
+        run = FinishedRun(linear)
+        assert run.train.labels.sum(dim=1).max() == 1
+        assert not run.train.observed.all()
+        assert run.test.labels.sum(dim=1).max() > 1
+
+
+def test_an_executor_is_given_what_others_start_from_first(tmp_path):
+    settings = base()
+    first = TrainingJob(settings, tmp_path / "first")
+    again = TrainingJob(settings, tmp_path / "first")
+    after = TrainingJob(settings.model_copy(update={"start": str(first.folder)}), tmp_path / "b")
+    free = TrainingJob(settings, tmp_path / "free")
+    waves = []
+
+    def executor(jobs, watch):
+        waves.append([job.folder.name for job in jobs])
+        yield from reversed(jobs)
+
+    done = [job.folder.name for job in run_jobs([after, free, first, again], executor=executor)]
+    assert waves == [["first"], ["b", "free"]]
+    assert done == ["first", "free", "b"]
+
+
+def test_runs_side_by_side_end_with_the_command_that_is_killed(tmp_path, warm_commands):
+    script = """
+import sys
+from pathlib import Path
+from labelwise.papers.jobs import LocalProcesses, TrainingJob, run_jobs
+from labelwise.training.settings import read_settings
+values = {"data": "posterior", "backbone": "identity", "recipe.epochs": 2000, "method": "bce",
+          "data_options": {"num_train": 2000, "num_val": 50, "num_test": 50, "num_labels": 4}}
+jobs = [TrainingJob(read_settings(None, values), Path(sys.argv[1]) / name) for name in "ab"]
+if __name__ == "__main__":
+    list(run_jobs(jobs, executor=LocalProcesses(2)))
+"""
+    (tmp_path / "jobs.py").write_text(script)
+    files = [tmp_path / name / "metrics.jsonl" for name in "ab"]
+    with warm_commands.running([tmp_path], tmp_path, tmp_path / "jobs.py"):
+        wait_until(lambda: all(file.exists() for file in files))
+    wait_until(lambda: not any(is_locked(file.parent) for file in files))
+    assert not any((file.parent / "evaluation.json").exists() for file in files)
+
+
+def is_locked(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def test_figures_are_shown_with_half_their_interval():
+    assert show_figure(SeedMean(0.5, 0.4, 0.6, 3), percent=True) == "50.00 ± 10.00"
+    assert show_figure(SeedMean(0.5, -np.inf, np.inf, 1), percent=False) == "0.5000"
+    assert show_figure(SeedMean(6.14, 6.0, 6.28, 3), percent=False) == "6.14 ± 0.14"
+    assert show_figure(SeedMean(np.nan, np.nan, np.nan, 0), percent=True) == "–"

@@ -1,0 +1,103 @@
+"""Figures and the computed table; oracles: closed forms, what a drawing holds, files that open."""
+
+import sys
+
+import numpy as np
+import official
+import pytest
+import torch
+from PIL import Image
+
+from labelwise.cli import main
+from labelwise.errors import DataError
+from labelwise.methods import make_objective
+from labelwise.models.run_folder import RunFolder
+from labelwise.papers.computed import minimisers, recovery_of
+from labelwise.papers.figures import FIGURES, Shown, draw_figure
+from labelwise.papers.measures import FinishedRun
+from labelwise.papers.reproduce import Request, find_experiment, reproduce
+from labelwise.types import DatasetFacts
+
+SMALL = ("backbone=small-cnn", "weights=null", "image_size=16", "recipe.epochs=1", "precision=32")
+
+
+def call(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0
+
+
+def test_minimisers_are_the_closed_forms():
+    etas = torch.tensor([0.05, 0.3, 0.7], dtype=torch.float64)
+    facts = DatasetFacts(1, 1, 0.5, (0.5,))
+    logit = torch.logit(etas)
+    torch.testing.assert_close(
+        minimisers(make_objective("bce", facts), etas), logit, rtol=0, atol=1e-3
+    )
+    # The optima of ASL with gamma 4 and 1, margin 0.05, as probabilities (found by a grid search).
+    for kind, known in (
+        ("full", [0.4173, 0.5699, 0.7079]),
+        ("detached", [0.4766, 0.6250, 0.7480]),
+    ):
+        best = minimisers(make_objective("asl", facts, weight_grad=kind), etas)
+        assert torch.sigmoid(best).tolist() == pytest.approx(known, abs=2e-4)
+
+
+def test_what_is_printed_of_the_losses_comes_out():
+    found = {name: recovery_of(name) for name in ("bce", "focal", "asl", "asl+phi", "spa")}
+    assert [name for name, one in found.items() if one.proper] == ["bce", "asl+phi", "spa"]
+    assert [name for name, one in found.items() if one.one_to_one] == ["bce", "focal", "spa"]
+
+
+def test_the_computed_table_is_shown_and_written(monkeypatch, tmp_path, capsys):
+    assert call(monkeypatch, "reproduce", "001-table1", "-o", str(tmp_path)) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["asl", "0.371", "0.371", "all", "no", "no", "no", "no"] in lines
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "| spa |" in text
+    # Public code's ASL: its sigmoids are further off, and its own map ends at 0.942.
+    assert "| asl-official+phi | 0.000 | 0.492 | up to 0.940 | no | – | no | – |" in text
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_drawn(monkeypatch, tmp_path, capsys, name):
+    figure = FIGURES[name]
+    arguments = ["reproduce", name, "-o", str(tmp_path / "out"), "--seeds", "1"]
+    if figure.table:
+        official.write(find_experiment(figure.table).data, tmp_path / "data")
+        arguments += ["--root", str(tmp_path / "data")]
+        for value in () if figure.photos_only else SMALL:
+            arguments += ["--set", value]
+    assert call(monkeypatch, *arguments) == 0, capsys.readouterr().err
+    with Image.open(tmp_path / "out" / f"{name}.png") as picture:
+        pixels = np.asarray(picture.convert("L"))
+    assert pixels.std() > 5  # something is drawn
+    assert (tmp_path / "out" / f"{name}.svg").read_text().startswith("<?xml")
+
+
+def test_a_query_is_for_the_figure_of_retrieved_photos(monkeypatch, capsys):
+    assert call(monkeypatch, "reproduce", "000-table2", "--query", "dog") != 0
+    assert "--query is for 001-fig4" in capsys.readouterr().err
+    for name, option in (("001-fig2", "--query=dog"), ("001-table1", "--quick")):
+        assert call(monkeypatch, "reproduce", name, option) != 0
+        assert f"{name} is computed and takes --out alone" in capsys.readouterr().err
+
+
+def test_the_normaliser_is_in_the_journal_and_runs_without_it_are_refused(tmp_path):
+    # Oracle: the moving average of a single batch is that batch's own C.
+    official.write("cifar100", tmp_path / "data")
+    overrides = {"backbone": "small-cnn", "recipe.epochs": 1, "precision": "32", "batch_size": 200}
+    rows = ("quasibinary", "softmax")
+    request = Request("000-table1", tmp_path / "data", seeds=(0,), rows=rows, overrides=overrides)
+    reproduce(request, tmp_path, say=lambda text: None)
+    runs = {row: FinishedRun(tmp_path / row / "seed-0") for row in rows}
+    journals = {row: RunFolder(run.folder).journal for row, run in runs.items()}
+    (one,) = (record for record in journals["quasibinary"].read() if "log_c" in record)
+    assert one["log_c"] == pytest.approx(one["link.log_normalizer"], abs=1e-5)
+    (one,) = (record for record in journals["softmax"].read() if "lowest_log_c" in record)
+    assert 0 < one["lowest_log_c"] < one["highest_log_c"]  # log 100 before any training
+    for journal in journals.values():
+        journal.path.write_text(journal.path.read_text().replace("log_", "x_"))
+    with pytest.raises(DataError, match="hold no normaliser"):
+        draw_figure("000-fig2", tmp_path, Shown(runs))

@@ -1,0 +1,235 @@
+"""Every cell and row of the papers; oracles: what METHODS.md prints, and runs that finish.
+
+The tests are generated from the grid, so that no cell is forgotten: each row's settings, network
+and loss are built, each row takes a step on the data set's official layout, and one row of each
+(table, data set) trains on it and writes its table.
+"""
+
+import functools
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import official
+import pytest
+import torch
+
+from labelwise.data import load, mlspl_split, observe_uniform
+from labelwise.errors import DataError, SettingsError
+from labelwise.methods import HEADS, METHODS, make_objective
+from labelwise.networks.backbones import create_backbone
+from labelwise.papers.measures import FinishedRun
+from labelwise.papers.protocols import DATASETS, EXPERIMENTS, PUBLISHED
+from labelwise.papers.reproduce import (
+    Request,
+    cells_of,
+    facts_of,
+    find_experiment,
+    jobs_of,
+    reproduce,
+)
+from labelwise.papers.sources import open_table
+from labelwise.predictions import Predictions
+from labelwise.training.augment import make_augment
+from labelwise.training.validation import higher_is_better
+from labelwise.types import DatasetFacts, Targets
+
+SMALL = {
+    "backbone": "small-cnn",
+    "weights": None,
+    "image_size": 16,
+    "freeze": 0,
+    "recipe.epochs": 1,
+    "precision": "32",
+    "hardware.compile": False,
+    "batch_size": 64,
+}
+FIRST = {(one.table, one.data): one for one in reversed(EXPERIMENTS.values())}
+
+
+@functools.cache
+def channels(name, size):
+    with torch.device("meta"):
+        return create_backbone(name, image_size=size).channels
+
+
+@pytest.mark.parametrize("cell", EXPERIMENTS)
+def test_every_row_has_a_network_a_head_and_a_loss(cell):
+    experiment = EXPERIMENTS[cell]
+    for row in experiment.rows:
+        settings = Request(cell).settings(row, 1)
+        facts = DatasetFacts(100, 80, 2.9, (0.1,) * 80)
+        make_objective(settings.method, facts, **settings.options)
+        make_augment(settings.augment)
+        higher_is_better(settings.recipe.metric)
+        if DATASETS[experiment.data].holds_features:
+            width = 768
+        else:
+            width = channels(settings.backbone, settings.image_size)
+        head = HEADS[settings.head or METHODS[settings.method].head]
+        with torch.device("meta"):
+            out = head(width, 80, **settings.head_options)(torch.zeros(2, width, 3, 3))
+        assert out.logits.shape == (2, 80)
+
+
+def test_every_printed_row_has_settings_and_every_cell_a_way_to_its_data():
+    assert set(EXPERIMENTS) == set(PUBLISHED)
+    for name, printed in PUBLISHED.items():
+        assert set(printed.rows) <= set(EXPERIMENTS[name].rows), name
+        assert all(len(row) == len(printed.columns) for row in printed.rows.values())
+        assert EXPERIMENTS[name].data in DATASETS
+
+
+@pytest.mark.parametrize(("table", "data"), FIRST)
+def test_one_row_of_each_table_and_data_set_trains_and_writes_its_table(tmp_path, table, data):
+    experiment = FIRST[table, data]
+    official.write(data, tmp_path / "data")
+    row = next(name for name, one in experiment.rows.items() if one.runs == "always")
+    overrides = dict(SMALL)
+    if DATASETS[data].holds_features:
+        overrides = {"recipe.epochs": 1, "precision": "32", "data_options": {"at_least": 2}}
+    if experiment.protocol.get("head") == "query2label":
+        overrides["head_options"] = {"width": 16, "feedforward": 16}
+    request = Request(
+        experiment.name, tmp_path / "data", seeds=(0,), rows=(row,), overrides=overrides
+    )
+    done = reproduce(request, tmp_path / "runs", say=lambda text: None)
+    written = (tmp_path / "runs" / "table.md").read_text()
+    assert f"| {row} | paper |" in written
+    assert "backbone: published" in written  # what the test changed is said
+    assert set(experiment.published.columns) - set(done.ours[row]) <= {"few", "medium", "many"}
+    assert json.loads((tmp_path / "runs" / "figures.json").read_text())[row]
+
+
+@pytest.mark.parametrize("data", DATASETS)
+def test_every_row_takes_a_step_on_the_official_layout_of_its_data(tmp_path, data):
+    official.write(data, tmp_path)
+    tables = functools.cache(open_official)
+    for experiment in (one for one in EXPERIMENTS.values() if one.data == data):
+        for row in experiment.rows:
+            settings = Request(experiment.name, tmp_path).settings(row, 0)
+            facts, targets = tables(
+                settings.data, tuple(settings.data_options.items()), experiment.one_positive
+            )
+            torch.manual_seed(0)
+            kind = settings.head or METHODS[settings.method].head
+            small = {"width": 16, "feedforward": 16} if kind == "query2label" else {}
+            head = HEADS[kind](8, facts.num_labels, **{**settings.head_options, **small})
+            objective = make_objective(settings.method, facts, **settings.options)
+            parameters = [*head.parameters(), *objective.parameters()]
+            before = [one.detach().clone() for one in parameters]
+            optimiser = torch.optim.SGD(parameters, lr=settings.recipe.optimizer.lr)
+            loss = objective(head(torch.randn(len(targets.labels), 8, 2, 2)), targets)
+            loss.backward()
+            optimiser.step()
+            assert loss.isfinite(), row
+            assert any(not torch.equal(*pair) for pair in zip(before, parameters, strict=True)), row
+
+
+def open_official(source, options, one_positive):
+    """Return the facts and the first batch of the training rows of a source."""
+    options = dict(options) | ({"at_least": 2} if source.startswith("vqa") else {})
+    table = open_table(source, options, one_positive=one_positive)
+    train = table.subset(np.flatnonzero(table.split == "train")[:16])
+    labels, observed = train.targets()
+    known = None if observed is None else torch.from_numpy(observed)
+    return train.facts(), Targets(torch.from_numpy(labels).float(), known, torch.arange(len(train)))
+
+
+@pytest.mark.parametrize("data", DATASETS)
+def test_missing_data_is_said_in_one_sentence_before_anything_is_trained(tmp_path, data):
+    cell = next(name for name, one in EXPERIMENTS.items() if one.data == data)
+    with pytest.raises(DataError) as error:
+        reproduce(Request(cell, tmp_path / "data"), tmp_path / "runs")
+    folder, what = DATASETS[data].folder, DATASETS[data].how_to_get
+    assert str(error.value) == f"{cell} needs data: put into {tmp_path / 'data' / folder}: {what}"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_single_positives_are_those_of_the_authors(tmp_path):
+    # Oracle: the published procedure, written out: ids sorted as text, RandomState(1200) for the
+    # split and again for the labels, drawn over train and validation images together.
+    official.write("coco", tmp_path)
+    settings = Request("004-table2", tmp_path).settings("role linear", 0)
+    assert settings.data_options == {"string_order": True}
+    table = open_table(settings.data, settings.data_options, one_positive=True)
+    whole = load(f"coco2014:{tmp_path / 'coco'}", string_order=True)
+    rows = np.flatnonzero(whole.split == "train")
+    ids = [whole.ids[row] for row in rows]
+    assert ids == sorted(ids)
+    assert ids != sorted(ids, key=lambda name: int(name.split("/")[-1].removesuffix(".jpg")))
+    truth = whole.targets()[0][rows]
+    kept, (train, val) = observe_uniform(truth), mlspl_split(len(rows))
+    labels, known = table.targets()
+    assert (table.split[rows[val]] == "val").all()
+    assert (table.split[rows[train]] == "train").all()
+    assert len(val) == round(0.2 * len(rows))
+    np.testing.assert_array_equal(labels[rows[train]], kept[train] == 1)
+    np.testing.assert_array_equal(known[rows[train]], kept[train] == 1)
+    np.testing.assert_array_equal(labels[rows[val]], truth[val])
+    assert known[rows[val]].all()
+
+
+def test_a_table_name_means_its_first_cell_and_wrong_ones_say_which_are_near():
+    assert find_experiment("001-table3").name == "001-table3.coco.ecaresnet50t"
+    assert find_experiment("001-table3.voc").name == "001-table3.voc.ecaresnet50t"
+    assert len(cells_of("001-table3")) == 8
+    assert [one.name for one in cells_of("000-table2")] == ["000-table2"]
+    with pytest.raises(SettingsError, match=r"did you mean '001-table3.voc.vit-b-32'"):
+        find_experiment("001-table3.voc.vit-b-16")
+
+
+def test_the_moving_normaliser_is_the_papers_and_is_used(tmp_path):
+    official.write("cifar100", tmp_path / "data")
+    found = {}
+    for kind in ("moving", "precise"):
+        overrides = {**SMALL, "options.test_normalizer": kind, "recipe.epochs": 2}
+        request = Request(
+            "000-table1", tmp_path / "data", seeds=(0,), rows=("quasibinary",), overrides=overrides
+        )
+        named = {one.key for one in request.protocol_deviations()}
+        assert ("options.test_normalizer" in named) == (kind == "precise")
+        reproduce(request, tmp_path / kind, say=lambda text: None)
+        run = FinishedRun(tmp_path / kind / "quasibinary" / "seed-0")
+        found[kind] = float(run.test.link.log_normalizer)
+        logits, labels = run.train.logits.double(), run.train.labels
+        exact = float(logits.logsumexp((0, 1)) - labels.sum().double().log())
+    assert found["precise"] == pytest.approx(exact)
+    assert found["moving"] != pytest.approx(exact, abs=1e-3)
+
+
+def test_weights_are_named_by_their_own_tag():
+    tags = {
+        ("002-tableB", "bce"): "torchvision IMAGENET1K_V1",
+        ("000-table3.coco", "binary"): "torchvision IMAGENET1K_V1",
+        ("004-table1", "swin-l-384"): "ImageNet-22k",
+    }
+    for (cell, row), tag in tags.items():
+        settings = Request(cell).settings(row, 0)
+        assert facts_of(settings, EXPERIMENTS[cell], row)["weights_tag"] == tag
+    changed = Request("002-tableB", rows=("bce",), overrides={"weights": "pretrained"})
+    named = {one.key: one.here for one in changed.protocol_deviations()}
+    assert named["weights_tag"] == "torchvision IMAGENET1K_V2"
+
+
+def test_the_readings_of_one_training_share_its_run(tmp_path):
+    request = Request("001-table3", Path("data"), seeds=(0,))
+    jobs = jobs_of(request, tmp_path)
+    for loss in ("focal-official", "asl-official"):
+        readings = (loss, f"{loss}+phi printed", f"{loss}+phi right")
+        assert len({jobs[row, 0].folder for row in readings}) == 1
+    assert jobs["focal-official", 0].folder != jobs["asl-official", 0].folder
+
+
+def test_a_run_is_read_through_the_map_that_its_row_names():
+    # Oracle: the population optimum of a label of 0.30, which the printed map reads as 0.5778.
+    logits = torch.logit(torch.tensor([[0.7175]], dtype=torch.float64)).repeat(1000, 1)
+    labels = torch.zeros(1000, 1)
+    labels[:300] = 1
+    ids = [str(row) for row in range(1000)]
+    run = SimpleNamespace(test=Predictions(ids, logits, labels, None, ("dog",), "test"))
+    rows = EXPERIMENTS["001-table3.coco.ecaresnet50t"].rows
+    for reading, off in {"right": 0.0, "printed": 27.78}.items():
+        figures = rows[f"asl-official+phi {reading}"].figures(run)
+        assert figures["ACE"] == pytest.approx(off, abs=0.02)

@@ -1,0 +1,173 @@
+"""What papers count or say in words; oracles: label matrices counted entry by entry, closed forms.
+
+The counts of Table 3 are held to a slow loop over the figures as the paper prints them.
+"""
+
+import json
+import sys
+from math import exp, log
+
+import official
+import pytest
+import torch
+
+from labelwise.cli import main
+from labelwise.data import load
+from labelwise.errors import DataError
+from labelwise.objectives import QuasibinaryLink
+from labelwise.papers.columns import normaliser_figures
+from labelwise.papers.computed import COMPUTED, best_counts, statistics_of
+from labelwise.papers.figures import find_figure
+from labelwise.papers.protocols import DATASETS, EXPERIMENTS, PUBLISHED, FigureOf, TableClaim
+from labelwise.papers.statistics import seed_mean
+from labelwise.predictions import Predictions
+
+
+def call(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0
+
+
+def table_of(**columns):
+    return {row: {"x": seed_mean([value])} for row, value in columns.items()}
+
+
+@pytest.mark.parametrize(
+    ("values", "seeds", "verdict"),
+    [((2.0, 1.0), 3, "comes out"), ((2.0, 1.0), 1, "in part"), ((1.0, 2.0), 3, "does not")],
+)
+def test_a_claim_is_judged_by_the_rule_of_the_page(values, seeds, verdict):
+    claim = TableClaim(
+        "a above b", "a > b", {"a": FigureOf("x", ("a", "c")), "b": FigureOf("x", ("b",))}
+    )
+    table = table_of(a=values[0], b=values[1], c=0.0)
+    assert claim.verdict(table, seeds) == (
+        f"a above b: {verdict} (a {values[0]:.4g}, b {values[1]:.4g})."
+    )
+    assert claim.verdict({"a": table["a"]}, seeds) is None  # rows that were not run
+
+
+def test_a_figure_is_the_highest_lowest_or_range_of_rows():
+    table = table_of(a=3.0, b=1.0, c=2.5)
+    rows = ("a", "b", "c")
+    found = [FigureOf("x", rows, take).value(table) for take in ("highest", "lowest", "range")]
+    assert found == [3.0, 1.0, 2.0]
+
+
+class StoredRun:
+    """A run of given logits under a normaliser, with a journal of given log C."""
+
+    def __init__(self, folder, logits, log_c, journal):
+        link = QuasibinaryLink(momentum=0.9)
+        link.track(torch.tensor(log_c))
+        labels = torch.zeros(logits.shape, dtype=torch.uint8)
+        labels[:, 0] = 1
+        ids = [str(row) for row in range(len(logits))]
+        names = tuple("abc")
+        self.folder, self.test = folder, Predictions(ids, logits, labels, None, names, "test", link)
+        lines = [json.dumps({"step": at, "link.log_normalizer": c}) for at, c in enumerate(journal)]
+        (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_shares_of_q_above_one_and_the_variance_of_c(tmp_path):
+    logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 1.5, 0.0]])
+    c = [9.0, 1.0, 2.0, 4.0, 1.0, 2.0, 3.0, 5.0]  # the last quarter: 3 and 5
+    run = StoredRun(tmp_path, logits, log(4.0), [log(one) for one in c])
+    found = normaliser_figures(run)
+    above = sum(exp(v) / 4.0 > 1 for v in logits.flatten().tolist())
+    assert above == 2
+    assert found["q > 1"] == pytest.approx(100 * above / 6)
+    assert found["C"] == pytest.approx(4.0)
+    assert found["variance of C"] == pytest.approx(1.0)
+    assert found["error"] == pytest.approx(50)
+
+
+def test_alphas_are_the_moving_averages_of_the_rows():
+    rows = EXPERIMENTS["000-alpha"].rows
+    weights = [1 - row.values["options"]["momentum"] for row in rows.values()]
+    assert weights == pytest.approx([0.01, 0.05, 0.1, 0.2, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("name", "last"), [("voc", "present / absent labels"), ("nus-wide", "labels per image")]
+)
+def test_statistics_are_those_of_the_label_matrix(tmp_path, name, last):
+    official.write(name, tmp_path)
+    dataset = DATASETS[name]
+    table = load(f"{dataset.format}:{tmp_path / dataset.folder}")
+    labels, observed = table.targets()
+    present = absent = 0
+    for row in range(len(table)):
+        for column in range(len(table.space)):
+            if observed is None or observed[row, column]:
+                present += labels[row, column] == 1
+                absent += labels[row, column] == 0
+    expected = present / absent if "absent" in last else present / len(table)
+    found = statistics_of(table, last)
+    assert found[:3] == (
+        len(table.space),
+        int((table.split != "test").sum()),
+        int((table.split == "test").sum()),
+    )
+    assert found[3] == pytest.approx(expected)
+
+
+def test_statistics_stand_beside_the_printed_ones(monkeypatch, tmp_path, capsys):
+    official.write("voc", tmp_path)
+    arguments = ("reproduce", "001-table2", "--root", str(tmp_path), "-o", str(tmp_path / "out"))
+    assert call(monkeypatch, *arguments) == 0
+    capsys.readouterr()
+    text = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
+    assert "| voc | paper | 20 | 5,717 | 5,823 | 0.08 |" in text
+    assert "- voc: differs from what is printed." in text
+    assert "- coco: not counted; put into" in text
+    empty = ("reproduce", "001-table2", "--root", str(tmp_path / "nothing"))
+    assert call(monkeypatch, *empty) != 0
+    assert "none of the data sets" in " ".join(capsys.readouterr().err.split())
+
+
+def test_statistics_need_both_splits(tmp_path):
+    official.write("voc", tmp_path)
+    table = load(f"voc2012:{tmp_path / 'VOC2012'}")
+    with pytest.raises(DataError, match="has no test images"):
+        statistics_of(table.subset(table.split == "train"), "labels per image")
+
+
+@pytest.mark.parametrize("rows", [("spa", "spa+lpr"), ("spa+lpr",)])
+def test_best_results_of_the_printed_table_are_counted(rows):
+    best = total = 0
+    for data in ("coco", "voc", "wider"):
+        for network in ("ecaresnet50t", "vit-b-32"):
+            printed = PUBLISHED[f"001-table3.{data}.{network}"].rows
+            for at, better in enumerate((max, max, min, min)):
+                column = [cells[at] for cells in printed.values() if cells[at] is not None]
+                total += 1
+                best += better(column) in [printed[row][at] for row in rows]
+    assert best_counts(rows) == (best, total)
+    assert total == 24
+
+
+def test_counts_say_what_the_missing_rows_would_have_to_be(monkeypatch, tmp_path, capsys):
+    assert call(monkeypatch, "reproduce", "001-counts", "-o", str(tmp_path)) == 0
+    capsys.readouterr()
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    best, _ = best_counts(("spa", "spa+lpr"))
+    assert f"| spa or spa+lpr | 29 of 32 | {best} of 24 |" in text
+    assert f"29 are reached if {29 - best} of them are won" in text
+    assert call(monkeypatch, "reproduce", "001-counts", "--data", "x.csv") != 0
+    assert "001-counts is computed and takes --out alone" in capsys.readouterr().err
+
+
+def test_a_figure_of_another_cell_is_drawn_from_that_cell():
+    figure, cell = find_figure("001-fig1.voc.vit-b-32")
+    assert f"{figure.table}{cell}" in EXPERIMENTS
+    assert find_figure("001-fig1")[1] == ""
+    assert find_figure("001-fig2.voc")[0] is None  # drawn from formulas: no cells
+    assert find_figure("001-table3.voc.vit-b-32")[0] is None
+
+
+def test_computed_tables_and_experiments_have_names_of_their_own():
+    assert not set(COMPUTED) & {one.table for one in EXPERIMENTS.values()}
+    assert set(COMPUTED) >= {"001-table2", "001-counts", "002-tableCa"}

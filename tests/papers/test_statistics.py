@@ -1,0 +1,183 @@
+"""Oracles: scipy's t interval and paired t test, partitions of methods counted one by one, and
+tables of equal methods, in which every claim is false."""
+
+from math import inf
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, norm, t, ttest_rel
+
+from labelwise.papers.compare import _freedom
+from labelwise.papers.comparison import Comparison
+from labelwise.papers.statistics import (
+    SeedMean,
+    compare_to_best,
+    paired_difference,
+    seed_mean,
+    shaffer,
+    verdict,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def by_seed(values):
+    return dict(enumerate(values))
+
+
+def test_interval_is_students():
+    values = RNG.normal(size=7)
+    low, high = t.interval(0.95, 6, loc=values.mean(), scale=values.std(ddof=1) / np.sqrt(7))
+    assert seed_mean(values) == SeedMean(
+        pytest.approx(values.mean()), pytest.approx(low), pytest.approx(high), 7
+    )
+
+
+def test_fewer_than_three_runs_have_no_interval_and_undefined_runs_are_left_out():
+    assert seed_mean([0.5, 0.7]) == SeedMean(pytest.approx(0.6), -inf, inf, 2)
+    assert seed_mean([0.5]) == SeedMean(0.5, -inf, inf, 1)
+    assert seed_mean([0.5, float("nan")]).n == 1
+    assert seed_mean([float("nan")]).n == 0
+
+
+def test_paired_difference_is_the_paired_t_test():
+    first, second = RNG.normal(size=5), RNG.normal(size=5)
+    gap = paired_difference("a", "b", {"a": by_seed(first), "b": by_seed(second)})
+    assert gap.p_value == pytest.approx(ttest_rel(first, second).pvalue)
+    assert gap.over_seeds.mean == pytest.approx((first - second).mean())
+
+
+def test_pairs_only_the_seeds_both_have():
+    gap = paired_difference("a", "b", {"a": {0: 1.0, 1: 2.0, 2: 9.0}, "b": {0: 0.0, 1: 1.0}})
+    assert gap.over_seeds.n == 2
+    assert gap.over_seeds.mean == 1.0
+
+
+def test_test_images_widen_what_seeds_alone_would_tell_apart():
+    values = {"a": by_seed([0.50, 0.51, 0.52]), "b": by_seed([0.48, 0.49, 0.50001])}
+    alone = paired_difference("a", "b", values)
+    shared = {"a": {"a": 4e-4, "b": 4e-4}, "b": {"a": 4e-4, "b": 4e-4}}
+    apart = {"a": {"a": 4e-4, "b": 0.0}, "b": {"a": 0.0, "b": 4e-4}}
+    assert paired_difference("a", "b", values, shared).p_value == alone.p_value < 0.001
+    assert paired_difference("a", "b", values, apart).p_value == pytest.approx(
+        2 * norm.sf(alone.over_seeds.mean / np.sqrt(8e-4)), rel=0.01
+    )
+    equal = {"a": by_seed([0.5, 0.5]), "b": by_seed([0.4, 0.4])}
+    assert paired_difference("a", "b", equal, apart).p_value == pytest.approx(
+        2 * norm.sf(0.1 / np.sqrt(8e-4))
+    )
+
+
+def partitions(items):
+    """Every way to put the items into groups."""
+    if not items:
+        yield []
+        return
+    first, rest = items[0], items[1:]
+    for groups in partitions(rest):
+        yield [[first], *groups]
+        for place in range(len(groups)):
+            yield [*groups[:place], [first, *groups[place]], *groups[place + 1 :]]
+
+
+@pytest.mark.parametrize("methods", [2, 3, 5, 7])
+def test_each_pair_is_held_against_the_pairs_that_can_still_be_equal(methods):
+    pairs = methods * (methods - 1) // 2
+    possible = {
+        sum(len(g) * (len(g) - 1) // 2 for g in p) for p in partitions(list(range(methods)))
+    }
+    limits = [0.05 / max(s for s in possible if s <= pairs - found) for found in range(pairs)]
+    assert all(shaffer(limits, methods))
+    for stop in range(pairs):
+        just_above = [*limits[:stop], limits[stop] * 1.0001, *[1.0] * (pairs - stop - 1)]
+        assert sum(shaffer(just_above[::-1], methods)) == stop
+
+
+def test_a_table_of_equal_methods_makes_a_false_claim_in_at_most_a_twentieth():
+    random, tables, false = np.random.default_rng(5), 150, 0
+    for _ in range(tables):
+        values = {str(m): by_seed(row) for m, row in enumerate(random.normal(size=(16, 5)))}
+        gaps = compare_to_best(values, higher_is_better=True)
+        false += any(gap.distinguishable for gap in gaps)
+    assert binomtest(false, tables, 0.05, alternative="greater").pvalue > 0.01
+
+
+def test_what_is_not_told_apart_ends_the_claims():
+    noise = np.array([0.0, 0.1, -0.1, 0.05])
+    values = {
+        "best": by_seed(1.0 + noise),
+        "near": by_seed(1.0 + noise[::-1] - 0.01),
+        "far": by_seed(0.2 + noise + np.array([0, 1e-3, 2e-3, 0])),
+    }
+    decided = {
+        gap.first: gap.distinguishable for gap in compare_to_best(values, higher_is_better=True)
+    }
+    assert decided == {"far": True, "near": False}
+
+
+def test_the_direction_chooses_the_best():
+    values = {"a": by_seed([1.0, 1.1]), "b": by_seed([2.0, 2.1])}
+    assert compare_to_best(values, higher_is_better=False)[0].second == "a"
+    assert compare_to_best(values, higher_is_better=True)[0].second == "b"
+
+
+def test_verdict_says_what_cannot_be_said():
+    one_seed = {"a": {0: 1.0}, "b": {0: 0.5}}
+    sentence = verdict(
+        "mAP", compare_to_best(one_seed, higher_is_better=True), higher_is_better=True
+    )
+    assert sentence == "mAP: a is ahead, but one seed cannot tell luck from skill."
+    assert "nothing to compare" in verdict("mAP", [], higher_is_better=True)
+
+
+def test_verdict_names_both_groups():
+    values = {
+        "a": by_seed([1.0, 1.01, 0.99]),
+        "b": by_seed([0.5, 0.51, 0.49]),
+        "c": by_seed([0.9, 1.1, 0.95]),
+    }
+    sentence = verdict("mAP", compare_to_best(values, higher_is_better=True), higher_is_better=True)
+    assert sentence == (
+        "mAP: a is higher than b beyond the spread of 3 seeds; a cannot be told apart from c."
+    )
+
+
+def test_differences_over_few_groups_of_images_have_few_degrees_of_freedom():
+    """Oracle: Welch and Satterthwaite's formula by hand, and many groups as many images."""
+    values = {"a": {0: 0.5, 1: 0.52, 2: 0.49}, "b": {0: 0.44, 1: 0.47, 2: 0.42}}
+    covariance = {"a": {"a": 4e-4, "b": 1e-4}, "b": {"a": 1e-4, "b": 4e-4}}
+    found = {
+        freedom: paired_difference("a", "b", values, covariance, freedom).p_value
+        for freedom in (np.inf, 4, 10**9)
+    }
+    gaps = np.array([0.06, 0.05, 0.07])
+    seeds, images = gaps.var(ddof=1) / 3, 6e-4
+    freedom = (seeds + images) ** 2 / (seeds**2 / 2 + images**2 / 4)
+    expected = 2 * t.sf(gaps.mean() / np.sqrt(seeds + images), freedom)
+    assert found[4] == pytest.approx(expected)
+    assert found[10**9] == pytest.approx(found[np.inf])
+    assert found[4] > found[np.inf]
+
+
+def test_differences_that_one_group_carries_have_one_degree_of_freedom(tmp_path):
+    random = np.random.default_rng(0)
+    common = random.normal(size=20)
+    apart = {"a": common, "b": common + 9 * np.eye(20)[3]}
+    alike = {name: common + random.choice([-1.0, 1.0], 20) for name in "ab"}
+    assert _freedom(apart) == pytest.approx(1.0)
+    assert _freedom(alike) > 10
+    figures = {name: {seed: {"mAP@class": value + seed / 100} for seed in range(3)}
+               for name, value in (("a", 0.50), ("b", 0.56))}  # fmt: skip
+    covariance = {"mAP@class": {"a": {"a": 4e-4, "b": 1e-4}, "b": {"a": 1e-4, "b": 4e-4}}}
+    for freedom, p_value in ((None, t.sf(0.06 / 6e-4**0.5, 19)), (1.0, t.sf(0.06 / 6e-4**0.5, 1))):
+        stated = {} if freedom is None else {"mAP@class": freedom}
+        Comparison(figures, {"a": {}, "b": {}}, covariance, (), 20, stated).save(tmp_path)
+        (gap,) = Comparison.load(tmp_path).differences("mAP@class")
+        assert gap.p_value == pytest.approx(2 * p_value)
+
+
+def test_a_verdict_names_the_groups_of_test_images():
+    values = {"a": {0: 0.9, 1: 0.91, 2: 0.9}, "b": {0: 0.1, 1: 0.12, 2: 0.1}}
+    gaps = compare_to_best(values, higher_is_better=True, freedom=39)
+    sentence = verdict("mAP", gaps, higher_is_better=True, images=True, groups=40)
+    assert "beyond the spread of 3 seeds and of the 40 groups of test images" in sentence

@@ -1,0 +1,216 @@
+"""VQA v2; oracles: every set of nine people, slow counts, one path against the other."""
+
+import json
+import re
+import sys
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import official
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from labelwise.cli import main
+from labelwise.data import load
+from labelwise.data.vqa import answer_accuracy, normal_answer, read_vqa
+from labelwise.errors import DataError, SettingsError
+from labelwise.papers.measures import FinishedRun
+from labelwise.papers.reproduce import Request, open_data, reproduce
+from labelwise.papers.vqa import judge_scores
+
+
+@pytest.fixture
+def root(tmp_path):
+    official.write("vqa", tmp_path / "data")
+    return tmp_path / "data"
+
+
+def change(file, edit):
+    content = json.loads(file.read_text())
+    edit(content)
+    file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("votes", range(11))
+def test_accuracy_is_the_mean_over_all_sets_of_nine_people(votes):
+    people = [1] * votes + [0] * (10 - votes)
+    expected = np.mean([min(sum(nine) / 3, 1) for nine in combinations(people, 9)])
+    assert answer_accuracy(votes) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "normal"),
+    [
+        ("Yes.", "yes"),
+        ("the two dogs", "2 dogs"),
+        ("1,000", "1000"),
+        ("2.5 m", "2.5 m"),
+        ("dont know", "don't know"),
+        ("black/white", "black white"),
+        ("red , blue", "red blue"),
+        ("man's", "man's"),
+        ("none", "0"),
+    ],
+)
+def test_answers_are_compared_in_one_form(given, normal):
+    assert normal_answer(given) == normal
+    assert normal_answer(normal) == normal
+
+
+def test_labels_features_and_groups_are_those_of_the_files(root):
+    table = load(f"{root / 'vqa'}", at_least=2)  # recognised by its files
+    labels, observed = table.targets()
+    assert observed is None
+    assert labels.dtype == np.float32
+    row = 0
+    for split, part in (("train", "train2014"), ("test", "val2014")):
+        questions = json.loads(
+            (root / f"vqa/v2_OpenEnded_mscoco_{part}_questions.json").read_text()
+        )
+        notes = json.loads((root / f"vqa/v2_mscoco_{part}_annotations.json").read_text())
+        stored = np.load(root / f"vqa/{part}_features.npz")
+        by_id = dict(zip(stored["question_id"].tolist(), stored["features"], strict=True))
+        for question, note in zip(questions["questions"], notes["annotations"], strict=True):
+            counts = Counter(one["answer"] for one in note["answers"])
+            expected = [min(0.3 * counts[name], 1) for name in table.space.names]
+            np.testing.assert_allclose(labels[row], expected, rtol=1e-6)
+            assert table.ids[row] == str(question["question_id"])
+            assert table.group[row] == f"{part}/{question['image_id']}"
+            assert table.split[row] == split
+            np.testing.assert_array_equal(
+                table.images.features[row], by_id[question["question_id"]]
+            )
+            row += 1
+    assert row == len(table) == official.TRAIN + official.TEST
+    assert ((labels > 0) & (labels < 1)).any()
+    np.testing.assert_array_equal(table.present.dense(), labels > 0.5)
+
+
+def test_only_answers_that_are_common_enough_are_labels(root):
+    names = read_vqa(root / "vqa", at_least=8).space.names
+    assert names == ("2", "no", "red", "yes")
+    with pytest.raises(DataError, match="no answer is the most common one of 9 questions"):
+        read_vqa(root / "vqa")
+
+
+def test_bad_files_are_named(root):
+    folder = root / "vqa"
+    notes = folder / "v2_mscoco_val2014_annotations.json"
+    good = notes.read_text()
+    change(notes, lambda content: content["annotations"][3]["answers"].pop())
+    with pytest.raises(DataError, match=r"question 7003 must have 10 answers, .* got 9"):
+        read_vqa(folder)
+    notes.write_text(good)
+    change(notes, lambda content: content["annotations"].pop())
+    with pytest.raises(DataError, match=r"question 7007 of .* has no annotation"):
+        read_vqa(folder)
+    notes.write_text(good)
+    features = folder / "val2014_features.npz"
+    np.savez(features, question_id=np.arange(3), features=np.zeros((3, 8)))
+    with pytest.raises(DataError, match="8 questions have no features, such as 7000"):
+        read_vqa(folder, at_least=2)
+    features.unlink()
+    with pytest.raises(DataError, match="is missing: put there the arrays question_id"):
+        read_vqa(folder, at_least=2)
+
+
+def test_brought_scores_are_judged_like_a_run_of_our_own(root, tmp_path, monkeypatch, capsys):
+    overrides = {"recipe.epochs": 2, "precision": "32", "data_options": {"at_least": 2}}
+    request = Request("001-vqa", root, seeds=(0,), rows=("spa",), quick=True, overrides=overrides)
+    done = reproduce(request, tmp_path / "runs", say=lambda text: None)
+    test = FinishedRun(tmp_path / "runs" / "spa" / "seed-0").test
+    names = list(test.names)
+    file = tmp_path / "scores.parquet"
+    order = np.random.default_rng(0).permutation(len(names))  # each row may order its answers
+    columns = {
+        "question_id": [int(name) for name in test.ids],
+        "answers": [[names[k].upper() for k in order]] * len(test),
+        "logits": test.logits.double().numpy()[:, order].tolist(),
+    }
+    pq.write_table(pa.table(columns), file)
+    (one,) = judge_scores(root / "vqa", {"spa": file})
+    ours = done.ours["spa"]
+    for name, value in (("VQA accuracy", one.accuracy), ("ACE", one.ace), ("MCE", one.mce)):
+        assert value == pytest.approx(ours[name].mean, abs=1e-4)
+    assert (one.questions, one.entries) == (official.TEST, official.TEST * len(names))
+    lines = [{name: columns[name][row] for name in columns} for row in range(len(test))]
+    (tmp_path / "s.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert judge_scores(root / "vqa", {"bce": tmp_path / "s.jsonl"})[0].accuracy == one.accuracy
+
+    given = ["reproduce", "001-vqa", "--root", str(root), "-o", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["labelwise", *given, "--scores", f"spa={file}"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code, capsys.readouterr().err
+    assert f"| spa | {one.accuracy:.2f} |" in (tmp_path / "out" / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"question_id": [1], "answers": [["a"]]}, "'logits' is missing"),
+        (
+            {"question_id": [7000], "answers": [["a"]], "logits": [[1.0, 2.0]]},
+            "one logit per answer",
+        ),
+        ({"question_id": [1], "answers": [["a"]], "logits": [[1.0]]}, "question 1 is not among"),
+        ({"question_id": [7000], "answers": [["a"]], "logits": [[1.0]]}, "7 of 8 are missing"),
+    ],
+)
+def test_unfit_scores_are_refused(root, tmp_path, columns, reason):
+    pq.write_table(pa.table(columns), tmp_path / "s.parquet")
+    with pytest.raises(DataError, match=reason):
+        judge_scores(root / "vqa", {"bce": tmp_path / "s.parquet"})
+
+
+def test_a_row_must_have_a_link_that_reads_one_logit(root):
+    for row in ("softmax", "two-way", "quasibinary"):
+        with pytest.raises(SettingsError, match="cannot be judged"):
+            judge_scores(root / "vqa", {row: root / "none"})
+
+
+def test_every_row_trains_on_soft_labels(root, tmp_path):
+    overrides = {"recipe.epochs": 1, "data_options.at_least": 1}
+    request = Request("001-vqa", root, quick=True, seeds=(0,), overrides=overrides)
+    done = reproduce(request, tmp_path / "out", say=lambda text: None)
+    assert list(done.ours) == ["bce", "bce+lpr", "spa", "spa+lpr"]
+    assert all(0 <= columns["ACE"].mean <= 100 for columns in done.ours.values())
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("options.lpr_wight=2", "has no option 'lpr_wight'"),
+        (
+            "options.lpr_weight=-2",
+            "method 'spa\\+lpr' of the row 'spa\\+lpr': the weight .* got -2",
+        ),
+        ("method=lsep", "'lsep' of the row 'spa\\+lpr' needs labels of 0 and 1; name other rows"),
+    ],
+)
+def test_a_dry_run_finds_what_a_run_would_die_of(root, monkeypatch, capsys, setting, reason):
+    arguments = ["001-vqa", "--rows", "spa+lpr", "--root", str(root), "--quick", "--set", setting]
+    arguments += ["--set", "data_options.at_least=1"]
+    monkeypatch.setattr(sys, "argv", ["labelwise", "reproduce", *arguments, "--dry-run"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code
+    assert re.search(reason, " ".join(capsys.readouterr().err.split()))
+
+
+def test_weights_per_label_are_counted_by_the_labels_of_the_data(root):
+    answers = len(load(f"vqa:{root / 'vqa'}", at_least=1).space)
+    overrides = {"data_options.at_least": 1, "options.pos_weight": [2.0] * answers}
+    request = Request("001-vqa", root, rows=("bce",), overrides=overrides)
+    assert len(open_data(request)[0].space) == answers
+    overrides["options.pos_weight"] = [2.0] * (answers + 1)
+    with pytest.raises(SettingsError, match=f"row 'bce': pos_weight must have {answers} numbers"):
+        open_data(request)
+
+
+def test_a_wrong_option_is_refused_before_the_data_is_read(tmp_path):
+    request = Request("001-vqa", tmp_path / "missing", overrides={"options.nonsense": 1})
+    with pytest.raises(SettingsError, match="has no option 'nonsense'"):
+        reproduce(request, tmp_path / "out", say=lambda text: None)

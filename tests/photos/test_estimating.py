@@ -1,0 +1,350 @@
+"""Estimates of an index, against the truth of a library whose labels are known, and the command.
+
+Oracles: that truth; the answers that were given, read back from the index; for groups of a table
+the groups of folders with the same photos; for a chart the bytes that begin a PNG file.
+"""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from made_index import made_index
+from scipy.stats import binom
+from typer.testing import CliRunner
+
+from labelwise.errors import DataError, SettingsError
+from labelwise.links import Sigmoid
+from labelwise.photos import Index, answer
+from labelwise.photos.answer_tables import read_answers
+from labelwise.photos.estimating import SampleAnswers, draw_sample, estimate_from_answers
+from labelwise.photos.photo_groups import PhotoGroups
+from labelwise.retrieval import Query
+
+DOG = Query.parse("dog")
+ALL, FOLDERS = PhotoGroups(), PhotoGroups("folder")
+
+
+@pytest.fixture
+def library(tmp_path, model):
+    """An index of 600 photos in two folders, where dog is more frequent than the model says."""
+    random = np.random.default_rng(0)
+    logits = random.normal(-1, 2, (600, 4))
+    truth = random.random(600) < Sigmoid()(logits[:, 2] + 1.5)
+    folders = ["north" if row % 3 else "south" for row in range(600)]
+    return made_index(tmp_path / "index", model, logits, folders), truth
+
+
+def answered(index, sample, truth):
+    rows = index.store.rows_by_hash(map(bytes.fromhex, sample.photos)).values()
+    paths = index.store.paths_of(rows)
+    return {paths[row][0]: "yes" if truth[row] else "no" for row in rows}
+
+
+@pytest.mark.parametrize("answers", [40, 150])
+def test_estimates_hold_the_truth_though_the_model_is_wrong(library, answers):
+    folder, truth = library
+    held, draws = 0, 40
+    with Index(folder) as index:
+        for seed in range(draws):
+            (folder / "samples.jsonl").unlink(missing_ok=True)  # so that others are drawn
+            sample = draw_sample(index, DOG, answers, seed=seed)
+            found = estimate_from_answers(index, DOG, answered(index, sample, truth)).total
+            held += found.low <= truth.sum() <= found.high
+    assert held >= binom.ppf(0.001, draws, 0.95)
+    assert found.answered == answers
+
+
+def test_the_same_question_draws_the_same_photos(library):
+    folder, _ = library
+    with Index(folder) as index:
+        first = draw_sample(index, DOG, 30)
+        assert draw_sample(index, DOG, 30) == first
+        assert len(set(first.photos)) == 30
+        other = draw_sample(index, Query.parse("cat"), 30)
+        assert set(other.photos) != set(first.photos)
+        lines = (folder / "samples.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+    assert [one["query"] for one in records] == ["dog", "cat"]
+    assert records[0]["seed"] == first.seed
+
+
+def test_folders_are_drawn_from_and_estimated_apart(library):
+    folder, truth = library
+    south = np.arange(600) % 3 == 0
+    with Index(folder) as index:
+        sample = draw_sample(index, DOG, 120, FOLDERS, seed=1)
+        assert [len(photos) for photos in sample.drawn.values()] == [120, 120]
+        told = answered(index, sample, truth)
+        found = estimate_from_answers(index, DOG, told, FOLDERS)
+    north_found, south_found = found.groups
+    assert (north_found.photos, south_found.photos) == (400, 200)
+    assert south_found.low <= truth[south].sum() <= south_found.high
+    assert north_found.low <= truth[~south].sum() <= north_found.high
+    assert found.total.count == pytest.approx(truth.sum(), abs=60)
+    assert found.newer == 0
+
+
+def test_answers_must_be_of_the_photos_that_were_drawn(library):
+    folder, truth = library
+    with Index(folder) as index:
+        sample = draw_sample(index, DOG, 20)
+        told = answered(index, sample, truth)
+        some = dict(list(told.items())[:15])
+        with pytest.raises(DataError, match="5 of the 20 photos drawn for dog have no answer"):
+            estimate_from_answers(index, DOG, some)
+        rows = set(index.store.rows_by_hash(map(bytes.fromhex, sample.photos)).values())
+        (extra,) = index.store.paths_of([min(set(range(600)) - rows)]).values()
+        with pytest.raises(DataError, match="1 answers are of photos that were not drawn"):
+            estimate_from_answers(index, DOG, told | {extra[0]: "yes"})
+        with pytest.raises(DataError, match="were not drawn for cat"):
+            estimate_from_answers(index, Query.parse("cat"), told)
+
+
+def test_photos_that_are_gone_leave_library_and_sample(library):
+    folder, truth = library
+    with Index(folder) as index:
+        sample = draw_sample(index, DOG, 200, seed=1)
+        told = answered(index, sample, truth)
+        with index.store.transaction():
+            index.store.mark_missing(1, "south")
+        left = {path: value for path, value in told.items() if "north" in path}
+        found = estimate_from_answers(index, DOG, left).total
+    north = np.arange(600) % 3 != 0
+    assert found.photos == 400
+    assert found.answered == len(left)
+    assert found.low <= truth[north].sum() <= found.high
+
+
+def sites(folder, names):
+    """Write a table that says of each photo, by the number in its name, which site it is of."""
+    table = folder.parent / "sites.csv"
+    lines = [f"photos/{'north' if row % 3 else 'south'}/{row}.jpg,{name}" for row, name in names]
+    table.write_text("\n".join(["path,site", *lines]) + "\n")
+    return PhotoGroups("site", table)
+
+
+def test_groups_of_a_table_are_those_of_folders_with_the_same_photos(library):
+    folder, truth = library
+    groups = sites(folder, [(row, "n" if row % 3 else "s") for row in range(600)])
+    with Index(folder) as index:
+        found = []
+        for grouping in (FOLDERS, groups):
+            sample = draw_sample(index, DOG, 100, grouping, seed=5)
+            told = answered(index, sample, truth)
+            found.append(estimate_from_answers(index, DOG, told, grouping))
+    assert [one.group for one in found[1].groups] == ["n", "s"]
+    counts = [[(one.count, one.low, one.high) for one in some.groups] for some in found]
+    assert counts[0] == counts[1]
+    assert found[0].total == found[1].total
+
+
+def test_a_table_may_leave_photos_out_but_not_change_after_the_draw(library):
+    folder, truth = library
+    groups = sites(folder, [(row, "few") for row in range(100)])
+    with Index(folder) as index:
+        sample = draw_sample(index, DOG, 20, groups)
+        assert {name: len(some) for name, some in sample.drawn.items()} == {
+            "(not in the table)": 20,
+            "few": 20,
+        }
+        told = answered(index, sample, truth)
+        sites(folder, [(row, "few") for row in range(101)])
+        with pytest.raises(DataError, match=r"by site of .* as it is now"):
+            estimate_from_answers(index, DOG, told, groups)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("path,place\na.jpg,x\n", "has no column 'site'; its columns are path, place"),
+        ("path,site\nphotos/north/1.jpg,\n", "row 1: photos/north/1.jpg has no site"),
+        ("path,site\nx.jpg,a\nx.jpg,b\n", "row 2: x.jpg is in 'a' and in 'b'"),
+        ("path,site\nelsewhere.jpg,a\n", "names no photo of"),
+    ],
+)
+def test_tables_that_do_not_group_are_refused(library, text, words):
+    folder, _ = library
+    table = folder.parent / "sites.csv"
+    table.write_text(text)
+    with Index(folder) as index, pytest.raises(DataError, match=words):
+        draw_sample(index, DOG, 5, PhotoGroups("site", table))
+
+
+def test_a_group_needs_a_table_and_a_table_a_column(tmp_path):
+    with pytest.raises(DataError, match="got 'site' and no table"):
+        PhotoGroups("site")
+    with pytest.raises(DataError, match="name a column of"):
+        PhotoGroups("folder", tmp_path / "sites.csv")
+
+
+def test_answers_go_on_where_they_were_left_and_can_be_taken_back(library):
+    folder, _ = library
+    with Index(folder) as index:
+        sample = draw_sample(index, DOG, 5)
+        session = SampleAnswers(index, DOG, sample, who="ann")
+        row, _ = session.next_photo()
+        session.note({row: "yes"})
+        second, _ = session.next_photo()
+        session.note({second: "no"})
+        session.undo()
+        assert session.answers == {row: "yes"}
+        with pytest.raises(DataError, match="4 photos have no answer yet"):
+            session.estimate()
+    with Index(folder) as index:
+        session = SampleAnswers(index, DOG, sample)
+        assert session.next_photo()[0] == second
+        session.note({one: "no" for one in session.rows[1:]})
+        assert session.next_photo() is None
+        found = session.estimate().total
+        assert (found.yes, found.answered) == (1, 5)
+        state = {one.row: (one.state, one.source) for one in index.store.corrections("dog")}
+    assert state[row] == ("present", "audit")
+    assert state[second] == ("absent", "audit")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind": "sample", "query": "dog"}',
+        '{"kind": "answers", "query": "dog", "seed": 1, "answers": {"ab": "perhaps"}}',
+        '{"query": "dog"}',
+        '{"kind": ["sample"]}',
+    ],
+)
+def test_damaged_draws_are_named(library, line):
+    folder, _ = library
+    (folder / "samples.jsonl").write_text(line + "\n")
+    with Index(folder) as index, pytest.raises(DataError, match=r"samples.jsonl holds a"):
+        draw_sample(index, DOG, 5)
+
+
+@pytest.mark.parametrize(
+    ("query", "groups", "expected"),
+    [
+        ("dog", FOLDERS, {("dog", "present", "estimate"), ("dog", "absent", "estimate")}),
+        ("dog, -cat", ALL, {("dog", "present", "estimate"), ("cat", "absent", "estimate")}),
+        ("-dog", ALL, {("dog", "absent", "audit"), ("dog", "present", "audit")}),
+        ("dog | cat", ALL, set()),
+    ],
+)  # fmt: skip
+def test_only_answers_about_one_label_of_the_whole_library_are_audits(
+    library, query, groups, expected
+):
+    folder, truth = library
+    asked = Query.parse(query)
+    with Index(folder) as index:
+        sample = draw_sample(index, asked, 20, groups, seed=2)
+        estimate_from_answers(index, asked, answered(index, sample, truth), groups)
+        said = {(one.label, one.state, one.source) for one in index.store.corrections()}
+    assert said == expected
+
+
+def test_corrections_after_the_draw_do_not_change_the_estimate(library):
+    folder, truth = library
+    with Index(folder) as index:
+        sample = draw_sample(index, DOG, 150, seed=3)
+        told = answered(index, sample, truth)
+        first = estimate_from_answers(index, DOG, told).total
+        for row in range(0, 600, 2):
+            index.correct(row, {"dog": "present" if truth[row] else "absent"})
+        assert estimate_from_answers(index, DOG, told).total == first
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("photo,answer\na.jpg,yes\n", "must have the columns path and answer"),
+        ("path,answer\na.jpg,maybe\n", "line 2: the answer must be yes, no or unsure, got 'maybe'"),
+        ("path,answer\na.jpg,yes\na.jpg,no\n", "line 3: a.jpg has two different answers"),
+        (b"path,answer\na\xff.jpg,yes\n", "cannot be read"),
+    ],
+)
+def test_tables_that_do_not_answer_are_refused(tmp_path, text, words):
+    path = tmp_path / "answers.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError, match=words):
+        read_answers(path)
+
+
+def test_empty_answers_are_no_answers_and_repeated_ones_count_once(tmp_path):
+    path = tmp_path / "answers.csv"
+    path.write_text("path,answer\na.jpg,\nb.jpg,Yes\nb.jpg,y\nc.jpg,0\nd.jpg,?\n")
+    assert read_answers(path) == {"b.jpg": "yes", "c.jpg": "no", "d.jpg": "unsure"}
+
+
+def test_the_command_draws_reads_and_writes(library, tmp_path, capsys, monkeypatch):
+    from labelwise.cli.app import main
+
+    folder, truth = library
+
+    def run(*words, status=0, query="dog"):
+        given = ["labelwise", "estimate", str(folder), *words, "--", query]
+        monkeypatch.setattr("sys.argv", given)
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert (left.value.code or 0) == status
+        return capsys.readouterr()
+
+    said = run().out
+    assert "It holds if these photos are like the held-out ones" in said
+    with Index(folder) as index:  # one figure, whoever is asked
+        assert said.startswith(answer(index, Query.parse("dog")).counted)
+    questions, counts = tmp_path / "questions.csv", tmp_path / "counts.csv"
+    assert "120 photos drawn at random" in run("--answers", "120", "-o", str(questions)).out
+    with questions.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    with questions.open("w", newline="") as file:
+        table = csv.DictWriter(file, lines[0])
+        table.writeheader()
+        for line in lines:
+            row = int(line["path"].rpartition("/")[2].removesuffix(".jpg"))
+            table.writerow(line | {"answer": "yes" if truth[row] else "no"})
+    said = run("--answers-from", str(questions), "--csv", str(counts)).out
+    with counts.open(newline="") as file:
+        (found,) = csv.DictReader(file)
+    assert found["method"] == "prediction-powered"
+    low, high = float(found["low"]), float(found["high"])
+    assert low - (high - low) < truth.sum() < high + (high - low)  # the draw is not seeded
+    assert f"about {float(found['count']):,.0f} of 600 photos match dog" in said
+    assert float(found["share"]) == pytest.approx(float(found["count"]) / 600)
+    assert "draw some with --answers" in run("--by", "folder", status=1).err
+    assert "the estimates go to --csv" in run("-o", str(counts), status=1).err
+    words = run("--answers", "5", "-o", str(questions), "--plot", "x.svg", status=1).err
+    assert "-o only writes the questions" in words
+    run("--answers", "5", "-o", str(questions), query="-dog")
+    text = questions.read_text()
+    questions.write_text(text.replace("?,", "?,no"))
+    run("--answers-from", str(questions), "--csv", str(counts), query="-dog")
+    with counts.open(newline="") as file:
+        assert next(csv.DictReader(file))["query"] == "'-dog"  # no formula for a spreadsheet
+
+
+def test_the_command_asks_stops_goes_on_and_draws_a_chart(library):
+    from labelwise.cli.app import app
+
+    folder, _ = library
+    plot, counts = folder.parent / "by folder.svg", folder.parent / "counts.csv"
+    call = ["estimate", str(folder), "dog", "--answers", "2", "--by", "folder"]
+    call += ["--plot", str(plot), "--csv", str(counts)]
+
+    def run(said):
+        return CliRunner().invoke(app, call, input=said, catch_exceptions=False).output
+
+    said = run("y\nperhaps\nn\nundo\nstop\n")
+    assert "does each photo match dog? 4 photos drawn at random" in said
+    assert "'perhaps' is not an answer" in said
+    assert "1 of 4 answered and kept; the same command goes on" in said
+    assert not plot.exists()
+    said = run("n\nu\ny\n")
+    assert "[3 of 4]" in said
+    assert "2 of 4 photos drawn at random match, 1 unsure" in said
+    assert "350 of 600" in plot.read_text()
+    with counts.open(newline="") as file:
+        groups = [
+            (line["group"].rpartition("/")[2], line["photos"]) for line in csv.DictReader(file)
+        ]
+    assert groups == [("north", "400"), ("south", "200"), ("", "600")]
+    plot = folder.parent / "chart.pdf"
+    with pytest.raises(SettingsError, match=r"an .svg file, got chart.pdf"):
+        CliRunner().invoke(app, [*call[:-3], str(plot)], catch_exceptions=False)

@@ -1,0 +1,104 @@
+"""Camera, rating and keywords of photos, and searches by them. Oracle: what was written into the
+files and side-cars, and the hits of the whole list whose files say so.
+"""
+
+import os
+import sqlite3
+
+import pytest
+from open_indexes import open_index
+from PIL import ExifTags, Image
+from search_setup import picture, save_model
+
+from labelwise.errors import DataError
+from labelwise.photos import answer, headers, update_index
+from labelwise.photos.filters import PhotoFilter
+from labelwise.photos.headers import PhotoHeader, headers_of
+from labelwise.retrieval import Query
+from labelwise.system.progress import Silent
+
+XMP = """<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
+<rdf:Description rdf:about="" xmlns:xmp="http://ns.adobe.com/xap/1.0/" xmlns:dc="http://purl.org/dc/elements/1.1/"
+ xmlns:lr="http://ns.adobe.com/lightroom/1.0/"{attribute}>{element}
+<dc:subject><rdf:Bag>{subjects}</rdf:Bag></dc:subject></rdf:Description></rdf:RDF></x:xmpmeta>"""
+
+
+def sidecar(path, rating=None, words=(), element=False):
+    said = "" if rating is None else f' xmp:Rating="{rating}"'
+    inside = f"<xmp:Rating>{rating}</xmp:Rating>" if element else ""
+    subjects = "".join(f"<rdf:li>{word}</rdf:li>" for word in words)
+    filled = XMP.format(attribute="" if element else said, element=inside, subjects=subjects)
+    path.with_name(f"{path.name}.xmp").write_text(filled)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    for number in range(6):
+        picture(folder / f"{number}.png", number)
+    for number, model in ((6, "X-T5"), (7, "X-T5"), (8, "EOS R6")):
+        exif = Image.Exif()
+        exif[ExifTags.Base.Model] = model
+        Image.new("RGB", (32, 24), (number * 20, 90, 10)).save(folder / f"{number}.jpg", exif=exif)
+    sidecar(folder / "0.png", 5, ("Grandma", "beach"))
+    sidecar(folder / "1.png", 3, ("grandma",), element=True)
+    sidecar(folder / "6.jpg", 4)
+    sidecar(folder / "7.jpg", -1, ("garden",))
+    return folder
+
+
+@pytest.fixture
+def index(photos, tmp_path):
+    model = save_model(tmp_path / "run")
+    update_index(tmp_path / "photos.index", [photos], model=model, watch=Silent())
+    return open_index(tmp_path / "photos.index")
+
+
+def names(index, **options):
+    found = answer(index, Query.parse("dog"), top=50, photos=PhotoFilter(**options))
+    assert found.photos == len(found.hits)
+    return sorted(os.path.basename(hit.paths[0])[0] for hit in found.hits)
+
+
+def test_headers_are_what_the_files_say(index, photos):
+    rows = {name: index.row_of(photos / name) for name in ("0.png", "1.png", "6.jpg", "7.jpg")}
+    found = headers_of(index, list(range(9)))
+    assert found[rows["0.png"]] == PhotoHeader(None, 5, frozenset({"Grandma", "beach"}))
+    assert found[rows["1.png"]] == PhotoHeader(None, 3, frozenset({"grandma"}))
+    assert found[rows["6.jpg"]] == PhotoHeader("X-T5", 4)
+    assert found[rows["7.jpg"]] == PhotoHeader("X-T5", -1, frozenset({"garden"}))
+
+
+def test_a_search_by_camera_rating_and_keywords(index):
+    assert names(index, camera="x-t5") == ["6", "7"]
+    assert names(index, rating=4) == ["0", "6"]
+    assert names(index, keywords=("GRANDMA",)) == ["0", "1"]
+    assert names(index, keywords=("grandma", "beach")) == ["0"]
+    assert names(index, camera="X-T5", rating=1) == ["6"]
+    assert names(index, camera="Leica") == []
+    found = answer(index, Query.parse("dog"), photos=PhotoFilter(camera="X-T5", keywords=("a",)))
+    assert "0 photos by a camera named X-T5, with the keyword a match dog" in found.counted
+    with pytest.raises(DataError, match="a rating must lie between 1 and 5, got 9"):
+        PhotoFilter(rating=9)
+
+
+def test_headers_are_kept_until_a_file_or_its_side_car_changes(index, photos, monkeypatch):
+    assert names(index, keywords=("grandma",)) == ["0", "1"]
+    asked = []
+    read = headers._read
+    monkeypatch.setattr(headers, "_read", lambda files: asked.append(files) or read(files))
+    assert names(index, keywords=("grandma",)) == ["0", "1"]
+    assert asked == []
+    sidecar(photos / "2.png", 2, ("grandma",))
+    (photos / "0.png.xmp").unlink()
+    assert names(index, keywords=("grandma",)) == ["1", "2"]
+    assert sorted(asked) == [[str(photos / "0.png")], [str(photos / "2.png")]]
+
+
+def test_a_damaged_side_car_says_nothing_and_stops_nothing(index, photos):
+    (photos / "3.png.xmp").write_text("<x:xmpmeta")
+    assert names(index, rating=1) == ["0", "1", "6"]
+    with sqlite3.connect(index.folder / "photos.sqlite") as database:
+        (kept,) = database.execute("SELECT count(*) FROM photo_headers").fetchone()
+    database.close()
+    assert kept == 9

@@ -1,0 +1,285 @@
+"""Oracles: the link applied to the stored logits by hand, and a maximum-likelihood fit by scipy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from forged import facts_of, rewrite
+from open_indexes import open_index
+from scipy.optimize import minimize
+from search_setup import LABELS
+
+from labelwise.calibration.platt import Platt
+from labelwise.decide import Threshold, TopK
+from labelwise.errors import LabelwiseError
+from labelwise.links import Sigmoid, Softmax
+from labelwise.methods import link_to_spec, rule_to_spec
+from labelwise.models.run_folder import RunFolder
+from labelwise.photos import Found, Index, answer, questions
+from labelwise.photos.index_facts import IndexFacts
+from labelwise.retrieval import HitCount, Query, ScoredLibrary, bind, calibrate_query
+
+DOG = LABELS.index("dog")
+
+
+@pytest.fixture
+def index(update):
+    update()
+    return open_index(update.folder)
+
+
+def stored(index):
+    return np.stack([index.store.column(k) for k in range(len(LABELS))], axis=1).astype(float)
+
+
+def use(index, **changes):
+    index.use(index.spec.model_copy(update=changes), None)
+    return open_index(index.folder)
+
+
+def test_probabilities_are_the_link_of_the_logits(index):
+    expected = 1 / (1 + np.exp(-stored(index)))
+    for label in range(len(LABELS)):
+        odds = index.odds(label)
+        np.testing.assert_allclose(np.exp(odds.log_p.values), expected[:, label], rtol=1e-5)
+        np.testing.assert_allclose(np.exp(odds.log_q.values), 1 - expected[:, label], rtol=1e-5)
+    np.testing.assert_allclose(np.exp(index.log_probs(slice(3, 7))), expected[3:7], rtol=1e-6)
+
+
+def test_a_link_that_couples_labels_reads_all_of_them(index):
+    index = use(index, link=link_to_spec(Softmax()))
+    logits = stored(index)
+    expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    found = np.exp(np.stack([index.odds(k).log_p.values for k in range(len(LABELS))], axis=1))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_correction_is_certain_and_refits_the_others(index):
+    """The refitted link is the least log loss of held-out and corrected photos together."""
+    before = np.exp(index.odds(DOG).log_p.values)
+    rows = [0, 1, 2, 3]
+    for row in rows:
+        index.correct(row, {"dog": "present"})
+    after = np.exp(index.odds(DOG).log_p.values.astype(float))
+    assert (after[rows] == 1).all()
+    held_out = index.held_out
+    u = np.concatenate([stored(index)[rows, DOG], held_out.logits[:, DOG].numpy()])
+    y = np.concatenate([np.ones(4), held_out.labels[:, DOG].numpy()])
+
+    def loss(weights):
+        z = weights[0] * u + weights[1]
+        return (np.logaddexp(0, z) - y * z).sum()
+
+    slope, offset = minimize(loss, [1.0, 0.0], tol=1e-10).x
+    rest = np.setdiff1d(np.arange(len(index)), rows)
+    expected = 1 / (1 + np.exp(-(slope * stored(index)[rest, DOG] + offset)))
+    np.testing.assert_allclose(after[rest], expected, rtol=1e-3)
+    assert (after[rest] > before[rest]).all()
+    np.testing.assert_allclose(np.exp(index.log_probs(slice(None)))[:, DOG], after, rtol=1e-6)
+
+
+def test_one_correction_beside_a_few_held_out_photos_turns_no_fit_around(index):
+    """Of eight held-out photos a fit by themselves would be flat, at five of nine for all photos.
+
+    Oracle: the model's own probabilities.
+    """
+    index = use(index, link=link_to_spec(Platt(Sigmoid(), 60.0, -4.2, 50.0)))  # spread out
+    photos = index.held_out_photos
+    log_p, log_q, labels = (
+        np.array(one[:8]) for one in (photos.log_p, photos.log_q, photos.labels)
+    )
+    odds = np.array([0.4, 0.6, 0.5, 0.7, 0.3, 0.6, 0.4, 0.5])
+    log_p[:, DOG], log_q[:, DOG] = -np.logaddexp(0, -odds), -np.logaddexp(0, odds)
+    labels[:, DOG] = [1, 1, 1, 1, 1, 0, 0, 0]
+    observed = np.ones(labels.shape, bool)
+    few = replace(photos, log_p=log_p, log_q=log_q, labels=labels, observed=observed)
+    index.__dict__["held_out_photos"] = few
+    before = np.exp(index.odds(DOG).log_p.values.astype(float))
+    surest = int(before.argmax())
+    index.correct(surest, {"dog": "absent"})
+    after = np.exp(index.odds(DOG).log_p.values.astype(float))
+    others = np.arange(len(before)) != surest
+    assert 0 < (before > 0.5).sum() < len(before)
+    np.testing.assert_array_equal(np.argsort(after[others]), np.argsort(before[others]))
+    np.testing.assert_allclose(after[others], before[others], atol=0.1)
+
+
+def test_states_and_withdrawal(index):
+    index.correct(5, {"dog": "absent", "cat": "unknown"})
+    assert index.probability(5, "dog") == 0
+    assert 0 < index.probability(5, "cat") < 1
+    first = np.exp(index.odds(LABELS.index("cat")).log_p.values)
+    np.testing.assert_allclose(first, 1 / (1 + np.exp(-stored(index)[:, 1])), rtol=1e-5)
+    index.correct(5, {"dog": "present"})
+    assert index.probability(5, "dog") == 1
+    index.correct(5, {"dog": "withdrawn"})
+    np.testing.assert_allclose(
+        np.exp(index.odds(DOG).log_p.values), 1 / (1 + np.exp(-stored(index)[:, DOG])), rtol=1e-5
+    )
+    assert [one.label for one in index.store.corrections()] == ["cat"]
+
+
+def test_only_what_exists_is_corrected(index):
+    with pytest.raises(LabelwiseError, match="did you mean 'dog'"):
+        index.correct(0, {"dgo": "present"})
+    with pytest.raises(LabelwiseError, match="numbered from 0 to 11"):
+        index.correct(12, {"dog": "present"})
+    with pytest.raises(LabelwiseError, match=r"must be one of present, absent.* got 'yes'"):
+        index.correct(0, {"dog": "yes"})
+    assert index.store.corrections() == []
+
+
+def test_photos_are_sorted_by_score_or_date_alone(index):
+    with pytest.raises(LabelwiseError, match="sort must be score or date, got 'name'"):
+        answer(index, Query.parse("dog"), sort="name")
+
+
+@pytest.mark.parametrize("rule", [Threshold((0.3, 0.5, 0.47, 0.4)), TopK(2)])
+def test_given_labels_are_the_rules_and_then_peoples(index, rule):
+    index = use(index, rule=rule_to_spec(rule))
+    expected = rule(1 / (1 + np.exp(-stored(index))))
+    for label in range(len(LABELS)):
+        np.testing.assert_array_equal(index.given(label), expected[:, label])
+    row = int(np.flatnonzero(expected[:, DOG])[0])
+    index.correct(row, {"dog": "absent"})
+    assert not index.given(DOG)[row]
+    assert not index.sets(slice(row, row + 1))[0, DOG]
+    open_index(index.folder).correct(row, {"dog": "present"})  # as another program would
+    assert index.given(DOG)[row]
+
+
+def test_an_index_may_be_read_by_someone_who_cannot_write_it(index, monkeypatch):
+    import pathlib
+
+    expected = stored(index)
+    opened = pathlib.Path.open
+
+    def refuse(path, mode="r", *rest, **more):
+        if "a" in mode:
+            raise PermissionError(13, "Permission denied")
+        return opened(path, mode, *rest, **more)
+
+    monkeypatch.setattr(pathlib.Path, "open", refuse)
+    np.testing.assert_array_equal(stored(open_index(index.folder)), expected)
+
+
+def test_a_damaged_cache_is_mended_and_a_lost_segment_is_named(index):
+    expected = stored(index)
+    cache = index.folder / "cache"
+    for file in cache.iterdir():
+        file.write_bytes(file.read_bytes()[:-3])
+    np.testing.assert_array_equal(stored(open_index(index.folder)), expected)
+    for file in cache.iterdir():
+        file.unlink()
+    (segment,) = (index.folder / "scores").iterdir()
+    segment.write_bytes(b"PAR1 not")
+    with pytest.raises(LabelwiseError, match="is damaged"):
+        stored(open_index(index.folder))
+
+
+def test_similar_photos_are_the_nearest_embeddings(index):
+    vectors = index.store.embeddings().astype(np.float32)
+    rows, found = index.look_alikes.nearest(index.store.embeddings()[4], 5, without=[4])
+    cosines = vectors @ vectors[4]
+    order = [row for row in np.argsort(-cosines, kind="stable") if row != 4][:5]
+    assert rows.tolist() == order
+    np.testing.assert_allclose(found, cosines[order], atol=1e-3)
+
+
+@pytest.mark.parametrize("by", ["uncertain", "missing", "wrong", "value"])
+def test_questions_are_worth_what_they_say(index, by):
+    probs = 1 / (1 + np.exp(-stored(index)))
+    given = probs >= 0.5
+    worths = {
+        "uncertain": probs * (1 - probs),
+        "missing": np.where(given, 0, probs),
+        "wrong": np.where(given, 1 - probs, 0),
+        "value": np.where(given, 1 - probs, probs),
+    }
+    asked = questions(index, by, 8)
+    for one in asked:
+        label = LABELS.index(one.label)
+        assert one.worth == pytest.approx(worths[by][one.row, label], rel=1e-4)
+        assert one.given == given[one.row, label]
+    assert len({one.row for one in asked}) == len(asked)
+    first_of_label = {}
+    for one in asked:
+        first_of_label.setdefault(one.label, one)
+    best = max(worths[by].max(0))
+    assert asked[0].worth == pytest.approx(best, rel=1e-4)
+    index.correct(asked[0].row, {asked[0].label: "unknown"})
+    again = questions(index, by, 8)
+    assert (asked[0].row, asked[0].label) not in {(one.row, one.label) for one in again}
+
+
+def test_a_promise_needs_photos_that_fitted_nothing(index):
+    assert len(index.evidence()) == 400
+    facts = index.facts.model_copy(update={"held_out": "val"})
+    with index.store.checksums.rewriting("index.json"):
+        facts.save(index.folder / "index.json")
+    with pytest.raises(LabelwiseError, match="fitted nothing"):
+        open_index(index.folder).evidence()
+
+
+def test_a_model_without_probabilities_says_so(index):
+    index = use(index, link=None)
+    with pytest.raises(LabelwiseError, match="calibrate it first"):
+        index.odds(0)
+
+
+def test_sigmoid_is_what_these_tests_take_for_granted(index):
+    assert index.spec.link == link_to_spec(Sigmoid())
+
+
+def test_promises_are_made_and_kept_under_the_models_own_link(index):
+    """Oracle: the query's cut of the held-out photos, applied to the stored logits by hand."""
+    for row in range(8):
+        index.correct(row, {"dog": "present"})
+    log_p = -np.logaddexp(0, -stored(index)[:, DOG])
+    assert (index.odds(DOG).log_p.values[8:] > log_p[8:] + 0.01).all()  # refitted
+    held_out = index.held_out
+    odds = held_out.logits[:, [DOG]].double().numpy()
+    query = bind(Query.parse("dog"), index.space)
+    fitted = calibrate_query(
+        query, -np.logaddexp(0, -odds), -np.logaddexp(0, odds), held_out.labels[:, [DOG]]
+    )
+    found = answer(index, Query.parse("dog"), wrong_at_most=0.6)
+    threshold = fitted.cut(ScoredLibrary(log_p.astype(np.float32)), 0.6).threshold
+    assert found.promise.threshold == pytest.approx(threshold, abs=1e-12)
+    expected = {row for row in range(12) if np.float32(log_p[row]) >= threshold}
+    assert len(expected) > 1
+    assert {hit.row for hit in found.hits} == expected
+    wrong = min(expected)
+    index.correct(wrong, {"dog": "absent"})
+    found = answer(index, Query.parse("dog"), wrong_at_most=0.6)
+    assert found.promise.threshold == pytest.approx(threshold, abs=1e-12)
+    assert {hit.row for hit in found.hits} == expected - {wrong}
+    assert found.promised.listed == found.above == len(expected) - 1
+    rule = Threshold(float(np.exp(np.sort(log_p[8:])[1:3].mean())))
+    chosen = index.sets(slice(8, 12), rule)[:, DOG]
+    np.testing.assert_array_equal(chosen, np.exp(log_p[8:]) >= rule.value)
+
+
+def test_a_query_that_no_held_out_photo_answers_says_that_it_was_never_tested():
+    """As ``none`` is, where every photo that the model was tested on carries a label."""
+    count = HitCount(3.2, 0.5, 6.7, 0.95)
+    tested = Found("none", (), 40, count, checked_on=300, positives=4)
+    assert tested.counted == "about 3 of 40 photos match none (95% interval: 0 to 7)"
+    never = replace(tested, positives=0)
+    never_tested = "about 3 of 40 photos match none; never tested, so there is no interval: "
+    assert never.counted == f"{never_tested}none of the 300 held-out photos matches"
+    without = replace(never, checked_on=0)
+    reason = "there are no held-out photos of which the answer is known"
+    assert without.counted == f"{never_tested}{reason}"
+    assert (tested.interval, never.interval, without.interval) == ((0.5, 6.7), None, None)
+
+
+def test_a_model_that_was_changed_is_noticed_before_the_first_update(model, tmp_path):
+    """An index that was only made has no photos, and its model is held to its hash."""
+    folder = tmp_path / "new.index"
+    Index.create(folder, RunFolder(model).spec, IndexFacts(model=str(model))).close()
+    path = folder / "model.json"
+    facts = facts_of(path)
+    rewrite(path, method=f"x{facts['method']}")
+    with pytest.raises(LabelwiseError, match=r"model\.json is damaged: it is not what was written"):
+        open_index(folder)

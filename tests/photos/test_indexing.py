@@ -1,0 +1,412 @@
+"""Oracle: what Predictor.predict says of the same files, and the file system itself."""
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+import pytest
+from forged import rewrite
+from open_indexes import open_index
+from patience import PATIENCE, wait_until
+from PIL import Image
+from raw_photos import dng
+from search_setup import picture, save_model
+
+from labelwise.errors import LabelwiseError
+from labelwise.models import Predictor
+from labelwise.photos import answer, looking, scored_files
+from labelwise.photos.store import Store
+from labelwise.pictures.decode import IMAGE_SUFFIXES
+from labelwise.pictures.raw import RAW_SUFFIXES
+from labelwise.predictions import Predictions
+from labelwise.retrieval import Query
+from labelwise.system.progress import Silent
+
+
+def counts(changes):
+    return {name: value for name, value in vars(changes).items() if value}
+
+
+def logits_by_path(index):
+    """Return the stored logits of each present file."""
+    rows = range(len(index))
+    columns = np.stack([index.store.column(k) for k in range(len(index.space))], axis=1)
+    return {
+        path: columns[row] for row, paths in index.store.paths_of(rows).items() for path in paths
+    }
+
+
+def assert_right(index, root, model):
+    """Every photo below ``root`` is there once, with the logits the model gives it."""
+    expected = sorted(str(path) for path in root.rglob("*.png"))
+    found = logits_by_path(index)
+    assert sorted(found) == expected
+    scored = Predictor.load(model).predict(expected)
+    for path, logits in zip(expected, scored.logits.numpy(), strict=True):
+        np.testing.assert_allclose(found[path], logits, atol=1e-5)
+
+
+def test_every_photo_is_scored_as_predict_scores_it(update, photos, model):
+    assert counts(update()) == {"new": 12}
+    index = open_index(update.folder)
+    assert_right(index, photos, model)
+    assert index.store.contents_of([0])[0].width == 32
+
+
+def test_nothing_changed_costs_nothing(update, monkeypatch):
+    update()
+    monkeypatch.setattr("labelwise.photos.scored_files.score", None)
+    monkeypatch.setattr("labelwise.photos.scored_files._read", None)
+    assert counts(update()) == {"unchanged": 12}
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 64])
+def test_copies_of_one_update_are_scored_once(update, photos, model, batch_size):
+    """Whichever of two equal files is read first, the other waits for what comes of it."""
+    for number in range(12):
+        source = photos / ("", "2023", "2024/may")[number % 3] / f"{number}.png"
+        shutil.copy(source, photos / f"0-copy-{number}.png")  # before its original
+        shutil.copy(source, photos / "2024" / "may" / f"copy-{number}.png")
+    for folder in ("", "2023"):
+        (photos / folder / "broken.png").write_bytes(b"no picture")
+    assert counts(update(batch_size=batch_size)) == {"new": 12, "copied": 24, "failed": 2}
+    index = open_index(update.folder)
+    assert len(index) == 12
+    for path in photos.rglob("broken.png"):
+        path.unlink()
+    assert_right(index, photos, model)
+    assert len({reason for _, reason in index.store.unreadable()}) == 1
+
+
+def test_pictures_that_cannot_be_read_are_named_and_raw_beside_a_picture_is_not(
+    update, photos, monkeypatch
+):
+    monkeypatch.setattr(looking, "IMAGE_SUFFIXES", IMAGE_SUFFIXES - RAW_SUFFIXES)  # no rawpy
+    for name in ("0.NEF", "2023/1.cr2", "alone.dng", "2023/alone.arw"):
+        (photos / name).write_bytes(b"raw")
+    changes = update()
+    assert changes.new == 12
+    assert changes.unread == {".dng": 1, ".arw": 1}
+    assert changes.notes == [
+        "2 RAW photos without a JPEG beside passed over; pip install 'labelwise[photos]' reads them"
+    ]
+    changes.unread.update({".heic": 1})
+    assert "1 HEIC photo passed over; pip install 'labelwise[photos]'" in changes.notes[0]
+    changes.unread.update({".dcm": 1, ".dicom": 2})
+    assert "3 DICOM files passed over; pip install 'labelwise[dicom]'" in changes.notes[1]
+    (photos / "2023" / "alone.png").write_bytes((photos / "0.png").read_bytes())
+    assert update(only={str(photos): {"2023"}}).notes == []
+
+
+def test_raw_photos_are_indexed_and_a_pair_is_one_photo(update, photos):
+    pytest.importorskip("rawpy")
+    content = dng(np.full((64, 96, 3), 0.4), orientation=6)
+    for name in ("0.DNG", "2023/alone.dng"):
+        (photos / name).write_bytes(content)
+    (photos / "broken.nef").write_bytes(b"raw")
+    assert counts(update()) == {"new": 13, "failed": 1}
+    store = open_index(update.folder).store
+    row = store.row_of(str(photos / "2023/alone.dng"))
+    facts = store.contents_of([row])[row]
+    assert (facts.width, facts.height, facts.taken) == (64, 96, "2024-05-01T12:00:00")
+    (photos / "0.png").unlink()  # the RAW file is now the photo, and its content is known
+    assert counts(update()) == {"unchanged": 13, "copied": 1, "missing": 1}
+
+
+def test_moved_copied_and_renamed_files_are_known_by_their_content(update, photos, model):
+    update()
+    shutil.move(photos / "0.png", photos / "2023" / "holiday.png")
+    shutil.move(photos / "2024", photos / "2025")
+    shutil.copy(photos / "3.png", photos / "copy.png")
+    again = photos / "3.png"  # as tag --embed and its undo leave it
+    os.utime(again, ns=(0, again.stat().st_mtime_ns + 10**9))
+    assert counts(update()) == {"unchanged": 7, "moved": 5, "copied": 1}
+    index = open_index(update.folder)
+    assert len(index) == 12
+    assert_right(index, photos, model)
+
+
+def test_an_edited_photo_is_scored_again_and_keeps_what_was_said_of_it(update, photos, model):
+    update()
+    index = open_index(update.folder)
+    row = index.store.row_of(str(photos / "0.png"))
+    index.correct(row, {"dog": "present"}, who="Anna")
+    picture(photos / "0.png", 99)
+    assert counts(update()) == {"unchanged": 11, "changed": 1}
+    index = open_index(update.folder)
+    assert_right(index, photos, model)
+    after = index.store.row_of(str(photos / "0.png"))
+    assert after != row
+    assert [(c.label, c.state, c.who) for c in index.store.corrections(row=after)] == [
+        ("dog", "present", "Anna")
+    ]
+
+
+def test_what_is_gone_is_missing_and_comes_back_for_nothing(update, photos, tmp_path, monkeypatch):
+    update()
+    shutil.move(photos / "2023", tmp_path / "elsewhere")
+    assert counts(update()) == {"unchanged": 8, "missing": 4}
+    index = open_index(update.folder)
+    assert len(index.store.dead_rows()) == 4
+    shutil.move(tmp_path / "elsewhere", photos / "2023")
+    monkeypatch.setattr("labelwise.photos.scored_files.score", None)
+    assert counts(update()) == {"unchanged": 12}
+    assert not len(open_index(update.folder).store.dead_rows())
+
+
+@pytest.mark.parametrize("how", ["emptied", "removed"])
+def test_a_root_that_is_empty_or_gone_changes_nothing(update, photos, how):
+    update()
+    shutil.rmtree(photos)
+    if how == "emptied":
+        photos.mkdir()
+    changes = update()
+    assert "is its disk mounted" in changes.refused[0]
+    assert changes.missing == 0
+    assert not len(open_index(update.folder).store.dead_rows())
+
+
+def test_missing_files_are_forgotten_only_when_asked(update, photos):
+    update()
+    (photos / "0.png").unlink()
+    assert counts(update()) == {"unchanged": 11, "missing": 1}
+    assert open_index(update.folder).store.count_files() == {"ok": 11, "missing": 1}
+    assert update(forget_missing=True).forgotten == 1
+    assert open_index(update.folder).store.count_files() == {"ok": 11}
+
+
+def test_unreadable_files_are_remembered_until_they_change(update, photos, monkeypatch):
+    (photos / "broken.jpg").write_bytes(b"\xff\xd8\xff not a picture")
+    assert counts(update()) == {"new": 12, "failed": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr("labelwise.photos.scored_files._read", None)
+        assert counts(update()) == {"unchanged": 13}
+    picture(photos / "broken.jpg", 50)
+    assert counts(update()) == {"unchanged": 12, "new": 1}
+
+
+def test_a_scan_is_tried_again_once_more_pixels_are_allowed(update, photos, monkeypatch):
+    Image.new("RGB", (400, 300)).save(photos / "scan.png")
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "119999")
+    assert counts(update()) == {"new": 12, "failed": 1}
+    assert counts(update()) == {"unchanged": 13}
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "120000")
+    assert counts(update()) == {"unchanged": 12, "new": 1}
+    assert open_index(update.folder).store.unreadable() == []
+
+
+class Interrupted(Silent):
+    """Ctrl-C once the first photo is scored."""
+
+    def advance(self, count):
+        raise KeyboardInterrupt
+
+
+def test_threads_that_still_read_after_ctrl_c_ask_a_closed_index_nothing(update, monkeypatch):
+    """A question to a database while it is closed ends the process, without a word."""
+    read, gone, first, asked, answered = scored_files._read, Event(), [], [], []
+    asking, content = Store.rows_by_hash, scored_files._Files.content
+
+    def held_back(todo):
+        if first:
+            gone.wait(PATIENCE)
+        first.append(todo)
+        return read(todo)
+
+    def ask(store, digests):
+        asked.append(gone.is_set())
+        return asking(store, digests)
+
+    def noted(files, row):
+        try:
+            return content(files, row)
+        finally:
+            answered.append(row)
+
+    monkeypatch.setattr(scored_files, "_read", held_back)
+    monkeypatch.setattr(Store, "rows_by_hash", ask)
+    monkeypatch.setattr(scored_files._Files, "content", noted)
+    with pytest.raises(KeyboardInterrupt) as caught:  # holds what was under way
+        update(watch=Interrupted(), batch_size=1, workers=1)
+    gone.set()
+    wait_until(lambda: len(answered) > 1)
+    assert caught.type is KeyboardInterrupt
+    assert not any(asked)
+
+
+def test_a_folder_that_cannot_be_listed_keeps_its_photos(update, photos, monkeypatch):
+    """Permissions do not bind the user root, so the refusal is made here."""
+    update()
+    listing = os.scandir
+
+    def refuse(path):
+        if os.fspath(path).endswith("2023"):
+            raise PermissionError(13, "Permission denied")
+        return listing(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    changes = update()
+    assert changes.missing == 0
+    assert changes.unlisted == [str(photos / "2023")]
+
+
+def test_names_of_all_kinds_are_indexed_and_others_passed_over(update, photos):
+    picture(photos / "hidden" / ".secret.png", 20)
+    picture(photos / "@eaDir" / "thumb.png", 21)
+    odd = [photos / "caf\u00e9.png", photos / "cafe\u0301.png", photos / "UPPER.PNG"]
+    for seed, path in enumerate(odd):
+        picture(path, 30 + seed)
+    raw = os.fsencode(photos) + b"/caf\xe9.png"
+    os.link(os.fsencode(odd[0]), raw)  # a name that is not Unicode
+    (photos / "loop").symlink_to(photos)
+    os.mkfifo(photos / "pipe.png")
+    assert counts(update()) == {"new": 15, "copied": 1}
+    store = open_index(update.folder).store
+    paths = store.paths_of(range(15))
+    assert os.fsdecode(raw) in [path for found in paths.values() for path in found]
+    assert {row: {store.row_of(path) for path in found} for row, found in paths.items()} == {
+        row: {row} for row in range(15)
+    }
+    assert store.row_of(str(photos / r"caf\xe9.png")) is None  # as the other name is shown
+    assert store.row_of("") is None
+    assert counts(update()) == {"unchanged": 16}
+
+
+def test_turned_photos_have_the_size_and_time_people_see(update, photos):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif.get_ifd(0x8769)[0x9003] = "2024:05:01 12:30:00"
+    Image.new("RGB", (40, 20), "red").save(photos / "turned.jpg", exif=exif)
+    update()
+    index = open_index(update.folder)
+    content = index.store.contents_of([index.store.row_of(str(photos / "turned.jpg"))])
+    (facts,) = content.values()
+    assert (facts.width, facts.height, facts.taken) == (20, 40, "2024-05-01T12:30:00")
+
+
+def test_another_link_reads_no_picture(update, model, tmp_path, monkeypatch):
+    update()
+    before = np.exp(open_index(update.folder).odds(2).log_p.values)
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    platt = {"kind": "platt", "link": None, "slope": [1] * 4, "offset": [3] * 4, "limit": 100.0}
+    rewrite(other / "model.json", link=platt)
+    monkeypatch.setattr("labelwise.photos.scored_files.score", None)
+    update(model=other)
+    after = np.exp(open_index(update.folder).odds(2).log_p.values)
+    odds = before / (1 - before) * np.exp(3)
+    np.testing.assert_allclose(after, odds / (1 + odds), rtol=1e-5)
+
+
+def test_an_index_keeps_to_one_decoder(update, photos):
+    update()
+    with pytest.raises(LabelwiseError, match="made with --decode cpu, got --decode cuda; add --re"):
+        update(decode="cuda")
+    facts = update.folder / "index.json"
+    text = facts.read_text()
+    assert '"decode": "cpu"' in text
+    with open_index(update.folder).store.checksums.rewriting(facts.name):
+        facts.write_text(text.replace('"decode": "cpu"', '"decode": "cuda"'))
+    with pytest.raises(LabelwiseError, match="--decode cuda, which needs --device cuda, got cpu"):
+        update()
+    assert counts(update(decode="cpu", rebuild=True)) == {"new": 12}
+    assert facts.read_text() == text
+    assert not update(decode="cpu").anything
+
+
+def test_other_weights_need_a_rebuild_which_keeps_corrections(update, photos, tmp_path):
+    update()
+    index = open_index(update.folder)
+    index.correct(index.store.row_of(str(photos / "3.png")), {"cat": "absent"})
+    other = save_model(tmp_path / "other", seed=1)
+    with pytest.raises(LabelwiseError, match="--rebuild"):
+        update(model=other)
+    assert counts(update(model=other, rebuild=True)) == {"new": 12}
+    index = open_index(update.folder)
+    assert_right(index, photos, other)
+    row = index.store.row_of(str(photos / "3.png"))
+    assert [(c.label, c.state) for c in index.store.corrections(row=row)] == [("cat", "absent")]
+    assert not (update.folder / "before-rebuild").exists()
+
+
+def test_only_one_process_writes_at_a_time(update):
+    from labelwise.system.files import locked
+
+    update()
+    with locked(update.folder, "busy"), pytest.raises(LabelwiseError, match="another process"):
+        update()
+
+
+def test_what_is_missing_is_said(update, tmp_path):
+    with pytest.raises(LabelwiseError, match="needs a model"):
+        update(model=None)
+    with pytest.raises(LabelwiseError, match="is not a folder"):
+        update(tmp_path / "nowhere")
+    with pytest.raises(LabelwiseError, match="not an index"):
+        open_index(tmp_path)
+
+
+def test_lists_are_promised_on_all_held_out_photos_with_validation_or_without(update, tmp_path):
+    """Oracle: how many photos a promise is made on; validation photos only set cuts."""
+    query = Query.parse("dog")
+    run = save_model(tmp_path / "run")
+    update(model=run)
+    promise = answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise
+    assert promise.n == 400
+    test = open_index(update.folder).held_out
+    test.save(run / "predictions" / "val.parquet")
+    update(model=run)
+    index = open_index(update.folder)
+    promise = answer(index, query, wrong_at_most=0.6).promise.promise
+    assert promise.n == 400
+    assert index.tuning().photos == "validation photos of the model"
+
+
+def test_photos_whose_names_differ_in_case_are_two_photos(update, photos, model):
+    """On a disk that tells them apart; renaming in case alone, as others do, is a move."""
+    picture(photos / "A.png", 40)
+    picture(photos / "a.png", 41)
+    assert counts(update()) == {"new": 14}
+    index = open_index(update.folder)
+    assert index.row_of(photos / "A.png") != index.row_of(photos / "a.png")
+    (photos / "a.png").unlink()
+    (photos / "A.png").rename(photos / "a.PNG")
+    assert counts(update()) == {"moved": 1, "missing": 1, "unchanged": 12}
+
+
+def test_a_killed_update_leaves_an_index_that_goes_on(tmp_path, warm_commands):
+    """The same with 50 kills: ``python tests/kill_indexing.py``."""
+    program = Path(__file__).parents[1] / "kill_indexing.py"
+    result = warm_commands.run(["--kills", "2"], tmp_path, program)
+    assert result.returncode == 0, result.stderr
+    assert "killed 2 of" in result.stdout
+
+
+def test_photos_of_a_cross_fitted_promise_promise_no_list(update, tmp_path):
+    """The link was fitted on them once the promise was made; another model may bring new ones."""
+    run = save_model(tmp_path / "run")
+    predictions = run / "predictions"
+    (predictions / "test.parquet").rename(predictions / "promise.parquet")
+    update(model=run)
+    query = Query.parse("dog")
+    assert answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 400
+    (run / "settings.yaml").write_text("cross_fit: true\n")
+    update(model=run)  # the same weights
+    assert open_index(update.folder).facts.held_out == "val"
+    assert len(open_index(update.folder).held_out) == 400
+    found = answer(open_index(update.folder), query, wrong_at_most=0.6)
+    assert found.promised is None
+    assert "a promise needs photos that fitted nothing" in found.refused
+    shutil.copy(predictions / "promise.parquet", predictions / "test.parquet")
+    update(model=run)
+    assert answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 400
+    (run / "settings.yaml").write_text("cross_fit: false\n")
+    rows = Predictions.load(predictions / "test.parquet")
+    replace(rows, ids=[f"t{id}" for id in rows.ids]).save(predictions / "test.parquet")
+    update(model=run)  # photos of both splits fitted nothing
+    index = open_index(update.folder)
+    assert (len(index.held_out), index.facts.held_out) == (800, "promise and test")
+    assert answer(index, query, wrong_at_most=0.6).promise.promise.n == 800

@@ -1,0 +1,136 @@
+"""What an index says of its library, against libraries drawn like the held-out photos or not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_index import made_index
+from search_setup import save_model
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.errors import DataError
+from labelwise.links import Sigmoid
+from labelwise.photos import Index, likeness_of
+from labelwise.photos.likeness import SEALED, SealedLikeness
+from labelwise.photos.tagging import promised_rule
+
+
+def logits_of(seed, count, mean=-1.0):
+    """Return logits drawn as those of the held-out photos are, unless their mean is another."""
+    return np.random.default_rng(seed).normal(mean, 2, (count, 4))
+
+
+def likeness(folder):
+    with Index(folder) as index:
+        return likeness_of(index)
+
+
+def test_a_library_drawn_like_the_held_out_photos_is_alike(tmp_path, model):
+    found = likeness(made_index(tmp_path / "index", model, logits_of(1, 400)))
+    assert found.likeness.outcome == "alike"
+    assert found.far < 25
+    assert [one.label for one in found.likeness.shares] == ["beach", "cat", "dog", "row"]
+
+
+def test_other_pictures_are_noticed_and_the_far_ones_named(tmp_path, model):
+    logits = logits_of(2, 300, 4.0)
+    logits[17] = 60.0
+    found = likeness(made_index(tmp_path / "index", model, logits))
+    assert found.likeness.outcome == "pictures differ"
+    assert found.far_rows[0] == 17
+    assert f"{found.far:,} of 300 photos are far from every held-out one" in found.sentence()
+    for more in ([], ["--adapt-shares"]):  # a count of shares supposes that the pictures are alike
+        said = CliRunner().invoke(app, ["estimate", str(tmp_path / "index"), "dog", *more]).output
+        assert "These photos do not look like the held-out ones" in said
+
+
+def test_more_of_a_label_is_told_from_other_pictures(tmp_path, model):
+    """Photos are kept so that dog becomes three times as frequent and nothing else changes."""
+    random = np.random.default_rng(3)
+    logits = logits_of(3, 4000)
+    truth = random.random(4000) < Sigmoid()(logits)[:, 2]
+    kept = random.random(4000) < np.where(truth, 1.0, 0.12)
+    found = likeness(made_index(tmp_path / "index", model, logits[kept])).likeness
+    assert found.outcome == "shares differ"
+    assert found.moved[0].label == "dog"
+    assert found.moved[0].now == pytest.approx(truth[kept].mean(), abs=0.08)
+
+
+@pytest.mark.parametrize(("count", "mean"), [(20, -1.0), (400, -1.0), (300, 4.0)])
+def test_photos_of_validation_are_not_called_held_out(tmp_path, model, count, mean):
+    """They fitted the link. Oracle: the name of the split."""
+    folder = made_index(tmp_path / "index", model, logits_of(1, count, mean))
+    with Index(folder) as index:
+        facts = index.facts.model_copy(update={"held_out": "val"})
+        with index.store.checksums.rewriting("index.json"):
+            facts.save(folder / "index.json")
+    for verb in (("search", str(folder), "dog", "-n", "1"), ("estimate", str(folder), "dog")):
+        said = " ".join(CliRunner().invoke(app, verb).output.split())
+        assert "the validation ones" in said
+        assert "held-out" not in said
+
+
+def test_the_comparison_is_kept_until_the_library_or_the_model_changes(tmp_path, model):
+    folder = made_index(tmp_path / "index", model, logits_of(1, 400))
+    found = likeness(folder)
+    path = folder / "likeness.json"
+    path.write_bytes(SEALED.dump_json(SealedLikeness.of(replace(found, far=333))))
+    assert likeness(folder).far == 333  # read, not computed
+    path.write_bytes(SEALED.dump_json(SealedLikeness.of(replace(found, far=333, rows=300))))
+    assert likeness(folder) == found
+    with Index(folder) as index:
+        index.use(index.spec, index.held_out)
+        assert not path.exists()
+
+
+def test_a_damaged_comparison_is_made_anew(tmp_path, model):
+    folder = made_index(tmp_path / "index", model, logits_of(1, 400))
+    found = likeness(folder)
+    path = folder / "likeness.json"
+    whole = path.read_text()
+    for damaged in (whole.replace(f'"far": {found.far}', '"far": 333'), "{"):
+        assert damaged != whole
+        path.write_text(damaged)
+        assert likeness(folder) == found
+        assert path.read_text() == whole
+
+
+@pytest.mark.parametrize("count", [1, 49])
+def test_a_small_library_tells_nothing(tmp_path, model, count):
+    found = likeness(made_index(tmp_path / "index", model, logits_of(1, count)))
+    assert found.likeness.outcome == "unknown"
+    assert (found.likeness.held_out, found.likeness.photos, found.rows) == (400, count, count)
+    assert f"and there {'are' if count > 1 else 'is'} {count}" in found.sentence()
+
+
+def test_without_held_out_photos_nothing_can_be_known(tmp_path):
+    model = save_model(tmp_path / "model")
+    (model / "predictions" / "test.parquet").unlink()
+    found = likeness(made_index(tmp_path / "index", model, logits_of(1, 100)))
+    assert found.sentence() == (
+        "Whether these photos are like the held-out ones cannot be known: "
+        "the model has no predictions of held-out photos."
+    )
+
+
+def test_indexing_says_that_photos_differ(update, photos):
+    """Sixty photos of noise, and a model whose held-out logits come from elsewhere."""
+    from search_setup import picture
+
+    for number in range(12, 62):
+        picture(photos / f"{number}.png", number)
+    changes = update()
+    with Index(update.folder) as index:
+        assert likeness_of(index).likeness.outcome == "pictures differ"
+    assert "do not look like the held-out ones" in " ".join(changes.notes)
+
+
+def test_nothing_is_promised_of_pictures_that_differ(tmp_path, model):
+    with Index(made_index(tmp_path / "alike", model, logits_of(1, 400))) as index:
+        assert len(index.evidence().ids) == 400
+    with Index(made_index(tmp_path / "other", model, logits_of(2, 300, 4.0))) as index:
+        with pytest.raises(DataError, match="do not look like the held-out ones"):
+            index.evidence()
+        with pytest.raises(DataError, match="nothing can be promised"):
+            promised_rule(index, 0.1, 0.95)

@@ -1,0 +1,109 @@
+"""Oracles: the bytes that were there before, and xml.etree, which reads what we wrote."""
+
+import random
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sidecar_samples import DC, DIGIKAM, LR, drawn_sidecar, keywords_in, sidecar, subjects
+
+from labelwise.errors import DataError
+from labelwise.photos.xmp import EMPTY, RDF, Keyword, noted, tagged, untagged
+from labelwise.photos.xmp import OURS as LABELWISE
+
+
+def keyword(label, *parents):
+    return Keyword(label, 0.93, "0123abcd", "2026-05-01T12:00:00", parents)
+
+
+OURS = (keyword("dog", "animal"), keyword("beach"), keyword("salt & pepper <1>"))
+
+
+def noted_labels(data):
+    """Read the labels that are noted as ours."""
+    root = ET.fromstring(data.decode("utf-8-sig"))
+    return [one.text for one in root.iter(f"{{{LABELWISE}}}label")]
+
+
+def has_an_empty_list(data):
+    return any(f"<{r}:{kind}/>".encode() in data for r in ("rdf", "r") for kind in ("Bag", "Seq"))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**40))
+def test_everything_that_is_not_ours_survives(seed):
+    before = drawn_sidecar(seed)
+    after = tagged(before, OURS)
+    assert set(subjects(after)) == {*subjects(before), "dog", "beach", "salt & pepper <1>"}
+    assert len(subjects(after)) == len(set(subjects(after)))
+    assert "animal|dog" in subjects(after, LR, "hierarchicalSubject")
+    assert "animal/dog" in subjects(after, DIGIKAM, "TagsList")
+    assert noted_labels(after) == ["dog", "beach", "salt & pepper <1>"]
+    assert tagged(after, OURS, noted(after)) == after
+    undone = untagged(after, noted(after))
+    if has_an_empty_list(before):  # written <rdf:Bag></rdf:Bag> afterwards; the store has the bytes
+        assert keywords_in(undone) == keywords_in(before)
+    else:
+        assert undone == before
+
+
+def test_a_new_sidecar_is_one_that_others_can_read():
+    data = tagged(None, OURS)
+    assert subjects(data) == ["dog", "beach", "salt & pepper <1>"]
+    assert untagged(data, noted(data)) == EMPTY
+
+
+def test_other_keywords_of_ours_take_the_place_of_the_first():
+    before = drawn_sidecar(3)
+    once = tagged(before, OURS)
+    again = tagged(once, [keyword("cat")], noted(once))
+    assert again == tagged(before, [keyword("cat")])
+    assert untagged(again, noted(again)) == before
+
+
+def test_a_label_the_owner_wrote_is_never_removed():
+    before = sidecar("lightroom", {("dc", "subject"): ["dog"]}, random.Random(0))
+    after = tagged(before, [keyword("dog")])
+    assert subjects(untagged(after, noted(after))) == ["dog"]
+
+
+def test_only_our_entries_go_where_another_program_merged_the_descriptions():
+    """As exiv2 does: one description that holds everything, our note spelled with attributes."""
+    merged = f"""<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="{RDF}">
+ <rdf:Description rdf:about="" xmlns:dc="{DC}" xmlns:lw="urn:labelwise:xmp:1.0:"
+   xmlns:xmp="http://ns.adobe.com/xap/1.0/" xmp:Rating="3">
+  <dc:subject><rdf:Bag><rdf:li>Anna</rdf:li><rdf:li>dog</rdf:li></rdf:Bag></dc:subject>
+  <lw:tags><rdf:Bag><rdf:li lw:label="dog" lw:dc="dog" lw:probability="0.9"/></rdf:Bag></lw:tags>
+ </rdf:Description></rdf:RDF></x:xmpmeta>""".encode()
+    left = untagged(merged, noted(merged))
+    assert subjects(left) == ["Anna"]
+    assert b'xmp:Rating="3"' in left
+    assert b"lw:tags" not in left
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"<x:xmpmeta", "well-formed"),
+        (b"", "well-formed"),
+        (b"\xff\xfe<\x00x\x00", "UTF-8"),
+        (b'<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', "document type"),
+        (b"<a/>", "rdf:RDF"),
+        (b"<a>" * 100 + b"</a>" * 100, "deep"),
+        (b"<x>" + b"<a/>" * 100_000 + b"</x>", "at most 100,000 elements"),
+        (
+            f'<rdf:RDF xmlns:rdf="{RDF}"><rdf:Description xmlns:dc="{DC}">'
+            "<dc:subject>dog</dc:subject></rdf:Description></rdf:RDF>".encode(),
+            "list of keywords",
+        ),
+    ],
+)
+def test_what_cannot_be_edited_safely_is_refused(data, reason):
+    with pytest.raises(DataError, match=reason):
+        tagged(data, OURS)
+
+
+def test_a_label_that_xml_cannot_write_is_refused():
+    with pytest.raises(DataError, match="well-formed"):
+        tagged(None, [keyword("bell\x07")])

@@ -1,0 +1,494 @@
+"""Result tables of BirdNET and Perch: held to the tables themselves and to worlds with known truth.
+
+Layouts are those that BirdNET-Analyzer (csv and Raven tables) and Perch (hoplite, chirp) write.
+"""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy.special import expit, logit, ndtr
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.errors import DataError
+from labelwise.scores import read_scores
+from labelwise.scores.calls import count_calls
+from labelwise.scores.detections import is_detections, read_detections
+
+BIRDNET = ["Start (s)", "End (s)", "Scientific name", "Common name", "Confidence", "File"]
+RAVEN = (
+    "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)"
+    "\tCommon Name\tSpecies Code\tConfidence\tBegin Path\tFile Offset (s)\n"
+)
+NAMES = ("Strix aluco", "Turdus merula", "Parus major")
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def world(rows=3000, seed=0, checked=120):
+    """Return detections whose confidences mean something else for each species."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, 3, rows)
+    site = rng.integers(0, 4, rows)
+    odds = rng.normal(size=rows) + 0.4 * site
+    truth = rng.random(rows) < expit(np.array([0.6, 1.0, 1.4])[label] * odds - label + 0.5)
+    drawn = np.zeros(rows, bool)
+    for k in range(3):
+        drawn[rng.choice(np.flatnonzero(label == k), checked, replace=False)] = True
+    return label, site, np.round(expit(odds), 4), truth, drawn
+
+
+def write(path, *, rows=3000, seed=0, correct=True, bom=False):
+    label, site, score, truth, drawn = world(rows, seed)
+    with path.open("w", newline="", encoding="utf-8-sig" if bom else "utf-8") as file:
+        table = csv.writer(file)
+        table.writerow([*BIRDNET, "site", *(["correct"] if correct else [])])
+        for row in range(rows):
+            start = 3.0 * (row // 60)
+            name = NAMES[label[row]]
+            cells = [start, start + 3, name, name.upper(), score[row], f"rec-{row % 60}.wav"]
+            told = [int(truth[row]) if drawn[row] else ""] if correct else []
+            table.writerow([*cells, f"site-{site[row]}", *told])
+    return label, site, score, truth, drawn
+
+
+def test_a_birdnet_table_is_read_as_it_stands(tmp_path):
+    label, site, score, truth, drawn = write(tmp_path / "birdnet.csv", bom=True)
+    found = read_detections(tmp_path / "birdnet.csv", ("site",))
+    assert [found.names[k] for k in found.label[:50]] == [NAMES[k] for k in label[:50]]
+    assert found.scores.tolist() == score.tolist()
+    assert found.facts["site"][:9].tolist() == [f"site-{s}" for s in site[:9]]
+    assert np.isnan(found.correct).tolist() == (~drawn).tolist()
+    assert (found.correct[drawn] == truth[drawn]).all()
+    assert (found.start[61], found.files[found.file[61]]) == (3.0, "rec-1.wav")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "labels", "file"),
+    [
+        (
+            "x.txt",
+            RAVEN
+            + "1\tSpectrogram 1\t1\t3.0\t6.0\t0\t15000\tTawny Owl\ttawowl1\t0.5\t/a/x.wav\t3.0\n",
+            "probs",
+            ("Tawny Owl",),
+            "/a/x.wav",
+        ),
+        (
+            "hoplite.csv",
+            "idx,project,filename,window_start,window_end,label,logits\n"
+            "17,demo,x.wav,3.0,8.0,comrav,1.23\n",
+            "logits",
+            ("comrav",),
+            "x.wav",
+        ),
+        (
+            "chirp.csv",
+            "filename, timestamp_s, label, logit\nx.wav,3.00,comrav,1.23\n",
+            "logits",
+            ("comrav",),
+            "x.wav",
+        ),
+        (
+            "night.BirdNET.results.csv",
+            "Start (s),End (s),Scientific name,Common name,Confidence\n3.0,6.0,,Engine,0.5\n",
+            "probs",
+            ("Engine",),
+            "night",
+        ),
+        (
+            "kaleidoscope.csv",
+            "INDIR,FOLDER,IN FILE,OFFSET,DURATION,scientific_name,common_name,confidence,lat,lon,"
+            "week,overlap,sensitivity\n"
+            "/data/,wood,x.wav,3.0,3.0,Strix aluco,Tawny Owl,0.5,-1.0000,-1.0000,-1,0.0,1.0\n",
+            "probs",
+            ("Strix aluco",),
+            "/data/wood/x.wav",
+        ),
+        (
+            "r.csv",
+            "filepath,start,end,scientific_name,common_name,confidence,lat,lon,week,overlap,"
+            "sensitivity,min_conf,species_list,model\n"
+            "x.wav,3.0,6.0,,Engine,0.5,-1.0000,-1.0000,-1,0.0,1.0,0.1,,model.tflite\n",
+            "probs",
+            ("Engine",),
+            "x.wav",
+        ),
+        *(
+            (
+                f"{file}.csv",
+                f"{file},start_time,end_time,species_name,confidence\n"
+                '"/a/x.wav","00:00:03.00","00:00:06.00","Strix aluco_Tawny Owl",0.500000\n',
+                "probs",
+                ("Strix aluco",),
+                "/a/x.wav",
+            )
+            for file in ("input", "file_path")
+        ),
+    ],
+)
+def test_other_layouts(tmp_path, name, text, kind, labels, file):
+    (tmp_path / name).write_text(text)
+    found = read_detections(tmp_path / name)
+    assert (found.kind, found.names, found.files) == (kind, labels, (file,))
+    assert (found.start.tolist(), found.scores.tolist()) == (
+        [3.0],
+        [0.5 if kind == "probs" else 1.23],
+    )
+    assert found.log_odds[0] == pytest.approx(0 if kind == "probs" else 1.23)
+    assert is_detections(tmp_path / name)
+    again = read_detections(tmp_path)  # the folder holds this one table
+    assert (again.names, again.files) == (found.names, found.files)
+
+
+def test_times_of_a_clock_are_seconds(tmp_path):
+    rows = ["00:00:00.00", "00:01:03.50", "12:00:00", "100:59:59.999"]
+    text = "input,start_time,end_time,species_name,confidence\n"
+    (tmp_path / "long.csv").write_text(
+        text + "".join(f'"x.wav","{time}","","Strix aluco_Tawny Owl",0.5\n' for time in rows)
+    )
+    found = read_detections(tmp_path / "long.csv")
+    assert found.start.tolist() == pytest.approx([0, 63.5, 43_200, 100 * 3600 + 3599.999])
+    (tmp_path / "long.csv").write_text(text + "x.wav,00:00:03,,a_b,0.5\nx.wav,00:61:00,,a_b,0.5\n")
+    with pytest.raises(DataError, match=r"row 2: 'start_time' must be a time .* got '00:61:00'"):
+        read_detections(tmp_path / "long.csv")
+
+
+def test_tables_lie_in_folders_as_the_recordings_do(tmp_path):
+    """BirdNET repeats the folders of the recordings; recorders name files by the time alone."""
+    header = "Start (s),End (s),Scientific name,Common name,Confidence"
+    for site in ("north", "south"):
+        (tmp_path / site).mkdir()
+        name = tmp_path / site / "20240512_060000.BirdNET.results.csv"
+        name.write_text(f"{header}\n3.0,6.0,Strix aluco,Tawny Owl,0.5\n")
+    (tmp_path / "BirdNET_analysis_params.csv").write_text("Segment length\n3.0\n")
+    assert is_detections(tmp_path)
+    files = ("north/20240512_060000", "south/20240512_060000")
+    assert read_detections(tmp_path).files == files
+    combined = f"{header},File\n3.0,6.0,Strix aluco,Tawny Owl,0.5,/a/x.wav\n"
+    (tmp_path / "BirdNET_CombinedTable.csv").write_text(combined)
+    assert read_detections(tmp_path).files == ("/a/x.wav",)
+    (tmp_path / "x.BirdNET.results.csv").write_text(combined)
+    assert read_detections(tmp_path).files == ("/a/x.wav", *files)  # which the combined one repeats
+    (tmp_path / "own.csv").write_text(combined)
+    with pytest.raises(DataError, match=r"\(own.csv\) and in folders below \(north/2024.*give one"):
+        read_detections(tmp_path)
+    for site in ("north", "south"):
+        next((tmp_path / site).iterdir()).unlink()
+    with pytest.raises(DataError, match="stands there twice"):
+        read_detections(tmp_path)
+
+
+def test_tables_as_spreadsheets_and_pandas_write_them(tmp_path):
+    """Quoted headers with commas, 1.0 beside empty cells, answers in one table of two, paths of
+    Windows: oracle is what the cells say."""
+    header = '"File","Note, mine","Confidence","Scientific name","Common name","Start (s)"'
+    first = f'{header},correct\nC:\\north\\a.wav,"x, y",0.5,Strix aluco,Owl,0,1.0\n'
+    first += (
+        "C:\\north\\a.wav,,0.4,Strix aluco,Owl,3,0.0\nC:\\north\\a.wav,,0.3,Strix aluco,Owl,6,\n"
+    )
+    (tmp_path / "a.csv").write_text(first)
+    (tmp_path / "b.csv").write_text(f"{header}\nC:\\south\\b.wav,,0.7,Strix aluco,Owl,0\n")
+    found = read_detections(tmp_path)
+    assert found.scores.tolist() == [0.5, 0.4, 0.3, 0.7]
+    np.testing.assert_array_equal(found.correct, [1, 0, np.nan, np.nan])
+    told = run("estimate", tmp_path, "--by", "folder", "--csv", tmp_path / "calls.csv")
+    assert told.exit_code == 0, told.exception
+    with (tmp_path / "calls.csv").open() as file:
+        assert [row["folder"] for row in csv.DictReader(file)] == ["C:/north", "C:/south"]
+    (tmp_path / "a.csv").write_text(f"{header},File\nx.wav,,0.5,Strix aluco,Owl,0,y.wav\n")
+    with pytest.raises(DataError, match=r"a.csv: the column 'File' stands there twice; keep one"):
+        read_detections(tmp_path / "a.csv")
+
+
+def test_a_table_that_only_resembles_results_is_none(tmp_path):
+    """Columns of the same names without a recording may be anybody's."""
+    (tmp_path / "own.csv").write_text("start,scientific_name,confidence\n3,Strix aluco,0.5\n")
+    assert not is_detections(tmp_path / "own.csv")
+
+
+def test_a_raven_table_without_detections_has_none(tmp_path):
+    line = "1\tSpectrogram 1\t1\t{0}\t{1}\t0\t15000\t{2}\t{3}\t{4}\t{5}\t{0}\n"
+    silent = RAVEN + line.format(0, 3, "nocall", "nocall", 1.0, "/a/y.wav")
+    heard = RAVEN + line.format(3.0, 6.0, "Tawny Owl", "tawowl1", 0.5, "/a/x.wav")
+    (tmp_path / "y.BirdNET.selection.table.txt").write_text(silent)
+    with pytest.raises(DataError, match="there are no detections in it"):
+        read_detections(tmp_path / "y.BirdNET.selection.table.txt")
+    (tmp_path / "x.BirdNET.selection.table.txt").write_text(heard)
+    found = read_detections(tmp_path)
+    assert (found.names, found.files, found.scores.tolist()) == (
+        ("Tawny Owl",),
+        ("/a/x.wav",),
+        [0.5],
+    )
+
+
+def test_checked_detections_become_clips_with_unknown_labels(tmp_path):
+    label, _, score, truth, drawn = write(tmp_path / "birdnet.csv")
+    table = read_scores(tmp_path / "birdnet.csv", None)
+    own = table.predictions
+    assert int(own.observed.sum()) == drawn.sum() == 360
+    assert set(own.group) == {f"rec-{n}.wav" for n in range(60)}
+    row = int(np.flatnonzero(drawn)[0])
+    place = own.ids.index(f"rec-{row % 60}.wav@{3 * (row // 60)}")
+    column = own.names.index(NAMES[label[row]])
+    assert own.logits[place, column].item() == pytest.approx(logit(score[row]))
+    assert own.labels[place, column].item() == truth[row]
+    assert "checked 360 of 3,000 detections" in table.notes[0]
+
+
+def test_what_was_checked_may_stand_in_a_second_table(tmp_path):
+    write(tmp_path / "all.csv", correct=False)
+    write(tmp_path / "both.csv")
+    checked = [
+        line for line in (tmp_path / "both.csv").read_text().splitlines() if line[-1] in "t10"
+    ]
+    (tmp_path / "checked.csv").write_text("\n".join(checked) + "\n")
+    one = read_scores(tmp_path / "both.csv", None).predictions
+    two = read_scores(tmp_path / "all.csv", None, labels=tmp_path / "checked.csv").predictions
+    assert one.ids == two.ids
+    assert (one.observed == two.observed).all()
+    assert (one.labels == two.labels).all()
+    assert one.logits.tolist() == two.logits.tolist()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (",0.", ",1.", "a confidence must lie in [0, 1], got 1."),
+        ("0.0,3.0,", "soon,3.0,", "the table cannot be read"),
+        ("3.0,6.0,", "0.0,3.0,", "stands there twice"),
+        (",site-", ",,", "has no 'site'"),
+    ],
+)
+def test_tables_that_cannot_be_meant(tmp_path, old, new, sentence):
+    write(tmp_path / "birdnet.csv", rows=400)
+    text = (tmp_path / "birdnet.csv").read_text()
+    if "twice" in sentence:
+        line = text.splitlines()[5]
+        text += line + "\n"
+    elif "site" in sentence:
+        text = text.replace("site-0", "", 1)
+    else:
+        text = text.replace(old, new, 1)
+    (tmp_path / "birdnet.csv").write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_detections(tmp_path / "birdnet.csv", ("site",))
+    assert sentence in str(caught.value)
+
+
+def test_answers_that_are_none_and_rows_that_are_not_there(tmp_path):
+    write(tmp_path / "all.csv", correct=False)
+    head = "Start (s),Scientific name,Confidence,File,correct\n"
+    (tmp_path / "maybe.csv").write_text(head + "0.0,Parus major,0.5,rec-1.wav,perhaps\n")
+    (tmp_path / "lost.csv").write_text(head + "0.5,Parus major,0.5,rec-1.wav,1\n")
+    with pytest.raises(DataError, match="'correct' must be 1, 0, yes, no or empty, got 'perhaps'"):
+        read_scores(tmp_path / "all.csv", None, labels=tmp_path / "maybe.csv")
+    with pytest.raises(DataError, match=r"Parus major at 0.5 s of rec-1.wav\) is not a row of"):
+        read_scores(tmp_path / "all.csv", None, labels=tmp_path / "lost.csv")
+    with pytest.raises(DataError, match="nobody has checked a detection"):
+        read_scores(tmp_path / "all.csv", None)
+
+
+def test_scores_are_calibrated_decided_and_applied_without_a_picture(tmp_path):
+    label, _, score, truth, drawn = write(tmp_path / "birdnet.csv")
+    result = run("calibrate", tmp_path / "birdnet.csv", "--method", "platt", "-o", tmp_path / "cal")
+    assert result.exit_code == 0, result.exception
+    written = pq.read_table(tmp_path / "cal" / "detections.parquet")
+    probs = written["probability"].to_numpy()
+    assert written["label"].to_pylist()[:20] == [NAMES[k] for k in label[:20]]
+    spec = json.loads((tmp_path / "cal" / "link.json").read_text())
+    names, link = spec["names"], spec["link"]
+    slope, offset = np.array(link["slope"]), np.array(link["offset"])
+    column = np.array([names.index(NAMES[k]) for k in label])
+    expected = expit(slope[column] * logit(score) + offset[column])
+    assert probs == pytest.approx(expected, abs=1e-5)
+    for k in range(3):  # as often right as they say, also where nobody looked
+        own = (label == k) & ~drawn
+        assert probs[own].mean() == pytest.approx(truth[own].mean(), abs=0.08)
+    out = tmp_path / "rule.json"
+    result = run("decide", tmp_path / "birdnet.csv", "--rule", "precision-0.5", "-o", out)
+    assert result.exit_code == 0, result.exception
+    result = run("apply", out, tmp_path / "birdnet.csv", "-o", tmp_path / "kept.csv")
+    assert result.exit_code == 0, result.exception
+    with (tmp_path / "kept.csv").open() as file:
+        kept = [row["chosen"] == "true" for row in csv.DictReader(file)]
+    cuts = json.loads(out.read_text())["thresholds"]
+    assert kept == [score[r] >= cuts[NAMES[label[r]]] for r in range(len(label))]
+    promise = ("--promise", "recall=0.6")
+    result = run("decide", tmp_path / "birdnet.csv", *promise)
+    assert result.exit_code == 0, result.exception
+    assert "at least 60.0% of the labels of an image are found" in result.stdout
+
+
+@pytest.mark.parametrize("digits", [2, 9])
+def test_each_detection_is_asked_about_under_its_own_label(tmp_path, digits):
+    write(tmp_path / "birdnet.csv")
+    found = read_detections(tmp_path / "birdnet.csv")
+    found = replace(found, scores=np.round(found.scores * 0.999, digits))
+    asked = found.by_label(lambda odds: odds * torch.tensor([1.0, 10.0, 100.0]))
+    assert asked == pytest.approx(found.log_odds * np.array([1.0, 10.0, 100.0])[found.label])
+
+
+def test_a_species_that_nobody_checked_is_not_guessed(tmp_path):
+    write(tmp_path / "birdnet.csv")
+    rule = ("--rule", "sensitivity-0.9", "-o", tmp_path / "rule.json")
+    assert run("decide", tmp_path / "birdnet.csv", *rule).exit_code == 0
+    text = (tmp_path / "birdnet.csv").read_text().replace("Parus major", "Corvus corax", 1)
+    (tmp_path / "other.csv").write_text(text)
+    result = run("apply", tmp_path / "rule.json", tmp_path / "other.csv", "-o", tmp_path / "x.csv")
+    assert "was fitted without 'Corvus corax'" in str(result.exception)
+
+
+def test_calls_are_counted_by_site_and_species(tmp_path):
+    label, site, _, truth, drawn = write(tmp_path / "birdnet.csv")
+    counts = tmp_path / "counts.csv"
+    result = run("estimate", tmp_path / "birdnet.csv", "--by", "site", "--csv", counts)
+    assert result.exit_code == 0, result.exception
+    assert "if a score means the same in every group" in result.stdout
+    assert "calls that the program missed are not among them" in result.stdout
+    with counts.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 12
+    held = 0
+    for row in rows:
+        cell = (label == NAMES.index(row["label"])) & (site == int(row["site"][-1]))
+        assert int(row["detections"]) == cell.sum()
+        assert int(row["checked"]) == (cell & drawn).sum()
+        assert int(row["right"]) == (cell & drawn & truth).sum()
+        held += float(row["low"]) <= truth[cell].sum() <= float(row["high"])
+    assert held >= 10
+    result = run("estimate", tmp_path / "birdnet.csv", "Strix aluco", "--method", "answers")
+    assert result.exit_code == 0, result.exception
+    assert "prediction-powered" in result.stdout
+
+
+def test_a_table_of_scores_is_counted_by_site_too(tmp_path):
+    rng = np.random.default_rng(0)
+    with (tmp_path / "scores.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "site", "score:deer", "label:deer"])
+        for row in range(600):
+            odds = rng.normal()
+            told = int(rng.random() < expit(odds)) if row % 4 == 0 else ""
+            table.writerow([row, f"s{row % 2}", odds, told])
+    result = run("estimate", tmp_path / "scores.csv", "--scores", "logits", "--by", "site")
+    assert result.exit_code == 0, result.exception
+    assert "deer" in result.stdout
+    refused = run("estimate", tmp_path / "scores.csv", "--scores", "logits", "--answers", 5)
+    assert "--answers is for an index of photos" in str(refused.exception)
+
+
+@pytest.mark.parametrize("checked", [6, 40])
+def test_intervals_of_cells_hold_the_truth(checked):
+    held, total = 0, 0
+    for seed in range(40):
+        label, site, score, truth, drawn = world(2400, seed, checked)
+        correct = np.where(drawn, truth, np.nan)
+        for one in count_calls(logit(score), label, NAMES, correct, site, list("0123")):
+            cell = (label == NAMES.index(one.label)) & (site == int(one.part))
+            held += one.low <= truth[cell].sum() <= one.high
+            total += 1
+    assert held / total > 0.92
+
+
+def test_recordings_that_are_alike_widen_the_interval():
+    rng = np.random.default_rng(0)
+    code = np.repeat(np.arange(20), 15)
+    odds = rng.normal(size=300)
+    right = rng.random(300) < expit(odds + 2 * rng.normal(size=20)[code])
+    correct = np.where(np.arange(300) % 3 == 0, right, np.nan)
+    same = np.zeros(300, np.int64)
+    width = [
+        one.high - one.low
+        for groups in (None, code)
+        for one in count_calls(odds, same, ("a",), correct, same, [""], groups=groups)
+    ]
+    assert width[1] > 1.2 * width[0]
+
+
+@pytest.mark.parametrize("likeness", [0.0, 0.4, 0.8])
+def test_intervals_of_cells_hold_the_truth_where_recordings_are_alike(likeness):
+    held, total = 0, 0
+    code = np.repeat(np.arange(60), 20)
+    site, same = code // 15, np.zeros(1200, np.int64)
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        score, of_one = rng.normal(size=1200), rng.normal(size=60)[code]
+        error = np.sqrt(likeness) * of_one + np.sqrt(1 - likeness) * rng.normal(size=1200)
+        truth = score + error > 0.3
+        correct = np.full(1200, np.nan)
+        drawn = rng.choice(1200, 200, replace=False)
+        correct[drawn] = truth[drawn]
+        odds = logit(ndtr(score - 0.3))
+        for one in count_calls(odds, same, ("a",), correct, site, list("0123"), groups=code):
+            held += one.low <= truth[site == int(one.part)].sum() <= one.high
+            total += 1
+    assert held / total > 0.91
+
+
+def write_groups(path, groups, files, starts, *, header="group"):
+    """Write 1,200 detections of one species, right or wrong by group, some of them checked."""
+    rng = np.random.default_rng(1)
+    fooled = rng.random(12) < 0.5
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow([*BIRDNET, header, "correct"])
+        for row in range(1200):
+            own = row % 12
+            right = int(rng.random() < (0.2 if fooled[own] else 0.9))
+            cells = [starts(row), starts(row) + 3, NAMES[0], NAMES[0], 0.5 + 0.0004 * row]
+            table.writerow([*cells, files(row), groups(row), right if rng.random() < 0.3 else ""])
+
+
+def test_recordings_of_a_group_are_alike(tmp_path):
+    """Oracle: the same detections in one recording per site, which groups them without a word."""
+    by_group, as_files, alone = (tmp_path / f"{name}.csv" for name in "abc")
+    site = lambda row: f"site-{row % 12}"  # noqa: E731
+    recording = lambda row: f"rec-{row}.wav"  # noqa: E731
+    write_groups(by_group, site, recording, lambda row: 0.0)
+    write_groups(as_files, site, site, float, header="place")
+    write_groups(alone, site, recording, lambda row: 0.0, header="place")
+    counted = []
+    for path in (by_group, as_files, alone):
+        out = path.with_suffix(".counts")
+        result = run("estimate", path, "--csv", out)
+        assert result.exit_code == 0, result.exception
+        with out.open() as file:
+            (cell,) = csv.DictReader(file)
+        counted.append((float(cell["low"]), float(cell["high"])))
+    grouped, same, apart = counted
+    assert grouped == same
+    assert grouped[1] - grouped[0] > 1.5 * (apart[1] - apart[0])
+    table = read_scores(by_group, None)
+    assert set(table.predictions.group) == {f"site-{number}" for number in range(12)}
+    assert "of 12 groups;" in table.notes[0]
+
+
+def test_a_recording_is_in_one_group_and_one_without_is_alone(tmp_path):
+    path, name = tmp_path / "a.csv", NAMES[0]
+    rows = [[0, 3, name, name, 0.5, "r1", "a", 1], [3, 6, name, name, 0.5, "r2", "", 0]]
+
+    def written(*more):
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([[*BIRDNET, "group", "correct"], *rows, *more])
+        return read_detections(path)
+
+    found = written()
+    assert found.groups == ("a", "r2")
+    with pytest.raises(DataError, match=r"recording 'r1' is in the groups 'a' and 'b'"):
+        written([9, 12, name, name, 0.5, "r1", "b", ""])
+    other = replace(found, source="other", groups=None)
+    assert replace(other, correct=np.full(2, np.nan)).checked_by(found, "a.csv").groups == (
+        "a",
+        "r2",
+    )
+    with pytest.raises(DataError, match="both name groups"):
+        found.grouped_by({}, "other")

@@ -1,0 +1,267 @@
+"""Other people's files: read to the last bit, or refused with the row and the way out."""
+
+import csv
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sample_scores import NAMES, sample
+
+from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
+from labelwise.links import Sigmoid, Softmax
+from labelwise.scores import read_scores
+from labelwise.scores.fitted import save_probabilities
+
+HEADER = "id,score:dog,score:cat,label:dog,label:cat"
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def as_csv(predictions, scores, delimiter=",", split=None):
+    stream = io.StringIO()
+    writer = csv.writer(stream, delimiter=delimiter)
+    head = ["id"] + (["split"] if split else [])
+    writer.writerow(head + [f"score:{n}" for n in NAMES] + [f"label:{n}" for n in NAMES])
+    for row, name in enumerate(predictions.ids):
+        known = [True] * 5 if predictions.observed is None else predictions.observed[row]
+        labels = [int(y) if k else "" for y, k in zip(predictions.labels[row], known, strict=True)]
+        start = [name] + ([split[row]] if split else [])
+        writer.writerow(start + [repr(float(s)) for s in scores[row]] + labels)
+    return stream.getvalue()
+
+
+def assert_same(table, predictions):
+    read = table.predictions
+    assert tuple(read.names) == NAMES
+    assert list(read.ids) == list(predictions.ids)
+    assert torch.equal(read.logits, predictions.logits)
+    known = torch.ones_like(read.labels, dtype=torch.bool)
+    if predictions.observed is not None:
+        assert torch.equal(read.observed, predictions.observed)
+        known = predictions.observed
+    assert torch.equal(read.labels[known], predictions.labels[known])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+@pytest.mark.parametrize("unknown", [0.0, 0.3])
+def test_text_is_read_to_the_last_bit(tmp_path, suffix, unknown):
+    predictions = sample(40, unknown=unknown)
+    delimiter = "\t" if suffix == ".tsv" else ","
+    path = write(tmp_path / f"s{suffix}", as_csv(predictions, predictions.logits, delimiter))
+    table = read_scores(path, "logits")
+    assert_same(table, predictions)
+    assert isinstance(table.predictions.link, Sigmoid)
+
+
+def test_numpy_files_are_read(tmp_path):
+    predictions = sample(40, unknown=0.3)
+    np.savez(
+        tmp_path / "s.npz",
+        scores=predictions.logits.numpy(),
+        labels=predictions.labels.numpy(),
+        observed=predictions.observed.numpy(),
+        names=np.array(NAMES),
+        ids=np.array(predictions.ids),
+    )
+    assert_same(read_scores(tmp_path / "s.npz", "logits"), predictions)
+    labels = np.where(predictions.observed, predictions.labels, np.nan)
+    np.savez(tmp_path / "t.npz", scores=predictions.logits.numpy(), labels=labels)
+    table = read_scores(tmp_path / "t.npz", "logits", link="softmax")
+    assert torch.equal(table.predictions.observed, predictions.observed)
+    assert table.predictions.names[0] == "label-0"
+    assert isinstance(table.predictions.link, Softmax)
+
+
+def test_parquet_columns_are_read_and_null_is_unknown(tmp_path):
+    columns = {"id": [1, 2], "score:dog": [0.5, -1.0], "label:dog": pa.array([True, None])}
+    pq.write_table(pa.table(columns), tmp_path / "s.parquet")
+    predictions = read_scores(tmp_path / "s.parquet", "logits", link="none").predictions
+    assert list(predictions.ids) == ["1", "2"]
+    assert predictions.observed.tolist() == [[True], [False]]
+    assert predictions.link is None
+
+
+def test_our_own_predictions_say_what_they_are(tmp_path):
+    predictions = sample(40, unknown=0.3)
+    predictions.save(tmp_path / "test.parquet")
+    for kind in (None, "logits"):
+        table = read_scores(tmp_path / "test.parquet", kind)
+        assert_same(table, predictions)
+        assert table.part("test").split == "test"
+    for options in ({"kind": "probs"}, {"kind": None, "link": "softmax"}):
+        with pytest.raises(SettingsError, match="written by labelwise"):
+            read_scores(tmp_path / "test.parquet", **options)
+
+
+def test_probabilities_are_kept_exactly_even_zero_and_one(tmp_path):
+    path = write(tmp_path / "s.csv", f"{HEADER}\na,0,1,0,1\nb,0.3,0.25,1,0\n")
+    predictions = read_scores(path, "probs").predictions
+    probs = predictions.link(predictions.logits)
+    expected = torch.tensor([[0.0, 1.0], [0.3, 0.25]], dtype=torch.float64)
+    torch.testing.assert_close(probs, expected, rtol=1e-15, atol=0)
+
+
+def test_labels_may_stand_in_a_second_file_in_any_order(tmp_path):
+    scores = write(tmp_path / "s.csv", "id,score:dog,score:cat\na,1,2\nb,3,4\n")
+    labels = write(tmp_path / "l.csv", "id,label:cat,label:dog\nc,1,1\nb,1,0\na,,1\n")
+    predictions = read_scores(scores, "logits", labels=labels).predictions
+    assert predictions.labels.tolist() == [[1, 0], [0, 1]]
+    assert predictions.observed.tolist() == [[True, False], [True, True]]
+
+
+def test_a_byte_order_mark_and_foreign_columns_do_no_harm(tmp_path):
+    (tmp_path / "s.csv").write_text(f"note,{HEADER}\nx,{GOOD}\n", encoding="utf-8-sig")
+    with pytest.raises(DataError, match="no column"):
+        read_scores(write(tmp_path / "t.csv", f"note,{HEADER[3:]}\n"), "logits")
+    assert read_scores(tmp_path / "s.csv", "logits").predictions.ids == ["a"]
+
+
+def test_splits_are_rows_of_their_own(tmp_path):
+    predictions = sample(40)
+    split = ["val"] * 30 + ["test"] * 10
+    path = write(tmp_path / "s.csv", as_csv(predictions, predictions.logits, split=split))
+    table = read_scores(path, "logits")
+    assert torch.equal(table.part("test").logits, predictions.logits[30:])
+    with pytest.raises(DataError, match="no row has split 'tst'; did you mean 'test'"):
+        table.part("tst")
+
+
+GOOD = "a,1,2,0,1"
+BAD = {
+    "": "the file is empty",
+    f"{HEADER}\n": "the table has no rows",
+    f"{HEADER}\n{GOOD}\nb,,2,0,1\n": r"row 2 \(id 'b'\): a score must be a number, got nothing for",
+    f"{HEADER}\n{GOOD}\nb,nan,2,0,1\n": r"row 2 \(id 'b'\): a score must be a number",
+    f"{HEADER}\n{GOOD}\nb,inf,2,0,1\n": r"row 2 .*: a logit must be finite in 32 bits, got inf",
+    f"{HEADER}\n{GOOD}\nb,1e39,2,0,1\n": r"row 2 .*: a logit must be finite in 32 bits, got 1e\+39",
+    f"{HEADER}\n{GOOD}\nb,x,2,0,1\n": r"row 2 \(id 'b'\): 'score:dog' must be a number, got 'x'",
+    f"{HEADER}\n{GOOD}\nb,1,2,2,1\n": r"row 2 \(id 'b'\): a label is 1, 0, a share .*, got 2 for",
+    f"{HEADER}\n{GOOD}\nb,1,2,0,-0.5\n": "got -0.5 for 'cat'",
+    f"{HEADER}\n{GOOD}\nb,1,2\n": "cannot be read",
+    f"{HEADER}\n{GOOD}\n{GOOD}\n": "id 'a' stands there twice",
+    f"{HEADER},score:dog\n{GOOD},1\n": "the column 'score:dog' stands there twice",
+    f"path,{HEADER[3:]}\n{GOOD}\n": "no column 'id'",
+    "id,dog,cat\na,1,2\n": "there are no columns 'score:NAME'.* got 'id', 'dog', 'cat'",
+    "id,score:dog,label:dig\na,1,1\n": "no column 'label:dog'; did you mean 'dig'",
+    "id,score:dog,label:dog,label:cat\na,1,1,1\n": "no column 'score:cat'",
+    "id,score:dog\na,1\n": "there are no labels; .*--labels",
+    "id,label:dog\na,1\n": "there are no scores",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_table_gets_one_sentence_that_names_the_file(tmp_path, text):
+    path = write(tmp_path / "s.csv", text)
+    with pytest.raises(DataError, match=BAD[text]) as error:
+        read_scores(path, "logits")
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_probability_outside_its_range_is_not_taken_for_a_logit(tmp_path):
+    path = write(tmp_path / "s.csv", f"{HEADER}\na,0.2,0.9,0,1\nb,0.2,1.2,0,1\n")
+    with pytest.raises(DataError, match=r"row 2 .*in \[0, 1\], got 1\.2 .*--scores logits"):
+        read_scores(path, "probs")
+    assert read_scores(path, "logits").predictions.logits[1, 1] == pytest.approx(1.2)
+
+
+def test_what_the_scores_are_must_be_said(tmp_path):
+    path = write(tmp_path / "s.csv", f"{HEADER}\n{GOOD}\n")
+    with pytest.raises(SettingsError, match="--scores logits or --scores probs"):
+        read_scores(path, None)
+    with pytest.raises(SettingsError, match="unknown link 'sigmod'; did you mean 'sigmoid'"):
+        read_scores(path, "logits", link="sigmod")
+    with pytest.raises(SettingsError, match="belongs to logits"):
+        read_scores(path, "probs", link="softmax")
+
+
+def test_files_that_are_not_there_or_not_tables(tmp_path):
+    with pytest.raises(DataError, match="does not exist"):
+        read_scores(tmp_path / "s.csv", "logits")
+    with pytest.raises(DataError, match=r"must be one of \.csv"):
+        read_scores(write(tmp_path / "s.txt", "x"), "logits")
+    (tmp_path / "s.npz").write_bytes(b"not a zip")
+    (tmp_path / "s.parquet").write_bytes(b"not parquet")
+    (tmp_path / "latin.csv").write_bytes(f"{HEADER},café\n".encode("latin-1"))
+    (tmp_path / "cell.csv").write_bytes(f"{HEADER}\ncafé,1,2,0,1\n".encode("latin-1"))
+    for name in ("s.npz", "s.parquet", "latin.csv", "cell.csv"):
+        with pytest.raises((DataError, CheckpointError), match=name):
+            read_scores(tmp_path / name, "logits")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(DataError, match="is not a file"):
+        read_scores(tmp_path / "folder.csv", "logits")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"labels": np.zeros((2, 2))}, "there are no scores"),
+        ({"score": np.zeros((2, 2))}, "unknown array 'score'; did you mean 'scores'"),
+        ({"scores": np.zeros(3)}, r"scores must be a matrix .*\(3,\)"),
+        ({"scores": np.zeros((2, 2)), "labels": np.zeros((2, 3))}, r"labels must have shape"),
+        ({"scores": np.zeros((2, 2)), "names": np.array(["a"])}, "names must be 2 texts"),
+        ({"scores": np.zeros((2, 2)), "ids": np.array(["a", "a"])}, "id 'a' stands there twice"),
+        ({"scores": np.zeros((2, 2)), "labels": np.full((2, 2), -1)}, "got -1 for 'label-0'"),
+        ({"scores": np.zeros((0, 2)), "labels": np.zeros((0, 2))}, "no rows"),
+    ],
+)
+def test_bad_arrays_are_named(tmp_path, arrays, words):
+    np.savez(tmp_path / "s.npz", **arrays)
+    with pytest.raises(DataError, match=words):
+        read_scores(tmp_path / "s.npz", "logits")
+
+
+def test_nothing_pickled_is_read(tmp_path):
+    np.savez(tmp_path / "s.npz", scores=np.zeros((1, 1)), names=np.array([{}], dtype=object))
+    with pytest.raises(DataError, match="never read; store text as numpy text"):
+        read_scores(tmp_path / "s.npz", "logits")
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ("id,label:dog\na,1\n", "label 'cat' of .*s.csv is missing"),
+        ("id,label:dog,label:cat,label:cow\na,1,1,1\n", "label 'cow' of .*l.csv is missing"),
+        ("id,label:dog,label:cat\nb,1,1\n", "no id of .*s.csv is in it, first 'a'"),
+        ("id,label:dog,label:cat\nz,1,1\na,1,3\n", r"l.csv: row 2 \(id 'a'\): a label is"),
+        ("id,score:dog\na,1\n", "there are no labels"),
+    ],
+)
+def test_a_label_file_that_does_not_match_is_refused(tmp_path, labels, words):
+    scores = write(tmp_path / "s.csv", "id,score:dog,score:cat\na,1,2\n")
+    with pytest.raises(LabelwiseError, match=words):
+        read_scores(scores, "logits", labels=write(tmp_path / "l.csv", labels))
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("logits", [False, True])
+def test_answers_of_predict_are_read_whoever_wrote_them(tmp_path, fixed, logits):
+    """Earlier versions wrote lists of a fixed size; a shard also has the logits."""
+    kind = pa.list_(pa.float32(), 2) if fixed else pa.list_(pa.float32())
+    probs = pa.array([[0.25, 0.5], None, [0.75, 1.0]], kind)
+    columns = {"path": ["a", "b", "c"], "probs": probs, "error": [None, "broken", None]}
+    if logits:
+        columns["logits"] = probs
+    table = pa.table(columns).replace_schema_metadata({"labelwise": '{"names": ["dog", "cat"]}'})
+    pq.write_table(table, tmp_path / "answers.parquet")
+    write(tmp_path / "labels.csv", "id,label:dog,label:cat\na,1,0\nc,0,1\n")
+    read = read_scores(tmp_path / "answers.parquet", None, labels=tmp_path / "labels.csv")
+    assert list(read.predictions.ids) == ["a", "c"]
+    assert read.predictions.logits.sigmoid().tolist() == [[0.25, 0.5], [0.75, 1.0]]
+    assert read.notes[0].startswith("1 image of")
+
+
+def test_soft_labels_of_a_score_file_are_kept(tmp_path):
+    text = "id,score:dog,label:dog\na,1.0,0.25\nb,2.0,1\nc,-1.0,\nd,0.0,0\n"
+    predictions = read_scores(write(tmp_path / "s.csv", text), kind="logits").predictions
+    assert predictions.labels[:, 0].tolist() == [0.25, 1.0, 0.0, 0.0]
+    assert predictions.observed[:, 0].tolist() == [True, True, False, True]
+    save_probabilities(tmp_path / "p.parquet", predictions, Sigmoid())
+    again = read_scores(tmp_path / "p.parquet", kind="probs").predictions
+    assert again.labels[:, 0].tolist() == [0.25, 1.0, 0.0, 0.0]

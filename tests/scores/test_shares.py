@@ -1,0 +1,127 @@
+"""Shares of labels among new photos, and what is adapted to them.
+
+Oracles: the exact probabilities of photos drawn with the new share; the formula of one photo; what
+the commands print, held to the functions below them.
+"""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import expit, logit
+from search_setup import LABELS, picture, save_model
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.errors import DataError, SettingsError
+from labelwise.links import Sigmoid
+from labelwise.predictions import Predictions
+from labelwise.scores.shares import held_out_of, share_shift
+
+BEFORE = np.array([0.1, 0.4, 0.3, 0.2])
+
+
+def photos(seed, shares, count=4000):
+    """Return logits that are exact at the shares BEFORE, of photos with other shares."""
+    random = np.random.default_rng(seed)
+    truth = random.random((count, 4)) < shares
+    return 2 * random.normal(np.where(truth, 2.0, 0.0)) - 2 + logit(BEFORE), truth
+
+
+def predictions(logits, truth, observed=None):
+    names = [f"{row}.jpg" for row in range(len(logits))]
+    arrays = (torch.from_numpy(logits).float(), torch.from_numpy(truth).float())
+    return Predictions(names, *arrays, observed, LABELS, "test", Sigmoid())
+
+
+def log_loss(p, truth):
+    return -np.log(np.where(truth, p, 1 - p)).mean()
+
+
+def test_adapted_probabilities_are_nearly_as_good_as_the_exact_ones():
+    shares = np.array([0.3, 0.4, 0.3, 0.2])
+    logits, truth = photos(1, shares)
+    shift = share_shift(predictions(*photos(0, BEFORE)), Sigmoid(), torch.from_numpy(logits))
+    assert [one.label for one in shift.moved] == ["beach"]
+    adapted = shift.adapted()(torch.from_numpy(logits)).numpy()
+    exact = expit(logits - logit(BEFORE) + logit(shares))
+    as_it_is, best = log_loss(expit(logits[:, 0]), truth[:, 0]), log_loss(exact[:, 0], truth[:, 0])
+    assert log_loss(adapted[:, 0], truth[:, 0]) - best < 0.1 * (as_it_is - best)
+    assert adapted[:, 1:] == pytest.approx(expit(logits[:, 1:]), abs=1e-5)  # these did not move
+    share = shift.shares[0]
+    assert share.low <= truth[:, 0].mean() <= share.high
+    known = shift.known[0]
+    odds = known.slope * logits[5, 0] + known.offset + logit(share.now)
+    assert adapted[5, 0] == pytest.approx(expit(odds), rel=1e-4)
+
+
+def test_labels_that_nobody_or_everybody_carries_are_left_as_they_are():
+    logits, truth = photos(0, BEFORE, 500)
+    truth[:, 1], truth[:, 2] = False, True
+    observed = torch.ones(truth.shape, dtype=torch.bool)
+    observed[:, 3] = False
+    held_out = predictions(logits, truth, observed)
+    shift = share_shift(held_out, Sigmoid(), torch.from_numpy(logits))
+    assert [one is None for one in shift.shares] == [False, True, True, True]
+    assert "nothing was adapted" in shift.sentence()
+    adapted = shift.adapted()(torch.from_numpy(logits)).numpy()
+    assert adapted == pytest.approx(expit(logits), abs=1e-5)
+
+
+def test_no_link_no_photo_and_no_held_out_photos_are_refused(tmp_path):
+    held_out = predictions(*photos(0, BEFORE, 100))
+    with pytest.raises(DataError, match="calibrate it first"):
+        share_shift(held_out, None, held_out.logits)
+    with pytest.raises(DataError, match="at least one photo"):
+        share_shift(held_out, Sigmoid(), held_out.logits[:0])
+    folder = save_model(tmp_path / "run")
+    (folder / "predictions" / "test.parquet").unlink()
+    with pytest.raises(DataError, match="has no predictions of held-out photos"):
+        held_out_of(folder)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run, and labelled pictures of which it says dog far more often than of held-out photos."""
+    folder = save_model(tmp_path / "run")
+    with (tmp_path / "new.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("path", "labels"))
+        for number in range(30):
+            picture(tmp_path / "photos" / f"{number}.png", number)
+            table.writerow((f"photos/{number}.png", "dog" if number % 2 else "cat"))
+    return folder
+
+
+def labelwise(*words):
+    call = [str(one) for one in words]
+    return CliRunner().invoke(app, call, catch_exceptions=False).output
+
+
+def test_predict_shows_the_shares_of_labels(run, tmp_path):
+    said = labelwise("predict", run, tmp_path / "photos", "--shares", "-o", tmp_path / "all.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    probs = np.array([[row["probs"][name] for name in LABELS] for row in rows])
+    logits = torch.from_numpy(logit(probs))
+    shift = share_shift(held_out_of(run), Sigmoid(), logits)
+    assert "look as the held-out ones did, and only are more or fewer" in said
+    for one in shift.shares:
+        line = next(line for line in said.splitlines() if one.label in line.split()[:1])
+        assert f"{one.before:.1%}" in line
+        assert f"{one.now:.1%}" in line
+    with pytest.raises(SettingsError, match="not for shards"):
+        labelwise("predict", run, tmp_path / "photos", "--shares", "-o", f"{tmp_path}/shards/")
+
+
+def test_evaluate_shows_probabilities_before_and_after(run, tmp_path):
+    data = ("--data", tmp_path / "new.csv", "--query-length", "0", "--json")
+    plain = json.loads(labelwise("evaluate", run, *data))
+    found = json.loads(labelwise("evaluate", run, *data, "--adapt-shares"))
+    assert plain["after"] is None
+    assert found["before"] == plain["before"]
+    assert found["after"] != plain["before"]
+    assert any("adapted to the shares" in note for note in found["notes"])
+    with pytest.raises(SettingsError, match="--adapt-shares does not apply"):
+        labelwise("evaluate", run, "--adapt-shares")

@@ -1,0 +1,458 @@
+"""The API against what the library says of the same pictures, photos and queries."""
+
+import base64
+import io
+import json
+import re
+import shutil
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from forged import facts_of
+from made_index import made_index
+from open_indexes import open_index
+from PIL import ExifTags, Image
+from search_setup import save_model
+from web_setup import encoded, running
+
+from labelwise.metrics import label_reliability
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.photos import likeness_of, questions, update_index
+from labelwise.photos.answering import answer
+from labelwise.photos.filters import PhotoFilter
+from labelwise.pictures.decoders import DecoderError, Decoders
+from labelwise.retrieval import Query
+from labelwise.system.progress import Silent
+
+
+@pytest.fixture(scope="module")
+def predictor(run):
+    return Predictor.load(run)
+
+
+def expected(predictor, *contents):
+    return predictor.predict([Image.open(io.BytesIO(content)) for content in contents])
+
+
+def test_pictures_get_the_answers_of_the_model(server, predictor):
+    contents = [encoded(seed=n, size=(30 + n, 40)) for n in range(5)]
+    status, _, body = server.upload(*[(f"{n}.png", c) for n, c in enumerate(contents)])
+    assert status == 200
+    results = json.loads(body)["results"]
+    truth = expected(predictor, *contents)
+    for row, result in enumerate(results):
+        assert result["name"] == f"{row}.png"
+        shown = {one["label"]: one for one in result["labels"]}
+        for column, name in enumerate(truth.space.names):
+            assert shown[name]["probability"] == pytest.approx(
+                float(truth.probs[row, column]), abs=1e-6
+            )
+            assert shown[name]["decided"] == bool(truth.sets[row, column])
+            assert shown[name]["threshold"] == 0.5
+        assert result["decided"] == list(truth.labels[row])
+        assert result["none"] == (not truth.labels[row])
+        chances = [one["probability"] for one in result["labels"]]
+        assert chances == sorted(chances, reverse=True)
+
+
+def test_a_model_that_cuts_off_edges_does_so_once(tmp_path):
+    folder = save_model(tmp_path / "cropping")
+    facts = facts_of(folder / "model.json")
+    facts["transform"]["crop"] = 0.75
+    (folder / "model.json").write_text(json.dumps(facts))
+    content = encoded(size=(50, 40))
+    truth = expected(Predictor.load(folder), content)
+    pixels = np.asarray(Image.open(io.BytesIO(content)))
+    tensor = {"name": "image", "shape": [1, *pixels.shape], "datatype": "UINT8"}
+    with running(folder) as client:
+        shown = json.loads(client.upload(("a.png", content))[2])["results"][0]["labels"]
+        path = f"/v2/models/{folder.name}/infer"
+        given = {"inputs": [tensor | {"data": pixels.flatten().tolist()}]}
+        outputs = json.loads(client.post(path, given)[2])["outputs"]
+    chances = {one["label"]: one["probability"] for one in shown}
+    for answered in ([chances[name] for name in truth.space.names], _named(outputs, "probability")):
+        assert answered == pytest.approx(truth.probs[0].tolist(), abs=1e-6)
+
+
+def _named(outputs, name):
+    return next(one["data"] for one in outputs if one["name"] == name)
+
+
+def test_pictures_in_json_get_the_answers_of_the_form(server):
+    contents = [encoded(seed=8), encoded("JPEG", seed=9)]
+    text = [base64.b64encode(one).decode() for one in contents]
+    status, _, body = server.post(
+        "/api/v1/predict", {"pictures": [text[0], f"data:image/jpeg;base64,{text[1]}"]}
+    )
+    assert status == 200
+    sent = server.upload(("picture 0", contents[0]), ("picture 1", contents[1]))[2]
+    ours, theirs = (json.loads(one)["results"] for one in (body, sent))
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one["name"], one["decided"]) == (other["name"], other["decided"])
+        found, truth = ({x["label"]: x["probability"] for x in y["labels"]} for y in (one, other))
+        assert found == pytest.approx(truth, abs=1e-6)  # passes of two sizes round differently
+    for wrong in ([], {}, {"pictures": []}, {"pictures": [1]}, {"pictures": text, "x": 1}, "a"):
+        assert server.post("/api/v1/predict", wrong)[0] == 422
+    for wrong in ("no base64!", "data:text/html;base64,AAAA", "data:image/png,AAAA", "AAA"):
+        answer = server.post("/api/v1/predict", {"pictures": [wrong]})
+        assert "base64" in server.problem(answer, 422)
+
+
+def test_head_is_get_without_the_body(server):
+    for path in ("/", "/api/v1/model", "/health/live", "/openapi.json", "/nowhere"):
+        status, headers, body = server.send("HEAD", path)
+        expected, whole, content = server.send("GET", path)
+        assert (status, body) == (expected, b"")
+        assert headers["content-length"] == whole["content-length"] == str(len(content))
+
+
+def test_the_description_says_how_to_prove_who_asks(server):
+    whole = server.get("/openapi.json")
+    assert set(whole["components"]["securitySchemes"]) == {"token", "cookie"}
+    assert whole["paths"]["/api/v1/model"]["get"]["security"][0] == {"token": []}
+    assert whole["paths"]["/health/live"]["get"]["security"] == []
+    names = {name for name in whole["components"]["schemas"]}
+    text = json.dumps(whole)
+    assert {one.rpartition("/")[2] for one in re.findall(r'"#/[^"]+', text)} <= names
+
+
+def test_a_raw_body_and_the_words_of_others(server, predictor):
+    content = encoded("JPEG", seed=3)
+    path = "/api/v1/predict?format=hf"
+    status, _, body = server.send("POST", path, content, {"Content-Type": "image/jpeg"})
+    assert status == 200
+    ((first, *_),) = json.loads(body)
+    truth = expected(predictor, content)
+    assert first["score"] == pytest.approx(float(truth.probs.max()), abs=1e-6)
+    assert first["label"] == truth.space.names[int(truth.probs.argmax())]
+
+
+def test_one_bad_picture_does_not_spoil_the_others(server):
+    files = [("a.png", encoded()), ("b.png", b"no picture"), ("c.png", b"")]
+    status, _, body = server.upload(*files)
+    assert status == 200
+    good, bad, empty = json.loads(body)["results"]
+    assert good["error"] is None
+    assert bad["error"] == "b.png: this is not an image file"
+    assert "empty" in empty["error"]
+    assert server.problem(server.upload(files[1]), 422) == "b.png: this is not an image file"
+
+
+def test_trouble_of_the_server_is_not_blamed_on_the_picture(server, monkeypatch):
+    def trouble(*_):
+        raise DecoderError("pictures cannot be opened in time at the moment; try again")
+
+    monkeypatch.setattr(Decoders, "pixels", trouble)
+    for files in ([("a.png", encoded())], [("a.png", encoded()), ("b.png", encoded())]):
+        refused = server.upload(*files)
+        assert "try again" in server.problem(refused, 503)
+        assert refused[1]["retry-after"] == "1"
+    monkeypatch.undo()
+    assert server.upload(("a.png", encoded()))[0] == 200
+
+
+def test_reliability_is_counted_on_held_out_photos(server, run):
+    held_out = RunFolder(run).predictions("test")
+    probs = held_out.link(held_out.logits.double()).numpy()
+    truth = held_out.labels.numpy() > 0
+    for column, view in enumerate(server.get("/api/v1/labels")):
+        assert view["label"] == held_out.names[column]
+        for one in view["bins"]:
+            inside = (probs[:, column] > one["low"]) & (probs[:, column] <= one["high"])
+            assert one["photos"] == inside.sum()
+            assert one["carried"] == truth[inside, column].sum()
+            assert one["share_low"] <= one["carried"] / max(one["photos"], 1) <= one["share_high"]
+        some = view["bins"][7]
+        assert some["sentence"] == (
+            f"Of {some['photos']} held-out photos that got 70–80 % for {view['label']}, "
+            f"{some['carried']} carried it."
+        )
+        found = label_reliability(probs, truth.astype(float))
+        assert view["ece"] == pytest.approx(found.ece()[column])
+
+
+def test_model_and_health(server, run):
+    model = server.get("/api/v1/model")
+    spec = RunFolder(run).spec
+    assert model["weights"] == spec.weights_sha256[:12]
+    (version,) = server.get("/v2/models/tiny")["versions"]
+    assert version == f"{model['weights']}-{model['calibration']}"
+    assert (model["labels"], model["photos"], model["held_out"]) == (4, 24, "test")
+    assert server.get("/health/live") == {"status": "live"}
+    assert server.get("/health/ready") == {"status": "ready"}
+    assert server.get("/api/v1/promises") == []
+    paths = server.get("/openapi.json")["paths"]
+    assert "/api/v1/predict" in paths
+    assert "/api/v1/photos/{photo}/labels" in paths
+
+
+def test_without_an_index_there_is_tagging_only(bare):
+    from web_setup import TOKEN
+
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    assert bare.upload(("a.png", encoded()), **headers)[0] == 200
+    for path in ("search?q=dog", "review", "complete", f"photos/{'0' * 64}/thumbnail"):
+        answer = bare.send("GET", f"/api/v1/{path}", headers=headers)
+        assert "no index is served" in bare.problem(answer, 404)
+    assert bare.get("/api/v1/model", **headers)["photos"] is None
+
+
+@pytest.mark.parametrize("query", ["dog", "dog, -beach", "-row"])
+def test_search_is_that_of_the_index(server, library, query):
+    found = answer(open_index(library), Query.parse(query), top=24)
+    shown, cursor = [], ""
+    while cursor is not None:
+        part = server.get(f"/api/v1/search?q={quote(query)}&top=7{cursor and '&cursor=' + cursor}")
+        shown += part["hits"]
+        cursor = part["cursor"]
+    assert [hit["probability"] for hit in shown] == [hit.probability for hit in found.hits]
+    assert [hit["reasons"] for hit in shown] == [hit.reasons for hit in found.hits]
+    count = found.count
+    assert part["expected"] == pytest.approx(count.expected)
+    assert (part["low"], part["high"], part["photos"]) == (count.lower, count.upper, 24)
+    cut = found.hits[4].probability
+    few = server.get(f"/api/v1/search?q={quote(query)}&at_least={cut}")
+    assert few["above"] == len(few["hits"]) >= 4
+
+
+def test_a_list_is_promised_or_refused_with_the_reason_and_the_photos(server):
+    """Oracle: the plain search, whose photos a refusal shows too."""
+    plain = server.get("/api/v1/search?q=cat&top=3")
+    assert plain["promise"] is plain["promise_kind"] is plain["refused"] is None
+    made = server.get("/api/v1/search?q=-beach&wrong_at_most=0.5")
+    assert made["promise"].startswith("on average over searches like this, at most 50%")
+    assert (made["promise_kind"], made["refused"], made["ways"]) == ("expected", None, None)
+    assert made["promise_about"] == "such lists on average"
+    assert made["promise_condition"] == "photos like the held-out ones"
+    for kind in ("expected", "sure"):
+        refused = server.get(f"/api/v1/search?q=cat&top=3&wrong_at_most=0.001&promise={kind}")
+        assert refused["promise"] is None
+        assert refused["refused"].startswith("no list can be promised for cat: ")
+        assert [hit["id"] for hit in refused["hits"]] == [hit["id"] for hit in plain["hits"]]
+        assert "labelwise check" not in refused["refused"]  # the page has a button for it
+        larger = refused["ways"]["larger"]
+        kept = server.get(f"/api/v1/search?q=cat&wrong_at_most={larger}")
+        assert kept["promise"] is not None
+        fewer = server.get(f"/api/v1/search?q=cat&wrong_at_most={larger - 0.01}")
+        assert fewer["ways"]["larger"] == larger
+
+
+def test_an_answer_says_whether_its_photos_are_like_the_held_out_ones(run, tmp_path):
+    """Oracle: the comparison of the index itself, for a library of other logits and of like ones.
+
+    A cut that is picked after looking has the bound of the index.
+    """
+    draws = np.random.default_rng(1)
+    for name, middle, outcome in (("like", -1, "alike"), ("unlike", 3, "pictures differ")):
+        folder = made_index(tmp_path / f"{name}.index", run, draws.normal(middle, 2, (600, 4)))
+        likeness = likeness_of(open_index(folder))
+        assert likeness.likeness.outcome == outcome
+        with running(run, folder, decoders=0) as server:
+            found = server.get("/api/v1/search?q=-beach&wrong_at_most=0.4")
+            assert found["likeness"] == {"outcome": outcome, "sentence": likeness.sentence()}
+            assert (found["promise"] is None) == (outcome == "pictures differ")
+            assert len(found["hits"]) == 50
+            picked = server.get("/api/v1/search?q=-beach&at_least=0.8")
+        bounded = answer(open_index(folder), Query.parse("-beach"), at_least=0.8).bounded
+        assert picked["bounded"] == (None if bounded is None else str(bounded))
+        assert (bounded is None) == (outcome == "pictures differ")
+
+
+def test_completion_goes_on_with_labels(server):
+    assert server.get("/api/v1/complete?q=dog,%20-b") == ["dog, -beach"]
+    assert len(server.get("/api/v1/complete")) == 4
+
+
+def test_a_photo_and_its_likes(server, library):
+    index = open_index(library)
+    hits = server.get("/api/v1/search?q=dog&top=1")["hits"]
+    photo = server.get(f"/api/v1/photos/{hits[0]['id']}")
+    row = index.store.rows_by_hash([bytes.fromhex(hits[0]["id"])])[bytes.fromhex(hits[0]["id"])]
+    probs = np.exp(index.log_probs(np.array([row])))[0]
+    shown = {one["label"]: one["probability"] for one in photo["labels"]}
+    assert shown == pytest.approx(dict(zip(index.space.names, probs.tolist(), strict=True)))
+    assert (photo["width"], photo["height"], photo["copies"]) == (32, 24, 0)
+    near = server.get(f"/api/v1/photos/{hits[0]['id']}/similar?count=3")
+    assert len(near) == 3
+    assert hits[0]["id"] not in {one["id"] for one in near}
+    status, _, body = server.send("GET", f"/api/v1/photos/{near[0]['id']}/thumbnail?side=160")
+    assert status == 200
+    assert Image.open(io.BytesIO(body)).size == (32, 24)
+    assert server.send("GET", f"/api/v1/photos/{near[0]['id']}/thumbnail?side=99")[0] == 422
+
+
+def test_a_photo_is_given_back_as_its_file_is_with_its_path_and_place(run, tmp_path):
+    """Oracle: the file itself. HEIC photos are drawn as any other, where they can be read."""
+    pillow_heif = pytest.importorskip("pillow_heif")
+    exif = Image.Exif()
+    exif[ExifTags.Base.Model] = "X-T5"
+    gps = ExifTags.GPS
+    place = {gps.GPSLatitudeRef: "N", gps.GPSLatitude: (52, 30, 36.0)}
+    place |= {gps.GPSLongitudeRef: "E", gps.GPSLongitude: (13, 22, 30.0)}
+    exif.get_ifd(ExifTags.IFD.GPSInfo).update(place)
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
+    Image.fromarray(pixels).save(photos / "caf\u00e9 1.jpg", exif=exif)
+    pillow_heif.from_pillow(Image.fromarray(pixels)).save(photos / "phone.heic")
+    update_index(tmp_path / "photos.index", [photos], model=run, watch=Silent())
+    with running(run, tmp_path / "photos.index") as server:
+        hits = server.get("/api/v1/search?q=dog")["hits"]
+        for hit in hits:
+            file, address = photos / hit["name"], f"/api/v1/photos/{hit['id']}"
+            facts = server.get(f"{address}/facts")
+            status, headers, body = server.send("GET", f"{address}/original")
+            assert (status, body) == (200, file.read_bytes())
+            assert headers["content-type"] == "application/octet-stream"
+            assert headers["content-disposition"].endswith(quote(hit["name"]))
+            assert facts["paths"] == [str(file)]
+            jpeg = file.suffix == ".jpg"
+            assert facts["camera"] == ("X-T5" if jpeg else None)
+            assert (facts["latitude"], facts["longitude"]) == (
+                (52.51, 13.375) if jpeg else (None, None)
+            )
+            _, _, drawn = server.send("GET", f"{address}/thumbnail?side=160")
+            assert Image.open(io.BytesIO(drawn)).size == (80, 60)
+            file.write_bytes(b"another photo by now")
+            for part in ("facts", "original"):
+                gone = server.send("GET", f"{address}/{part}")
+                assert "is gone or has changed" in server.problem(gone, 404)
+    assert len(hits) == 2
+
+
+def test_a_search_looks_at_some_folders_and_days_only(server, library):
+    """Oracle: the search of the index with the same filter."""
+    found = answer(open_index(library), Query.parse("dog"), photos=PhotoFilter("2023"), top=24)
+    shown = server.get("/api/v1/search?q=dog&folder=2023&top=24")
+    assert (shown["photos"], len(shown["hits"])) == (found.photos, len(found.hits)) == (12, 12)
+    assert server.get("/api/v1/search?q=dog&since=1990")["photos"] == 0  # none has a date
+    refused = server.send("GET", "/api/v1/search?q=dog&since=June")
+    assert "since must be a day" in server.problem(refused, 422)
+    nowhere = server.send("GET", "/api/v1/search?q=dog&folder=2029")
+    assert "lies below '2029'" in server.problem(nowhere, 422)
+
+
+def test_corrections_count_at_once_are_undone_and_outlive_the_server(run, own_library):
+    with running(run, own_library, decoders=0) as server:
+        hits = server.get("/api/v1/search?q=dog")["hits"]
+        photo = f"/api/v1/photos/{hits[0]['id']}"
+        status, _, body = server.put(
+            f"{photo}/labels", {"labels": {"dog": "absent", "cat": "unknown"}}
+        )
+        assert status == 200
+        view = json.loads(body)
+        shown = {one["label"]: one for one in view["labels"]}
+        assert (shown["dog"]["probability"], shown["dog"]["decided"]) == (0, False)
+        assert (shown["dog"]["corrected"], shown["cat"]["corrected"]) == ("absent", "unknown")
+        assert view["before"] == {"dog": "withdrawn", "cat": "withdrawn"}
+        after = server.get("/api/v1/search?q=dog")["hits"]
+        assert hits[0]["id"] not in {hit["id"] for hit in after if hit["probability"] > 0}
+        assert after[0]["probability"] != hits[1]["probability"]  # the label was fitted anew
+    with running(run, own_library, decoders=0) as server:
+        assert {one["label"]: one["corrected"] for one in server.get(photo)["labels"]}[
+            "dog"
+        ] == "absent"
+        assert server.put(f"{photo}/labels", {"labels": view["before"]})[0] == 200
+        again = server.get("/api/v1/search?q=dog")["hits"]
+        assert [hit["probability"] for hit in again] == pytest.approx(
+            [hit["probability"] for hit in hits]
+        )
+        for bad in ({"dgo": "absent"}, {"dog": "perhaps"}, {}):
+            assert server.put(f"{photo}/labels", {"labels": bad})[0] == 422
+        assert (
+            server.put(f"/api/v1/photos/{'0' * 64}/labels", {"labels": {"dog": "absent"}})[0] == 404
+        )
+
+
+def test_two_clients_correct_side_by_side(run, own_library):
+    with running(run, own_library, decoders=0) as server:
+        ids = [hit["id"] for hit in server.get("/api/v1/search?q=dog")["hits"]]
+        from concurrent.futures import ThreadPoolExecutor
+
+        def say(pair):
+            photo, label = pair
+            return server.put(f"/api/v1/photos/{photo}/labels", {"labels": {label: "present"}})[0]
+
+        with ThreadPoolExecutor(4) as pool:
+            done = list(pool.map(say, [(p, name) for p in ids for name in ("dog", "cat")]))
+        assert done == [200] * 24
+        for photo in ids:
+            labels = server.get(f"/api/v1/photos/{photo}")["labels"]
+            assert sum(one["corrected"] == "present" for one in labels) == 2
+
+
+def test_the_review_queue_is_that_of_the_index(server, library):
+    for by in ("uncertain", "missing", "wrong", "value"):
+        asked = server.get(f"/api/v1/review?by={by}&count=5")["questions"]
+        truth = questions(open_index(library), by, 5)
+        assert [(q["label"], q["probability"]) for q in asked] == [
+            (q.label, pytest.approx(q.probability)) for q in truth
+        ]
+    (only,) = server.get("/api/v1/review?label=cat&count=1")["questions"]
+    assert only["label"] == "cat"
+
+
+def test_the_inference_protocol_gives_the_same_numbers(server, predictor):
+    content = encoded(seed=5, size=(16, 16))
+    pixels = np.asarray(Image.open(io.BytesIO(content)))[None]
+    truth = expected(predictor, content)
+    base = "/v2/models/tiny"
+    facts = server.get(base)
+    names = list(predictor.space.names)
+    assert facts["parameters"] == {"labels": names}
+    assert facts["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
+    assert server.get(f"{base}/ready")["ready"]
+    assert server.get("/v2/health/ready")["ready"]
+    tensors = [
+        {"datatype": "BYTES", "shape": [1], "data": [base64.b64encode(content).decode()]},
+        {"datatype": "UINT8", "shape": [1, 16, 16, 3], "data": pixels.ravel().tolist()},
+        {"datatype": "UINT8", "shape": [1, 16, 16, 3], "data": pixels.tolist()},
+    ]
+    for tensor in tensors:
+        body = {"id": "7", "inputs": [{"name": "image", **tensor}]}
+        status, _, answer = server.post(f"{base}/infer", body)
+        assert status == 200, answer
+        assert json.loads(answer)["parameters"] == {"labels": names}
+        outputs = {one["name"]: one for one in json.loads(answer)["outputs"]}
+        assert outputs["probability"]["data"] == pytest.approx(truth.probs[0].tolist(), abs=1e-6)
+        assert outputs["label"]["data"] == truth.sets[0].tolist()
+        assert outputs["logits"]["shape"] == [1, 4]
+    assert server.send("GET", "/v2/models/other")[0] == 404
+    wrong = {"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 2, 2, 3], "data": [1]}]}
+    assert server.post(f"{base}/infer", wrong)[0] == 422
+
+
+def test_metrics_count_what_happened(run):
+    with running(run, decoders=0) as server:
+        answer = server.upload(("a.png", encoded()), ("b.png", b"x"))
+        given = json.loads(answer[2])["results"][0]["decided"]
+        server.send("GET", "/nowhere/at/all")
+        text = server.send("GET", "/metrics")[2].decode()
+        values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+        assert values['labelwise_photos_total{model="tiny"}'] == "1.0"
+        assert values["labelwise_failures_total"] == "1.0"
+        assert values["labelwise_queue_length"] == "0.0"
+        assert values["labelwise_batch_size_count"] == "1.0"
+        for name in ("dog", "cat", "beach"):
+            counted = values[f'labelwise_predictions_total{{label="{name}",model="tiny"}}']
+            assert float(counted) == (name in given)
+        assert not [name for name in values if "nowhere" in name]
+
+
+def test_photos_that_fitted_the_link_are_named_as_such(tmp_path):
+    """A cross-fitted run without a test split: each of its photos fitted something."""
+    run = save_model(tmp_path / "run")
+    predictions = run / "predictions"
+    (predictions / "test.parquet").rename(predictions / "promise.parquet")
+    shutil.copy(predictions / "promise.parquet", predictions / "val.parquet")
+    (run / "settings.yaml").write_text("cross_fit: true\n")
+    note = "shown on photos of the split promise, which the calibration was fitted on"
+    with running(run) as server:
+        assert server.get("/api/v1/model")["held_out"] == "promise"
+        assert [one for one in server.get("/api/v1/trust")["notes"] if note in one]
+    (run / "settings.yaml").write_text("cross_fit: false\n")
+    with running(run) as server:
+        assert server.get("/api/v1/model")["held_out"] == "promise"
+        assert server.get("/api/v1/trust")["notes"] == []

@@ -1,0 +1,449 @@
+"""Batches, against a model that only counts; and what happens to pictures nobody waits for."""
+
+import asyncio
+import gc
+import math
+import threading
+import time
+from http.client import HTTPResponse
+
+import numpy as np
+import pytest
+import torch
+from patience import PATIENCE, wait_until
+from web_setup import encoded, form, running
+
+from labelwise.errors import ImageError
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.server.batching import Batcher, Tagged, model_thread
+from labelwise.server.monitoring import Monitor
+from labelwise.server.queueing import BusyError, PictureQueue
+from labelwise.server.security import RefusedError
+from labelwise.server.served_model import ServedModel
+from labelwise.server.service import Service
+from labelwise.server.settings import ServeSettings
+from labelwise.server.uploads import Upload
+
+
+class Recorder:
+    """Opens pictures and answers them when it is let, and remembers how."""
+
+    def __init__(self, opening=0.0):
+        self.batches, self.opening = [], opening
+        self.monitor = Monitor()
+        self.gate, self.passing = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def open(self, upload):
+        time.sleep(self.opening)
+        if upload.content == b"bad":
+            raise ImageError(f"{upload.name}: bad")
+        return np.full((2, 2, 3), int(upload.content), np.uint8)
+
+    def forward(self, pixels, names):
+        self.passing.set()
+        self.gate.wait(PATIENCE)
+        self.batches.append(list(names))
+        return [
+            Tagged(name, None, one[:1, 0, 0].astype(float), one[:1, 0, 0] > 0)
+            for name, one in zip(names, pixels, strict=True)
+        ]
+
+    def told(self, name):
+        """What is shown at /metrics."""
+        return self.monitor.registry.get_sample_value(f"labelwise_{name}")
+
+
+def upload(number):
+    return Upload(str(number), str(number).encode())
+
+
+def run(work, recorder, **options):
+    """Run a coroutine with a batcher around it."""
+
+    async def main():
+        chosen = {"max_batch": 4, "max_wait": 0.2, **options}
+        most = chosen.pop("max_queue", 16)
+        queue = PictureQueue(max_queue=most, client_queue=most, openers=4, monitor=recorder.monitor)
+        thread = model_thread()
+        batcher = Batcher(queue, recorder.open, recorder.forward, model=thread, **chosen)
+        try:
+            return await work(batcher)
+        finally:
+            recorder.gate.set()
+            queue.stop()
+            thread.shutdown()
+
+    return asyncio.run(main())
+
+
+def test_each_picture_gets_its_own_answer_and_passes_are_shared():
+    recorder = Recorder(opening=0.01)
+
+    async def work(batcher):
+        requests = [batcher.tag([upload(10 * n + k) for k in range(3)]) for n in range(4)]
+        return await asyncio.gather(*requests)
+
+    for number, answers in enumerate(run(work, recorder, max_wait=PATIENCE)):
+        assert [one.name for one in answers] == [str(10 * number + k) for k in range(3)]
+        assert [one.probs[0] for one in answers] == [10 * number + k for k in range(3)]
+    assert max(map(len, recorder.batches)) <= 4
+    assert len(recorder.batches) < 12
+    assert recorder.told("batch_size_sum") == sum(map(len, recorder.batches)) == 12
+    assert recorder.told("batch_size_count") == recorder.told("forward_seconds_count")
+    assert recorder.told("batch_size_count") == len(recorder.batches)
+    assert recorder.told("open_seconds_count") == 12
+    assert recorder.told("open_seconds_sum") >= 12 * recorder.opening
+    assert recorder.told("queue_length") == 0
+
+
+def test_a_picture_alone_does_not_wait():
+    recorder = Recorder()
+
+    async def work(batcher):
+        return await asyncio.wait_for(batcher.tag([upload(1)]), PATIENCE)
+
+    assert len(run(work, recorder, max_wait=2 * PATIENCE)) == 1
+
+
+def test_models_take_turns_however_many_pictures_one_of_them_has():
+    """Oracle: the order of passes, worked out by hand: one each, until the second has no more."""
+    many, few = Recorder(), Recorder()
+    order, start = [], threading.Event()
+    passing = threading.Event()
+
+    def noting(name, recorder):
+        def forward(pixels, names):
+            passing.set()
+            start.wait(PATIENCE)
+            order.append(name)
+            return recorder.forward(pixels, names)
+
+        return forward
+
+    async def main():
+        queue = PictureQueue(max_queue=64, client_queue=64, openers=4, monitor=many.monitor)
+        thread = model_thread()
+        one, other = (
+            Batcher(
+                queue,
+                recorder.open,
+                noting(name, recorder),
+                max_batch=4,
+                max_wait=0,
+                model=thread,
+            )
+            for name, recorder in (("many", many), ("few", few))
+        )
+        try:
+            waiting = [asyncio.create_task(one.tag([upload(0)]))]
+            await asyncio.to_thread(passing.wait, PATIENCE)
+            waiting.append(asyncio.create_task(one.tag([upload(n) for n in range(20)])))
+            while queue.under_way < 21 or one.opening:
+                await asyncio.sleep(0.001)
+            waiting.append(asyncio.create_task(other.tag([upload(0)])))
+            while queue.under_way < 22 or other.opening:
+                await asyncio.sleep(0.001)
+            waiting.append(asyncio.create_task(other.tag([upload(n) for n in range(1, 6)])))
+            while queue.under_way < 27 or other.opening:
+                await asyncio.sleep(0.001)
+            start.set()
+            await asyncio.gather(*waiting)
+        finally:
+            start.set()
+            queue.stop()
+            thread.shutdown()
+
+    asyncio.run(main())
+    assert order == ["many", "few"] * 3 + ["many"] * 3
+    assert list(map(len, few.batches)) == [1, 4, 1]
+
+
+def test_a_full_queue_says_so_and_recovers():
+    recorder = Recorder()
+    recorder.gate.clear()
+
+    async def work(batcher):
+        first = asyncio.create_task(batcher.tag([upload(n) for n in range(6)]))
+        await asyncio.sleep(0)  # it takes its places before it waits for anything
+        with pytest.raises(BusyError) as busy:
+            await batcher.tag([upload(n) for n in range(3)])
+        assert busy.value.seconds >= 1
+        recorder.gate.set()
+        await first
+        return await batcher.tag([upload(n) for n in range(8)])
+
+    assert len(run(work, recorder, max_queue=8)) == 8
+
+
+def test_who_has_gone_leaves_the_batch():
+    recorder = Recorder()
+    recorder.gate.clear()
+
+    async def work(batcher):
+        blocker = asyncio.create_task(batcher.tag([upload(0)]))
+        await asyncio.to_thread(recorder.passing.wait, PATIENCE)
+        leaving = asyncio.create_task(batcher.tag([upload(n) for n in (1, 2)]))
+        staying = asyncio.create_task(batcher.tag([upload(3)]))
+        while batcher.queue.under_way < 4 or batcher.opening:
+            await asyncio.sleep(0.001)
+        leaving.cancel()
+        while not leaving.done():
+            await asyncio.sleep(0.001)
+        assert batcher.queue.under_way == 2
+        recorder.gate.set()
+        await blocker
+        return await staying
+
+    assert run(work, recorder)[0].name == "3"
+    assert recorder.batches == [["0"], ["3"]]
+
+
+def test_a_picture_that_nobody_waits_for_keeps_its_turn_until_it_is_open():
+    """However often its request is cancelled; what is wrong with it is nobody's trouble then."""
+    recorder, unheard = Recorder(), []
+    began, go = threading.Event(), threading.Event()
+
+    def open_slowly(given):
+        began.set()
+        go.wait(PATIENCE)
+        raise ImageError("bad")
+
+    recorder.open = open_slowly
+
+    async def work(batcher):
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unheard.append(context))
+        leaving = asyncio.create_task(batcher.answer(upload(1), ""))
+        await asyncio.to_thread(began.wait, PATIENCE)
+        for _ in range(3):
+            leaving.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert not leaving.done()
+        assert batcher.opening == 1
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        assert batcher.opening == 0
+        del leaving
+        gc.collect()
+
+    run(work, recorder)
+    assert unheard == []
+
+
+def test_a_bad_picture_is_its_own_failure_and_a_broken_model_everyones():
+    recorder = Recorder()
+
+    async def work(batcher):
+        good, bad = await batcher.tag([upload(1), Upload("b", b"bad")])
+        assert (good.error, bad.error) == (None, "b: bad")
+        recorder.forward = None
+        batcher.forward = lambda pixels, names: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            await batcher.tag([upload(1)])
+        assert batcher.queue.under_way == 0
+
+    run(work, recorder)
+
+
+def test_requests_at_the_same_time_share_a_pass(held_back):
+    server, sizes, go = held_back
+    contents = [(f"{n}.png", encoded(seed=n)) for n in range(12)]
+    answers = [None] * 12
+
+    def ask(n):
+        answers[n] = server.upload(contents[n])[0]
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: "labelwise_queue_length 12.0" in metrics(server))
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert answers == [200] * 12
+    assert sum(sizes) == 12
+    assert max(sizes) > 1
+
+
+def test_a_client_that_hangs_up_frees_its_place(held_back):
+    server, sizes, go = held_back
+    import socket
+
+    body, kind = form(*[(f"{n}.png", encoded(seed=n)) for n in range(16)])
+    head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as line:
+        line.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        wait_until(lambda: "labelwise_queue_length 16.0" in metrics(server))
+        assert server.problem(server.upload(("a.png", encoded())), 429)
+    wait_until(lambda: "labelwise_queue_length 16.0" not in metrics(server))
+    go.set()
+    wait_until(lambda: "labelwise_queue_length 0.0" in metrics(server))
+    assert server.upload(("a.png", encoded()))[0] == 200
+    assert sum(sizes) < 17
+
+
+def test_a_place_is_given_back_once_and_goes_to_the_pictures_of_its_request():
+    recorder = Recorder()
+
+    async def work(batcher):
+        place = batcher.queue.reserve("")
+        with pytest.raises(BusyError):
+            batcher.queue.reserve("")
+        (answer,) = await batcher.tag([upload(3)], place)
+        place.release()
+        assert batcher.queue.under_way == 0
+        return answer
+
+    assert run(work, recorder, max_queue=1).probs[0] == 3
+
+
+def test_a_request_is_refused_before_its_body_while_another_body_is_on_its_way(run):
+    """The first client has sent only its headers: it has the one place until it goes."""
+    import socket
+
+    body, kind = form(("a.png", encoded()))
+    lines = ["Host: localhost", f"Content-Type: {kind}", f"Content-Length: {len(body)}"]
+    head = "\r\n".join(["POST /api/v1/predict HTTP/1.1", *lines, "", ""]).encode()
+    with (
+        running(run, max_queue=1, max_files=1, decoders=0) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as first,
+        socket.create_connection(("127.0.0.1", server.port)) as second,
+    ):
+        first.sendall(head)
+        wait_until(lambda: "labelwise_queue_length 1.0" in metrics(server))
+        second.sendall(head)  # and no byte of its body
+        assert status_of(second) == 429
+        infer = server.post("/v2/models/tiny/infer", {})
+        assert server.problem(infer, 429)
+        first.sendall(body)
+        assert status_of(first) == 200
+        wait_until(lambda: "labelwise_queue_length 0.0" in metrics(server))
+        second.sendall(body + head + body)  # the refused connection goes on
+        assert status_of(second) == 200
+        counted = 'route="/api/v1/predict",status="429"} 1.0'
+        assert counted in metrics(server)
+
+
+def test_a_client_that_goes_before_its_body_has_come_is_no_error_of_the_server(run):
+    import socket
+
+    head = b"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+    with running(run, max_queue=1, max_files=1, decoders=0) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as line:
+            line.sendall(head + b"Content-Length: 100\r\n\r\nabc")
+            wait_until(lambda: "labelwise_queue_length 1.0" in metrics(server))
+        wait_until(lambda: "labelwise_queue_length 0.0" in metrics(server))
+        assert 'route="/api/v1/predict",status="408"} 1.0' in metrics(server)
+        assert 'status="500"' not in metrics(server)
+
+
+def status_of(line):
+    """Read one whole answer."""
+    answer = HTTPResponse(line)
+    answer.begin()
+    answer.read()
+    return answer.status
+
+
+def metrics(server):
+    return server.send("GET", "/metrics")[2].decode()
+
+
+@pytest.fixture
+def held_back(run, monkeypatch):
+    """A server whose forward passes wait for an event, the sizes of its batches, the event."""
+    sizes, forward, go = [], ServedModel.forward, threading.Event()
+
+    def waiting(self, pixels, names):
+        sizes.append(len(names))
+        go.wait(PATIENCE)
+        return forward(self, pixels, names)
+
+    with running(run, max_batch=4, max_queue=16, max_files=16, decoders=0) as server:
+        monkeypatch.setattr(ServedModel, "forward", waiting)
+        yield server, sizes, go
+        go.set()
+
+
+def test_answers_are_sent_at_once():
+    """Sockets of another kind wait 40 ms for an acknowledgement; asyncio goes by their protocol."""
+    import socket
+
+    from labelwise.server import ServeSettings
+    from labelwise.server.serving import listen
+
+    with listen(ServeSettings(port=0)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
+
+
+def test_one_thread_computes_and_the_one_that_loads_has_one_core(run, monkeypatch):
+    """Threads of torch's own, beside those that compute, would make every pass slower."""
+    seen = set()
+
+    def noted(name, real):
+        def call(*given, **options):
+            seen.add((name, threading.current_thread().name, torch.get_num_threads()))
+            return real(*given, **options)
+
+        return call
+
+    for name in ("fused", "logits"):
+        monkeypatch.setattr(Predictor, name, noted(name, getattr(Predictor, name)))
+    monkeypatch.setattr(RunFolder, "model", noted("model", RunFolder.model))
+    content = encoded()
+
+    async def work():
+        service = Service(run, None, ServeSettings(decoders=0), threads=3)
+        await service.start()
+        try:
+            assert {one[1:] for one in seen} == {("load_0", 1)}
+            seen.clear()
+            return await service.tag(service.lane(), [Upload("a", content)], None)
+        finally:
+            await service.stop()
+
+    assert all(one.probs is not None for one in asyncio.run(work()))
+    assert seen == {("logits", "model_0", 3)}
+
+
+def test_logits_that_are_no_numbers_are_the_models_fault(run, monkeypatch):
+    real = Predictor.logits
+
+    async def work():
+        service = Service(run, None, ServeSettings(decoders=0))
+        await service.start()
+        monkeypatch.setattr(Predictor, "logits", lambda *given: real(*given) * float("nan"))
+        try:
+            await service.tag(service.lane(), [Upload("a", encoded())], None)
+        finally:
+            await service.stop()
+
+    with pytest.raises(RefusedError, match="not finite") as refused:
+        asyncio.run(work())
+    assert refused.value.status == 503
+    assert "retry-after" in refused.value.headers
+
+
+def test_a_fault_stays_with_its_picture_and_the_others_have_their_answers(run, monkeypatch):
+    """The second of three has logits that are not numbers; the oracle are the two others alone."""
+    model = ServedModel("tiny", RunFolder(run), "cpu")
+    size = model.spec.transform.size
+    pixels = np.random.default_rng(2).integers(0, 255, (3, size, size, 3), np.uint8)
+    alone = model.forward([pixels[0], pixels[2]], ["a", "c"])
+    real = Predictor.logits
+
+    def second_is_nan(*given):
+        return real(*given) * torch.tensor([[1.0], [math.nan], [1.0]])
+
+    monkeypatch.setattr(Predictor, "logits", second_is_nan)
+    found = model.forward(pixels, ["a", "b", "c"])
+    assert [one.name for one in found] == ["a", "b", "c"]
+    assert [one.fault is None for one in found] == [True, False, True]
+    assert "not finite" in found[1].fault
+    assert found[1].probs is None
+    for one, expected in zip(found[::2], alone, strict=True):
+        np.testing.assert_allclose(one.probs, expected.probs, atol=1e-6)

@@ -1,0 +1,275 @@
+"""The labelling page. Oracle: the label table on the disk, as labelwise reads it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser_setup import CONTRAST, assert_fits, assert_no_finding, launched
+from labelling_setup import labelling
+from patience import PATIENCE, wait_until
+from playwright.sync_api import expect
+from search_setup import picture
+from typer.testing import CliRunner
+from web_setup import TOKEN
+
+from labelwise.cli.app import app
+from labelwise.data import load
+from labelwise.photos.words import QuestionGuide
+
+expect.set_options(timeout=1000 * PATIENCE)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(25):
+        picture(tmp_path / "photos" / f"{number:02d}.png", number)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched() as browser:
+        yield browser
+
+
+def ids(asked):
+    return [one["id"] for one in asked["photos"]]
+
+
+def states_of(folder):
+    """Return {name: {label: state}} of the table on the disk."""
+    table = load(str(folder / "answers.csv"))
+    labels, observed = table.targets()
+    names = table.space.names
+    return {
+        str(photo).rpartition("/")[2]: {
+            name: bool(labels[row, k])
+            for k, name in enumerate(names)
+            if observed is None or observed[row, k]
+        }
+        for row, photo in enumerate(table.ids)
+    }
+
+
+def test_questions_are_shared_out_and_answers_last(folder):
+    with labelling(folder) as server:
+        ada = server.get("/api/v1/questions?label=dog&who=ada&count=10")
+        ben = server.get("/api/v1/questions?label=dog&who=ben&count=10")
+        assert len({*ids(ada), *ids(ben)}) == 20
+        assert ids(server.get("/api/v1/questions?label=dog&who=ada&count=10")) == ids(ada)
+        fresh = server.get("/api/v1/questions?label=dog&who=ada&count=5&fresh=true")
+        assert not {*ids(fresh)} & {*ids(ada), *ids(ben)}
+        states = {one: "present" if at == 0 else "absent" for at, one in enumerate(ids(ada))}
+        answer = server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
+        assert answer[0] == 200, answer
+        assert json.loads(answer[2])["words"][0] == {
+            "label": "dog",
+            "yes": 1,
+            "no": 9,
+            "unsure": 0,
+            "disagreed": 0,
+        }
+    first = ada["photos"][0]["name"]
+    assert states_of(folder)[first] == {"dog": True}
+    assert sum(own == {"dog": False} for own in states_of(folder).values()) == 9
+    with labelling(folder) as server:  # once more, later
+        left = server.get("/api/v1/questions?label=dog&who=ada&count=100")
+        assert left["left"] == 15
+        assert not {*ids(left)} & {*ids(ada)}
+
+
+def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder):
+    photos = tuple(str(path) for path in sorted((folder / "photos").iterdir()))
+    probs = np.linspace(0.1, 0.5, 25)[:, None]  # the later ones are less sure
+    guide = QuestionGuide(frozenset(photos[:5]), photos, ("dog",), probs)
+    with labelling(folder, guide=guide) as server:
+        assert (
+            "four are those that the model learns most from"
+            in server.get("/api/v1/labelling")["order"]
+        )
+        asked = server.get("/api/v1/questions?label=dog&who=ada&count=5")
+        names = [one["name"] for one in asked["photos"]]
+        assert names[0] in {f"{n:02d}.png" for n in range(5)}
+        assert names[1:] == ["24.png", "23.png", "22.png", "21.png"]
+        assert [one["guess"] for one in asked["photos"]] == [None] * 5  # hidden unless asked for
+        told = server.get("/api/v1/questions?label=dog&who=ada&count=5&guesses=true")
+        assert [one["guess"] for one in told["photos"]] == [None, True, False, False, False]
+        states = dict.fromkeys(ids(asked), "absent")
+        server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
+    table = load(str(folder / "answers.csv"))
+    splits = dict(zip([Path(str(one)).name for one in table.ids], table.split, strict=True))
+    assert splits == {name: "test" if name == names[0] else "train" for name in names}
+
+
+def test_a_newer_guide_still_has_one_of_five_set_aside(folder):
+    photos = tuple(str(path) for path in sorted((folder / "photos").iterdir()))
+    probs = np.linspace(0.1, 0.5, 25)[:, None]
+
+    def learn(answers):  # what was answered is now sure, what was sure is not
+        own = probs[::-1] if answers else probs
+        return QuestionGuide(frozenset(photos[:5]), photos, ("dog",), own, len(answers))
+
+    with labelling(folder, guide=learn({}), learn=learn) as server:
+        query = "/api/v1/questions?label=dog&who=ada&count=5"
+        states = dict.fromkeys(ids(server.get(query)), "absent")
+        server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
+        other = query.replace("dog", "cat")  # hands out no photo of the word itself
+        wait_until(lambda: server.get(other)["learnt_from"] == 5)
+        names = [one["name"] for one in server.get(query)["photos"]]
+    assert [int(name[:2]) < 5 for name in names] == [True, False, False, False, False]
+
+
+def test_new_photos_come_in_when_the_page_is_opened(folder):
+    photos = folder / "photos"
+    with labelling(folder, find=lambda: sorted(photos.iterdir())) as server:
+        asked = server.get("/api/v1/questions?label=dog&who=ada&count=100")
+        assert asked["left"] == 25
+        picture(photos / "new.png", 99)
+        assert server.get("/api/v1/questions?label=dog&who=ada&count=100")["left"] == 25
+        assert server.get("/api/v1/labelling")["photos"] == 26
+        asked = server.get("/api/v1/questions?label=dog&who=ada&count=100")
+        (new,) = [one["id"] for one in asked["photos"] if one["name"] == "new.png"]
+        assert server.send("GET", f"/api/v1/photos/{new}/thumbnail")[0] == 200
+        (photos / "new.png").unlink()  # what is gone is still known: answers about it may come
+        assert server.get("/api/v1/labelling")["photos"] == 26
+
+
+def test_photos_that_vanish_are_not_asked_about_again_and_answers_stay(folder):
+    with labelling(folder) as server:
+        asked = server.get("/api/v1/questions?label=dog&who=ada&count=2")
+        one, other = ids(asked)
+        states = {one: "present"}
+        server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
+        shutil.rmtree(folder / "photos")
+        gone = server.send("GET", f"/api/v1/photos/{other}/thumbnail")
+        assert "cannot be shown" in server.problem(gone, 404)
+        left = server.get("/api/v1/questions?label=dog&who=ada&count=100")
+        assert other not in ids(left)
+    lines = (folder / "answers.csv").read_text().splitlines()
+    assert lines == ["path,dog,cat", f"{folder / 'photos' / asked['photos'][0]['name']},1,"]
+
+
+def test_what_cannot_be_an_answer_is_refused(folder):
+    with labelling(folder) as server:
+        (one,) = ids(server.get("/api/v1/questions?label=dog&who=ada&count=1"))
+        good = {"label": "dog", "who": "ada", "states": {one: "present"}}
+        for change, status in (
+            ({"label": "horse"}, 422),
+            ({"who": ""}, 422),
+            ({"states": {one: "perhaps"}}, 422),
+            ({"states": {}}, 422),
+            ({"states": {"f" * 64: "present"}}, 404),
+        ):
+            server.problem(server.put("/api/v1/answers", good | change), status)
+        assert not (folder / "answers.csv").exists()
+        server.problem(server.send("GET", "/api/v1/photos/" + "0" * 64 + "/thumbnail"), 404)
+        foreign = {"Origin": "https://elsewhere.example"}
+        server.problem(server.put("/api/v1/answers", good, **foreign), 403)
+    with labelling(folder, token=TOKEN) as server:
+        server.problem(server.send("GET", "/api/v1/labelling"), 401)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--label", "photos"), "--label needs the words"),
+        (("run", "--label", "photos", "--words", "words.txt"), "leave out the run"),
+        (("run", "--words", "words.txt"), "are options of --label"),
+        ((), "name the folder of a run to serve"),
+        (
+            ("--label", "photos", "--words", "words.txt", "--max-batch", "3"),
+            "--max-batch does not apply",
+        ),
+        (("--label", "photos", "--words", "none.txt"), "there is no such file"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(folder, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(folder)
+    (folder / "words.txt").write_text("dog\n")
+    done = CliRunner().invoke(app, ["serve", *arguments])
+    assert done.exit_code != 0
+    assert sentence in " ".join(str(done.exception).split())
+
+
+def test_a_person_answers_undoes_and_comes_back(folder, browser):
+    with labelling(folder) as server:
+        context = browser.new_context(reduced_motion="reduce")
+        context.set_default_timeout(1000 * PATIENCE)
+        page = context.new_page()
+        page.heard = []
+        page.on("console", lambda message: page.heard.append(message.text))
+        page.on("pageerror", lambda error: page.heard.append(str(error)))
+        page.goto(server.address)
+        tiles = page.locator("#grid button")
+        expect(tiles).to_have_count(20)
+        expect(page.locator("#ask")).to_have_text("Is there: dog?")
+        expect(tiles.nth(0)).to_be_focused()
+        page.keyboard.press("y")
+        page.keyboard.press("d")
+        tiles.nth(4).click()
+        expect(tiles.nth(4)).to_have_attribute("aria-pressed", "true")
+        names = [tiles.nth(n).get_attribute("aria-label").partition(":")[0] for n in range(20)]
+        expect(page.get_by_role("button", name="Save")).to_be_enabled()  # all photos are shown
+        page.keyboard.press("s")
+        expect(tiles).to_have_count(5)
+        told = states_of(folder)
+        assert [told[names[n]] for n in (0, 4, 5)] == [{"dog": True}, {"dog": True}, {"dog": False}]
+        assert names[1] not in told  # nobody can tell
+        assert sum(own["dog"] for own in told.values()) == 2
+
+        page.keyboard.press("u")
+        expect(tiles).to_have_count(20)
+        expect(tiles.nth(0)).to_have_attribute("data-state", "present")
+        assert (folder / "answers.csv").read_text().splitlines() == ["path,dog,cat"]
+        page.get_by_role("button", name="Save").click()
+        expect(tiles).to_have_count(5)
+        page.reload()
+        expect(tiles).to_have_count(5)
+        page.get_by_label("Word").select_option("cat")
+        expect(tiles).to_have_count(20)
+        expect(page.get_by_role("row", name="dog")).to_contain_text("17")
+        assert page.evaluate(CONTRAST)["text"] >= 4.5
+        assert_fits(page)
+        assert_no_finding(page, 390, "dark")
+        assert page.heard == []
+        context.close()
+    assert states_of(folder) == told
+
+
+def test_nothing_is_saved_unseen_and_the_next_photos_begin_at_the_top(tmp_path, browser):
+    for number in range(45):
+        picture(tmp_path / "photos" / f"{number:02d}.png", number)
+    held = []
+    with labelling(tmp_path) as server:
+        page = browser.new_page(viewport={"width": 390, "height": 800}, reduced_motion="reduce")
+        page.set_default_timeout(1000 * PATIENCE)
+        page.route(
+            "**/thumbnail*", lambda route: held.append(route) if not held else route.continue_()
+        )
+        page.goto(server.address)
+        tiles, save = page.locator("#grid button"), page.get_by_role("button", name="Save")
+        expect(tiles).to_have_count(20)
+        wait_until(lambda: held)
+        expect(save).to_be_disabled()
+
+        def told_to_wait():
+            page.keyboard.press("s")
+            return "Some photos are still loading" in page.locator("#toast").inner_text()
+
+        wait_until(told_to_wait)
+        assert not (tmp_path / "answers.csv").exists()
+        held[0].continue_()
+        expect(save).to_be_enabled()
+
+        first = tiles.nth(0).get_attribute("aria-label")
+        tiles.nth(19).scroll_into_view_if_needed()
+        expect(tiles.nth(0)).not_to_be_in_viewport()
+        save.click()
+        expect(tiles.nth(0)).not_to_have_attribute("aria-label", first)
+        expect(tiles.nth(0)).to_be_in_viewport()
+        assert len(states_of(tmp_path)) == 20
+        below = page.evaluate("getComputedStyle(document.getElementById('toast')).bottom")
+        assert float(below.removesuffix("px")) > page.locator(".actions").bounding_box()["height"]
+        page.close()

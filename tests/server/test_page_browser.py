@@ -1,0 +1,344 @@
+"""The real page in a real browser against the real server: what people do, and what goes wrong."""
+
+import io
+import re
+import shutil
+from math import ceil, floor
+
+import numpy as np
+from browser_setup import CONTRAST, assert_fits, assert_no_finding
+from made_index import made_index
+from open_indexes import open_index
+from patience import PATIENCE
+from PIL import Image
+from playwright.sync_api import expect
+from search_setup import picture, save_model
+from web_setup import TOKEN, encoded, running
+
+from labelwise.models import Predictor
+from labelwise.photos import update_index
+from labelwise.system.progress import Silent
+
+expect.set_options(timeout=1000 * PATIENCE)
+
+
+def files(*contents):
+    return [
+        {"name": f"{n}.png", "mimeType": "image/png", "buffer": content}
+        for n, content in enumerate(contents)
+    ]
+
+
+def corrections(server):
+    """Return what people said, as the index keeps it."""
+    store = open_index(server.library).store
+    found = {(one.row, one.label): one.state for one in store.corrections()}
+    store.close()
+    return found
+
+
+def test_photos_get_labels_and_how_far_to_trust_them(server, visit, run):
+    page = visit(server)
+    contents = [encoded(seed=n, size=(60, 50)) for n in range(4)]
+    page.set_input_files("#files", files(*contents))
+    expect(page.locator(".card details")).to_have_count(4)
+    truth = Predictor.load(run).predict([Image.open(io.BytesIO(c)) for c in contents])
+    for n, labels in enumerate(truth.labels):
+        card = page.locator(".card", has_text=f"{n}.png")
+        if labels:
+            assert [t.split(" ")[0] for t in card.locator(".chip").all_text_contents()] == [*labels]
+        else:
+            expect(card.locator(".none")).to_have_text("None of the 4 labels.")
+    card = page.locator(".card").first
+    card.locator("summary").click()
+    expect(card.locator(".bars > li")).to_have_count(4)
+    card.locator(".bars button").first.click()
+    expect(card.locator(".told").first).to_contain_text("held-out photos that got")
+    assert page.heard == []
+
+
+def test_what_cannot_be_used_says_why(bare, server, visit):
+    page = visit(server)
+    page.set_input_files("#files", files(b"no picture", encoded()))
+    alert = page.locator(".card .error")
+    expect(alert).to_have_text("0.png: this is not an image file")
+    broken = page.locator(".card", has_text="not an image file").locator("img")
+    expect(broken).to_have_css("visibility", "hidden")
+    expect(page.locator(".card details")).to_have_count(1)
+    page = visit(bare)
+    page.fill("#token", "wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#sign-in-error")).to_have_text("this is not the token of the server")
+    page.fill("#token", TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.locator("#model")).to_contain_text("4 labels")
+    assert page.locator("nav li:visible").all_text_contents() == ["Tag", "Trust"]
+    noise = np.random.default_rng(0).bytes(200_000)
+    page.set_input_files("#files", files(noise))
+    expect(page.locator(".card .error")).to_contain_text("the server takes")
+
+
+def test_a_server_that_is_gone_is_said_to_be(run, library, visit):
+    with running(run, library, decoders=0) as server:
+        page = visit(server, "/#search/dog")
+        expect(page.locator("#grid img")).to_have_count(24)
+    page.fill("#query", "cat")
+    page.keyboard.press("Enter")
+    expect(page.locator("#counted")).to_contain_text("The server does not answer")
+    page.evaluate("location.hash = '#tag'")
+    page.set_input_files("#files", files(encoded()))
+    expect(page.locator(".card .error")).to_contain_text("does not answer")
+    expect(page.get_by_role("button", name="Try again")).to_be_visible()
+
+
+def test_a_count_that_was_never_tested_has_no_interval(tmp_path, visit):
+    """Oracle: the model, with which no labelled photo is kept; one label, so one number."""
+    run = save_model(tmp_path / "run")
+    shutil.rmtree(run / "predictions")
+    picture(tmp_path / "photos" / "a.png", 1)
+    update_index(tmp_path / "index", [tmp_path / "photos"], model=run, watch=Silent())
+    with running(run, tmp_path / "index", decoders=0) as server:
+        page = visit(server, "/#search/dog")
+        counted = "of 1 photo matches dog; never tested, so there is no interval: there are no held"
+        expect(page.locator("#counted p").first).to_contain_text(counted)
+        expect(page.locator("#grid li .chance")).to_have_count(1)
+        expect(page.locator("#grid li .why")).to_have_count(0)
+
+
+def test_search_completes_remembers_and_counts(server, visit):
+    page = visit(server, "/#search")
+    query = page.locator("#query")
+    query.press_sequentially("dog, -be")
+    expect(page.locator("#completions li")).to_have_text(["dog, -beach"])
+    query.press("ArrowDown")
+    query.press("Enter")
+    assert query.input_value() == "dog, -beach"
+    query.press("Enter")
+    expect(page.locator("#grid img")).to_have_count(24)
+    truth = server.get("/api/v1/search?q=dog,-beach&top=24")
+    low, high = floor(truth["low"]), ceil(truth["high"])
+    about = f"About {round(truth['expected'])} of 24 photos match dog, -beach ({low} to {high})"
+    expect(page.locator("#counted")).to_contain_text(about)
+    expect(page.locator("#model")).to_contain_text("24 photos")
+    first = page.locator("#grid li").first
+    hit = truth["hits"][0]
+    expect(first.locator(".chance")).to_have_text(f"{100 * hit['probability']:.1f} %")
+    expect(first.locator(".why")).to_contain_text(f"dog {100 * hit['reasons']['dog']:.1f} %")
+    assert page.url.endswith("#search/dog%2C%20-beach")
+    query.fill("")
+    query.press_sequentially("d")
+    expect(page.locator("#completions li").first).to_contain_text("dog, -beach")
+    query.fill("nosuch")
+    query.press("Enter")
+    expect(page.locator("#counted")).to_contain_text("unknown label 'nosuch'")
+    query.fill("dog")
+    page.locator("#wrong").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#promised").is_checked()
+    expect(page.locator("#wrong-shown")).to_have_text("11 % wrong")
+    expect(page.locator("#counted")).to_contain_text(re.compile("can be promised|On average over"))
+    expect(page.locator("#grid a").first).to_be_visible()
+
+
+def test_a_photo_is_corrected_with_one_key_and_back(own, visit):
+    page = visit(own, "/#search/dog")
+    page.locator("#grid a").first.press("Enter")
+    line = page.locator("#photo-labels > li[data-label=dog]")
+    expect(line).to_be_visible()
+    expect(page.locator("#photo-similar li")).to_have_count(11)
+    before = line.get_attribute("aria-label")
+    page.locator("#photo-title").press("ArrowDown")  # the view begins there
+    expect(page.locator("#photo-labels > li").first).to_be_focused()
+    line.focus()
+    page.keyboard.press("n")
+    expect(line).to_have_attribute("aria-label", "dog, 0.0\u00a0%, you said it is not there")
+    assert list(corrections(own).values()) == ["absent"]
+    page.keyboard.press("d")
+    expect(line.locator("button.unknown")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("u")
+    expect(line.locator("button.absent")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("u")
+    expect(line).to_have_attribute("aria-label", before)
+    assert corrections(own) == {}
+    line.locator("button.present").click()
+    expect(line.locator(".share")).to_have_text("100.0 %")
+    assert list(corrections(own).values()) == ["present"]
+
+
+def test_two_browsers_see_each_others_corrections(own, visit):
+    one, two = visit(own, "/#search/dog"), visit(own, "/#search/dog")
+    one.locator("#grid a").first.click()
+    expect(one.locator("#photo-labels > li[data-label=cat]")).to_be_visible()
+    photo = one.url.partition("#")[2]
+    one.locator("li[data-label=cat] button.present").click()
+    expect(one.locator("li[data-label=cat] .share")).to_have_text("100.0 %")
+    two.evaluate(f"location.hash = '{photo}'")
+    expect(two.locator("li[data-label=cat] .share")).to_have_text("100.0 %")
+    two.locator("li[data-label=dog] button.absent").click()
+    expect(two.locator("li[data-label=dog] .share")).to_have_text("0.0 %")
+    assert sorted(corrections(own).values()) == ["absent", "present"]
+
+
+def test_review_goes_by_keyboard_alone(own, visit):
+    page = visit(own)
+    page.locator("#model:not(:empty)").wait_for()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Review":
+            break
+    page.keyboard.press("Enter")
+    ask = page.locator("#ask strong")
+    seen = []
+    for key in "ynd":
+        expect(ask).to_be_visible()
+        seen.append((ask.text_content(), page.locator("#question figcaption").text_content()))
+        page.keyboard.press(key)
+        expect(page.locator(".question .small")).to_contain_text(f"{len(seen)} answered")
+    assert sorted(corrections(own).values()) == ["absent", "present", "unknown"]
+    assert len(set(seen)) == 3
+    page.keyboard.press("u")
+    expect(ask).to_have_text(seen[-1][0])
+    assert sorted(corrections(own).values()) == ["absent", "present"]
+    assert "The model says" not in page.locator("#question").text_content()
+    page.locator("#review-guess").check()
+    expect(page.locator("#question")).to_contain_text("The model says")
+    page.locator("#review-by").select_option("audit")
+    expect(page.locator(".question .small")).to_contain_text("20 in this round")
+    page.locator("#review-title").click()
+    page.keyboard.press("y")
+    expect(page.locator(".question .small")).to_contain_text("3 answered")
+    page.evaluate("location.hash = '#trust'")
+    expect(page.locator("#trust-body table").first).to_contain_text("alarm at")
+    page.evaluate("document.querySelector('#review-by').value = 'value'")
+    page.get_by_role("link", name="Audit more photos").click()
+    expect(page.locator("#review-by")).to_have_value("audit")
+    expect(page.locator(".question .small")).to_contain_text("20 in this round")
+
+
+def test_a_list_is_checked_by_key_and_by_touch_until_it_is_promised(own, visit):
+    page = visit(own, "/#search/dog", viewport={"width": 390, "height": 800}, has_touch=True)
+    page.get_by_role("link", name="Check photos of this list").tap()
+    expect(page.locator("#check-title")).to_be_focused()
+    refused = page.locator("#check-state.error")
+    expect(refused).to_contain_text("no list of dog is likely to pass a check at 0.1; say how many")
+    assert len(page.heard) == 1  # the browser notes the refusal, 422
+    assert "422" in page.heard.pop()
+    page.fill("#check-top", "12")
+    page.fill("#check-wrong", "30")
+    page.get_by_role("button", name="Check this list").tap()
+    state, photo = page.locator("#check-state"), page.locator("#check-body figcaption")
+    expect(state).to_contain_text("0 checked, 0 wrong or unsure; about")
+    expect(page.locator("#check-ask strong")).to_have_text("dog")
+    first = photo.text_content()
+    for name in ("Yes, it matches", "No, it does not", "I cannot tell"):
+        box = page.get_by_role("button", name=name).bounding_box()
+        assert box["height"] >= 44, name
+        assert box["y"] + box["height"] <= page.evaluate("document.body.scrollHeight"), name
+    page.get_by_role("button", name="No, it does not").tap()
+    expect(state).to_contain_text("1 checked, 1 wrong or unsure")
+    assert photo.text_content() != first
+    assert list(corrections(own).values()) == ["absent"]
+    page.locator("#check-title").focus()
+    page.keyboard.press("u")
+    expect(state).to_contain_text("0 checked")
+    expect(photo).to_have_text(first)
+    assert corrections(own) == {}
+    page.keyboard.press("d")
+    expect(state).to_contain_text("1 checked, 1 wrong or unsure")
+    page.reload()  # answers stand in the index
+    expect(state).to_contain_text("1 checked, 1 wrong or unsure")
+    done, repeated = 1, 0
+    while page.locator("#check-ask").count():
+        assert page.locator("#check-bar progress").get_attribute("value") == str(done)
+        again = page.get_by_text("You have seen this photo before").count()
+        done, repeated = done + 1 - again, repeated + again
+        with page.expect_response("**/check/answer", timeout=1000 * PATIENCE):
+            page.keyboard.press("y")
+        expect(state).to_contain_text(f"{done} checked")
+        expect(page.locator("#check-body")).not_to_have_attribute("aria-busy", "true")
+    assert repeated == 1  # the ninth question
+    expect(state).to_contain_text("with 95% confidence at most 30% of this list of 11 photos")
+    expect(page.locator("#check-body .grid li")).to_have_count(11)
+    assert first not in page.locator("#check-body .grid").text_content().split()
+    assert page.heard == []
+
+
+def test_a_check_that_would_take_long_offers_a_shorter_list(run, tmp_path, visit):
+    logits = np.random.default_rng(0).normal(-1, 2, (600, 4))
+    folder = made_index(tmp_path / "many.index", run, logits)
+    with running(run, folder, decoders=0) as server:
+        page = visit(server, "/#check/5,600/dog")
+        expect(page.locator("#check-state")).to_contain_text("too many wrong photos to be promised")
+        page.get_by_role("link", name="Check the best 300 instead").click()
+        expect(page.locator("#check-top")).to_have_value("300")
+        page.goto(server.address + "/#check/1/row")
+        error = page.locator("#check-state.error")
+        expect(error).to_contain_text("no list of row is likely to pass")
+
+
+VIEWS = {
+    "tag": ".drop",
+    "search/dog": "#grid img",
+    "check/30,12/dog": "#check-body img",
+    "review": "#question img",
+    "trust": "#trust-body svg",
+    "photo": "#photo-similar img",
+}
+
+
+# Where axe looks in light colours, besides 390 pixels in dark ones: each takes about a second. The
+# page is laid out in three ways, of which the middle one is met at 768 pixels.
+WIDER = {"tag": 768, "review": 1280, "trust": 768, "photo": 1280}
+
+
+def assert_answers_are_in_sight(page):
+    """On a phone, on a tablet and on a laptop: who answers hundreds does not scroll for each."""
+    for width, height in ((390, 844), (768, 900), (1280, 800)):
+        page.set_viewport_size({"width": width, "height": height})
+        last = page.get_by_role("button", name="I cannot tell").bounding_box()
+        assert last["y"] + last["height"] <= height, (width, height)
+
+
+def test_every_view_fits_stands_out_and_can_be_read_aloud(server, visit):
+    hit = server.get("/api/v1/search?q=dog&top=1")["hits"][0]["id"]
+    page = visit(server)
+    page.set_input_files("#files", files(encoded(), b"x"))
+    expect(page.locator(".card details")).to_have_count(1)
+    for view, ready in VIEWS.items():
+        page.evaluate(f"location.hash = '#{view}{'/' + hit if view == 'photo' else ''}'")
+        page.locator(ready).first.wait_for()
+        assert_fits(page)
+        if view in WIDER:
+            assert_no_finding(page, WIDER[view], "light")
+        assert_no_finding(page, 390, "dark")
+        if view == "review":
+            assert_answers_are_in_sight(page)
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate(CONTRAST)["text"] >= 4.5
+    assert [text for text in page.heard if "422" not in text] == []
+
+
+def test_photos_given_before_the_page_knows_its_model_are_not_lost(server, visit):
+    page, held = visit(server), []
+    page.route("**/api/v1/model", lambda route: held.append(route))
+    with page.expect_request("**/api/v1/model"):
+        page.reload()
+    page.set_input_files("#files", files(encoded(), encoded(seed=1)))
+    expect(page.locator(".card")).to_have_count(2)
+    held[0].continue_()
+    expect(page.locator(".card details")).to_have_count(2)
+
+
+def test_nothing_moves_while_answers_come(server, visit):
+    page = visit(server)
+    page.evaluate(
+        "() => { window.moved = 0; new PerformanceObserver((list) => { for (const e of "
+        "list.getEntries()) if (!e.hadRecentInput) window.moved += e.value; })"
+        ".observe({type: 'layout-shift', buffered: true}); }"
+    )
+    page.set_input_files("#files", files(encoded(), encoded(seed=1)))
+    expect(page.locator(".card details")).to_have_count(2)
+    page.evaluate("location.hash = '#search/dog'")
+    expect(page.locator("#grid img")).to_have_count(24)
+    assert page.evaluate("window.moved") < 0.1

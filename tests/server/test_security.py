@@ -1,0 +1,459 @@
+"""One test per line of what a stranger may try. The oracle is what the stranger must not get."""
+
+import asyncio
+import hashlib
+import io
+import json
+import re
+import socket
+import struct
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from open_indexes import open_index
+from patience import PATIENCE, wait_until
+from PIL import Image
+from search_setup import picture, save_model
+from web_setup import TOKEN, encoded, form, running
+
+from labelwise.errors import SettingsError
+from labelwise.photos import update_index
+from labelwise.server import ServeSettings
+from labelwise.server.security import COOKIE, Guard, cookie_value
+from labelwise.system.progress import Silent
+
+JSON = {"Content-Type": "application/json"}
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def first_photo(server):
+    return server.get("/api/v1/search?q=dog&top=1")["hits"][0]["id"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.",
+        "localhost@evil.example",
+        "localhost/evil.example",
+        "localhost?evil.example",
+        "localhost#evil.example",
+        "localhost:80:80",
+        "localhost:port",
+        "[::1",
+        "[::2]",
+        "0.0.0.0",
+        "",
+        ["localhost", "evil.example"],
+        ["evil.example", "localhost"],
+    ],
+)
+def test_another_hosts_name_leads_nowhere(server, host):
+    for path in ("/", "/api/v1/model", "/health/live"):
+        assert server.send("GET", path, host=host)[0] == 400
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:8000", "127.0.0.1", "[::1]", "[::1]:99"])
+def test_the_loopback_names_are_answered(server, host):
+    assert server.send("GET", "/api/v1/model", host=host)[0] == 200
+
+
+def test_a_forwarded_host_counts_for_nothing(server):
+    headers = {"X-Forwarded-Host": "localhost", "Forwarded": "host=localhost"}
+    assert server.send("GET", "/", headers=headers, host="evil.example")[0] == 400
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_pages_of_other_sites_cannot_write_or_cost_work(server, headers):
+    photo = first_photo(server)
+    given = {"labels": {"dog": "present"}}
+    assert server.put(f"/api/v1/photos/{photo}/labels", given, **headers)[0] == 403
+    assert server.upload(("a.png", encoded()), **headers)[0] == 403
+    assert not any(one["corrected"] for one in server.get(f"/api/v1/photos/{photo}")["labels"])
+
+
+def test_a_form_of_another_site_is_no_write(server):
+    photo = first_photo(server)
+    body = b'{"labels": {"dog": "present"}}'
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+        answer = server.send(
+            "PUT", f"/api/v1/photos/{photo}/labels", body, {"Content-Type": kind} if kind else {}
+        )
+        assert answer[0] in (415, 422)
+    assert not any(one["corrected"] for one in server.get(f"/api/v1/photos/{photo}")["labels"])
+
+
+def test_without_the_token_nothing_is_told(bare):
+    wrong = [{}, {"Authorization": "Bearer x"}, {"Authorization": f"Basic {TOKEN}"}]
+    wrong += [{"Cookie": f"{COOKIE}={TOKEN}"}, {"Cookie": f"{COOKIE}=x"}, {"Cookie": '\\"='}]
+    for headers in wrong:
+        for path in ("/api/v1/model", "/api/v1/labels", "/metrics", "/v2", "/openapi.json"):
+            answer = bare.send("GET", path, headers=headers)
+            bare.problem(answer, 401)
+            assert answer[1]["www-authenticate"] == "Bearer"
+    assert bare.send("GET", "/api/v1/model", headers=BEARER)[0] == 200
+
+
+def test_a_token_in_the_address_counts_for_nothing(bare):
+    assert bare.send("GET", f"/api/v1/model?token={TOKEN}")[0] == 401
+    assert bare.send("POST", f"/api/v1/session?token={TOKEN}", b"{}", JSON)[0] == 422
+
+
+def test_the_cookie_is_strict_and_is_not_the_token(bare):
+    assert bare.post("/api/v1/session", {"token": "wrong"})[0] == 401
+    status, headers, _ = bare.post("/api/v1/session", {"token": TOKEN})
+    assert status == 204
+    cookie = headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+    pair = cookie.partition(";")[0]
+    assert pair == f"{COOKIE}={cookie_value(TOKEN)}"
+    assert bare.send("GET", "/api/v1/model", headers={"Cookie": pair})[0] == 200
+
+
+def test_tokens_are_compared_in_constant_time():
+    source = Path("src/labelwise/server/security.py")
+    text = (Path(__file__).parents[2] / source).read_text()
+    assert "hmac.compare_digest" in text
+    assert not re.search(r"[!=]= *(self\.settings\.)?token\b", text)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "photos.example"])
+def test_a_public_address_needs_a_token(host):
+    with pytest.raises(SettingsError, match="a token is needed"):
+        ServeSettings(host=host)
+    assert ServeSettings(host=host, token=TOKEN)
+    with pytest.raises(SettingsError, match="at least 16"):
+        ServeSettings(host=host, token="short")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/photos/..%2f..%2fetc%2fpasswd",
+        "/api/v1/photos/%2fetc%2fpasswd/thumbnail",
+        "/api/v1/photos/0/thumbnail",
+        "/api/v1/photos/" + "0" * 64 + "/thumbnail",
+        "/static/../settings.py",
+        "/static/..%2fsettings.py",
+        "/static/index.html%00.css",
+        "//etc/passwd",
+    ],
+)
+def test_ids_are_never_paths(server, path):
+    status, _, body = server.send("GET", path)
+    assert status in (404, 422)
+    assert b"root:" not in body
+    assert b"SettingsError" not in body
+
+
+def test_a_photo_that_became_a_link_out_of_the_root_is_not_shown(run, own_library, tmp_path):
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(encoded(seed=7))
+    with running(run, own_library, decoders=0) as server:
+        hit = server.get("/api/v1/search?q=dog&top=12")["hits"]
+        for way in ("link", "content"):
+            victim = next(tmp_path.glob(f"photos/{hit.pop()['name']}"))
+            photo = hashlib.sha256(victim.read_bytes()).hexdigest()
+            assert server.send("GET", f"/api/v1/photos/{photo}/thumbnail?side=160")[0] == 200
+            victim.unlink()
+            if way == "link":
+                victim.symlink_to(secret)
+            else:
+                victim.write_bytes(secret.read_bytes())
+            answer = server.send("GET", f"/api/v1/photos/{photo}/thumbnail?side=640")
+            assert "gone or has changed" in server.problem(answer, 404)
+
+
+def test_links_out_of_the_root_are_not_indexed(run, tmp_path):
+    photos, outside = tmp_path / "photos", tmp_path / "outside"
+    picture(photos / "own.png", 1)
+    picture(outside / "secret.png", 2)
+    picture(outside / "folder" / "deep.png", 3)
+    (photos / "file.png").symlink_to(outside / "secret.png")
+    (photos / "folder").symlink_to(outside / "folder")
+    (photos / "copy.png").symlink_to(photos / "own.png")
+    update_index(tmp_path / "index", [photos], model=run, watch=Silent())
+    store = open_index(tmp_path / "index").store
+    found = sorted(path for paths in store.paths_of(range(3)).values() for path in paths)
+    store.close()
+    assert found == [str(photos / "copy.png"), str(photos / "own.png")]
+
+
+def test_a_body_that_says_it_is_too_large_is_not_read(bare):
+    headers = {"Content-Type": "image/png", "Content-Length": str(10**9), **BEARER}
+    answer = bare.send("POST", "/api/v1/predict", b"x", headers)
+    assert "100,000 bytes" in bare.problem(answer, 413)
+    headers["Content-Length"] = "-1"
+    assert bare.send("POST", "/api/v1/predict", b"x", headers)[0] == 400
+
+
+def test_a_body_of_unknown_length_is_cut_off(bare):
+    with socket.create_connection(("127.0.0.1", bare.port), timeout=PATIENCE) as line:
+        head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}"
+        head += "\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked\r\n\r\n"
+        line.sendall(head.encode())
+        chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
+        try:
+            for _ in range(100):
+                line.sendall(chunk)
+        except OSError:
+            pass
+        assert line.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_a_form_has_so_many_parts_and_no_more(bare):
+    answer = bare.upload(*[("a.png", b"x")] * 4, **BEARER)
+    assert "files" in bare.problem(answer, 400)
+    field = b'--B\r\nContent-Disposition: form-data; name="x"\r\n\r\ny\r\n'
+    kind = {"Content-Type": form()[1], **BEARER}
+    answer = bare.send("POST", "/api/v1/predict", field * 4 + form()[0], kind)
+    assert "fields" in bare.problem(answer, 400)
+
+
+def test_a_field_that_is_no_file_may_not_fill_the_memory(server):
+    field = b'--B\r\nContent-Disposition: form-data; name="x"\r\n\r\n' + bytes(2 << 20) + b"\r\n"
+    kind = {"Content-Type": form()[1]}
+    body = field + form(("a.png", encoded()))[0]
+    assert "size" in server.problem(server.send("POST", "/api/v1/predict", body, kind), 400)
+
+
+def test_who_has_sent_everything_may_be_silent_while_the_answer_is_made():
+    """The limits on a body end with it; the oracle is what the application then hears."""
+    heard, gone = [], asyncio.Event()
+    sent = iter([{"type": "http.request", "body": b"x"}])
+
+    async def receive():
+        for message in sent:
+            return message
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def answering(scope, receive, send):
+        heard.append((await receive())["type"])
+        asyncio.get_running_loop().call_later(0.1, gone.set)  # a hundred times the limit
+        heard.append((await receive())["type"])
+
+    scope = {"type": "http", "method": "POST", "path": "/api/v1/predict"}
+    scope |= {"headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1)}
+    guard = Guard(answering, ServeSettings(idle_seconds=0.001))
+    asyncio.run(guard(scope, receive, None))
+    assert heard == ["http.request", "http.disconnect"]
+
+
+def test_slow_clients_are_let_go(run):
+    head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+    begun = f"{head}Content-Type: image/png\r\nContent-Length: 9\r\n\r\nx".encode()
+
+    def heard(port, sent):
+        place = ("127.0.0.1", port)
+        with socket.create_connection(place, timeout=PATIENCE) as line, suppress(ConnectionError):
+            line.sendall(sent)
+            return line.recv(100)
+        return b""
+
+    limits = {"idle_seconds": 0.5, "request_seconds": 1.0}
+    with running(run, decoders=0, token=TOKEN, **limits) as server:
+        assert heard(server.port, b"GET / HTTP/1.1\r\n") == b""
+        # A busy machine may take longer to send a head than the server waits for it.
+        wait_until(lambda: heard(server.port, begun).startswith(b"HTTP/1.1 408"))
+
+
+def chunk(kind, content):
+    check = zlib.crc32(kind + content)
+    return struct.pack("!I", len(content)) + kind + content + struct.pack("!I", check)
+
+
+def bomb(width, height):
+    """Return a small PNG that says it is very large, and would be."""
+    header = struct.pack("!IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes(1 << 20), 9)
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+def hidden_bomb(kind, head):
+    """Return a PNG with a compressed text or profile that would fill the memory."""
+    hidden = chunk(kind, head + zlib.compress(bytes(64 << 20), 9))
+    whole = encoded()
+    return whole[:33] + hidden + whole[33:]
+
+
+@pytest.mark.parametrize("make", [lambda: bomb(60_000, 60_000), lambda: bomb(10**6, 1000)])
+def test_pixels_are_counted_before_they_are_made(server, make):
+    answer = server.upload(("a.png", make()))
+    assert "pixels" in server.problem(answer, 422)
+
+
+@pytest.mark.parametrize(("kind", "head"), [(b"zTXt", b"k\0\0"), (b"iCCP", b"k\0\0")])
+def test_hidden_parts_of_a_picture_fill_no_memory(server, kind, head):
+    status, _, body = server.upload(("a.png", hidden_bomb(kind, head)))
+    assert status in (200, 422)
+    assert b"seconds to open" not in body  # of processor time
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+def test_a_broken_colour_profile_is_not_obeyed(server, kind):
+    content = encoded(kind, icc_profile=b"no profile" * 500)
+    assert server.upload(("a", content))[0] == 200
+
+
+def test_only_listed_formats_are_opened(server):
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) (r) file\n"
+    for content in (script, b"P7\nWIDTH 1\n", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"MZ"):
+        assert "not an image" in server.problem(server.upload(("a.eps", content)), 422)
+
+
+def test_of_an_animation_one_frame_is_opened(server):
+    frames = [Image.new("P", (500, 500), colour) for colour in range(200)]
+    buffer = io.BytesIO()
+    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
+    assert server.upload(("a.gif", buffer.getvalue()))[0] == 200
+
+
+@pytest.mark.parametrize("size", [(20_000, 1), (1, 20_000)])
+def test_thin_pictures_cost_no_more_than_others(server, size):
+    assert server.upload(("a.png", encoded(size=size)))[0] == 200
+
+
+def test_many_ranges_of_a_file_cost_nothing(server):
+    ranges = "bytes=" + ",".join(f"{n}-{n}" for n in range(1000))
+    photo = first_photo(server)
+    for path in ("/", "/static/style.css", f"/api/v1/photos/{photo}/thumbnail"):
+        status, headers, _ = server.send("GET", path, headers={"Range": ranges})
+        assert status == 200
+        assert "content-range" not in headers
+
+
+def test_no_address_is_ever_fetched(server):
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        url = f"http://127.0.0.1:{trap.getsockname()[1]}/a.png"
+        assert server.post("/api/v1/predict", {"url": url})[0] == 422
+        assert server.post("/api/v1/predict", {"pictures": [url]})[0] == 422
+        assert server.send("POST", f"/api/v1/predict?url={url}", b"", JSON)[0] == 422
+        answer = server.upload(("a.png", url.encode()))
+        assert answer[0] == 422
+        body = {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [url]}]}
+        assert server.post("/v2/models/tiny/infer", body)[0] == 422
+        trap.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            trap.accept()
+
+
+def test_every_answer_forbids_foreign_script_and_frames(server):
+    for path in ("/", "/static/style.css", "/api/v1/model", "/nowhere", "/health/live"):
+        _, headers, _ = server.send("GET", path)
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert "access-control-allow-origin" not in headers
+    page = server.send("GET", "/")[2].decode()
+    assert not re.search(r"<script(?![^>]*\bsrc=)|\son\w+=|javascript:|style=", page)
+    assert not re.search(r"(src|href)=\"(https?:)?//", page)
+
+
+def test_thumbnails_tell_nothing_but_the_picture(run, tmp_path):
+    from labelwise.photos import update_index
+    from labelwise.system.progress import Silent
+
+    image = Image.new("RGB", (64, 48), "red")
+    exif = image.getexif()
+    exif[0x010F] = "SECRET camera"
+    exif.get_ifd(0x8825)[2] = (52.0, 31.0, 12.0)
+    (tmp_path / "photos").mkdir()
+    path = tmp_path / "photos" / "a.jpg"
+    image.save(path, exif=exif, comment=b"SECRET comment", icc_profile=b"SECRET profile" * 20)
+    assert b"SECRET" in path.read_bytes()
+    update_index(tmp_path / "index", [tmp_path / "photos"], model=run, watch=Silent())
+    photo = hashlib.sha256(path.read_bytes()).hexdigest()
+    for decoders in (0, 1):
+        with running(run, tmp_path / "index", decoders=decoders) as server:
+            status, headers, body = server.send("GET", f"/api/v1/photos/{photo}/thumbnail")
+            assert (status, headers["content-type"]) == (200, "image/jpeg")
+            assert b"SECRET" not in body
+            assert b"Exif" not in body
+            assert Image.open(io.BytesIO(body)).size == (64, 48)
+            view = json.dumps(server.get(f"/api/v1/photos/{photo}"))
+            assert str(tmp_path) not in view
+
+
+def test_names_of_labels_and_files_are_text_everywhere(tmp_path):
+    label = "<img src=x onerror=alert(1)>"
+    with running(save_model(tmp_path / "m", labels=("dog", label)), decoders=0) as server:
+        _, headers, body = server.send(
+            "GET", "/api/v1/labels/reliability.svg?label=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E"
+        )
+        assert headers["content-type"].startswith("image/svg+xml")
+        assert b"<img" not in body
+        _, headers, body = server.upload(("<b>\x1b[2J.png", encoded()))
+        assert headers["content-type"] == "application/json"
+        assert json.loads(body)["results"][0]["name"] == "<b>\\x1b[2J.png"
+        names = {one["label"] for one in json.loads(body)["results"][0]["labels"]}
+        assert names == {"dog", label}
+        assert label.replace('"', '\\"') in server.send("GET", "/metrics")[2].decode()
+
+
+def test_one_client_cannot_ask_without_end(run):
+    with running(run, rate=0.5, decoders=0) as server:  # two at once, then one in two seconds
+        for _ in range(2):
+            assert server.send("GET", "/health/live")[0] == 200
+        refused = []
+
+        def is_refused():
+            status, headers, _ = server.send("GET", "/health/live")
+            refused.append(int(headers.get("retry-after", 0)))
+            return status == 429
+
+        wait_until(is_refused)
+        assert refused[-1] >= 1
+        wait_until(lambda: server.send("GET", "/health/live")[0] == 200)
+
+
+def test_no_answer_shows_the_inside(run, monkeypatch):
+    from labelwise.server.service import Service
+
+    def broken(self, model):
+        raise KeyError("SECRET inside")
+
+    monkeypatch.setattr(Service, "model_view", broken)
+    with running(run, decoders=0) as server:
+        answer = server.send("GET", "/api/v1/model")
+        assert "SECRET" not in server.problem(answer, 500)
+        assert server.send("GET", "/health/live")[0] == 200
+
+
+def test_strange_requests_are_refused_with_one_sentence(server):
+    for method, path, body, headers in [
+        ("TRACE", "/api/v1/model", None, {}),
+        ("DELETE", "/api/v1/model", None, {}),
+        ("POST", "/api/v1/predict", b"", {"Content-Type": "multipart/form-data"}),
+        ("POST", "/api/v1/predict", b"x", {"Content-Type": "multipart/form-data; boundary=\xff"}),
+        ("POST", "/api/v1/predict", b"", {}),
+        ("POST", "/api/v1/predict", b"", {"Content-Type": "image/png"}),
+        ("PUT", f"/api/v1/photos/{'0' * 64}/labels", b"{", JSON),
+        ("PUT", f"/api/v1/photos/{'0' * 64}/labels", b"[" * 100_000, JSON),
+        ("GET", "/api/v1/search?q=nosuchlabel", None, {}),
+        ("GET", "/api/v1/search?q=" + "(" * 1500, None, {}),
+        ("GET", "/api/v1/search?q=dog&top=1e9", None, {}),
+        ("GET", "/api/v1/search?q=dog&at_least=nan", None, {}),
+    ]:
+        answer = server.send(method, path, body, headers)
+        assert 400 <= answer[0] < 500, (method, path, answer)
+        assert answer[1]["content-type"] == "application/problem+json", (method, path)
