@@ -1,7 +1,7 @@
 """The labelling page. Oracle: the label table on the disk, as labelwise reads it."""
 
 import json
-import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,11 @@ from search_setup import picture
 from typer.testing import CliRunner
 from web_setup import TOKEN
 
+from labelwise.answers.agreement import LabelAnswers
+from labelwise.answers.log import AnswerLog
 from labelwise.cli.app import app
 from labelwise.data import load
+from labelwise.errors import DataError
 from labelwise.photos.words import QuestionGuide
 
 expect.set_options(timeout=1000 * PATIENCE)
@@ -136,19 +139,62 @@ def test_new_photos_come_in_when_the_page_is_opened(folder):
         assert server.get("/api/v1/labelling")["photos"] == 26
 
 
-def test_photos_that_vanish_are_not_asked_about_again_and_answers_stay(folder):
+def test_a_photo_that_is_away_for_a_moment_is_asked_about_again(folder):
+    query = "/api/v1/questions?label=dog&who=ada&count=100"
     with labelling(folder) as server:
-        asked = server.get("/api/v1/questions?label=dog&who=ada&count=2")
-        one, other = ids(asked)
-        states = {one: "present"}
-        server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
-        shutil.rmtree(folder / "photos")
-        gone = server.send("GET", f"/api/v1/photos/{other}/thumbnail")
+        asked = server.get(query)["photos"][0]
+        photo = folder / "photos" / asked["name"]
+        photo.rename(folder / "away.png")
+        gone = server.send("GET", f"/api/v1/photos/{asked['id']}/thumbnail")
         assert "cannot be shown" in server.problem(gone, 404)
-        left = server.get("/api/v1/questions?label=dog&who=ada&count=100")
-        assert other not in ids(left)
+        assert asked["id"] not in ids(server.get(query))
+        (folder / "away.png").rename(photo)
+        assert asked["id"] in ids(server.get(query))
+        photo.write_bytes(b"broken")  # there, but no picture: it is not asked about
+        server.problem(server.send("GET", f"/api/v1/photos/{asked['id']}/thumbnail"), 404)
+        assert asked["id"] not in ids(server.get(query))
+
+
+def test_a_label_table_that_is_there_is_never_overwritten(folder):
+    (folder / "answers.csv").write_text("path,dog\nmine.jpg,1\n")
+    with pytest.raises(DataError, match=r"answers\.csv exists.*such as .*answers-answers\.csv"):
+        labelling(folder).__enter__()
+    assert (folder / "answers.csv").read_text() == "path,dog\nmine.jpg,1\n"
+    (folder / "answers.csv").unlink()
+    with labelling(folder) as server:
+        (one,) = ids(server.get("/api/v1/questions?label=dog&who=ada&count=1"))
+        (folder / "answers.csv").write_text("another program's\n")  # while people answer
+        given = {"label": "dog", "who": "ada", "states": {one: "present"}}
+        assert server.put("/api/v1/answers", given)[0] == 200
+    assert (folder / "answers.csv").read_text() == "another program's\n"
+    assert len(LabelAnswers(AnswerLog(folder / "answers.jsonl")).agreed) == 1
+
+
+def test_the_page_opens_without_waiting_for_a_look_through_the_folder(folder):
+    wait = threading.Event()
+
+    def find():
+        wait.wait(PATIENCE)
+        return sorted((folder / "photos").iterdir())
+
+    with labelling(folder, find=find) as server:
+        picture(folder / "photos" / "new.png", 99)
+        assert server.get("/api/v1/labelling")["photos"] == 25
+        wait.set()
+        wait_until(lambda: server.get("/api/v1/labelling")["photos"] == 26)
+
+
+def test_after_a_kill_the_table_is_brought_up_to_date(folder):
+    with labelling(folder) as server:
+        asked = server.get("/api/v1/questions?label=dog&who=ada&count=1")["photos"][0]
+        given = {"label": "dog", "who": "ada", "states": {asked["id"]: "present"}}
+        server.put("/api/v1/answers", given)
+    (folder / "answers.csv").unlink()
+    LabelAnswers(AnswerLog(folder / "answers.jsonl")).add("dog", {"b.png": "no"}, "ben")
+    with labelling(folder):
+        wait_until((folder / "answers.csv").exists)
     lines = (folder / "answers.csv").read_text().splitlines()
-    assert lines == ["path,dog,cat", f"{folder / 'photos' / asked['photos'][0]['name']},1,"]
+    assert lines == ["path,dog,cat", f"{folder / 'photos' / asked['name']},1,", "b.png,0,"]
 
 
 def test_what_cannot_be_an_answer_is_refused(folder):

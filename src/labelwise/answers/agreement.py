@@ -1,0 +1,186 @@
+"""What people agree on about labels: the last answer of each person, and the table to train on.
+
+Where two people disagree, nothing is known. A table is an export: the answer log is the truth.
+"""
+
+import csv
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labelwise.answers.log import AnswerLog, LoggedAnswer, Note, answered
+from labelwise.errors import DataError
+from labelwise.system.files import replacing
+from labelwise.system.text import as_cell
+
+ASIDE, CHOSEN = "aside", "chosen"  # draws: photos set aside at random, and those a model chose
+
+
+@dataclass
+class Tally:
+    """How many photos people answered about a label, and how."""
+
+    yes: int = 0
+    no: int = 0
+    unsure: int = 0
+    disagreed: int = 0
+
+
+class LabelAnswers:
+    """What people say of labels now; it is kept up as the log grows, in time that does not grow.
+
+    ``aside`` are photos set aside at random, where a model chooses among the others; else None.
+    """
+
+    def __init__(self, log: AnswerLog, aside: Collection[str] | None = None) -> None:
+        self.log, self.aside = log, aside
+        self._read()
+
+    def _read(self) -> None:
+        self._lines, self._taken = self.log.lines(), 0
+        self._said: dict[tuple[str, str], dict[str, str]] = {}
+        self._agreed: dict[str, dict[str, bool]] = {}
+        self._tallies: dict[str, Tally] = {}
+        self._labels: dict[str, int] = {}  # how many were answered, by photo
+        self._draws: dict[str, str] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what was appended since, by this process or another."""
+        lines = self.log.lines()
+        if lines is not self._lines:
+            self._read()
+            return
+        for line in lines[self._taken :]:
+            if isinstance(line, LoggedAnswer):
+                self._note(line)
+        self._taken = len(lines)
+
+    def add(self, label: str, answers: Mapping[str, str], who: str) -> None:
+        """Log what a person said of a label, by photo."""
+        aside = self.aside
+
+        def draw(photo: str) -> str | None:
+            return None if aside is None else ASIDE if photo in aside else CHOSEN
+
+        self.log.append(
+            [
+                answered(key, label, one, who, "label", draw=draw(key))
+                for key, one in answers.items()
+            ]
+        )
+        self.refresh()
+
+    def _note(self, line: LoggedAnswer) -> None:
+        key, people = (line.photo, line.label), self._said.setdefault((line.photo, line.label), {})
+        self._count(key, -1)
+        people.pop(line.who, None)
+        if line.answer != "undo":
+            people[line.who] = line.answer
+        self._count(key, 1)
+        known = {name: one for name, one in self._agreed.get(line.photo, {}).items()}
+        known.pop(line.label, None)
+        verdict = self.verdict(*key)
+        if verdict is not None:
+            known[line.label] = verdict
+        self._agreed[line.photo] = known  # a new one: another thread may read the old
+        if line.draw is not None:
+            self._draws[line.photo] = line.draw
+
+    def _count(self, key: tuple[str, str], change: int) -> None:
+        photo, label = key
+        if self._said[key]:
+            kind = {True: "yes", False: "no", None: "disagreed"}[self.verdict(photo, label)]
+            if set(self._said[key].values()) == {"unsure"}:
+                kind = "unsure"
+            tally = self._tallies.setdefault(label, Tally())
+            setattr(tally, kind, getattr(tally, kind) + change)
+            self._labels[photo] = self._labels.get(photo, 0) + change
+            if not self._labels[photo]:
+                del self._labels[photo]
+
+    def is_answered(self, photo: str, label: str) -> bool:
+        """Return whether anyone has said anything of a label in a photo."""
+        return bool(self._said.get((photo, label)))
+
+    def verdict(self, photo: str, label: str) -> bool | None:
+        """Return what people agree on; None where they do not, or nobody knows."""
+        said = {one for one in self._said.get((photo, label), {}).values() if one != "unsure"}
+        return said == {"yes"} if len(said) == 1 else None
+
+    @property
+    def answered(self) -> int:
+        """The number of photos that anyone has said anything of."""
+        return len(self._labels)
+
+    def tally(self, label: str) -> Tally:
+        """Return how many photos were answered about a label, and how."""
+        return self._tallies.get(label, Tally())
+
+    @property
+    def agreed(self) -> dict[str, dict[str, bool]]:
+        """What people agree on, by photo and label; a copy that other threads can read."""
+        return {photo: known for photo, known in self._agreed.copy().items() if known}
+
+    def export(self, table: Path, labels: Sequence[str] = ()) -> None:
+        """Write the label table of what people agree on, only over a table of the log's own."""
+        require_own(self.log, table)
+        known, draws = self.agreed, self._draws.copy()
+        others = dict.fromkeys(label for own in known.values() for label in own)
+        aside = {photo for photo, draw in draws.items() if draw == ASIDE}.union(self.aside or ())
+        with replacing(table) as temporary:
+            write_table(
+                temporary,
+                [*labels, *(label for label in others if label not in labels)],
+                known,
+                None if self.aside is None and not draws else aside,
+            )
+            digest = _digest(temporary)
+            if digest not in _exported(self.log):
+                self.log.append([Note("export", {"sha256": digest})])
+
+
+def export_again(table: Path) -> None:
+    """Bring a table up to date with the log that it was exported from, if that is beside it."""
+    log = AnswerLog(table.with_suffix(".jsonl"))
+    if log.path.is_file() and table.suffix == ".csv" and log.is_own():
+        LabelAnswers(log).export(table)
+
+
+def require_own(log: AnswerLog, table: Path) -> None:
+    """Raise where a table exists that is not an export of a log: it is never overwritten."""
+    if table.exists() and _digest(table) not in _exported(log):
+        other = table.with_stem(f"{table.stem}-answers")
+        raise DataError(
+            f"{table} exists, and labelwise did not write it from {log.path.name}, so it is not "
+            f"overwritten; use another file, such as {other}, or move it away"
+        )
+
+
+def _exported(log: AnswerLog) -> set[str]:
+    return {facts["sha256"] for facts in log.notes("export")}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write_table(
+    path: Path,
+    labels: Sequence[str],
+    known: Mapping[str, Mapping[str, bool]],
+    aside: Collection[str] | None,
+) -> None:
+    """Write a label table: 1, 0, or empty where nothing is known.
+
+    ``aside`` are the photos of the split test, all others are of train; None: no splits.
+    """
+    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["path", *map(as_cell, labels), *([] if aside is None else ["split"])])
+        for photo, own in sorted(known.items()):
+            cells = [str(int(own[label])) if label in own else "" for label in labels]
+            if aside is not None:
+                cells.append("test" if photo in aside else "train")
+            writer.writerow([as_cell(photo), *cells])

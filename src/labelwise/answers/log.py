@@ -1,0 +1,248 @@
+"""AnswerLog: what people said about photos, in one file of JSON lines that only grows.
+
+    {"labelwise": "answers", "version": 1}                     the first line
+    {"photo", "label", "answer", "who", "when", "why", ...}    yes, no, unsure, or undo
+    {"note": KIND, ...}                                        what was drawn or exported
+
+``photo`` is a path, or the SHA-256 of the photo's content. ``label`` is a label, or the query that
+was asked. ``why`` says how the question came about: ``correction``, ``label``, ``review``,
+``audit``, ``list``, ``count``. A sampled question has a ``draw`` and may have a ``weight``. Each
+line ends with its checksum. A file with another first line is never written to.
+
+An append costs the same however long the log is. It holds a file lock, so several processes can
+share a log, and is on the disk before it returns. A line that a crash cut off is removed by the
+next append. Logs of version 0.2 are converted by the first append; the old file is kept.
+"""
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from getpass import getuser
+from pathlib import Path
+from threading import RLock
+from typing import Any, Literal
+
+from labelwise.answers.version_0_2 import AS_ANSWER, lines_of_labelling
+from labelwise.errors import DataError
+from labelwise.system.files import append_whole, locked, replacing, write_error
+
+Answer = Literal["yes", "no", "unsure"]
+HEADER = b'{"labelwise": "answers", "version": 1}\n'
+NO_FILE = -1
+SEAL = len(b', "sum": "00000000"}')
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedAnswer:
+    """One line of a log. "undo" takes back what this person said of the photo and label."""
+
+    photo: str
+    label: str
+    answer: Literal["yes", "no", "unsure", "undo"]
+    who: str
+    when: str
+    why: str
+    weight: float | None = None
+    draw: str | None = None
+    path: str | None = None  # where the photo was, if ``photo`` is its hash
+
+    def __post_init__(self) -> None:
+        texts = (self.photo, self.label, self.who, self.when, self.why)
+        maybe = [text for text in (self.draw, self.path) if text is not None]
+        if not all(isinstance(text, str) for text in (*texts, *maybe)):
+            raise TypeError("text expected")
+        if self.answer not in AS_ANSWER or not isinstance(self.weight, int | float | None):
+            raise TypeError(self.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line that is no answer: facts of one kind, such as a random draw."""
+
+    kind: str
+    facts: Mapping[str, Any]
+
+
+Line = LoggedAnswer | Note
+
+
+def now() -> str:
+    """Return the time as logs write it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def answered(photo: str, label: str, answer: str, who: str | None, why: str, **more: Any) -> Line:
+    """Return a new line; present, absent and unknown are taken for yes, no and unsure."""
+    word: Any = AS_ANSWER[answer]
+    return LoggedAnswer(photo, label, word, who or getuser(), now(), why, **more)
+
+
+class AnswerLog:
+    """The log in a file, which need not exist yet.
+
+    ``older`` returns the facts of lines that version 0.2 kept elsewhere. They are the beginning of
+    a log that is not there, and the first append writes them. Threads may share a log.
+    """
+
+    def __init__(
+        self, path: Path, older: Callable[[], Iterable[Mapping[str, Any]]] | None = None
+    ) -> None:
+        self.path, self._older = path, older
+        self._inode: int | None = None  # of the file that was read, how much of it was, and
+        self._size, self._own = 0, False  # whether it is a log of this version
+        self._lock = RLock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._lines: list[Line] = []
+        self._answers: dict[tuple[str, str], list[LoggedAnswer]] = {}
+        self._notes: dict[str, list[Mapping[str, Any]]] = {}
+
+    def lines(self) -> list[Line]:
+        """Return all lines in order: the same list, which grows, unless the file was replaced."""
+        with self._lock:
+            try:
+                with self.path.open("rb") as stream:
+                    inode, size = os.fstat(stream.fileno()).st_ino, stream.seek(0, os.SEEK_END)
+                    if inode == self._inode and self._own and size >= self._size:
+                        stream.seek(self._size)
+                        self._take(stream.read())
+                    elif (inode, size) != (self._inode, self._size):
+                        stream.seek(0)
+                        self._begin(stream.read(), inode)
+            except FileNotFoundError:
+                if self._inode != NO_FILE:
+                    self._begin(b"", NO_FILE)
+            except OSError as error:
+                raise DataError(f"{self.path} cannot be read: {error.strerror}") from None
+            return self._lines
+
+    def _begin(self, content: bytes, inode: int) -> None:
+        self._forget()
+        self._inode, self._size, self._own = None, len(HEADER), content.startswith(HEADER)
+        if self._own:
+            self._take(content[len(HEADER) :])
+        else:
+            self._keep([_line(facts) for facts in self._converted(content)])
+            self._size = len(content)
+        self._inode = inode
+
+    def _take(self, content: bytes) -> None:
+        """Add the complete lines of what was read; the last one may still be being written."""
+        taken, found = content[: content.rfind(b"\n") + 1], list[Line]()
+        for number, raw in enumerate(taken.splitlines(), start=len(self._lines) + 2):
+            try:
+                found.append(_opened(raw))
+            except (ValueError, TypeError, LookupError, RecursionError):
+                raise DataError(
+                    f"{self.path}, line {number}: this is not an answer as it was written; bring "
+                    "the file back from a copy, or take the line out"
+                ) from None
+        self._keep(found)
+        self._size += len(taken)
+
+    def _keep(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            self._lines.append(line)
+            if isinstance(line, Note):
+                self._notes.setdefault(line.kind, []).append(line.facts)
+            else:
+                self._answers.setdefault((line.why, line.label), []).append(line)
+
+    def _converted(self, content: bytes) -> list[Mapping[str, Any]]:
+        """Return the lines of an earlier version; an empty or foreign file has none."""
+        if HEADER.startswith(content):  # empty, or a first line that was cut off
+            return [] if self._older is None else [*self._older()]
+        found = lines_of_labelling(content, self.path)
+        if found is None:
+            other = self.path.with_stem(f"{self.path.stem}-answers")
+            raise DataError(
+                f"{self.path} is not an answer log of labelwise, so nothing was written to it; use "
+                f"another file, such as {other}"
+            )
+        return found
+
+    def is_own(self) -> bool:
+        """Return whether the file is a log of this version."""
+        with self.path.open("rb") as stream:
+            return stream.read(len(HEADER)) == HEADER
+
+    def append(self, lines: Sequence[Line]) -> None:
+        """Write lines; they are on the disk when this returns."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._lock:
+                while not self._appended(b"".join(map(_sealed, lines))):
+                    pass
+        except OSError as error:
+            raise write_error(self.path, error) from None
+
+    def _appended(self, content: bytes) -> bool:
+        """Append under the lock; False where the file had to be converted, or was by another."""
+        self.path.touch()
+        before = self.path.stat().st_ino
+        with locked(self.path):
+            if self.path.stat().st_ino != before:
+                return False
+            with self.path.open("r+b", buffering=0) as stream:
+                start = stream.read(len(HEADER))
+                if start == HEADER:
+                    _repair(stream)
+                    append_whole(stream, content, durable=True)
+                    return True
+                old = start + stream.read()
+                older = [_sealed(_line(facts)) for facts in self._converted(old)]
+                if not older:
+                    stream.truncate(0)
+                    append_whole(stream, HEADER + content, durable=True)
+                    return True
+            if old:
+                shutil.copy2(self.path, self.path.with_suffix(f".0.2{self.path.suffix}"))
+            with replacing(self.path) as temporary:
+                temporary.write_bytes(HEADER + b"".join(older))
+            return False
+
+    def answers(self, why: str, label: str) -> list[LoggedAnswer]:
+        """Return the answers to a question, undone ones included."""
+        self.lines()
+        return self._answers.get((why, label), [])
+
+    def notes(self, kind: str) -> list[Mapping[str, Any]]:
+        """Return the facts of the notes of a kind."""
+        self.lines()
+        return self._notes.get(kind, [])
+
+
+def _sealed(line: Line) -> bytes:
+    if isinstance(line, Note):
+        facts = {"note": line.kind, **line.facts}
+    else:
+        named = ((name, getattr(line, name)) for name in LoggedAnswer.__slots__)
+        facts = {name: value for name, value in named if value is not None}
+    body = json.dumps(facts).encode()
+    return body[:-1] + b', "sum": "%08x"}\n' % zlib.crc32(body)
+
+
+def _opened(raw: bytes) -> Line:
+    body = raw[:-SEAL] + b"}"
+    if raw[-SEAL:] != b', "sum": "%08x"}' % zlib.crc32(body):
+        raise ValueError("the line is not what was written")
+    return _line(json.loads(body))
+
+
+def _line(facts: Mapping[str, Any]) -> Line:
+    if "note" in facts:
+        return Note(facts["note"], {name: one for name, one in facts.items() if name != "note"})
+    return LoggedAnswer(**facts)
+
+
+def _repair(stream: Any) -> None:
+    """Cut a last line that has no end; only then more than a byte is read."""
+    size = stream.seek(-1, os.SEEK_END)
+    if stream.read(1) != b"\n":
+        stream.seek(0)
+        stream.truncate(stream.read(size + 1).rfind(b"\n") + 1)

@@ -1,0 +1,171 @@
+"""The answer log. Oracle: what was said, line by line, and the bytes on the disk."""
+
+import json
+import multiprocessing
+import os
+import time
+
+import pytest
+
+from labelwise.answers.agreement import LabelAnswers, export_again
+from labelwise.answers.log import HEADER, AnswerLog, LoggedAnswer, Note, answered
+from labelwise.data import load
+from labelwise.errors import DataError, LabelwiseError
+
+
+def said(*photos, answer="yes", who="ada"):
+    return [answered(photo, "dog", answer, who, "label") for photo in photos]
+
+
+def photos_of(path):
+    return [line.photo for line in AnswerLog(path).lines()]
+
+
+def test_a_line_says_everything_and_is_read_back(tmp_path):
+    line = LoggedAnswer("caf\udce9.jpg", "ünï", "unsure", "ada", "now", "audit", 2.5, "d1", "a/b")
+    log = AnswerLog(tmp_path / "new" / "log.jsonl")
+    assert log.lines() == []
+    log.append([line, Note("sample", {"seed": 1, "drawn": {"": ["a"]}})])
+    log.append([line])
+    assert log.lines() == AnswerLog(log.path).lines() == [line, log.lines()[1], line]
+    assert log.answers("audit", "ünï") == [line, line]
+    assert AnswerLog(log.path).notes("sample") == [{"seed": 1, "drawn": {"": ["a"]}}]
+    raw = json.loads(log.path.read_bytes().splitlines()[1])
+    assert {"photo", "label", "answer", "who", "when", "why", "weight", "draw"} < set(raw)
+
+
+@pytest.mark.parametrize("cut", [1, 30, len(HEADER) - 1, len(HEADER), len(HEADER) + 20, -1])
+def test_a_line_that_a_kill_cut_off_is_repaired_and_no_other_is_lost(tmp_path, cut):
+    path = tmp_path / "log.jsonl"
+    AnswerLog(path).append(said("a"))
+    AnswerLog(path).append(said("b"))
+    content = path.read_bytes()
+    path.write_bytes(content[:cut])
+    before = photos_of(path)
+    assert before == (["a"] if cut == -1 else [])
+    assert path.read_bytes() == content[:cut]  # whoever reads repairs nothing
+    AnswerLog(path).append(said("c"))
+    assert photos_of(path) == [*before, "c"]
+
+
+def test_a_flipped_bit_is_found_wherever_it_is(tmp_path):
+    path = tmp_path / "log.jsonl"
+    AnswerLog(path).append(said("a", "b"))
+    content = path.read_bytes()
+    for place in range(len(content) - 1):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(DataError, match=r"line [23]|not an answer log"):
+            photos_of(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"path,dog\na.jpg,1\n", b'{"id": "a", "dog": 1}\n', b"\x89PNG", b"[]\n", b"\n"]
+)
+def test_a_foreign_file_is_never_written_to(tmp_path, content):
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes(content)
+    log = AnswerLog(path)
+    for act in (log.lines, lambda: log.append(said("a"))):
+        with pytest.raises(DataError, match=r"mine\.jsonl is not an answer log.*mine-answers"):
+            act()
+    assert path.read_bytes() == content
+    assert os.listdir(tmp_path) == ["mine.jsonl"]
+
+
+def append_many(path, who):
+    log = AnswerLog(path, lambda: [vars_of(one) for one in said("old", who="old")])
+    for number in range(10):
+        log.append(said(f"{who}{number}", who=who))
+
+
+def vars_of(line):
+    return {name: getattr(line, name) for name in LoggedAnswer.__slots__}
+
+
+def test_several_processes_share_a_log_and_convert_it_once(tmp_path):
+    path, context = tmp_path / "log.jsonl", multiprocessing.get_context("spawn")
+    people = [context.Process(target=append_many, args=(path, who)) for who in ("ada", "ben")]
+    watching = AnswerLog(path)
+    for one in people:
+        one.start()
+    while any(one.is_alive() for one in people):
+        watching.lines()
+    for one in people:
+        one.join()
+    found = photos_of(path)
+    assert found[0] == "old"
+    assert [photo for photo in found if photo.startswith("ada")] == [f"ada{n}" for n in range(10)]
+    assert [photo for photo in found if photo.startswith("ben")] == [f"ben{n}" for n in range(10)]
+    assert len(found) == 21
+    assert [line.photo for line in watching.lines()] == found
+
+
+def test_an_answer_takes_no_longer_in_a_long_log(tmp_path):
+    log = LabelAnswers(AnswerLog(tmp_path / "log.jsonl"))
+    log.log.append(said(*map(str, range(100_000))))
+    log.refresh()
+    started = time.process_time()
+    for number in range(5):
+        log.add("dog", {f"new{number}": "no"}, "ada")
+    assert time.process_time() - started < 0.2  # to read the log once takes .5
+    assert (log.tally("dog").yes, log.tally("dog").no, log.answered) == (100_000, 5, 100_005)
+
+
+def test_people_agree_disagree_and_undo(tmp_path):
+    log = LabelAnswers(AnswerLog(tmp_path / "answers.jsonl"))
+    photos = [str(tmp_path / f"{n}.png") for n in range(4)]
+    for photo in photos:
+        open(photo, "wb").close()
+    log.add("dog", {photos[0]: "present", photos[1]: "absent", photos[2]: "unsure"}, "ada")
+    log.add("cat", {photos[0]: "no"}, "ada")
+    log.add("dog", {photos[1]: "yes"}, "ben")  # they disagree
+    log.add("dog", {photos[3]: "yes"}, "ben")
+    log.add("dog", {photos[3]: "undo"}, "ben")
+    for one in (log, LabelAnswers(AnswerLog(log.log.path))):
+        assert one.answered == 3
+        assert vars(one.tally("dog")) == {"yes": 1, "no": 0, "unsure": 1, "disagreed": 1}
+        assert not one.is_answered(photos[3], "dog")
+    log.add("dog", {photos[1]: "no"}, "ben")  # now they agree
+    log.export(tmp_path / "answers.csv", ("bird", "dog"))
+    table = load(str(tmp_path / "answers.csv"))
+    assert table.space.names == ("bird", "dog", "cat")
+    assert [str(one) for one in table.ids] == photos[:2]
+    labels, observed = table.targets()
+    assert labels.tolist() == [[0, 1, 0], [0, 0, 0]]
+    assert observed.tolist() == [[False, True, True], [False, True, False]]
+
+
+def test_an_export_never_overwrites_another_table(tmp_path):
+    log, table = LabelAnswers(AnswerLog(tmp_path / "mine.jsonl")), tmp_path / "mine.csv"
+    log.add("dog", {"a": "yes"}, "ada")
+    log.export(table)
+    log.add("dog", {"b": "yes"}, "ada")
+    export_again(table)  # as after a kill, when the table lags
+    assert table.read_text().split() == ["path,dog", "a,1", "b,1"]
+    table.write_text("path,dog\nmine.jpg,1\n")
+    with pytest.raises(LabelwiseError, match=r"mine\.csv exists.*mine-answers\.csv"):
+        log.export(table)
+    assert table.read_text() == "path,dog\nmine.jpg,1\n"
+
+
+def test_the_labelling_log_of_0_2_is_converted_and_kept(tmp_path):
+    path, table = tmp_path / "paged.jsonl", tmp_path / "paged.csv"
+    states = [
+        ("a", "present"),
+        ("b", "absent"),
+        ("c", "unsure"),
+        ("a", "withdrawn"),
+        ("d", "present"),
+    ]
+    lines = [{"photo": p, "label": "dog", "state": s, "who": "ada", "at": "t"} for p, s in states]
+    old = "".join(json.dumps(line) + "\n" for line in lines)
+    path.write_text(old + '{"photo": "e", "lab')
+    table.write_text("path,dog\nb,0\n")  # it lags, as after a kill
+    log = LabelAnswers(AnswerLog(path))
+    assert log.agreed == {"b": {"dog": False}, "d": {"dog": True}}
+    assert path.read_text().startswith(old)
+    log.add("dog", {"e": "no"}, "ben")
+    assert (tmp_path / "paged.0.2.jsonl").read_text().startswith(old)
+    assert path.read_bytes().startswith(HEADER)
+    log.export(table)
+    assert table.read_text().split() == ["path,dog", "b,0", "d,1", "e,0"]
