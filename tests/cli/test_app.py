@@ -1,9 +1,12 @@
 """The command line itself: what it imports, what it says, how it ends."""
 
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from importlib.resources import files
 
 import pytest
 import typer.main
@@ -11,22 +14,27 @@ from patience import PATIENCE
 
 from labelwise.cli import main
 from labelwise.cli.app import app
-from labelwise.cli.evaluated import (
-    EVERY,
-    ROWS,
-    ExportedModel,
-    RunOnData,
-    ScoreFile,
-    Shards,
-    Source,
-)
+from labelwise.cli.command import DECLARED
+from labelwise.cli.options import Options
 from labelwise.errors import LabelwiseError
 
-VERBS = {
-    *("demo", "train", "compare", "evaluate", "calibrate", "decide", "predict", "reproduce"),
-    *("aggregate", "check", "dossier", "estimate", "mcp", "start", "verify"),
-    *("apply", "methods", "data", "index", "search", "review", "label", "tag", "export", "serve"),
+VERBS = (
+    *("demo", "train", "predict", "evaluate", "calibrate", "compare", "report", "export", "serve"),
+    *("index", "search", "audit", "count", "label", "tag", "papers", "data"),
+)
+SUBVERBS = {
+    "data": (
+        *("describe", "split", "convert", "review", "group", "votes", "import", "observe", "rules"),
+    ),
+    "papers": ("list", "run", "methods"),
 }
+
+
+def writes(command):
+    """Return the options of a command by which it writes files."""
+    return [
+        one.name for one in command.params if one.name in DECLARED and DECLARED[one.name][1].writes
+    ]
 
 
 def call(monkeypatch, *arguments):
@@ -37,7 +45,9 @@ def call(monkeypatch, *arguments):
     return end.value.code or 0
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["train", "--help"], ["papers", "--help"], ["--version"]]
+)
 def test_help_imports_nothing_heavy(arguments):
     code = (
         "import sys; sys.argv = ['labelwise', *sys.argv[1:]]\n"
@@ -52,22 +62,6 @@ def test_help_imports_nothing_heavy(arguments):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
-
-
-def test_the_help_of_evaluate_groups_options_by_the_source_that_owns_them(monkeypatch, capsys):
-    assert call(monkeypatch, "evaluate", "--help") == 0
-    sections = re.split(r"^(\S.*):$", capsys.readouterr().out, flags=re.M)
-    shown = {
-        title: {found.replace("-", "_") for found in re.findall(r"^  --([a-z-]+)", text, re.M)}
-        for title, text in zip(sections[1::2], sections[2::2], strict=True)
-    }
-    own = {kind: set(kind.options) - set(ROWS) for kind in Source.__subclasses__()}
-    assert shown.pop("Of shards") | {"labels"} == own[Shards]
-    assert shown.pop("Of a file of scores") == own[ScoreFile]
-    assert shown.pop("Of a run or an exported model, on labelled photos") == own[ExportedModel]
-    assert shown.pop("Of a run") == own[RunOnData] - own[ExportedModel]
-    assert set(ROWS) | set(EVERY) <= shown.pop("Options") | {"out"}
-    assert not set().union(*shown.values()), "an option in a group that no source owns"
 
 
 def test_the_shell_can_complete_a_verb():
@@ -86,21 +80,165 @@ def test_the_shell_can_complete_a_verb():
     assert done.stdout.split() == ["calibrate"]
 
 
-def test_every_verb_is_there(monkeypatch, capsys):
-    assert call(monkeypatch, "--help") == 0
-    listed = capsys.readouterr().out.partition("Commands:")[2]
-    assert {line.split()[0] for line in listed.splitlines() if line.strip()} == VERBS
+def commands():
+    """Yield every command with its path, such as ``data split``."""
+    root = typer.main.get_command(app)
+    for name, command in root.commands.items():
+        if name in SUBVERBS:
+            yield from ((f"{name} {below}", one) for below, one in command.commands.items())
+        else:
+            yield name, command
 
 
-@pytest.mark.parametrize("group", [[], ["data"]])
-def test_the_list_of_verbs_shows_whole_sentences(monkeypatch, capsys, group):
-    assert call(monkeypatch, *group, "--help") == 0
-    listed = capsys.readouterr().out.partition("Commands:")[2].strip().splitlines()
-    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+COMMANDS = dict(commands())
+
+
+def test_every_verb_is_there():
+    root = typer.main.get_command(app)
+    assert sorted(root.commands) == sorted(VERBS)
+    for name, below in SUBVERBS.items():
+        assert sorted(root.commands[name].commands) == sorted(below)
+
+
+def test_labelwise_alone_lists_all_verbs_by_what_they_are_for(monkeypatch, capsys):
+    assert call(monkeypatch) == 2  # as git does
+    shown = capsys.readouterr()
+    lines = (shown.out or shown.err).rstrip().splitlines()
+    assert len(lines) <= 25
+    titles = ("start here", "your photos", "your scores", "tables", "research")
+    assert [line for line in lines[1:] if not line.startswith(" ")] == [*titles]
+    assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(VERBS)
+    assert all(line.endswith(".") for line in lines if line.startswith("  "))
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_a_help_page_is_one_sentence_two_examples_and_at_most_twelve_options(
+    monkeypatch, capsys, path
+):
+    assert call(monkeypatch, *path.split(), "--help") == 0
+    page = capsys.readouterr().out
+    sentence = page.split("\n\n")[1]
+    assert sentence.endswith(".")
+    assert ". " not in sentence
+    examples = re.findall(rf"^  labelwise ({path}\b.*)$", page, re.M)
+    assert len(examples) == 2
+    for words in map(shlex.split, examples):  # options that there are
+        known = {flag for one in COMMANDS[path].params for flag in (*one.opts, *one.secondary_opts)}
+        assert {word for word in words if re.match("--[a-z]|-[a-z]$", word)} <= known, words
+    shown = re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", page.partition("Options:\n")[2], re.M)
+    assert len(shown) <= 12
+    assert call(monkeypatch, *path.split(), "--help-all") == 0
+    everything = capsys.readouterr().out
+    for one in COMMANDS[path].params:
+        if one.param_type_name == "option" and not one.hidden:
+            assert one.opts[0] in everything
+
+
+def test_an_option_has_one_type_and_one_meaning_everywhere():
+    """Oracle: what the commands themselves tell of their options, not the catalogue."""
+    meanings = {}
+    for path, command in COMMANDS.items():
+        for one in command.params:
+            if one.param_type_name == "option":
+                kind = (one.help, DECLARED.get(one.name, (bool,))[0], one.multiple, one.is_flag)
+                for flag in one.opts:
+                    assert meanings.setdefault(flag, kind) == kind, (path, flag)
+
+
+def test_a_verb_gets_the_options_it_names_and_no_others():
+    given = Options()
+    with pytest.raises(AttributeError):
+        _ = given.top
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("start photos --scorer m", "train photos --model m"),
+        ("apply link.json s.csv", "predict link.json s.csv"),
+        ("mcp i --folder f", "serve --mcp i --tag-folder f"),
+        ("decide s.csv --promise f=0.6", "calibrate s.csv --guarantee f=0.6 --calibrator none"),
+        ("decide s.csv --calibrate=platt", "calibrate s.csv --calibrator=platt"),
+        ("check i dog --cut 0.5", "audit i dog --at-least 0.5"),
+        ("verify i --output f", "audit i --out f"),
+        ("estimate i dog --answers 5", "count i dog --ask 5"),
+        ("estimate i dog --answers-from f", "count i dog --answers f"),
+        ("review i --by wrong --count 5", "label next i --order wrong --top 5"),
+        ("serve --label p --words w --answers a", "label --page p --words w --out a"),
+        ("dossier r -o d", "report --format dossier r -o d"),
+        ("reproduce t --list", "papers list t"),
+        ("reproduce t --data d", "papers run t --source d"),
+        ("methods spa", "papers methods spa"),
+        ("aggregate s.csv --by burst --how most", "data convert s.csv --by burst --pool most"),
+        ("data suspects r --kind wrong", "data review r --find wrong"),
+        ("data next p --budget 5 --by value", "data review --find next p --top 5 --order value"),
+        ("data repair t a -o f", "data review t --apply a -o f"),
+        ("data near-copies t -o f", "data group t -o f"),
+        ("data bursts t --time at", "data group t --time-column at --gap 60"),
+        ("data keywords p --least 5", "data import p --min-count 5"),
+        ("data crops j --least 0.5", "data import j --at-least 0.5"),
+        ("data answers j a -o f", "data convert j --predictions a -o f"),
+        ("data export t -o f", "data convert t -o f"),
+        ("data clashes t g", "data rules t g"),
+    ],
+)
+def test_old_names_work_with_a_note(old, new, monkeypatch, capsys):
+    seen = []
+
+    def resolve(group, context, args):
+        seen.append(args)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("typer.core.TyperGroup.resolve_command", resolve)
+    root = typer.main.get_command(app)
+    words = old.split()
+    group, words = (root.commands["data"], words[1:]) if words[0] == "data" else (root, words)
+    expected = new.split()[1:] if group is not root else new.split()
+    parent = None if group is root else root.make_context("labelwise", ["data", "x"])
+    context = group.make_context("labelwise" if group is root else "data", words, parent=parent)
+    with pytest.raises(SystemExit):
+        group.resolve_command(context, words)
+    assert seen == [expected]
+    assert capsys.readouterr().err.count("works until 0.4") == (words[0] != expected[0])
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if "out" in writes(COMMANDS[path])])
+def test_no_file_that_a_person_made_is_overwritten(monkeypatch, capsys, tmp_path, path):
+    """Of every verb that writes: nothing is done, and the sentence names the file and the way."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text("months of work")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "diary.txt").write_text("me")
+    needed = ["x"] * sum(one.required for one in COMMANDS[path].params if one.name != "out")
+    for option in writes(COMMANDS[path]):
+        flag = f"--{option.replace('_', '-')}"
+        more = [] if option == "out" else ["--out", "new.csv"]
+        assert call(monkeypatch, *path.split(), *needed, *more, flag, "mine") == 1
+        said = capsys.readouterr().err
+        assert said.startswith("labelwise: mine exists and would be overwritten; ")
+        assert "--overwrite" in said
+    assert call(monkeypatch, *path.split(), *needed, "--out", "folder") == 1
+    assert "folder holds files that labelwise did not make, such as 'diary.txt'" in (
+        capsys.readouterr().err
+    )
+    assert (tmp_path / "mine").read_text() == "months of work"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "mine"]
+
+
+def test_overwrite_replaces_a_file(monkeypatch, tmp_path):
+    (tmp_path / "photos.csv").write_text("path,labels\na.png,dog\nb.png,cat\n")
+    (tmp_path / "rules.csv").write_text("group,kind,labels\nx,at-most-one,dog|cat\n")
+    out = tmp_path / "out.csv"
+    out.write_text("old")
+    words = ["data", "rules", tmp_path / "photos.csv", tmp_path / "rules.csv", "-o", out]
+    assert call(monkeypatch, *map(str, words)) == 1
+    assert out.read_text() == "old"
+    assert call(monkeypatch, *map(str, words), "--overwrite") == 0
+    assert "dog" in out.read_text()
 
 
 def test_an_error_is_one_sentence_and_status_1(monkeypatch, capsys):
-    assert call(monkeypatch, "methods", "bse") == 1
+    assert call(monkeypatch, "papers", "methods", "bse") == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == "labelwise: unknown method 'bse'; did you mean 'bce' or 'lsep'?\n"
@@ -111,7 +249,7 @@ def test_an_error_is_one_sentence_and_status_1(monkeypatch, capsys):
     [
         (["compare", "scenes", "-o", "s3://bucket/runs"], "out"),
         (["export", "runs/mine", "-o", "gs://bucket/model.onnx"], "out"),
-        (["apply", "calibrated", "s3://bucket/scores.csv", "-o", "out.csv"], "source"),
+        (["calibrate", "s3://bucket/scores.csv", "-o", "out"], "source"),
         (["data", "describe", "scenes", "--taxonomy", "https://host/labels.csv"], "taxonomy"),
     ],
 )
@@ -125,20 +263,23 @@ def test_a_uri_is_refused_where_a_path_is_taken(monkeypatch, capsys, tmp_path, a
 
 
 def test_wrong_usage_is_status_2(monkeypatch, capsys):
-    assert call(monkeypatch, "methods", "--colour", "red") == 2
+    assert call(monkeypatch, "papers", "methods", "--colour", "red") == 2
     assert "No such option: --colour" in capsys.readouterr().err
 
 
 def test_debug_shows_the_traceback(monkeypatch):
-    for arguments in (["--debug", "methods", "bse"], ["methods", "bse", "--debug"]):
+    for arguments in (
+        ["--debug", "papers", "methods", "bse"],
+        ["papers", "methods", "bse", "--debug"],
+    ):
         monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
         with pytest.raises(LabelwiseError, match="unknown method"):
             main()
 
 
 def test_an_unforeseen_error_is_a_sentence_too(monkeypatch, capsys):
-    monkeypatch.setattr("labelwise.cli.text.show_table", lambda *rows, **words: 1 / 0)
-    assert call(monkeypatch, "methods") == 1
+    monkeypatch.setattr("labelwise.cli.papers.show_table", lambda *rows, **words: 1 / 0)
+    assert call(monkeypatch, "papers", "methods") == 1
     assert capsys.readouterr().err == (
         "labelwise: ZeroDivisionError: division by zero; "
         "this should not happen, --debug shows where it did\n"
@@ -146,7 +287,7 @@ def test_an_unforeseen_error_is_a_sentence_too(monkeypatch, capsys):
 
 
 def test_a_message_is_cut_in_its_middle(monkeypatch, capsys):
-    assert call(monkeypatch, "methods", "x" * 100_000) == 1
+    assert call(monkeypatch, "papers", "methods", "x" * 100_000) == 1
     shown = capsys.readouterr().err
     assert len(shown) <= len("labelwise: \n") + 2000
     assert shown.startswith("labelwise: unknown method 'xxx")
@@ -155,23 +296,32 @@ def test_a_message_is_cut_in_its_middle(monkeypatch, capsys):
 
 def test_only_the_first_process_complains(monkeypatch, capsys):
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert call(monkeypatch, "methods", "bse") == 1
+    assert call(monkeypatch, "papers", "methods", "bse") == 1
     assert capsys.readouterr().err == ""
 
 
-def test_methods_are_listed_with_an_honest_word(monkeypatch, capsys):
-    from labelwise.methods import METHODS
+def test_methods_are_listed_without_torch_as_the_catalogue_has_them():
+    from labelwise.methods import METHODS, READINGS
 
-    assert call(monkeypatch, "methods") == 0
-    lines = capsys.readouterr().out.splitlines()
-    rows = {line.split()[0]: line for line in lines if line.split()}
-    for name, method in METHODS.items():
-        assert method.probabilities in rows[name]
-        assert method.sentence in rows[name]
+    listed = json.loads((files("labelwise.cli") / "methods.json").read_text("utf-8"))
+    assert listed == {
+        key: {
+            "probabilities": method.probabilities,
+            "head": method.head,
+            "sentence": method.sentence,
+            "source": method.source,
+            "link": READINGS[key],
+            "options": {
+                name: [repr(value), ", ".join(map(repr, method.tuning.get(name, ())))]
+                for name, value in method.options.items()
+            },
+        }
+        for key, method in METHODS.items()
+    }
 
 
 def test_one_method_is_shown_with_its_options(monkeypatch, capsys):
-    assert call(monkeypatch, "methods", "spa") == 0
+    assert call(monkeypatch, "papers", "methods", "spa") == 0
     shown = capsys.readouterr().out
     assert "zeta_neg" in shown
     assert "labelwise train DATA --method spa --set options.KEY=VALUE" in shown

@@ -29,7 +29,7 @@ def folder(tmp_path):
 
 
 def check(folder, *options, said=None):
-    call = ("check", folder / "photos.index", "dog", "--top", "10", "--wrong-at-most", "0.3")
+    call = ("audit", folder / "photos.index", "dog", "--top", "10", "--wrong-at-most", "0.3")
     return labelwise(*call, *options, said=said)
 
 
@@ -74,10 +74,10 @@ def test_answers_of_a_table_and_what_is_missing_from_it(folder):
 
 
 def test_options_that_contradict_are_refused(folder):
-    with pytest.raises(LabelwiseError, match="--cut and --top both end the list"):
-        check(folder, "--cut", "0.5")
-    with pytest.raises(LabelwiseError, match="--cut must be a probability"):
-        labelwise("check", folder / "photos.index", "dog", "--cut", "5")
+    with pytest.raises(LabelwiseError, match="--at-least and --top both end the list"):
+        check(folder, "--at-least", "0.5")
+    with pytest.raises(LabelwiseError, match="--at-least must be a probability"):
+        labelwise("audit", folder / "photos.index", "dog", "--at-least", "5")
 
 
 @pytest.fixture
@@ -103,7 +103,6 @@ def only_the_highest(logits):
     return (logits == logits.amax(0)).float()
 
 
-@pytest.mark.parametrize("kind", ["expected", "sure"])
 @pytest.mark.parametrize(
     ("answers", "why"),
     [
@@ -111,10 +110,10 @@ def only_the_highest(logits):
         (only_the_highest, "held-out photos 1 match, and too few of these stand above the others"),
     ],
 )
-def test_too_little_evidence_about_a_single_photo_promises_nothing(one_photo, answers, why, kind):
+def test_too_little_evidence_about_a_single_photo_promises_nothing(one_photo, answers, why):
     """The photo is shown all the same; one positive above all others does not earn a promise."""
     index = one_photo(answers) / "photos.index"
-    said = labelwise("search", index, "dog", "--wrong-at-most", "0.1", "--promise", kind)
+    said = labelwise("search", index, "dog", "--wrong-at-most", "0.1")
     assert "no list can be promised for dog: " in said
     assert why in said
     assert "0.png" in said
@@ -123,7 +122,7 @@ def test_too_little_evidence_about_a_single_photo_promises_nothing(one_photo, an
 
 def test_a_single_photo_that_nobody_can_tell_is_not_promised(one_photo):
     folder = one_photo(None)
-    said = labelwise("check", folder / "photos.index", "dog", "--top", "1", said="u\n")
+    said = labelwise("audit", folder / "photos.index", "dog", "--top", "1", said="u\n")
     assert "every answer was unsure, so nothing can be promised" in said
     index = open_index(folder / "photos.index")
     assert index.store.corrections("dog") == []

@@ -50,6 +50,13 @@ def test_a_table_is_described_without_torch(tmp_path):
     assert packages & SLOW == set()
 
 
+@pytest.mark.parametrize("words", [["papers", "methods"], ["papers", "methods", "spa"]])
+def test_methods_are_told_without_torch(words):
+    said, packages = modules_after(*words)
+    assert "spa" in said
+    assert packages & SLOW == set()
+
+
 @pytest.mark.parametrize("words", [["predict", "--help"], ["search", "--help"], ["--version"]])
 def test_help_is_there_without_what_computes(words):
     said, packages = modules_after(*words)
@@ -76,7 +83,7 @@ SEARCHES = [
 BOUNDED = [  # scipy computes the bounds
     ["dog", "--at-least", "0.1"],
     ["dog", "--wrong-at-most", "0.3", "--count", "--json"],
-    ["dog", "--wrong-at-most", "0.5", "--promise", "sure"],
+    ["dog", "--wrong-at-most", "0.5"],
 ]
 
 

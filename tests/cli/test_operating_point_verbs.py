@@ -44,7 +44,7 @@ def rows_of(path, split):
 
 def test_an_operating_point_is_reported_by_site(sites, tmp_path):
     out = tmp_path / "rule.json"
-    result = run("decide", sites, *APART, "--rule", "specificity-0.9", "--by", "site", "-o", out)
+    result = run("calibrate", sites, *APART, "--rule", "specificity-0.9", "--by", "site", "-o", out)
     assert result.exit_code == 0, result.exception
     for words in ("sensitivity", "specificity", "false alarms per 1,000", "by site", "forest"):
         assert words in result.stdout
@@ -69,7 +69,7 @@ def test_an_operating_point_is_reported_by_site(sites, tmp_path):
 
 def test_false_alarms_per_day_are_those_of_the_days_in_the_table(sites, tmp_path):
     out = tmp_path / "rule.json"
-    result = run("decide", sites, *APART, "--rule", "false-alarms-3/day", "-o", out)
+    result = run("calibrate", sites, *APART, "--rule", "false-alarms-3/day", "-o", out)
     assert result.exit_code == 0, result.exception
     assert "at most 3 false alarms per day, at 200 photos a day" in result.stdout
     (figures,) = json.loads(out.read_text())["labels"]["on the rows it was fitted on"]
@@ -80,7 +80,7 @@ def test_false_alarms_per_day_are_those_of_the_days_in_the_table(sites, tmp_path
 def test_a_table_without_times_has_no_days(sites):
     text = sites.read_text().replace("time", "moment")
     sites.write_text(text)
-    result = run("decide", sites, *APART, "--rule", "false-alarms-3/day")
+    result = run("calibrate", sites, *APART, "--rule", "false-alarms-3/day")
     assert isinstance(result.exception, LabelwiseError)
     assert "there is no column 'time'" in str(result.exception)
 
@@ -94,19 +94,19 @@ def test_a_table_without_times_has_no_days(sites):
 )
 def test_times_that_are_none_are_named(sites, old, new, sentence):
     sites.write_text(sites.read_text().replace(old, new, 1))
-    result = run("decide", sites, *APART, "--rule", "false-alarms-3/day")
+    result = run("calibrate", sites, *APART, "--rule", "false-alarms-3/day")
     assert sentence in str(result.exception)
 
 
 def test_a_row_without_a_site_is_named(sites):
     sites.write_text(sites.read_text().replace("0,val,road", "0,val,", 1))
-    result = run("decide", sites, *APART, "--rule", "best-f", "--by", "site")
+    result = run("calibrate", sites, *APART, "--rule", "best-f", "--by", "site")
     assert "row 1 has no 'site'; give it one, or leave the row out" in str(result.exception)
 
 
 def test_a_promise_is_not_shown_by_site(sites):
-    result = run("decide", sites, *APART, "--promise", "recall=0.5", "--by", "site")
-    assert "a promise is tested on all rows" in str(result.exception)
+    result = run("calibrate", sites, *APART, "--guarantee", "recall=0.5", "--by", "site")
+    assert "a guarantee is tested on all rows" in str(result.exception)
 
 
 def test_the_report_draws_curves_and_tells_sites_apart(sites, tmp_path):

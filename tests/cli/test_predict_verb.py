@@ -239,7 +239,8 @@ def test_answers_obey_a_taxonomy(model, pictures, tmp_path, monkeypatch, capsys)
         found = {}
         for name, more in (("plain", ()), ("kinds", ("--taxonomy", str(tmp_path / "kinds.csv")))):
             out = tmp_path / f"{name}.jsonl"
-            assert call(monkeypatch, "predict", str(model), *photos, "-o", str(out), *more) == 0
+            words = ("predict", str(model), *photos, "-o", str(out), "--overwrite")
+            assert call(monkeypatch, *words, *more) == 0
             found[name] = [json.loads(line) for line in out.read_text().splitlines()]
         for before, after in zip(found["plain"], found["kinds"], strict=True):
             odds = [np.log(p / (1 - p)) for p in (before["probs"][child], before["probs"][parent])]

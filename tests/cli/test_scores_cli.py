@@ -15,7 +15,7 @@ from labelwise.links import Sigmoid
 from labelwise.scores import read_scores
 
 APART = ("--fit-on", "val", "--report-on", "test")
-PLATT = ("--method", "platt")
+PLATT = ("--calibrator", "platt")
 
 
 def run(*words):
@@ -90,7 +90,16 @@ def test_evaluate_says_in_words_how_a_run_decides(tmp_path):
 
 def test_calibrate_between_splits(scores, tmp_path):
     out = tmp_path / "calibrated"
-    words = ["--scores", "logits", "--fit-on", "val", "--report-on", "test", "--method", "platt"]
+    words = [
+        "--scores",
+        "logits",
+        "--fit-on",
+        "val",
+        "--report-on",
+        "test",
+        "--calibrator",
+        "platt",
+    ]
     result = run("calibrate", scores, *words, "-o", out)
     assert result.exit_code == 0, result.exception
     assert "before" in result.stdout
@@ -103,13 +112,13 @@ def test_calibrate_between_splits(scores, tmp_path):
 
 
 def test_a_note_is_shown_once(undivided):
-    shown = run("decide", undivided, "--scores", "logits", "--rule", "best-f").stdout
+    shown = run("calibrate", undivided, "--scores", "logits", "--rule", "best-f").stdout
     assert shown.count("One undivided table") == 1
 
 
 def test_calibrate_one_undivided_file_says_that_it_is_cross_fitted(undivided, tmp_path):
     result = run(
-        "calibrate", undivided, "--scores", "probs", "--method", "platt", "-o", tmp_path / "c"
+        "calibrate", undivided, "--scores", "probs", "--calibrator", "platt", "-o", tmp_path / "c"
     )
     assert result.exit_code == 0, result.exception
     assert "no row is judged by a fit that saw it" in " ".join(result.stdout.split())
@@ -117,17 +126,17 @@ def test_calibrate_one_undivided_file_says_that_it_is_cross_fitted(undivided, tm
 
 def test_decide_writes_thresholds_by_label(undivided, tmp_path):
     out = tmp_path / "thresholds.json"
-    result = run("decide", undivided, "--scores", "probs", "--rule", "best-f", "-o", out)
+    result = run("calibrate", undivided, "--scores", "probs", "--rule", "best-f", "-o", out)
     assert result.exit_code == 0, result.exception
     record = json.loads(out.read_text())
     assert list(record["thresholds"]) == list(NAMES)
     assert record["fitted_on"] == "all 200 rows"
-    spoken = run("decide", undivided, "--scores", "probs", "--rule", "best-f", "--json").stdout
+    spoken = run("calibrate", undivided, "--scores", "probs", "--rule", "best-f", "--json").stdout
     assert json.loads(spoken) == record
 
 
 def test_decide_shows_each_label_on_the_rows_it_was_fitted_on_and_on_others(undivided, scores):
-    result = run("decide", undivided, "--scores", "probs", "--rule", "precision-0.7", "--json")
+    result = run("calibrate", undivided, "--scores", "probs", "--rule", "precision-0.7", "--json")
     figures = json.loads(result.stdout)["labels"]
     assert list(figures) == ["by cross-validation", "on the rows it was fitted on"]
     with np.load(undivided) as file:
@@ -139,7 +148,7 @@ def test_decide_shows_each_label_on_the_rows_it_was_fitted_on_and_on_others(undi
         assert value == labels[chosen, k].mean() >= 0.7
         assert lower < value < upper
         assert row["chosen"] == chosen.sum()
-    shown = run("decide", scores, "--scores", "logits", "--rule", "cost-1-5", *APART).stdout
+    shown = run("calibrate", scores, "--scores", "logits", "--rule", "cost-1-5", *APART).stdout
     assert "per label, on other rows (95 % intervals)" in shown
 
 
@@ -152,8 +161,8 @@ def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
         names=np.array(NAMES),
         split=np.repeat(["val", "test"], 800),
     )
-    words = ["decide", tmp_path / "many.npz", "--scores", "logits", *APART]
-    result = run(*words, "--promise", "precision=0.8", "-o", tmp_path / "p.json")
+    words = ["calibrate", tmp_path / "many.npz", "--scores", "logits", *APART]
+    result = run(*words, "--guarantee", "precision=0.8", "-o", tmp_path / "p.json")
     assert result.exit_code == 0, result.exception
     assert "promised with 95% confidence: at least 80.0%" in result.stdout
     record = json.loads((tmp_path / "p.json").read_text())
@@ -161,7 +170,7 @@ def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
     assert record["promises"][0]["n"] == 640
     assert record["checks"][0]["value"] > 0.8
     assert record["checks"][0]["verdict"] in result.stdout
-    words += ["--promise", "recall-per-label=80%", "--calibrate", "platt", "--json"]
+    words += ["--guarantee", "recall-per-label=80%", "--calibrator", "platt", "--json"]
     spoken = json.loads(run(*words, "--confidence", 0.9).stdout)
     assert spoken["promises"][0]["labels"] == ["dog"]
     assert spoken["promises"][0]["confidence"] == 0.9
@@ -171,26 +180,45 @@ def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["decide", "SCORES", "--scores", "logits", *APART], "either --rule"),
+        (["calibrate", "SCORES", "--scores", "logits", *APART], "either --rule"),
         (
-            ["decide", "SCORES", "--scores", "logits", "--rule", "0.5", "--confidence", "0.9"],
-            "belong to --promise",
+            ["calibrate", "SCORES", "--scores", "logits", "--rule", "0.5", "--confidence", "0.9"],
+            "belongs to --guarantee",
         ),
         (
-            ["decide", "SCORES", "--scores", "logits", "--promise", "recall", *APART],
+            ["calibrate", "SCORES", "--scores", "logits", "--guarantee", "recall", *APART],
             "recall=0.9|like",
         ),
         (
-            ["decide", "SCORES", "--scores", "logits", "--promise", "precision=0.99", *APART],
+            ["calibrate", "SCORES", "--scores", "logits", "--guarantee", "precision=0.99", *APART],
             "299 that count would be needed",
         ),
         (
-            ["decide", "SCORES", "--scores", "logits", "--rule", "best-f", "--folds", "3", *APART],
+            [
+                "calibrate",
+                "SCORES",
+                "--scores",
+                "logits",
+                "--rule",
+                "best-f",
+                "--folds",
+                "3",
+                *APART,
+            ],
             "--folds does not apply: the rows to fit on",
         ),
         (
-            ["decide", "SCORES", "--scores", "logits", "--promise", "recall=0.5", "--folds", "3"],
-            "--folds does not apply: a promise",
+            [
+                "calibrate",
+                "SCORES",
+                "--scores",
+                "logits",
+                "--guarantee",
+                "recall=0.5",
+                "--folds",
+                "3",
+            ],
+            "--folds does not apply: a guarantee",
         ),
         (
             [
@@ -212,9 +240,19 @@ def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
         (["evaluate", "SCORES"], "--scores logits or --scores probs"),
         (["evaluate", "SCORES", "--scores", "logits"], "has the splits test, val"),
         (["evaluate", "SCORES", "--scores", "probs", "--split", "test"], r"in \[0, 1\], got"),
-        (["decide", "SCORES", "--scores", "logits", "--rule", "besst", *APART], "best-f"),
+        (["calibrate", "SCORES", "--scores", "logits", "--rule", "besst", *APART], "best-f"),
         (
-            ["calibrate", "SCORES", "--scores", "logits", "--method", "plat", "-o", "x", *APART],
+            [
+                "calibrate",
+                "SCORES",
+                "--scores",
+                "logits",
+                "--calibrator",
+                "plat",
+                "-o",
+                "x",
+                *APART,
+            ],
             "did you mean 'platt'",
         ),
     ],

@@ -45,7 +45,7 @@ def test_markup_in_a_header_is_text(capsys):
 
 
 def test_an_error_is_one_line_whatever_it_quotes(monkeypatch, capsys):
-    assert call(monkeypatch, "methods", "a\n\x1b[1Ab") == 1
+    assert call(monkeypatch, "papers", "methods", "a\n\x1b[1Ab") == 1
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1
     assert_harmless(shown)

@@ -13,7 +13,7 @@ from labelwise.cli.app import app
 from labelwise.errors import SettingsError
 from labelwise.pictures.sources import FileImages
 
-QUICK = ("--epochs", "1", "--batch-size", "8", "--image-size", "16", "--calibrate", "none")
+QUICK = ("--epochs", "1", "--batch-size", "8", "--image-size", "16", "--calibrator", "none")
 
 
 @pytest.fixture
@@ -74,12 +74,14 @@ def test_another_rule_and_calibrator_do_not_train_again(photos, tmp_path):
     out = tmp_path / "run"
     trained(photos, out)
     before = state(out)
-    trained(photos, out, "--rule", "0.25", "--calibrate", "temperature")
+    trained(photos, out, "--rule", "0.25", "--calibrator", "temperature")
     facts = json.loads((out / "model.json").read_text())
     assert facts["rule"] == {"kind": "threshold", "value": 0.25}
     assert facts["link"]["kind"] == "temperature"
     assert state(out) == before
-    assert "finished before" in trained(photos, out, "--rule", "0.25", "--calibrate", "temperature")
+    assert "finished before" in trained(
+        photos, out, "--rule", "0.25", "--calibrator", "temperature"
+    )
 
 
 def test_a_share_without_empty_images_is_refused_before_training(photos, tmp_path):
@@ -131,7 +133,7 @@ def test_pictures_are_read_once_for_features_and_not_at_all_for_those_that_are_k
         return read(images, row, at_least)
 
     monkeypatch.setattr(FileImages, "read", counted)
-    frozen = ("--features", "small-cnn", "--image-size", "16", "--calibrate", "none")
+    frozen = ("--features", "small-cnn", "--image-size", "16", "--calibrator", "none")
     cache = ("--set", f"hardware.features_cache={tmp_path / 'cache'}")
 
     def train_features(out):

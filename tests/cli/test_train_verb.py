@@ -2,7 +2,6 @@
 
 import json
 import re
-from inspect import signature
 
 import pytest
 import typer
@@ -10,8 +9,8 @@ import yaml
 from search_setup import picture
 from test_app import call
 
+from labelwise.cli.command import DECLARED
 from labelwise.cli.text import resumable
-from labelwise.cli.train import train
 from labelwise.training.settings import SHORT_NAMES, read_settings
 
 SMALL = (
@@ -117,9 +116,10 @@ def test_the_help_states_the_defaults_of_the_settings():
         "composite": "red,green,blue if there are such, else the first",
         "window": "none",
     }
-    for name, parameter in signature(train).parameters.items():
-        option = parameter.annotation.__metadata__[0]
-        if name not in SHORT_NAMES or not isinstance(option.show_default, str):
+    for name, (_, option) in DECLARED.items():
+        name = {"calibrator": "calibrate"}.get(name, name)
+        shown = option.typed.get("show_default")
+        if name not in SHORT_NAMES or shown is None:
             continue
         expected = []
         for words, chosen in settings.items():
@@ -129,7 +129,7 @@ def test_the_help_states_the_defaults_of_the_settings():
             text = f"{named[name] if value is None else value}"
             if text not in expected and not (name == "backbone" and words):
                 expected.append(f"{text}{words}")
-        assert option.show_default == "; ".join(expected), name
+        assert shown == "; ".join(expected), name
 
 
 def test_what_the_reader_found_is_shown(tmp_path, monkeypatch, capsys):
@@ -165,7 +165,7 @@ def test_what_the_reader_found_is_shown(tmp_path, monkeypatch, capsys):
         (("scenes", "--method", "qasibinary"), "did you mean 'quasibinary'"),
         (("scenes", "--head", "lin"), "unknown head 'lin'; did you mean 'linear'"),
         (("scenes", "--augment", "shft"), "did you mean 'shift'"),
-        (("scenes", "--calibrate", "plat"), "did you mean 'platt'"),
+        (("scenes", "--calibrator", "plat"), "did you mean 'platt'"),
         (("scenes", "--rule", "bestf"), "unknown rule 'bestf'; use one like auto, 0.5"),
         (("scenes", "--metric", "mpa"), "did you mean 'map'"),
         (("scenes", "--set", "recipe.lr=1"), "did you mean 'recipe.optimizer.lr'"),
@@ -187,7 +187,7 @@ def test_wrong_names_get_one_sentence_and_leave_nothing(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("verb", [("compare", "scenes"), ("reproduce", "000-table2")])
+@pytest.mark.parametrize("verb", [("compare", "scenes"), ("papers", "run", "000-table2")])
 def test_weights_without_the_features_they_are_of_are_refused(monkeypatch, capsys, verb):
     assert call(monkeypatch, *verb, "--weights", "w.safetensors", "--dry-run") == 1
     error = capsys.readouterr().err
@@ -203,7 +203,7 @@ FEW = ("--set", "data_options={num_train: 16, num_val: 8, num_test: 8}")
     [
         ("training.run.train", ("train", "scenes", *FEW)),
         ("papers.jobs.train", ("compare", "scenes", "--methods", "bce,spa", "--jobs=1", *FEW)),
-        ("papers.reproduce.reproduce", ("reproduce", "000-table2")),
+        ("papers.reproduce.reproduce", ("papers", "run", "000-table2")),
     ],
 )
 def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys, work, arguments):
@@ -222,15 +222,15 @@ def test_ctrl_c_before_there_is_a_folder_does_not_say_that_it_keeps_anything(tmp
 
 
 def test_the_rows_of_a_table_are_listed_as_printed(monkeypatch, capsys):
-    assert call(monkeypatch, "reproduce", "000-table2", "--list") == 0
+    assert call(monkeypatch, "papers", "list", "000-table2") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["quasibinary", "always", "80.6", "6.9", "0.913"] in lines
     assert ["pretrained", "if", "named", "–", "–", "–"] in lines
-    assert call(monkeypatch, "reproduce", "004-table2", "--list") == 0
+    assert call(monkeypatch, "papers", "list", "004-table2") == 0
     assert ["role", "fine-tuned", "not", "with", "--quick", "66.9"] in [
         line.split() for line in capsys.readouterr().out.splitlines()
     ]
-    assert call(monkeypatch, "reproduce", "--list") == 0
+    assert call(monkeypatch, "papers", "list") == 0
     assert "put into data/coco: MS-COCO 2014" in capsys.readouterr().out
 
 

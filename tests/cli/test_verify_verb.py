@@ -1,5 +1,7 @@
-"""``labelwise verify``. Oracles: the verdicts of the functions below it, the exit status, and a
-run whose promise is kept or broken by the labels it is given.
+"""``labelwise audit`` of past guarantees.
+
+Oracles: the verdicts of the functions below it, the exit status, and a run whose promise is kept
+or broken by the labels it is given.
 """
 
 import csv
@@ -34,7 +36,7 @@ def folder(tmp_path):
 
 def answers(folder, table, word):
     """Answer the questions of ``--ask`` all in the same way."""
-    output, status = labelwise("verify", folder, "--ask", 40, "-o", table)
+    output, status = labelwise("audit", folder, "--ask", 40, "-o", table, "--overwrite")
     assert (status, "40 photos to answer" in output) == (0, True)
     with table.open(newline="") as file:
         rows = [{**row, "answer": word} for row in csv.DictReader(file)]
@@ -45,28 +47,28 @@ def answers(folder, table, word):
 
 
 def test_a_promised_list_is_verified_from_the_search_to_the_exit_status(folder, tmp_path):
-    sure = ("--wrong-at-most", "0.5", "--promise", "sure")
+    sure = ("--wrong-at-most", "0.5")
     output, _ = labelwise("search", folder, "dog", *sure)
-    assert "receipt 1: labelwise verify holds the promise to answers" in output
-    output, status = labelwise("verify", folder)
+    assert "receipt 1: labelwise audit checks it against answers" in output
+    output, status = labelwise("audit", folder)
     assert (status, "1 cannot be told yet" in output) == (0, True)
     table = tmp_path / "answers.csv"
     answers(folder, table, "yes")
-    output, status = labelwise("verify", folder, "--answers", table)
-    assert "receipt 1, dog (sure): kept: 0 of 40 photos drawn from it are wrong" in output
+    output, status = labelwise("audit", folder, "--answers", table)
+    assert "receipt 1, dog (expected): kept: 0 of 40 photos drawn from it are wrong" in output
     assert "kept in 1 of 1" in output
     assert status == 0
     answers(folder, table, "no")
-    output, status = labelwise("verify", folder, "--answers", table)
+    output, status = labelwise("audit", folder, "--answers", table)
     assert "kept in 0 of 1; promises that hold break 1 or more of 1" in output
     assert status == 0  # a sample of one list may mislead: 0.06
-    assert labelwise("verify", folder, "--answers", table, "--strict")[1] == 1
+    assert labelwise("audit", folder, "--answers", table, "--strict")[1] == 1
     for share in ("0.4", "0.45"):
-        labelwise("search", folder, "dog", "--wrong-at-most", share, "--promise", "sure")
+        labelwise("search", folder, "dog", "--wrong-at-most", share)
     index = open_index(folder)
     for row in {row for one in receipts_of(index) for row in rows_in_order(index, one).tolist()}:
         index.correct(row, {"dog": "absent"})
-    output, status = labelwise("verify", folder, "--json")
+    output, status = labelwise("audit", folder, "--json")
     found = json.loads(output)
     assert {one["verdict"] for one in found["lists"]} == {"broken"}
     assert (found["together"]["verdict"], status) == ("broken", 1)
@@ -74,7 +76,7 @@ def test_a_promised_list_is_verified_from_the_search_to_the_exit_status(folder, 
 
 def test_receipts_are_printed_as_json(folder):
     labelwise("search", folder, "dog", "--wrong-at-most", "0.3", "--count")
-    output, status = labelwise("verify", folder, "--receipts")
+    output, status = labelwise("audit", folder, "--receipts")
     (line,) = output.splitlines()
     (receipt,) = receipts_of(open_index(folder))
     assert json.loads(line) == json.loads(json.dumps(receipt.spec()))
@@ -90,33 +92,33 @@ def with_promise(run, level):
 
 def test_the_promises_of_a_run_are_held_to_its_test_photos(tmp_path):
     run = save_model(tmp_path / "run")
-    with pytest.raises(DataError, match="was made without a promise"):
-        labelwise("verify", run)
+    with pytest.raises(DataError, match="has no guarantee to check"):
+        labelwise("audit", run)
     with_promise(run, 0.05)
-    output, status = labelwise("verify", run)
+    output, status = labelwise("audit", run)
     assert output.startswith("kept: ")
     assert ("kept in 1 of 1" in output, status) == (True, 0)
     with_promise(run, 0.99)
-    output, status = labelwise("verify", run, "--json")
+    output, status = labelwise("audit", run, "--json")
     assert ([one["verdict"] for one in json.loads(output)], status) == (["broken"], 1)
     (run / "predictions" / "test.parquet").unlink()
-    with pytest.raises(DataError, match="has no test photos that fitted nothing"):
-        labelwise("verify", run)
+    with pytest.raises(DataError, match="has no held-out photos"):
+        labelwise("audit", run)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--ask", "3"), "give both --ask N and --output FILE"),
+        (("--ask", "3"), "give both --ask N and --out FILE"),
         (("--receipts", "--answers", "x.csv"), "do different things"),
         (("--receipts", "--json"), "about verdicts"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(folder, options, words):
     with pytest.raises(SettingsError, match=words):
-        labelwise("verify", folder, *options)
+        labelwise("audit", folder, *options)
 
 
 def test_options_of_an_index_are_refused_for_a_run(folder):
-    with pytest.raises(SettingsError, match="is not an index, so --strict"):
-        labelwise("verify", folder.parent / "run", "--strict")
+    with pytest.raises(SettingsError, match=r"--strict does not apply: .* is not an index"):
+        labelwise("audit", folder.parent / "run", "--strict")

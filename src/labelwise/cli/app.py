@@ -6,84 +6,269 @@ Exit status: 0 done, 1 one clear sentence said why not, 2 wrong usage, 130 stopp
 import os
 import sys
 import warnings
-from typing import Annotated, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from labelwise import __version__
 from labelwise.cli import (
-    aggregate,
-    apply,
+    audit,
     calibrate,
-    check,
     compare,
+    count,
     data,
-    decide,
-    demo,
-    dossier,
-    estimate,
+    data_labels,
+    data_review,
     evaluate,
     export,
     index,
     label,
-    mcp,
-    methods,
+    papers,
     predict,
-    reproduce,
+    report,
     search,
     serve,
-    start,
     tag,
     train,
-    verify,
 )
-from labelwise.cli.grouped_help import GroupedHelp
-from labelwise.cli.options import with_local_paths
+from labelwise.cli.command import mount, sentence_of
 from labelwise.cli.text import complain, stopped
 from labelwise.errors import LabelwiseError
 from labelwise.system.allocator import keep_freed_memory
 
-HELP = "Train, calibrate, decide and search with images that carry no label, one, or many."
+Arguments = list[str]
 
-app = typer.Typer(
-    name="labelwise",
-    help=HELP,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+
+def _to(*words: str) -> Callable[[Arguments], Arguments]:
+    """Return what puts these words before the arguments of an old name."""
+    return lambda args: [*words, *args]
+
+
+def _with(flag: str, value: str, *words: str) -> Callable[[Arguments], Arguments]:
+    """The same, with an option unless it is given: old names had another default."""
+    return lambda args: [
+        *(*words, *args),
+        *([] if any(word.partition("=")[0] == flag for word in args) else [flag, value]),
+    ]
+
+
+def _renamed(args: Arguments, flags: Mapping[str, str]) -> Arguments:
+    """Return arguments with other names of options; what follows ``--`` stays."""
+    end = args.index("--") if "--" in args else len(args)
+    parts = [word.partition("=") for word in args[:end]]
+    return [
+        *(f"{flags.get(flag, flag)}{equals}{value}" for flag, equals, value in parts),
+        *args[end:],
+    ]
+
+
+def _decide(args: Arguments) -> Arguments:
+    flags = {"--calibrate": "--calibrator", "--promise": "--guarantee"}
+    args = _renamed(args, flags | {"--promise-share": "--guarantee-share"})
+    return _with("--calibrator", "none", "calibrate")(args)
+
+
+def _reproduce(args: Arguments) -> Arguments:
+    flags = {"--data": "--source", "--scores": "--judge", "--checkpoint": "--judge"}
+    if "--list" in args:
+        return ["papers", "list", *(word for word in args if word != "--list")]
+    return ["papers", "run", *_renamed(args, flags)]
+
+
+def _serve_label(args: Arguments) -> Arguments:
+    """Turn ``--label PHOTOS`` of serve, which may be repeated, into arguments of label."""
+    flags = {"--answers": "--out"}
+    return ["label", "--page", *_renamed([word for word in args if word != "--label"], flags)]
+
+
+def _answers(args: Arguments) -> Arguments:
+    return ["convert", args[0], "--predictions", *args[1:]] if len(args) > 1 else ["convert", *args]
+
+
+ROOT_ALIASES: dict[str, Callable[[Arguments], Arguments]] = {
+    "start": lambda args: ["train", *_renamed(args, {"--scorer": "--model"})],
+    "apply": _to("predict"),
+    "mcp": lambda args: ["serve", "--mcp", *_renamed(args, {"--folder": "--tag-folder"})],
+    "decide": _decide,
+    "check": lambda args: ["audit", *_renamed(args, {"--cut": "--at-least", "--output": "--out"})],
+    "verify": lambda args: ["audit", *_renamed(args, {"--output": "--out"})],
+    "estimate": lambda args: [
+        "count",
+        *_renamed(
+            args, {"--answers": "--ask", "--answers-from": "--answers", "--method": "--count-by"}
+        ),
+    ],
+    "review": lambda args: [
+        "label",
+        "next",
+        *_renamed(args, {"--by": "--order", "--count": "--top"}),
+    ],
+    "dossier": _to("report", "--format", "dossier"),
+    "reproduce": _reproduce,
+    "methods": _to("papers", "methods"),
+    "aggregate": lambda args: ["data", "convert", *_renamed(args, {"--how": "--pool"})],
+}
+ROOT_RENAMED = {
+    "train": {"--calibrate": "--calibrator"},
+    "calibrate": {"--method": "--calibrator"},
+    "predict": {"--shares": "--frequencies"},
+    "label": {"--export": "--out"},
+    "serve": {"--model": "--also"},
+}
+DATA_ALIASES: dict[str, Callable[[Arguments], Arguments]] = {
+    "suspects": lambda args: [
+        "review",
+        *_renamed(
+            args,
+            {
+                "--kind": "--find",
+                "--false-at-most": "--wrong-at-most",
+                "--most": "--top",
+                "--page": "--html",
+            },
+        ),
+    ],
+    "next": lambda args: [
+        *("review", "--find", "next"),
+        *_renamed(args, {"--budget": "--top", "--by": "--order", "--page": "--html"}),
+    ],
+    "repair": lambda args: (
+        [
+            *("review", args[0], "--apply"),
+            *_renamed(args[1:], {"--log": "--changes", "--accept-promised": "--accept-guaranteed"}),
+        ]
+        if args
+        else ["review"]
+    ),
+    "near-copies": _to("group"),
+    "bursts": lambda args: _with("--gap", "60", "group")(
+        _renamed(args, {"--time": "--time-column", "--camera": "--camera-column"})
+    ),
+    "keywords": lambda args: [
+        "import",
+        *_renamed(args, {"--least": "--min-count", "--taxonomy": "--taxonomy-out"}),
+    ],
+    "crops": lambda args: [
+        "import",
+        *_renamed(args, {"--least": "--at-least", "--root": "--data"}),
+    ],
+    "answers": _answers,
+    "export": _to("convert"),
+    "clashes": _to("rules"),
+}
+DATA_RENAMED = {
+    "votes": {"--by": "--vote-by", "--photos": "--data", "--least": "--min-count"},
+}
+
+
+class VerbGroup(TyperGroup):
+    """Verbs in groups; names from before 0.3 still work, with a note."""
+
+    aliases: Mapping[str, Callable[[Arguments], Arguments]] = {}
+    renamed: Mapping[str, Mapping[str, str]] = {}
+    groups: ClassVar[Mapping[str, Sequence[str]]] = {}
+    examples: tuple[str, ...] = ()
+
+    def resolve_command(self, ctx: Any, args: Arguments) -> Any:
+        """Find the verb; translate a name, or options, that it had before 0.3."""
+        name = args[0] if args else ""
+        if name in self.aliases:
+            args = self.aliases[name](args[1:])
+        elif name == "serve" and "--label" in args:
+            args = _serve_label(args[1:])
+        elif name in self.renamed:
+            args = [name, *_renamed(args[1:], self.renamed[name])]
+        if args and args[0] != name:
+            path = ctx.command_path
+            also = f" {args[1]}" if args[0] in ("papers", "data", "label") else ""
+            new = f"{path} {args[0]}{also if path == 'labelwise' else ''}"
+            complain(f"`{path} {name}` is now `{new}`; the old name works until 0.4")
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write a sentence and the verbs by what they are for."""
+        formatter.write(f"{sentence_of(self.help)}\n")
+        for title, names in self.groups.items():
+            formatter.write(f"{title}\n")
+            for name in names:
+                command = self.get_command(ctx, name)
+                formatter.write(f"  {name:<10}{sentence_of(command.help if command else '')}\n")
+        for example in self.examples:
+            formatter.write(f"  labelwise {example}\n")
+
+
+class Root(VerbGroup):
+    """All verbs."""
+
+    aliases, renamed = ROOT_ALIASES, ROOT_RENAMED
+    groups: ClassVar = {
+        "start here": ("demo", "train", "predict"),
+        "your photos": ("index", "search", "count", "audit", "label", "tag", "serve"),
+        "your scores": ("evaluate", "calibrate", "report", "export"),
+        "tables": ("data",),
+        "research": ("compare", "papers"),
+    }
+
+
+class Data(VerbGroup):
+    """Verbs about label tables."""
+
+    aliases, renamed = DATA_ALIASES, DATA_RENAMED
+    groups: ClassVar = {
+        "look": ("describe", "review", "rules"),
+        "change": ("split", "group", "observe"),
+        "read and write": ("import", "votes", "convert"),
+    }
+    examples = ("data describe photos.csv", "data split photos.csv -o split.csv")
+
+
+class Papers(VerbGroup):
+    """Verbs about the papers."""
+
+    groups: ClassVar = {"papers": ("list", "run", "methods")}
+    examples = ("papers list", "papers run 000-table2 --quick")
+
+
+def _application(cls: type[VerbGroup], name: str, help: str, **more: Any) -> typer.Typer:
+    return typer.Typer(
+        name=name,
+        cls=cls,
+        help=help,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        **more,
+    )
+
+
+app = _application(
+    Root, "labelwise", "Labels for images that carry none, one or many, with honest probabilities."
 )
-for verb in (
-    demo.demo,
-    start.start,
-    train.train,
-    compare.compare,
-    evaluate.evaluate,
-    calibrate.calibrate,
-    decide.decide,
-    aggregate.aggregate,
-    apply.apply,
-    predict.predict,
-    export.export,
-    index.index,
-    search.search,
-    estimate.estimate,
-    check.check,
-    verify.verify,
-    dossier.dossier,
-    label.review,
-    label.label,
-    tag.tag,
-    serve.serve,
-    mcp.mcp,
-    reproduce.reproduce,
-    methods.methods,
+data_app = _application(
+    Data, "data", "Describe, split, review and convert label tables.", add_completion=False
+)
+papers_app = _application(
+    Papers, "papers", "Run the papers' methods, tables and figures.", add_completion=False
+)
+for function in (
+    *(train.demo, train.train, predict.predict, index.index, search.search, count.count),
+    *(audit.audit, label.label, tag.tag, serve.serve, evaluate.evaluate, calibrate.calibrate),
+    *(report.report, export.export, compare.compare),
 ):
-    app.command(cls=GroupedHelp)(verb)
-app.add_typer(data.data_app, name="data")
-for command in (*app.registered_commands, *data.data_app.registered_commands):
-    if command.callback is not None:
-        command.callback = with_local_paths(command.callback)
+    mount(app, function, function.__name__)
+for function in (
+    *(data.describe_table, data.split_table, data.convert_table, data_review.review_table),
+    *(data.group_table, data_labels.votes_table, data_labels.import_table, data.observe_table),
+    data_labels.rules_table,
+):
+    mount(data_app, function, function.__name__.removesuffix("_table"))
+for function in (papers.list_tables, papers.run, papers.methods):
+    mount(papers_app, function, function.__name__.removesuffix("_tables"))
+app.add_typer(data_app)
+app.add_typer(papers_app)
 
 
 def _show_version(wanted: bool) -> None:
@@ -100,7 +285,7 @@ def _options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Options before the verb; ``main`` reads --debug anywhere on the line."""
+    """Labels for images that carry none, one or many, with honest probabilities."""
 
 
 def main() -> None:

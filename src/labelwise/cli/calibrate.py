@@ -1,176 +1,400 @@
-"""``labelwise calibrate``: probabilities that mean what they say, from anyone's scores."""
+"""``labelwise calibrate``: probabilities, thresholds and guarantees from anyone's scores."""
 
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.options import (
-    ROWS_GIVEN,
-    AttributesOption,
-    FitOnOption,
-    FoldsOption,
-    LabelsOption,
-    LinkOption,
-    ReportOnOption,
-    ScoresOption,
-    TestOption,
-    number_of_folds,
-)
+from labelwise.cli.command import verb
+from labelwise.cli.evaluate import pooled, show, show_exclusive, write_folder
+from labelwise.cli.options import Options, number_of_folds
+from labelwise.cli.text import next_steps, say, show_table
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
-    from labelwise.attributes import AttributeColumns
-    from labelwise.calibration import Candidate
-    from labelwise.scores import ScoreTable
+    from labelwise.decide import LabelFigures
+    from labelwise.scores import Judged, ScoreTable
+
+SHOWN = 20
+OPERATING = ("sensitivity", "specificity", "false-alarms")  # rules of an operating point
 
 
-SHARES_SHOWN = 20
-
-
+@verb(
+    "out scores labels calibrator rule guarantee fit_on report_on test by pool json",
+    more="link folds seed attributes confidence guarantee_share cross_fit texts prompts",
+    examples=(
+        "calibrate scores.csv --scores logits --labels truth.csv -o fitted/ --rule best-f",
+        "calibrate scores.csv --scores probs --guarantee precision=0.9 -o thresholds.json",
+    ),
+)
 def calibrate(
     source: Annotated[
         Path,
         typer.Argument(help="Scores: .csv, .tsv, .parquet, .npz, .jsonl; or embeddings, .npz."),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
-    scores: ScoresOption = None,
-    link: LinkOption = None,
-    labels: LabelsOption = None,
-    texts: Annotated[
-        Path | None,
-        typer.Option(help="Embeddings of the labels' texts, .npz: scores are cosines with them."),
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="Which of the texts each label has: .csv or .tsv, label and prompt."),
-    ] = None,
-    method: Annotated[
-        str,
-        typer.Option(help="auto, temperature, platt, beta, ...; few for tens of labelled photos."),
-    ] = "auto",
-    test: TestOption = None,
-    fit_on: FitOnOption = None,
-    report_on: ReportOnOption = None,
-    folds: FoldsOption = None,
-    attributes: AttributesOption = None,
-    seed: Annotated[int, typer.Option(help="Deals rows into folds.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    given: Options,
 ) -> None:
-    """Fit a calibrator, and judge it on rows it did not see.
+    """Fit probabilities that mean what they say, and thresholds.
 
-    Where --labels knows only some of the rows, auto is `few`: labels share what they can, the
-    other rows are the pool, and every row gets probabilities with intervals.
+    What is fitted is judged on rows it did not see. -o names a folder for link.json, the
+    probabilities and the report, with --rule or --guarantee also thresholds.json; or a .json file
+    for the thresholds alone.
 
-    Writes link.json, predictions.parquet, probabilities.parquet, the report and its charts.
+    Rules: 0.5, top-4, average-3, best-f, expected-f, precision-0.9, recall-0.9, sensitivity-0.95,
+    specificity-0.9, false-alarms-5/1000, false-alarms-2/day, cost-1-5, miss-rate-0.1,
+    wrong-rate-0.1, mean-f-0.5; thresholds end in -shared or -per-label.
+
+    Where --labels knows only some of the rows, the calibrator is `few`: labels share what they
+    can, and every row gets probabilities with intervals.
     """
-    from labelwise.attributes import AttributeGroups
-    from labelwise.cli.evaluation_shown import show, write_folder
-    from labelwise.cli.text import say, show_table
     from labelwise.errors import SettingsError
-    from labelwise.scores import (
-        FitPlan,
-        comparison,
-        judge,
-        read_fitted,
-        read_scores,
-        save_calibration,
-    )
-    from labelwise.scores.applied import save_detections
+
+    thresholds = given.out is not None and given.target.suffix == ".json"
+    _check(given, thresholds)
+    with ExitStack() as stack:
+        if given.pool is not None:
+            source = stack.enter_context(pooled(source, given))
+        table, other, groups = _tables(source, given)
+        method = given.calibrator or ("none" if thresholds or given.out is None else "auto")
+        rows = {"other": other, "fit_on": given.fit_on, "report_on": given.report_on}
+        divided = any(value is not None for value in rows.values())
+        if given.guarantee is not None:
+            _guarantee(table, method, rows, given)
+            return
+        if method == "few" or (method == "auto" and table.unlabelled is not None):
+            if divided or groups is not None or given.rule is not None:
+                raise SettingsError(
+                    "--test, --fit-on, --report-on, --attributes and --rule need another "
+                    "--calibrator than few"
+                )
+            _few(table, given)
+            return
+        reason = "the rows to fit on and those to report on are given"
+        folds = number_of_folds(given.folds, reason if divided and method != "auto" else "")
+        _fit(table, method, folds, groups, rows, given, thresholds)
+
+
+def _check(given: Options, thresholds: bool) -> None:
+    """Stop at options that do not fit together."""
+    from labelwise.errors import SettingsError
+
+    if given.rule is not None and given.guarantee is not None:
+        raise SettingsError("give either --rule, such as best-f, or --guarantee, not both")
+    if given.out is None and given.rule is None and given.guarantee is None:
+        raise SettingsError(
+            "say where to write with -o FOLDER, or what to fit: give either --rule or --guarantee"
+        )
+    if thresholds and given.rule is None and given.guarantee is None:
+        raise SettingsError("a .json file is for thresholds: give either --rule or --guarantee")
+    if given.prompts is not None and given.texts is None:
+        raise SettingsError("--prompts says what the embeddings of --texts are of: give both")
+    if given.guarantee is None:
+        given.refuse("it belongs to --guarantee", "confidence", "guarantee_share", "cross_fit")
+        return
+    given.refuse("a guarantee is made without folds", "folds")
+    given.refuse("a guarantee is tested on all rows", "by", "attributes")
+    if given.calibrator in (None, "none"):
+        given.refuse("it keeps rows from a --calibrator", "guarantee_share", "cross_fit")
+
+
+def _tables(source: Path, given: Options) -> tuple["ScoreTable", Any, Any]:
+    """Return the scores to fit on, those to report on, and labels that exclude each other."""
+    from labelwise.attributes import AttributeGroups
+    from labelwise.scores import read_scores
     from labelwise.scores.embeddings import read_texts, write_prompts
 
-    if prompts is not None and texts is None:
-        raise SettingsError("--prompts says what the embeddings of --texts are of: give both")
-    embedded = None if texts is None else read_texts(texts, prompts)
-    table = read_scores(source, scores, link=link, labels=labels, texts=embedded)
-    if embedded is not None and embedded.prompts:
-        out.mkdir(parents=True, exist_ok=True)
-        write_prompts(out / "prompts.csv", embedded)
-    if attributes is not None and (method == "few" or table.unlabelled is not None):
-        raise SettingsError("--attributes needs another --method than few")
-    if method == "few" or (method == "auto" and table.unlabelled is not None):
-        if test is not None or fit_on is not None or report_on is not None:
-            raise SettingsError("--test, --fit-on and --report-on need another --method than few")
-        parts = number_of_folds(folds)
-        calibrate_few(table, out, folds=parts, seed=seed, title=source.name, json=json)
-        return
-    divided = test is not None or fit_on is not None or report_on is not None
-    parts = number_of_folds(folds, ROWS_GIVEN if divided and method != "auto" else "")
-    other = None if test is None else read_scores(test, scores, link=link)
-    groups: AttributeColumns | None = None
-    if attributes is not None:
-        table, groups = table.settled(AttributeGroups.read(attributes))
+    columns = tuple(dict.fromkeys(given.by or ()))
+    keep = (*columns, "time") if "/day" in (given.rule or "") else columns
+    embedded = None if given.texts is None else read_texts(given.texts, given.prompts)
+    options: dict[str, Any] = {"link": given.link}
+    table = read_scores(
+        source, given.scores, labels=given.labels, texts=embedded, keep=keep, **options
+    )
+    if embedded is not None and embedded.prompts and given.out is not None:
+        given.target.mkdir(parents=True, exist_ok=True)
+        write_prompts(given.target / "prompts.csv", embedded)
+    other = None
+    if given.test is not None:
+        other = read_scores(given.test, given.scores, keep=columns, **options)
+    groups = None
+    if given.attributes is not None:
+        named = AttributeGroups.read(given.attributes)
+        table, groups = table.settled(named)
         if other is not None:
-            other, _ = other.settled(AttributeGroups.read(attributes))
-    plan = FitPlan(calibrator=method, folds=parts, seed=seed, attributes=groups)
-    judged = judge(table, plan, other=other, fit_on=fit_on, report_on=report_on, curves=True)
-    save_calibration(out, judged, table.predictions if other is None else judged.predictions)
-    write_folder(judged.evaluation, out, title=f"{source.name}, calibrated")
-    if table.detections is not None:
-        save_detections(
-            out / "detections.parquet", table.detections, [read_fitted(out / "link.json")]
-        )
-    if not json:
-        stages = comparison(judged.evaluation)
-        names = list(next(iter(stages.values())))
-        rows = [[name, *(_number(stages[stage][name]) for stage in stages)] for name in names]
-        show_table(["", *stages], rows)
-        say()
-        if judged.made.compared:
-            columns = ("compared by held-out log loss", "log loss", "behind", "standard error")
-            show_table(columns, [_candidate(row) for row in judged.made.compared])
-            say()
-        say(f"link fitted on {judged.fitted_on}: {judged.made.link_words or 'kept as it is'}")
-    show(judged.evaluation, json=json, out=out)
+            other, _ = other.settled(named)
+    return table, other, groups
 
 
-def calibrate_few(
-    table: "ScoreTable", out: Path, *, folds: int, seed: int, title: str, json: bool
+def _fit(
+    table: "ScoreTable",
+    method: str,
+    folds: int,
+    groups: Any,
+    rows: dict[str, Any],
+    given: Options,
+    thresholds: bool,
 ) -> None:
-    """Calibrate all rows by the few that have labels, and judge that over folds of these."""
-    from dataclasses import replace
+    """Fit a calibrator and a rule, judge them on other rows, and write what was asked for."""
+    from labelwise.scores import FitPlan, comparison, decision, judge, read_fitted, save_calibration
+    from labelwise.scores.applied import save_detections
 
+    rule, by = given.rule or "0.5", tuple(dict.fromkeys(given.by or ()))
+    pace = table.photos_per_day() if "/day" in rule else None
+    plan = FitPlan(method, rule, folds, given.seed or 0, pace, groups)
+    alone = {"query_length": 0} if given.rule is not None else {"curves": True}
+    judged = judge(table, plan, by=by, **alone, **rows)
+    folder = None if thresholds or given.out is None else given.target
+    if folder is not None:
+        save_calibration(
+            folder, judged, table.predictions if rows["other"] is None else judged.predictions
+        )
+        write_folder(judged.evaluation, folder, title=f"{folder.name}, calibrated")
+        if table.detections is not None:
+            fitted = [read_fitted(folder / "link.json")]
+            save_detections(folder / "detections.parquet", table.detections, fitted)
+    if given.rule is None:
+        if not given.json:
+            stages = comparison(judged.evaluation)
+            names = list(next(iter(stages.values())))
+            cells = [[name, *(_number(stages[stage][name]) for stage in stages)] for name in names]
+            show_table(["", *stages], cells)
+            say()
+            if judged.made.compared:
+                columns = ("compared by held-out log loss", "log loss", "behind", "standard error")
+                show_table(
+                    columns,
+                    [
+                        (one.name, *map(_number, (one.log_loss, one.behind, one.standard_error)))
+                        for one in judged.made.compared
+                    ],
+                )
+                say()
+            say(f"link fitted on {judged.fitted_on}: {judged.made.link_words or 'kept as it is'}")
+        show(judged.evaluation, json=given.json, out=folder)
+        if not given.json and folder is not None:
+            next_steps(f"predict {folder} OTHER_SCORES.csv -o tags.csv")
+        return
+    figures = _label_figures(judged)
+    told = table if rows["other"] is None else rows["other"]
+    parts = {column: _by(judged, told.subgroups(column, judged.predictions)) for column in by}
+    record = decision(judged)
+    record["labels"] = {name: [row.spec() for row in part] for name, part in figures.items()}
+    if parts:
+        record["by"] = {
+            column: {name: [row.spec() for row in found] for name, found in part.items()}
+            for column, part in parts.items()
+        }
+    path = _write(record, given, folder)
+    if given.json:
+        return
+    show(judged.evaluation, json=False, out=folder)
+    for name, part in figures.items():
+        say()
+        _show_figures(f"per label, {name} (95 % intervals)", part, rule)
+    for column, values in parts.items():
+        say()
+        _show_by(column, values)
+    show_exclusive(judged.evaluation)
+    say(f"rule fitted on {judged.fitted_on}: {judged.made.rule_words}")
+    if path is not None:
+        say(f"thresholds: {path}")
+        next_steps(f"predict {folder or path} OTHER_SCORES.csv -o tags.csv")
+
+
+def _few(table: "ScoreTable", given: Options) -> None:
+    """Calibrate all rows by the few that have labels, and judge that over folds of these."""
     import torch
 
     from labelwise.calibration import few_labels
-    from labelwise.cli.evaluation_shown import show, write_folder
-    from labelwise.cli.text import say, show_table
     from labelwise.scores import FitPlan, judge, save_calibration, save_intervals
-    from labelwise.system.text import counted
 
-    own = table.predictions
+    own, out = table.predictions, given.target
     pool = own.logits
     if table.unlabelled is not None:
         pool = torch.cat([own.logits, table.unlabelled])
     fitted = few_labels(own.logits, own.labels, own.link, own.observed, pool=pool)
-    plan = FitPlan(calibrator="few", folds=min(folds, len(own)), seed=seed)
-    judged = judge(replace(table, split=None), plan)
+    folds = min(number_of_folds(given.folds), len(own))
+    judged = judge(replace(table, split=None), FitPlan("few", folds=folds, seed=given.seed or 0))
     judged = replace(judged, made=replace(judged.made, link=fitted.link))
     save_calibration(out, judged, own)
     ids = (*own.ids, *table.unlabelled_ids)
     save_intervals(out / "intervals.parquet", ids, own.names, pool, fitted)
-    write_folder(judged.evaluation, out, title=f"{title}, calibrated")
-    if not json:
+    write_folder(judged.evaluation, out, title=f"{out.name}, calibrated")
+    if not given.json:
         rows = [
             (name, f"{share:.2%}", f"{low:.2%} to {high:.2%}")
             for name, (share, low, high) in zip(own.names, fitted.shares.tolist(), strict=True)
         ]
-        show_table(("label", "share of all rows", "90 % interval"), rows[:SHARES_SHOWN])
-        if len(rows) > SHARES_SHOWN:
-            say(f"and {len(rows) - SHARES_SHOWN:,} more labels")
+        show_table(("label", "share of all rows", "90 % interval"), rows[:SHOWN])
+        if len(rows) > SHOWN:
+            say(f"and {len(rows) - SHOWN:,} more labels")
         say()
         say(
             f"{len(own):,} of {counted(len(ids), 'row')} labelled: "
             f"{fitted.error_in_words('labelled rows')}"
         )
         say(f"wrote probabilities of all rows with 90 % intervals: {out / 'intervals.parquet'}")
-    show(judged.evaluation, json=json, out=out)
+    show(judged.evaluation, json=given.json, out=out)
+    if not given.json:
+        next_steps(f"predict {out} OTHER_SCORES.csv -o tags.csv")
 
 
-def _candidate(row: "Candidate") -> tuple[str, str, str, str]:
-    return row.name, f"{row.log_loss:.5f}", f"{row.behind:.5f}", f"{row.standard_error:.5f}"
+def _guarantee(table: "ScoreTable", method: str, rows: dict[str, Any], given: Options) -> None:
+    """Make a tested rule, write it, and say what it guarantees."""
+    from labelwise.errors import DataError
+    from labelwise.scores import promise_scores
+
+    found = promise_scores(
+        table,
+        given.guarantee or "",
+        confidence=0.95 if given.confidence is None else given.confidence,
+        calibrator=method if given.calibrator else "none",
+        share=given.guarantee_share,
+        cross_fit=given.cross_fit,
+        seed=given.seed or 0,
+        **rows,
+    )
+    promised = found.promised
+    if not promised.promises:
+        warning = "" if promised.warning is None else f". {promised.warning}"
+        raise DataError(promised.refused[0] + warning)
+    file = given.out is None or given.target.suffix == ".json"
+    path = _write(found.spec(), given, None if file else given.target)
+    if given.json:
+        return
+    if found.link_words:
+        say(f"calibrator: {found.link_words}")
+    for promise in promised.promises[:SHOWN]:
+        say(str(promise))
+    if promised.warning is not None:
+        say(promised.warning)
+    for sentence in promised.refused[:SHOWN]:
+        say(f"not guaranteed: {sentence}")
+    if found.checks:
+        show_table(
+            ("guarantee", "level", "on other rows", "from", "to", "photos", "verdict"),
+            [
+                (
+                    ", ".join(promise.labels[:3]) or promise.what,
+                    *(f"{value:.3f}" for value in (promise.level, check.value)),
+                    *(f"{value:.3f}" for value in (check.lower, check.upper)),
+                    *(f"{check.counted:,}", check.verdict),
+                )
+                for promise, check in zip(promised.promises, found.checks, strict=True)
+            ],
+        )
+    else:
+        say("not checked: --test FILE or --report-on SPLIT would check it on other rows")
+    say(f"made on {found.fitted_on}")
+    if path is not None:
+        say(f"rule and guarantees: {path}")
+        next_steps(f"predict {path} OTHER_SCORES.csv -o tags.csv")
+
+
+def _write(record: dict[str, Any], given: Options, folder: Path | None) -> Path | None:
+    """Write a rule as thresholds.json of a folder, or as the file named; print it as JSON."""
+    import json
+
+    from labelwise.scores import save_json
+
+    path = None
+    if given.out is not None:
+        path = given.target if folder is None else folder / "thresholds.json"
+        save_json(path, record)
+    if given.json:
+        say(json.dumps(record, ensure_ascii=False, allow_nan=False))
+    return path
+
+
+def _label_figures(judged: "Judged") -> "dict[str, tuple[LabelFigures, ...]]":
+    """Return the figures of a rule on other rows, and on those it was fitted on."""
+    from labelwise.decide import label_figures
+
+    if judged.sets is None or judged.made.rule is None:
+        return {}
+    fitted = judged.fitted_rows.with_link(judged.link)
+    new = "by cross-validation" if judged.fitted_rows is judged.predictions else "on other rows"
+    stages = {
+        new: (judged.predictions, judged.sets),
+        "on the rows it was fitted on": (fitted, fitted.sets(judged.made.rule)),
+    }
+    return {
+        name: label_figures(
+            sets, rows.majority, rows.observed, names=rows.names, groups=rows.groups
+        )
+        for name, (rows, sets) in stages.items()
+    }
+
+
+def _by(judged: "Judged", parts: Any) -> "dict[str, tuple[LabelFigures, ...]]":
+    """Return the figures of the rule in each subgroup of the rows it was judged on."""
+    from labelwise.decide import label_figures
+
+    own, sets = judged.predictions, judged.sets
+    if sets is None:
+        return {}
+    return {
+        name: label_figures(
+            sets[rows],
+            own.take(rows).majority,
+            own.take(rows).observed,
+            names=own.names,
+            groups=own.take(rows).groups,
+        )
+        for name, rows in parts.parts()
+    }
 
 
 def _number(value: float | None) -> str:
     if value is None:
         return "undefined"
     return "∞" if value == float("inf") else f"{value:.5f}"
+
+
+def _cell(figure: "tuple[float, float, float] | None", times: float = 1.0, digits: int = 3) -> str:
+    if figure is None:
+        return "–"
+    value, low, high = (f"{times * number:.{digits}f}" for number in figure)
+    return f"{value} ({low} to {high})"
+
+
+def _operating(row: "LabelFigures") -> tuple[str, str, str]:
+    return _cell(row.recall), _cell(row.specificity), _cell(row.false_alarms, 1000, 1)
+
+
+def _show_some(
+    head: Sequence[str], cells: Sequence[Sequence[str]], most: int, title: str, what: str
+) -> None:
+    show_table(head, cells[:most], title=title)
+    if len(cells) > most:
+        say(f"{what.format(most)} of {len(cells):,}; all of them with --json or -o")
+
+
+def _show_by(column: str, parts: "dict[str, tuple[LabelFigures, ...]]") -> None:
+    """Print the operating points of each label in each subgroup."""
+    cells = [
+        (row.name, name, f"{row.present:,} of {row.known:,}", *_operating(row))
+        for name, rows in parts.items()
+        for row in rows
+    ]
+    cells.sort(key=lambda cell: cell[0])
+    head = ("label", column, "present", "sensitivity", "specificity", "false alarms per 1,000")
+    _show_some(head, cells, 3 * SHOWN, f"by {column} (95 % intervals)", "{} rows")
+
+
+def _show_figures(title: str, rows: "tuple[LabelFigures, ...]", rule: str) -> None:
+    told: Callable[[LabelFigures], Sequence[str]]
+    if rule.startswith(OPERATING):
+        names, what, told = (
+            *(("sensitivity", "specificity", "false alarms per 1,000"), "the first {} labels"),
+            _operating,
+        )
+    else:
+        rows = tuple(sorted(rows, key=lambda row: (row.f1 or (2.0,))[0]))
+        names, what = ("precision", "recall", "F1"), "the {} labels of lowest F1"
+        told = lambda row: [*map(_cell, (row.precision, row.recall, row.f1))]  # noqa: E731
+    cells = [(row.name, f"{row.present:,}", f"{row.chosen:,}", *told(row)) for row in rows]
+    _show_some(("label", "present", "chosen", *names), cells, SHOWN, title, what)

@@ -1,19 +1,13 @@
 """``labelwise compare``: methods on the same data, recipe and tuning budget."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.options import (
-    DryRunOption,
-    FeaturesOption,
-    JobsOption,
-    SettingsOption,
-    WeightsOption,
-    check_weights,
-)
-from labelwise.cli.text import in_all, resumable, say, show_table
+from labelwise.cli.command import verb
+from labelwise.cli.options import Options, check_weights
+from labelwise.cli.text import in_all, next_steps, resumable, say, show_table
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
@@ -21,44 +15,24 @@ if TYPE_CHECKING:
     from labelwise.papers.compare import ComparisonPlan
     from labelwise.system.progress import Watch
 
+METHODS = "bce,asl,asl+phi,spa,spa+lpr,quasibinary,two-way"
 
+
+@verb(
+    "methods seeds tune sweep choose out settings set features weights jobs dry_run",
+    more="engine",
+    examples=(
+        "compare photos.csv --methods bce,asl,spa --seeds 5",
+        "compare scenes --methods spa+lpr --sweep lpr_weight=0,0.1,1 --dry-run",
+    ),
+)
 def compare(
     data: Annotated[str, typer.Argument(help="scenes, a file, a folder, or FORMAT:path.")],
-    methods: Annotated[
-        str, typer.Option(help="Names with commas between; see `labelwise methods`.")
-    ] = "bce,asl,asl+phi,spa,spa+lpr,quasibinary,two-way",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 3,
-    tune: Annotated[
-        int, typer.Option(min=0, help="Tries of each method, chosen on validation.")
-    ] = 0,
-    sweep: Annotated[
-        str | None,
-        typer.Option(help="An option of a method and its values, as lpr_weight=0,0.1,0.3,1,3."),
-    ] = None,
-    choose: Annotated[
-        str | None,
-        typer.Option(
-            help="The validation metric that chooses among --sweep or --tune: map, map_sample, "
-            "log_loss, brier, ece, ace, mce or average-K; by default recipe.metric."
-        ),
-    ] = None,
-    settings: Annotated[Path | None, typer.Option(help="A YAML file with the recipe.")] = None,
-    set_: SettingsOption = None,
-    features: FeaturesOption = None,
-    weights: WeightsOption = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of all runs.")] = Path(
-        "runs/compare"
-    ),
-    jobs: JobsOption = None,
-    engine: Annotated[
-        Literal["local", "ray"],
-        typer.Option(help="Where runs are carried out: here, or --jobs of them on a Ray cluster."),
-    ] = "local",
-    dry_run: DryRunOption = False,
+    given: Options,
 ) -> None:
-    """Compare methods: same data, recipe, number of tries, seeds.
+    """Compare methods on the same data, recipe and seeds.
 
-    The same command on the same folder goes on where it was stopped.
+    The same command on the same folder resumes. The default folder is runs/compare.
     """
     from labelwise.errors import SettingsError
     from labelwise.papers.compare import ComparisonPlan
@@ -72,10 +46,12 @@ def compare(
     from labelwise.training.network import choose_network
     from labelwise.training.settings import AUTO, read_settings
 
+    features, weights, jobs = given.features, given.weights, given.jobs
+    out, tries = Path(given.out or "runs/compare"), given.tune or 0
     # "after" is one fit for all methods, so runs need no calibrator of their own.
-    values = {"data": data, "calibrate": "none", **parse_assignments(set_ or ())}
-    check_weights(features, weights)
-    base = read_settings(settings, values | ({"features": features} if features else {}))
+    values = {"data": data, "calibrate": "none", **parse_assignments(given.set or ())}
+    check_weights(given)
+    base = read_settings(given.settings, values | ({"features": features} if features else {}))
     if base.backbone == AUTO:
         chosen, reason = choose_network(base, open_table(base.data, base.data_options))
         say(f"network {reason}")
@@ -84,21 +60,19 @@ def compare(
         else:
             features, weights = chosen.features, chosen.weights
     network = {"features": features, "weights": weights} if features else {}
-    if features and dry_run:  # on rows of zeros in the place of features
+    if features and given.dry_run:  # on rows of zeros in the place of features
         network = {"backbone": "identity"}
-    base = read_settings(settings, values | network)
-    names = tuple(name.strip() for name in methods.split(","))
-    plan = ComparisonPlan(base, names, tuple(range(seeds)), tune, _parsed_sweep(sweep), choose)
+    base = read_settings(given.settings, values | network)
+    names = tuple(name.strip() for name in (given.methods or METHODS).split(","))
+    seeds = tuple(range(given.seeds or 3))
+    plan = ComparisonPlan(base, names, seeds, tries, _parsed_sweep(given.sweep), given.choose)
     frozen = Frozen(features, weights, base.image_size, base.squash) if features else None
-    if engine == "ray" and features:
+    if features and (given.engine == "ray" or (jobs or 1) > 1):
         raise SettingsError(
-            "heads on --features are solved in this process; leave out --engine ray"
+            "heads on --features are trained in this process; leave out --engine ray and --jobs"
         )
-    if features and jobs is not None and jobs > 1:
-        raise SettingsError("heads on --features are trained in this process; leave out --jobs")
-    watch = make_watch()
-    workers = jobs or default_workers()
-    if dry_run:
+    watch, workers = make_watch(), jobs or default_workers()
+    if given.dry_run:
         table = open_table(base.data, base.data_options)
         _announce(plan, blank_features(table, frozen) if frozen else table, workers, watch)
         if features:
@@ -108,7 +82,7 @@ def compare(
     table = open_table(base.data, base.data_options, frozen=frozen, watch=watch)
     name = f"{table.name}, features of {features}" if features else table.name
     executor: Executor = InProcess(table)
-    if engine == "ray":
+    if given.engine == "ray":
         from labelwise.papers.jobs import RayRuns
 
         executor = RayRuns(workers, gpus=1.0 if base.hardware.accelerator == "cuda" else 0.0)
@@ -121,9 +95,10 @@ def compare(
     say()
     for sentence in (*done.choices, *done.verdicts()):
         say(str(sentence))
-    page = write_comparison(done, out / "comparison.html", data=name, tries=tune)
+    page = write_comparison(done, out / "comparison.html", data=name, tries=tries)
     save_charts(page.read_text("utf-8"), out / "charts")
     say(f"written: {page}, {out / 'comparison.md'}, {out / 'comparison.json'}, {out / 'charts'}")
+    next_steps(f"train {data} --method {names[0]}")
 
 
 def _parsed_sweep(text: str | None) -> tuple[str, tuple[Any, ...]] | None:
@@ -132,8 +107,8 @@ def _parsed_sweep(text: str | None) -> tuple[str, tuple[Any, ...]] | None:
 
     if text is None:
         return None
-    option, equals, values = text.partition("=")
-    (found,) = parse_assignments([f"{option}=[{values}]" if equals else text]).items()
+    name, equals, values = text.partition("=")
+    (found,) = parse_assignments([f"{name}=[{values}]" if equals else text]).items()
     return found[0], tuple(found[1])
 
 

@@ -1,283 +1,349 @@
-"""``labelwise data``: describe a table, split it, hide labels, write it in another format."""
+"""``labelwise data``: describe a label table, split it, group it, hide labels, convert it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from labelwise.cli.data_describe import describe_table
-from labelwise.cli.data_field import (
-    attribute_conflicts,
-    burst_groups,
-    crop_detections,
-    fetch_iiif,
-    write_back,
-)
-from labelwise.cli.data_keywords import keywords_table
-from labelwise.cli.data_next import next_questions
-from labelwise.cli.data_options import (
-    Duplicates,
-    Extension,
-    Options,
-    Out,
-    Seed,
-    Skip,
-    Source,
-    TaxonomyFile,
-    load_table,
-)
-from labelwise.cli.data_review import repair_table, suspects
-from labelwise.cli.data_votes import votes_table
-from labelwise.cli.options import A_MODEL
+from labelwise.cli.command import verb
+from labelwise.cli.evaluate import few_test_photos
+from labelwise.cli.options import TABLE, Options, Source, load_table, model_path
+from labelwise.cli.text import complain, next_steps, say, show_table
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
-    pass
+    from labelwise.data import LabelTable, UnreadableImage
+    from labelwise.data.describe import Description
+    from labelwise.data.near_copies import GroupedTable
 
-
-data_app = typer.Typer(
-    help="Describe, split, convert, repair and extend label tables.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
-
-data_app.command("describe")(describe_table)
-data_app.command("suspects")(suspects)
-data_app.command("repair")(repair_table)
-data_app.command("next")(next_questions)
-data_app.command("votes")(votes_table)
-data_app.command("keywords")(keywords_table)
-data_app.command("crops")(crop_detections)
-data_app.command("answers")(write_back)
-data_app.command("iiif")(fetch_iiif)
-data_app.command("bursts")(burst_groups)
-data_app.command("clashes")(attribute_conflicts)
-
+LABELS_SHOWN = 30
 SHARES = "train=.8,val=.1,test=.1"
 
 
-@data_app.command("split")
-def split_table(
-    source: Source,
-    out: Out,
-    shares: Annotated[
-        str | None,
-        typer.Option(help="Draw a new split with these shares.", show_default=SHARES),
-    ] = None,
-    val: Annotated[
-        float | None,
-        typer.Option(help="Keep the split there is and take this share of train for validation."),
-    ] = None,
-    seed: Seed = 0,
-    by_content: Annotated[
-        bool, typer.Option(help="Read the images, keep equal ones in one split.")
-    ] = True,
-    options: Options = None,
-    skip_missing: Skip = False,
-    duplicates: Duplicates = "stop",
-    extension: Extension = None,
-) -> None:
-    """Write the table with a stratified split.
+@verb(
+    "content taxonomy strict all json",
+    more=TABLE,
+    examples=("data describe photos.csv", "data describe coco:annotations/ --content --strict"),
+)
+def describe_table(source: Source, given: Options) -> None:
+    """Show how often labels occur, alone and in pairs.
 
-    Groups and equal images stay together.
-    A table that has a split keeps it: --val takes validation out of train, --shares draws anew.
+    Also labels per image, images without any, and the share of unknown entries. --strict fails if
+    a known data set is not complete, or an image cannot be read.
     """
-    from labelwise.cli.text import say
+    import json
+
+    from labelwise.data.checks import (
+        reject_divided_groups,
+        reject_shared_content,
+        without_unreadable,
+    )
+    from labelwise.data.describe import describe
+    from labelwise.errors import DataError
+
+    table = load_table(source, given)
+    broken = _find_unreadable(table) if given.content else []
+    if given.content:
+        good = without_unreadable(table, broken, on_error="skip") if broken else table
+        reject_divided_groups(good)
+        reject_shared_content(good)
+    description = describe(table)
+    if given.taxonomy is not None:
+        description.notes.append(_obedience(table, given.taxonomy))
+    stated, mismatches = _against_papers(source, table)
+    if given.json:
+        found = {"count_mismatches": mismatches}
+        if given.content:
+            found["unreadable"] = [image.reason for image in broken]
+        say(json.dumps({**description.as_dict(), **found}, indent=2))
+    else:
+        _show(description, len(description.labels) if given.all else LABELS_SHOWN)
+        for sentence in mismatches:
+            say(f"not the complete set: {sentence}")
+        if stated and not mismatches:
+            say("the counts are those stated of the complete set")
+        if given.content:
+            say(f"images that cannot be read: {len(broken):,} of {len(table):,}")
+            for image in broken if given.all else broken[:LABELS_SHOWN]:
+                say(f"  {image.reason}")
+            if len(broken) > LABELS_SHOWN and not given.all:
+                say(f"  ... and {len(broken) - LABELS_SHOWN:,} more (--all shows them)")
+        split = not description.splits and f"data split {source} -o split.csv"
+        next_steps(*([split] if split else []), f"train {source}")
+    if given.strict and mismatches:
+        raise DataError(f"{table.name}: {'; '.join(mismatches)}")
+    if given.strict and broken:
+        raise DataError(f"{table.name}: {counted(len(broken), 'image')} cannot be read")
+
+
+@verb(
+    "out! shares val seed by_content",
+    more=TABLE,
+    examples=(
+        "data split photos.csv -o split.csv",
+        "data split photos.csv --shares train=.6,val=.2,test=.2 -o split.csv",
+    ),
+)
+def split_table(source: Source, given: Options) -> None:
+    """Write the table with a stratified split into train, val and test.
+
+    Groups and equal images stay together. A table that has a split keeps it: --val takes
+    validation out of train, --shares draws a new one.
+    """
     from labelwise.data.export import export
     from labelwise.data.split import stratified_split, with_validation
     from labelwise.errors import DataError, SettingsError
 
-    if val is not None and shares is not None:
+    if given.val is not None and given.shares is not None:
         raise SettingsError("give --val, which keeps the split there is, or --shares, not both")
-    table = load_table(source, options, skip_missing, duplicates, extension)
+    table = load_table(source, given)
     there = {} if table.split is None else {s: len(part) for s, part in table.splits().items()}
     listed = ", ".join(f"{name} {count:,}" for name, count in there.items())
-    if val is not None:
+    how: dict[str, Any] = {"seed": given.seed or 0, "by_content": given.by_content is not False}
+    if given.val is not None:
         if "val" in there:
             raise DataError(f"{table.name} has a val split already ({listed}); draw with --shares")
-        parted = with_validation(table, share=val, seed=seed, by_content=by_content)
-    elif there and shares is None:
+        parted = with_validation(table, share=given.val, **how)
+    elif there and given.shares is None:
         raise DataError(
             f"{table.name} has a split already ({listed}); take validation out of train with "
             f"`--val 0.1`, or draw a new split with `--shares {SHARES}`"
         )
     else:
-        wanted = _shares(shares or SHARES)
-        parted = stratified_split(table, wanted, seed=seed, by_content=by_content)
-    export(parted, out)
-    sizes = ", ".join(f"{name} {len(part):,}" for name, part in parted.splits().items())
-    say(f"wrote {out}: {sizes}")
+        parted = stratified_split(table, _shares(given.shares or SHARES), **how)
+    export(parted, given.target)
+    sizes = {name: len(part) for name, part in parted.splits().items()}
+    say(f"wrote {given.out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}")
+    few = few_test_photos(sizes.get("test", 0))
+    if few:
+        complain(few)
+    next_steps(f"train {given.out}")
 
 
-@data_app.command("near-copies")
-def group_copies(
-    source: Source,
-    out: Out,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model", "-m", help="A run: compare what it sees in photos, not how they look."
-        ),
-        A_MODEL,
-    ] = None,
-    embeddings: Annotated[
-        Path | None,
-        typer.Option(help="An .npz of ids and embeddings by another program: compare those."),
-    ] = None,
-    cosine: Annotated[
-        float | None,
-        typer.Option(help="The least cosine of near copies by a model or by embeddings."),
-    ] = None,
-    options: Options = None,
-    skip_missing: Skip = False,
-    duplicates: Duplicates = "stop",
-    extension: Extension = None,
-) -> None:
-    """Find photos that look alike, and write them as groups.
+@verb(
+    "out! model embeddings cosine gap time_column camera_column",
+    more=TABLE,
+    examples=(
+        "data group photos.csv -o grouped.csv",
+        "data group photos.csv --gap 60 --camera-column camera -o bursts.csv",
+    ),
+)
+def group_table(source: Source, given: Options) -> None:
+    """Write near-duplicates, or bursts of a camera, as groups.
 
-    Such as the same photo in another size, or the next shot of a burst. Photos that a chain of
-    near copies joins get one `group`, so that splits, intervals and promises keep them together.
-    Groups that the table has are joined where a photo of one looks like a photo of another.
-    Photos are compared by look; by what a model sees in them, or by embeddings of another program,
-    where you say which cosine makes two of them near copies.
+    Splits, intervals and guarantees keep a group together. Photos are compared by look; by what a
+    --model sees in them, or by --embeddings, with the --cosine from which on they are
+    near-duplicates. Photos that a chain of near-duplicates joins get one group.
+
+    --gap 60 groups a .csv or .tsv by its column of times instead: in a burst no photo was taken
+    more than 60 seconds after the one before.
     """
-    from labelwise.cli.data_copies import grouped_copies
-    from labelwise.cli.text import complain, say
     from labelwise.data.export import export
 
-    table = load_table(source, options, skip_missing, duplicates, extension)
-    found = grouped_copies(table, model, embeddings, cosine)
-    export(found.table, out)
-    say(f"wrote {out}: {found.sentence()}")
+    if given.gap is not None:
+        given.refuse("bursts are found by time", "model", "embeddings", "cosine")
+        _group_bursts(Path(source), given.gap, given)
+        next_steps(f"data split {given.out} -o split.csv")
+        return
+    given.refuse("it is for bursts: give --gap 60", "time_column", "camera_column")
+    table = load_table(source, given)
+    found = grouped_copies(table, model_path(given), given.embeddings, given.cosine)
+    export(found.table, given.target)
+    say(f"wrote {given.out}: {found.sentence()}")
     if found.warning:
         complain(found.warning)
-    if found.divided:
-        say(
-            f"groups with photos in several splits: {found.divided:,}; draw a new split with "
-            f"`labelwise data split {out} --shares {SHARES}`"
-        )
     if found.unread:
+        verb_of = "is" if len(found.unread) == 1 else "are"
         complain(
-            f"{counted(len(found.unread), 'photo')} could not be looked at and "
-            f"{'is' if len(found.unread) == 1 else 'are'} taken as unlike all others, first "
-            f"{found.unread[0]}"
+            f"{counted(len(found.unread), 'photo')} could not be looked at and {verb_of} taken as "
+            f"unlike all others, first {found.unread[0]}"
         )
+    if found.divided:
+        say(f"groups with photos in several splits: {found.divided:,}; draw a new split")
+    new = f" --shares {SHARES}" if table.split is not None else ""
+    next_steps(f"data split {given.out}{new} -o split.csv")
 
 
-@data_app.command("observe")
-def observe_table(
-    source: Source,
-    out: Out,
-    single_positive: Annotated[
-        bool, typer.Option("--single-positive", help="Keep one present label per image.")
-    ] = False,
-    keep: Annotated[float | None, typer.Option(help="Keep each label known at this rate.")] = None,
-    flip_present: Annotated[float, typer.Option(help="Chance that present turns absent.")] = 0.0,
-    flip_absent: Annotated[float, typer.Option(help="Chance that absent turns present.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="Default 1200 for single positives.")] = None,
-    options: Options = None,
-    skip_missing: Skip = False,
-    duplicates: Duplicates = "stop",
-    extension: Extension = None,
-) -> None:
+@verb(
+    "out! single_positive keep flip_present flip_absent seed",
+    more=TABLE,
+    examples=(
+        "data observe photos.csv --single-positive -o single.csv",
+        "data observe photos.csv --keep 0.1 -o tenth.csv",
+    ),
+)
+def observe_table(source: Source, given: Options) -> None:
     """Write the table with fewer labels known, or some wrong.
 
     Single positives are taken in the train split only; the other two act on every split.
     """
-    from labelwise.cli.text import say
     from labelwise.data import observe as corrupt
     from labelwise.data.describe import describe
     from labelwise.data.export import export
     from labelwise.errors import SettingsError
 
-    chosen = [single_positive, keep is not None, flip_present > 0 or flip_absent > 0]
-    if sum(chosen) != 1:
+    present, absent = given.flip_present or 0.0, given.flip_absent or 0.0
+    if given.single_positive + (given.keep is not None) + (present > 0 or absent > 0) != 1:
         raise SettingsError("give one of --single-positive, --keep, --flip-present/--flip-absent")
-    table = load_table(source, options, skip_missing, duplicates, extension)
-    if single_positive:
-        table = corrupt.single_positive(table, seed=1200 if seed is None else seed)
-    elif keep is not None:
-        table = corrupt.keep_known(table, keep, seed=seed or 0)
+    table = load_table(source, given)
+    if given.single_positive:
+        table = corrupt.single_positive(table, seed=1200 if given.seed is None else given.seed)
+    elif given.keep is not None:
+        table = corrupt.keep_known(table, given.keep, seed=given.seed or 0)
     else:
-        table = corrupt.flip_labels(table, present=flip_present, absent=flip_absent, seed=seed or 0)
-    export(table, out)
+        table = corrupt.flip_labels(table, present=present, absent=absent, seed=given.seed or 0)
+    export(table, given.target)
     share = describe(table).unknown_share
-    say(f"wrote {out}: {counted(len(table), 'image')}, {share:.1%} of the entries unknown")
+    say(f"wrote {given.out}: {counted(len(table), 'image')}, {share:.1%} of the entries unknown")
+    next_steps(f"train {given.out}")
 
 
-@data_app.command("export")
-def export_table(
-    source: Source,
-    out: Out,
-    options: Options = None,
-    skip_missing: Skip = False,
-    duplicates: Duplicates = "stop",
-    extension: Extension = None,
-    tool: Annotated[
-        str | None,
-        typer.Option(
-            "--for",
-            help="Write as this tool reads it: label-studio, cvat, fiftyone, coco, voc (a folder), "
-            "huggingface (metadata.jsonl).",
-        ),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="A run, or a model in any form, whose predictions the tool begins from.",
-        ),
-        A_MODEL,
-    ] = None,
-    taxonomy: TaxonomyFile = None,
-    add_groups: Annotated[
-        bool,
-        typer.Option("--add-groups", help="Make labels of the taxonomy's parents that are none."),
-    ] = False,
-) -> None:
-    """Write the table in another format, or for an annotation tool.
+@verb(
+    "out! for_ model taxonomy add_groups by pool scores predictions crops",
+    more=TABLE,
+    examples=(
+        "data convert photos.csv -o photos.parquet",
+        "data convert photos.csv --for label-studio --model runs/photos -o tasks.json",
+    ),
+)
+def convert_table(source: Source, given: Options) -> None:
+    """Write a table in another format, or for an annotation tool.
 
-    With a taxonomy a present label makes what it is a kind of present, and an absent one makes
-    its kinds absent.
+    --for label-studio, cvat, fiftyone, coco, voc (a folder) or huggingface writes as that tool
+    reads it, with --model its predictions to begin from. With --taxonomy a present label makes
+    what it is a kind of present, and an absent one makes its kinds absent.
+
+    Of a table of scores, --by burst makes one row of each burst. Of MegaDetector's results,
+    --predictions and --crops put the classes of a model into them.
     """
-    from labelwise.cli.text import complain, say
     from labelwise.data.annotation_exports import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.data.hierarchy import obey_taxonomy
     from labelwise.errors import SettingsError
+    from labelwise.models import load_model
+    from labelwise.scores.pools import score_pool
+    from labelwise.system.progress import make_watch
     from labelwise.taxonomy import Taxonomy
 
-    if model is not None and tool is None:
-        raise SettingsError("--model is for annotation tools; say --for label-studio, or leave it")
-    if add_groups and taxonomy is None:
+    if given.predictions is not None:
+        _write_classes(Path(source), given.predictions, given)
+        return
+    given.refuse("it belongs to --predictions", "crops")
+    if given.by or given.pool:
+        _convert_units(Path(source), given)
+        return
+    given.refuse("it is for a table of scores, pooled with --by", "scores")
+    if given.for_ is None:
+        given.refuse("it is for annotation tools; say --for label-studio", "model")
+    if given.add_groups and given.taxonomy is None:
         raise SettingsError("--add-groups makes labels of a taxonomy's parents: give --taxonomy")
-    table = load_table(source, options, skip_missing, duplicates, extension)
-    if taxonomy is not None:
-        obeyed = obey_taxonomy(table, Taxonomy.read(taxonomy), add_groups=add_groups)
+    table, out = load_table(source, given), given.target
+    if given.taxonomy is not None:
+        obeyed = obey_taxonomy(table, Taxonomy.read(given.taxonomy), add_groups=given.add_groups)
         table = obeyed.table
         say(obeyed.sentence())
-    guesses = None
+    guesses, model, note = None, model_path(given), ""
     if model is not None:
-        from labelwise.models import load_model
-        from labelwise.scores.pools import score_pool
-        from labelwise.system.progress import make_watch
-
         scored = score_pool(table, load_model(model), watch=make_watch())
-        for note in scored.notes:
-            complain(note)
+        for text in scored.notes:
+            complain(text)
         table = scored.table
         guesses = Guesses(scored.pool.probs, scored.pool.sets, model.name)
-    note = ""
-    if tool is None:
+    if given.for_ is None:
         export(table, out)
     else:
-        note = export_for_tool(table, out, tool, guesses)
+        note = export_for_tool(table, out, given.for_, guesses)
     labels = counted(len(table.space), "label")
     say(f"wrote {out}: {counted(len(table), 'image')}, {labels}")
     if note:
         say(note)
+    if given.for_ is None:
+        next_steps(f"data describe {out}")
+
+
+def _convert_units(source: Path, given: Options) -> None:
+    """Write one score and one label per burst, site or patient."""
+    from labelwise.scores.aggregating import aggregate_table
+
+    units = aggregate_table(source, given.scores, given.by or [], given.pool or "any")
+    units.save(given.target)
+    labelled = "" if units.truth is None else ", with their labels"
+    photos, groups = counted(int(units.photos.sum()), "photo"), counted(len(units.names), "unit")
+    say(f"wrote {given.out}: {photos} in {groups} by {', '.join(given.by or [])}{labelled}")
+    if units.truth is None:
+        next_steps(f"predict link.json {given.out} --scores logits -o tags.csv")
+    else:
+        next_steps(f"calibrate {given.out} --scores logits -o FOLDER")
+
+
+def _write_classes(source: Path, predictions: Path, given: Options) -> None:
+    """Put a model's answers about crops into MegaDetector's results."""
+    import json
+    import os
+
+    from labelwise.data.camera_results import read_camera_results, with_classes
+    from labelwise.data.rows import read_csv_rows, read_json
+    from labelwise.errors import DataError, SettingsError
+    from labelwise.scores import read_unlabelled
+    from labelwise.system.files import replacing
+
+    if given.crops is None:
+        raise SettingsError("give the table of crops of these results: --crops crops/crops.csv")
+    scores = read_unlabelled(predictions, None)
+    if scores.link is None:
+        raise DataError(f"{predictions}: scores that only rank are not probabilities")
+    named = {
+        os.path.basename(name): dict(zip(scores.names, row, strict=True))
+        for name, row in zip(scores.ids, scores.link(scores.logits).tolist(), strict=True)
+    }
+    results = read_camera_results(source)
+    if results.program != "MegaDetector":
+        raise DataError(f"{source} is of {results.program}; classes go into MegaDetector's results")
+    rows = read_csv_rows(given.crops, ("path", "image", "detection"))
+    content, count = with_classes(read_json(source), rows, named)
+    if not count:
+        raise DataError(f"{predictions} names no crop of {given.crops}")
+    with replacing(given.target) as temporary:
+        temporary.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+    say(f"wrote {given.out}: classes of {count:,} detections")
+
+
+def _group_bursts(source: Path, gap: float, given: Options) -> None:
+    """Write the burst of each row as its group."""
+    import csv
+
+    import numpy as np
+
+    from labelwise.data.moments import bursts, read_times
+    from labelwise.errors import DataError, SettingsError
+    from labelwise.system.files import replacing
+    from labelwise.system.text import as_cell
+    from labelwise.types import nearest
+
+    out, time, camera = given.target, given.time_column or "time", given.camera_column
+    delimiters = {".csv": ",", ".tsv": "\t"}
+    if source.suffix.lower() not in delimiters or out.suffix.lower() not in delimiters:
+        raise SettingsError(f"bursts are found in .csv and .tsv, got {source.name} and {out.name}")
+    with source.open(encoding="utf-8-sig", newline="") as file:
+        table = csv.DictReader(file, delimiter=delimiters[source.suffix.lower()])
+        rows, header = list(table), list(table.fieldnames or ())
+    for name in (time, *([camera] if camera else [])):
+        if name not in header:
+            raise DataError(f"{source}: there is no column {name!r}{nearest(name, header)}")
+    if "group" in header:
+        raise DataError(f"{source}: it has a column 'group' already; leave it out, or keep it")
+    if not rows:
+        raise DataError(f"{source}: the table has no rows")
+    moments = read_times([row[time] or "" for row in rows], str(source), time)
+    cameras = [row[camera] if camera else "" for row in rows]
+    found = bursts(moments, cameras, gap)
+    with replacing(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [*header, "group"], delimiter=delimiters[out.suffix.lower()])
+        writer.writeheader()
+        for row, burst, name in zip(rows, found.tolist(), cameras, strict=True):
+            group = as_cell(f"{name}-{burst}") if name else f"burst-{burst}"
+            writer.writerow(row | {"group": group})
+    sizes = np.bincount(found)
+    photos, count = counted(len(rows), "photo"), counted(len(sizes), "burst")
+    say(f"wrote {out}: {photos} in {count} of up to {int(sizes.max()):,}")
 
 
 def _shares(text: str) -> dict[str, float]:
@@ -291,3 +357,125 @@ def _shares(text: str) -> dict[str, float]:
         except ValueError:
             raise SettingsError(f"shares must read train=.8,val=.2, got {text!r}") from None
     return shares
+
+
+def grouped_copies(
+    table: "LabelTable", model: Path | None, vectors: Path | None, cosine: float | None
+) -> "GroupedTable":
+    """Return a table with its near copies as groups: by look, or by vectors of a given cosine."""
+    from labelwise.data.near_copies import group_near_copies, group_near_vectors
+    from labelwise.errors import SettingsError
+    from labelwise.pictures import FeatureRows
+    from labelwise.system.progress import make_watch
+
+    if model is not None and vectors is not None:
+        raise SettingsError("give --model or --embeddings, not both")
+    features = isinstance(table.images, FeatureRows)
+    if features and (model is not None or vectors is not None):
+        raise SettingsError(
+            f"{table.name} holds features, which are compared themselves; leave --model and "
+            "--embeddings out"
+        )
+    if not features and model is None and vectors is None:
+        if cosine is not None:
+            raise SettingsError("--cosine is for --model and --embeddings; leave it out")
+        return group_near_copies(table, make_watch())
+    if cosine is None or not 0 < cosine <= 1:
+        raise SettingsError(
+            "say with --cosine from which on two photos are near copies, between 0 and 1, as 0.9; "
+            f"what it means depends on the model (got {cosine})"
+        )
+    from labelwise.scores.photo_vectors import (
+        vectors_by_file,
+        vectors_by_model,
+        vectors_of_features,
+    )
+
+    if vectors is not None:
+        placed = vectors_by_file(table, vectors)
+    elif model is not None:
+        placed = vectors_by_model(table, model, make_watch())
+    else:
+        placed = vectors_of_features(table)
+    return group_near_vectors(table, placed.vectors, cosine, placed.unread)
+
+
+def _obedience(table: "LabelTable", file: Path) -> str:
+    """Return how far a table obeys a taxonomy, in one sentence."""
+    from labelwise.data.hierarchy import obey_taxonomy
+    from labelwise.taxonomy import Taxonomy
+
+    taxonomy = Taxonomy.read(file)
+    obeyed = obey_taxonomy(table, taxonomy)
+    levels = taxonomy.within(table.space).levels()
+    depths = ", ".join(f"{len(columns)} at level {level}" for level, columns in levels.items())
+    if not obeyed.raised and not obeyed.learned:
+        return f"the labels obey the taxonomy; {depths}"
+    return f"{obeyed.sentence()} (`labelwise data convert --taxonomy` writes that); {depths}"
+
+
+def _find_unreadable(table: "LabelTable") -> "list[UnreadableImage]":
+    """Return the broken images, with a progress bar on the error output if that is a terminal."""
+    import sys
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from labelwise.data.checks import find_unreadable
+
+    console = Console(file=sys.stderr)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("reading every image", total=len(table))
+        return find_unreadable(table, progress=lambda done: bar.update(task, completed=done))
+
+
+def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
+    """Return whether counts are stated of this format, and the sentences where they differ."""
+    from labelwise.data.describe import count_mismatches
+    from labelwise.data.load import find_parts
+    from labelwise.data.readers import GENERATED
+
+    parts = [] if source in GENERATED else find_parts(source)
+    if len(parts) != 1 or not parts[0][1].counts:
+        return False, []
+    reader = parts[0][1]
+    return True, count_mismatches(table, reader.counts, reader.labels)
+
+
+def _show(description: "Description", shown: int) -> None:
+    images = max(1, description.images)
+    labels = counted(len(description.labels), "label")
+    say(f"{description.name}: {counted(description.images, 'image')}, {labels}")
+    if description.splits:
+        say("splits: " + ", ".join(f"{name} {n:,}" for name, n in description.splits.items()))
+    if description.groups is not None:
+        say(f"groups: {description.groups:,}")
+    say(f"labels per image: {description.mean_labels:.2f} on average; images with 0, 1, 2, ...: ")
+    say("  " + ", ".join(f"{count:,}" for count in description.labels_per_image[:16]))
+    say(f"zero-label (reviewed, none of them): {description.zero_label / images:.1%}")
+    say(f"unlabelled (nothing known): {description.unlabelled / images:.1%}")
+    say(f"unknown entries: {description.unknown_share:.1%}")
+    if description.never_present:
+        say(f"labels without any image: {', '.join(description.never_present[:shown])}")
+    ranked = sorted(description.labels, key=lambda label: (-label.present, label.name))
+    rows = [
+        (
+            label.name,
+            f"{label.present:,}",
+            f"{label.absent:,}",
+            f"{label.unknown:,}",
+            "undefined" if label.share is None else f"{label.share:.2%}",
+        )
+        for label in ranked[:shown]
+    ]
+    say()
+    show_table(("label", "present", "absent", "unknown", "present among known"), rows)
+    if len(ranked) > shown:
+        say(f"... and {counted(len(ranked) - shown, 'more label')} (--all shows them)")
+    if description.pairs:
+        say()
+        pairs = [(p.first, p.second, f"{p.images:,}", f"{p.lift:.2f}") for p in description.pairs]
+        title = "most frequent pairs; lift: times as often as if they came independently"
+        show_table(("label", "with", "images", "lift"), pairs[:10], title=title)
+    for note in description.notes:
+        say(f"note: {note}")

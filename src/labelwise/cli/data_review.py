@@ -1,82 +1,84 @@
-"""``labelwise data suspects`` and ``repair``: find labels that are mistakes, and put them right."""
+"""``labelwise data review``: labels that are mistakes, what to label next, and answers put in."""
 
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from labelwise.cli.options import A_RUN, LabelsOption, LinkOption, ScoreKind, ScoresOption
+from labelwise.cli.command import verb
+from labelwise.cli.options import Options, model_path
+from labelwise.cli.text import complain, next_steps, say, show_table
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL import Image
 
     from labelwise.answers import Reviewed, SuspectPromise, Suspects
     from labelwise.predictions import Predictions
-
+    from labelwise.scores.pools import PhotoPool
 
 LABELS_SHOWN = 10
+LABELS_OF_A_PHOTO = 5
 MOST_IN_CONTEXT = 300  # labels, whose pairs are all fitted
+ORDERS = ("value", "entropy", "diverse", "expected-f", "random")
+OF_SUSPECTS = (
+    *("answers", "wrong_at_most", "confidence", "checks", "data", "split", "scores", "link"),
+    *("labels", "context", "folds"),
+)
+OF_NEXT = ("model", "order", "for_", "questions", "batch_size", "device")
+OF_REPAIR = ("changes", "accept_guaranteed", "test_too")
 
 
-def suspects(
+@verb(
+    "out! find apply model answers top order wrong_at_most html for_ questions split",
+    more="confidence checks data blind scores link labels context folds seed changes "
+    "accept_guaranteed test_too batch_size device",
+    examples=(
+        "data review runs/photos -o review.csv --html review.html",
+        "data review photos.csv --apply review.csv -o mended.csv",
+    ),
+)
+def review_table(
     source: Annotated[
-        Path,
-        typer.Argument(help="A run, scores with labels, or an .npz of frozen features and labels."),
-        A_RUN,
+        str,
+        typer.Argument(help="A run or scores with labels; photos; or with --apply a table."),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The review file to write, .csv.")],
-    kind: Annotated[
-        Literal["missing", "wrong"],
-        typer.Option(help="Labels said absent that may be there, or said present that may not."),
-    ] = "missing",
-    false_at_most: Annotated[
-        float, typer.Option(min=0.01, max=0.99, help="Share of false suspects to promise.")
-    ] = 0.2,
-    confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.999, help="With which the promise is made.")
-    ] = 0.95,
-    answers: Annotated[
-        Path | None,
-        typer.Option(help="The review file of an earlier call, its marked questions answered."),
-    ] = None,
-    most: Annotated[int, typer.Option(min=1, help="How many suspects to list.")] = 1000,
-    checks: Annotated[
-        int, typer.Option(min=1, help="Suspects marked to check in each stretch of the list.")
-    ] = 50,
-    page: Annotated[Path | None, typer.Option(help="Also write this page, .html.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Where the page's photos are: any data labelwise reads.")
-    ] = None,
-    blind: Annotated[
-        bool, typer.Option("--blind", help="Leave the model's guesses out of the page.")
-    ] = False,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            help="Rows to look at.",
-            show_default="train of a run with folds, else its val; all of a file",
-        ),
-    ] = None,
-    scores: ScoresOption = None,
-    link: LinkOption = None,
-    labels: LabelsOption = None,
-    context: Annotated[
-        bool | None,
-        typer.Option(
-            help="Judge a label by the photo's other labels, too.",
-            show_default=f"up to {MOST_IN_CONTEXT} labels",
-        ),
-    ] = None,
-    folds: Annotated[int, typer.Option(min=2, help="Fits, each on the other rows.")] = 5,
-    seed: Annotated[int, typer.Option(help="Deals rows into folds and draws the checks.")] = 0,
+    given: Options,
 ) -> None:
-    """List labels that are probably mistakes, likeliest first.
+    """List labels that are probably mistakes, or what to label next.
 
-    Every row is judged by fits on other rows: of the link for scores, of head and link for frozen
-    features. Answer the questions marked `check` in the file (yes, no or unknown), and give it
-    again as --answers: it then says how much of the list can be trusted, and with what confidence.
+    --find missing (default) or wrong judges a run, scores with labels, or an .npz of frozen
+    features: every row by fits on other rows. Answer the questions marked `check` in the file (yes,
+    no or unknown) and give it again as --answers: it then says how much of the list can be trusted,
+    at most --wrong-at-most (0.2) of it wrong.
+
+    --find next chooses photos, or with --questions labels single labels, that a person should
+    label next, with --model. --order: value (likely to change labels), entropy, expected-f, diverse
+    or random (default for photos).
+
+    --apply review.csv writes the table with its answers in it; changes are appended to a log.
     """
+    if given.apply is not None:
+        given.refuse("--apply puts answers into a table", "find", *OF_SUSPECTS, *OF_NEXT)
+        _repair(source, given.apply, given)
+        return
+    given.refuse("it belongs to --apply", *OF_REPAIR)
+    if given.html is None:
+        given.refuse("it belongs to the page: say --html review.html", "data", "blind")
+    if given.find == "next":
+        given.refuse("it is for --find missing or wrong", *OF_SUSPECTS)
+        _next(source, given)
+    else:
+        given.refuse("it is for --find next", *OF_NEXT)
+        _suspects(Path(source), given.find or "missing", given)
+
+
+def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -> None:
     from labelwise.answers import (
         crossfit_log_odds,
         crossfit_true_log_odds,
@@ -84,105 +86,106 @@ def suspects(
         promise_suspects,
         write_review,
     )
-    from labelwise.cli.text import say
-    from labelwise.errors import SettingsError
 
-    if page is None and (data is not None or blind):
-        raise SettingsError("--data and --blind belong to the page; say --page suspects.html")
-    predictions = _read(source, split, scores, link, labels, folds, seed)
-    odds = crossfit_log_odds(
-        predictions.logits,
-        predictions.labels,
-        predictions.link,
-        predictions.observed,
-        folds=folds,
-        seed=seed,
-    )
-    odds = crossfit_true_log_odds(
-        odds,
-        predictions.labels,
-        predictions.observed,
-        context=1 < len(predictions.names) <= MOST_IN_CONTEXT if context is None else context,
-        folds=folds,
-        seed=seed,
-    ).log_odds
-    found = find_suspects(odds, predictions.majority, predictions.certain(), kind=kind, most=most)
-    questions = _questions(found, predictions, checks, seed)
+    folds, seed = given.folds or 5, given.seed or 0
+    level = 0.2 if given.wrong_at_most is None else given.wrong_at_most
+    predictions = _read(source, folds, seed, given)
+    labels, observed = predictions.labels, predictions.observed
+    how: dict[str, Any] = {"folds": folds, "seed": seed}
+    odds = crossfit_log_odds(predictions.logits, labels, predictions.link, observed, **how)
+    context = given.context
+    if context is None:
+        context = 1 < len(predictions.names) <= MOST_IN_CONTEXT
+    odds = crossfit_true_log_odds(odds, labels, observed, context=context, **how).log_odds
+    known, most = predictions.certain(), given.top or 1000
+    found = find_suspects(odds, predictions.majority, known, kind=kind, most=most)
+    questions = _questions(found, predictions, given.checks or 50, seed)
     promise = None
-    if answers is not None:
-        questions = _with_answers(questions, answers)
+    if given.answers is not None:
+        questions = _with_answers(questions, Path(given.answers))
         told = {place: bool(one.confirmed) for place, one in enumerate(questions) if one.answer}
         marked = [one.check for one in questions]
-        promise = promise_suspects(marked, told, level=false_at_most, confidence=confidence)
-        questions = _promised(questions, promise)
-    write_review(out, questions)
-    if page is not None:
-        _write_page(page, questions, promise, data, blind)
-    _summary(questions, found, predictions, promise, false_at_most)
-    say(f"wrote {out}" + ("" if page is None else f" and {page}"))
+        confidence = 0.95 if given.confidence is None else given.confidence
+        promise = promise_suspects(marked, told, level=level, confidence=confidence)
+        questions = [
+            replace(one, promised=place < promise.count) for place, one in enumerate(questions)
+        ]
+    write_review(given.target, questions)
+    if given.html is not None:
+        from labelwise.report.suspects import write_suspects_page
+
+        picture = None if given.data is None else _pictures(given.data)
+        write_suspects_page(
+            given.html, questions, promise=promise, picture=picture, blind=given.blind
+        )
+    _show_suspects(questions, found, predictions, promise, level)
+    _say_written(given)
+    if promise is None:
+        next_steps(f"data review {source} --answers {given.out} -o checked.csv")
+    else:
+        next_steps(f"data review TABLE --apply {given.out} -o mended.csv")
 
 
-def repair_table(
-    source: Annotated[str, typer.Argument(help="The label table: any data labelwise reads.")],
-    answers: Annotated[Path, typer.Argument(help="A review file with answers.")],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where to write: .csv .tsv .jsonl .parquet")
-    ],
-    log: Annotated[
-        Path | None,
-        typer.Option(help="Where changes are appended.", show_default="OUT with .repairs.csv"),
-    ] = None,
-    accept_promised: Annotated[
-        bool,
-        typer.Option("--accept-promised", help="Also change promised suspects without an answer."),
-    ] = False,
-    test_too: Annotated[
-        bool, typer.Option("--test-too", help="Allow changes in the test split.")
-    ] = False,
-) -> None:
-    """Write the table with the answers of a review in it.
+def _say_written(given: Options) -> None:
+    say(f"wrote {given.out}" + ("" if given.html is None else f" and {given.html}"))
 
-    What changed is appended to a log.
-    """
-    from collections import Counter
 
+def _pictures(data: str) -> "Callable[[str], Image.Image | None]":
+    """Return what opens the photos of any data for a page; None for one that cannot be read."""
+    from labelwise.data import load
+
+    images = load(data, check_files=False).images
+    return _opener(images, {name: row for row, name in enumerate(images.ids)})
+
+
+def _opener(images: Any, rows: dict[str, int]) -> "Callable[[str], Image.Image | None]":
+    from labelwise.errors import LabelwiseError
+    from labelwise.report.contact_sheet import SIDE
+
+    def picture(photo: str) -> "Image.Image | None":
+        try:
+            return images.read(rows[photo], SIDE) if photo in rows else None
+        except (OSError, LabelwiseError, TypeError):
+            return None
+
+    return picture
+
+
+def _repair(source: str, answers: Path, given: Options) -> None:
+    """Write a table with the answers of a review in it."""
     from labelwise.answers import read_review, repair, write_changes
-    from labelwise.cli.text import say
     from labelwise.data import load
     from labelwise.data.export import export
 
-    table = load(source)
-    questions = read_review(answers)
-    repaired, changes = repair(table, questions, accept_promised=accept_promised, test_too=test_too)
-    export(repaired, out)
-    target = log or out.with_suffix(".repairs.csv")
-    write_changes(target, changes)
+    table, questions = load(source), read_review(answers)
+    repaired, changes = repair(
+        table, questions, accept_promised=given.accept_guaranteed, test_too=given.test_too
+    )
+    export(repaired, given.target)
+    log = given.changes or given.target.with_suffix(".repairs.csv")
+    write_changes(log, changes)
     kinds = Counter(f"{change.before} to {change.after}" for change in changes)
     listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     answered = sum(bool(one.answer) for one in questions)
     changed = f"{counted(len(changes), 'label')} changed{f' ({listed})' if listed else ''}"
     say(f"{counted(answered, 'answer')}, {changed}")
-    say(f"wrote {out}, and the changes to {target}")
+    say(f"wrote {given.out}, and the changes to {log}")
+    next_steps(f"train {given.out}")
 
 
-def _read(
-    source: Path,
-    split: str | None,
-    scores: ScoreKind | None,
-    link: str | None,
-    labels: str | None,
-    folds: int,
-    seed: int,
-) -> "Predictions":
+def _read(source: Path, folds: int, seed: int, given: Options) -> "Predictions":
     """Return held-out scores with labels, wherever they come from."""
     from labelwise.errors import SettingsError
-    from labelwise.models.run_folder import RunFolder
+    from labelwise.models.run_folder import RunFolder, fetched_run
     from labelwise.scores import read_run, read_scores
     from labelwise.scores.embeddings import holds_vectors
+    from labelwise.system.storage import is_uri
 
+    split, of_scores = given.split, ("scores", "link", "labels")
+    if is_uri(str(source).replace(":/", "://", 1)):
+        source = fetched_run(str(source).replace(":/", "://", 1), "results")
     if source.is_dir():
-        if scores is not None or link is not None or labels is not None:
-            raise SettingsError(f"{source} is a run; leave out --scores, --link and --labels")
+        given.refuse(f"{source} is a run", *of_scores)
         unseen = RunFolder(source).out_of_fold() if split in (None, "train") else None
         if unseen is not None:
             return unseen
@@ -193,10 +196,9 @@ def _read(
             )
         return read_run(source, split or "val").predictions
     if holds_vectors(source):
-        if scores is not None or link is not None or labels is not None:
-            raise SettingsError(f"{source} holds features; leave out --scores, --link and --labels")
+        given.refuse(f"{source} holds features", *of_scores)
         return _from_features(source, split, folds, seed)
-    table = read_scores(source, scores, link=link, labels=labels)
+    table = read_scores(source, given.scores, link=given.link, labels=given.labels)
     return table.predictions if split is None else table.part(split)
 
 
@@ -250,8 +252,6 @@ def _questions(
 
 def _with_answers(questions: "list[Reviewed]", path: Path) -> "list[Reviewed]":
     """Return the questions with the answers of a review of the same list."""
-    from dataclasses import replace
-
     from labelwise.answers import read_review
     from labelwise.errors import DataError
 
@@ -263,53 +263,18 @@ def _with_answers(questions: "list[Reviewed]", path: Path) -> "list[Reviewed]":
     if not same:
         raise DataError(
             f"{path} reviews another list than this one, and a promise holds for its own list; "
-            "give the same scores, --kind, --most, --checks, --context, --folds and --seed as then"
+            "give the same scores, --find, --top, --checks, --context, --folds and --seed as then"
         )
     return [replace(new, answer=old.answer) for old, new in zip(reviewed, questions, strict=True)]
 
 
-def _promised(questions: "list[Reviewed]", promise: "SuspectPromise") -> "list[Reviewed]":
-    from dataclasses import replace
-
-    return [replace(one, promised=place < promise.count) for place, one in enumerate(questions)]
-
-
-def _write_page(
-    path: Path,
-    questions: "list[Reviewed]",
-    promise: "SuspectPromise | None",
-    data: str | None,
-    blind: bool,
-) -> None:
-    from labelwise.errors import LabelwiseError
-    from labelwise.report.contact_sheet import SIDE
-    from labelwise.report.suspects import write_suspects_page
-
-    picture = None
-    if data is not None:
-        from labelwise.data import load
-
-        images = load(data, check_files=False).images
-        place = {name: row for row, name in enumerate(images.ids)}
-
-        def picture(photo: str) -> "Image.Image | None":
-            try:
-                return images.read(place[photo], SIDE) if photo in place else None
-            except (OSError, LabelwiseError):
-                return None
-
-    write_suspects_page(path, questions, promise=promise, picture=picture, blind=blind)
-
-
-def _summary(
+def _show_suspects(
     questions: "list[Reviewed]",
     found: "Suspects",
     predictions: "Predictions",
     promise: "SuspectPromise | None",
     level: float,
 ) -> None:
-    from labelwise.cli.text import say, show_table
-
     photos = len(found.photos())
     total = counted(len(predictions), "photo")
     say(f"{counted(len(found), 'label')} may be {found.kind}, on {photos:,} of {total}")
@@ -323,7 +288,140 @@ def _summary(
         return
     first = sum(one.check for one in questions[:100])
     say(
-        f"no promise yet: answer the questions marked `check` ({first} among the first 100, "
+        f"no guarantee yet: answer the questions marked `check` ({first} among the first 100, "
         f"{marked} in all; the first ones are enough to begin) with yes, no or unknown, and run "
-        f"again with --answers to promise that at most {level:.0%} are false"
+        f"again with --answers to guarantee that at most {level:.0%} are false"
     )
+
+
+def _next(source: str, given: Options) -> None:
+    """Choose photos, or single labels of photos, that a person should label next."""
+    from labelwise.answers import choose_labels, choose_photos, draw_photos, write_review
+    from labelwise.data.annotation_exports import Guesses, export_for_tool
+    from labelwise.data.export import export
+    from labelwise.errors import DataError, SettingsError
+    from labelwise.report.suspects import write_questions_page
+
+    out, top, labels = given.target, given.top or 200, given.questions == "labels"
+    order: Any = given.order or ("value" if labels else "random")
+    if order not in ORDERS:
+        raise SettingsError(f"--order must be one of {', '.join(ORDERS)}, got {order!r}")
+    if labels:
+        given.refuse("--for writes complete photos; leave out --questions labels", "for_")
+        if out.suffix.lower() != ".csv":
+            raise SettingsError(f"{out}: a review file must end in .csv")
+        if order == "random":
+            raise SettingsError("--order random draws photos; leave out --questions labels")
+    if order != "random":
+        given.refuse("it belongs to --order random", "seed")
+    model = model_path(given)
+    found = _pool(source, model, given)
+    for note in found.notes:
+        complain(note)
+    if not found.pool.open.any():
+        raise DataError(f"{source}: every label of every photo is known; there is nothing to ask")
+    if labels:
+        rows, columns = choose_labels(found.pool, top, order)
+        asked = _about_labels(found, rows, columns, out.parent)
+        write_review(out, asked)
+    else:
+        if order == "random":
+            rows = draw_photos(found.pool, top, seed=given.seed or 0)
+        else:
+            rows = choose_photos(found.pool, top, order)
+        asked = _about_photos(found, rows, out.parent)
+        if given.for_ is None:
+            export(found.table.subset(rows), out)
+        else:
+            name = Path(source).name if model is None else model.name
+            guesses = Guesses(found.pool.probs[rows], found.pool.sets[rows], name)
+            note = export_for_tool(found.table.subset(rows), out, given.for_, guesses)
+            if note:
+                say(note)
+    if given.html is not None:
+        place = dict(zip(_names(found, rows, out.parent), rows.tolist(), strict=True))
+        picture = _opener(found.table.images, place)
+        write_questions_page(given.html, asked, by=order, picture=picture, blind=given.blind)
+    _show_next(found, rows, asked, given)
+    if len(rows) < top:
+        say(f"nothing else is unknown: {len(rows):,} instead of {top:,}")
+
+
+def _pool(source: str, model: Path | None, given: Options) -> "PhotoPool":
+    from labelwise.errors import SettingsError
+    from labelwise.scores.pools import PhotoPool, read_pool
+    from labelwise.system.progress import make_watch
+
+    if (Path(source) / "index.json").is_file():
+        from labelwise.photos import Index
+        from labelwise.photos.review import pool_of
+
+        if model is not None:
+            raise SettingsError(f"{source} is an index and has its own model; leave out --model")
+        with Index(Path(source)) as index:
+            return PhotoPool(*pool_of(index), named=True)
+    if model is None:
+        raise SettingsError(f"say with --model which model should judge the photos of {source}")
+    device, size = given.device or "cpu", given.batch_size or 64
+    return read_pool(source, model, device=device, batch_size=size, watch=make_watch())
+
+
+def _names(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) -> list[str]:
+    """Return what photos are called in the file: as in their table, or where they are from it."""
+    import os
+
+    from labelwise.pictures import FileImages
+
+    images = found.table.images
+    if found.named or not isinstance(images, FileImages):
+        return [found.table.ids[row] for row in rows.tolist()]
+    return [os.path.relpath(images.path(row), folder) for row in rows.tolist()]
+
+
+def _about_labels(
+    found: "PhotoPool", rows: "NDArray[np.intp]", columns: "NDArray[np.intp]", folder: Path
+) -> "list[Reviewed]":
+    from labelwise.answers import Reviewed
+
+    names = _names(found, rows, folder)
+    return [
+        Reviewed(name, found.table.space.names[column], "unknown", float(p))
+        for name, column, p in zip(
+            names, columns.tolist(), found.pool.probs[rows, columns], strict=True
+        )
+    ]
+
+
+def _about_photos(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) -> "list[Reviewed]":
+    """Return the most probable of the open labels of each photo."""
+    import numpy as np
+
+    from labelwise.answers import Reviewed
+
+    asked = []
+    for name, row in zip(_names(found, rows, folder), rows.tolist(), strict=True):
+        probs = np.where(found.pool.open[row], found.pool.probs[row], -1.0)
+        for column in np.argsort(-probs, kind="stable")[:LABELS_OF_A_PHOTO].tolist():
+            if probs[column] >= 0:
+                label = found.table.space.names[column]
+                asked.append(Reviewed(name, label, "unknown", float(probs[column])))
+    return asked
+
+
+def _show_next(
+    found: "PhotoPool", rows: "NDArray[np.intp]", asked: "list[Reviewed]", given: Options
+) -> None:
+    total = f"of {len(found.pool):,}"
+    if given.questions == "labels":
+        photos = counted(len(set(rows.tolist())), "photo")
+        say(f"{counted(len(asked), 'question')} about {photos} {total}")
+        counts = Counter(one.label for one in asked).most_common(LABELS_SHOWN)
+        show_table(("label", "questions"), [(label, f"{count:,}") for label, count in counts])
+        say("answer yes, no or unknown in the column answer")
+    else:
+        say(f"{counted(len(rows), 'photo')} {total} to label next")
+    _say_written(given)
+    if given.questions == "labels":
+        next_steps(f"data review TABLE --apply {given.out} -o mended.csv")
+    elif given.for_ is None:
+        next_steps(f"data convert {given.out} --for label-studio -o tasks.json")

@@ -1,175 +1,513 @@
-"""``labelwise evaluate``: how good scores are, a run's or anyone's."""
+"""``labelwise evaluate``: how good scores are, a run's or anyone's.
 
+What can be evaluated, each with the options that apply to it:
+
+    shards           what `predict` wrote: a folder or a bucket
+    exported model   on labelled photos
+    scores           of any program, with labels in it or beside it
+    run              by its saved predictions of a split
+    run on data      its model on labelled photos
+"""
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.evaluated import QUERY_LENGTH, Asked, source_at
-from labelwise.cli.evaluation_shown import show, write_folder
-from labelwise.cli.options import DECODE_HELP, DecodeKind, ScoreKind
+from labelwise.cli.command import verb
+from labelwise.cli.options import Options, decoder_of, parsed
+from labelwise.cli.text import command, next_steps, say, show_table
+from labelwise.system.text import counted
 
-ON_DATA = "Of a run or an exported model, on labelled photos"
-OF_A_RUN, OF_SCORES, OF_SHARDS = "Of a run", "Of a file of scores", "Of shards"
+if TYPE_CHECKING:
+    from labelwise.data import LabelTable
+    from labelwise.evaluation import Evaluation, SubgroupFigure
+    from labelwise.scores import RunScores
+
+    Measured = tuple[Evaluation, dict[str, Any]]
+
+WORST = 5
+FEW_TEST_PHOTOS = 50  # below which searches and tags cannot be guaranteed
+EVERY = {"rule", "bins", "top_k", "out", "overwrite", "json"}  # options of all sources
+ROWS = {"split", "query_length", "taxonomy", "attributes"}  # of those whose rows are all at hand
+ON_DATA = {"data", "set", "skip_missing"}
 
 
+@verb(
+    "data labels scores by pool split rule out json taxonomy attributes device",
+    more="link query_length bins top_k set skip_missing without_training_photos adapt_shares "
+    "decode engine workers",
+    examples=(
+        "evaluate runs/photos",
+        "evaluate scores.csv --scores logits --labels truth.csv --by site -o report/",
+    ),
+)
 def evaluate(
     place: Annotated[
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A run folder, an exported model, scores (.csv, .tsv, .parquet, .npz, .jsonl), or "
-            "a folder or bucket of shards that predict wrote.",
+            help="A run, an exported model, a file of scores, or shards that predict wrote.",
         ),
     ],
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Labelled photos that the model has not seen.",
-            rich_help_panel=ON_DATA,
-        ),
-    ] = None,
-    scores: Annotated[
-        ScoreKind | None, typer.Option(help="What they are.", rich_help_panel=OF_SCORES)
-    ] = None,
-    link: Annotated[
-        str | None,
-        typer.Option(
-            help="Of logits: sigmoid (default), softmax, or none.", rich_help_panel=OF_SCORES
-        ),
-    ] = None,
-    by: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A column, such as site, whose values are compared.", rich_help_panel=OF_SCORES
-        ),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(
-            help="The labels: a second file, or any data labelwise reads; of shards too.",
-            rich_help_panel=OF_SCORES,
-        ),
-    ] = None,
-    split: Annotated[str | None, typer.Option(help="Which rows; `all` for every one.")] = None,
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            help="0.5 (default for files), top-4, expected-f, none; runs and shards have their own."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for report, charts and JSON.")
-    ] = None,
-    bins: Annotated[int, typer.Option(min=1, help="Bins of the reliability curves.")] = 10,
-    top_k: Annotated[int, typer.Option(min=1, help="Surest labels of an image.")] = 4,
-    query_length: Annotated[
-        int | None, typer.Option(min=0, help=f"Longest query; 0 for none (default {QUERY_LENGTH}).")
-    ] = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="An option of --data's format.",
-            rich_help_panel=ON_DATA,
-        ),
-    ] = None,
-    skip_missing: Annotated[
-        bool,
-        typer.Option(
-            "--skip-missing", help="Leave missing images of --data out.", rich_help_panel=ON_DATA
-        ),
-    ] = False,
-    without_training_photos: Annotated[
-        bool,
-        typer.Option(
-            "--without-training-photos",
-            help="Leave out photos of --data, or of its own split, that it was fitted on, and near "
-            "copies of them.",
-            rich_help_panel=OF_A_RUN,
-        ),
-    ] = False,
-    device: Annotated[
-        str | None,
-        typer.Option(help="With --data: cpu (default), cuda, ...", rich_help_panel=OF_A_RUN),
-    ] = None,
-    adapt_shares: Annotated[
-        bool,
-        typer.Option(
-            "--adapt-shares",
-            help="Adapt probabilities to how frequent labels are in --data, by the photos alone.",
-            rich_help_panel=OF_A_RUN,
-        ),
-    ] = False,
-    decode: Annotated[
-        DecodeKind | None,
-        typer.Option(help=f"With --data. {DECODE_HELP}", rich_help_panel=OF_A_RUN),
-    ] = None,
-    engine: Annotated[
-        Literal["local", "ray"] | None,
-        typer.Option(
-            help="Where they are evaluated: local (default), or a cluster of Ray.",
-            rich_help_panel=OF_SHARDS,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes, or workers of Ray.", rich_help_panel=OF_SHARDS),
-    ] = None,
-    taxonomy: Annotated[
-        Path | None,
-        typer.Option(
-            help="Which label is a kind of which (child,parent or a|b|c): by level. Models trained "
-            "with one have their own."
-        ),
-    ] = None,
-    attributes: Annotated[
-        Path | None,
-        typer.Option(
-            help="Labels that exclude each other (a CSV of group, kind, labels): how often the "
-            "right one is chosen. Models trained with them have their own."
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the evaluation as JSON.")] = False,
+    given: Options,
 ) -> None:
-    """Measure ranking, calibration, sets and empty images.
+    """Measure how right the labels of a model are, and its probabilities.
 
-    Of a run folder: its saved predictions of a split, or with --data photos it has not seen. Of
-    shards: sums that merge, so memory does not grow with the rows.
-
-    Examples: `labelwise evaluate runs/photos`, `labelwise evaluate model.onnx --data new.csv`,
-    `labelwise evaluate scores.csv --scores logits --labels truth.csv`,
-    `labelwise evaluate answers/ --labels truth.csv --workers 4`.
+    A run is measured on its saved test predictions, or with --data on photos it has not seen.
+    Scores come as .csv, .tsv, .parquet, .npz or .jsonl. Shards are summed up, so memory does not
+    grow with the rows. -o names a folder for the report, the charts and evaluation.json.
     """
-    source = source_at(place, data)
-    asked = Asked(
-        rule=rule,
-        bins=bins,
-        top_k=top_k,
-        split=split,
-        query_length=query_length,
-        taxonomy=taxonomy,
-        attributes=attributes,
-        data=data,
-        set=options,
-        skip_missing=skip_missing,
-        without_training_photos=without_training_photos,
-        device=device,
-        decode=decode,
-        adapt_shares=adapt_shares,
-        scores=scores,
-        link=link,
-        by=by,
-        labels=labels,
-        engine=engine,
-        workers=workers,
-    )
-    source.refuse_others(asked)
-    evaluation, extras = source.measured(asked)
-    if out is not None:
-        from labelwise.cli.outcome import command
+    kind = source_at(place, given.data)
+    kind.refuse_others(given)
+    if given.pool is not None:
+        with pooled(Path(kind.place), given) as units:
+            evaluation, extras = kind.measured(str(units), given)
+    else:
+        evaluation, extras = kind.measured(kind.place, given)
+    if given.out is not None:
+        origin = {"Data": kind.place, "Command": command()} | extras.pop("origin", {})
+        title = Path(kind.place).name
+        write_folder(evaluation, given.target, title=title, origin=origin, **extras)
+    show(evaluation, json=given.json, out=None if given.out is None else given.target)
+    if not given.json:
+        if kind.words.startswith("is a run"):
+            next_steps(f"predict {kind.place} PHOTOS", f"data review {kind.place} -o review.csv")
+        elif kind.words == "is a file of scores":
+            next_steps(f"calibrate {kind.place} -o calibrated/ --rule best-f")
 
-        origin = {"Data": source.place, "Command": command()} | extras.pop("origin", {})
-        write_folder(evaluation, out, title=Path(source.place).name, origin=origin, **extras)
-    show(evaluation, json=json, out=out)
+
+@contextmanager
+def pooled(source: Path, given: Options) -> Iterator[Path]:
+    """Have a table with one row per group of ``--by``, whose scores are logits."""
+    from labelwise.scores.aggregating import aggregate_table
+
+    with tempfile.TemporaryDirectory(prefix="labelwise-units-") as folder:
+        units = aggregate_table(source, given.scores, given.by or [], given.pool or "any")
+        path = Path(folder) / f"{source.stem}.parquet"
+        units.save(path)
+        given.scores, given.by = "logits", None
+        count = counted(int(units.photos.sum()), "photo")
+        say(f"{count} in {counted(len(units.names), 'group')}; each group is one row")
+        yield path
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something to evaluate: what it is in words, the options that apply, and how."""
+
+    place: str
+    words: str
+    options: frozenset[str]
+    measured: Callable[[str, Options], "Measured"]
+
+    def refuse_others(self, given: Options) -> None:
+        """Stop if an option was given that does not apply."""
+        for name in vars(given):
+            if name not in EVERY | self.options:
+                given.refuse(f"{self.place} {self.words}", name)
+
+
+def source_at(place: str, data: str | None) -> Source:
+    """Return what a place holds, evaluated on ``data`` if there is any; a place must be there."""
+    from labelwise.errors import DataError
+    from labelwise.models.loading import is_exported, refuse_program
+    from labelwise.models.run_folder import fetched_run
+    from labelwise.system.storage import is_uri, storage_at
+
+    if is_uri(place) and storage_at(place).size("model.json") is not None:
+        place = str(fetched_run(place))
+    path = Path(place)
+    refuse_program(path)
+    shards = path.is_dir() and (
+        (path / "_manifest.jsonl").exists() or any(path.glob("part-*.parquet"))
+    )
+    if "://" in place or shards:
+        options = {"labels", "engine", "workers"}
+        return Source(place, "holds shards", frozenset(options), _shards)
+    if is_exported(path):
+        return Source(place, "is an exported model", frozenset(ON_DATA | ROWS), _exported)
+    if not path.exists():
+        raise DataError(
+            f"{place} does not exist; give the folder of a run, an exported model, or a file of "
+            "scores"
+        )
+    if not path.is_dir():
+        options = {"scores", "link", "labels", "by", "pool"} | ROWS
+        return Source(place, "is a file of scores", frozenset(options), _scores)
+    if data is None:
+        words = "is a run folder, evaluated on its own predictions without --data"
+        return Source(place, words, frozenset({"without_training_photos"} | ROWS), _own)
+    options = {"without_training_photos", "device", "decode", "adapt_shares"} | ON_DATA | ROWS
+    return Source(place, "is a run folder", frozenset(options), _on_data)
+
+
+def _figures(given: Options) -> dict[str, Any]:
+    """Return what is computed, as arguments of an evaluation of rows."""
+    length = 3 if given.query_length is None else given.query_length
+    asked: dict[str, Any] = {
+        "bins": given.bins or 10,
+        "k": given.top_k or 4,
+        "query_length": length,
+        "curves": True,
+    }
+    if given.taxonomy is not None:
+        from labelwise.taxonomy import Taxonomy
+
+        asked["taxonomy"] = Taxonomy.read(given.taxonomy)
+    if given.attributes is not None:
+        from labelwise.attributes import AttributeGroups
+
+        asked["attributes"] = AttributeGroups.read(given.attributes)
+    return asked
+
+
+def _shards(place: str, given: Options) -> "Measured":
+    from labelwise.cli.predict import make_engine
+    from labelwise.scores import fixed_rule
+    from labelwise.shards import evaluate_shards
+    from labelwise.system.progress import make_watch
+
+    evaluation = evaluate_shards(
+        place,
+        given.labels,
+        make_engine(given.engine or "local", given.workers or 1),
+        rule=None if given.rule is None else fixed_rule(given.rule),
+        sets=given.rule != "none",
+        bins=given.bins or 10,
+        k=given.top_k or 4,
+        watch=make_watch(sys.stderr),
+    )
+    return evaluation, {}
+
+
+def _exported(place: str, given: Options) -> "Measured":
+    from labelwise.errors import SettingsError
+    from labelwise.evaluation import evaluate as measure
+    from labelwise.exports.measure import measured_predictions
+    from labelwise.models import load_model
+    from labelwise.scores import fixed_rule
+    from labelwise.system.progress import make_watch
+
+    if given.data is None:
+        raise SettingsError(f"{place} is measured on labelled photos: give them with --data")
+    model = load_model(Path(place))
+    table = labelled(given.data, model.space.names, given)
+    split = given.split or "all"
+    predictions = measured_predictions(model, table, split, watch=make_watch(sys.stderr))
+    rule = model.rule if given.rule is None else fixed_rule(given.rule)
+    figures = _figures(given)
+    figures["taxonomy"] = taxonomy_of(model.taxonomy, figures.get("taxonomy"))
+    return measure(predictions, model.link, rule, **figures), {}
+
+
+def _scores(place: str, given: Options) -> "Measured":
+    from labelwise.scores import fixed_rule, judge_as_given, read_scores
+
+    columns = tuple(dict.fromkeys(given.by or ()))
+    table = read_scores(
+        Path(place), given.scores, link=given.link, labels=given.labels, keep=columns
+    )
+    rule = fixed_rule("0.5" if given.rule is None else given.rule)
+    return judge_as_given(table, rule, split=given.split, by=columns, **_figures(given)), {}
+
+
+def _own(place: str, given: Options) -> "Measured":
+    folder = Path(place)
+    split = given.split or measured_split(folder, ", or give labelled photos with --data")
+    without = given.without_training_photos
+    return measured_run(folder, split, given.rule, _figures(given), without_seen=without)
+
+
+def _on_data(place: str, given: Options) -> "Measured":
+    return measured_data(Path(place), given.data or "", given, _figures(given))
+
+
+def labelled(source: str, names: tuple[str, ...], given: Options | None) -> "LabelTable":
+    """Return labelled photos, with these labels where their format lists none."""
+    from labelwise.data.load import load_for_labels
+    from labelwise.errors import DataError
+
+    more = {} if given is None else parsed(given.set)
+    skip = given is not None and given.skip_missing
+    table = load_for_labels(source, names, check_files=True, skip_missing=skip, **more)
+    split = None if given is None else given.split
+    if split in (None, "all"):
+        return table
+    chosen = table.splits().get(split)
+    if chosen is None:
+        raise DataError(f"{table.name}: no row has split {split!r}")
+    return chosen
+
+
+def measured_split(run: Path, or_else: str = "") -> str:
+    """Return the split that is measured unless another is chosen: test, which a run may lack.
+
+    ``or_else`` names what else the command takes instead.
+    """
+    from labelwise.errors import DataError
+    from labelwise.models.run_folder import RunFolder
+
+    splits = RunFolder(run).splits
+    if splits and "test" not in splits:
+        raise DataError(
+            f"{run} has no test split; choose another of its splits ({', '.join(splits)}) with "
+            f"--split{or_else}"
+        )
+    return "test"
+
+
+def measured_run(
+    folder: Path,
+    split: str,
+    rule: str | None,
+    figures: dict[str, Any],
+    *,
+    without_seen: bool = False,
+) -> "Measured":
+    """Return the evaluation of a run's saved predictions, and what else its report shows.
+
+    With ``without_seen`` it is of those that do not look like a photo it was fitted on, with the
+    figures of all in the notes.
+    """
+    from labelwise.api import origin_of
+    from labelwise.models.held_out_copies import HeldOutCopies
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.report import choose_examples
+    from labelwise.scores import read_run
+
+    run = read_run(folder, split)
+    if without_seen:
+        run, notes = _without_seen(folder, run, rule, figures)
+    else:
+        copies = HeldOutCopies.of_run(folder).sentence()
+        notes = (copies,) if copies and split != "train" else ()
+    figures = {**figures, "notes": (*figures.get("notes", ()), *notes)}
+    extras: dict[str, Any] = {
+        "history": RunFolder(folder).journal.read(),
+        "origin": origin_of(RunFolder(folder), command=command()),
+    }
+    link = run.calibrated or run.predictions.link
+    if link is not None:
+        extras["examples"] = choose_examples(run.predictions, link)
+    return _judged(run, rule, figures), extras
+
+
+def _without_seen(
+    folder: Path, run: "RunScores", rule: str | None, figures: dict[str, Any]
+) -> tuple["RunScores", tuple[str, ...]]:
+    """Return a run's scores without near copies of what it was fitted on, and what that changes."""
+    import numpy as np
+
+    from labelwise.models.seen_photos import seen_held_out
+    from labelwise.system.progress import make_watch
+
+    rows = run.predictions
+    seen = seen_held_out(folder, rows.ids, make_watch(sys.stderr))
+    others = np.flatnonzero(seen.others(f"{folder}, split {rows.split}"))
+    if len(others) == len(rows):
+        return run, (f"none of the {len(rows):,} photos looks like one the model was fitted on",)
+    whole = _judged(run, rule, {**figures, "curves": False, "query_length": 0})
+    with_them = ", ".join(
+        f"{figure.name} {figure.value:.4f}" for figure in whole.headline if figure.value is not None
+    )
+    notes = (*seen.note(left_out=True), *seen.named(rows.ids), f"with them: {with_them}")
+    return replace(run, predictions=rows.take(others)), notes
+
+
+def measured_data(
+    folder: Path, data: str, given: Options | None, figures: dict[str, Any]
+) -> "Measured":
+    """Return the evaluation of a run's model on labelled data, new to it or not.
+
+    With ``adapt_shares`` it is of the probabilities adapted to the shares there, beside those of
+    the model as it is.
+    """
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.models.seen_photos import seen_photos
+    from labelwise.pictures.shown import shown_images
+    from labelwise.report import choose_examples
+    from labelwise.report.explain import model_with_attention
+    from labelwise.scores import score_data
+    from labelwise.scores.shares import adapted_to_shares
+    from labelwise.system.progress import make_watch
+
+    decode = "cpu" if given is None else decoder_of(given)
+    device = "cpu" if given is None else given.device or "cpu"
+    without_seen = given is not None and given.without_training_photos
+    table = labelled(data, RunFolder(folder).spec.labels, given)
+    seen = seen_photos(folder, table, make_watch(sys.stderr))
+    if without_seen:
+        table = table.subset(seen.others(table.name))
+    run, notes = score_data(
+        folder, table, device=device, decode=decode, watch=make_watch(sys.stderr)
+    )
+    if given is not None and given.adapt_shares:
+        run, shifted = adapted_to_shares(folder, run)
+        notes = (*notes, shifted)
+    extras: dict[str, Any] = {"origin": {"Data": data}}
+    link = run.calibrated or run.predictions.link
+    if link is not None:
+        model = model_with_attention(RunFolder(folder))
+        images = shown_images(table.images, RunFolder(folder).spec.transform)
+        extras["examples"] = choose_examples(run.predictions, link, images, predictor=model)
+    notes = (*notes, *seen.note(left_out=without_seen))
+    rule = None if given is None else given.rule
+    return _judged(run, rule, {**figures, "notes": notes}), extras
+
+
+def _judged(run: "RunScores", rule: str | None, figures: dict[str, Any]) -> "Evaluation":
+    from labelwise.evaluation import evaluate as measure
+    from labelwise.scores import fixed_rule
+
+    chosen = run.rule if rule is None else fixed_rule(rule)
+    if rule is None:
+        figures = {**figures, "notes": (*figures.get("notes", ()), *run.standing())}
+    own = run.predictions.link
+    figures = {**figures, "taxonomy": taxonomy_of(run.taxonomy, figures.get("taxonomy"))}
+    return measure(run.predictions, own, chosen, calibrated=run.calibrated, **figures)
+
+
+def taxonomy_of(own: Any, given: Any) -> Any:
+    """Return a model's own taxonomy, or else the given one; two different ones are an error."""
+    from labelwise.errors import SettingsError
+
+    if own is not None and given is not None and own != given:
+        raise SettingsError(
+            "the model was trained with another taxonomy, which its answers obey; leave "
+            "--taxonomy out, or train with this one (it is fitted again without training if no "
+            "label changes)"
+        )
+    return own or given
+
+
+def write_folder(evaluation: "Evaluation", folder: Path, *, title: str, **extras: Any) -> None:
+    """Write ``evaluation.json``, ``report.html`` and the charts."""
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.report import write_report
+    from labelwise.report.charts import save_charts
+
+    files = RunFolder(folder)
+    evaluation.save(files.evaluation_path)
+    write_report(evaluation, files.report, title=title, **extras)
+    save_charts(files.report.read_text("utf-8"), folder / "charts")
+
+
+def summarise(evaluation: "Evaluation") -> None:
+    """Print the verdict, then the headline figures, each with its interval."""
+    from labelwise.evaluation.verdict import verdict
+
+    say()
+    say(str(verdict(evaluation)))
+    rows = []
+    for figure in evaluation.headline:
+        missing = "infinite" if evaluation.is_infinite(figure) else "undefined"
+        value = missing if figure.value is None else f"{figure.value:.4f}"
+        known = figure.low is not None and figure.high is not None
+        rows.append((figure.name, value, f"{figure.low:.4f} to {figure.high:.4f}" if known else ""))
+    say()
+    show_table(("on " + (evaluation.data.split or "all rows"), "value", "95 % interval"), rows)
+    show_exclusive(evaluation)
+    for figure in evaluation.headline:
+        if evaluation.final is not None and evaluation.is_infinite(figure):
+            count = evaluation.final.infinite
+            sure = "1 entry was" if count == 1 else f"{count:,} entries were"
+            say(f"{figure.name} is infinite: {sure} given probability 0 or 1 and wrong")
+    for note in evaluation.notes:
+        say(note)
+
+
+def show_exclusive(evaluation: "Evaluation") -> None:
+    """Print how often sets hold the right one of labels that exclude each other."""
+    for group in evaluation.exclusive:
+        if group.accuracy is not None:
+            between = "" if group.low is None else f" ({group.low:.3f} to {group.high:.3f})"
+            say(
+                f"{', '.join(group.labels)}: right in {group.right:,} of {group.known:,} photos, "
+                f"{group.accuracy:.3f}{between}; {group.broken:,} sets break the rule"
+            )
+
+
+def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
+    """Print the evaluation for a machine, or its verdict, headline and worst labels."""
+    if json:
+        say(evaluation.to_json())
+        return
+    summarise(evaluation)
+    worst = sorted((row for row in evaluation.rows if row.ap is not None), key=lambda r: r.ap or 0)
+    say()
+    show_table(
+        ("worst labels", "present", "AP"),
+        [(row.name, f"{row.present:,}", f"{row.ap:.4f}") for row in worst[:WORST]],
+    )
+    if evaluation.levels:
+        say()
+        show_table(
+            ("level", "labels", "present", "mAP", "log loss", "ECE", "F1"),
+            [
+                (
+                    *(str(row.level), f"{row.labels:,}", f"{row.present:,}"),
+                    *(
+                        "undefined" if value is None else f"{value:.4f}"
+                        for value in (row.mean_ap, row.log_loss, row.ece, row.mean_f1)
+                    ),
+                )
+                for row in evaluation.levels
+            ],
+        )
+    if evaluation.subgroups:
+        say()
+        _show_subgroups(evaluation)
+    undefined = evaluation.ranking.undefined_labels
+    if undefined:
+        some = ", ".join(undefined[:WORST]) + (", ..." if len(undefined) > WORST else "")
+        say(f"without a known positive, left out: {counted(len(undefined), 'label')} ({some})")
+    say()
+    say(f"ranking: {evaluation.ranking.how}")
+    if evaluation.final is not None:
+        say(
+            f"calibration: {len(evaluation.final.pooled.counts)} equal-width bins, "
+            f"{evaluation.final.pooled.entries}"
+        )
+    if evaluation.sets is not None:
+        say(f"sets: {evaluation.sets.rule}")
+    if out is not None:
+        say(f"report: {out / 'report.html'}")
+
+
+def _show_subgroups(evaluation: "Evaluation") -> None:
+    """Print the figures of each subgroup, with a mark where it differs significantly."""
+    rows = evaluation.subgroups
+    names = [figure.name for figure in rows[0].figures]
+    for by in dict.fromkeys(row.by for row in rows):
+        show_table(
+            (by, "photos", *names),
+            [
+                (row.name, f"{row.photos:,}", *(_cell(figure) for figure in row.figures))
+                for row in rows
+                if row.by == by
+            ],
+        )
+    say(
+        "*: differs from the other photos (score test by group, corrected over all subgroups and "
+        "figures by Holm's method, 5 %)"
+    )
+
+
+def _cell(figure: "SubgroupFigure") -> str:
+    return "–" if figure.value is None else f"{figure.value:.4f}{' *' if figure.differs else ''}"
+
+
+def few_test_photos(count: int) -> str:
+    """Return what to do about too few test photos for guarantees, "" where there are enough."""
+    if not 0 < count < FEW_TEST_PHOTOS:
+        return ""
+    return (
+        f"Only {counted(count, 'test photo')}: guarantees need at least {FEW_TEST_PHOTOS}. Draw "
+        "more with `labelwise data split TABLE --shares train=.6,val=.2,test=.2 -o split.csv`."
+    )

@@ -8,93 +8,73 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelwise.cli.options import DecodeOption, chosen_decoder
+from labelwise.cli.command import verb
+from labelwise.cli.options import Options, decoder_of
+from labelwise.cli.text import caution, complain, next_steps, resumable, say
 
 if TYPE_CHECKING:
     from labelwise.photos import Changes
 
-
 DEFAULT_INDEX = Path("photos.index")
+SECONDS_BETWEEN_LOOKS = 5.0
 IndexFolder = Annotated[
-    Path, typer.Argument(envvar="LABELWISE_INDEX", help="The folder of an index.")
+    Path,
+    typer.Argument(envvar="LABELWISE_INDEX", help=f"The folder of an index ({DEFAULT_INDEX})."),
 ]
 IndexOrQuery = Annotated[
     Path | None,
     typer.Argument(
-        help=f"The folder of an index. Unless given, $LABELWISE_INDEX or {DEFAULT_INDEX}, where "
-        "`labelwise index` puts it."
+        metavar="INDEX", help=f"The index; $LABELWISE_INDEX or {DEFAULT_INDEX} if left out."
     ),
 ]
-SECONDS_BETWEEN_LOOKS = 5.0
 
 
+@verb(
+    "model out watch forget_missing rebuild taxonomy batch_size device decode",
+    examples=("index ~/photos --model runs/photos", "index --watch -o photos.index"),
+)
 def index(
     folders: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Folders of photos, or s3:// and gs:// addresses. None: those of the index."
-        ),
+        typer.Argument(help="Folders of photos or s3:// addresses; none: those of the index."),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", "-m", help="The folder of a run, or of a model; or an exported .onnx file."
-        ),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", envvar="LABELWISE_INDEX", help="The index folder.")
-    ] = DEFAULT_INDEX,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Stay, and take in changes as they happen.")
-    ] = False,
-    forget_missing: Annotated[
-        bool, typer.Option("--forget-missing", help="Forget the files that are gone.")
-    ] = False,
-    rebuild: Annotated[
-        bool,
-        typer.Option(
-            "--rebuild", help="Score every photo again: with other weights, or for a damaged file."
-        ),
-    ] = False,
-    taxonomy: Annotated[
-        Path | None,
-        typer.Option(help="A CSV file child,parent: asking for the parent finds the children."),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
-    device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
-    decode: DecodeOption = None,
+    *,
+    given: Options,
 ) -> None:
     """Index folders of photos, or bring an index up to date.
 
     Files that did not change cost nothing, moved ones are known again by their content, edited
-    ones are scored again, and what was interrupted goes on. A disk or a bucket that is not there
-    deletes nothing.
+    ones are scored again, and what was interrupted is resumed. A disk or a bucket that is not
+    there deletes nothing. With --taxonomy, asking for the parent finds the children.
     """
-    from labelwise.cli.text import caution, resumable, say
     from labelwise.errors import DataError
     from labelwise.models.loading import caution_of
     from labelwise.photos import Index, update_index
     from labelwise.photos.looking import root_place
     from labelwise.system.progress import make_watch
 
-    decoder = None if decode is None else chosen_decoder(decode, device)
+    decoder = None if given.decode is None else decoder_of(given)
+    out = default_index(given.out)
 
     def update(only: Mapping[str, Collection[str]] | None = None) -> "Changes":
         """Bring the index up to date once; model, rebuild and taxonomy apply the first time."""
         changes = update_index(
             out,
             folders or [],
-            model=model,
-            device=device,
-            batch_size=batch_size,
+            model=given.model,
+            device=given.device or "cpu",
+            batch_size=given.batch_size or 64,
             decode=decoder,
-            rebuild=rebuild,
-            forget_missing=forget_missing,
-            taxonomy=taxonomy,
+            rebuild=given.rebuild,
+            forget_missing=given.forget_missing,
+            taxonomy=given.taxonomy,
             only=only,
             watch=make_watch(),
         )
-        _complain(changes)
+        for sentence in changes.refused:
+            complain(sentence)
+        for folder in changes.unlisted:
+            complain(f"{folder} cannot be listed; what is known of it stays as it was")
         return changes
 
     with resumable(out):
@@ -105,8 +85,8 @@ def index(
         caution(caution_of(out))
         if changes.failed:
             say(f"the reasons: labelwise search {out} --unreadable")
-        if watch:
-            model, rebuild, taxonomy = None, False, None
+        if given.watch:
+            given.model, given.rebuild, given.taxonomy = None, False, None
             with Index(out) as opened:
                 roots = [root_place(folder) for folder in folders or []]
                 roots = roots or list(opened.store.roots().values())
@@ -117,11 +97,11 @@ def index(
         raise typer.Exit(1)
     if not (changes.anything or changes.unchanged or changes.forgotten):
         raise DataError(f"{out} is an index of no photos: name a folder that has some")
+    next_steps(f"search {out} 'LABEL, -OTHER'", f"tag {out} --xmp --dry-run")
 
 
 def _updates(update: Callable[..., "Changes"], roots: list[str], out: Path) -> Iterator["Changes"]:
     """Yield what each update finds, for ever: when the system tells of changes, or by looking."""
-    from labelwise.cli.text import say
     from labelwise.photos.events import NoEventsError, events_of
     from labelwise.system.text import counted
 
@@ -140,13 +120,9 @@ def _updates(update: Callable[..., "Changes"], roots: list[str], out: Path) -> I
         time.sleep(max(SECONDS_BETWEEN_LOOKS, 9 * (time.monotonic() - began)))
 
 
-def _complain(changes: "Changes") -> None:
-    from labelwise.cli.text import complain
-
-    for sentence in changes.refused:
-        complain(sentence)
-    for folder in changes.unlisted:
-        complain(f"{folder} cannot be listed; what is known of it stays as it was")
+def default_index(place: Path | str | None) -> Path:
+    """Return the index that is meant where none, or this one, is named."""
+    return Path(place or os.environ.get("LABELWISE_INDEX") or DEFAULT_INDEX)
 
 
 def index_and_query(
@@ -155,4 +131,4 @@ def index_and_query(
     """Return the index and the query: ``alone``, one argument that does not name an index is it."""
     if alone and query is None and folder is not None and not (folder / "index.json").is_file():
         folder, query = None, str(folder)
-    return folder or Path(os.environ.get("LABELWISE_INDEX") or DEFAULT_INDEX), query
+    return default_index(folder), query

@@ -1,119 +1,115 @@
-"""``labelwise label`` and ``labelwise review``: what people say of photos, and what to ask them."""
+"""``labelwise label``: what people say of photos, what to ask them, and a page that asks."""
 
+import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.index import DEFAULT_INDEX, IndexFolder
+from labelwise.cli.command import verb
+from labelwise.cli.index import default_index
+from labelwise.cli.options import Options
+from labelwise.cli.text import next_steps, say, show_table
+from labelwise.system.text import counted
 
-
-def label(
-    folder: IndexFolder,
-    photo: Annotated[str | None, typer.Argument(help="A photo of the index.")] = None,
-    labels: Annotated[
-        list[str] | None,
-        typer.Argument(help="dog: it is there. -beach: it is not. '?cat': cannot be told."),
-    ] = None,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Withdraw the corrections of these labels.")
-    ] = False,
-    who: Annotated[str | None, typer.Option(help="Who says so. Default: the user.")] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write all corrections as a label table to train on: .csv .tsv .jsonl .parquet"
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            help="With --export: name the group of each photo: folder, or a column of the --table."
-        ),
-    ] = None,
-    table: Annotated[
-        Path | None, typer.Option(help="A table of path and the column to group by, as site.")
-    ] = None,
-) -> None:
-    """Record which labels a photo carries and which it does not.
-
-    The photo's own probabilities become certain, the label's link is fitted anew, and nothing
-    that was said before is lost. Write -- before the photo if a label starts with a dash.
-    """
-    from labelwise.cli.text import say
-    from labelwise.errors import SettingsError
-    from labelwise.photos import Index
+if TYPE_CHECKING:
     from labelwise.photos.store import Fact
 
-    if export is not None:
-        if photo is not None or undo or who is not None:
-            raise SettingsError("--export writes all corrections; leave out photo, --undo, --who")
-        _export(folder, export, by, table)
+OF_THE_PAGE = ("words", "guide", "host", "port", "token_file", "allow_host", "open")
+ORDERS = ("value", "uncertain", "missing", "wrong")
+
+
+@verb(
+    "out top order label undo who json page words guide by table",
+    more="host port token_file allow_host open",
+    examples=("label photos.index beach.jpg dog -cat", "label next photos.index -n 20"),
+    dashes=True,
+)
+def label(
+    named: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[next] [INDEX] [PHOTO] [LABEL]...",
+            help="dog: it is there. -beach: it is not. '?cat': cannot be told.",
+        ),
+    ] = None,
+    *,
+    given: Options,
+) -> None:
+    """Say which labels photos carry, or be asked.
+
+    INDEX PHOTO LABEL... records labels: the photo's probabilities become certain, and nothing that
+    was said before is lost. --undo withdraws them.
+
+    next INDEX lists the questions most worth a person's minute: value (likely to change a photo's
+    labels), uncertain, missing (likely, not given) or wrong (given, unlikely).
+
+    INDEX -o labels.csv writes all that was said as a label table to train on.
+
+    --page PHOTOS --words words.txt asks about words in the browser; -o names the label table
+    (answers.csv), and every answer is kept beside it as .jsonl. With --guide, a run of `train
+    --words`, four of five questions are about the photos it is least sure of.
+    """
+    from labelwise.errors import SettingsError
+
+    said = list(named or [])
+    if given.page:
+        given.refuse("--page asks by itself", "top", "order", "label", "undo", "who", "by", "table")
+        _page([Path(word) for word in said], given)
         return
-    if by is not None or table is not None:
-        raise SettingsError("--by and --table group what --export writes; name its file")
-    if photo is None or not labels:
-        raise SettingsError("name a photo of the index and its labels, or --export FILE")
+    given.refuse("it belongs to --page", *OF_THE_PAGE)
+    if "next" in said[:2]:
+        said.remove("next")
+        given.refuse("`label next` lists questions", "undo", "who", "by", "table", "out")
+        _next(default_index(said[0] if said else None), given)
+        return
+    given.refuse("it belongs to `label next`", "top", "order", "label", "json")
+    is_index = bool(said) and (Path(said[0]) / "index.json").is_file()
+    folder = default_index(said.pop(0) if is_index else None)
+    if given.out is not None:
+        if said or given.undo or given.who is not None:
+            raise SettingsError("-o writes all corrections; leave out photo, --undo, --who")
+        _export(folder, given)
+        return
+    given.refuse("it groups what -o writes", "by", "table")
+    if len(said) < 2:
+        raise SettingsError("name a photo of the index and its labels, or -o FILE")
+    photo, *labels = said
+    _record(folder, photo, labels, given)
+
+
+def _record(folder: Path, photo: str, labels: list[str], given: Options) -> None:
+    """Note what a person says of a photo."""
+    from labelwise.photos import Index
+
     states: dict[str, Fact] = {}
-    for text in labels:
+    for text in (label.strip(" ,") for label in labels):
         name = text.lstrip("-?!")
         sign = text[: len(text) - len(name)]
         states[name] = "absent" if sign in ("-", "!") else "unknown" if sign == "?" else "present"
-        if undo:
+        if given.undo:
             states[name] = "withdrawn"
     with Index(folder) as index:
         row = index.row_of(photo)
-        index.correct(row, states, who=who)
+        index.correct(row, states, who=given.who)
         for name, state in states.items():
             chance = index.probability(row, name)
-            say(f"{name}: {'withdrawn' if undo else state}; probability now {chance:.2f}")
+            say(f"{name}: {state}; probability now {chance:.2f}")
+    next_steps(f"label next {folder}")
 
 
-def _export(folder: Path, out: Path, by: str | None, groups: Path | None) -> None:
-    from labelwise.cli.text import say
-    from labelwise.data.export import export
-    from labelwise.photos import Index, corrected_labels
-    from labelwise.photos.photo_groups import PhotoGroups
-    from labelwise.system.text import counted
-
-    with Index(folder) as index:
-        table, tested = corrected_labels(index, PhotoGroups(by or "", groups))
-    export(table, out)
-    known = len(table) * len(table.space) - int(table.unknown.counts().sum())
-    labels, photos = counted(known, "label"), counted(len(table), "photo")
-    say(f"wrote {out}: {labels} of {photos}, all of the split train")
-    if tested:
-        say(f"left out, because the model is tested on them: {tested:,}")
-
-
-def review(
-    folder: IndexFolder = DEFAULT_INDEX,
-    by: Annotated[
-        Literal["uncertain", "missing", "wrong", "value"],
-        typer.Option(help="What makes a question worth asking."),
-    ] = "value",
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many.")] = 20,
-    labels: Annotated[
-        list[str] | None, typer.Option("--label", help="Only this label; may be repeated.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
-) -> None:
-    """List the questions most worth a person's minute.
-
-    Each asks of one photo whether it carries one label.
-
-    uncertain: hardest to guess. missing: likely, but not given. wrong: given, but unlikely.
-    value: most likely to change a photo's labels.
-    """
-    import json
-
-    from labelwise.cli.text import say, show_table
+def _next(folder: Path, given: Options) -> None:
+    """List the questions most worth asking: does this photo carry that label?"""
+    from labelwise.errors import SettingsError
     from labelwise.photos import Index, questions
 
+    order: Any = given.order or "value"
+    if order not in ORDERS:
+        raise SettingsError(f"--order must be one of {', '.join(ORDERS)}, got {order!r}")
     with Index(folder) as index:
-        asked = questions(index, by, count, labels)
+        asked = questions(index, order, given.top or 20, given.label)
         paths = index.store.paths_of(question.row for question in asked)
-    if as_json:
+    if given.json:
         for one in asked:
             facts = {"label": one.label, "probability": one.probability, "given": one.given}
             say(json.dumps({"path": paths[one.row][0], **facts, "worth": one.worth}))
@@ -123,4 +119,58 @@ def review(
         for one in asked
     ]
     show_table(("photo", "label", "probability", "given"), rows)
-    say(f"answer with: labelwise label {folder} PHOTO LABEL, -LABEL or '?LABEL'")
+    next_steps(f"label {folder} PHOTO LABEL -OTHER '?UNSURE'")
+
+
+def _export(folder: Path, given: Options) -> None:
+    from labelwise.data.export import export
+    from labelwise.errors import SettingsError
+    from labelwise.photos import Index, corrected_labels
+    from labelwise.photos.photo_groups import PhotoGroups
+
+    if given.by and len(given.by) > 1:
+        raise SettingsError("a label table has one group: give --by once")
+    groups = PhotoGroups(given.by[0] if given.by else "", given.table)
+    with Index(folder) as index:
+        table, tested = corrected_labels(index, groups)
+    export(table, given.target)
+    known = len(table) * len(table.space) - int(table.unknown.counts().sum())
+    labels, photos = counted(known, "label"), counted(len(table), "photo")
+    say(f"wrote {given.out}: {labels} of {photos}, all of the split train")
+    if tested:
+        say(f"left out, because the model is tested on them: {tested:,}")
+    next_steps(f"train {given.out}")
+
+
+def _page(places: list[Path], given: Options) -> None:
+    """Serve a page that asks whether photos show words, and keep the answers."""
+    from labelwise.cli.command import refuse_overwriting
+    from labelwise.cli.predict import find_photos
+    from labelwise.cli.serve import run_until_stopped, server_settings
+    from labelwise.errors import SettingsError
+    from labelwise.photos.words import WordList, WordsLearner
+    from labelwise.system.progress import make_watch
+
+    if not places or given.words is None:
+        raise SettingsError(
+            "name the photos and the words to ask about: labelwise label --page PHOTOS --words "
+            "words.txt"
+        )
+    settings = server_settings(given)
+    from labelwise.server import create_labelling_app
+
+    table, photos = Path(given.out or "answers.csv"), find_photos(places)
+    if given.out is None and not given.overwrite:
+        refuse_overwriting(table, is_log=True)
+    learner = None if given.guide is None else WordsLearner(given.guide, photos, watch=make_watch())
+    app = create_labelling_app(
+        photos,
+        WordList.read(given.words),
+        table,
+        settings,
+        guide=None if learner is None else learner.guide,
+        learn=None if learner is None else learner.learnt,
+        find=lambda: find_photos(places),
+    )
+    run_until_stopped(app, settings, given)
+    next_steps(f"train {' '.join(map(str, places))} --words {given.words} --answers {table}")

@@ -1,167 +1,166 @@
-"""``labelwise predict``: the labels of image files."""
+"""``labelwise predict``: the labels of image files, or of scores by what `calibrate` fitted."""
 
-from collections.abc import Generator, Iterator, Sequence
+import csv
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.engines import cluster_decoding, make_engine
-from labelwise.cli.options import A_MODEL, DecodeKind, DecodeOption, chosen_decoder
+from labelwise.cli.command import A_MODEL, verb
+from labelwise.cli.evaluate import pooled, taxonomy_of
+from labelwise.cli.options import Options, decoder_of
+from labelwise.cli.text import caution, complain, next_steps, resumable, say, show_table, stopped
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from labelwise.links import Link
-    from labelwise.models import DeployedModel
     from labelwise.models.answer_rows import Answer
-    from labelwise.models.onnx_answers import OnnxAnswers
     from labelwise.pictures import ImageSource
-    from labelwise.predictions import Predictions
-    from labelwise.taxonomy import LabelTree, Taxonomy
-
+    from labelwise.shards import Engine
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
-SHARD_ROWS = 4096
 
 
+@verb(
+    "out by pool scores taxonomy explain frequencies device batch_size engine workers",
+    more="decode decoders shard_rows",
+    examples=(
+        "predict runs/photos new/ -o tags.csv",
+        "predict fitted/ scores.csv -o tags.csv --by burst --pool any",
+    ),
+    uri_out=True,
+)
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run or model, or an exported model."), A_MODEL],
+    model: Annotated[
+        Path,
+        typer.Argument(help="A run or an exported model; or what `calibrate` wrote."),
+        A_MODEL,
+    ],
     images: Annotated[
         list[str],
-        typer.Argument(
-            help="Image files and folders; into shards also s3://, gs:// and file:// places, "
-            "tables of paths, tar shards, and Parquet files with images."
-        ),
+        typer.Argument(help="Photos, folders and, into shards, buckets and tables; or scores."),
     ],
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="A .csv, .jsonl or .parquet file; or a folder or s3:// place for shards, "
-            "ending in /. A run into shards that was stopped goes on where it was.",
-        ),
-    ] = None,
-    explain: Annotated[
-        Path | None,
-        typer.Option(help="An .html page of where each label was seen (head query2label)."),
-    ] = None,
-    taxonomy: Annotated[
-        Path | None,
-        typer.Option(
-            help="Which label is a kind of which (child,parent or a|b|c); answers obey it. Models "
-            "trained with one have their own."
-        ),
-    ] = None,
-    shares: Annotated[
-        bool,
-        typer.Option(
-            "--shares",
-            help="Show too how frequent each label is among these images, if those with a label "
-            "look as the held-out ones did.",
-        ),
-    ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
-    device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
-    decode: DecodeOption = None,
-    engine: Annotated[
-        Literal["local", "ray"] | None,
-        typer.Option(help="Where shards are scored: on this machine, or on a Ray cluster."),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that score shards (1 by default).")
-    ] = None,
-    decoders: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Of --engine ray: so many cores of the cluster, on any node, decode for the "
-            "workers, which only compute. Default: each worker decodes on its own node.",
-        ),
-    ] = None,
-    shard_rows: Annotated[
-        int | None, typer.Option(min=1, help=f"Images in each shard ({SHARD_ROWS} by default).")
-    ] = None,
+    given: Options,
 ) -> None:
-    """Say which labels images carry, with their probabilities.
+    """Say which labels photos carry, with their probabilities.
 
-    A file that cannot be read is named, the others go on, and the exit status is 1.
+    -o names a .csv, .jsonl or .parquet file; or a folder or bucket for shards, ending in /. Shards
+    that were stopped go on where they were. A file that cannot be read is named, the others go on,
+    and the exit status is 1.
+
+    With link.json or thresholds.json of `calibrate`, or their folder, instead of a model, it turns
+    a file of scores into probabilities and labels. --by GROUP --pool any first makes one row of
+    each group.
     """
     from labelwise.errors import SettingsError
     from labelwise.system.storage import without_options
 
-    if explain is not None and explain.suffix.lower() != ".html":
-        raise SettingsError(f"--explain writes a page that ends in .html, got {explain}")
-    if out is not None and _is_folder(out):
-        if explain is not None:
-            raise SettingsError("--explain is for photos on this machine, not for shards")
-        if taxonomy is not None:
-            raise SettingsError("--taxonomy is for answers in one file, not for shards")
-        if shares:
-            raise SettingsError("--shares is for photos on this machine, not for shards")
-        _predict_shards(
-            run, images, out, batch_size, device, decode, engine or "local", workers or 1,
-            decoders or 0, shard_rows or SHARD_ROWS,
-        )  # fmt: skip
+    fitted = _fitted_files([model, *map(Path, images[:-1])])
+    if fitted:
+        reason = "scores are turned into labels without a model"
+        given.refuse(reason, "taxonomy", "explain", "frequencies", "device", "engine", "workers")
+        _apply(fitted, Path(images[-1]), given)
         return
-    of_shards = {
-        "engine": engine, "workers": workers, "decoders": decoders, "shard-rows": shard_rows
-    }  # fmt: skip
-    for name, value in of_shards.items():
-        if value is not None:
-            raise SettingsError(f"--{name} is for shards: give -o a folder that ends in /")
+    given.refuse(f"{model} answers about photos", "by", "pool", "scores")
+    if given.explain is not None and given.explain.suffix.lower() != ".html":
+        raise SettingsError(f"--explain writes a page that ends in .html, got {given.explain}")
+    out = given.out
+    if out is not None and (out.endswith("/") or "://" in out or Path(out).is_dir()):
+        for name in ("explain", "taxonomy", "frequencies"):
+            given.refuse(f"--{name} is for answers in one file, not for shards", name)
+        _predict_shards(model, images, out, given)
+        return
+    reason = "it is for shards: give -o a folder that ends in /"
+    given.refuse(reason, "engine", "workers", "decoders", "shard_rows")
     for place in images:
         if "://" in place:
             raise SettingsError(
                 f"{without_options(place)} is scored into shards: give -o a folder ending in /"
             )
-    places = [Path(place) for place in images]
-    _predict_file(run, places, out, batch_size, device, decode, explain, taxonomy, shares)
+    _predict_file(model, [Path(place) for place in images], given)
 
 
-def _is_folder(out: str) -> bool:
-    return out.endswith("/") or "://" in out or Path(out).is_dir()
+def _fitted_files(places: list[Path]) -> list[Path]:
+    """Return the files of a calibrator and a rule where the places name such, else none."""
+    first = places[0]
+    if first.is_dir() and not (first / "model.json").exists():
+        names = ("link.json", "thresholds.json")
+        return [first / name for name in names if (first / name).is_file()]
+    return places if all(place.suffix == ".json" for place in places) else []
 
 
-def _predict_shards(
-    run: Path,
-    places: list[str],
-    out: str,
-    batch_size: int,
-    device: str,
-    decode: DecodeKind | None,
-    engine: str,
-    workers: int,
-    decoders: int,
-    shard_rows: int,
-) -> None:
-    from labelwise.cli.text import caution, complain, resumable, say
+def _apply(fitted: list[Path], source: Path, given: Options) -> None:
+    """Calibrate and decide scores, which need no labels, with what was fitted before."""
+    from labelwise.errors import SettingsError
+    from labelwise.scores import apply as applied
+    from labelwise.scores import read_fitted, read_unlabelled, save_applied
+    from labelwise.scores.applied import check_output, save_detections
+    from labelwise.scores.detections import is_detections, read_detections
+    from labelwise.scores.tables import unscored_note
+
+    if given.out is None:
+        raise SettingsError("say where the labels go: -o FILE, a .parquet, .csv or .jsonl")
+    out = given.target
+    check_output(out)
+    files = [read_fitted(path) for path in fitted]
+    if is_detections(source):
+        if given.scores is not None:
+            raise SettingsError(f"--scores does not apply: {source} says itself what it holds")
+        found = read_detections(source)
+        total, chosen = save_detections(out, found, files)
+        say(f"{counted(total, 'detection')}, {chosen:,} chosen: {out}")
+        for note in found.notes:
+            say(note)
+        return
+    with ExitStack() as stack:
+        path = source if given.pool is None else stack.enter_context(pooled(source, given))
+        table = read_unlabelled(path, given.scores or files[0].kind)
+    result = applied(files, table)
+    save_applied(out, result)
+    if table.failed:
+        say(unscored_note(table.failed, str(source)))
+    sets = ""
+    if result.sets is not None:
+        sets = f", {float(result.sets.sum(1).double().mean()):.2f} labels per row"
+    size = f"{counted(len(result.ids), 'row')}, {counted(len(result.names), 'label')}"
+    say(f"{size}{sets}: {out}")
+    next_steps(f"evaluate {out} --labels TRUTH.csv")
+
+
+def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> None:
     from labelwise.models.loading import caution_of
     from labelwise.shards import ModelFiles, ScoringTask, predict_shards
     from labelwise.shards.scoring_task import decoders_per_worker
     from labelwise.system.progress import make_watch
     from labelwise.system.storage import without_options
 
-    decoder = chosen_decoder(decode, device)
+    decoder, device = decoder_of(given), given.device or "cpu"
+    engine, workers, decoders = given.engine or "local", given.workers or 1, given.decoders or 0
     _check_model(run)
-    reader = cluster_decoding(run, engine, workers, decoder, decoders) if decoders else None
+    reader = _cluster_decoding(run, engine, workers, decoder, decoders) if decoders else None
     model = ModelFiles.read(run)
     caution(caution_of(run))
     threads = decoders_per_worker(workers)
-    task = ScoringTask(out, model, batch_size, device, threads, decoder, reader)
-    engine_of_shards = make_engine(engine, workers, device, decoders)
-    with resumable(without_options(out)):
+    task = ScoringTask(out, model, given.batch_size or 64, device, threads, decoder, reader)
+    place = without_options(out)
+    with resumable(place):
         outcome = predict_shards(
-            task, places, engine_of_shards, shard_rows=shard_rows, watch=make_watch()
+            task,
+            places,
+            make_engine(engine, workers, device, decoders),
+            shard_rows=given.shard_rows or 4096,
+            watch=make_watch(),
         )
     if outcome.resumed:
         say(f"{outcome.resumed:,} of {outcome.shards:,} shards were there already")
-    good, place = outcome.rows - outcome.failed, without_options(out)
-    shards = counted(outcome.shards, "shard")
+    good, shards = outcome.rows - outcome.failed, counted(outcome.shards, "shard")
     say(f"{good:,} of {counted(outcome.rows, 'image')} predicted, in {shards} in {place}")
     if outcome.failed:
         complain(
@@ -169,32 +168,66 @@ def _predict_shards(
             "error of their rows says why"
         )
         raise typer.Exit(1)
+    next_steps(f"evaluate {place} --labels TRUTH.csv")
 
 
-def _predict_file(
-    run: Path,
-    images: list[Path],
-    out_file: str | None,
-    batch_size: int,
-    device: str,
-    decode: DecodeKind | None,
-    explain: Path | None,
-    taxonomy: Path | None,
-    shares: bool,
-) -> None:
-    out = None if out_file is None else Path(out_file)
-    from labelwise.cli.text import caution, complain, say, show_table
+def _cluster_decoding(run: Path, engine: str, workers: int, decoder: str, decoders: int) -> Any:
+    """Return who decodes for the workers on a cluster, after a look at what does not go."""
+    from labelwise.errors import SettingsError
+    from labelwise.models.loading import is_exported
 
+    if engine != "ray":
+        raise SettingsError("--decoders is for a cluster: add --engine ray")
+    if decoder == "cuda":
+        raise SettingsError("--decode cuda decodes on the worker's GPU, --decoders on cores")
+    if is_exported(run):
+        raise SettingsError(
+            "--decoders is for the model of a run: an exported file scales pictures by itself"
+        )
+    from labelwise.shards.ray_decoding import RayDecoding
+
+    return RayDecoding(ahead=1 + ceil(decoders / workers))
+
+
+def make_engine(name: str, workers: int, device: str = "cpu", decoders: int = 0) -> "Engine":
+    """Return the engine of a name, whose workers compute on a device.
+
+    Two workers then share a GPU where others decode: one computes while the other waits for the
+    first pictures of its shard.
+    """
+    if name == "ray":
+        from labelwise.errors import SettingsError
+        from labelwise.shards.ray_cluster import RayEngine
+
+        kind, _, number = device.partition(":")
+        if number:
+            raise SettingsError(
+                f"--engine ray gives each worker its own GPU: give --device {kind}, not {device}"
+            )
+        gpus = 1.0 if kind == "cuda" else 0.0
+        if decoders and gpus:
+            workers, gpus = 2 * workers, gpus / 2
+        return RayEngine(workers, gpus=gpus, decoders=decoders)
+    from labelwise.shards import LocalEngine
+
+    return LocalEngine(workers)
+
+
+def _predict_file(run: Path, images: list[Path], given: Options) -> None:
+    out = None if given.out is None else given.target
     with _stoppable(out):  # imports take seconds
-        from labelwise.cli.writers import check_suffix, writing
+        from labelwise.errors import SettingsError
+        from labelwise.models.onnx_answers import OnnxAnswers
         from labelwise.pictures import PictureImages
         from labelwise.system.progress import make_watch
 
-        if out is not None:
-            check_suffix(out)
-        decoder = chosen_decoder(decode, device)
-        answers_alone = explain is None and taxonomy is None and not shares
-        graph = _graph(run) if answers_alone and device == "cpu" else None
+        if out is not None and out.suffix not in WRITERS:
+            raise SettingsError(f"the output must end in {', '.join(WRITERS)}, got {out.name!r}")
+        decoder_of(given)
+        alone = given.explain is None and given.taxonomy is None and not given.frequencies
+        graph = None
+        if alone and given.device in (None, "cpu") and run.suffix.lower() == ".onnx":
+            graph = OnnxAnswers.of(run)  # without torch
         if graph is None:
             _check_model(run)
         source = PictureImages(find_photos(images))
@@ -203,13 +236,13 @@ def _predict_file(
             caution(graph.caution)
             names, answers, cautioned = graph.names, graph.score(source), graph.caution is not None
         else:
-            engine = _Engine(run, source, batch_size, device, decoder, explain, taxonomy, shares)
+            engine = _Engine(run, source, given)
             names, answers, cautioned = engine.names, engine.answers(), engine.cautioned
     rows: list[tuple[str, str]] = []
     failed = count = chosen = 0
     watch = make_watch()
     watch.start("predicting", len(source))
-    with _stoppable(out), writing(out, names, cautioned) as write, ExitStack() as stack:
+    with _stoppable(out), _writing(out, names, cautioned) as write, ExitStack() as stack:
         stack.callback(watch.finish)
         for answer in stack.enter_context(closing(answers)):
             write(answer)
@@ -229,57 +262,53 @@ def _predict_file(
         say(f"{count - failed:,} of {counted(count, 'image')} predicted, written to {out}")
     if count > failed:
         _say_size(run, chosen / (count - failed))
-    if engine is not None and count > failed:
-        engine.say_shares()
+        if engine is not None:
+            engine.say_frequencies()
     if failed:
         complain(f"{failed:,} of {counted(count, 'image')} could not be read")
         raise typer.Exit(1)
-
-
-def _graph(place: Path) -> "OnnxAnswers | None":
-    """Return what answers without torch, None for a model that the engine must run."""
-    from labelwise.models.onnx_answers import OnnxAnswers
-
-    return OnnxAnswers.of(place) if place.suffix.lower() == ".onnx" else None
+    next_steps(f"index PHOTOS --model {run}")
 
 
 class _Engine:
     """A model, run by the one inference engine, and what was asked for beside its answers."""
 
-    def __init__(
-        self,
-        run: Path,
-        source: "ImageSource",
-        batch_size: int,
-        device: str,
-        decoder: Literal["cpu", "cuda"],
-        explain: Path | None,
-        taxonomy: Path | None,
-        shares: bool,
-    ) -> None:
-        from labelwise.cli.text import caution
-        from labelwise.models import load_model
+    def __init__(self, run: Path, source: "ImageSource", given: Options) -> None:
+        from labelwise.errors import SettingsError
+        from labelwise.models import Predictor, load_model
+        from labelwise.scores.shares import held_out_of
         from labelwise.taxonomy import Taxonomy
 
-        self.source, self.batch_size, self.decoder = source, batch_size, decoder
-        self.predictor = load_model(run, device).fused(len(source))
+        self.source, self.given = source, given
+        self.predictor = load_model(run, given.device or "cpu").fused(len(source))
         caution(self.predictor.caution)
-        self.held_out = _held_out(run) if shares else None
-        self.logits: list[Tensor] = []  # only where shares are asked for
-        if explain is not None:
-            _explain(self.predictor, source, explain)
+        self.held_out = None
+        if given.frequencies:
+            if not run.is_dir():
+                raise SettingsError(
+                    f"--frequencies needs the held-out photos of a run; {run} is one file"
+                )
+            self.held_out = held_out_of(run)
+        self.logits: list[Tensor] = []  # only where frequencies are asked for
+        if given.explain is not None:
+            from labelwise.report.explain import look, write_explanation
+
+            if not isinstance(self.predictor, Predictor):
+                raise SettingsError("an exported file has no attention maps; give the run's folder")
+            shown = write_explanation(given.explain, look(self.predictor, source))
+            say(f"where each label was seen on {counted(shown, 'photo')}: {given.explain}")
         self.names = self.predictor.space.names
-        self.tree: LabelTree | None = None
-        if taxonomy is not None:
-            given = taxonomy_of(self.predictor.taxonomy, Taxonomy.read(taxonomy))
-            self.tree = None if given is None else given.within(self.predictor.space)
+        self.tree: Any = None
+        if given.taxonomy is not None:
+            taxonomy = taxonomy_of(self.predictor.taxonomy, Taxonomy.read(given.taxonomy))
+            self.tree = None if taxonomy is None else taxonomy.within(self.predictor.space)
 
     def answers(self) -> Generator["Answer"]:
         """Yield the answers in the order of the photos."""
         from labelwise.models.scoring import obeying, score
 
-        given = self.predictor, self.source
-        for scored in score(*given, batch_size=self.batch_size, decode=self.decoder):
+        decode, batch = decoder_of(self.given), self.given.batch_size or 64
+        for scored in score(self.predictor, self.source, batch_size=batch, decode=decode):
             if self.held_out is not None:
                 self.logits.append(scored.logits)
             tree, rule = self.tree, self.predictor.rule
@@ -292,17 +321,35 @@ class _Engine:
         """Whether something must stand beside the model's probabilities."""
         return self.predictor.caution is not None
 
-    def say_shares(self) -> None:
+    def say_frequencies(self) -> None:
         """Say how frequent each label is among the photos, if that was asked for."""
-        if self.held_out is not None:
-            _say_shares(self.held_out, self.predictor.link, self.logits)
+        if self.held_out is None:
+            return
+        import torch
+
+        from labelwise.scores.shares import share_shift
+
+        shift = share_shift(self.held_out, self.predictor.link, torch.cat(self.logits))
+        known = [share for share in shift.shares if share is not None]
+        cells = [
+            (
+                *(share.label, f"{share.before:.1%}", f"{share.now:.1%}"),
+                *(f"{share.low:.1%} to {share.high:.1%}", "yes" if share.moved else ""),
+            )
+            for share in known
+        ]
+        say()
+        show_table(("label", "held-out", "here", "95% interval", "moved"), cells)
+        say("if photos with a label look as the held-out ones did, and only are more or fewer")
+        unknown = len(shift.shares) - len(known)
+        if unknown:
+            say(f"left out: {counted(unknown, 'label')} that no held-out photo carries, or all do")
 
 
 def _say_size(place: Path, chosen: float) -> None:
     """Say how many labels a photo was given where the run that made the model had far others."""
     if not place.is_dir():
         return
-    from labelwise.cli.text import say
     from labelwise.evaluation.evaluation import far_apart
     from labelwise.models.run_folder import RunFolder
 
@@ -316,42 +363,9 @@ def _say_size(place: Path, chosen: float) -> None:
         )
 
 
-def _held_out(run: Path) -> "Predictions":
-    """Return the held-out photos of a run folder, before anything is scored."""
-    from labelwise.errors import SettingsError
-    from labelwise.scores.shares import held_out_of
-
-    if not run.is_dir():
-        raise SettingsError(f"--shares needs the held-out photos of a run; {run} is one file")
-    return held_out_of(run)
-
-
-def _say_shares(held_out: "Predictions", link: "Link | None", logits: "list[Tensor]") -> None:
-    """Say how frequent each label is among the photos, with its interval."""
-    import torch
-
-    from labelwise.cli.text import say, show_table
-    from labelwise.scores.shares import share_shift
-
-    shift = share_shift(held_out, link, torch.cat(logits))
-    cells = [
-        (one.label, f"{one.before:.1%}", f"{one.now:.1%}", f"{one.low:.1%} to {one.high:.1%}",
-         "yes" if one.moved else "")
-        for one in shift.shares if one is not None
-    ]  # fmt: skip
-    say()
-    show_table(("label", "held-out", "here", "95% interval", "moved"), cells)
-    say("if photos with a label look as the held-out ones did, and only are more or fewer")
-    unknown = sum(one is None for one in shift.shares)
-    if unknown:
-        say(f"left out: {counted(unknown, 'label')} that no held-out photo carries, or all do")
-
-
 @contextmanager
 def _stoppable(out: Path | None) -> Iterator[None]:
     """Say, if Ctrl-C stops the block, that no file was written, and how one can go on."""
-    from labelwise.cli.text import stopped
-
     try:
         yield
     except KeyboardInterrupt:
@@ -361,32 +375,6 @@ def _stoppable(out: Path | None) -> Iterator[None]:
             f"stopped; {out} was not written. Shards (-o {out.with_suffix('')}/) are kept and "
             "go on with the same command"
         ) from None
-
-
-def _explain(scorer: "DeployedModel", source: "ImageSource", path: Path) -> None:
-    """Write the page of attention maps; a model without them is refused before anything."""
-    from labelwise.cli.text import say
-    from labelwise.errors import SettingsError
-    from labelwise.models import Predictor
-    from labelwise.report.explain import look, write_explanation
-
-    if not isinstance(scorer, Predictor):
-        raise SettingsError("an exported file has no attention maps; give the run's folder")
-    count = write_explanation(path, look(scorer, source))
-    say(f"where each label was seen on {counted(count, 'photo')}: {path}")
-
-
-def taxonomy_of(own: "Taxonomy | None", given: "Taxonomy | None") -> "Taxonomy | None":
-    """Return a model's own taxonomy, or else the given one; two different ones are an error."""
-    from labelwise.errors import SettingsError
-
-    if own is not None and given is not None and own != given:
-        raise SettingsError(
-            "the model was trained with another taxonomy, which its answers obey; leave "
-            "--taxonomy out, or train with this one (it is fitted again without training if no "
-            "label changes)"
-        )
-    return own or given
 
 
 def _check_model(place: Path) -> None:
@@ -407,7 +395,6 @@ def find_photos(places: Sequence[Path]) -> list[Path]:
 
     One file that is not there fails when it is read, as the others go on; if none is, we stop.
     """
-    from labelwise.cli.text import complain
     from labelwise.errors import DataError
     from labelwise.pictures.folders import find_images
 
@@ -430,3 +417,121 @@ def _short(labels: Sequence[str], probs: Sequence[float], names: Sequence[str]) 
     if len(labels) > LABELS_SHOWN:
         shown.append(f"and {len(labels) - LABELS_SHOWN} more")
     return ", ".join(shown) or "none"
+
+
+class _Writer(ABC):
+    """Writes answers one by one; ``cautioned``: something must stand beside their probabilities."""
+
+    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
+        self.names, self.cautioned = names, cautioned
+
+    @abstractmethod
+    def write(self, answer: "Answer") -> None:
+        """Write one answer."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish the file."""
+
+
+class _Text(_Writer):
+    """A file of lines."""
+
+    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
+        super().__init__(path, names, cautioned)
+        self.stream: IO[str] = path.open("w", newline="", encoding="utf-8")
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+class _CSV(_Text):
+    """``path, labels, error``, perhaps ``caution``, then a column of probabilities per label."""
+
+    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
+        from labelwise.models.answer_rows import csv_header
+
+        super().__init__(path, names, cautioned)
+        self.rows = csv.writer(self.stream)
+        self.rows.writerow(csv_header(names, cautioned=cautioned))
+
+    def write(self, answer: "Answer") -> None:
+        from labelwise.models.answer_rows import csv_row
+
+        self.rows.writerow(csv_row(answer, self.names, cautioned=self.cautioned))
+
+
+class _JSONLines(_Text):
+    """One object per line: ``path``, ``labels``, ``probs`` by name, or ``path``, ``error``."""
+
+    def write(self, answer: "Answer") -> None:
+        from labelwise.models.answer_rows import json_record
+
+        record = json_record(answer, self.names)
+        self.stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+class _Parquet(_Writer):
+    """``path``, ``labels``, ``probs`` (in the order of the metadata), ``error``, ``caution``."""
+
+    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from labelwise.models.answer_rows import CAUTION
+
+        super().__init__(path, names, cautioned)
+        probs = pa.list_(pa.float32())  # of a fixed size, a row without any would be unreadable
+        kinds = [pa.string(), pa.list_(pa.string()), probs, pa.string()]
+        fields = list(zip(("path", "labels", "probs", "error"), kinds, strict=True))
+        if cautioned:
+            fields.append((CAUTION, pa.string()))
+        facts = {"labelwise": json.dumps({"names": list(names)})}
+        self.schema = pa.schema(fields, metadata=facts)
+        self.writer = pq.ParquetWriter(path, self.schema)
+        self.rows: list[dict[str, Any]] = []
+
+    def write(self, answer: "Answer") -> None:
+        row = {
+            "path": answer.id,
+            "labels": list(answer.labels),
+            "probs": list(answer.probs) or None,
+        }
+        self.rows.append(row | {"error": answer.error, "caution": answer.caution})
+        if len(self.rows) == 1024:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self.writer.close()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        self.writer.write_table(pa.Table.from_pylist(self.rows, self.schema))
+        self.rows = []
+
+
+WRITERS: dict[str, Callable[[Path, Sequence[str], bool], _Writer]] = {
+    ".csv": _CSV,
+    ".jsonl": _JSONLines,
+    ".parquet": _Parquet,
+}
+
+
+@contextmanager
+def _writing(
+    path: Path | None, names: Sequence[str], cautioned: bool
+) -> Iterator[Callable[["Answer"], None]]:
+    """Yield a function that writes an answer; the file is complete in the end, or not there."""
+    if path is None:
+        yield lambda answer: None
+        return
+    from labelwise.system.files import replacing
+
+    with replacing(path) as temporary:
+        writer = WRITERS[path.suffix](temporary, names, cautioned)
+        try:
+            yield writer.write
+        finally:
+            writer.close()

@@ -1,322 +1,251 @@
 """``labelwise search``: photos of an index by labels wanted and unwanted, or by likeness."""
 
 import json
-import shlex
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import os
+import sys
+from collections.abc import Sequence
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from labelwise.cli.command import verb
 from labelwise.cli.index import IndexOrQuery, index_and_query
-from labelwise.cli.search_shown import counted_numbers, say_counted, show_hits, show_similar
+from labelwise.cli.options import Options
+from labelwise.cli.text import caution, complain, next_steps, say, show_table
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.photos import Index
+    from labelwise.photos.answering import Found, Hit
+    from labelwise.photos.receipts import Receipt
     from labelwise.retrieval import Query
 
-
-# Groups of its options in the help.
-PROMISED = "Promises"
-LOOKS = "By looks instead of labels"
-FILTERS = "Which photos"
-SHOWN = "How they are shown"
+FILTERS = ("folder", "since", "until", "camera", "rating", "keyword", "distinct")
+ANSWERED = ("wrong_at_most", "sort", *FILTERS, "count", "html")  # of a query alone
 
 
+@verb(
+    "top at_least wrong_at_most like text folder since until html json paths_only count",
+    more="sort camera rating keyword distinct who encoder null unreadable",
+    examples=("search 'dog, -beach' --wrong-at-most 0.1", "search photos.index --like a.jpg -n 20"),
+)
 def search(
-    folder: IndexOrQuery = None,
+    index: IndexOrQuery = None,
     query: Annotated[
         str | None, typer.Argument(help="As in 'dog, -beach'. Write it in quotation marks.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", "-n", min=1, help="How many photos.")] = 50,
-    at_least: Annotated[
-        float | None,
-        typer.Option(
-            help="Only photos of at least this probability, such as 0.8. With --text 0.5 unless "
-            "given, else 0."
-        ),
-    ] = None,
-    wrong_at_most: Annotated[
-        float | None,
-        typer.Option(
-            help="Promise that at most this share of the list is wrong, such as 0.1.",
-            rich_help_panel=PROMISED,
-        ),
-    ] = None,
-    promise: Annotated[
-        Literal["expected", "sure", "checked"] | None,
-        typer.Option(
-            help="expected: on average over searches like this, refused ones included (unless "
-            "given). sure: of this very list, with a confidence; needs many more held-out photos, "
-            "and of the lists that were "
-            "promised so in our tests 2 to 12 in 100 held more. checked: a person answers first; "
-            "says how.",
-            rich_help_panel=PROMISED,
-        ),
-    ] = None,
-    confidence: Annotated[
-        float | None,
-        typer.Option(help="Of --promise sure; 0.95 unless given.", rich_help_panel=PROMISED),
-    ] = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            help="Find photos that look like this file, indexed or not.", rich_help_panel=LOOKS
-        ),
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            help="Find photos that look like this text, as in 'a red bicycle'; with a query, among "
-            "the photos of that query. Needs a model that began with words (labelwise start).",
-            rich_help_panel=LOOKS,
-        ),
-    ] = None,
-    encoder: Annotated[
-        Path | None,
-        typer.Option(
-            help="The folder of the sentence encoder, if it is not where it was.",
-            rich_help_panel=LOOKS,
-        ),
-    ] = None,
-    sort: Annotated[
-        Literal["score", "date"],
-        typer.Option(help="Most probable first, or newest first.", rich_help_panel=SHOWN),
-    ] = "score",
-    below: Annotated[
-        str | None,
-        typer.Option(
-            "--folder",
-            help="Only photos below this folder, such as 2023/june.",
-            rich_help_panel=FILTERS,
-        ),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            help="Only photos taken on or after a day, month or year.", rich_help_panel=FILTERS
-        ),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            help="Only photos taken on or before a day, month or year.", rich_help_panel=FILTERS
-        ),
-    ] = None,
-    camera: Annotated[
-        str | None,
-        typer.Option(
-            help="Only photos by a camera whose name holds this.", rich_help_panel=FILTERS
-        ),
-    ] = None,
-    rating: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=5, help="Only photos rated so high or higher.", rich_help_panel=FILTERS
-        ),
-    ] = None,
-    keyword: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Only photos whose file or side-car has this keyword; may be repeated.",
-            rich_help_panel=FILTERS,
-        ),
-    ] = None,
-    distinct: Annotated[
-        bool,
-        typer.Option(
-            "--distinct",
-            help="Take near copies as one photo: the earliest of them.",
-            rich_help_panel=FILTERS,
-        ),
-    ] = False,
-    who: Annotated[
-        str | None,
-        typer.Option(
-            help="By whom the promise is made. Default: the user.", rich_help_panel=PROMISED
-        ),
-    ] = None,
-    count: Annotated[
-        bool, typer.Option("--count", help="Only say how many there are.", rich_help_panel=SHOWN)
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per line.", rich_help_panel=SHOWN)
-    ] = False,
-    paths_only: Annotated[
-        bool,
-        typer.Option(
-            "--paths-only", help="One path per line, as for xargs -d '\\n'.", rich_help_panel=SHOWN
-        ),
-    ] = False,
-    null: Annotated[
-        bool,
-        typer.Option(
-            "--null",
-            "-0",
-            help="End each path of --paths-only with a null byte, as for xargs -0.",
-            rich_help_panel=SHOWN,
-        ),
-    ] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write a page with the photos, which works offline.", rich_help_panel=SHOWN
-        ),
-    ] = None,
-    unreadable: Annotated[
-        bool, typer.Option("--unreadable", help="List the files that could not be read.")
-    ] = False,
+    *,
+    given: Options,
 ) -> None:
     """Find photos by labels, with the probability of each.
 
     'dog, -beach' finds photos with a dog and without a beach; '(cat | dog), -sofa', 'none' (none of
     the labels) and 'dog>0.8' are understood too. Write -- before a query that starts with a dash.
-    Where no list can be promised, the photos are shown without a promise, with what would work.
-    --text ranks photos by any text, and gives no probability: nobody has answered about that text.
+    --wrong-at-most 0.1 cuts the list so that, averaged over many searches, at most 10 % is wrong.
+    Where no list can be guaranteed, the photos are shown without it, with what would work.
+    --text ranks photos by any text (the model must know words), and gives no probability.
     """
-    from labelwise.cli.text import caution, say, show_table
     from labelwise.errors import SettingsError
     from labelwise.photos import Index, keep_found, model_changed
     from labelwise.photos.answering import answer
     from labelwise.photos.filters import PhotoFilter
     from labelwise.retrieval import Query
 
-    alone = text is None and like is None and not unreadable
-    place, query = index_and_query(folder, query, alone=alone)
-    asked = query is not None or text is not None
-    if sum((asked, like is not None, unreadable)) != 1:
+    alone = given.text is None and given.like is None and not given.unreadable
+    place, query = index_and_query(index, query, alone=alone)
+    asked = query is not None or given.text is not None
+    if sum((asked, given.like is not None, given.unreadable)) != 1:
         raise SettingsError(
             "give a query such as 'dog, -beach', --text TEXT, --like PHOTO or --unreadable"
         )
-    answered = {
-        "--wrong-at-most": wrong_at_most is not None,
-        "--promise": promise is not None,
-        "--confidence": confidence is not None,
-        "--sort": sort != "score",
-        "--folder": below is not None,
-        "--since": since is not None,
-        "--until": until is not None,
-        "--camera": camera is not None,
-        "--rating": rating is not None,
-        "--keyword": bool(keyword),
-        "--distinct": distinct,
-        "--count": count,
-        "--html": html is not None,
-    }
-    least = {"--at-least": at_least is not None}
-    written = {"--json": as_json, "--paths-only": paths_only}
-    if text is None:
-        _refuse("only --text is encoded", {"--encoder": encoder is not None})
-    if unreadable:
-        _refuse("--unreadable lists files", least | answered | written)
-    if like is not None:
-        _refuse("--like ranks by likeness", least | answered)
-    if text is not None:
-        _refuse("--text ranks by likeness and promises nothing", answered)
-        if query is None:
-            _refuse("without a query no photo has a probability", least)
-    if count:
-        _refuse("--count shows no photos", {"--paths-only": paths_only, "--html": html is not None})
-    if not paths_only:
-        _refuse("--null ends the paths of --paths-only", {"--null": null})
-    if paths_only:
-        _refuse("--paths-only writes nothing else", {"--json": as_json})
-    if wrong_at_most is None:
-        without = {"--promise": promise, "--confidence": confidence, "--who": who}
-        _refuse("without --wrong-at-most nothing is promised", without)
-    elif promise == "checked":
-        raise SettingsError(
-            "a person has to answer for a checked promise, about photos of the list: labelwise "
-            f"check {shlex.join([str(place), query or ''])} --wrong-at-most {wrong_at_most:g}"
-        )
-    elif promise != "sure":
-        _refuse("an expected promise has no confidence", {"--confidence": confidence})
-    with Index(place) as index:
-        if unreadable:
-            show_table(("file", "reason"), index.store.unreadable())
+    _check(given, query)
+    top = given.top or 50
+    with Index(place) as opened:
+        if given.unreadable:
+            show_table(("file", "reason"), opened.store.unreadable())
             return
-        changed = model_changed(index)
+        changed = model_changed(opened)
         caution(changed)
-        if like is not None:
-            from labelwise.photos.like_file import photos_like
+        if given.like is not None:
+            from labelwise.photos.like_file import photos_like  # with torch
 
-            copies, similar = photos_like(index, like, top)
-            show_similar(copies, similar, as_json, paths_only, null)
+            _show_similar(*photos_like(opened, given.like, top), given)
             return
-        if text is not None:
-            parsed = None if query is None else Query.parse(query, index.space, index.taxonomy)
-            lowest = 0.5 if at_least is None else at_least
-            _search_text(index, text, parsed, top, lowest, encoder, as_json, paths_only, null)
+        if given.text is not None:
+            parsed = None if query is None else Query.parse(query, opened.space, opened.taxonomy)
+            _search_text(opened, given.text, parsed, top, given)
             return
-        wanted = Query.parse(query or "", index.space, index.taxonomy)
-        beside = index.spec.caution_beside(wanted.names())
+        wanted = Query.parse(query or "", opened.space, opened.taxonomy)
+        beside = opened.spec.caution_beside(wanted.names())
         caution(beside)
         beside = "; ".join(one for one in (beside, changed) if one) or None
         found = answer(
-            index,
+            opened,
             wanted,
             top=top,
-            at_least=at_least or 0.0,
-            wrong_at_most=wrong_at_most,
-            promise="sure" if promise == "sure" else "expected",
-            confidence=confidence,
-            sort=sort,
+            at_least=given.at_least or 0.0,
+            wrong_at_most=given.wrong_at_most,
+            sort=given.sort or "score",
             photos=PhotoFilter(
-                below, since, until, camera, rating, tuple(keyword or ()), distinct=distinct
+                *(given.folder, given.since, given.until, given.camera, given.rating),
+                tuple(given.keyword or ()),
+                distinct=given.distinct,
             ),
         )
-        receipt = keep_found(index, wanted, found, who)
-        if count:
-            if as_json:
-                say(json.dumps(counted_numbers(found, receipt, beside)))
+        receipt = keep_found(opened, wanted, found, given.who)
+        if given.count:
+            if given.json:
+                say(json.dumps(_numbers(found, receipt, beside)))
             else:
-                say_counted(found, receipt)
+                _say_counted(found, receipt)
             return
-        show_hits(found.hits, beside, as_json, paths_only, null)
-        if html is not None:
+        _show_hits(found.hits, beside, given)
+        if given.html is not None:
             from labelwise.report.contact_sheet import write_contact_sheet
 
-            write_contact_sheet(html, index, found, beside)
-        if not as_json and not paths_only:
-            say_counted(found, receipt)
-            if html is not None:
-                say(f"the page: {html}")
+            write_contact_sheet(given.html, opened, found, beside)
+        if not given.json and not given.paths_only:
+            _say_counted(found, receipt)
+            if given.html is not None:
+                say(f"the page: {given.html}")
+            if given.wrong_at_most is None:
+                next_steps(f"search {place} {quote(str(wanted))} --wrong-at-most 0.1")
+            else:
+                next_steps(f"audit {place} {quote(str(wanted))}")
+
+
+def _check(given: Options, query: str | None) -> None:
+    """Stop at options that mean nothing together."""
+    if given.text is None:
+        given.refuse("only --text is encoded", "encoder")
+    if given.unreadable:
+        given.refuse("--unreadable lists files", "at_least", *ANSWERED, "json", "paths_only")
+    if given.like is not None:
+        given.refuse("--like ranks by likeness", "at_least", *ANSWERED)
+    if given.text is not None:
+        given.refuse("--text ranks by likeness and guarantees nothing", *ANSWERED)
+        if query is None:
+            given.refuse("without a query no photo has a probability", "at_least")
+    if given.count:
+        given.refuse("--count shows no photos", "paths_only", "html")
+    if not given.paths_only:
+        given.refuse("it ends the paths of --paths-only", "null")
+    else:
+        given.refuse("--paths-only writes nothing else", "json")
+    if given.wrong_at_most is None:
+        given.refuse("without --wrong-at-most nothing is guaranteed", "who")
 
 
 def _search_text(
-    index: "Index",
-    text: str,
-    query: "Query | None",
-    top: int,
-    at_least: float,
-    encoder: Path | None,
-    as_json: bool,
-    paths_only: bool,
-    null: bool,
+    index: "Index", text: str, query: "Query | None", top: int, given: Options
 ) -> None:
     """Show the photos most like a text, with their likeness, which is not a probability."""
-    from labelwise.cli.text import caution, complain, say
     from labelwise.photos.words import FreeText
 
-    texts = FreeText.of(index, encoder)
+    least = 0.5 if given.at_least is None else given.at_least
+    texts = FreeText.of(index, given.encoder)
     caution(texts.doubt(text))
     if query is not None:
         caution(index.spec.caution_beside(query.names()))
-    hits = texts.photos(index, text, top, query=query, at_least=at_least)
-    show_similar([], hits, as_json, paths_only, null)
+    hits = texts.photos(index, text, top, query=query, at_least=least)
+    _show_similar([], hits, given)
     if query is not None and len(hits) < top:
         complain(
-            f"{counted(len(hits), 'photo')} with a probability of at least {at_least:g} for "
+            f"{counted(len(hits), 'photo')} with a probability of at least {least:g} for "
             f"{query}; --at-least lowers that"
         )
-    if not as_json and not paths_only:
+    if not given.json and not given.paths_only:
         say(f"the photos most like {text!r} first; a likeness is not a probability")
 
 
-def _refuse(reason: str, options: dict[str, Any]) -> None:
-    """Raise for options that mean nothing here."""
-    from labelwise.errors import SettingsError
+def _numbers(found: "Found", receipt: "Receipt | None", caution: str | None) -> dict[str, Any]:
+    """Return what is known of an answer as plain data, with what must be shown beside it."""
+    count, (lower, upper) = found.count, found.interval or (None, None)
+    promise, likeness = found.promised, found.likeness
+    return {
+        "query": found.query,
+        "photos": found.photos,
+        "expected": count.expected,
+        "lower": lower,
+        "upper": upper,
+        "confidence": None if lower is None else count.confidence,
+        "untested": found.untested or None,
+        "above": found.above,
+        "promise": None if promise is None else {**promise.spec(), "text": str(promise)},
+        "receipt": None if receipt is None else receipt.number,
+        "refused": found.refused or None,
+        "likeness": None
+        if likeness is None
+        else {"outcome": likeness.likeness.outcome, "text": likeness.sentence()},
+        "near_copies": None if found.copies is None else found.copies.copies,
+        **_beside(caution),
+    }
 
-    for name, given in options.items():
-        if given:
-            raise SettingsError(f"{reason}, so {name} does not apply; leave it out")
+
+def _beside(caution: str | None) -> dict[str, str]:
+    return {} if caution is None else {"caution": caution}
+
+
+def _say_counted(found: "Found", receipt: "Receipt | None") -> None:
+    """Say how many photos match, what is guaranteed, and whether what this supposes was seen."""
+    for sentence in (found.sentence(), found.copies_sentence, found.likeness_sentence):
+        if sentence:
+            say(sentence)
+    if receipt is not None:
+        say(f"receipt {receipt.number}: labelwise audit checks it against answers")
+    elif found.promised is not None:
+        say("no receipt is kept of this guarantee, since the index may only be read")
+
+
+def _show_paths(paths: "Sequence[str]", null: bool) -> None:
+    """Print paths, ended by lines or null bytes: as their bytes are, to a terminal made safe."""
+    if sys.stdout.isatty() and not null:
+        for path in paths:
+            say(path)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(
+        b"".join(os.fsencode(path) + (b"\0" if null else b"\n") for path in paths)
+    )
+    sys.stdout.buffer.flush()
+
+
+def _show_hits(hits: "Sequence[Hit]", caution: str | None, given: Options) -> None:
+    """Print the photos of an answer; as JSON with what must be shown beside them."""
+    if given.paths_only:
+        _show_paths([hit.paths[0] for hit in hits], given.null)
+        return
+    if given.json:
+        for hit in hits:
+            facts: dict[str, Any] = {"path": hit.paths[0], "probability": hit.probability}
+            facts |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
+            say(json.dumps(facts | _beside(caution)))
+        return
+    several = any(hit.why for hit in hits)
+    rows = []
+    for hit in hits:
+        why = ", ".join(f"{name} {chance:.2f}" for name, chance in hit.why.items())
+        labels = [why] if several else []
+        rows.append((f"{hit.probability:.3f}", hit.paths[0], *labels, (hit.taken or "")[:10]))
+    labels = ["labels by themselves"] if several else []
+    show_table(("probability", "photo", *labels, "taken"), rows)
+
+
+def _show_similar(copies: "Sequence[Hit]", similar: "Sequence[Hit]", given: Options) -> None:
+    """Show files that are equal to the byte first, and then those that look alike."""
+    hits = [*copies, *similar]
+    if given.paths_only:
+        _show_paths([hit.paths[0] for hit in hits], given.null)
+        return
+    if given.json:
+        for number, hit in enumerate(hits):
+            facts = {"path": hit.paths[0], "likeness": hit.probability}
+            equal = {"equal": number < len(copies)}
+            say(json.dumps(facts | equal | {"taken": hit.taken, "copies": list(hit.paths[1:])}))
+        return
+    words = ["equal"] * len(copies) + [f"{hit.probability:.3f}" for hit in similar]
+    rows = [
+        (word, hit.paths[0], (hit.taken or "")[:10]) for word, hit in zip(words, hits, strict=True)
+    ]
+    show_table(("likeness", "photo", "taken"), rows)

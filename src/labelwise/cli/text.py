@@ -1,14 +1,19 @@
-"""What verbs say: tables, notes and complaints, plain where the output is not a terminal."""
+"""What verbs say and ask: tables, notes, complaints, next commands; plain outside a terminal."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from labelwise.system.text import counted, for_terminal, one_line, shortened
+
+if TYPE_CHECKING:
+    from labelwise.photos.check_log import Answer
 
 
 def say(text: str = "") -> None:
@@ -30,6 +35,33 @@ def caution(sentence: str | None) -> None:
     """Print what must stand beside a model's answers, if anything, where it spoils no output."""
     if sentence is not None:
         complain(sentence)
+
+
+def next_steps(*commands: str) -> None:
+    """End with the one or two commands that are most useful now, as they are typed."""
+    for place, command in enumerate(commands):
+        say(f"{'Next:' if place == 0 else '     '} labelwise {command}")
+
+
+def command() -> str:
+    """Return the command line as it was typed, ready to be typed again."""
+    return shlex.join(["labelwise", *sys.argv[1:]])
+
+
+def ask(question: str) -> "Answer | Literal['undo', 'stop']":
+    """Return what a person answers; the end of the input, or Ctrl-C, is ``stop``."""
+    from labelwise.photos.answer_tables import ANSWER_WORDS
+
+    while True:
+        try:
+            word = typer.prompt(f"{question}\n  y, n, u, undo or stop").strip().lower()
+        except typer.Abort:
+            return "stop"
+        if word == "undo" or word == "stop":
+            return "undo" if word == "undo" else "stop"
+        if word in ANSWER_WORDS:
+            return ANSWER_WORDS[word]
+        say(f"{word!r} is not an answer; type y, n, u, undo or stop")
 
 
 def stopped(sentence: str) -> typer.Exit:

@@ -1,303 +1,63 @@
-"""``labelwise train``: from a table to a trained, calibrated, reported model."""
+"""``labelwise train`` and ``demo``: from a table, or photos and words, to a reported model."""
 
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.text import before_writing
+from labelwise.cli.command import verb
+from labelwise.cli.options import Options
+from labelwise.cli.text import before_writing, complain, next_steps, resumable, say, show_table
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.models.run_folder import RunFolder
+    from labelwise.photos.words.start import Started
     from labelwise.training.run import Run
     from labelwise.training.settings import Settings
 
-
-# Groups of its options in the help.
-PICTURES = "Pictures and labels"
-NETWORK = "The network"
-LEARNING = "How it learns"
-ANSWERS = "What its answers are"
-MACHINE = "Where it runs"
+SHOWN = 5
+DEMO_PHOTOS = 240
+OF_WORDS = ("answers", "set_aside", "against", "model", "device")
 
 
+@verb(
+    "out method effort minutes rule calibrator guarantee epochs words model answers fresh",
+    more="settings set seed folds on_error skip_missing taxonomy attributes backbone features "
+    "weights start head image_size bands composite window augment batch_size lr weight_decay "
+    "optimizer schedule metric patience precision accelerator devices workers engine log device "
+    "set_aside against",
+    examples=(
+        "train photos.csv --effort good -o runs/photos",
+        "train photos/ --words words.txt --model clip/ -o runs/words",
+    ),
+    uri_out=True,
+)
 def train(
-    data: Annotated[str | None, typer.Argument(help="scenes, a file, or a folder.")] = None,
-    settings: Annotated[Path | None, typer.Option(help="A YAML file; flags override it.")] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The run folder; an s3:// or gs:// place is sent what changes at each checkpoint.",
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="auto chooses by the labels; or one of `labelwise methods`.", show_default="auto"
-        ),
-    ] = None,
-    on_error: Annotated[
-        str | None,
-        typer.Option(
-            help="Pictures that cannot be read: stop or skip.",
-            show_default="stop",
-            rich_help_panel=PICTURES,
-        ),
-    ] = None,
-    skip_missing: Annotated[
-        bool | None,
-        typer.Option(
-            "--skip-missing", help="Leave missing pictures out.", rich_help_panel=PICTURES
-        ),
-    ] = None,
-    taxonomy: Annotated[
-        str | None,
-        typer.Option(
-            help="Which label is a kind of which (child,parent or a|b|c): labels, probabilities "
-            "and sets obey it, and the model keeps it.",
-            rich_help_panel=PICTURES,
-        ),
-    ] = None,
-    attributes: Annotated[
-        str | None,
-        typer.Option(
-            help="Labels that exclude each other: a CSV of group, kind (exactly-one, at-most-one, "
-            "any) and labels (a|b|c). Labels, probabilities and sets obey it, and queries know it.",
-            rich_help_panel=PICTURES,
-        ),
-    ] = None,
-    effort: Annotated[
-        str | None,
-        typer.Option(
-            help="With a pretrained network: quick solves a head on its features, good also trains "
-            "it, best tries several networks and sizes.",
-            show_default="quick on photos",
-        ),
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option(help="With --effort good or best: give up what is not done after so long."),
-    ] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            help="The network: auto chooses by the pictures; or small-cnn, any timm name, or "
-            "torchvision/NAME.",
-            show_default="auto",
-            rich_help_panel=NETWORK,
-        ),
-    ] = None,
-    features: Annotated[
-        str | None,
-        typer.Option(
-            help="Solve a head on the features of this backbone, computed once and not trained; "
-            "`identity` if the data holds features.",
-            rich_help_panel=NETWORK,
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            help="A file, an earlier run, a folder of timm's, or `pretrained`.",
-            rich_help_panel=NETWORK,
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            help="An earlier run with these labels, to begin where it ended.",
-            rich_help_panel=NETWORK,
-        ),
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            help="linear, query2label, ml-decoder, boostlu or two-head.",
-            show_default="the method's",
-            rich_help_panel=NETWORK,
-        ),
-    ] = None,
-    image_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Side of the input, in pixels.",
-            show_default="the backbone's",
-            rich_help_panel=PICTURES,
-        ),
-    ] = None,
-    bands: Annotated[
-        str | None,
-        typer.Option(
-            help="For pictures that are not 8-bit RGB (TIFF, DICOM, .npy): the names of their "
-            "bands, as B02,B03,B04, or all.",
-            show_default="8-bit RGB",
-            rich_help_panel=PICTURES,
-        ),
-    ] = None,
-    composite: Annotated[
-        str | None,
-        typer.Option(
-            help="With --bands: the three (red,green,blue) or the one that people are shown.",
-            show_default="red,green,blue if there are such, else the first",
-            rich_help_panel=PICTURES,
-        ),
-    ] = None,
-    window: Annotated[
-        str | None,
-        typer.Option(
-            help="With --bands, of DICOM files: none takes the modality's values, file the first "
-            "window of each, CENTER,WIDTH this one.",
-            show_default="none",
-            rich_help_panel=PICTURES,
-        ),
-    ] = None,
-    augment: Annotated[
-        str | None,
-        typer.Option(
-            help="How pictures are varied: shift, crop-flip+trivial, ...",
-            show_default="none",
-            rich_help_panel=PICTURES,
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Images per step, over all devices.",
-            show_default="64; 256 with --features",
-            rich_help_panel=LEARNING,
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            help="Passes over the training split.",
-            show_default="8; 30 with --features",
-            rich_help_panel=LEARNING,
-        ),
-    ] = None,
-    lr: Annotated[
-        float | None,
-        typer.Option(
-            help="Highest learning rate.",
-            show_default="0.004; 0.001 with --features",
-            rich_help_panel=LEARNING,
-        ),
-    ] = None,
-    weight_decay: Annotated[
-        float | None,
-        typer.Option(
-            help="On weights, not biases.",
-            show_default="0.05; 0.1 with --features",
-            rich_help_panel=LEARNING,
-        ),
-    ] = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(help="adamw or sgd.", show_default="adamw", rich_help_panel=LEARNING),
-    ] = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            help="Of the learning rate: one-cycle, cosine, step or constant.",
-            show_default="one-cycle",
-            rich_help_panel=LEARNING,
-        ),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            help="What the kept epoch is best in: map, map_sample, log_loss, brier, ece, ace, mce "
-            "or average-K.",
-            show_default="map",
-            rich_help_panel=LEARNING,
-        ),
-    ] = None,
-    patience: Annotated[
-        int | None,
-        typer.Option(
-            help="Stop after so many epochs without a better metric.",
-            show_default="never",
-            rich_help_panel=LEARNING,
-        ),
-    ] = None,
-    calibrate: Annotated[
-        str | None,
-        typer.Option(
-            help="Calibrator that is fitted on validation: auto, none, temperature, platt, beta, "
-            "isotonic, ...",
-            show_default="auto",
-            rich_help_panel=ANSWERS,
-        ),
-    ] = None,
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            help="How probabilities become labels: auto chooses by F over images; expected-f, "
-            "best-f, 0.5, top-4, average-3, precision-0.9, recall-0.9, ...",
-            show_default="auto",
-            rich_help_panel=ANSWERS,
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(help="32 or bf16.", show_default="32", rich_help_panel=LEARNING),
-    ] = None,
-    accelerator: Annotated[
-        str | None,
-        typer.Option(help="auto, cpu or cuda.", show_default="auto", rich_help_panel=MACHINE),
-    ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            help="GPUs, or processes on a CPU.", show_default="1", rich_help_panel=MACHINE
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Threads that decode images; with --engine ray, processes that train.",
-            rich_help_panel=MACHINE,
-        ),
-    ] = None,
-    engine: Annotated[
-        Literal["local", "ray"],
-        typer.Option(
-            help="Where the run is trained: here, or by --workers of a Ray cluster.",
-            rich_help_panel=MACHINE,
-        ),
-    ] = "local",
-    log: Annotated[
+    data: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Also log to tensorboard, wandb or mlflow; may be repeated.",
-            rich_help_panel=MACHINE,
-        ),
+        typer.Argument(help="A label table, a folder, or scenes; with --words, photos."),
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Same seed, same numbers.", show_default="0"),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as recipe.ema=0.999."),
-    ] = None,
-    folds: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            help="Also train so many runs without a part of the training photos each, which judge "
-            "the labels they did not see (`data suspects`).",
-        ),
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over in the run folder.")] = False,
+    *,
+    given: Options,
 ) -> None:
-    """Train a model, calibrate it, measure it, write a report.
+    """Train a model, calibrate it, measure it and write a report.
 
-    The same command on the same folder goes on where a stopped run was.
+    The same command on the same folder resumes a stopped run. -o may be an s3:// or gs:// place.
+
+    With --words no labels are needed: --model names a text-image model (CLIP or SigLIP of
+    transformers or open_clip, or a sentence encoder with an image classifier), and the words are
+    the labels. Until people have answered, its probabilities are a guess and nothing is guaranteed.
+    Give --answers, any label table, when there are some.
     """
-    given = dict(locals())
+    if given.words is not None:
+        _train_words(data or [], given.words, given)
+        return
+    given.refuse("it belongs to --words", *OF_WORDS)
     with before_writing():  # imports take seconds
         from labelwise.api import default_folder
         from labelwise.errors import SettingsError
@@ -305,18 +65,25 @@ def train(
         from labelwise.system.yaml_values import parse_assignments
         from labelwise.training.settings import SHORT_NAMES, read_settings
 
-    given["log"] = log or None
-    flags = {key: given[name] for name, key in SHORT_NAMES.items() if given[name] is not None}
+    if data and len(data) > 1:
+        raise SettingsError(f"one table or folder is trained on, got {', '.join(data)}")
+    values = vars(given) | {"data": data[0] if data else None, "calibrate": given.calibrator}
+    flags: dict[str, Any] = {
+        key: str(values[name]) if isinstance(values[name], Path) else values[name]
+        for name, key in SHORT_NAMES.items()
+        if values[name] not in (None, False, [])
+    }
+    if given.guarantee is not None:
+        flags["promise"] = given.guarantee
     on_ray = None
-    if engine == "ray":
+    if given.engine == "ray":
         on_ray = flags.pop(SHORT_NAMES["workers"], 1)
-        if folds is not None:
-            raise SettingsError("--folds trains in this process; leave out --engine ray")
-    resolved = read_settings(settings, flags | parse_assignments(set_ or ()))
-    if resolved.effort in ("good", "best") and folds is not None:
+        given.refuse("folds are trained in this process, not by --engine ray", "folds")
+    resolved = read_settings(given.settings, flags | parse_assignments(given.set or ()))
+    if resolved.effort in ("good", "best") and given.folds is not None:
         raise SettingsError("--folds trains one model, and this effort several; leave one out")
-    with RunFolder.working_in(out or default_folder(resolved)) as run:
-        train_and_report(resolved, run, fresh=fresh, folds=folds, on_ray=on_ray)
+    with RunFolder.working_in(given.out or default_folder(resolved)) as run:
+        train_and_report(resolved, run, fresh=given.fresh, folds=given.folds, on_ray=on_ray)
 
 
 def train_and_report(
@@ -331,13 +98,10 @@ def train_and_report(
 
     ``on_ray`` workers of a Ray cluster train; then this process only reports.
     """
-    from shlex import quote
-
-    from labelwise.cli.text import resumable, say
-
     with before_writing():
         from labelwise.api import log_trained_model, report_run
-        from labelwise.cli.outcome import command, summarise
+        from labelwise.cli.evaluate import few_test_photos, summarise
+        from labelwise.cli.text import command
         from labelwise.system.progress import make_watch
         from labelwise.system.storage import address_of
         from labelwise.training.run import train as run
@@ -364,13 +128,164 @@ def train_and_report(
     if done.was_finished:
         say(f"{place} was finished before; --fresh starts over")
     summarise(done.evaluation)
-    say()
-    say("Next:")
-    say(f"  open {address_of(place, folder.report.name)}")
-    named = place if folder.mirror is None else quote(folder.mirror.storage.place)
-    say(f"  labelwise predict {named} PICTURES...")
     split = done.evaluation.data.split
-    say(f"  labelwise evaluate {named}" + ("" if split == "test" else f" --split {split}"))
+    if done.evaluation.sets is not None:
+        say(f"Rule ({settings.rule}): {done.evaluation.sets.rule}")
+    few = few_test_photos(done.evaluation.data.rows if split == "test" else 0)
+    if few:
+        say(few)
+    say(f"Report: {address_of(place, folder.report.name)}")
+    named = place if folder.mirror is None else shlex.quote(folder.mirror.storage.place)
     if folds is not None:
-        say(f"  labelwise data suspects {named} -o suspects.csv")
+        next_steps(f"data review {named} -o review.csv")
+        return done
+    on_split = "" if split == "test" else f" --split {split}"
+    next_steps(f"predict {named} PICTURES...", f"evaluate {named}{on_split}")
     return done
+
+
+@verb(
+    "out photos fresh",
+    examples=("demo", "demo -o runs/demo --photos scenes/"),
+)
+def demo(given: Options) -> None:
+    """Train, calibrate, measure and report on embedded pictures.
+
+    They are scenes of handwritten digits, some with none of the ten.
+    """
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.training.recipe import OptimizerSettings, Recipe
+    from labelwise.training.settings import Settings
+
+    say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")
+    # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
+    recipe = Recipe(epochs=6, optimizer=OptimizerSettings(lr=5e-3))
+    settings = Settings(data="scenes", backbone="small-cnn", augment="shift", recipe=recipe)
+    folder = RunFolder(Path(given.out or "runs/demo"))
+    train_and_report(settings, folder, fresh=given.fresh)
+    if given.photos is None:
+        return
+    from PIL import Image
+
+    from labelwise.data import scenes
+
+    given.photos.mkdir(parents=True, exist_ok=True)
+    table = scenes(0, 0, DEMO_PHOTOS, seed=1)  # which no split of the demo holds
+    for row in range(DEMO_PHOTOS):
+        picture = table.images.read(row)
+        side = 4 * picture.width
+        large = picture.resize((side, side), Image.Resampling.BICUBIC)
+        large.save(given.photos / f"scene-{row:03d}.png")
+    say(f"{DEMO_PHOTOS} new scenes are in {given.photos}")
+
+
+def _train_words(places: list[str], words: Path, given: Options) -> None:
+    """Make a run from photos and words alone, or with what people answered."""
+    import os
+
+    from labelwise.cli.predict import find_photos
+    from labelwise.data import load
+    from labelwise.errors import SettingsError
+    from labelwise.photos.words import WordList, open_scorer
+    from labelwise.photos.words.compared import compare_runs
+    from labelwise.photos.words.start import start as start_run
+    from labelwise.pictures import PictureImages
+    from labelwise.system.progress import make_watch
+
+    model = given.model or os.environ.get("LABELWISE_WORDS")
+    if model is None or not places:
+        raise SettingsError(
+            "--words needs photos and a text-image model: labelwise train PHOTOS --words "
+            "words.txt --model FOLDER"
+        )
+    photos, out = [Path(place) for place in places], Path(given.out or "run")
+    vocabulary = WordList.read(words)
+    table = None if given.answers is None else load(given.answers, skip_missing=True)
+    images = PictureImages(find_photos(photos))
+    with _begun(out), resumable(out):
+        done = start_run(
+            images,
+            vocabulary,
+            open_scorer(model, image_size=given.image_size, cache=out),
+            out,
+            answers=table,
+            set_aside=0.2 if given.set_aside is None else given.set_aside,
+            batch_size=given.batch_size or 64,
+            device=given.device or "cpu",
+            watch=make_watch(),
+        )
+    for failure in done.failures[:SHOWN]:
+        complain(failure.reason)
+    if len(done.failures) > SHOWN:
+        complain(f"and {len(done.failures) - SHOWN:,} more photos could not be read")
+    for note in (*(() if table is None else table.notes), *done.notes):
+        say(note)
+    _tell(done, photos, words)
+    for difference in () if given.against is None else compare_runs(out, given.against):
+        say(str(difference))
+    if done.failures:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _begun(out: Path) -> Iterator[None]:
+    """Have a folder, and do not leave a new one behind if we fail before a photo was read."""
+    from labelwise.errors import LabelwiseError
+    from labelwise.photos.words.start import EMBEDDINGS
+
+    new = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except LabelwiseError:
+        if new and not any(file.is_file() for file in (out / EMBEDDINGS).rglob("*")):
+            shutil.rmtree(out)
+        raise
+
+
+def _tell(done: "Started", photos: list[Path], words: Path) -> None:
+    """Say what the run knows, and what to do next."""
+    from labelwise.models.spec import NOT_CALIBRATED
+
+    names = done.predictor.space.names
+    say(f"{counted(done.photos, 'photo')} and {counted(len(names), 'word')}: {done.folder}")
+    if done.answered is None:
+        if done.nearest_classes:
+            pairs = list(zip(names, done.nearest_classes, strict=True))
+            show_table(("word", "nearest class of the classifier"), pairs)
+            say(
+                "where that is another thing, the word was not understood: describe it in the "
+                "language of the encoder, as in 'Hund: a dog'"
+            )
+        say(NOT_CALIBRATED)
+        places = [str(place) for place in photos] if len(photos) <= 3 else ["PHOTOS"]
+        told = [*places, "--words", str(words), "--guide", str(done.folder)]
+        next_steps(f"label --page {shlex.join(told)}", f"index {places[0]} --model {done.folder}")
+        return
+    rows = [
+        (name, "no answers yet", "")
+        if name in done.predictor.unanswered
+        else (name, f"{share:.2%}", f"{low:.2%} to {high:.2%}")
+        for name, (share, low, high) in zip(names, done.answered.shares.tolist(), strict=True)
+    ]
+    show_table(("word", "share of the photos", "90 % interval"), rows)
+    say(
+        f"calibrated on {counted(done.fitted_on, 'answered photo')}: "
+        f"{done.answered.first.error_in_words('answered photos')}"
+    )
+    say(
+        "shares and this error suppose that the answered photos were drawn at random: where a "
+        "guide or a person chose them, count with labelwise count"
+    )
+    if done.predictor.caution is not None:
+        say(done.predictor.caution)
+    if done.aside:
+        aside = counted(done.aside, "answered photo")
+        kept = "was" if done.aside == 1 else "were"
+        say(f"{aside} {kept} set aside: guarantees are made on them")
+    else:
+        say(
+            "no answered photo was set aside, so nothing can be guaranteed; --set-aside 0.2 does "
+            "that, for photos that are not of the split train"
+        )
+    next_steps(f"index {photos[0]} --model {done.folder}")

@@ -1,28 +1,23 @@
-"""``labelwise reproduce``: the papers' tables, run here."""
+"""``labelwise papers``: the papers' methods, tables and figures."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.options import (
-    DryRunOption,
-    FeaturesOption,
-    JobsOption,
-    SettingsOption,
-    WeightsOption,
-    check_weights,
-)
-from labelwise.cli.survey import show_survey_line, survey
-from labelwise.cli.text import duration, in_all, resumable, say, show_table
-from labelwise.errors import DataError, SettingsError
+from labelwise.cli.command import verb
+from labelwise.cli.options import Options, check_weights
+from labelwise.cli.text import duration, in_all, next_steps, resumable, say, show_table
+from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.papers.reproduce import Request
     from labelwise.papers.sources import Frozen
-
 
 TRANSFERRED = "002-tableA"
 ANSWERED = "001-vqa"
@@ -30,63 +25,64 @@ SURVEYED = "survey"
 RELEASED = "004-table1"
 
 
-def reproduce(
+@verb(examples=("papers methods", "papers methods spa"))
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show one method and its options.")] = None,
+) -> None:
+    """List the methods that `train` knows, or show one with its options.
+
+    They are read from methods.json, which a test compares with the methods: without torch.
+    """
+    from labelwise.types import nearest
+
+    known = json.loads((files("labelwise.cli") / "methods.json").read_text("utf-8"))
+    if name is None:
+        rows = [
+            (key, *(method[part] for part in ("probabilities", "head", "sentence", "source")))
+            for key, method in known.items()
+        ]
+        show_table(("method", "probabilities", "head", "what it does", "source"), rows)
+        say()
+        say("proper: trained probabilities are calibrated. improper: calibrate before use.")
+        say("ranking only: no probabilities until calibrated.")
+        say("auto, the default: bce, softmax, softmax-or-none or wan, whichever suits the labels.")
+        next_steps("papers methods NAME", "train DATA --method NAME")
+        return
+    if name not in known:
+        raise SettingsError(f"unknown method {name!r}{nearest(name, known)}")
+    method = known[name]
+    say(f"{name}: {method['sentence']}")
+    say(f"source: {method['source']}")
+    say(f"probabilities: {method['probabilities']}; head: {method['head']}")
+    say(f"link: {method['link']}")
+    settings = ""
+    if method["options"]:
+        options = [(key, *values) for key, values in method["options"].items()]
+        show_table(("option", "default", "values tried by compare --tune"), options)
+        settings = " --set options.KEY=VALUE"
+    next_steps(f"train DATA --method {name}{settings}")
+
+
+@verb(
+    "root quick seeds rows out source features weights set judge jobs dry_run",
+    more="query",
+    examples=("papers run 000-table2 --quick", "papers run survey --root data --seeds 1"),
+)
+def run(
     table: Annotated[
-        str | None,
-        typer.Argument(
-            help="A table, a cell or a figure: 000-table2, 001-table3.voc.vit-b-32; or survey."
-        ),
-    ] = None,
-    list_: Annotated[
-        bool,
-        typer.Option("--list", help="Show the tables there are, or the cells and rows of one."),
-    ] = False,
-    root: Annotated[Path, typer.Option(help="The folder that holds the data sets.")] = Path("data"),
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Another source in place of the paper's data; of the survey, as coco=FILE."
-        ),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A recipe of minutes, not days.")] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 3,
-    rows: Annotated[
-        str | None, typer.Option(help="Only these rows (of the survey: methods), commas between.")
-    ] = None,
-    features: FeaturesOption = None,
-    weights: WeightsOption = None,
-    set_: SettingsOption = None,
-    scores: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="001-vqa: judge a model's scores, as spa=FILE (question_id, answers, logits)."
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="004-table1: judge a released checkpoint instead, as resnet101-448=FILE."
-        ),
-    ] = None,
-    query: Annotated[
-        str | None, typer.Option(help="What to retrieve in 001-fig4, as 'dog, -beach'.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder of the runs.")] = None,
-    jobs: JobsOption = None,
-    dry_run: DryRunOption = False,
+        str, typer.Argument(help="A table, cell or figure, such as 000-table2; or survey.")
+    ],
+    given: Options,
 ) -> None:
     """Run a table of the papers, or draw one of their figures.
 
-    Printed numbers stand beside ours, with every deviation from the published protocol.
-
-    A table on several data sets or backbones has cells, named after points (`--list TABLE` shows
-    them); its name alone means the first.
-
-    `survey` runs every method on photos, scenes and CIFAR-100, with all labels known, a tenth, or
-    one per image.
-
-    The same command goes on where it was stopped.
+    Printed numbers are shown beside ours, with every deviation from the published protocol. A
+    table on several data sets has cells, named after points; its name alone means the first.
+    `survey` runs every method with all labels known, a tenth, or one per image. The same command
+    resumes.
     """
+    from labelwise.papers.computed import COMPUTED
+    from labelwise.papers.figures import draw_figure, find_figure
     from labelwise.papers.jobs import LocalProcesses, default_workers
     from labelwise.papers.reproduce import Request
     from labelwise.papers.reproduce import reproduce as run_table
@@ -94,95 +90,53 @@ def reproduce(
     from labelwise.system.progress import make_watch
     from labelwise.system.yaml_values import parse_assignments
 
-    if list_ and table is None:
-        _show_list(root)
-        return
-    if list_ and table is not None:
-        _show_rows(table, root)
-        return
-    chosen = tuple(row.strip() for row in rows.split(",")) if rows else ()
-    check_weights(features, weights)
-    frozen = Frozen(features, weights) if features else None
-    if table is None:
-        raise SettingsError("name a table, such as 000-table2; --list shows them all")
-    folder = out or Path("runs") / table
+    root = given.root or Path("data")
+    rows = tuple(row.strip() for row in given.rows.split(",")) if given.rows else ()
+    check_weights(given)
+    frozen = Frozen(given.features, given.weights) if given.features else None
+    folder = Path(given.out) if given.out else Path("runs") / table
+    overrides = parse_assignments(given.set or ())
     if table == SURVEYED:
-        if scores or query or dry_run or checkpoint:
-            raise SettingsError(
-                "the survey takes neither --scores nor --query, --checkpoint nor --dry-run"
-            )
-        survey(
-            root,
-            data or (),
-            chosen,
-            seeds,
-            frozen,
-            quick,
-            parse_assignments(set_ or ()),
-            jobs,
-            folder,
-        )
+        given.refuse("the survey does not take it", "judge", "query", "dry_run")
+        _survey(root, rows, frozen, overrides, folder, given)
         return
-    if data is not None and len(data) > 1:
-        raise SettingsError(f"{table} is run on one source, got --data {' --data '.join(data)}")
-    source = data[0] if data else None
-    from labelwise.papers.computed import COMPUTED
-    from labelwise.papers.figures import draw_figure, find_figure
-
+    sources = given.source or []
+    if len(sources) > 1:
+        raise SettingsError(f"{table} is run on one source, got {', '.join(sources)}")
+    source = sources[0] if sources else None
     figure, cell = find_figure(table)
+    trained = ("quick", "rows", "features", "set", "query", "jobs", "dry_run")
     if table in COMPUTED or (figure is not None and not figure.table):
-        others = (quick, chosen, frozen, set_, scores, query, jobs, dry_run, checkpoint)
-        reads = table in COMPUTED and COMPUTED[table].sets
-        if any(others) or (data and not reads):
-            takes = "--root, --data and --out" if reads else "--out"
-            raise SettingsError(f"{table} is computed and takes {takes} alone")
+        given.refuse(f"{table} is computed", *trained, "judge")
+        if figure is not None or not COMPUTED[table].sets:
+            given.refuse(f"{table} is computed", "source")
         if figure is None:
             _compute(table, root, source, folder)
         else:
             _say_files(draw_figure(table, folder))
         return
-    if scores:
-        if table != ANSWERED or data or quick or set_ or query or dry_run or chosen or frozen:
-            raise SettingsError(f"--scores is for {ANSWERED}, with --root and --out alone")
-        _judge(root, scores, folder)
-        return
-    if checkpoint:
-        if table != RELEASED or quick or set_ or query or dry_run or chosen or frozen or jobs:
-            raise SettingsError(
-                f"--checkpoint is for {RELEASED}, with --root or --data and --out alone"
-            )
-        _judge_checkpoints(root, source, checkpoint, folder)
+    if given.judge:
+        given.refuse("scores and checkpoints are judged as they are", *trained)
+        _judge(table, root, source, given.judge, folder)
         return
     if table == TRANSFERRED:
-        if data or quick or set_ or query or dry_run:
-            raise SettingsError(
-                f"{TRANSFERRED} takes --root, --rows (data sets), --features, --weights and --out"
-            )
-        _transfer(root, chosen, frozen, folder)
+        given.refuse(f"{TRANSFERRED} judges a backbone", *(set(trained) - {"rows", "features"}))
+        given.refuse(f"{TRANSFERRED} judges a backbone", "source")
+        _transfer(root, rows, frozen, folder)
         return
-    if query is not None and (figure is None or not figure.takes_query):
+    if given.query is not None and (figure is None or not figure.takes_query):
         raise SettingsError("--query is for 001-fig4, the figure of retrieved photos")
     if figure is not None:
-        chosen = chosen or figure.rows
-    request = Request(
-        table if figure is None else f"{figure.table}{cell}",
-        root,
-        source,
-        quick,
-        tuple(range(seeds)),
-        chosen,
-        frozen,
-        parse_assignments(set_ or ()),
-    )
+        rows = rows or figure.rows
+    name = table if figure is None else f"{figure.table}{cell}"
+    seeds = tuple(range(given.seeds or 3))
+    request = Request(name, root, source, given.quick, seeds, rows, frozen, overrides)
     if figure is not None and figure.photos_only:
-        if quick or frozen or set_ or dry_run or rows:
-            raise SettingsError(
-                f"{table} shows photos as they are: give --root or --data, and --out"
-            )
+        given.refuse(f"{table} shows photos as they are", *(set(trained) - {"jobs", "query"}))
         _say_files(_draw_photos(table, request, folder))
         return
-    workers = jobs or default_workers()
-    if dry_run:
+    workers = given.jobs or default_workers()
+    if given.dry_run:
         _announce(request, folder, workers)
         return
     executor = LocalProcesses(workers) if workers > 1 else None
@@ -193,7 +147,47 @@ def reproduce(
         say(f"- {note}")
     say(f"written: {folder / 'table.md'}")
     if figure is not None:
-        _say_files(_draw(table, request, folder, query))
+        _say_files(_draw(table, request, folder, given.query))
+    next_steps("papers list", "compare DATA --methods bce,spa")
+
+
+def _survey(
+    root: Path,
+    rows: tuple[str, ...],
+    frozen: "Frozen | None",
+    overrides: Mapping[str, Any],
+    folder: Path,
+    given: Options,
+) -> None:
+    """Run every method on three data sets, and say where the tables are."""
+    from labelwise.papers.survey import SurveyPlan, run_survey
+    from labelwise.system.progress import make_watch
+
+    sources = _pairs(given.source or [], "--source of the survey must be SET=SOURCE, each set once")
+    if frozen is not None:
+        size, squash = overrides.get("image_size"), bool(overrides.get("squash", False))
+        frozen = replace(frozen, image_size=size, squash=squash)
+    seeds = tuple(range(given.seeds or 3))
+    plan = SurveyPlan(root, sources, rows, seeds, frozen, given.quick, overrides)
+    with resumable(folder):
+        done = run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
+    for cell in done.cells.values():
+        ranks = {name: one["mAP@class"] for name, one in cell.methods.items() if "mAP@class" in one}
+        best = next(name for name, figure in ranks.items() if figure.rank == 1)
+        level = sum(figure.level for figure in ranks.values())
+        say(f"{cell.name}: {best} has the best mAP@class, {level} others are level with it")
+    say(f"written: {folder / 'survey.md'}, {folder / 'survey.json'}")
+
+
+def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
+    """Return NAME=VALUE texts as a dictionary; stop with the rule that they break."""
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals or not value or name in pairs:
+            raise SettingsError(f"{rule}, got {text!r}")
+        pairs[name] = value
+    return pairs
 
 
 def _draw(name: str, request: "Request", folder: Path, query: str | None) -> list[Path]:
@@ -227,55 +221,38 @@ def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
 
     computed = COMPUTED[table]
     found = computed.compute(root, source)
-    show_table(found.header, found.rows, title=computed.title)
-    for note in found.notes:
-        say(f"- {note}")
     _write_table(folder, computed.title, found.header, found.rows, found.notes)
 
 
-def _judge(root: Path, scores: list[str], folder: Path) -> None:
-    """Judge scores that were computed elsewhere."""
+def _judge(table: str, root: Path, source: str | None, given: Sequence[str], folder: Path) -> None:
+    """Judge scores that were computed elsewhere, or released checkpoints."""
     from labelwise.papers.reproduce import find_experiment, has_data, where_to_put
-    from labelwise.papers.vqa import judge_scores, judged_cells
 
-    files = {row: Path(file) for row, _, file in (one.partition("=") for one in scores)}
-    if len(files) < len(scores) or any(not row or not str(file) for row, file in files.items()):
-        raise SettingsError(f"--scores must be METHOD=FILE, each method once, got {scores}")
-    experiment = find_experiment(ANSWERED)
-    if not has_data(experiment, root):
-        raise DataError(f"{ANSWERED} needs data: {where_to_put(experiment, root)}")
-    header, rows = judged_cells(judge_scores(root / "vqa", files))
-    title = f"{experiment.published.title}; brought scores"
-    show_table(header, rows, title=title)
-    _write_table(folder, title, header, rows)
+    if table not in (ANSWERED, RELEASED):
+        raise SettingsError(f"--judge is for {ANSWERED} (scores) and {RELEASED} (checkpoints)")
+    pairs = _pairs(given, "--judge must be ROW=FILE, each row once")
+    files = {row: Path(file) for row, file in pairs.items()}
+    experiment = find_experiment(table)
+    if source is None and not has_data(experiment, root):
+        raise DataError(f"{table} needs data: {where_to_put(experiment, root)}")
+    if table == ANSWERED:
+        from labelwise.papers.vqa import judge_scores, judged_cells
 
-
-def _judge_checkpoints(
-    root: Path, source: str | None, checkpoints: list[str], folder: Path
-) -> None:
-    """Judge released checkpoints on the test images of their table."""
+        header, rows = judged_cells(judge_scores(root / "vqa", files))
+        _write_table(folder, f"{experiment.published.title}; brought scores", header, rows)
+        return
     import torch
 
     from labelwise.data import load
     from labelwise.papers.released import judge_checkpoints
-    from labelwise.papers.reproduce import find_experiment, has_data, where_to_put
     from labelwise.system.progress import make_watch
 
-    files = {row: Path(file) for row, _, file in (one.partition("=") for one in checkpoints)}
-    if len(files) < len(checkpoints) or any(
-        not row or not file.name for row, file in files.items()
-    ):
-        raise SettingsError(f"--checkpoint must be ROW=FILE, each row once, got {checkpoints}")
-    experiment = find_experiment(RELEASED)
-    if source is None and not has_data(experiment, root):
-        raise DataError(f"{RELEASED} needs data: {where_to_put(experiment, root)}")
     options = {} if source else dict(experiment.data_options)
-    table = load(source or f"coco2014:{root / 'coco'}", **options)
+    photos = load(source or f"coco2014:{root / 'coco'}", **options)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with resumable(folder):
-        header, rows = judge_checkpoints(table, files, folder, device=device, watch=make_watch())
+        header, rows = judge_checkpoints(photos, files, folder, device=device, watch=make_watch())
     title = f"{experiment.published.title}; {experiment.published.remark}"
-    show_table(header, rows, title=title)
     _write_table(folder, title, header, rows)
 
 
@@ -286,8 +263,12 @@ def _write_table(
     rows: list[list[str]],
     notes: Sequence[str] = (),
 ) -> None:
+    """Show a table and write it as Markdown."""
     from labelwise.system.files import replacing
 
+    show_table(header, rows, title=title)
+    for note in notes:
+        say(f"- {note}")
     lines = ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]
     below = ["", *(f"- {note}" for note in notes)] if notes else []
     text = "\n".join([f"### {title}", "", *lines, *below, ""])
@@ -333,6 +314,22 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
     say(f"{counted(len(runs), 'run')}, {in_all(sum(seconds.values()), jobs)}, in {folder}")
 
 
+@verb("root", examples=("papers list", "papers list 000-table2"))
+def list_tables(
+    table: Annotated[str | None, typer.Argument(help="Show the cells and rows of one.")] = None,
+    *,
+    given: Options,
+) -> None:
+    """List the tables and figures that can be run, or the rows of one."""
+    root = given.root or Path("data")
+    if table is None:
+        _show_list(root)
+        next_steps("papers list TABLE", "papers run TABLE --quick")
+    else:
+        _show_rows(table, root)
+        next_steps(f"papers run {table} --quick")
+
+
 def _show_rows(table: str, root: Path) -> None:
     from labelwise.papers.computed import COMPUTED
     from labelwise.papers.reproduce import cells_of, find_experiment, has_data, where_to_put
@@ -366,9 +363,11 @@ def _show_rows(table: str, root: Path) -> None:
 
 def _show_list(root: Path) -> None:
     from labelwise.papers.computed import COMPUTED
+    from labelwise.papers.figures import FIGURES
     from labelwise.papers.protocols import DATASETS, EXPERIMENTS, TRANSFER
     from labelwise.papers.reproduce import cells_of, has_data, where_to_put
     from labelwise.papers.sources import holds_files
+    from labelwise.papers.survey import KNOWN, SETS, SurveyPlan
     from labelwise.papers.transfer import available_sets, where_to_put_set
 
     rows = []
@@ -389,9 +388,12 @@ def _show_list(root: Path) -> None:
             f"put {' or '.join(computed.sets)} below {root}" if computed.sets else "yes, computed"
         )
         rows.append([table, computed.title, str(len(computed.sets) or ""), words])
-    rows.append(show_survey_line(root))
+    try:
+        words = ", ".join(SurveyPlan(root).places())
+    except LabelwiseError as error:
+        words = str(error)
+    title = "Every method, with all labels known, a tenth, or one per image"
+    rows.append([SURVEYED, title, str(len(SETS) * len(KNOWN)), words])
     show_table(["table", "what (its first cell)", "cells", "can run now"], rows)
-    from labelwise.papers.figures import FIGURES
-
     drawn = [[name, one.title, one.table or "formulas alone"] for name, one in FIGURES.items()]
     show_table(["figure", "what", "drawn from"], drawn)

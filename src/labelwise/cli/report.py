@@ -1,20 +1,21 @@
-"""``labelwise dossier``: what is known about a run, for those who must judge it."""
+"""``labelwise report``: the page of a run, or all that is known about it for those who judge it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.options import A_RUN
+from labelwise.cli.command import A_RUN, verb
+from labelwise.cli.evaluate import measured_run, measured_split, show, write_folder
+from labelwise.cli.options import Options
+from labelwise.cli.text import next_steps, say
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
-    from labelwise.decide import Promise
     from labelwise.evaluation import Evaluation, Subgroups
     from labelwise.models.run_folder import RunFolder
     from labelwise.pictures.transform import Transform
     from labelwise.predictions import Predictions
-
 
 FEW = 20
 NOT_IN_TABLE = "(not in the table)"
@@ -22,57 +23,68 @@ OF_CHEXPERT, OF_CHESTXRAY14 = "Path", "Image Index"
 FILES = ("settings.yaml", "model.json", "model.safetensors", "evaluation.json")
 
 
-def dossier(
+@verb(
+    "out format split by table intended_use index",
+    examples=(
+        "report runs/photos",
+        "report runs/photos --format dossier --by site --table sites.csv -o dossier/",
+    ),
+)
+def report(
     run: Annotated[Path, typer.Argument(help="The folder of a run."), A_RUN],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for dossier.html and dossier.json.")
-    ],
-    by: Annotated[
-        list[str] | None,
-        typer.Option(help="A column of --table, as site, sex or camera: figures by its values."),
-    ] = None,
-    table: Annotated[
-        Path | None, typer.Option(help="A table of id or path and the columns of --by.")
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="The photos that are measured.", show_default="test")
-    ] = None,
-    intended_use: Annotated[
-        str | None, typer.Option(help="What the model is for, in your words.")
-    ] = None,
-    index: Annotated[
-        Path | None, typer.Option(help="An index whose lists' receipts are shown.")
-    ] = None,
+    given: Options,
 ) -> None:
-    """Write one page and one JSON file about a run.
+    """Write the page of a run: a verdict, its figures, right and wrong photos.
 
-    Data, splits, groups, figures by subgroup with differences told apart, calibration, promises
-    and receipts, limits, versions and hashes, under the headings of a model card and of Annex IV
-    of the EU's AI Act. No legal claim is made.
+    --format page (default) writes report.html, into the run unless -o names a folder. --format
+    dossier writes dossier.html and dossier.json: data, splits, figures by subgroup, calibration,
+    guarantees and receipts, limits, versions and hashes, under the headings of a model card and of
+    Annex IV of the EU's AI Act. No legal claim is made.
     """
-    from labelwise.api import origin_of
-    from labelwise.cli.measuring import measured_run, measured_split
-    from labelwise.cli.text import say
     from labelwise.errors import SettingsError
+    from labelwise.scores import read_run
+
+    if given.format not in (None, "page", "dossier"):
+        raise SettingsError(f"--format must be page or dossier, got {given.format!r}")
+    if bool(given.by) != (given.table is not None):
+        raise SettingsError("--by names columns of a --table: give both, or neither")
+    split = given.split or measured_split(run)
+    own = read_run(run, split)
+    table = Path(str(given.table))
+    parts = [_subgroups(column, table, own.predictions) for column in given.by or ()]
+    figures: dict[str, Any] = {"bins": 10, "k": 4, "query_length": 0, "curves": True, "by": parts}
+    if given.format == "dossier":
+        if given.out is None:
+            raise SettingsError("say where the dossier goes: -o FOLDER")
+        evaluation, _ = measured_run(run, split, None, figures)
+        _write_dossier(run, split, own, evaluation, given)
+        next_steps(f"report {run}")
+        return
+    given.refuse("it is for --format dossier", "intended_use", "index")
+    evaluation, extras = measured_run(run, split, None, figures | {"query_length": 3})
+    folder = run if given.out is None else given.target
+    write_folder(evaluation, folder, title=run.name, **extras)
+    show(evaluation, json=False, out=folder)
+    next_steps(f"report {run} --format dossier -o dossier/", f"data review {run} -o review.csv")
+
+
+def _write_dossier(
+    run: Path, split: str, own: Any, evaluation: "Evaluation", given: Options
+) -> None:
+    from labelwise.api import origin_of
+    from labelwise.decide import Promise
     from labelwise.evaluation import describe_link
     from labelwise.models.run_folder import RunFolder
     from labelwise.report.dossier import NOT_STATED, Dossier, write_dossier
-    from labelwise.scores import read_run
 
-    if bool(by) != (table is not None):
-        raise SettingsError("--by names columns of a --table: give both, or neither")
     files = RunFolder(run)
-    spec = files.spec
-    split = split or measured_split(run)
-    own = read_run(run, split)
-    parts = [_subgroups(column, Path(str(table)), own.predictions) for column in by or ()]
-    figures: dict[str, Any] = {"bins": 10, "k": 4, "query_length": 0, "curves": True, "by": parts}
-    evaluation, _ = measured_run(run, split, None, figures)
-    link = spec.made_link
-    origin = origin_of(files)
+    spec, link, origin = files.spec, files.spec.made_link, origin_of(files)
+    promises = own.promises or tuple(Promise.from_spec(promise) for promise in spec.promises)
+    stated = [f"{promise} (not checked here)." for promise in promises]
+    not_stated = f"{NOT_STATED}: give it with --intended-use".capitalize()
     found = Dossier(
         title=f"Dossier of {files.name}",
-        intended_use=intended_use or f"{NOT_STATED}: give it with --intended-use".capitalize(),
+        intended_use=given.intended_use or not_stated,
         model={
             "Task": f"which of {len(spec.labels):,} labels a picture carries: none, one or many",
             "Method": spec.method,
@@ -87,9 +99,9 @@ def dossier(
         data={"Source": origin.get("Data", ""), "Measured on": f"the split {split}"},
         splits=[_split(files, name) for name in files.splits],
         training={name: text for name, text in origin.items() if name != "Data"},
-        promises=_promises(own.promises or _stated(files), own.standing()),
-        receipts=[] if index is None else _receipts(index),
-        limits=_took_part(files, split) + _limits(evaluation, own.predictions, bool(by)),
+        promises=list(own.standing()) or stated,
+        receipts=[] if given.index is None else _receipts(given.index),
+        limits=_took_part(files, split) + _limits(evaluation, own.predictions, bool(given.by)),
         versions=dict(spec.versions),
         hashes=_hashes(run),
         history=[
@@ -101,8 +113,8 @@ def dossier(
         ],
         evaluation=evaluation,
     )
-    write_dossier(found, out)
-    say(f"dossier: {out / 'dossier.html'} and {out / 'dossier.json'}")
+    write_dossier(found, given.target)
+    say(f"dossier: {given.target / 'dossier.html'} and {given.target / 'dossier.json'}")
 
 
 def _input(transform: "Transform") -> str:
@@ -113,18 +125,6 @@ def _input(transform: "Transform") -> str:
         return f"{size}, 8-bit RGB"
     window = "" if bands.window == "none" else f", window {bands.window}"
     return f"{size}, bands at full depth: {', '.join(bands.names)}{window}"
-
-
-def _stated(files: "RunFolder") -> "tuple[Promise, ...]":
-    from labelwise.decide import Promise
-
-    return tuple(Promise.from_spec(one) for one in files.spec.promises)
-
-
-def _promises(promises: "tuple[Promise, ...]", standing: tuple[str, ...]) -> list[str]:
-    if standing:
-        return list(standing)
-    return [f"{promise} (not checked here)." for promise in promises]
 
 
 def _subgroups(column: str, table: Path, rows: "Predictions") -> "Subgroups":

@@ -1,0 +1,296 @@
+"""``labelwise audit``: are these labels right? A list of photos, or past guarantees."""
+
+import json
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labelwise.cli.command import verb
+from labelwise.cli.index import index_and_query
+from labelwise.cli.options import Options
+from labelwise.cli.text import ask, caution, complain, next_steps, say
+from labelwise.system.text import counted
+
+if TYPE_CHECKING:
+    from labelwise.decide import Check, Promise
+    from labelwise.photos import VerifiedLists
+    from labelwise.photos.check_log import Answer
+    from labelwise.photos.checking import CheckSession, CheckState
+
+WIDTH = 24
+OF_A_LIST = ("wrong_at_most", "confidence", "at_least", "top", "alone", "distinct", "text", "who")
+OF_GUARANTEES = ("ask", "receipts", "strict", "json")
+
+
+@verb(
+    "wrong_at_most confidence at_least top answers ask out alone distinct strict json who",
+    more="text encoder receipts",
+    examples=("audit photos.index 'dog, -beach' --wrong-at-most 0.1", "audit runs/photos"),
+)
+def audit(
+    place: Annotated[
+        Path | None,
+        typer.Argument(metavar="INDEX|RUN", help="An index or a run; photos.index if left out."),
+    ] = None,
+    query: Annotated[
+        str | None, typer.Argument(help="Check the list of this query, as 'dog, -beach'.")
+    ] = None,
+    *,
+    given: Options,
+) -> None:
+    """Check a list of photos, or whether past guarantees were kept.
+
+    INDEX QUERY asks about photos of the list, drawn at random, until at most --wrong-at-most (0.1)
+    of it is wrong with --confidence (0.95). Answer y (it matches), n, u (cannot be told), undo or
+    stop; the next call goes on. --answers takes a CSV of path and answer instead. Photos found
+    wrong leave the list, which -o writes.
+
+    INDEX alone checks each list and tag that was guaranteed: --ask 30 -o questions.csv writes which
+    photos to answer, and --answers takes them back. RUN checks its guarantees on its test photos,
+    or on labelled photos with --answers. Exit status 1 where more guarantees are broken than may
+    be.
+    """
+    if place is not None and query is None and given.text is None:
+        is_index = (place / "index.json").is_file()
+        if is_index or (place / "model.json").is_file():
+            given.refuse("it is for the list of a query", *OF_A_LIST)
+            _guarantees(place, given, is_index=is_index)
+            return
+    given.refuse("it is for past guarantees: leave out the query", *OF_GUARANTEES)
+    _check_list(*index_and_query(place, query, alone=given.text is None), given)
+
+
+def _check_list(place: Path, query: str | None, given: Options) -> None:
+    """Ask about photos of a list until it can be guaranteed."""
+    from labelwise.errors import SettingsError
+    from labelwise.photos import Index, model_changed
+    from labelwise.photos.answer_tables import read_answers
+    from labelwise.photos.checking import CheckSession
+    from labelwise.photos.words import FreeText
+    from labelwise.retrieval import Query
+
+    cut, top, text = given.at_least, given.top, given.text
+    if cut is not None and top is not None:
+        raise SettingsError("--at-least and --top both end the list; give one of them")
+    if cut is not None and not 0 <= cut <= 1:
+        raise SettingsError(f"--at-least must be a probability between 0 and 1, got {cut}")
+    if (query is None) == (text is None):
+        raise SettingsError("give a query such as 'dog, -beach', or --text TEXT, and not both")
+    if text is None and given.encoder is not None:
+        raise SettingsError("--encoder is an option of --text")
+    if text is not None and (top is None or cut is not None or given.alone or given.distinct):
+        raise SettingsError(
+            "--text has no probabilities: end its list with --top, and leave out --at-least, "
+            "--alone and --distinct"
+        )
+    with Index(place) as index:
+        caution(model_changed(index))
+        options = {
+            "wrong_at_most": 0.1 if given.wrong_at_most is None else given.wrong_at_most,
+            "confidence": 0.95 if given.confidence is None else given.confidence,
+        }
+        if text is not None:
+            found = FreeText.of(index, given.encoder)
+            caution(found.doubt(text))
+            session = found.check(index, text, top or 0, who=given.who, **options)
+        else:
+            session = CheckSession(
+                index,
+                Query.parse(query or "", index.space, index.taxonomy),
+                cut=cut,
+                top=top,
+                alone=given.alone,
+                distinct=given.distinct,
+                who=given.who,
+                **options,
+            )
+        count = counted(len(session.rows), "photo")
+        say(f"does each photo match {text or query}? The list has {count}")
+        if given.answers is None:
+            state = _asked(session)
+        else:
+            told = read_answers(Path(given.answers))
+            answers = {index.row_of(path): word for path, word in told.items()}
+            state = _from_table(session, answers, given.answers)
+        say(str(state))
+        if state.promise is not None and given.out is not None:
+            rows = session.left().tolist()
+            paths = index.store.paths_of(rows)
+            _write_list(given.target, [paths[row][0] for row in rows])
+            say(f"the list: {given.out}")
+    named = f"--text {quote(text)}" if text is not None else quote(query or "")
+    if state.promise is None:
+        next_steps(f"audit {place} {named}")
+    elif given.out is None:
+        next_steps(f"audit {place} {named} -o list.txt")
+
+
+def _asked(session: "CheckSession") -> "CheckState":
+    """Ask until the list is guaranteed, all photos are answered, or the person stops."""
+    state = session.state()
+    while state.promise is None and (state.more is not None or state.check.checked == 0):
+        photo = session.next_photo()
+        if photo is None:
+            break
+        say(_bar(state))
+        again = " (again)" if photo.repeated else ""
+        word = ask(f"{photo.paths[0]}{again}")
+        if word == "stop":
+            break
+        state = session.undo() if word == "undo" else session.answer(photo, word)
+    return state
+
+
+def _bar(state: "CheckState") -> str:
+    """Return how far the check is, as a bar of text."""
+    done, more = state.check.checked, state.more
+    if more is None:
+        return f"{done:,} checked"
+    filled = round(WIDTH * done / max(done + more, 1))
+    return f"[{'#' * filled}{'.' * (WIDTH - filled)}] {done:,} checked, about {more:,} more"
+
+
+def _from_table(session: "CheckSession", answers: "dict[int, Answer]", path: str) -> "CheckState":
+    """Answer from a table, in the order in which photos are drawn, as far as it goes."""
+    state = session.state()
+    while state.promise is None:
+        photo = session.next_photo()
+        if photo is None:
+            break
+        if photo.row not in answers:
+            say(f"{path} has no answer for {photo.paths[0]}; add it and run this again")
+            break
+        state = session.answer(photo, answers[photo.row])
+    return state
+
+
+def _write_list(path: Path, photos: list[str]) -> None:
+    from labelwise.system.files import replacing
+
+    with replacing(path) as temporary:
+        text = "".join(f"{photo}\n" for photo in photos)
+        temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def _guarantees(place: Path, given: Options, *, is_index: bool) -> None:
+    """Check what an index or a run guaranteed, now that answers are known."""
+    from labelwise.errors import SettingsError
+
+    if (given.ask is None) != (given.out is None):
+        raise SettingsError("--ask N writes a table: give both --ask N and --out FILE")
+    if sum((given.ask is not None, given.receipts, given.answers is not None)) > 1:
+        raise SettingsError("--ask, --receipts and --answers do different things; give one")
+    if given.ask is not None or given.receipts:
+        given.refuse("--strict and --json are about verdicts", "strict", "json")
+    if not is_index:
+        given.refuse(f"{place} is not an index", "ask", "receipts", "strict")
+    if _of_index(place, given) if is_index else _of_run(place, given):
+        raise typer.Exit(1)
+
+
+def _of_index(folder: Path, given: Options) -> bool:
+    """Show how the lists of an index stand; return whether their guarantees are broken."""
+    from labelwise.photos import Index, read_list_answers, receipts_of, verify_lists
+    from labelwise.photos.verifying import write_list_questions
+
+    with Index(folder) as index:
+        if given.receipts:
+            for receipt in receipts_of(index):
+                say(json.dumps(receipt.spec()))
+            return False
+        if given.ask is not None:
+            written = write_list_questions(index, given.target, given.ask)
+            photos = counted(written, "photo")
+            say(f"wrote {given.out}: {photos} to answer with yes, no or unsure")
+            next_steps(f"audit {folder} --answers {given.out}")
+            return False
+        told = None
+        if given.answers is not None:
+            told = read_list_answers(index, Path(given.answers))
+        verified = verify_lists(index, told)
+    _show_lists(verified, given.json)
+    if not given.json and not given.answers:
+        next_steps(f"audit {folder} --ask 30 -o questions.csv")
+    broken = any(one.verdict == "broken" for one in verified.by_number.values())
+    tags = any(verdict.verdict == "broken" for _, verdict in verified.tags)
+    return verified.together.verdict == "broken" or tags or (given.strict and broken)
+
+
+def _show_lists(verified: "VerifiedLists", as_json: bool) -> None:
+    from labelwise.photos.tag_receipts import labels_of_tags, tags_title
+
+    if as_json:
+        lists = [
+            {
+                "receipt": receipt.number,
+                "query": receipt.query,
+                "kind": receipt.promise.kind,
+                "verdict": verdict.verdict,
+                "wrong_at_least": verdict.least,
+                "wrong_at_most": verdict.most,
+                "listed": receipt.promise.listed,
+                "drawn": verdict.answers.drawn,
+                "text": str(verdict),
+            }
+            for receipt, verdict in verified.lists
+        ]
+        tags = [
+            {
+                "receipt": receipt.number,
+                "labels": labels_of_tags(receipt.query),
+                "verdict": kept.verdict,
+                "tags": receipt.promise.listed,
+                "text": str(kept),
+            }
+            for receipt, kept in verified.tags
+        ]
+        together = {"verdict": verified.together.verdict, "text": str(verified.together)}
+        say(json.dumps({"lists": lists, "together": together, "tags": tags}))
+        return
+    for receipt, kept in verified.tags:
+        say(f"receipt {receipt.number}, {tags_title(receipt.query)}: {kept}")
+    for receipt, verdict in verified.lists:
+        say(f"receipt {receipt.number}, {receipt.query} ({receipt.promise.kind}): {verdict}")
+    if verified.lists or not verified.tags:
+        say(str(verified.together))
+
+
+def _of_run(folder: Path, given: Options) -> bool:
+    """Show how the guarantees of a run stand; return whether one is broken."""
+    pairs = _checked_run(folder, given.answers)
+    if given.json:
+        say(json.dumps([{"verdict": c.verdict, "text": str(c), **p.spec()} for c, p in pairs]))
+    else:
+        for check, promise in pairs:
+            say(f"{check}; it was: {promise}")
+        told = [check for check, _ in pairs if check.verdict != "cannot tell"]
+        kept = sum(check.verdict == "kept" for check in told)
+        say(f"kept in {kept} of {len(told)}; {len(pairs) - len(told)} cannot be told")
+        if given.answers is None:
+            next_steps(f"audit {folder} --answers NEW_PHOTOS.csv")
+    return any(check.verdict == "broken" for check, _ in pairs)
+
+
+def _checked_run(folder: Path, answers: str | None) -> "list[tuple[Check, Promise]]":
+    from labelwise.data.load import load_for_labels
+    from labelwise.errors import DataError
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.scores import read_run, score_data
+
+    run = RunFolder(folder)
+    if not run.spec.promises:
+        raise DataError(
+            f"{folder} has no guarantee to check; train it with --guarantee precision=0.9"
+        )
+    if answers is None:
+        checks = read_run(folder, "test").checks() if "test" in run.splits else []
+        if not checks:
+            raise DataError(f"{folder} has no held-out photos; give labelled photos with --answers")
+        return checks
+    table = load_for_labels(answers, run.spec.labels, check_files=True)
+    scores, notes = score_data(folder, table)
+    for note in notes:
+        complain(note)
+    return scores.checks()

@@ -1,0 +1,249 @@
+"""``labelwise count``: how many photos match, with an interval that holds after a shift."""
+
+from dataclasses import asdict
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labelwise.cli.command import verb
+from labelwise.cli.options import Options
+from labelwise.cli.text import ask, caution, next_steps, say, show_table
+from labelwise.system.text import counted
+
+if TYPE_CHECKING:
+    from labelwise.photos.estimating import LibraryEstimate, SampleAnswers
+    from labelwise.photos.index import Index
+    from labelwise.retrieval import Query
+
+SHOWN = 60
+OF_ANSWERS = ("by", "table", "distinct", "csv", "plot", "who")
+
+
+@verb(
+    "ask answers out by table distinct csv plot adapt_shares scores labels count_by",
+    more="who",
+    examples=(
+        "count photos.index dog --ask 150",
+        "count results.csv --labels checked.csv --by site --csv counts.csv",
+    ),
+)
+def count(
+    place: Annotated[
+        Path,
+        typer.Argument(
+            envvar="LABELWISE_INDEX", metavar="INDEX|TABLE", help="An index, or a table of scores."
+        ),
+    ],
+    query: Annotated[
+        str | None, typer.Argument(help="A label, or a query such as 'dog, -beach'.")
+    ] = None,
+    *,
+    given: Options,
+) -> None:
+    """Say how many photos match, from random photos that you answer.
+
+    --ask 150 draws photos (in each group with --by) and asks about each in the terminal: y, n, u
+    (unsure), undo or stop; the same command goes on later. With -o questions.csv they are written
+    to a table instead; fill in yes, no or unsure, and give it back with --answers questions.csv.
+    The interval then rests on the answers: exact up to 100, approximate above. Without answers the
+    model's own interval is shown.
+
+    Of a table of scores, or of results of BirdNET or Perch, some rows of which a person has
+    checked, it says how many are right of each label, by site with --by site.
+    """
+    from labelwise.errors import SettingsError
+    from labelwise.photos import Index, model_changed
+    from labelwise.photos.answer_tables import read_answers
+    from labelwise.photos.estimating import (
+        SampleAnswers,
+        draw_sample,
+        estimate_from_answers,
+        write_questions,
+    )
+    from labelwise.photos.photo_groups import PhotoGroups
+    from labelwise.retrieval import Query
+    from labelwise.scores.detections import is_detections
+
+    if given.by and len(given.by) > 1:
+        raise SettingsError("photos are counted by one column: give --by once")
+    by = given.by[0] if given.by else ""
+    if place.is_file() or is_detections(place):
+        reason = f"it is for an index of photos; {place} is a table"
+        given.refuse(reason, "ask", "out", "answers", "who", "table", "plot")
+        given.refuse(reason, "adapt_shares", "distinct")
+        _calls(place, query, by, given)
+        return
+    given.refuse(f"it is for a table of scores; {place} is an index", "scores", "labels")
+    given.refuse(f"it is for a table of scores; {place} is an index", "count_by")
+    if query is None:
+        raise SettingsError("say what is asked for: a label, or a query such as 'dog, -beach'")
+    if given.ask is not None and given.answers is not None:
+        raise SettingsError("--ask draws photos and --answers reads answers: give one")
+    if given.ask is None:
+        given.refuse("-o is for questions that --ask draws; the counts go to --csv", "out")
+    if given.out is not None:
+        given.refuse("-o only writes the questions", "csv", "plot")
+    if given.ask is None and given.answers is None:
+        given.refuse("it is for answered photos: draw some with --ask 150", *OF_ANSWERS)
+    else:
+        given.refuse("answers need no adapting", "adapt_shares")
+    groups, named = PhotoGroups(by, given.table), f"{place} {quote(query)}"
+    with Index(place) as index:
+        asked = Query.parse(query, index.space, index.taxonomy)
+        if given.answers is not None:
+            told = read_answers(Path(given.answers))
+            found = estimate_from_answers(
+                index, asked, told, groups, distinct=given.distinct, who=given.who
+            )
+        elif given.ask is None:
+            caution(index.spec.caution)
+            caution(model_changed(index))
+            say(_adapted(index, asked) if given.adapt_shares else _of_the_model(index, asked))
+            next_steps(f"count {named} --ask 150")
+            return
+        else:
+            sample = draw_sample(index, asked, given.ask, groups, distinct=given.distinct)
+            if given.out is not None:
+                write_questions(index, sample, given.target)
+                say(
+                    f"{given.out}: {counted(len(sample.photos), 'photo')} drawn at random on "
+                    f"{sample.at}; fill in yes, no or unsure for each, and give it back"
+                )
+                next_steps(f"count {named} --answers {given.out}")
+                return
+            session = SampleAnswers(index, asked, sample, who=given.who)
+            if not _asked(session, str(asked)):
+                return
+            found = session.estimate(groups)
+    _show(found, str(asked), by)
+    if given.csv is not None:
+        _write(found, str(asked), given.csv)
+        say(f"the table: {given.csv}")
+    if given.plot is not None:
+        from labelwise.report.charts import save_estimate_chart
+
+        save_estimate_chart([*found.groups, found.total], str(asked), given.plot)
+        say(f"the chart: {given.plot}")
+    if not by:
+        next_steps(f"count {named} --ask 50 --by folder")
+
+
+def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
+    """Print, and write, how many detections or rows are right of each label, by site."""
+    from labelwise.scores.call_tables import calls_of_table, write_calls
+
+    found = calls_of_table(
+        source, by or None, given.scores, given.labels, given.count_by or "calibrated", label
+    )
+    cells = [
+        (
+            *(one.label, *([one.part] if by else []), f"{one.detections:,}"),
+            *(f"{one.right:,} of {one.checked:,}", f"{one.count:,.0f}"),
+            *(f"{one.low:,.0f} to {one.high:,.0f}", one.method),
+        )
+        for one in found.counts[:SHOWN]
+    ]
+    group = [by] if by else []
+    show_table(
+        ("label", *group, found.unit, "checked right", "right", "95% interval", "method"), cells
+    )
+    if len(found.counts) > SHOWN:
+        say(f"{SHOWN} of {len(found.counts):,} rows; all of them with --csv")
+    say(found.condition)
+    if given.csv is not None:
+        write_calls(found.counts, by, given.csv)
+        say(f"the table: {given.csv}")
+
+
+def _of_the_model(index: "Index", query: "Query") -> str:
+    """Return the model's own interval in words, with its condition."""
+    from labelwise.photos import answer
+
+    found = answer(index, query, top=1)
+    sentences = [f"{found.counted}."]
+    if not found.untested:
+        sentences.append(f"It holds if these photos are like the {found.known} ones.")
+    sentences += [found.likeness_sentence, "An interval that holds in any case: --ask 150"]
+    return " ".join(one for one in sentences if one)
+
+
+def _adapted(index: "Index", query: "Query") -> str:
+    """Return in words how many photos carry a label whose share may differ."""
+    from labelwise.photos import likeness_of
+    from labelwise.photos.share_counts import adapted_count
+
+    found, known, likeness = adapted_count(index, query), index.facts.known, likeness_of(index)
+    unlike = f"{likeness.sentence()} " * (likeness.likeness.outcome == "pictures differ")
+    return (
+        f"about {found.count:,.0f} of {found.photos:,} photos match {query} (95% interval: "
+        f"{found.low:,.0f} to {found.high:,.0f}), if photos with the label look as the {known} "
+        f"ones did and only are more or fewer; {found.before:.1%} of the {known} photos match. "
+        f"{unlike}An interval that holds in any case: --ask 150"
+    )
+
+
+def _asked(session: "SampleAnswers", query: str) -> bool:
+    """Ask about each photo of a sample; return whether all are answered."""
+    total = len(session.rows)
+    drawn = counted(total, "photo")
+    say(f"does each photo match {query}? {drawn} drawn at random on {session.sample.at}")
+    while (photo := session.next_photo()) is not None:
+        row, path = photo
+        word = ask(f"[{len(session.answers):,} of {total:,}] {path}")
+        if word == "stop":
+            say(
+                f"{len(session.answers):,} of {total:,} answered and kept; the same command goes "
+                "on. An estimate takes all of them"
+            )
+            return False
+        if word == "undo":
+            session.undo()
+        else:
+            session.note({row: word})
+    return True
+
+
+def _show(found: "LibraryEstimate", query: str, by: str) -> None:
+    """Print the estimate of each group as a table, and of all photos in words."""
+    if found.groups:
+        cells = [
+            (
+                one.group or "all",
+                f"{one.photos:,}",
+                f"{one.yes:,} of {one.answered:,}",
+                f"{one.count:,.0f}",
+                f"{one.low:,.0f} to {one.high:,.0f}",
+                one.method,
+            )
+            for one in [*found.groups, found.total]
+        ]
+        show_table((by, "photos", "answered yes", "match", "95% interval", "method"), cells)
+    say(found.total.sentence(query))
+    if found.sample.distinct:
+        say(f"near-duplicates count as one: {found.total.photos:,} different photos")
+    if found.newer:
+        say(
+            f"{counted(found.newer, 'photo')} came after the draw and "
+            f"{'is' if found.newer == 1 else 'are'} not part of this"
+        )
+
+
+def _write(found: "LibraryEstimate", query: str, path: Path) -> None:
+    """Write the estimates and what they rest on: one row per group, the whole library last."""
+    from labelwise.system.csv_files import write_csv
+
+    rows = [
+        {
+            "query": query,
+            **asdict(one),
+            "share": one.count / one.photos,
+            "share_low": one.low / one.photos,
+            "share_high": one.high / one.photos,
+            "drawn": found.sample.at,
+            "seed": found.sample.seed,
+        }
+        for one in [*found.groups, found.total]
+    ]
+    write_csv(path, list(rows[0]), [tuple(row.values()) for row in rows])

@@ -1,0 +1,228 @@
+"""``labelwise data votes``, ``import`` and ``rules``: labels from people, programs and rules."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labelwise.cli.command import verb
+from labelwise.cli.options import Options
+from labelwise.cli.text import next_steps, say, show_table
+from labelwise.system.text import counted
+
+if TYPE_CHECKING:
+    from labelwise.data.votes import WorkerRecord
+
+WORKERS_SHOWN = 10
+
+
+@verb(
+    "out! vote_by data min_count smoothing right strength report",
+    examples=(
+        "data votes votes.csv -o labels.csv",
+        "data votes votes.csv --vote-by workers --report people.csv -o labels.csv",
+    ),
+)
+def votes_table(
+    votes: Annotated[
+        Path,
+        typer.Argument(help="One answer per row: photo, label, worker, answer (yes, no, unknown)."),
+    ],
+    given: Options,
+) -> None:
+    """Write soft labels made of several people's votes.
+
+    A label that everybody affirms or denies is certain; one without an answer is unknown. --data
+    names the table whose photos get the labels; without it they are files beside the votes.
+    """
+    from labelwise.data import load
+    from labelwise.data.export import export
+    from labelwise.data.votes import Votes, count_votes, model_workers
+    from labelwise.errors import SettingsError
+
+    report, least = given.report, given.min_count or 1
+    if report is not None and report.suffix.lower() not in (".csv", ".json"):
+        raise SettingsError(f"a report on workers must end in .csv or .json, got {report.name!r}")
+    answers = Votes.read(votes)
+    if given.vote_by == "workers":
+        given.refuse("it belongs to --vote-by counts", "smoothing")
+        prior = {"right": given.right, "strength": given.strength}
+        options = {name: value for name, value in prior.items() if value is not None}
+        made = model_workers(answers, least=least, **options)
+    else:
+        given.refuse("it belongs to --vote-by workers", "right", "strength")
+        made = count_votes(answers, smoothing=given.smoothing or 0.0, least=least)
+    if given.data is None:
+        table = made.table(votes.parent)
+    else:
+        source = load(given.data)
+        labels = made.table(source.images, source.name)
+        table = replace(labels, split=source.split, group=source.group, notes=source.notes)
+    export(table, given.target)
+    if report is not None:
+        _write_report(report, made.records)
+    soft = 0 if table.soft is None else len(table.soft.shares)
+    say(
+        f"wrote {given.out}: {counted(len(table), 'photo')}, {counted(len(table.space), 'label')}, "
+        f"{counted(soft, 'soft answer')}; {counted(len(answers), 'vote')} of "
+        f"{counted(len(answers.workers), 'worker')}, {made.how}"
+    )
+    _show_worst(made.records)
+    next_steps(f"data describe {given.out}")
+
+
+@verb(
+    "out! min_count taxonomy_out at_least data",
+    examples=(
+        "data import ~/photos -o keywords.csv --min-count 20",
+        "data import megadetector.json --data photos/ -o crops/",
+    ),
+)
+def import_table(
+    source: Annotated[
+        Path, typer.Argument(help="A folder of photos; or results of MegaDetector, .json.")
+    ],
+    given: Options,
+) -> None:
+    """Write a label table from keywords of photos, or crops from detections.
+
+    Of a folder: XMP (inside photos and in side-cars), IPTC, and the hierarchies of Lightroom and
+    digiKam; each level of a hierarchy is a label. A keyword that a photo lacks is unknown, not
+    absent. Keywords that `labelwise tag` wrote are left out.
+
+    Of results of MegaDetector or SpeciesNet: each detection of at least --at-least (0.2) is cut out
+    of its photo, which lies below --data; crops.csv says where each came from.
+    """
+    if source.is_dir():
+        given.refuse("it is for results of a detector", "at_least", "data")
+        _import_keywords(source, given)
+        next_steps(f"train {given.out}")
+        return
+    given.refuse("it is for keywords of a folder", "min_count", "taxonomy_out")
+    _import_crops(source, given)
+    next_steps(f"predict RUN {given.out} -o predictions.csv")
+
+
+def _import_keywords(source: Path, given: Options) -> None:
+    from labelwise.data.export import export
+    from labelwise.errors import SettingsError
+    from labelwise.photos.keywords import read_keywords
+    from labelwise.system.csv_files import write_csv
+
+    hierarchy = given.taxonomy_out
+    if hierarchy is not None and hierarchy.suffix.lower() != ".csv":
+        raise SettingsError(f"--taxonomy-out must end in .csv, got {hierarchy.name!r}")
+    found = read_keywords(source, least=given.min_count or 1)
+    table, parents = found.table, found.taxonomy.parents
+    if hierarchy is not None and not parents:
+        raise SettingsError("no keyword is under another here; leave --taxonomy-out out")
+    export(table, given.target)
+    say(
+        f"wrote {given.out}: {counted(len(table), 'photo')}, {counted(len(table.space), 'label')}; "
+        f"{found.tagged:,} with a keyword, all else is unknown"
+    )
+    if hierarchy is not None:
+        write_csv(hierarchy, ["child", "parent"], sorted(parents.items()))
+        say(f"wrote {hierarchy}: {counted(len(parents), 'keyword')} under another")
+    for note in table.notes:
+        say(note)
+
+
+def _import_crops(source: Path, given: Options) -> None:
+    from labelwise.data.camera_results import cut_crops, read_camera_results
+
+    results = read_camera_results(source)
+    root = source.parent if given.data is None else Path(given.data)
+    least = 0.2 if given.at_least is None else given.at_least
+    count = cut_crops(results, root, given.target, least)
+    say(f"wrote {counted(count, 'crop')} and {given.target / 'crops.csv'}")
+    if results.failed:
+        say(f"{counted(len(results.failed), 'photo')} without a result, first {results.failed[0]}")
+    videos = [photo.file for photo in results.photos if photo.is_video]
+    if videos:
+        say(f"no crops of {counted(len(videos), 'video')}, first {videos[0]}")
+
+
+@verb(
+    "out",
+    examples=("data rules photos.csv groups.csv", "data rules photos.csv groups.csv -o mended.csv"),
+)
+def rules_table(
+    source: Annotated[str, typer.Argument(help="A label table, or any labelled data.")],
+    groups: Annotated[
+        Path, typer.Argument(help="A CSV of group, kind (exactly-one, at-most-one, any), labels.")
+    ],
+    given: Options,
+) -> None:
+    """Find photos whose labels break a rule, such as day and night.
+
+    With -o the labels that follow are written too: where one is present the others are absent,
+    and labels of a group that a photo breaks become unknown.
+    """
+    from labelwise.attributes import AttributeGroups
+    from labelwise.data import load
+    from labelwise.data.exclusive import obey_groups
+    from labelwise.data.export import export
+
+    table = load(source, check_files=False)
+    settled = obey_groups(table, AttributeGroups.read(groups))
+    if settled.conflicts:
+        names = table.space.names
+        show_table(
+            ("photos that break a rule", "labels"),
+            [
+                (table.ids[row], ", ".join(names[k] for k in table.present.row(row)) or "none")
+                for row in settled.conflicts[:20]
+            ],
+        )
+    say(settled.sentence())
+    if given.out is not None:
+        export(settled.table, given.target)
+        say(f"wrote {given.out}")
+    next_steps(f"train {given.out or source} --attributes {groups}")
+
+
+def _write_report(path: Path, records: "tuple[WorkerRecord, ...]") -> None:
+    import json
+    from dataclasses import asdict, fields
+
+    from labelwise.data.votes import WorkerRecord
+    from labelwise.system.csv_files import write_csv
+    from labelwise.system.files import replacing
+
+    if path.suffix.lower() == ".json":
+        with replacing(path) as temporary:
+            text = json.dumps([asdict(one) for one in records], indent=2, ensure_ascii=False)
+            temporary.write_text(text, encoding="utf-8")
+    else:
+        header = [field.name for field in fields(WorkerRecord)]
+        write_csv(path, header, [tuple(asdict(one).values()) for one in records])
+
+
+def _show_worst(records: "tuple[WorkerRecord, ...]") -> None:
+    """Show the workers whose answers tell least, by sensitivity + specificity."""
+    from labelwise.data.votes import ALL_LABELS
+
+    def told(one: "WorkerRecord") -> float:
+        return (one.sensitivity or 0.0) + (one.specificity or 0.0)
+
+    def shown(value: float | None) -> str:
+        return "undefined" if value is None else f"{value:.1%}"
+
+    workers = sorted((one for one in records if one.label == ALL_LABELS), key=told)
+    say()
+    show_table(
+        ("least telling workers", "yes", "no", "don't know", "sensitivity", "specificity"),
+        [
+            (
+                one.worker,
+                f"{one.yes:,}",
+                f"{one.no:,}",
+                f"{one.dont_know:,}",
+                shown(one.sensitivity),
+                shown(one.specificity),
+            )
+            for one in workers[:WORKERS_SHOWN]
+        ],
+    )
