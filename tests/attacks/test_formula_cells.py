@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from labelwise.answers.agreement import write_table
 from labelwise.cli.app import app
 from labelwise.data import LabelTable, load
 from labelwise.data.camera_results import cut_crops, read_camera_results, with_classes
 from labelwise.data.export import export
 from labelwise.data.rows import read_csv_rows
-from labelwise.photos.words.answer_log import write_answer_table
 from labelwise.pictures.sources import FileImages
 from labelwise.scores.embeddings import Texts, read_prompts, write_prompts
 from labelwise.taxonomy import Taxonomy
@@ -55,7 +55,7 @@ def test_a_label_table_is_read_as_it_was_made(tmp_path, name, silent):
 
 def test_answers_of_the_labelling_page(tmp_path):
     answers = {f"/photos/{row}.png": {name: row == 1} for row, name in enumerate(FORMULAS)}
-    write_answer_table(tmp_path / "answers.csv", FORMULAS, answers, None)
+    write_table(tmp_path / "answers.csv", FORMULAS, answers, None)
     cells_of(tmp_path / "answers.csv")
     assert load(str(tmp_path / "answers.csv"), check_files=False).space.names == tuple(FORMULAS)
 

@@ -17,9 +17,10 @@ from patience import wait_until
 from search_setup import picture, save_model
 from web_setup import encoded, running
 
+from labelwise.answers.agreement import LabelAnswers
+from labelwise.answers.log import AnswerLog
 from labelwise.errors import LabelwiseError
 from labelwise.photos import update_index
-from labelwise.photos.words import AnswerLog
 from labelwise.system.files import append_whole
 from labelwise.system.progress import Silent
 
@@ -133,21 +134,19 @@ def test_bodies_that_the_disk_does_not_take_are_refused_and_let_go(library, tmp_
 
 def test_an_answer_that_was_refused_is_not_kept_later(tmp_path):
     """It waited in a buffer, and went to the disk with the next one."""
-    with (
-        mounted(tmp_path / "disk", 1 << 16) as disk,
-        AnswerLog(disk / "answers.csv", ["dog"]) as log,
-    ):
-        log.add("dog", {"a.png": "present"}, "ada")
-        kept = log.path.read_bytes()
+    with mounted(tmp_path / "disk", 1 << 16) as disk:
+        log, path = LabelAnswers(AnswerLog(disk / "answers.jsonl")), disk / "answers.jsonl"
+        log.add("dog", {"a.png": "yes"}, "ada")
+        kept = path.read_bytes()
         fill(disk)
-        many = {f"{number}.png": "present" for number in range(200)}
+        many = {f"{number}.png": "yes" for number in range(200)}
         with pytest.raises(LabelwiseError, match="the disk is full"):
             log.add("dog", many, "ben")
-        assert log.path.read_bytes() == kept
+        assert path.read_bytes() == kept
         (disk / "filler").unlink()
-        log.add("dog", {"b.png": "absent"}, "ada")
-        assert log.path.read_bytes().startswith(kept)
-        assert log.path.read_bytes().count(b"\n") == 2
+        log.add("dog", {"b.png": "no"}, "ada")
+        assert path.read_bytes().startswith(kept)
+        assert path.read_bytes().count(b"\n") == 3
 
 
 def test_a_job_on_a_full_disk_is_as_it_was(library, tmp_path):

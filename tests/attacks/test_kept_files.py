@@ -13,14 +13,14 @@ import pytest
 from forged import rewrite
 from search_setup import LABELS, save_model
 
+from labelwise.answers.log import AnswerLog
 from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, DataError
 from labelwise.links import Sigmoid
 from labelwise.models import ModelSpec
 from labelwise.models.graph_file import Facts
 from labelwise.photos.database import create_database, open_database
-from labelwise.photos.words.answer_log import AnswerLog
-from labelwise.photos.words.answers import KeptAnswers
+from labelwise.photos.words.answers import KeptAnswers, PhotoAnswer
 from labelwise.pictures import Transform
 from labelwise.scores.aggregating import aggregate_table
 from labelwise.shards.inputs import InputRow
@@ -56,21 +56,20 @@ def test_rows_of_a_plan_that_are_not_rows_are_damaged(tmp_path):
 def test_an_answer_holds_text(tmp_path, field):
     whole = dict.fromkeys(("photo", "label", "who", "at"), "a") | {"state": "present"}
     (tmp_path / "a.jsonl").write_text(json.dumps(whole | {field: ["a"]}) + "\n")
-    with pytest.raises(DataError, match="line 1"):
-        AnswerLog(tmp_path / "a.csv", ("dog",))
+    with pytest.raises(DataError, match="not an answer log"):
+        AnswerLog(tmp_path / "a.jsonl").lines()
 
 
-def test_answers_of_one_photo_are_there_once(tmp_path):
+def test_answers_of_a_run_of_0_2_are_read_or_named(tmp_path):
     place = tmp_path / "k.parquet"
-    KeptAnswers({}).save(place)
-    schema = pq.read_schema(place)
-    row = {"digest": b"1", "id": "a", "present": ["dog"], "absent": [], "aside": False}
-    pq.write_table(pa.Table.from_pylist([row], schema), place)
-    assert list(KeptAnswers.load(place).photos) == [b"1"]
-    for table in (pa.Table.from_pylist([row, row], schema), pa.table({"digest": ["1"]})):
-        pq.write_table(table, place)
-        with pytest.raises(DataError, match="no answers that can be read"):
-            KeptAnswers.load(place)
+    row = {"digest": b"1", "id": "a", "present": ["dog"], "absent": ["cat"], "aside": True}
+    pq.write_table(pa.Table.from_pylist([row]), place)
+    told = PhotoAnswer("a", {"dog": True, "cat": False}, True)
+    assert KeptAnswers.load(tmp_path / "k.jsonl").photos == {b"1": told}
+    for odd in (pa.table({"digest": ["1"]}), pa.Table.from_pylist([row | {"present": [None]}])):
+        pq.write_table(odd, place)
+        with pytest.raises(DataError, match=r"can(not)? be read"):
+            KeptAnswers.load(tmp_path / "k.jsonl")
 
 
 @pytest.mark.parametrize("escape", ["\\UFFFFFFFF", "\\uD800"])

@@ -32,6 +32,9 @@ from made_index import made_index
 from safetensors.torch import save
 from search_setup import LABELS, save_model
 
+from labelwise.answers.agreement import LabelAnswers
+from labelwise.answers.log import AnswerLog
+from labelwise.answers.version_0_2 import AS_ANSWER
 from labelwise.decide import Promise
 from labelwise.models.graph_file import Facts
 from labelwise.models.onnx_sessions import UNSEALED
@@ -40,7 +43,6 @@ from labelwise.models.seen_photos import HASH, LOOK, _kept
 from labelwise.networks.backbones.weights import architecture_of, read_state
 from labelwise.photos import Index
 from labelwise.photos.receipts import keep_receipt, receipts_of
-from labelwise.photos.words.answer_log import AnswerLog
 from labelwise.photos.words.answers import KeptAnswers
 from labelwise.pictures.fingerprint import WIDTH
 from labelwise.shards.inputs import InputRow
@@ -159,8 +161,8 @@ ANSWERS = [
 
 
 def read_log(folder: Path) -> Any:
-    with AnswerLog(folder / "a.csv", ("dog", "cat")) as log:
-        return {key: dict(said) for key, said in log._said.items()}
+    said = LabelAnswers(AnswerLog(folder / "a.jsonl"))._said
+    return {key: dict(people) for key, people in said.items()}
 
 
 def same_log(read: Any, folder: Path) -> bool:
@@ -170,7 +172,7 @@ def same_log(read: Any, folder: Path) -> bool:
         people = said.setdefault((one["photo"], one["label"]), {})
         people.pop(one["who"], None)
         if one["state"] != "withdrawn":
-            people[one["who"]] = one["state"]
+            people[one["who"]] = AS_ANSWER[one["state"]]
     assert read == said
     return True
 
@@ -289,7 +291,7 @@ KEPT = (
     Target(
         "kept answers",
         lambda: {"k.parquet": answers_parquet()},
-        lambda folder: KeptAnswers.load(folder / "k.parquet"),
+        lambda folder: KeptAnswers.load(folder / "k.jsonl"),
         {".parquet": damage_parquet},
         same_kept,
     ),

@@ -131,7 +131,7 @@ def test_new_photos_come_in_when_the_page_is_opened(folder):
         assert asked["left"] == 25
         picture(photos / "new.png", 99)
         assert server.get("/api/v1/questions?label=dog&who=ada&count=100")["left"] == 25
-        assert server.get("/api/v1/labelling")["photos"] == 26
+        wait_until(lambda: server.get("/api/v1/labelling")["photos"] == 26)
         asked = server.get("/api/v1/questions?label=dog&who=ada&count=100")
         (new,) = [one["id"] for one in asked["photos"] if one["name"] == "new.png"]
         assert server.send("GET", f"/api/v1/photos/{new}/thumbnail")[0] == 200
@@ -260,6 +260,7 @@ def test_a_person_answers_undoes_and_comes_back(folder, browser):
         expect(page.get_by_role("button", name="Save")).to_be_enabled()  # all photos are shown
         page.keyboard.press("s")
         expect(tiles).to_have_count(5)
+        wait_until(lambda: (folder / "answers.csv").exists() and len(states_of(folder)) == 19)
         told = states_of(folder)
         assert [told[names[n]] for n in (0, 4, 5)] == [{"dog": True}, {"dog": True}, {"dog": False}]
         assert names[1] not in told  # nobody can tell
@@ -268,7 +269,7 @@ def test_a_person_answers_undoes_and_comes_back(folder, browser):
         page.keyboard.press("u")
         expect(tiles).to_have_count(20)
         expect(tiles.nth(0)).to_have_attribute("data-state", "present")
-        assert (folder / "answers.csv").read_text().splitlines() == ["path,dog,cat"]
+        wait_until(lambda: (folder / "answers.csv").read_text().split() == ["path,dog,cat"])
         page.get_by_role("button", name="Save").click()
         expect(tiles).to_have_count(5)
         page.reload()
@@ -315,6 +316,7 @@ def test_nothing_is_saved_unseen_and_the_next_photos_begin_at_the_top(tmp_path, 
         save.click()
         expect(tiles.nth(0)).not_to_have_attribute("aria-label", first)
         expect(tiles.nth(0)).to_be_in_viewport()
+        wait_until((tmp_path / "answers.csv").exists)
         assert len(states_of(tmp_path)) == 20
         below = page.evaluate("getComputedStyle(document.getElementById('toast')).bottom")
         assert float(below.removesuffix("px")) > page.locator(".actions").bounding_box()["height"]

@@ -16,9 +16,8 @@ from labelwise.photos.words import (
     QuestionGuide,
     WordList,
     WordsLearner,
-    asking_order,
 )
-from labelwise.photos.words.answers import KeptAnswers, is_set_aside
+from labelwise.photos.words.answers import KeptAnswers, asking_order, is_set_aside
 from labelwise.photos.words.start import start
 from labelwise.pictures import PictureImages
 from labelwise.system.progress import Silent
@@ -112,3 +111,13 @@ def test_a_trained_run_cannot_guide(tmp_path):
     save_model(tmp_path / "model")
     with pytest.raises(SettingsError, match="did not begin with words"):
         WordsLearner(tmp_path / "model", [], watch=Silent())
+
+
+def test_each_word_has_its_own_random_order():
+    photos = [str(n) for n in range(200)]
+    dog, cat = asking_order("dog", photos), asking_order("cat", photos)
+    assert sorted(dog) == sorted(photos)
+    assert dog == asking_order("dog", reversed(photos))
+    assert dog not in (cat, photos)
+    early = sum(int(one) < 100 for one in dog[:100])
+    assert 30 < early < 70  # both halves of the names are asked about from the start

@@ -177,18 +177,18 @@ def test_of_two_answers_the_newer_counts_and_asides_stay_aside(model, painted, t
     newer = KeptAnswers.of(
         load(str(answer_table(tmp_path / "b.csv", folder, wrong, wanted=2))), digests, 0.0
     )
-    both = first.merged(newer)
-    both.save(tmp_path / "answers.parquet")
-    kept = KeptAnswers.load(tmp_path / "answers.parquet")
-    assert kept == both
+    log = tmp_path / "answers.jsonl"
+    KeptAnswers({}).extended(log, first)
+    both = KeptAnswers.load(log).extended(log, newer)
+    size = log.stat().st_size
+    kept = KeptAnswers.load(log)
+    assert kept == both == first.merged(newer) == kept.extended(log, newer)
+    assert log.stat().st_size == size  # what is known is not written again
     assert kept.photos[digests[0]].labels == {"red": False, "green": False, "blue": True}
     assert kept.photos[digests[0]].aside
     _, labels, known = kept.targets(("blue", "dog"), aside=True)
     np.testing.assert_array_equal(labels, [[1, 0]])
     np.testing.assert_array_equal(known, [[True, False]])
-    (tmp_path / "answers.parquet").write_bytes(b"x")
-    with pytest.raises(DataError, match="holds no answers that can be read"):
-        KeptAnswers.load(tmp_path / "answers.parquet")
 
 
 def test_parents_are_obeyed(model, painted, tmp_path):
@@ -229,7 +229,7 @@ def test_few_answers_are_kept_until_they_count(model, painted, tmp_path):
     assert done.fitted_on == 0
     assert "5 answered photos kept; they count from 10 on" in done.notes[-1]
     assert "a yes and a no among the answers" in done.notes[-1]
-    assert len(KeptAnswers.load(tmp_path / "run" / "answers.parquet")) == 5
+    assert len(KeptAnswers.load(tmp_path / "run" / "answers.jsonl")) == 5
 
 
 def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, painted, tmp_path):
@@ -379,7 +379,7 @@ def test_answers_of_photos_that_vanished_are_left_out_and_counted(words_model, p
     assert "not calibrated for 'justice': no answers yet" in " ".join(done.output.split())
     told = run_verb("predict", tmp_path / "run", tmp_path / "photos")
     assert "not calibrated for 'justice': no answers yet" in " ".join(told.output.split())
-    assert len(KeptAnswers.load(tmp_path / "run" / "answers.parquet")) == 28
+    assert len(KeptAnswers.load(tmp_path / "run" / "answers.jsonl")) == 28
 
 
 def test_answers_to_other_words_alone_are_refused(model, painted, tmp_path):

@@ -2,11 +2,11 @@
 
 import pytest
 
+from labelwise.answers.agreement import write_table
 from labelwise.data import load
 from labelwise.data.columns import MEANINGS, PATH_HEADERS
 from labelwise.errors import DataError
 from labelwise.photos.words import Word, WordList
-from labelwise.photos.words.answer_log import write_answer_table
 
 LINES = """# animals
 pet
@@ -103,7 +103,7 @@ def test_a_word_is_refused_unless_the_table_of_its_answers_comes_back(tmp_path, 
     for photo in said:
         (tmp_path / photo).write_bytes(b"")
     for aside in (None, {"1.png"}):
-        write_answer_table(table, (name, "red"), said, aside)
+        write_table(table, (name, "red"), said, aside)
         try:
             read = load(str(table))
             comes_back = read.space.names == (name, "red")

@@ -102,32 +102,33 @@ def test_answers_that_come_during_a_fit_are_learnt_next_and_not_one_by_one(tmp_p
     from types import SimpleNamespace
 
     from labelwise.photos.words import QuestionGuide
-    from labelwise.server.refitting import Refitting
+    from labelwise.server.labelling import Background
 
-    asking = SimpleNamespace(guide=None, log=SimpleNamespace(agreed={}))
+    asking = SimpleNamespace(guide=None, agreed={})
     begun, may_end, fitted = threading.Event(), threading.Event(), []
 
-    def learn(agreed):
+    def learn():
+        agreed = asking.agreed
         fitted.append(len(agreed))
         begun.set()
         may_end.wait()
         if len(agreed) == 3:
             raise ValueError("a fit that fails")
-        return QuestionGuide(frozenset(), (), (), np.empty((0, 0)), len(agreed))
+        asking.guide = QuestionGuide(frozenset(), (), (), np.empty((0, 0)), len(agreed))
 
     async def answering():
-        refitting = Refitting(asking, learn)
-        asking.log.agreed = dict.fromkeys("a")
+        refitting = Background("fit", learn)
+        asking.agreed = dict.fromkeys("a")
         refitting.want()
         await asyncio.to_thread(begun.wait)
         for said in ("ab", "abc", "abcd"):  # while the first fit runs
-            asking.log.agreed = dict.fromkeys(said)
+            asking.agreed = dict.fromkeys(said)
             refitting.want()
         may_end.set()
         await refitting._task
         assert fitted == [1, 4]
         assert asking.guide.learnt_from == 4
-        asking.log.agreed = dict.fromkeys("abc")
+        asking.agreed = dict.fromkeys("abc")
         refitting.want()
         await refitting._task
         assert asking.guide.learnt_from == 4  # the fit failed: people go on by the guide there is

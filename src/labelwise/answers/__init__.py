@@ -1,40 +1,45 @@
-"""Labels made better: suspects found and repaired with a promise, and what to label next."""
+"""What people said about photos: one log, suspect labels and their repair, what to ask next."""
 
-from labelwise.answers.asking import (
-    CRITERIA,
-    Criterion,
-    Pool,
-    asked_in_turn,
-    changes_set,
-    choose_labels,
-    choose_photos,
-    draw_photos,
-    worth_of_labels,
-)
-from labelwise.answers.crossfit import (
-    TrueLogOdds,
-    crossfit_heads,
-    crossfit_log_odds,
-    crossfit_true_log_odds,
-    deal_folds,
-    fit_linear_head,
-)
-from labelwise.answers.repair import (
-    Change,
-    Reviewed,
-    read_review,
-    repair,
-    write_changes,
-    write_review,
-)
-from labelwise.answers.suspects import (
-    SuspectPromise,
-    Suspects,
-    find_suspects,
-    marked_checks,
-    promise_suspects,
-    stretches,
-)
+from typing import TYPE_CHECKING
+
+from labelwise.system.later import imported_later
+
+if TYPE_CHECKING:
+    from labelwise.answers.asking import (
+        CRITERIA,
+        Criterion,
+        Pool,
+        asked_in_turn,
+        changes_set,
+        choose_labels,
+        choose_photos,
+        draw_photos,
+        worth_of_labels,
+    )
+    from labelwise.answers.crossfit import (
+        TrueLogOdds,
+        crossfit_heads,
+        crossfit_log_odds,
+        crossfit_true_log_odds,
+        deal_folds,
+        fit_linear_head,
+    )
+    from labelwise.answers.repair import (
+        Change,
+        Reviewed,
+        read_review,
+        repair,
+        write_changes,
+        write_review,
+    )
+    from labelwise.answers.suspects import (
+        SuspectPromise,
+        Suspects,
+        find_suspects,
+        marked_checks,
+        promise_suspects,
+        stretches,
+    )
 
 __all__ = [
     "CRITERIA",
@@ -65,3 +70,45 @@ __all__ = [
     "write_changes",
     "write_review",
 ]
+
+if not TYPE_CHECKING:  # else a checker would believe in any name
+    __getattr__ = imported_later(
+        __name__,
+        {
+            "asking": (
+                "CRITERIA",
+                "Criterion",
+                "Pool",
+                "asked_in_turn",
+                "changes_set",
+                "choose_labels",
+                "choose_photos",
+                "draw_photos",
+                "worth_of_labels",
+            ),
+            "crossfit": (
+                "TrueLogOdds",
+                "crossfit_heads",
+                "crossfit_log_odds",
+                "crossfit_true_log_odds",
+                "deal_folds",
+                "fit_linear_head",
+            ),
+            "repair": (
+                "Change",
+                "Reviewed",
+                "read_review",
+                "repair",
+                "write_changes",
+                "write_review",
+            ),
+            "suspects": (
+                "SuspectPromise",
+                "Suspects",
+                "find_suspects",
+                "marked_checks",
+                "promise_suspects",
+                "stretches",
+            ),
+        },
+    )

@@ -144,18 +144,22 @@ class LabelAnswers:
 def export_again(table: Path) -> None:
     """Bring a table up to date with the log that it was exported from, if that is beside it."""
     log = AnswerLog(table.with_suffix(".jsonl"))
-    if log.path.is_file() and table.suffix == ".csv" and log.is_own():
+    if table.suffix == ".csv" and log.is_own() and _may_write(log, table):
         LabelAnswers(log).export(table)
 
 
 def require_own(log: AnswerLog, table: Path) -> None:
     """Raise where a table exists that is not an export of a log: it is never overwritten."""
-    if table.exists() and _digest(table) not in _exported(log):
+    if not _may_write(log, table):
         other = table.with_stem(f"{table.stem}-answers")
         raise DataError(
             f"{table} exists, and labelwise did not write it from {log.path.name}, so it is not "
             f"overwritten; use another file, such as {other}, or move it away"
         )
+
+
+def _may_write(log: AnswerLog, table: Path) -> bool:
+    return not table.exists() or _digest(table) in _exported(log)
 
 
 def _exported(log: AnswerLog) -> set[str]:

@@ -94,7 +94,7 @@ class AnswerLog:
         self.path, self._older = path, older
         self._inode: int | None = None  # of the file that was read, how much of it was, and
         self._size, self._own = 0, False  # whether it is a log of this version
-        self._lock = RLock()
+        self.lock = RLock()
         self._forget()
 
     def _forget(self) -> None:
@@ -104,7 +104,7 @@ class AnswerLog:
 
     def lines(self) -> list[Line]:
         """Return all lines in order: the same list, which grows, unless the file was replaced."""
-        with self._lock:
+        with self.lock:
             try:
                 with self.path.open("rb") as stream:
                     inode, size = os.fstat(stream.fileno()).st_ino, stream.seek(0, os.SEEK_END)
@@ -127,7 +127,7 @@ class AnswerLog:
         if self._own:
             self._take(content[len(HEADER) :])
         else:
-            self._keep([_line(facts) for facts in self._converted(content)])
+            self._keep(self._converted(content))
             self._size = len(content)
         self._inode = inode
 
@@ -153,29 +153,40 @@ class AnswerLog:
             else:
                 self._answers.setdefault((line.why, line.label), []).append(line)
 
-    def _converted(self, content: bytes) -> list[Mapping[str, Any]]:
-        """Return the lines of an earlier version; an empty or foreign file has none."""
-        if HEADER.startswith(content):  # empty, or a first line that was cut off
-            return [] if self._older is None else [*self._older()]
-        found = lines_of_labelling(content, self.path)
+    def _converted(self, content: bytes) -> list[Line]:
+        """Return the lines of an earlier version; raise if the file is a foreign one."""
+        found: Iterable[Mapping[str, Any]] | None = ()
+        if not HEADER.startswith(content):  # neither empty, nor a first line that was cut off
+            found = lines_of_labelling(content, self.path)
+        elif self._older is not None:
+            found = self._older()
         if found is None:
             other = self.path.with_stem(f"{self.path.stem}-answers")
             raise DataError(
                 f"{self.path} is not an answer log of labelwise, so nothing was written to it; use "
                 f"another file, such as {other}"
             )
-        return found
+        try:
+            return [_line(facts) for facts in found]
+        except TypeError:
+            raise DataError(
+                f"the answers of version 0.2 beside {self.path} cannot be read; bring them back "
+                "from a copy, or move them away"
+            ) from None
 
     def is_own(self) -> bool:
         """Return whether the file is a log of this version."""
-        with self.path.open("rb") as stream:
-            return stream.read(len(HEADER)) == HEADER
+        try:
+            with self.path.open("rb") as stream:
+                return stream.read(len(HEADER)) == HEADER
+        except OSError:
+            return False
 
     def append(self, lines: Sequence[Line]) -> None:
         """Write lines; they are on the disk when this returns."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self._lock:
+            with self.lock:
                 while not self._appended(b"".join(map(_sealed, lines))):
                     pass
         except OSError as error:
@@ -195,7 +206,7 @@ class AnswerLog:
                     append_whole(stream, content, durable=True)
                     return True
                 old = start + stream.read()
-                older = [_sealed(_line(facts)) for facts in self._converted(old)]
+                older = [*map(_sealed, self._converted(old))]
                 if not older:
                     stream.truncate(0)
                     append_whole(stream, HEADER + content, durable=True)

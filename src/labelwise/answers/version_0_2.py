@@ -21,10 +21,11 @@ def lines_of_labelling(content: bytes, path: Path) -> list[Facts] | None:
     for number, raw in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
         try:
             one = json.loads(raw)
-            if set(one) != {"photo", "label", "state", "who", "at"}:
+            texts = [text for text in one.values() if isinstance(text, str)]
+            if len(texts) != 5 or set(one) != {"photo", "label", "state", "who", "at"}:
                 raise ValueError(number)
             found.append(_answer(one.pop("state"), one.pop("at"), "label", **one))
-        except (ValueError, TypeError, LookupError, RecursionError):
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             if not found:
                 return None
             raise DataError(f"{path}, line {number}: this is not an answer; take it out") from None
@@ -37,7 +38,8 @@ def lines_of_labelling(content: bytes, path: Path) -> list[Facts] | None:
 
 def lines_of_run(path: Path) -> list[Facts]:
     """Return the answers of a run of words, from its Parquet file."""
-    import pyarrow.parquet as pq  # not needed by those who have none
+    import pyarrow as pa  # not needed by those who have none
+    import pyarrow.parquet as pq
 
     if not path.is_file():
         return []
@@ -49,7 +51,14 @@ def lines_of_run(path: Path) -> list[Facts]:
             for label, answer in said.items():
                 photo = {"photo": row["digest"].hex(), "label": label, "path": row["id"]}
                 found.append(_answer(answer, "", "label", who="unknown", **photo, **more))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        pa.ArrowException,
+    ) as error:
         raise DataError(
             f"{path} holds no answers that can be read ({first_line(error)}); move it away to "
             "start without them, or bring back a copy"

@@ -183,6 +183,7 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
     """Make a run from photos and words alone, or with what people answered."""
     import os
 
+    from labelwise.answers.agreement import export_again
     from labelwise.cli.predict import find_photos
     from labelwise.data import load
     from labelwise.errors import SettingsError
@@ -200,6 +201,8 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
         )
     photos, out = [Path(place) for place in places], Path(given.out or "run")
     vocabulary = WordList.read(words)
+    if given.answers is not None:
+        export_again(Path(given.answers))  # a server that was killed left its table behind its log
     table = None if given.answers is None else load(given.answers, skip_missing=True)
     images = PictureImages(find_photos(photos))
     with _begun(out), resumable(out):

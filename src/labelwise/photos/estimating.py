@@ -1,10 +1,10 @@
 """Photos of an index drawn at random to be answered, and the estimates from their answers.
 
-A draw is written to ``samples.jsonl`` of the index before anyone looks: the query, when, from which
+A draw is noted in the answer log of the index before anyone looks: the query, when, from which
 seed, of how many rows, which photos (by the hash of their contents) in which group. Whoever asks
-for the same again gets the same photos, so nobody can draw until the answers please. Answers are
-kept in the same file, which only grows, one after another: a person may stop and go on. Every photo
-of the sample must be answered: photos chosen for having an answer are not a random sample, and
+for the same again gets the same photos, so nobody can draw until the answers please. Answers go to
+the same log, one after another: a person may stop and go on. Every photo of the sample must be
+answered: photos chosen for having an answer are not a random sample, and
 whoever stops where the figure pleases has chosen it. Photos that came after the draw are not part
 of the estimate; those that are gone leave both the library and the sample, which stays a random one
 of what is left.
@@ -18,19 +18,16 @@ from before all corrections, since those of answered photos would otherwise be r
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from labelwise.answers.log import Answer, Note, answered, now
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
-from labelwise.models.journal import Journal
 from labelwise.photos.asked import labels_told
-from labelwise.photos.check_log import Answer
 from labelwise.photos.index import Index
 from labelwise.photos.near_copies import pictures_of
 from labelwise.photos.photo_groups import EVERYTHING, PhotoGroups
@@ -38,7 +35,6 @@ from labelwise.photos.store import Fact
 from labelwise.retrieval import Query
 from labelwise.system.csv_files import write_csv
 
-SAMPLES_FILE = "samples.jsonl"
 COLUMNS = ("path", "question", "answer")
 VALUES: dict[Answer, float] = {"yes": 1.0, "no": 0.0, "unsure": np.nan}
 
@@ -69,18 +65,7 @@ class PhotoSample:
         return [photo for group in self.drawn.values() for photo in group]
 
 
-@dataclass(frozen=True)
-class NotedAnswers:
-    """Answers about photos of a sample by their hashes; None takes the answer of a photo back."""
-
-    query: str
-    seed: int
-    at: str
-    who: str | None
-    answers: Mapping[str, Answer | None]
-
-
-SAMPLE, ANSWERS = TypeAdapter(PhotoSample), TypeAdapter(NotedAnswers)
+SAMPLE = TypeAdapter(PhotoSample)
 
 
 @dataclass(frozen=True)
@@ -122,8 +107,8 @@ def draw_sample(
     if not drawn:
         raise DataError(f"{index.folder} holds no photos to draw from")
     kind = (groups.by, groups.digest)
-    sample = PhotoSample(str(query), *kind, answers, len(index), seed, _now(), drawn, distinct)
-    _journal(index).write({"kind": "sample", **vars(sample)})
+    sample = PhotoSample(str(query), *kind, answers, len(index), seed, now(), drawn, distinct)
+    index.store.answers.append([Note("count", vars(sample))])
     return sample
 
 
@@ -193,16 +178,14 @@ class SampleAnswers:
     @property
     def answers(self) -> dict[int, Answer]:
         """What was answered so far by row, in the order of the answers."""
-        known: dict[str, Answer] = {}
-        for noted in _records(self._index):
-            own = (noted.query, noted.seed) == (self.sample.query, self.sample.seed)
-            if isinstance(noted, NotedAnswers) and own:
-                for photo, answer in noted.answers.items():
-                    known.pop(photo, None)
-                    if answer is not None:
-                        known[photo] = answer
+        known: dict[int, Answer] = {}
         rows = {photo: row for row, photo in self._photos.items()}
-        return {rows[photo]: answer for photo, answer in known.items() if photo in rows}
+        for line in self._index.store.answers.answers("count", self.sample.query):
+            if line.draw == str(self.sample.seed) and line.photo in rows:
+                known.pop(rows[line.photo], None)
+                if line.answer != "undo":
+                    known[rows[line.photo]] = line.answer
+        return known
 
     def next_photo(self) -> tuple[int, str] | None:
         """Return the row and path to ask about next; None where every photo was answered."""
@@ -216,7 +199,7 @@ class SampleAnswers:
         new = {row: answer for row, answer in told.items() if known.get(row) != answer}
         if not new:
             return
-        self._write({self._photos[row]: answer for row, answer in new.items()})
+        self._write(new)
         for row, answer in new.items():
             before = self._told(known[row]) if row in known else {}
             withdrawn: dict[str, Fact] = dict.fromkeys(before, "withdrawn")
@@ -228,7 +211,7 @@ class SampleAnswers:
         if not known:
             return
         row, answer = list(known.items())[-1]
-        self._write({self._photos[row]: None})
+        self._write({row: "undo"})
         self._correct(row, dict.fromkeys(self._told(answer), "withdrawn"))
 
     def estimate(self, groups: PhotoGroups = EVERYTHING) -> LibraryEstimate:
@@ -266,17 +249,14 @@ class SampleAnswers:
         if facts:
             self._index.correct(row, facts, who=self._who, source=source)
 
-    def _write(self, answers: Mapping[str, Answer | None]) -> None:
-        noted = NotedAnswers(self.sample.query, self.sample.seed, _now(), self._who, answers)
-        _journal(self._index).write({"kind": "answers", **vars(noted)})
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _journal(index: Index) -> Journal:
-    return Journal(index.folder / SAMPLES_FILE)
+    def _write(self, answers: Mapping[int, str]) -> None:
+        query, draw = self.sample.query, str(self.sample.seed)
+        self._index.store.answers.append(
+            [
+                answered(self._photos[row], query, one, self._who, "count", draw=draw)
+                for row, one in answers.items()
+            ]
+        )
 
 
 def _countable(
@@ -299,22 +279,12 @@ def _samples(
     index: Index, query: Query, groups: PhotoGroups, distinct: bool
 ) -> Sequence[PhotoSample]:
     """Return what was drawn for a query and grouping, the latest first."""
-    found = [one for one in _records(index) if isinstance(one, PhotoSample)]
+    try:
+        found = [SAMPLE.validate_python(one) for one in index.store.answers.notes("count")]
+    except ValidationError:
+        raise DataError(
+            f"{index.store.answers.path} holds a sample that cannot be read; bring the file back "
+            "from a copy, or move it away to draw other photos"
+        ) from None
     kind = (str(query), groups.by, groups.digest, distinct)
     return [one for one in found if (one.query, one.by, one.table, one.distinct) == kind][::-1]
-
-
-def _records(index: Index) -> "list[PhotoSample | NotedAnswers]":
-    """Return every draw and answer that was kept, in order."""
-    kinds: dict[str, TypeAdapter[Any]] = {"sample": SAMPLE, "answers": ANSWERS}
-    found = []
-    for record in _journal(index).read():
-        kind = record.pop("kind", None)
-        try:
-            found.append(kinds[kind].validate_python(record))
-        except (KeyError, TypeError, ValidationError):
-            raise DataError(
-                f"{index.folder / SAMPLES_FILE} holds a {str(kind)[:20]!r} that cannot be read; "
-                "bring the file back from a copy, or move it away to draw other photos"
-            ) from None
-    return found

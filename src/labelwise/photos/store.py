@@ -1,6 +1,7 @@
 """The index folder on disk: what is known of every photo, in formats that others read.
 
-    photos.sqlite                     roots, files, contents, corrections, side-cars, checksums
+    photos.sqlite                     roots, files, contents, side-cars, checksums
+    answers.jsonl                     what people said, see :mod:`labelwise.answers.log`
     scores/, embeddings/, looks/      logits, embeddings and what photos look like, and
     cache/                            the same end to end, see :mod:`labelwise.photos.columns`
 
@@ -12,15 +13,17 @@ never changed afterwards, so a process killed at any moment leaves a whole index
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.answers.log import AnswerLog, Line, LoggedAnswer
+from labelwise.answers.version_0_2 import lines_of_index
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.photos.checksums import Checksums
 from labelwise.photos.columns import Columns
@@ -30,13 +33,21 @@ from labelwise.photos.database import (
     Database,
     create_database,
     open_database,
-    sum_of,
 )
 from labelwise.system.files import replacing
 from labelwise.system.storage import address_of, is_uri, without_options
 
 FileState = Literal["ok", "failed", "missing"]
 Fact = Literal["present", "absent", "unknown", "withdrawn"]
+ANSWERS_FILE = "answers.jsonl"
+FACTS: dict[str, Fact] = {
+    "yes": "present",
+    "no": "absent",
+    "unsure": "unknown",
+    "undo": "withdrawn",
+}
+WORDS: dict[str, Any] = {fact: word for word, fact in FACTS.items()}
+QUERIES = ("list", "count")  # why: such answers are about a query, not a label
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,11 @@ class Store(AbstractContextManager["Store", None]):
         self._columns = Columns(folder, labels, self.checksums)
         self.cache = self._columns.cache  # files that can be made again from the others
         self.writable = self._database.writable  # whether anything can be noted in the index
-        self._known_corrections = 0  # which were compared with their sums
+        self.answers = AnswerLog(folder / ANSWERS_FILE, self._answers_of_0_2)
+        self._lines: list[Line] = []  # of the log, and what was taken from them
+        self._said: dict[str, dict[int, Correction]] = {}  # by label and row
+        self._taken = 0
+        self._rows_of: dict[str, int] = {}
 
     @classmethod
     def create(cls, folder: Path, labels: Sequence[str]) -> "Store":
@@ -353,44 +368,76 @@ class Store(AbstractContextManager["Store", None]):
     # Corrections
 
     def correct(self, corrections: Sequence[Correction]) -> None:
-        """Append what people said; nothing said before is lost."""
-        with self.transaction() as database:
-            database.executemany(
-                "INSERT INTO corrections (row, label, state, who, at, source, sum) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(*values, sum_of(*values)) for values in map(astuple, corrections)],
-            )
+        """Append what people said to the answer log; nothing said before is lost."""
+        photos = self.photos_of({one.row for one in corrections})
+        self.answers.append(
+            [
+                LoggedAnswer(
+                    photos[one.row], one.label, WORDS[one.state], one.who, one.at, one.source
+                )
+                for one in corrections
+            ]
+        )
 
     def carry_corrections(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Let what was said of one content hold for another, such as a photo that was edited."""
-        for before, after in pairs:
-            if before != after:
-                copies = [
-                    replace(one, row=after, source="edit") for one in self.corrections(row=before)
-                ]
-                self.correct(copies)
+        copies = [
+            replace(one, row=after, source="edit")
+            for before, after in pairs
+            if before != after
+            for one in self.corrections(row=before)
+        ]
+        if copies:
+            self.correct(copies)
 
     def corrections(self, label: str | None = None, row: int | None = None) -> list[Correction]:
         """Return what was said last of each label of each picture, withdrawals left out."""
+        with self.answers.lock:
+            self._take_answers()
+            said = [self._said.get(label, {})] if label is not None else [*self._said.values()]
+            if row is not None:
+                return [own[row] for own in said if row in own]
+            return [one for own in said for one in own.values()]
+
+    def _take_answers(self) -> None:
+        """Take in the lines of the answer log that have come since."""
+        lines = self.answers.lines()
+        if lines is not self._lines:
+            self._lines, self._said, self._taken = lines, {}, 0
+        new = [
+            line
+            for line in lines[self._taken :]
+            if isinstance(line, LoggedAnswer) and line.why not in QUERIES
+        ]
+        rows = self.rows_of_photos(line.photo for line in new)
+        for line in new:
+            if line.photo in rows:
+                row, said = rows[line.photo], self._said.setdefault(line.label, {})
+                said.pop(row, None)
+                if line.answer != "undo":
+                    facts = (FACTS[line.answer], line.who, line.when, line.why)
+                    said[row] = Correction(row, line.label, *facts)
+        self._taken = len(lines)
+
+    def photos_of(self, rows: Iterable[int]) -> dict[int, str]:
+        """Return the names of photos in the answer log, which are the hashes of their contents."""
+        return {row: content.hash.hex() for row, content in self.contents_of(rows).items()}
+
+    def rows_of_photos(self, photos: Iterable[str]) -> dict[str, int]:
+        """Return the rows of photos of the answer log that this index knows."""
+        wanted = dict.fromkeys(photos)
+        new = [photo for photo in wanted if photo not in self._rows_of]
+        found = self.rows_by_hash(map(bytes.fromhex, new))
+        self._rows_of |= {digest.hex(): row for digest, row in found.items()}
+        return {photo: self._rows_of[photo] for photo in wanted if photo in self._rows_of}
+
+    def _answers_of_0_2(self) -> list[Mapping[str, Any]]:
         self._check_corrections()
-        wheres, values = ["state != 'withdrawn'"], []
-        for column, value in (("label", label), ("row", row)):
-            if value is not None:
-                wheres.append(f"{column} = ?")
-                values.append(value)
-        query = (
-            "SELECT row, label, state, who, at, source FROM corrections WHERE id IN "
-            "(SELECT max(id) FROM corrections GROUP BY label, row) AND "
-            f"{' AND '.join(wheres)} ORDER BY id"
-        )
-        return [Correction(*values) for values in self._database.execute(query, values)]
+        return [*lines_of_index(self.folder, self.select, self.has_table)]
 
     def _check_corrections(self) -> None:
-        """Compare what was said since the last look with its sums; a flipped bit is an error."""
+        """Compare the corrections of version 0.2 with their sums; a flipped bit is an error."""
         if self._database.version < SUMS_SINCE:
-            return
-        ((last,),) = self._database.execute("SELECT max(id) FROM corrections")
-        if last is None or last == self._known_corrections:
             return
         ((odd,),) = self._database.execute(
             "SELECT count(*) FROM corrections "
@@ -401,7 +448,6 @@ class Store(AbstractContextManager["Store", None]):
                 f"{self._database.path} is damaged: {odd:,} of the corrections in it are not what "
                 "was written; put it back from a backup"
             )
-        self._known_corrections = last
 
 
 def shown(path: str) -> str:

@@ -2,15 +2,19 @@
 
 Photos are asked about in an order that is random for each word, so that promises can rest on the
 answers; or as :class:`.words.QuestionGuide` orders them, by the value of an answer, with
-some set aside whose order stays random; a guide that learns is fitted again while people answer
-(:class:`.refitting.Refitting`). What was handed to one person is not handed to another
+some set aside whose order stays random. What was handed to one person is not handed to another
 while there is anything else. A photo's id is the hash of its path, and only photos that were found
-have one. Whoever opens the page has the folders looked through again, so that new photos come in.
+have one.
+
+Answers go to the answer log. In the background a guide that learns is fitted again, the label table
+is exported (and once more at exit), and the folders are scanned when someone opens the page.
 """
 
+import asyncio
 import hashlib
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -22,8 +26,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
 from labelwise import __version__
-from labelwise.errors import ImageError, LabelwiseError
-from labelwise.photos.words import AnswerLog, AnswerState, QuestionGuide, WordList, asking_order
+from labelwise.answers.agreement import LabelAnswers, require_own
+from labelwise.answers.log import AnswerLog
+from labelwise.errors import ImageError, LabelwiseError, SettingsError
+from labelwise.photos.words import QuestionGuide, WordList, asking_order
 from labelwise.pictures import Transform
 from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.sources import read_image_file
@@ -35,7 +41,6 @@ from labelwise.server.library_routes import PhotoId
 from labelwise.server.models import Health
 from labelwise.server.page import add_page
 from labelwise.server.queueing import Threads
-from labelwise.server.refitting import Learn, Refitting
 from labelwise.server.requests import require_json
 from labelwise.server.security import Guard, RefusedError
 from labelwise.server.settings import ServeSettings
@@ -43,6 +48,8 @@ from labelwise.server.settings import ServeSettings
 log = logging.getLogger("labelwise.server")
 
 FindPhotos = Callable[[], Sequence[Path]]
+Learn = Callable[[Mapping[str, Mapping[str, bool]]], QuestionGuide]
+REST = 10  # of scans and exports, as a multiple of the time they take
 READERS = 8  # of photos' files at the same time
 RANDOM_ORDER = "Photos come in random order, so that promises can rest on every answer."
 GUIDED_ORDER = (
@@ -113,6 +120,44 @@ class AnswersIn(BaseModel):
     ]
 
 
+class Background:
+    """Work in a thread of its own, once at a time; all calls come from the event loop's thread.
+
+    What is wanted while it runs is done once more when it ends, after a pause of ``rest`` times as
+    long as it took, so that it does not hold up answers.
+    """
+
+    def __init__(self, what: str, work: Callable[[], None], rest: float = 0) -> None:
+        self._what, self._work, self._thread, self._rest = what, work, Threads(1, what), rest
+        self._wanted = False
+        self._task: asyncio.Task[None] | None = None
+
+    def want(self) -> None:
+        """Have the work done once more, after the run that may be going on."""
+        self._wanted = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._wanted:
+            self._wanted, started = False, time.monotonic()
+            try:
+                await self._thread.run(self._work)
+            except LabelwiseError as error:
+                log.warning("%s: %s", self._what, error)
+            except Exception:  # people go on answering
+                log.exception("%s failed", self._what)
+            await asyncio.sleep(self._rest * (time.monotonic() - started))
+
+    async def close(self) -> None:
+        """Do no more; a run that is going on is waited for."""
+        self._wanted = False
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._thread.close(wait=True)
+
+
 class _Asking:
     """The photos of a folder, whom they were handed to, and what was said of them."""
 
@@ -122,44 +167,71 @@ class _Asking:
         words: WordList,
         table: Path,
         guide: QuestionGuide | None,
+        learn: Learn | None,
         find: FindPhotos | None,
     ) -> None:
-        self.words, self.guide, self._find = words, guide, find
+        if table.suffix.lower() != ".csv":
+            raise SettingsError(f"the answers are exported to a .csv file, got {table}")
+        self.words, self.table, self.guide = words, table, guide
+        self._learn, self._find = learn, find
         self.paths = {_id(path): path.absolute() for path in photos}
-        self.log = AnswerLog(table, words.names, None if guide is None else guide.aside)
+        self._found: Mapping[str, Path] = {}
+        log = AnswerLog(table.with_suffix(".jsonl"))
+        self.said = LabelAnswers(log, None if guide is None else guide.aside)
+        require_own(log, table)
+        log.append([])  # so that what cannot be written is said now
         self._drawn: dict[str, list[str]] = {}  # paths in random order, by word
         self._orders: dict[str, tuple[QuestionGuide | None, list[str]]] = {}
         self._handed: dict[tuple[str, str], str] = {}
-        self.gone: set[str] = set()
+        self._gone: dict[str, tuple[int, ...] | None] = {}  # with what was there in their place
 
-    def look(self) -> LabellingView:
-        """Take in the photos that have come since, and return how far people are."""
+    def look(self) -> None:
+        """Find the photos that are there now; runs in the background."""
         if self._find is not None:
-            try:
-                found = {_id(path): path.absolute() for path in self._find()}
-            except LabelwiseError as error:  # an empty folder may be a disk that is not there
-                log.warning("no new photos were looked for: %s", error)
-                found = {}
-            if not found.keys() <= self.paths.keys():
-                self.paths = {**self.paths, **found}
-                self._drawn.clear()
-                self._orders.clear()
-        return self.view()
+            self._found = {_id(one): one.absolute() for one in self._find()}
+
+    def _refresh(self) -> None:
+        """Take in photos found and answers given since; an empty folder may be an absent disk."""
+        self.said.refresh()
+        if not self._found.keys() <= self.paths.keys():
+            self.paths = {**self.paths, **self._found}
+            self._drawn, self._orders = {}, {}
+
+    def learn(self) -> None:
+        """Have a new guide of all answers."""
+        if self._learn is not None:
+            self.guide = self._learn(self.said.agreed)
+
+    def export(self) -> None:
+        """Write the label table, once there is an answer."""
+        if self.said.log.lines():
+            self.said.export(self.table, self.words.names)
 
     def path(self, photo: str) -> Path:
         if photo not in self.paths:
             raise PhotoNotFoundError("there is no photo with this id")
         return self.paths[photo]
 
+    def note_gone(self, photo: str) -> None:
+        """Ask no more about a photo that cannot be shown, until its file is another one."""
+        self._gone[photo] = _facts(self.paths[photo])
+
+    def _is_there(self, photo: str) -> bool:
+        if photo in self._gone and self._gone[photo] != _facts(self.paths[photo]):
+            del self._gone[photo]
+        return photo not in self._gone
+
     def view(self) -> LabellingView:
-        tallies = self.log.tallies()
+        self._refresh()
         return LabellingView(
-            words=[WordTally(label=word, **asdict(tally)) for word, tally in tallies.items()],
+            words=[
+                WordTally(label=word, **asdict(self.said.tally(word))) for word in self.words.names
+            ],
             photos=len(self.paths),
-            answered=self.log.answered,
+            answered=self.said.answered,
             order=RANDOM_ORDER if self.guide is None else GUIDED_ORDER,
             may_guess=self.guide is not None,
-            table=str(self.log.table),
+            table=str(self.table),
             version=__version__,
         )
 
@@ -171,11 +243,12 @@ class _Asking:
         ``fresh`` leaves these for the end; ``guesses`` shows what the guiding run thinks.
         """
         self.words.space.column(label)
+        self._refresh()
         guide = self.guide  # another thread may put a newer one in its place
         open_ones = [
             photo
             for photo in self._order(label, guide)
-            if photo not in self.gone and not self.log.is_answered(str(self.paths[photo]), label)
+            if self._is_there(photo) and not self.said.is_answered(str(self.paths[photo]), label)
         ]
         own, free, others = list[str](), list[str](), list[str]()
         for photo in open_ones:
@@ -205,7 +278,7 @@ class _Asking:
             if label not in self._drawn:
                 self._drawn[label] = asking_order(label, map(str, self.paths.values()))
             drawn = self._drawn[label]
-            answered = {path for path in drawn if self.log.is_answered(path, label)}
+            answered = {path for path in drawn if self.said.is_answered(path, label)}
             paths = drawn if guide is None else guide.order(label, drawn, answered)
             order = [_id(Path(path)) for path in paths]
             self._orders[label] = guide, order
@@ -213,10 +286,8 @@ class _Asking:
 
     def answer(self, given: AnswersIn) -> LabellingView:
         self.words.space.column(given.label)
-        states: Mapping[str, AnswerState] = {
-            str(self.path(photo)): state for photo, state in given.states.items()
-        }
-        self.log.add(given.label, states, given.who)
+        states = {str(self.path(photo)): state for photo, state in given.states.items()}
+        self.said.add(given.label, states, given.who)
         return self.view()
 
 
@@ -233,7 +304,7 @@ def create_labelling_app(
     """Return the application that asks people about words in photos, and keeps what they say.
 
     ``learn`` makes a new guide of all answers; it is called in the background while people answer.
-    ``find`` lists the photos that there are now; it is called whenever someone opens the page.
+    ``find`` lists the photos that there are now; someone who opens the page has it called, too.
     """
     settings = settings or ServeSettings()
     decoders = Decoders(
@@ -243,27 +314,34 @@ def create_labelling_app(
         memory=settings.decode_memory,
     )
     try:
-        asking = _Asking(photos, words, table, guide, find)
+        asking = _Asking(photos, words, table, guide, learn, find)
         decoders.await_start()
     except BaseException:
         decoders.close()
         raise
     answers, readers = Threads(1, "answers"), Threads(READERS, "photo")
-    refitting = None if learn is None else Refitting(asking, learn)
+    looking = Background("looking for photos", asking.look, REST)
+    after_answers = [
+        Background("fitting the guide of the questions", asking.learn),
+        Background("exporting the answers", asking.export, REST),
+    ]
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        if refitting is not None:
-            refitting.want()  # answers of an earlier time
+        for one in after_answers:
+            one.want()  # answers of an earlier time
         try:
             yield
         finally:
-            if refitting is not None:
-                await refitting.close()
+            for one in (looking, *after_answers):
+                await one.close()
             readers.close(wait=False)
             answers.close(wait=True)
-            asking.log.close()
             decoders.close()
+            try:
+                asking.export()
+            except LabelwiseError as error:
+                log.error("the answers are in %s, but: %s", asking.said.log.path, error)
 
     app = FastAPI(
         title="labelwise", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
@@ -271,7 +349,7 @@ def create_labelling_app(
     add_errors(app)
     api = APIRouter(prefix="/api/v1", responses=ERRORS)
     add_session(api, settings)
-    _add_questions(api, asking, answers, refitting)
+    _add_questions(api, asking, answers, looking, after_answers)
 
     @api.get("/photos/{photo}/thumbnail", summary="A small picture, drawn anew")
     async def thumbnail(
@@ -287,7 +365,7 @@ def create_labelling_app(
         try:
             content = await readers.run(drawn)
         except ImageError as error:
-            asking.gone.add(photo)  # and it is not asked about again
+            asking.note_gone(photo)
             raise PhotoNotFoundError(f"the photo cannot be shown: {error}") from None
         return Response(content, media_type="image/jpeg", headers={"cache-control": "no-cache"})
 
@@ -301,11 +379,16 @@ def create_labelling_app(
 
 
 def _add_questions(
-    api: APIRouter, asking: _Asking, thread: Threads, refitting: Refitting | None
+    api: APIRouter,
+    asking: _Asking,
+    thread: Threads,
+    looking: Background,
+    after_answers: Sequence[Background],
 ) -> None:
     @api.get("/labelling", summary="The words, and how far people have come")
     async def labelling() -> LabellingView:
-        return await thread.run(asking.look)
+        looking.want()
+        return await thread.run(asking.view)
 
     @api.get("/questions", summary="Photos to look at for a word")
     async def questions(
@@ -321,13 +404,22 @@ def _add_questions(
     async def answer(request: Request, given: AnswersIn) -> LabellingView:
         require_json(request)
         view = await thread.run(lambda: asking.answer(given))
-        if refitting is not None:
-            refitting.want()
+        for one in after_answers:
+            one.want()
         return view
 
 
 def _id(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
+
+
+def _facts(path: Path) -> tuple[int, ...] | None:
+    """Return what tells a file from the one before; None where there is none."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def _name(path: Path) -> str:

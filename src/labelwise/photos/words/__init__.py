@@ -1,6 +1,6 @@
 """Words: from photos and a list of words to a model, before anyone has answered a question."""
 
-from labelwise.photos.words.answer_log import AnswerLog, AnswerState, asking_order
+from labelwise.photos.words.answers import asking_order
 from labelwise.photos.words.classes import ClassesAndWords
 from labelwise.photos.words.encoder import SentenceEncoder
 from labelwise.photos.words.free_text import FreeText
@@ -11,8 +11,6 @@ from labelwise.photos.words.towers import TwoTowers, open_scorer
 from labelwise.photos.words.word_list import Word, WordList
 
 __all__ = [
-    "AnswerLog",
-    "AnswerState",
     "ClassesAndWords",
     "FreeText",
     "QuestionGuide",

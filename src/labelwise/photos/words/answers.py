@@ -1,40 +1,42 @@
-"""Answers: what people said of photos, kept by content so that nothing loses them.
+"""Answers of a run of words, by the content of the photo, and the order in which people are asked.
 
-A Parquet file with one row per photo: ``digest`` (SHA-256 of its content), ``id`` (its name when it
-was answered), ``present`` and ``absent`` (lists of labels; all others are unknown), ``aside``.
-Labels are kept by name, whether or not they are among today's words.
+They are in ``answers.jsonl`` of the run, an answer log whose photos are SHA-256 hashes. Labels are
+kept by name, whether or not they are among today's words.
 
 Photos that are set aside fit nothing: promises and counts are made on them. Which ones follows
 from their content alone (the first 8 bytes of the digest, as a share of what they can be), so that
 it is a random choice which neither a score nor a person made, and stays the same as answers come.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.answers.agreement import ASIDE
+from labelwise.answers.log import AnswerLog, LoggedAnswer, answered
+from labelwise.answers.version_0_2 import lines_of_run
 from labelwise.data import LabelTable
-from labelwise.errors import DataError
-from labelwise.system.files import replacing
-from labelwise.system.text import first_line
 
 KEY_BYTES = 8
-SCHEMA = pa.schema(
-    {
-        "digest": pa.binary(),
-        "id": pa.string(),
-        "present": pa.list_(pa.string()),
-        "absent": pa.list_(pa.string()),
-        "aside": pa.bool_(),
-    }
-)
+
+
+def asking_order(label: str, photos: Iterable[str]) -> list[str]:
+    """Return photos in the order in which they are asked about for a word.
+
+    It is random, each word's own, and the same every time: by the hash of word and photo.
+    """
+
+    def place(photo: str) -> bytes:
+        return hashlib.sha256(os.fsencode(f"{label}\0{photo}")).digest()
+
+    return sorted(photos, key=place)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class PhotoAnswer:
     """What was said of one photo: whether each of some labels is there."""
 
     id: str
-    labels: Mapping[str, bool]
+    labels: dict[str, bool]
     aside: bool
 
 
@@ -102,50 +104,36 @@ class KeptAnswers:
         digests = [digest for digest, _ in rows]
         return digests, torch.from_numpy(labels).double(), torch.from_numpy(known)
 
-    def save(self, path: Path) -> None:
-        """Write the file; an interrupted write leaves the old one whole."""
-        photos = sorted(self.photos.items())
-
-        def lists(wanted: bool) -> list[list[str]]:
-            return [[n for n, said in one.labels.items() if said is wanted] for _, one in photos]
-
-        columns = {
-            "digest": [digest for digest, _ in photos],
-            "id": [one.id for _, one in photos],
-            "present": lists(True),
-            "absent": lists(False),
-            "aside": [one.aside for _, one in photos],
-        }
-        table = pa.table(columns, SCHEMA)
-        with replacing(path) as temporary:
-            pq.write_table(table, temporary)
+    def extended(self, path: Path, newer: "KeptAnswers") -> "KeptAnswers":
+        """Return both, and append what is new to the log in a file."""
+        both = self.merged(newer)
+        lines = [
+            answered(digest.hex(), label, "yes" if said else "no", None, "label", path=one.id,
+                     draw=ASIDE if one.aside else None)
+            for digest, one in both.photos.items()
+            for label, said in one.labels.items()
+            if (old := self.photos.get(digest)) is None
+            or (old.labels.get(label), old.aside) != (said, one.aside)
+        ]  # fmt: skip
+        _log(path).append(lines)
+        return both
 
     @staticmethod
     def load(path: Path) -> "KeptAnswers":
-        """Return the answers of a file, none if there is no file."""
-        if not path.is_file():
-            return KeptAnswers({})
-        try:
-            table = pq.read_table(path)
-            if not table.schema.equals(SCHEMA):
-                raise ValueError("its columns are others than are written here")
-            rows = table.to_pylist()
-            photos = {
-                row["digest"]: PhotoAnswer(
-                    row["id"],
-                    dict.fromkeys(row["absent"], False) | dict.fromkeys(row["present"], True),
-                    row["aside"],
-                )
-                for row in rows
-            }
-            if len(photos) < len(rows):
-                raise ValueError("a photo is there twice")
-        except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
-            raise DataError(
-                f"{path} holds no answers that can be read ({first_line(error)}); move it away to "
-                "start without them, or bring back a copy"
-            ) from None
-        return KeptAnswers(photos)
+        """Return the answers of a log, none if there is no file."""
+        photos: dict[bytes, PhotoAnswer] = {}
+        for line in _log(path).lines():
+            if isinstance(line, LoggedAnswer):
+                digest, known = bytes.fromhex(line.photo), {line.label: line.answer == "yes"}
+                new = PhotoAnswer(line.path or line.photo, known, line.draw == ASIDE)
+                photos[digest] = both = _joined(photos.get(digest), new)
+                if line.answer not in ("yes", "no"):
+                    both.labels.pop(line.label)
+        return KeptAnswers({digest: one for digest, one in photos.items() if one.labels})
+
+
+def _log(path: Path) -> AnswerLog:
+    return AnswerLog(path, lambda: lines_of_run(path.with_suffix(".parquet")))
 
 
 def _joined(older: PhotoAnswer | None, newer: PhotoAnswer) -> PhotoAnswer:

@@ -89,7 +89,7 @@ class WordsLearner:
         """
         of_path = dict(zip(self._names, self._digests, strict=True))
         given = {
-            of_path[path]: PhotoAnswer(path, said, is_set_aside(of_path[path], self._share))
+            of_path[path]: PhotoAnswer(path, dict(said), is_set_aside(of_path[path], self._share))
             for path, said in answers.items()
             if path in of_path
         }

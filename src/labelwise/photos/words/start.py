@@ -4,7 +4,7 @@
     words.txt                          the words
     words.json, words.safetensors      what scores any text (``free_text.py``)
     text-head.safetensors              scores of the words that no answer has moved
-    answers.parquet                    what people said of photos
+    answers.jsonl                      what people said of photos
     answers.csv                        the same as a label table, those set aside as its split test
     predictions/train, test.parquet    answered photos that fitted the model, and those set aside
     model.json, model.safetensors      network, linear head, link and rule: a model like any other
@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from labelwise.answers.agreement import write_table
 from labelwise.data import LabelTable
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
 from labelwise.errors import DataError, SettingsError
@@ -34,7 +35,6 @@ from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import MODEL_FILE
 from labelwise.networks.heads import LinearHead
-from labelwise.photos.words.answer_log import write_answer_table
 from labelwise.photos.words.answered import AnsweredHead, answered_head
 from labelwise.photos.words.answers import KeptAnswers
 from labelwise.photos.words.free_text import save_free_text
@@ -49,7 +49,7 @@ from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 
-EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.parquet", "words.txt"
+EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.jsonl", "words.txt"
 TABLE_FILE, TEXT_HEAD_FILE = "answers.csv", "text-head.safetensors"
 SET_ASIDE = 0.2  # of the answered photos, unless told otherwise
 DOUBTS_SHOWN = 20  # sentences
@@ -117,8 +117,8 @@ def start(
             photos = PhotoFeatures(
                 photos.digests, photos_of.known, failures, photos.computed + photos_of.computed
             )
-            kept = kept.merged(KeptAnswers.of(answers, photos_of.digests, set_aside))
-            kept.save(run.path / ANSWERS_FILE)
+            new = KeptAnswers.of(answers, photos_of.digests, set_aside)
+            kept = kept.extended(run.path / ANSWERS_FILE, new)
         return _Start(run, words, model, photos, kept, paths).finish(notes)
 
 
@@ -283,12 +283,13 @@ class _Start:
         if len(self.answers):
             photos = {digest: self._name(digest) for digest in self.answers.photos}
             said = {name for one in self.answers.photos.values() for name in one.labels}
-            write_answer_table(
-                folder / TABLE_FILE,
-                [name for name in self.words.names if name in said],
-                {photos[digest]: one.labels for digest, one in self.answers.photos.items()},
-                {photos[digest] for digest, one in self.answers.photos.items() if one.aside},
-            )
+            with replacing(folder / TABLE_FILE) as temporary:
+                write_table(
+                    temporary,
+                    [name for name in self.words.names if name in said],
+                    {photos[digest]: one.labels for digest, one in self.answers.photos.items()},
+                    {photos[digest] for digest, one in self.answers.photos.items() if one.aside},
+                )
         with replacing(folder / WORDS_FILE) as temporary:
             temporary.write_text(self.words.text(), encoding="utf-8")
         save_free_text(self.model, folder)
