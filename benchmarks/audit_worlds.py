@@ -25,7 +25,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binomtest
 
-from labelwise.decide.audits import Audit, recall_of
+from labelwise.decide.audits import Audit
+from labelwise.decide.estimate import recall_of
 
 MOST = 600
 PARTS = {"at the line": 0.2, "per tag": 0.1, "no signal": 0.2, "broad": 0.2, "good": 0.2}

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, hypergeom
 
-from labelwise.decide import audits
-from labelwise.decide.audits import Audit, error_share, recall_of
+from labelwise.decide import audits, tag_beliefs
+from labelwise.decide.audits import Audit, error_share
+from labelwise.decide.estimate import recall_of
 from labelwise.errors import DataError
 
 
@@ -182,23 +183,25 @@ def test_a_wrong_tag_of_a_small_table_is_dropped():
 
 def test_asking_is_optimal_stopping():
     """The table of prices is what a plain recursion over all futures gives."""
-    table, weights, prices = audits._worth_asking(0.1)
+    table, weights, prices = tag_beliefs.worth_asking(0.1)
     weight = 6
 
     def mean(asked, wrong):
         odds = weights[weight] / (1 - weights[weight])
-        for good, one in ((1, audits.GOOD), (-1, audits.BAD)):
+        for good, one in ((1, tag_beliefs.GOOD), (-1, tag_beliefs.BAD)):
             for i in range(asked):
                 bad = i < wrong
                 done = i if bad else i - wrong
                 top = one[0] + done if bad else one[1] + done
                 odds *= (top / (sum(one) + i)) ** good
-        rates = [(one[0] + wrong) / (sum(one) + asked) for one in (audits.GOOD, audits.BAD)]
+        rates = [
+            (one[0] + wrong) / (sum(one) + asked) for one in (tag_beliefs.GOOD, tag_beliefs.BAD)
+        ]
         return (odds * rates[0] + rates[1]) / (1 + odds)
 
     def value(asked, wrong, price):
-        stop = max(audits.LINE - mean(asked, wrong), 0.0)
-        if asked == audits.MOST_FIRST:
+        stop = max(tag_beliefs.LINE - mean(asked, wrong), 0.0)
+        if asked == tag_beliefs.MOST_FIRST:
             return stop, 0.0
         rate = mean(asked, wrong)
         go = rate * value(asked + 1, wrong + 1, price)[0]

@@ -4,61 +4,51 @@ A use is one tag on one photo. Tag k has N_k uses; an unknown number of them is 
 "unsure" counts as wrong for every guarantee and for the low end of every interval.
 
 **Phase one** decides which tags are kept. The wrong rate of a tag has the prior w Beta(GOOD) +
-(1 - w) Beta(BAD), w learned from all answers. A tag is asked about while the expected gain of an
-optimal sequence of answers exceeds their price (``_worth_asking``). Then tags are ranked by their
-posterior mean, and the prefix with the largest value is kept: its expected share of all right uses
-less PRICE times the answers that its test is expected to take.
+(1 - w) Beta(BAD), w learned from all answers. A tag is asked about while an optimal sequence of
+answers is expected to gain more than it costs (``worth_asking``). Then tags are ranked by their
+posterior mean, and the prefix of the largest value is kept: its share of all right uses, less PRICE
+times the answers that its test will take.
 
-**Phase two** tests the kept set S (N uses, W wrong) on answers given after S was fixed. Stratum h
-(a tag, or a tag and a range of scores) has R_h uses without an answer. A stratum is drawn with
-probability q_h, then a use of it at random; y = 1 if it is wrong, and x were known before. With
-any predictions g_h made before the answer,
+**Phase two** tests the kept set S (N uses, W wrong) on new answers. Stratum h (a tag, or a tag and
+a range of scores) has R_h uses without an answer. It is drawn with probability q_h, then a use of
+it at random; y = 1 if that is wrong, and x were known before. With predictions g_h made before,
 
     Z = [x + sum_h R_h g_h + (y - g_h) R_h / q_h] / N,        E[Z | past] = W / N,
 
 so that under "too many are wrong", W / N >= a = (floor((1 - level) N) + 1) / N, each capital
 prod (1 + c (a - Z)) with stakes c fixed before each answer is a nonnegative supermartingale, and so
 is their mean over STAKES (Waudby-Smith and Ramdas 2024). It ever reaches 1 / delta with chance at
-most delta (Ville): a person may stop at any time. Scores steer q_h towards uses that may be wrong;
-R_h / q_h is the inverse-probability weight (Zrnic and Candes 2024).
+most delta (Ville): a person may stop at any time. R_h / q_h is the inverse-probability weight
+(Zrnic and Candes 2024). When another set promises more, a new test starts on new answers; test
+number j may err with chance delta times ``error_share(j)``, and the shares sum to 1.
 
-When another set promises more, the worst tags are dropped and a new test starts on new answers.
-Test number j may err with chance delta times ``error_share(j)``; the shares sum to 1.
-
-Per tag, there is no selection: each tag has its own test, on all its answers, at the confidence.
+Per tag there is no selection: each tag has its own test, on all its answers, at the confidence.
 """
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Literal
+from copy import copy, deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.decide.tag_beliefs import answers_needed, asked_on, learned, log_bayes
 from labelwise.errors import DataError
-from labelwise.numeric.special import betaincinv, betaln
 
 Answer = Literal["yes", "no", "unsure"]
+ANSWERED: tuple[Answer, ...] = ("yes", "no")
 Use = tuple[int, int]  # tag, place among the uses of the tag
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-GOOD, BAD = (1.6, 36.0), (3.0, 6.0)  # wrong rates of tags, Beta(wrong, right)
-SHARE_GOOD, SHARE_WEIGHT = 0.65, 4.0  # of the tags, and for how many tags this counts
-LINE = 0.11  # wrong rate above which a tag is no gain
 ASK_PRICE = (0.00006, 0.00012)  # of all uses, for one answer in phase one; with scores
 PRICE = (0.0004, 0.0014)  # of all right uses, for one answer in phase two; with scores
-MOST_FIRST = 10  # answers per tag in phase one
 FIRST_TEST = 0.85  # of delta
 TESTS = 6
 SWITCH = 0.04  # by how much another set must be worth more
 STAKES = np.array([0.35, 0.5, 0.65, 0.8])  # of the largest stake
 BINS = 5  # ranges of scores
-FIRST_FACTORS = np.array([2.2, 1.3, 0.8, 0.45, 0.25])  # wrong rates by range, before any answer
-TILT = 2.0  # power at which a tag's own factor moves its odds of being bad
-FACTOR_WEIGHT = 2.0  # wrong answers that these count for
 GRID = 401  # shares at which an interval is sought
 HOPELESS = 300  # answers; a tag expected to take more is not asked about again (per tag)
 TOLERANCE = 1e-9
@@ -87,19 +77,6 @@ class Precision:
     high: float
     kept: bool
     guaranteed: bool
-
-    def sentence(self, name: str) -> str:
-        """Return the estimate in words."""
-        if self.estimate is None:
-            return f"{name}: not known, no answers"
-        if self.answered == self.uses:
-            return (
-                f"{name}: {_percent(self.estimate)} of {self.uses:,} uses are right (all checked)"
-            )
-        return (
-            f"{name}: about {_percent(self.estimate)} of {self.uses:,} uses are right "
-            f"({_percent(self.low)} to {_percent(self.high)}; {self.answered:,} checked)"
-        )
 
 
 @dataclass(frozen=True)
@@ -180,7 +157,7 @@ class Audit:
         self.strata = np.array([np.bincount(b, minlength=width) for b in self.bins], np.int64)
         self.asked, self.wrong = np.zeros_like(self.strata), np.zeros_like(self.strata)
         self.unsure = np.zeros(len(sizes), np.int64)
-        self.own = [_Test(self._only(k), 1 - confidence) for k in range(len(sizes))]
+        self.own: dict[int, _Test] = {}  # of the tags that were asked about
         self.test: _Test | None = None
         self.tests = 0
         self.done = False
@@ -188,15 +165,25 @@ class Audit:
         self._bayes = np.zeros(len(sizes))  # log odds of good over bad, by the answers
         self._memo: tuple[int, Numbers, Numbers, Numbers] | None = None
         self._orders: dict[tuple[int, int], Counts] = {}
-        self._uniform: Numbers = np.empty(0)
-        self._chances: Numbers = np.empty(0)
+        self._uniform = self._chances = np.empty(0)
         self._next: tuple[int, int] | None = None
         self._choose()
 
-    def _only(self, tag: int) -> NDArray[np.bool_]:
-        mask = np.zeros(self.strata.shape, bool)
-        mask[tag] = True
-        return mask
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Audit":
+        """Return a copy to look ahead with; what never changes is shared."""
+        other = copy(self)
+        for name in ("asked", "wrong", "unsure", "_bayes"):
+            setattr(other, name, getattr(self, name).copy())
+        other.own = {tag: replace(test, seen=[*test.seen]) for tag, test in self.own.items()}
+        other.test = None if self.test is None else replace(self.test, seen=[*self.test.seen])
+        return other
+
+    def _own(self, tag: int) -> "_Test":
+        if tag not in self.own:
+            mask = np.zeros(self.strata.shape, bool)
+            mask[tag] = True
+            self.own[tag] = _Test(mask, 1 - self.confidence)
+        return self.own[tag]
 
     # ---- asking
 
@@ -220,13 +207,13 @@ class Audit:
             raise DataError(f"An answer is yes, no or unsure, got {value!r}.")
         tag, part = self._next
         wrong = value != "yes"
-        self._bet(self.own[tag], tag, part, wrong)
+        self._bet(self._own(tag), tag, part, wrong)
         if self.test is not None and self.test.kept[tag, part]:
             self._bet(self.test, tag, part, wrong)
         self.asked[tag, part] += 1
         self.wrong[tag, part] += wrong
         self.unsure[tag] += value == "unsure"
-        self._bayes[tag] = _log_bayes(self.asked[tag].sum(), self.wrong[tag].sum())
+        self._bayes[tag] = log_bayes(self.asked[tag].sum(), self.wrong[tag].sum())
         self.count += 1
         self._choose()
 
@@ -239,8 +226,7 @@ class Audit:
     def upcoming(self) -> dict[Answer, Use | None]:
         """Return the question that follows each possible answer, to load photos ahead."""
         follow: dict[Answer, Use | None] = {}
-        values: tuple[Answer, ...] = ("yes", "no") if self._next is not None else ()
-        for value in values:
+        for value in ANSWERED if self._next is not None else ():
             ahead = deepcopy(self)
             ahead.answer(value)
             follow[value] = ahead.question
@@ -251,35 +237,29 @@ class Audit:
     def verdict(self) -> Verdict:
         """Return whether the guarantee is reached, for which tags."""
         kept = self.kept()
-        sets = [self._only(k) for k in np.flatnonzero(kept.any(1))] if self.per_tag else [kept]
-        certain = bool(kept.any()) and all(self._certain(one) for one in sets)
-        reached = bool(kept.any()) and (self.per_tag or certain or self._reached(self.test))
-        return Verdict(
-            guaranteed=reached,
-            certain=certain,
-            kept=tuple(np.flatnonzero(kept.any(1)).tolist()),
-            tags=len(kept),
-            uses=int(self.strata[kept].sum()),
-            answers=self.count,
-            right_at_least=self.level,
-            confidence=self.confidence,
-            per_tag=self.per_tag,
-            finished=self._next is None,
-        )
+        tags = np.flatnonzero(kept.any(1)).tolist()
+        sets = [self._own(k).kept for k in tags] if self.per_tag else [kept]
+        certain = bool(tags) and all(self._certain(one) for one in sets)
+        reached = bool(tags) and (self.per_tag or certain or self._reached(self.test))
+        uses, level = int(self.strata[kept].sum()), (self.level, self.confidence, self.per_tag)
+        finished = self._next is None
+        return Verdict(reached, certain, tuple(tags), len(kept), uses, self.count, *level, finished)
 
     def kept(self) -> NDArray[np.bool_]:
         """Mask (K, ranges of scores) of what is kept now; in phase one what would be."""
         if self.per_tag:
-            made = np.array([self._reached(test) for test in self.own])
+            made = np.array([self._reached(self.own.get(k)) for k in range(len(self.sizes))])
             return np.repeat(made[:, None], self.strata.shape[1], 1)
         if self.test is not None:
             return self.test.kept
         return self._best_set(0)[0]
 
-    def precision(self, tag: int) -> Precision:
-        """Return the share of right uses of a tag."""
-        kept = bool(self.kept()[tag].any())
-        return self._precision(self.own[tag], tag, kept, self.per_tag and kept)
+    def precision(self, tag: int, kept: NDArray[np.bool_] | None = None) -> Precision:
+        """Return the share of right uses of a tag; ``kept`` saves asking for it for each tag."""
+        inside = bool((self.kept() if kept is None else kept)[tag].any())
+        if tag not in self.own:
+            return Precision(tag, int(self.sizes[tag]), 0, 0, 0, None, 0.0, 1.0, inside, False)
+        return self._precision(self.own[tag], tag, inside, self.per_tag and inside)
 
     def kept_precision(self) -> Precision | None:
         """Return the share of right uses of the kept set, from the answers that tested it."""
@@ -318,7 +298,9 @@ class Audit:
             self._settle()
             return
         if self.test is None:
-            wanted = self._wanted(left)
+            price = ASK_PRICE[self.scored] * self.sizes.sum() / self.sizes
+            seen = self.asked.sum(1), self.wrong.sum(1)
+            wanted = (left > 0) & asked_on(self._beliefs()[0], *seen, price, 1 - self.level)
             if wanted.any():
                 rounds = np.where(wanted, self.asked.sum(1), np.iinfo(np.int64).max)
                 first = np.flatnonzero(rounds == rounds.min())
@@ -341,19 +323,15 @@ class Audit:
         """Ask about the tag that is expected to take the fewest further answers."""
         rate = self._beliefs()[1]
         limit = -np.log(1 - self.confidence)
-        need = np.array(
-            [
-                np.inf
-                if self._reached(test) or not left[k]
-                else min(_answers_needed(limit + 1 - test.gained, rate[k], 1 - self.level), left[k])
-                for k, test in enumerate(self.own)
-            ]
-        )
-        need[self.asked.sum(1) == 0] = np.minimum(need[self.asked.sum(1) == 0], HOPELESS)
-        if need.min() > HOPELESS:
-            self.done = True
-            return
-        self._draw(int(np.argmin(need)))
+        gained, new = np.zeros(len(left)), self.asked.sum(1) == 0
+        gained[list(self.own)] = [test.gained for test in self.own.values()]
+        need = np.minimum(answers_needed(limit + 1 - gained, rate, 1 - self.level), left)
+        need[[k for k, test in self.own.items() if self._reached(test)]] = np.inf
+        need[left == 0] = np.inf
+        need[new] = np.minimum(need[new], HOPELESS)
+        self.done = bool(need.min() > HOPELESS)
+        if not self.done:
+            self._draw(int(np.argmin(need)))
 
     def _draw(self, tag: int | None) -> None:
         """Draw a stratum: of one tag, or of the kept tags."""
@@ -381,7 +359,7 @@ class Audit:
         if (left[~reached] > 0).any():
             return  # a draw that could not reach all of the set says nothing of it
         weights = left / np.where(reached, chances / chances.sum(), 1.0)
-        g = np.where(inside, self._predicted(), 0.0)
+        g = np.where(inside, self._beliefs()[2], 0.0)
         base = (known + float((left * g).sum())) / uses
         lows, highs = base - g * weights / uses, base + (1 - g) * weights / uses
         low, high = float(lows[reached].min()), float(highs[reached].max())
@@ -389,65 +367,32 @@ class Audit:
         test.seen.append((z, low, high))
         null = (np.floor((1 - self.level) * uses + TOLERANCE) + 1) / uses
         stakes = STAKES / max(high - null, TOLERANCE)
-        test.log_capital = test.log_capital + np.log(np.maximum(1 + stakes * (null - z), TOLERANCE))
-
-    def _wanted(self, left: Counts) -> NDArray[np.bool_]:
-        """Mask of tags about which phase one asks on."""
-        asked, wrong = self.asked.sum(1), self.wrong.sum(1)
-        table, weights, prices = _worth_asking(1 - self.level)
-        at = np.abs(weights - self._beliefs()[0][:, None]).argmin(1)
-        inside = np.minimum(asked, MOST_FIRST - 1)
-        worth = prices[table[at, inside, np.minimum(wrong, inside)]]
-        price = ASK_PRICE[self.scored] * self.sizes.sum() / self.sizes
-        return np.asarray((left > 0) & (asked < MOST_FIRST) & (worth > price))
+        test.log_capital = test.log_capital + _log(1 + stakes * (null - z))
 
     def _beliefs(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Return, per tag, the prior chance of a good one and the mean wrong rate; per range
-        of scores, by how much more than the table it is wrong.
-
-        The chance is learned over all tags, the factors over all answers.
-        """
+        """Return what was learned by now: see :func:`tag_beliefs.learned`."""
         if self._memo is None or self._memo[0] != self.count:
-            asked, wrong = self.asked.sum(1), self.wrong.sum(1)
-            factors, tilt = np.ones(self.strata.shape[1]), np.zeros(len(asked))
-            if len(factors) > 1:
-                rates = _posterior(np.full(len(asked), SHARE_GOOD), self._bayes, asked, wrong)
-                expected = (self.asked * rates[:, None]).sum(0)
-                factors = self.wrong.sum(0) + FACTOR_WEIGHT * FIRST_FACTORS
-                factors /= expected + FACTOR_WEIGHT
-                factors = np.minimum.accumulate(factors)  # higher scores are never worse
-                factors /= (factors * self.strata.sum(0)).sum() / self.strata.sum()
-                tilt = -TILT * np.log(self.strata @ factors / self.sizes)
-            share, known = SHARE_GOOD, asked > 0
-            for _ in range(4 if known.any() else 0):
-                good = 1 / (1 + (1 - share) / share * np.exp(-self._bayes[known] - tilt[known]))
-                share = (good.sum() + SHARE_WEIGHT * SHARE_GOOD) / (known.sum() + SHARE_WEIGHT)
-            shares = 1 / (1 + (1 - share) / share * np.exp(-tilt))
-            rates = _posterior(shares, self._bayes, asked, wrong)
-            self._memo = (self.count, shares, rates, factors)
+            now = learned(self.strata, self.asked, self.wrong, self._bayes)
+            self._memo = (self.count, *now)
         return self._memo[1:]
-
-    def _predicted(self) -> Numbers:
-        """Return the predicted wrong rate of each stratum."""
-        _, rates, factors = self._beliefs()
-        if len(factors) == 1:
-            return rates[:, None]
-        own = self.strata @ factors / self.sizes
-        return np.clip((rates / own)[:, None] * factors, 0.004, 0.9)
 
     def _best_set(self, test: int) -> tuple[NDArray[np.bool_], float]:
         """Return the set that is most worth a new test, and its value."""
-        rates, sizes = self._predicted().ravel(), self.strata.ravel()
+        rates, sizes = self._beliefs()[2].ravel(), self.strata.ravel()
         order = np.argsort(rates, kind="stable")
         order = order[sizes[order] > 0]
         uses, wrong = sizes[order].cumsum(), (sizes * rates)[order].cumsum()
-        limit = 1 - np.log((1 - self.confidence) * error_share(test))
-        needed = _answers_needed(limit, wrong / uses, 1 - self.level)
-        value = (uses - wrong) / (sizes * (1 - rates)).sum() - PRICE[self.scored] * needed
+        value = self._value(uses, wrong, 1 - np.log((1 - self.confidence) * error_share(test)))
         size = int(np.argmax(value)) + 1
         mask = np.zeros(len(rates), bool)
         mask[order[:size]] = True
         return mask.reshape(self.strata.shape), float(value[size - 1])
+
+    def _value(self, uses: Counts, wrong: Numbers, gain: float) -> Numbers:
+        """Return the share of all right uses, less the price of the answers that win ``gain``."""
+        right = (self.strata * (1 - self._beliefs()[2])).sum()
+        needed = answers_needed(gain, wrong / uses, 1 - self.level)
+        return np.asarray((uses - wrong) / right - PRICE[self.scored] * needed)
 
     def _start(self) -> None:
         kept, _ = self._best_set(self.tests)
@@ -458,11 +403,9 @@ class Audit:
         """Start another test where a smaller set is worth more than going on."""
         if self.test is None or self.tests >= TESTS or len(self.test.seen) < 10:
             return
-        rates, inside = self._predicted(), self.test.kept
-        wrong, uses = (self.strata * rates)[inside].sum(), self.strata[inside].sum()
-        limit = 1 - np.log(self.test.delta) - self.test.gained
-        needed = _answers_needed(limit, wrong / uses, 1 - self.level)
-        value = (uses - wrong) / (self.strata * (1 - rates)).sum() - PRICE[self.scored] * needed
+        inside, limit = self.test.kept, 1 - np.log(self.test.delta) - self.test.gained
+        wrong = (self.strata * self._beliefs()[2])[inside].sum()
+        value = self._value(self.strata[inside].sum(), wrong, limit)
         other, best = self._best_set(self.tests)
         if best > value + SWITCH and (other != inside).any():
             self._start()
@@ -491,67 +434,6 @@ class Audit:
         return worst <= (1 - self.level) * uses + TOLERANCE
 
 
-@dataclass(frozen=True)
-class Recall:
-    """How much of a label was tagged, and how many photos were missed, from random photos."""
-
-    photos: int
-    answered: int
-    tagged: int
-    missed: int
-    recall: float | None
-    low: float
-    high: float
-    missing: float
-    least_missing: int
-    most_missing: int
-
-    def sentence(self, name: str) -> str:
-        """Return the estimate in words."""
-        missing = f"about {self.missing:,.0f} photos with {name} were missed "
-        missing += f"({self.least_missing:,} to {self.most_missing:,})"
-        if self.recall is None:
-            return f"{missing}; none of {self.answered:,} random photos shows {name}"
-        share = f"{_percent(self.recall)} of the photos with {name} are tagged"
-        return f"{share} ({_percent(self.low)} to {_percent(self.high)}); {missing}"
-
-
-def recall_of(
-    photos: int,
-    uses: int,
-    untagged: tuple[int, int],
-    tagged: tuple[int, int],
-    *,
-    unsure: int = 0,
-    confidence: float = 0.95,
-) -> Recall:
-    """Return recall of a tag on ``uses`` of ``photos``, from photos drawn at random.
-
-    ``untagged`` and ``tagged`` are (drawn, of them showing the label). Given how many drawn photos
-    show it, those that are tagged are a hypergeometric draw; Clopper and Pearson's binomial
-    interval contains the hypergeometric one. ``unsure`` untagged photos widen the upper end of
-    what was missed and the lower end of recall.
-    """
-    from labelwise.decide.estimate import exact_count_bounds
-
-    (drawn, missed), (drawn_tagged, hits) = untagged, tagged
-    if not (0 <= missed + unsure <= drawn <= photos - uses and 0 <= hits <= drawn_tagged <= uses):
-        raise DataError("The drawn photos do not fit the table.")
-    least, _ = exact_count_bounds(missed, drawn, photos - uses, confidence)
-    _, most = exact_count_bounds(missed + unsure, drawn, photos - uses, confidence)
-    tail, shown = (1 - confidence) / 2, hits + missed + unsure
-    low = float(betaincinv(hits, missed + unsure + 1, tail)) if hits else 0.0
-    high = float(betaincinv(hits + 1, missed, 1 - tail)) if missed else 1.0
-    centre = missed + unsure / 2
-    missing = centre * (photos - uses) / drawn if drawn else 0.0
-    recall = hits / (hits + centre) if shown else None
-    answered = drawn + drawn_tagged
-    return Recall(photos, answered, hits, missed, recall, low, high, missing, least, most)
-
-
-# ---- helpers
-
-
 def _bins(sizes: Counts, scores: Sequence[Numbers] | None) -> list[Counts]:
     if scores is None:
         return [np.zeros(n, np.int64) for n in sizes]
@@ -565,68 +447,23 @@ def _bins(sizes: Counts, scores: Sequence[Numbers] | None) -> list[Counts]:
     return [np.searchsorted(edges, one, side="right") for one in values]
 
 
-def _posterior(share: Numbers, bayes: Numbers, asked: Counts, wrong: Counts) -> Numbers:
-    """Return the mean wrong rate of tags with these answers."""
-    good = 1 / (1 + (1 - share) / share * np.exp(-bayes))
-    means = [(one[0] + wrong) / (sum(one) + asked) for one in (GOOD, BAD)]
-    return np.asarray(good * means[0] + (1 - good) * means[1])
-
-
-def _log_bayes(asked: Counts, wrong: Counts) -> Numbers:
-    """Return log P(answers | a good tag) - log P(answers | a bad tag)."""
-    logs = [betaln(one[0] + wrong, one[1] + asked - wrong) - betaln(*one) for one in (GOOD, BAD)]
-    return np.asarray(logs[0] - logs[1])
-
-
-@cache
-def _worth_asking(allowed: float) -> tuple[Counts, Numbers, Numbers]:
-    """Return how dear an answer may be (a place in prices) by prior share, asked, and wrong.
-
-    Backward induction: a tag that is kept gains line - wrong rate, a dropped one nothing.
-    """
-    weights, prices = np.arange(0.05, 1.0, 0.1), np.append(0.0, np.geomspace(1e-5, 0.1, 40))
-    line = allowed * LINE / 0.1
-    n, x = np.mgrid[0 : MOST_FIRST + 1, 0 : MOST_FIRST + 1]
-    x = np.minimum(x, n)
-    means = np.array([_posterior(np.full(n.shape, w), _log_bayes(n, x), n, x) for w in weights])
-    stop = np.maximum(line - means, 0.0)[..., None]
-    value = np.repeat(stop[:, MOST_FIRST], len(prices), -1)
-    table = np.zeros((len(weights), MOST_FIRST, MOST_FIRST + 1), np.int64)
-    for asked in range(MOST_FIRST - 1, -1, -1):
-        mean = means[:, asked, :-1, None]
-        go = mean * value[:, 1:] + (1 - mean) * value[:, :-1] - prices
-        go = np.concatenate([go, go[:, -1:]], 1)
-        table[:, asked] = (go > stop[:, asked]).sum(-1)  # worth it at so many of the prices
-        value = np.maximum(go, stop[:, asked])
-    return np.maximum(table - 1, 0), weights, prices
-
-
-def _answers_needed(gain: Numbers | float, rate: Numbers | float, allowed: float) -> Numbers:
-    """Return about how many answers win ``gain`` nats against ``allowed`` at this wrong rate."""
-    p = np.clip(rate, 1e-4, 1 - 1e-4)
-    growth = p * np.log(p / allowed) + (1 - p) * np.log((1 - p) / (1 - allowed))
-    return np.asarray(
-        np.where(p < allowed, np.maximum(gain, 0) / np.maximum(growth, TOLERANCE), np.inf)
-    )
-
-
 def _interval(seen: Sequence[tuple[float, float, float]], delta: float) -> tuple[float, float]:
     """Return the shares that bets on Z, up and down, leave standing (a confidence sequence)."""
     grid, stakes = np.linspace(0, 1, GRID), STAKES[:, None]
     up, down = np.zeros((len(STAKES), GRID)), np.zeros((len(STAKES), GRID))
     for z, low, high in seen:
-        down += np.log(
-            np.maximum(1 + stakes / np.maximum(high - grid, TOLERANCE) * (grid - z), TOLERANCE)
-        )
-        up += np.log(
-            np.maximum(1 + stakes / np.maximum(grid - low, TOLERANCE) * (z - grid), TOLERANCE)
-        )
+        down += _log(1 + stakes / np.maximum(high - grid, TOLERANCE) * (grid - z))
+        up += _log(1 + stakes / np.maximum(grid - low, TOLERANCE) * (z - grid))
     limit = np.log(2 * len(STAKES) / delta)
     few = np.flatnonzero(np.logaddexp.reduce(up, 0) < limit)  # not shown to be more than this
     many = np.flatnonzero(np.logaddexp.reduce(down, 0) < limit)
     low_end = grid[max(few[0] - 1, 0)] if len(few) else 1.0
     high_end = grid[min(many[-1] + 1, GRID - 1)] if len(many) else 0.0
     return float(low_end), float(high_end)
+
+
+def _log(factor: Numbers) -> Numbers:
+    return np.asarray(np.log(np.maximum(factor, TOLERANCE)))
 
 
 def _percent(share: float) -> str:

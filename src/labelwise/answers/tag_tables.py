@@ -1,0 +1,406 @@
+"""TagTable: who tagged what, however it was written down. A use is one tag on one photo.
+
+    label tables            path, labels; or one column per label; COCO, VOC and all that load reads
+    one use per row         photo, tag and, if there is one, score
+    language models         JSON Lines of Ollama and OpenAI: tags as JSON or with commas
+    Label Studio            tasks with predictions
+    COCO results            a list of image_id, category_id and score, and the instances file
+    several annotators      photo, label, worker, answer, and the name of the one you trust
+
+A line of a language model must say which photo it is about: ``path`` (or photo, image, file,
+file_name, custom_id, id) beside the response. Scores only steer which uses are asked about.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.answers.log import Answer
+from labelwise.data.annotation_tools import chosen_labels
+from labelwise.data.label_studio import ImageFolder
+from labelwise.data.load import load
+from labelwise.data.rows import is_file, read_json, require_file
+from labelwise.data.table import LabelTable
+from labelwise.data.tabular import TABULAR
+from labelwise.data.tabular_files import json_objects
+from labelwise.data.votes import HEADERS as VOTE_HEADERS
+from labelwise.data.votes import YES, Votes
+from labelwise.errors import DataError, SettingsError
+from labelwise.system.text import counted
+from labelwise.types import nearest
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+FoundUse = tuple[str, str, float | None]  # photo, tag, score
+
+PHOTO_KEYS = ("path", "photo", "image", "file", "file_name", "filename", "custom_id", "id")
+TAG_LISTS = ("tags", "labels", "keywords", "objects")
+BY_MODELS = {"response", "message", "choices", "output", "body", "tags", "keywords", "objects"}
+TAG_NAMES, SCORE_NAMES = ("tag", "label", "name", "keyword"), ("score", "confidence", "probability")
+RESPONSES = ("response", "message", "choices", "output", "content", "text", "body")
+LONGEST_TAG, MOST_WORDS = 60, 6  # beyond, it is a sentence
+FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
+BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+")
+LOOKED_FOR = 200  # photos, before the first question
+
+
+@dataclass(frozen=True, eq=False)
+class TagTable:
+    """Photos, tags, and per tag the rows of the photos that carry it.
+
+    ``scores`` are per tag and use, higher means surer. ``known`` is what a trusted person said of
+    a (photo, tag).
+    """
+
+    source: str
+    photos: tuple[str, ...]
+    tags: tuple[str, ...]
+    uses: tuple[Ints, ...]
+    scores: tuple[Floats, ...] | None = None
+    known: Mapping[tuple[str, str], Answer] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        source: str,
+        found: Iterable[FoundUse],
+        photos: Iterable[str] = (),
+        *,
+        known: Mapping[tuple[str, str], Answer] | None = None,
+        notes: Sequence[str] = (),
+    ) -> "TagTable":
+        """Return the table of uses; ``photos`` are those without one. The highest score counts."""
+        rows: dict[str, int] = {photo: row for row, photo in enumerate(dict.fromkeys(photos))}
+        tags: dict[str, dict[int, float | None]] = {}
+        strange = 0
+        for photo, text, score in found:
+            tag = " ".join(text.split())
+            if not tag or not tag.isprintable():
+                strange += 1
+                continue
+            row, own = rows.setdefault(photo, len(rows)), tags.setdefault(tag, {})
+            before = own.get(row)
+            own[row] = score if before is None or score is None else max(before, score)
+        if not tags:
+            raise DataError(f"{source}: there is no tag in it")
+        names = sorted(tags)
+        scored = all(score is not None for own in tags.values() for score in own.values())
+        uses = [np.array(sorted(tags[name]), np.int64) for name in names]
+        scores = [
+            np.array([tags[n][row] for row in own.tolist()], np.float64) if scored else None
+            for n, own in zip(names, uses, strict=True)
+        ]
+        if strange:
+            notes = (*notes, f"left out {counted(strange, 'tag')} without a name that can be shown")
+        return cls(
+            source,
+            tuple(rows),
+            tuple(names),
+            tuple(uses),
+            tuple(one for one in scores if one is not None) if scored else None,
+            known or {},
+            tuple(notes),
+        )
+
+    @classmethod
+    def of_labels(cls, table: LabelTable) -> "TagTable":
+        """Return the present labels of a label table; labels that no photo carries are left out."""
+        present = table.present.plain()
+        row, column = np.divmod(present.keys(), max(present.width, 1))
+        order = np.argsort(column, kind="stable")
+        parts = np.split(row[order], np.cumsum(np.bincount(column, minlength=present.width))[:-1])
+        used = [k for k, own in enumerate(parts) if len(own)]
+        if not used:
+            raise DataError(f"{table.name}: there is no tag in it")
+        names = tuple(table.space.names[k] for k in used)
+        uses = tuple(np.asarray(parts[k], np.int64) for k in used)
+        return cls(table.name, tuple(table.ids), names, uses, notes=table.notes)
+
+    @classmethod
+    def of_scores(
+        cls, source: str, photos: Sequence[str], names: Sequence[str], probs: Floats, sets: Any
+    ) -> "TagTable":
+        """Return the tags that a rule chose, ``sets`` (N, K), with their probabilities."""
+        used = np.flatnonzero(sets.any(0)).tolist()
+        if not used:
+            raise DataError(f"{source}: no photo has a tag; lower --at-least")
+        uses = tuple(np.flatnonzero(sets[:, k]) for k in used)
+        scores = tuple(probs[own, k] for k, own in zip(used, uses, strict=True))
+        tags = tuple(names[k] for k in used)
+        notes = () if np.isfinite(np.concatenate(scores)).all() else ("scores are not finite",)
+        return cls(source, tuple(photos), tags, uses, None if notes else scores, {}, notes)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.uses))
+
+    def digest(self) -> str:
+        """Return a hash of what an audit's questions follow from."""
+        found = hashlib.sha256("\n".join((*self.photos, "", *self.tags)).encode("utf-8", "replace"))
+        for numbers in (*self.uses, *(self.scores or ())):
+            found.update(np.ascontiguousarray(numbers).tobytes())
+        return found.hexdigest()
+
+    def require_photos(self, folder: Path) -> None:
+        """Raise unless some of the photos are in the folder."""
+        rows = np.random.default_rng(0).permutation(len(self.photos))[:LOOKED_FOR]
+        if not any(is_file(folder / self.photos[row]) for row in rows.tolist()):
+            raise DataError(
+                f"{self.source}: none of its photos is in {folder}, such as "
+                f"{self.photos[0]!r:.200}; give the folder that its paths start from with --photos"
+            )
+
+
+def read_tags(
+    path: Path, *, trust: str | None = None, images: Path | None = None, at_least: float = 0.5
+) -> TagTable:
+    """Return the tags of a file or folder that holds no scores of labelwise's own forms.
+
+    ``trust`` names the annotator whose answers count; ``images`` is the instances file of COCO
+    results, which count from the score ``at_least``.
+    """
+    suffix = path.suffix.lower()
+    header = _header(path) if suffix in TABULAR else []
+    if trust is not None:
+        return _trusted(path, trust)
+    if suffix in (".jsonl", ".ndjson") and "labels" not in header and BY_MODELS & {*header}:
+        return _language_model(path)
+    if suffix == ".json" and require_file(path):
+        content = read_json(path)
+        first = content[0] if isinstance(content, list) and content else None
+        if isinstance(first, dict) and "image_id" in first and "category_id" in first:
+            return _coco_results(path, content, images, at_least)
+        if isinstance(first, dict) and any(
+            isinstance(task, dict) and task.get("predictions") for task in content
+        ):
+            return _label_studio(path, content)
+    photo, label = (_one_of(header, VOTE_HEADERS[name]) for name in ("photo", "label"))
+    if photo and label and "labels" not in header and not _one_of(header, VOTE_HEADERS["worker"]):
+        return _use_rows(path, photo, label, _one_of(header, SCORE_NAMES))
+    named = None if "labels" in header else _one_of(header, ("tags", "keywords"))
+    options = {} if named is None else {"columns": {"labels": named}}
+    return TagTable.of_labels(load(path, check_files=False, duplicates="drop", **options))
+
+
+def _header(path: Path) -> list[str]:
+    return list(TABULAR[path.suffix.lower()](require_file(path)).header)
+
+
+def _one_of(header: Sequence[str], names: Sequence[str]) -> str | None:
+    return next((one for one in header if one.strip().lower() in names), None)
+
+
+def _use_rows(path: Path, photo: str, label: str, score: str | None) -> TagTable:
+    headers = [photo, label, *([] if score is None else [score])]
+
+    def found() -> Iterator[FoundUse]:
+        number = 0
+        for batch in TABULAR[path.suffix.lower()](path).batches(headers):
+            for row in zip(*(batch.column(name).to_pylist() for name in headers), strict=True):
+                number += 1
+                if row[0] in (None, "") or row[1] is None:
+                    raise DataError(f"{path.name}, row {number}: it names no photo, or no tag")
+                chance = None if score is None else _number(row[2], f"{path.name}, row {number}")
+                yield str(row[0]), str(row[1]), chance
+
+    return TagTable.of(path.name, found())
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if not np.isfinite(number) or isinstance(value, bool):
+        raise DataError(f"{where}: a score must be a number, got {value!r:.60}")
+    return number
+
+
+def _trusted(path: Path, trust: str) -> TagTable:
+    """Return what most of the other annotators say, and what the trusted one does."""
+    votes = Votes.read(path)
+    if trust not in votes.workers:
+        raise SettingsError(
+            f"{path.name}: no answer is by {trust!r}{nearest(trust, votes.workers)}"
+        )
+    own, said = votes.worker == votes.workers.index(trust), votes.answered()
+    other = said.worker != votes.workers.index(trust)
+    entries, place = np.unique(said.entry[other], return_inverse=True)
+    share = np.bincount(place, said.answer[other] == YES) / np.bincount(place)
+    yes = entries[share > 0.5]
+    photos, labels, width = list(votes.photos), votes.labels, len(votes.labels)
+    words: dict[int, Answer] = {1: "yes", 0: "no", -1: "unsure"}
+    known = {
+        (photos[photo], labels[label]): words[int(answer)]
+        for photo, label, answer in zip(
+            votes.photo[own], votes.label[own], votes.answer[own], strict=True
+        )
+    }
+    found = ((photos[one // width], labels[one % width], None) for one in yes.tolist())
+    note = f"tags are what most of {counted(len(votes.workers) - 1, 'annotator')} say; {trust} is"
+    note += f" trusted, and has answered {len(known):,} times"
+    return TagTable.of(path.name, found, photos, known=known, notes=[note])
+
+
+def _coco_results(path: Path, found: Any, images: Path | None, at_least: float) -> TagTable:
+    if images is None:
+        raise SettingsError(
+            f"{path.name} holds COCO results; give the file that names their images and "
+            "categories with --data instances.json"
+        )
+    named = read_json(images)
+    try:
+        photos = {one["id"]: str(one["file_name"]) for one in named["images"]}
+        tags = {one["id"]: str(one["name"]) for one in named["categories"]}
+    except (TypeError, KeyError):
+        raise DataError(
+            f"{images}: must have 'images' with id and file_name, and 'categories' with id and name"
+        ) from None
+
+    def uses() -> Iterator[FoundUse]:
+        for number, one in enumerate(found, 1):
+            where = f"{path.name}, result {number}"
+            if not isinstance(one, dict):
+                raise DataError(f"{where}: must be an object")
+            photo, tag = (one.get(key) for key in ("image_id", "category_id"))
+            if not isinstance(photo, int | str) or not isinstance(tag, int | str):
+                raise DataError(f"{where}: must have image_id and category_id")
+            if photo not in photos or tag not in tags:
+                raise DataError(f"{where}: {images.name} has no image {photo} or category {tag}")
+            score = _number(one.get("score"), where)
+            if score >= at_least:
+                yield photos[photo], tags[tag], score
+
+    note = f"results with a score of at least {at_least:g} are tags (--at-least)"
+    return TagTable.of(path.name, uses(), photos.values(), notes=[note])
+
+
+def _label_studio(path: Path, tasks: Sequence[Any]) -> TagTable:
+    folder = ImageFolder(path.parent)
+    found: list[FoundUse] = []
+    photos: list[str] = []
+    for number, task in enumerate(tasks, 1):
+        where = f"{path.name}, task {number}"
+        facts = task.get("data") if isinstance(task, dict) else None
+        image = facts.get("image", facts.get("img")) if isinstance(facts, dict) else None
+        if not isinstance(image, str) or not image:
+            raise DataError(f"{where}: 'data' must name an 'image'")
+        made = task.get("predictions") or []
+        if not isinstance(made, list) or not all(isinstance(one, dict) for one in made):
+            raise DataError(f"{where}: 'predictions' must be a list of objects")
+        photos.append(folder.path_of(image))
+        if made:
+            score = made[-1].get("score")
+            for result in made[-1].get("result") or []:
+                own = result.get("score", score) if isinstance(result, dict) else None
+                chance = None if own is None else _number(own, where)
+                found += [(photos[-1], name, chance) for name in chosen_labels(result, where)]
+    return TagTable.of(path.name, found, photos)
+
+
+def _language_model(path: Path) -> TagTable:
+    found: list[FoundUse] = []
+    photos: list[str] = []
+    failed, prose = 0, list[int]()
+    for number, line in json_objects(path):
+        photo = next((line[key] for key in PHOTO_KEYS if isinstance(line.get(key), str)), None)
+        if not photo:
+            raise DataError(
+                f"{path.name}, line {number}: it must say which photo it is about, as "
+                '{"path": "a.jpg", "response": ...}'
+            )
+        text = None if line.get("error") else _text_of(line)
+        if text is None:
+            failed += 1
+            continue
+        tags = tags_of_text(text)
+        if tags is None:
+            prose.append(number)
+            continue
+        photos.append(photo)
+        found += [(photo, tag, score) for tag, score in tags]
+    notes = []
+    if failed:
+        notes.append(f"left out {counted(failed, 'photo')} without a response")
+    if prose:
+        lines = f"{counted(len(prose), 'response')}, first line {prose[0]}"
+        notes.append(f"left out what is not a list of tags: {lines}")
+    if not found:
+        raise DataError(f"{path.name}: there is no tag in it; {'; '.join(notes) or 'it is empty'}")
+    return TagTable.of(path.name, found, photos, notes=notes)
+
+
+def _text_of(value: Any) -> Any:
+    """Return what a model said, from a response of Ollama or OpenAI; None if there is nothing."""
+    for _ in range(12):  # levels
+        if isinstance(value, list):
+            if not value or not isinstance(value[0], dict):
+                return value
+            texts = [one for one in value if any(key in one for key in RESPONSES)]
+            if not texts:
+                return value
+            value = texts[-1]
+        elif isinstance(value, dict):
+            key = next((one for one in RESPONSES if value.get(one) is not None), None)
+            if key is None:
+                return value if any(one in value for one in TAG_LISTS) else None
+            value = value[key]
+        else:
+            return value if isinstance(value, str) else None
+    return None
+
+
+def tags_of_text(said: Any) -> list[tuple[str, float | None]] | None:
+    """Return the tags that a model listed, with scores where it gave some; None if it is prose.
+
+    >>> tags_of_text("Tags: Dog, beach.")
+    [('dog', None), ('beach', None)]
+    >>> tags_of_text('```json\\n{"tags": [{"tag": "dog", "score": 0.9}]}\\n```')
+    [('dog', 0.9)]
+    """
+    value = said
+    if isinstance(said, str):
+        fenced = FENCE.search(said)
+        text = (fenced[1] if fenced else said).strip()
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = _split(text)
+    if isinstance(value, dict):
+        inside = next((value[key] for key in TAG_LISTS if key in value), value)
+        if isinstance(inside, dict):
+            inside = [{"tag": tag, "score": score} for tag, score in inside.items()]
+        value = inside
+    if not isinstance(value, list):
+        return None
+    tags = [_tag(one) for one in value]
+    return None if any(tag is None for tag in tags) else [tag for tag in tags if tag is not None]
+
+
+def _split(text: str) -> list[str]:
+    head, colon, tail = text.partition(":")
+    if colon and head.strip().lower() in TAG_LISTS:
+        text = tail
+    pieces = (BULLET.sub("", one.strip()) for one in re.split(r"[,;\n]", text))
+    return [one for one in (piece.strip(" .\"'`*#") for piece in pieces) if one]
+
+
+def _tag(value: Any) -> tuple[str, float | None] | None:
+    score = None
+    if isinstance(value, dict):
+        given = next((value[key] for key in SCORE_NAMES if key in value), None)
+        if given is not None:
+            if isinstance(given, bool) or not isinstance(given, int | float) or given != given:
+                return None
+            score = float(given)
+        value = next((value[key] for key in TAG_NAMES if key in value), None)
+    if not isinstance(value, str) or len(value) > LONGEST_TAG or len(value.split()) > MOST_WORDS:
+        return None
+    return value.strip().casefold(), score
