@@ -22,7 +22,7 @@ import numpy as np
 from labelwise.answers.log import Answer, AnswerLog, Line, Note, answered, now
 from labelwise.answers.tag_tables import TagTable
 from labelwise.data.rows import is_file
-from labelwise.decide.audits import Audit, Precision, Use, Verdict
+from labelwise.decide.audits import HOPELESS, Audit, Precision, Use, Verdict
 from labelwise.decide.estimate import Recall, recall_of
 from labelwise.errors import DataError, SettingsError
 from labelwise.types import nearest
@@ -30,7 +30,7 @@ from labelwise.types import nearest
 WHY, SHOWN, BEGUN = "audit", "shown", "audit"  # of answers; kinds of notes
 RANDOM_PHOTOS = 30
 LISTED = 30  # tags that a random photo is asked about
-HELD_SECONDS = 300.0  # that a question waits for the person who has it
+HELD_SECONDS = 120.0  # that a question waits for the person who has it
 EACH_TAG = "*"
 WORDS: tuple[Answer, ...] = get_args(Answer)
 
@@ -72,6 +72,7 @@ class AuditSession:
         order = np.random.default_rng((settings.seed, 3)).permutation(len(table.photos))
         self._random = [table.photos[row] for row in order.tolist()]
         self._held: dict[tuple[str, str], tuple[str, float]] = {}
+        self._unreadable: set[str] = set()
         self._read: list[Any] | None = None
         facts = {"table": table.digest(), **vars(settings)}
         facts.pop("random_photos")
@@ -113,6 +114,7 @@ class AuditSession:
             right_at_least=own.right_at_least,
             confidence=own.confidence,
             per_tag=own.per_tag or own.again,
+            most=len(self.table) if own.again else HOPELESS,
         )
 
     # ---- what was answered
@@ -207,7 +209,7 @@ class AuditSession:
         while (use := audit.question) is not None:
             photo, tag = self._of(use)
             word = self._answers.get(use) or taken.get((photo, tag))
-            if word is None and is_file(self.folder / photo):
+            if word is None and self._is_there(photo):
                 yield Question(photo, tag)
                 return
             audit.answer(word or "unsure")
@@ -221,9 +223,16 @@ class AuditSession:
                 continue
             if (photo, EACH_TAG) in taken:
                 room -= 1
-            elif is_file(self.folder / photo):
+            elif self._is_there(photo):
                 yield Question(photo, EACH_TAG, self.tagged(photo), self.listed)
                 return
+
+    def note_unreadable(self, photo: str) -> None:
+        """Take a photo for missing, as long as this session lasts."""
+        self._unreadable.add(photo)
+
+    def _is_there(self, photo: str) -> bool:
+        return photo not in self._unreadable and is_file(self.folder / photo)
 
     def tagged(self, photo: str) -> tuple[str, ...]:
         """Return which of the listed tags a photo carries."""
@@ -287,14 +296,40 @@ class AuditSession:
 
     # ---- what is known
 
+    def known(self) -> Audit:
+        """Return the audit with all answers that follow from each other.
+
+        A question that another person has, or whose photo is missing, counts as unsure, which no
+        guarantee profits from, if there are answers to later ones.
+        """
+        audit, words, last = deepcopy(self.audit), list[Answer](), 0
+        while (use := audit.question) is not None:
+            word = self._answers.get(use)
+            if (
+                word is None
+                and self._of(use) not in self._held
+                and self._is_there(self._of(use)[0])
+            ):
+                break
+            words.append(word or "unsure")
+            audit.answer(words[-1])
+            last = len(words) if word is not None else last
+        if last == len(words):
+            return audit
+        audit = deepcopy(self.audit)
+        for word in words[:last]:
+            audit.answer(word)
+        return audit
+
     def verdict(self) -> Verdict:
         """Return what can be said now."""
-        return self.audit.verdict()
+        return self.known().verdict()
 
     def precisions(self) -> list[Precision]:
         """Return the share of right uses of each tag; of all together where it is done again."""
-        kept = self.audit.kept()
-        return [self.audit.precision(k, kept) for k in range(len(self.audit.sizes))]
+        audit = self.known()
+        kept = audit.kept()
+        return [audit.precision(k, kept) for k in range(len(audit.sizes))]
 
     def recalls(self) -> dict[str, Recall]:
         """Return how much of each listed tag was tagged, by the random photos."""
@@ -317,7 +352,7 @@ class AuditSession:
 
     def corrected(self) -> tuple[list[list[str]], list[list[str]]]:
         """Return per photo the kept tags, as people corrected them, and those not known."""
-        mask, table = self.audit.kept(), self.table
+        mask, table = self.known().kept(), self.table
         labels: list[set[str]] = [set() for _ in table.photos]
         unknown: list[set[str]] = [set() for _ in table.photos]
         kept = set()

@@ -33,7 +33,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.tag_beliefs import answers_needed, asked_on, learned, log_bayes
+from labelwise.decide.tag_beliefs import (
+    MOST_FIRST,
+    answers_needed,
+    asked_on,
+    learned,
+    log_bayes,
+)
 from labelwise.errors import DataError
 
 Answer = Literal["yes", "no", "unsure"]
@@ -50,7 +56,7 @@ SWITCH = 0.04  # by how much another set must be worth more
 STAKES = np.array([0.35, 0.5, 0.65, 0.8])  # of the largest stake
 BINS = 5  # ranges of scores
 GRID = 401  # shares at which an interval is sought
-HOPELESS = 300  # answers; a tag expected to take more is not asked about again (per tag)
+HOPELESS = 300  # answers (per tag)
 TOLERANCE = 1e-9
 
 
@@ -132,6 +138,7 @@ class Audit:
 
     Everything follows from the table, the seed and the answers: ``Audit(...).resume(answers)`` is
     the audit that was interrupted. ``scores`` (one array per tag) only steer: higher means surer.
+    Per tag, one that is expected to take more than ``most`` answers is not asked about again.
     """
 
     def __init__(
@@ -143,6 +150,7 @@ class Audit:
         right_at_least: float = 0.9,
         confidence: float = 0.95,
         per_tag: bool = False,
+        most: int = HOPELESS,
     ) -> None:
         sizes = np.asarray(uses, np.int64)
         if sizes.ndim != 1 or not len(sizes) or (sizes < 1).any():
@@ -150,7 +158,7 @@ class Audit:
         if not (0 < right_at_least < 1 and 0 < confidence < 1):
             raise DataError("right_at_least and confidence must lie between 0 and 1.")
         self.sizes, self.seed, self.per_tag = sizes, seed, per_tag
-        self.level, self.confidence = right_at_least, confidence
+        self.level, self.confidence, self.most = right_at_least, confidence, most
         self.bins = _bins(sizes, scores)  # of each use, per tag
         self.scored = scores is not None
         width = BINS if self.scored else 1
@@ -323,13 +331,13 @@ class Audit:
         """Ask about the tag that is expected to take the fewest further answers."""
         rate = self._beliefs()[1]
         limit = -np.log(1 - self.confidence)
-        gained, new = np.zeros(len(left)), self.asked.sum(1) == 0
+        gained, new = np.zeros(len(left)), self.asked.sum(1) < MOST_FIRST
         gained[list(self.own)] = [test.gained for test in self.own.values()]
         need = np.minimum(answers_needed(limit + 1 - gained, rate, 1 - self.level), left)
         need[[k for k, test in self.own.items() if self._reached(test)]] = np.inf
         need[left == 0] = np.inf
-        need[new] = np.minimum(need[new], HOPELESS)
-        self.done = bool(need.min() > HOPELESS)
+        need[new & (left > 0)] = np.minimum(need[new & (left > 0)], self.most)
+        self.done = bool(need.min() > self.most)
         if not self.done:
             self._draw(int(np.argmin(need)))
 
@@ -425,13 +433,13 @@ class Audit:
     def _reached(self, test: _Test | None) -> bool:
         if test is None:
             return False
-        return test.gained >= -np.log(test.delta) or self._certain(test.kept)
+        return bool(test.gained >= -np.log(test.delta)) or self._certain(test.kept)
 
     def _certain(self, kept: NDArray[np.bool_]) -> bool:
         """Whether the set holds few enough wrong uses even if all others are wrong."""
         uses = int(self.strata[kept].sum())
         worst = uses - int(self.asked[kept].sum()) + int(self.wrong[kept].sum())
-        return worst <= (1 - self.level) * uses + TOLERANCE
+        return bool(worst <= (1 - self.level) * uses + TOLERANCE)
 
 
 def _bins(sizes: Counts, scores: Sequence[Numbers] | None) -> list[Counts]:

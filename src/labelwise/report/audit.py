@@ -24,7 +24,7 @@ from labelwise.decide.audits import Precision
 from labelwise.decide.estimate import Recall
 from labelwise.markup import Cell, Markup, document, paragraph, section, table, tag
 from labelwise.report.charts import Dots, dot_plot
-from labelwise.system.files import sha256_of, summed
+from labelwise.system.files import sha256_of, summed, write_error
 from labelwise.system.text import as_cell, counted
 
 KEPT, TAGS, PAGE, RECEIPT = "kept.csv", "tags.csv", "audit.html", "receipt.json"
@@ -58,7 +58,8 @@ def statement(session: AuditSession) -> str:
             return f"Contradicted: at most {_percent(known.high)} {of}, not {level} ({answers})."
         ends = f"{_percent(known.low)} to {_percent(known.high)}"
         return f"Not confirmed yet: {ends} {of} ({answers})."
-    recalls = [(tag, one) for tag, one in session.recalls().items() if one.least_missing]
+    kept = {session.table.tags[k] for k in verdict.kept}
+    recalls = [(t, one) for t, one in session.recalls().items() if one.least_missing and t in kept]
     most = sorted(recalls, key=lambda pair: -pair[1].missing)[:NAMED]
     missed = [
         f"About {one.missing:,.0f} photos with {tag} were missed "
@@ -77,21 +78,25 @@ def write_outcome(session: AuditSession, out: Path) -> list[Path]:
     if not made and (out / KEPT).exists():
         require_own(session.log, out / KEPT)
         (out / KEPT).unlink()
-    mark, done = secrets.token_hex(4), list[Path]()
+    mark = secrets.token_hex(4)
+    written = {name: out / f".{mark}.{name}" for name in names}
     try:
-        for name in names:
-            temporary = out / f".{mark}.{name}"
-            done.append(temporary)
-            _write(session, name, temporary, out)
-            session.log.append([Note("export", {"sha256": sha256_of(temporary)})])
+        for name, temporary in written.items():
+            _write(session, name, temporary, written.get(KEPT))
+        session.log.append(
+            [Note("export", {"sha256": sha256_of(temporary)}) for temporary in written.values()]
+        )
+        for name, temporary in written.items():
             temporary.replace(out / name)
+    except OSError as error:
+        raise write_error(out, error) from None
     finally:
-        for temporary in done:
+        for temporary in written.values():
             temporary.unlink(missing_ok=True)
     return [out / name for name in names]
 
 
-def _write(session: AuditSession, name: str, path: Path, out: Path) -> None:
+def _write(session: AuditSession, name: str, path: Path, kept: Path | None) -> None:
     if name == KEPT:
         labels, unknown = session.corrected()
         images = (session.folder.absolute(), session.table.photos)
@@ -102,32 +107,27 @@ def _write(session: AuditSession, name: str, path: Path, out: Path) -> None:
     elif name == PAGE:
         path.write_text(page(session), encoding="utf-8")
     else:
-        path.write_text(json.dumps(summed(_receipt(session, out)), indent=1), encoding="utf-8")
+        path.write_text(json.dumps(summed(_receipt(session, kept)), indent=1), encoding="utf-8")
 
 
-def _receipt(session: AuditSession, out: Path) -> dict[str, object]:
-    verdict, table = session.verdict(), session.table
-    kept = out / KEPT
+def _receipt(session: AuditSession, kept: Path | None) -> dict[str, object]:
+    verdict, own = session.verdict(), session.table
     return {
         "labelwise": __version__,
         "format": 1,
         "when": now(),
-        "source": table.source,
-        "table": table.digest(),
-        "folder": str(session.folder.absolute()),
-        "photos": len(table.photos),
-        "uses": len(table),
-        "kept": [] if session.settings.again else [table.tags[k] for k in verdict.kept],
-        "dropped": verdict.tags - len(verdict.kept),
+        "source": own.source,
+        "table": own.digest(),
+        "photos": len(own.photos),
+        "uses": len(own),
+        **vars(session.settings),
+        "kept": [] if session.settings.again else [own.tags[k] for k in verdict.kept],
+        "kept_uses": verdict.uses,
         "guaranteed": verdict.guaranteed,
-        "right_at_least": verdict.right_at_least,
-        "confidence": verdict.confidence,
-        "per_tag": session.settings.per_tag,
-        "seed": session.settings.seed,
         "answers": verdict.answers,
         "people": session.people,
         "statement": statement(session),
-        "kept_sha256": sha256_of(kept) if kept.exists() else None,
+        "kept_sha256": None if kept is None else sha256_of(kept),
     }
 
 
@@ -182,7 +182,7 @@ def _chart(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup | No
             100 * one.estimate,
             100 * one.low,
             100 * one.high,
-            _percent(one.estimate),
+            _counted(one),
             "after" if one.kept else "absent",
             one.kept,
         )
@@ -193,15 +193,15 @@ def _chart(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup | No
         return None
     title = "Share of right uses by tag"
     words = "; ".join(f"{row.name} {row.text}" for row in rows)
-    chart = dot_plot(rows, title=title, x="per cent of uses that are right", description=words)
-    note = f"Kept tags in bold. The bars are intervals. The {DRAWN} most used at most are drawn."
+    x = "per cent of uses that are right"
+    chart = dot_plot(rows, title=title, x=x, description=words, ends=(0, 100))
+    note = "Kept tags are bold. Bars are intervals; at the right, how many answers said yes."
     return tag("figure", chart, tag("figcaption", note))
 
 
 def _table(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup:
     cells: list[list[str | Cell]] = []
     for name, one, missed in known:
-        right = "not asked" if one.estimate is None else _percent(one.estimate)
         ends = "" if one.estimate is None else f"{_percent(one.low)} to {_percent(one.high)}"
         lost = "" if missed is None else f"{missed.missing:,.0f}"
         range_ = "" if missed is None else f"{missed.least_missing:,} to {missed.most_missing:,}"
@@ -210,15 +210,18 @@ def _table(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup:
                 name,
                 "kept" if one.kept else "dropped",
                 Cell(f"{one.uses:,}", one.uses),
-                Cell(f"{one.answered:,}", one.answered),
-                Cell(right, -1 if one.estimate is None else one.estimate),
+                Cell(_counted(one), one.answered),
                 ends,
                 Cell(lost, -1 if missed is None else missed.missing),
                 range_,
             ]
         )
-    head = ("tag", "", "uses", "answered", "right", "interval", "missed photos", "interval")
+    head = ("tag", "", "uses", "answered yes", "right", "photos missed", "from, to")
     return table(head, cells, caption="Every tag", sortable=True)
+
+
+def _counted(one: Precision) -> str:
+    return f"{one.answered - one.wrong:,} of {one.answered:,}"
 
 
 def _percent(share: float) -> str:

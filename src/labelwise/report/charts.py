@@ -43,9 +43,16 @@ class Dots:
     strong: bool = False
 
 
-def dot_plot(rows: Sequence[Dots], *, title: str, x: str, description: str) -> Markup:
+def dot_plot(
+    rows: Sequence[Dots],
+    *,
+    title: str,
+    x: str,
+    description: str,
+    ends: tuple[float, float] | None = None,
+) -> Markup:
     """Return the plot, rows from top to bottom, with each mean written out at the right."""
-    low, high = limits(rows)
+    low, high = limits(rows) if ends is None else ends
     left = BOLD * max(len(cut(row.name, LETTERS)) for row in rows) + 10
     right = BOLD * max(len(row.text) for row in rows) + 12
     lines = [(place + 0.5, "") for place in range(len(rows))]
