@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -190,17 +191,12 @@ class AuditSession:
 
     def batch(self, count: int) -> list[Question]:
         """Return the next questions on one path, for a spreadsheet."""
-        found: dict[tuple[str, str], Any] = {}
-        asked: list[Question] = []
-        while len(asked) < count and (one := next(self._ahead("", found), None)) is not None:
-            asked.append(one)
-            found[_key(one)] = "yes"
-        return asked
+        return list(islice(self._ahead(""), count))
 
     def _ahead(
         self, who: str, assumed: Mapping[tuple[str, str], Answer | None] | None = None
     ) -> Iterator[Question]:
-        """Yield the question that a person can be asked, if any."""
+        """Yield what a person can be asked, and what follows if each answer is yes."""
         limit, taken = time.monotonic() - HELD_SECONDS, dict(assumed or {})
         for key, (holder, since) in self._held.items():
             if holder != who and since > limit:
@@ -211,7 +207,7 @@ class AuditSession:
             word = self._answers.get(use) or taken.get((photo, tag))
             if word is None and self._is_there(photo):
                 yield Question(photo, tag)
-                return
+                word = "yes"
             audit.answer(word or "unsure")
         room = self.settings.random_photos - len(self._shown)
         if self.settings.again:
@@ -219,13 +215,11 @@ class AuditSession:
         for photo in self._random:
             if room <= 0:
                 return
-            if photo in self._shown:
+            if photo in self._shown or not self._is_there(photo):
                 continue
-            if (photo, EACH_TAG) in taken:
-                room -= 1
-            elif self._is_there(photo):
+            room -= 1
+            if (photo, EACH_TAG) not in taken:
                 yield Question(photo, EACH_TAG, self.tagged(photo), self.listed)
-                return
 
     def note_unreadable(self, photo: str) -> None:
         """Take a photo for missing, as long as this session lasts."""
@@ -305,11 +299,8 @@ class AuditSession:
         audit, words, last = deepcopy(self.audit), list[Answer](), 0
         while (use := audit.question) is not None:
             word = self._answers.get(use)
-            if (
-                word is None
-                and self._of(use) not in self._held
-                and self._is_there(self._of(use)[0])
-            ):
+            key = self._of(use)
+            if word is None and key not in self._held and self._is_there(key[0]):
                 break
             words.append(word or "unsure")
             audit.answer(words[-1])
