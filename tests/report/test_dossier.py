@@ -10,13 +10,13 @@ from hashlib import sha256
 import numpy as np
 import pytest
 from browser_setup import assert_fits, assert_no_finding
+from labelwise.cli.dossier import NOT_IN_TABLE, _input, _subgroups
 from made_index import made_index
 from sample_scores import NAMES, sample, spec_of
 from search_setup import save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.cli.dossier import NOT_IN_TABLE, _input, _subgroups
 from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid

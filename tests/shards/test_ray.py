@@ -9,9 +9,9 @@ import signal
 import numpy as np
 import pytest
 import torch
+from labelwise.cli.engines import cluster_decoding, make_engine
 from shard_setup import answers, hashes, task
 
-from labelwise.cli.engines import cluster_decoding, make_engine
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures import Transform
 from labelwise.shards import LocalEngine, ShardRecord, predict_shards, ray_cluster, ray_decoding

@@ -26,6 +26,7 @@ from labelwise.data.rows import is_file
 from labelwise.decide.audits import HOPELESS, Audit, Precision, Use, Verdict
 from labelwise.decide.estimate import Recall, recall_of
 from labelwise.errors import DataError, SettingsError
+from labelwise.system.text import counted
 from labelwise.types import nearest
 
 WHY, SHOWN, BEGUN = "audit", "shown", "audit"  # of answers; kinds of notes
@@ -315,6 +316,16 @@ class AuditSession:
     def verdict(self) -> Verdict:
         """Return what can be said now."""
         return self.known().verdict()
+
+    def progress(self) -> str:
+        """Return in words how far the audit is."""
+        audit = self.known()
+        verdict, answers = audit.verdict(), counted(audit.count, "answer")
+        if verdict.guaranteed and verdict.finished:
+            return f"{answers}, the tags are guaranteed"
+        if audit.test is None and not audit.per_tag:
+            return f"{answers}, choosing the tags to keep"
+        return f"{answers}, testing {counted(len(verdict.kept) or verdict.tags, 'tag')}"
 
     def precisions(self) -> list[Precision]:
         """Return the share of right uses of each tag; of all together where it is done again."""

@@ -45,6 +45,7 @@ TAG_LISTS = ("tags", "labels", "keywords", "objects")
 BY_MODELS = {"response", "message", "choices", "output", "body", "tags", "keywords", "objects"}
 TAG_NAMES, SCORE_NAMES = ("tag", "label", "name", "keyword"), ("score", "confidence", "probability")
 RESPONSES = ("response", "message", "choices", "output", "content", "text", "body")
+NOTHING = (["none"], ["n/a"], ["nothing"])
 LONGEST_TAG, MOST_WORDS = 60, 6  # beyond, it is a sentence
 FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
 BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+")
@@ -389,7 +390,8 @@ def _split(text: str) -> list[str]:
     if colon and head.strip().lower() in TAG_LISTS:
         text = tail
     pieces = (BULLET.sub("", one.strip()) for one in re.split(r"[,;\n]", text))
-    return [one for one in (piece.strip(" .\"'`*#") for piece in pieces) if one]
+    found = [one for one in (piece.strip(" .\"'`*#-") for piece in pieces) if one]
+    return [] if [one.lower() for one in found] in NOTHING else found
 
 
 def _tag(value: Any) -> tuple[str, float | None] | None:

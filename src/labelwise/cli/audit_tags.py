@@ -58,7 +58,8 @@ def audit_tags(place: Path | None, given: Options) -> None:
     if verdict.guaranteed and not session.settings.again:
         next_steps(f"train {out / 'kept.csv'}", f"audit --again {out / RECEIPT} --page")
     elif not verdict.guaranteed and not verdict.finished:
-        next_steps(_command(place, given, out))
+        more = "" if given.answers is None else f" --csv {_next_name(Path(given.answers))}"
+        next_steps(f"{_command(place, given, out)}{more}")
 
 
 def _name(place: Path | None, given: Options) -> str:
@@ -69,6 +70,14 @@ def _name(place: Path | None, given: Options) -> str:
     if place is None:
         raise SettingsError("name the tags: labelwise audit TAGS --photos PHOTOS")
     return place.resolve().with_suffix("").name or "tags"
+
+
+def _next_name(path: Path) -> Path:
+    """Return a name for the next questions: questions-2.csv after questions.csv."""
+    stem, _, number = path.stem.rpartition("-")
+    if stem and number.isdecimal():
+        return path.with_stem(f"{stem}-{int(number) + 1}")
+    return path.with_stem(f"{path.stem}-2")
 
 
 def _command(place: Path | None, given: Options, out: Path) -> str:
@@ -158,7 +167,7 @@ def _ask(session: "AuditSession", who: str) -> None:
 
     say("Is the tag right? y yes, n no, u unsure, undo, stop; answers are kept at once")
     while (question := session.question(who)) is not None:
-        say(_progress(session))
+        say(session.progress())
         photo = session.folder / question.photo
         if question.tag != EACH_TAG:
             word: str = ask(f"{photo}\n  Does it show: {question.tag}?")
@@ -203,14 +212,6 @@ def shown_of(text: str) -> dict[str, str]:
         (word[1:].strip() if word[0] in signs else word): signs.get(word[0], "yes")
         for word in words
     }
-
-
-def _progress(session: "AuditSession") -> str:
-    verdict = session.verdict()
-    kept = f"{len(verdict.kept):,} of {verdict.tags:,} tags would be kept"
-    if verdict.guaranteed:
-        return f"{counted(verdict.answers, 'answer')}; the tags are guaranteed; now what was missed"
-    return f"{counted(verdict.answers, 'answer')}; {kept}"
 
 
 def _write_questions(session: "AuditSession", path: Path, given: Options, command: str) -> None:

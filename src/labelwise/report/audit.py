@@ -12,6 +12,7 @@ import csv
 import json
 import secrets
 from collections.abc import Sequence
+from math import ceil, floor
 from pathlib import Path
 
 from labelwise import __version__
@@ -141,21 +142,23 @@ def _known(session: AuditSession) -> list[tuple[str, Precision, Recall | None]]:
 
 
 def _rows(session: AuditSession) -> list[list[str]]:
-    def share(value: float | None) -> str:
-        return "" if value is None else f"{value:.4f}"
-
     rows = []
     for name, known, missed in _known(session):
-        cells = [as_cell(name), "yes" if known.kept else "no", known.uses, known.answered]
-        ends = [known.low, known.high] if known.answered else [None, None]
-        cells += [known.wrong - known.unsure, known.unsure, *map(share, (known.estimate, *ends))]
-        if missed is None:
-            cells += [""] * 6
-        else:
-            cells += map(share, (missed.recall, missed.low, missed.high))
+        cells = [name, "yes" if known.kept else "no", known.uses, known.answered]
+        cells += [known.wrong - known.unsure, known.unsure]
+        cells += _shares(known.estimate, known.low, known.high)
+        cells += [""] * 6 if missed is None else _shares(missed.recall, missed.low, missed.high)
+        if missed is not None:
             cells += [round(missed.missing), missed.least_missing, missed.most_missing]
-        rows.append(list(map(str, cells)))
+        rows.append([as_cell(str(cell)) for cell in cells])
     return rows
+
+
+def _shares(centre: float | None, low: float, high: float) -> list[str]:
+    """Return a share and its interval, rounded outwards; nothing where it is not known."""
+    if centre is None:
+        return ["", "", ""]
+    return [f"{centre:.4f}", f"{floor(1e4 * low) / 1e4:.4f}", f"{ceil(1e4 * high) / 1e4:.4f}"]
 
 
 def page(session: AuditSession) -> str:

@@ -39,9 +39,7 @@ class AuditState(BaseModel):
 
     one_at_a_time: Literal[True] = True
     statement: str
-    answers: int
-    kept: int
-    tags: int
+    progress: str
     folder: str
     version: str = __version__
     question: AuditQuestion | None = None
@@ -87,13 +85,10 @@ class _Auditing:
 
     def state(self, who: str | None, back: Question | None = None) -> AuditState:
         question = back or (None if who is None else self.session.question(who))
-        verdict = self.session.verdict()
         following = [] if question is None else self.session.upcoming(who or "", question)
         return AuditState(
             statement=statement(self.session),
-            answers=verdict.answers,
-            kept=len(verdict.kept),
-            tags=verdict.tags,
+            progress=self.session.progress(),
             folder=str(self.out),
             question=None if question is None else self._asked(question),
             ahead=[self._asked(one).id for one in following],

@@ -1,7 +1,7 @@
 // One photo and one tag at a time: yes, no or unsure by a key. The next photos are loaded ahead.
 
 import { get, send, thumbnail } from "./api.js";
-import { count, find, make, say } from "./dom.js";
+import { find, make, say } from "./dom.js";
 import { who } from "./who.js";
 
 const SIDE = 1280;
@@ -36,7 +36,7 @@ function choice(tag) {
 function show(state) {
   question = state.question;
   find("progress").textContent = state.statement;
-  find("model").textContent = `${count(state.answers)} answers · ${count(state.kept)} of ${count(state.tags)} tags would be kept`;
+  find("model").textContent = state.progress;
   find("footer").textContent = `labelwise ${state.version} · the answers are in ${state.folder}`;
   find("one-buttons").hidden = !question;
   if (!question) {
