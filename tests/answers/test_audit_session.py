@@ -10,6 +10,7 @@ import pytest
 from audit_setup import tagged_photos
 
 from labelwise.answers import audit_session
+from labelwise.answers.audit_outcome import corrected, precisions, recalls
 from labelwise.answers.audit_session import EACH_TAG, AuditSession, AuditSettings
 from labelwise.answers.log import AnswerLog
 from labelwise.answers.tag_tables import TagTable, read_tags
@@ -60,7 +61,7 @@ def test_an_audit_ends_with_a_guarantee_that_is_true(world):
     uses = [(photo, tag) for photo, own in tagged.items() for tag in own & kept]
     assert len(uses) == verdict.uses
     assert sum(tag in truth[photo] for photo, tag in uses) >= 0.9 * len(uses)
-    labels, unknown = session.corrected()
+    labels, unknown = corrected(session)
     for photo, own in zip(session.table.photos, labels, strict=True):
         added = {tag for tag in own if tag not in tagged[photo]}
         assert set(own) <= kept
@@ -70,7 +71,7 @@ def test_an_audit_ends_with_a_guarantee_that_is_true(world):
         for name in kept if tag == EACH_TAG else kept & {tag}:
             assert (name in labels[row]) == (name in truth[photo])
     assert not any(unknown)
-    found = session.recalls()
+    found = recalls(session)
     for tag in kept:
         missing = sum(tag in truth[p] and tag not in own for p, own in tagged.items())
         assert found[tag].least_missing <= missing <= found[tag].most_missing
@@ -89,7 +90,7 @@ def test_a_session_goes_on_where_it_was_and_undo_leaves_no_trace(world):
     again = session_of(folder)
     assert answer(again, truth) == asked[30:]
     assert again.verdict() == whole.verdict()
-    assert again.corrected() == whole.corrected()
+    assert corrected(again) == corrected(whole)
     for _ in range(3):
         again.undo("ada")
     assert [(one.photo, one.tag) for one in again.batch(1)] == [asked[-3]]
@@ -131,10 +132,10 @@ def test_people_who_disagree_cannot_tell(world):
     question = session.question("ada")
     for who, word in (("ada", "yes"), ("ben", "no")):
         session.record([session.line(question.photo, question.tag, word, who)])
-    known = session.precisions()[session.table.tags.index(question.tag)]
+    known = precisions(session)[session.table.tags.index(question.tag)]
     assert (known.answered, known.unsure) == (1, 1)
     session.undo("ben")
-    assert session.precisions()[session.table.tags.index(question.tag)].unsure == 0
+    assert precisions(session)[session.table.tags.index(question.tag)].unsure == 0
 
 
 def test_missing_photos_are_skipped_and_asked_about_once_they_are_back(world):

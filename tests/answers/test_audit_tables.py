@@ -7,7 +7,8 @@ import pytest
 import torch
 from audit_setup import NAMES, as_responses, tagged_photos
 
-from labelwise.answers.tag_tables import TagTable, read_tags, tags_of_text
+from labelwise.answers.model_text import tags_of_text
+from labelwise.answers.tag_tables import TagTable, read_tags
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.photos.tag_sources import tags_to_audit

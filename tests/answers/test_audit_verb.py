@@ -14,7 +14,7 @@ from labelwise.answers.log import AnswerLog
 from labelwise.answers.tag_tables import read_tags
 from labelwise.cli.app import app
 from labelwise.data import load
-from labelwise.report.audit import write_outcome
+from labelwise.report.audit import write_audit
 from labelwise.server import ServeSettings, create_audit_app
 
 
@@ -32,8 +32,8 @@ def typed(command, status=0, **options):
 
 def by_spreadsheet(folder, truth, command):
     """Write questions and answer them until none is left; return what was said last."""
-    for number in range(30):
-        questions = folder / f"q{number}.csv"
+    for _ in range(30):
+        questions = folder / f"q{len(list(folder.glob('q*.csv')))}.csv"
         if "nothing left" in typed(f"{command} --csv {questions}"):
             return typed(command)
         truthful(questions, truth)
@@ -174,5 +174,5 @@ def test_the_page_asks_one_tag_at_a_time_and_loads_ahead(folder):
         server.problem(server.put("/api/v1/answer", {**said, "photo": "0a" * 32}), 404)
         wrong = {"photo": last["id"], "who": "ada", "label": "unicorn", "answer": "yes"}
         assert "does not carry" in server.problem(server.put("/api/v1/answer", wrong), 422)
-    write_outcome(session, folder / "out")
+    write_audit(session, folder / "out")
     assert (folder / "out/kept.csv").is_file()

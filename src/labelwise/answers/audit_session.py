@@ -23,10 +23,8 @@ import numpy as np
 from labelwise.answers.log import Answer, AnswerLog, Line, Note, answered, now
 from labelwise.answers.tag_tables import TagTable
 from labelwise.data.rows import is_file
-from labelwise.decide.audits import HOPELESS, Audit, Precision, Use, Verdict
-from labelwise.decide.estimate import Recall, recall_of
+from labelwise.decide.audits import Audit, Use, Verdict
 from labelwise.errors import DataError, SettingsError
-from labelwise.system.text import counted
 from labelwise.types import nearest
 
 WHY, SHOWN, BEGUN = "audit", "shown", "audit"  # of answers; kinds of notes
@@ -88,17 +86,18 @@ class AuditSession:
             )
         self.refresh()
 
-    def _use(self, tag: int, place: int) -> Use:
+    def use_of(self, tag: int, place: int) -> Use:
+        """Return how the audit numbers a use: its tag, and its place among the tag's uses."""
         return (0, int(self._start[tag]) + place) if self.settings.again else (tag, place)
 
-    def _found(self, photo: str, tag: str) -> Use | None:
+    def found(self, photo: str, tag: str) -> Use | None:
         """Return the use of a tag on a photo, None if the table has none."""
         row, k = self._rows.get(photo), self._tags.get(tag)
         if row is None or k is None:
             return None
         own = self.table.uses[k]
         place = int(np.searchsorted(own, row))
-        return self._use(k, place) if place < len(own) and own[place] == row else None
+        return self.use_of(k, place) if place < len(own) and own[place] == row else None
 
     def _of(self, use: Use) -> tuple[str, str]:
         tag, place = use
@@ -109,15 +108,10 @@ class AuditSession:
 
     def _fresh(self) -> Audit:
         own, sizes, scores = self.settings, [len(one) for one in self.table.uses], self.table.scores
-        return Audit(
-            [sum(sizes)] if own.again else sizes,
-            scores=None if own.again else scores,
-            seed=own.seed,
-            right_at_least=own.right_at_least,
-            confidence=own.confidence,
-            per_tag=own.per_tag or own.again,
-            most=len(self.table) if own.again else HOPELESS,
-        )
+        level: dict[str, Any] = {"right_at_least": own.right_at_least, "confidence": own.confidence}
+        if own.again:
+            return Audit([sum(sizes)], seed=own.seed, per_tag=True, most=sum(sizes), **level)
+        return Audit(sizes, scores=scores, seed=own.seed, per_tag=own.per_tag, **level)
 
     # ---- what was answered
 
@@ -127,10 +121,10 @@ class AuditSession:
         if lines is not self._read:
             self._read, self._taken = lines, 0
             self._said: dict[tuple[str, str], dict[str, Answer]] = {}
-            self._shown: dict[str, Mapping[str, Any]] = {}
+            self.shown: dict[str, Mapping[str, Any]] = {}
             self._last: dict[str, list[tuple[str, str]]] = {}  # what each person answered, in order
-            known = ((self._found(*key), word) for key, word in self.table.known.items())
-            self._answers: dict[Use, Answer] = {use: word for use, word in known if use is not None}
+            known = ((self.found(*key), word) for key, word in self.table.known.items())
+            self.answers: dict[Use, Answer] = {use: word for use, word in known if use is not None}
             self.audit = self._fresh()
         changed = False
         for line in lines[self._taken :]:
@@ -138,7 +132,7 @@ class AuditSession:
         self._taken = len(lines)
         if changed:
             self.audit = self._fresh()
-        self.audit.resume(self._answers)
+        self.audit.resume(self.answers)
 
     def _take(self, line: Line) -> bool:
         """Take in a line; return whether it changes an answer that was there."""
@@ -147,14 +141,14 @@ class AuditSession:
                 photo, who = line.facts["photo"], line.facts["who"]
                 own = self._last.setdefault(who, [])
                 if line.facts.get("undo"):
-                    self._shown.pop(photo, None)
+                    self.shown.pop(photo, None)
                     own[:] = [key for key in own if key != (photo, EACH_TAG)]
                 else:
-                    self._shown[photo] = line.facts
+                    self.shown[photo] = line.facts
                     own.append((photo, EACH_TAG))
             return False
         key = (line.photo, line.label)
-        use = self._found(*key) if line.why == WHY else None
+        use = self.found(*key) if line.why == WHY else None
         if use is None:
             return False
         people, own = self._said.setdefault(key, {}), self._last.setdefault(line.who, [])
@@ -164,12 +158,12 @@ class AuditSession:
             people[line.who] = line.answer
             own.append(key)
         words = set(people.values())
-        before = self._answers.pop(use, None)
+        before = self.answers.pop(use, None)
         if words:
-            self._answers[use] = next(iter(words)) if len(words) == 1 else "unsure"
+            self.answers[use] = next(iter(words)) if len(words) == 1 else "unsure"
         elif key in self.table.known:
-            self._answers[use] = self.table.known[key]
-        return before is not None and before != self._answers.get(use)
+            self.answers[use] = self.table.known[key]
+        return before is not None and before != self.answers.get(use)
 
     # ---- asking
 
@@ -183,12 +177,9 @@ class AuditSession:
 
     def upcoming(self, who: str, after: Question) -> list[Question]:
         """Return what may follow a question, by the answer, to load photos ahead."""
-        found: list[Question] = []
-        for word in ("yes", "no") if after.tag != EACH_TAG else (None,):
-            one = next(self._ahead(who, {_key(after): word}), None)
-            if one is not None and one not in found:
-                found.append(one)
-        return found
+        words: tuple[Answer | None, ...] = ("yes", "no") if after.tag != EACH_TAG else (None,)
+        found = [next(self._ahead(who, {_key(after): word}), None) for word in words]
+        return [one for one in dict.fromkeys(found) if one is not None]
 
     def batch(self, count: int) -> list[Question]:
         """Return the next questions on one path, for a spreadsheet."""
@@ -205,18 +196,18 @@ class AuditSession:
         audit = deepcopy(self.audit)
         while (use := audit.question) is not None:
             photo, tag = self._of(use)
-            word = self._answers.get(use) or taken.get((photo, tag))
+            word = self.answers.get(use) or taken.get((photo, tag))
             if word is None and self._is_there(photo):
                 yield Question(photo, tag)
                 word = "yes"
             audit.answer(word or "unsure")
-        room = self.settings.random_photos - len(self._shown)
+        room = self.settings.random_photos - len(self.shown)
         if self.settings.again:
             return
         for photo in self._random:
             if room <= 0:
                 return
-            if photo in self._shown or not self._is_there(photo):
+            if photo in self.shown or not self._is_there(photo):
                 continue
             room -= 1
             if (photo, EACH_TAG) not in taken:
@@ -231,13 +222,13 @@ class AuditSession:
 
     def tagged(self, photo: str) -> tuple[str, ...]:
         """Return which of the listed tags a photo carries."""
-        return tuple(tag for tag in self.listed if self._found(photo, tag) is not None)
+        return tuple(tag for tag in self.listed if self.found(photo, tag) is not None)
 
     # ---- answering
 
     def line(self, photo: str, tag: str, word: str, who: str) -> Line | None:
         """Return what to log of a tag on a photo; None if the person has said so already."""
-        if self._found(photo, tag) is None:
+        if self.found(photo, tag) is None:
             raise DataError(f"{photo!r:.200} does not carry the tag {tag!r:.100} in the table")
         if word not in WORDS:
             raise DataError(f"an answer is yes, no or unsure, got {word!r:.60}")
@@ -263,7 +254,7 @@ class AuditSession:
             "wrong": sorted(tag for tag, word in shown.items() if word == "no" and tag in own),
             "unsure": sorted(tag for tag, word in shown.items() if word == "unsure"),
         }
-        before = self._shown.get(photo, {})
+        before = self.shown.get(photo, {})
         if facts == {name: before.get(name) for name in facts}:
             return None
         return Note(SHOWN, {"photo": photo, "who": who, "when": now(), **facts})
@@ -299,7 +290,7 @@ class AuditSession:
         """
         audit, words, last = deepcopy(self.audit), list[Answer](), 0
         while (use := audit.question) is not None:
-            word = self._answers.get(use)
+            word = self.answers.get(use)
             key = self._of(use)
             if word is None and key not in self._held and self._is_there(key[0]):
                 break
@@ -317,63 +308,10 @@ class AuditSession:
         """Return what can be said now."""
         return self.known().verdict()
 
-    def progress(self) -> str:
-        """Return in words how far the audit is."""
-        audit = self.known()
-        verdict, answers = audit.verdict(), counted(audit.count, "answer")
-        if verdict.guaranteed and verdict.finished:
-            return f"{answers}, the tags are guaranteed"
-        if audit.test is None and not audit.per_tag:
-            return f"{answers}, choosing the tags to keep"
-        return f"{answers}, testing {counted(len(verdict.kept) or verdict.tags, 'tag')}"
-
-    def precisions(self) -> list[Precision]:
-        """Return the share of right uses of each tag; of all together where it is done again."""
-        audit = self.known()
-        kept = audit.kept()
-        return [audit.precision(k, kept) for k in range(len(audit.sizes))]
-
-    def recalls(self) -> dict[str, Recall]:
-        """Return how much of each listed tag was tagged, by the random photos."""
-        found: dict[str, Recall] = {}
-        for tag in self.listed if self._shown else ():
-            own = [facts for photo, facts in self._shown.items() if self._found(photo, tag)]
-            other = [facts for photo, facts in self._shown.items() if not self._found(photo, tag)]
-            hits = sum(tag not in (*facts["wrong"], *facts["unsure"]) for facts in own)
-            missed = sum(tag in facts["also"] for facts in other)
-            unsure = sum(tag in facts["unsure"] for facts in other)
-            photos, uses = len(self._rows), len(self.table.uses[self._tags[tag]])
-            drawn, level = ((len(other), missed), (len(own), hits)), self.settings.confidence
-            found[tag] = recall_of(photos, uses, *drawn, unsure=unsure, confidence=level)
-        return found
-
     @property
     def people(self) -> list[str]:
         """Who has answered."""
         return sorted(who for who, own in self._last.items() if own)
-
-    def corrected(self) -> tuple[list[list[str]], list[list[str]]]:
-        """Return per photo the kept tags, as people corrected them, and those not known."""
-        mask, table = self.known().kept(), self.table
-        labels: list[set[str]] = [set() for _ in table.photos]
-        unknown: list[set[str]] = [set() for _ in table.photos]
-        kept = set()
-        for k, (tag, own) in enumerate(zip(table.tags, table.uses, strict=True)):
-            if self.settings.again or mask[k].any():
-                kept.add(tag)
-                for place, row in enumerate(own.tolist()):
-                    word = self._answers.get(self._use(k, place))
-                    inside = self.settings.again or mask[k, self.audit.bins[k][place]]
-                    if word == "unsure" or (word is None and not inside):
-                        unknown[row].add(tag)
-                    elif word != "no":
-                        labels[row].add(tag)
-        for photo, facts in self._shown.items():
-            row = self._rows[photo]
-            labels[row] = (labels[row] | kept.intersection(facts["also"])) - {*facts["wrong"]}
-            unknown[row] |= kept.intersection(facts["unsure"])
-            labels[row] -= unknown[row]
-        return [sorted(one) for one in labels], [sorted(one) for one in unknown]
 
 
 def _key(question: Question) -> tuple[str, str]:

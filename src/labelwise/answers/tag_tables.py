@@ -12,8 +12,6 @@ file_name, custom_id, id) beside the response. Scores only steer which uses are 
 """
 
 import hashlib
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.answers.log import Answer
+from labelwise.answers.model_text import SCORE_NAMES, tags_of_text, text_of
 from labelwise.data.annotation_tools import chosen_labels
 from labelwise.data.label_studio import ImageFolder
 from labelwise.data.load import load
@@ -41,14 +40,7 @@ Floats = NDArray[np.float64]
 FoundUse = tuple[str, str, float | None]  # photo, tag, score
 
 PHOTO_KEYS = ("path", "photo", "image", "file", "file_name", "filename", "custom_id", "id")
-TAG_LISTS = ("tags", "labels", "keywords", "objects")
 BY_MODELS = {"response", "message", "choices", "output", "body", "tags", "keywords", "objects"}
-TAG_NAMES, SCORE_NAMES = ("tag", "label", "name", "keyword"), ("score", "confidence", "probability")
-RESPONSES = ("response", "message", "choices", "output", "content", "text", "body")
-NOTHING = (["none"], ["n/a"], ["nothing"])
-LONGEST_TAG, MOST_WORDS = 60, 6  # beyond, it is a sentence
-FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
-BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+")
 LOOKED_FOR = 200  # photos, before the first question
 
 
@@ -149,8 +141,14 @@ class TagTable:
             found.update(np.ascontiguousarray(numbers).tobytes())
         return found.hexdigest()
 
-    def require_photos(self, folder: Path) -> None:
-        """Raise unless some of the photos are in the folder."""
+    def require_usable(self, folder: Path) -> None:
+        """Raise unless some photos are in the folder, and a label table can hold the tags."""
+        odd = next((tag for tag in self.tags if "|" in tag or tag == "*"), None)
+        if odd is not None:
+            raise DataError(
+                f"{self.source}: the tag {odd!r:.100} cannot be in a label table, where | parts "
+                "tags and * means every tag; rename it"
+            )
         rows = np.random.default_rng(0).permutation(len(self.photos))[:LOOKED_FOR]
         if not any(is_file(folder / self.photos[row]) for row in rows.tolist()):
             raise DataError(
@@ -186,7 +184,7 @@ def read_tags(
     if photo and label and "labels" not in header and not _one_of(header, VOTE_HEADERS["worker"]):
         return _use_rows(path, photo, label, _one_of(header, SCORE_NAMES))
     named = None if "labels" in header else _one_of(header, ("tags", "keywords"))
-    options = {} if named is None else {"columns": {"labels": named}}
+    options: dict[str, Any] = {} if named is None else {"columns": {"labels": named}}
     return TagTable.of_labels(load(path, check_files=False, duplicates="drop", **options))
 
 
@@ -317,7 +315,7 @@ def _language_model(path: Path) -> TagTable:
                 f"{path.name}, line {number}: it must say which photo it is about, as "
                 '{"path": "a.jpg", "response": ...}'
             )
-        text = None if line.get("error") else _text_of(line)
+        text = None if line.get("error") else text_of(line)
         if text is None:
             failed += 1
             continue
@@ -336,73 +334,3 @@ def _language_model(path: Path) -> TagTable:
     if not found:
         raise DataError(f"{path.name}: there is no tag in it; {'; '.join(notes) or 'it is empty'}")
     return TagTable.of(path.name, found, photos, notes=notes)
-
-
-def _text_of(value: Any) -> Any:
-    """Return what a model said, from a response of Ollama or OpenAI; None if there is nothing."""
-    for _ in range(12):  # levels
-        if isinstance(value, list):
-            if not value or not isinstance(value[0], dict):
-                return value
-            texts = [one for one in value if any(key in one for key in RESPONSES)]
-            if not texts:
-                return value
-            value = texts[-1]
-        elif isinstance(value, dict):
-            key = next((one for one in RESPONSES if value.get(one) is not None), None)
-            if key is None:
-                return value if any(one in value for one in TAG_LISTS) else None
-            value = value[key]
-        else:
-            return value if isinstance(value, str) else None
-    return None
-
-
-def tags_of_text(said: Any) -> list[tuple[str, float | None]] | None:
-    """Return the tags that a model listed, with scores where it gave some; None if it is prose.
-
-    >>> tags_of_text("Tags: Dog, beach.")
-    [('dog', None), ('beach', None)]
-    >>> tags_of_text('```json\\n{"tags": [{"tag": "dog", "score": 0.9}]}\\n```')
-    [('dog', 0.9)]
-    """
-    value = said
-    if isinstance(said, str):
-        fenced = FENCE.search(said)
-        text = (fenced[1] if fenced else said).strip()
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = _split(text)
-    if isinstance(value, dict):
-        inside = next((value[key] for key in TAG_LISTS if key in value), value)
-        if isinstance(inside, dict):
-            inside = [{"tag": tag, "score": score} for tag, score in inside.items()]
-        value = inside
-    if not isinstance(value, list):
-        return None
-    tags = [_tag(one) for one in value]
-    return None if any(tag is None for tag in tags) else [tag for tag in tags if tag is not None]
-
-
-def _split(text: str) -> list[str]:
-    head, colon, tail = text.partition(":")
-    if colon and head.strip().lower() in TAG_LISTS:
-        text = tail
-    pieces = (BULLET.sub("", one.strip()) for one in re.split(r"[,;\n]", text))
-    found = [one for one in (piece.strip(" .\"'`*#-") for piece in pieces) if one]
-    return [] if [one.lower() for one in found] in NOTHING else found
-
-
-def _tag(value: Any) -> tuple[str, float | None] | None:
-    score = None
-    if isinstance(value, dict):
-        given = next((value[key] for key in SCORE_NAMES if key in value), None)
-        if given is not None:
-            if isinstance(given, bool) or not isinstance(given, int | float) or given != given:
-                return None
-            score = float(given)
-        value = next((value[key] for key in TAG_NAMES if key in value), None)
-    if not isinstance(value, str) or len(value) > LONGEST_TAG or len(value.split()) > MOST_WORDS:
-        return None
-    return value.strip().casefold(), score

@@ -32,7 +32,8 @@ def means_tags(place: Path | None, given: Options) -> bool:
 
 def audit_tags(place: Path | None, given: Options) -> None:
     """Ask until the tags can be guaranteed, or the person stops; write what was found."""
-    from labelwise.report.audit import RECEIPT, statement, write_outcome
+    from labelwise.answers.audit_outcome import KEPT, PAGE, RECEIPT, TAGS, statement
+    from labelwise.report.audit import write_audit
 
     if not given.page:
         given.refuse("it belongs to --page", *OF_THE_PAGE)
@@ -51,12 +52,12 @@ def audit_tags(place: Path | None, given: Options) -> None:
         _serve(session, out, given)
     else:
         _ask(session, given.who or getuser())
-    write_outcome(session, out)
+    write_audit(session, out)
     say(statement(session))
-    say(f"{out / 'audit.html'} shows every tag, {out / 'tags.csv'} has the figures")
+    say(f"{out / PAGE} shows every tag, {out / TAGS} has the figures")
     verdict = session.verdict()
     if verdict.guaranteed and not session.settings.again:
-        next_steps(f"train {out / 'kept.csv'}", f"audit --again {out / RECEIPT} --page")
+        next_steps(f"train {out / KEPT}", f"audit --again {out / RECEIPT} --page")
     elif not verdict.guaranteed and not verdict.finished:
         more = "" if given.answers is None else f" --csv {_next_name(Path(given.answers))}"
         next_steps(f"{_command(place, given, out)}{more}")
@@ -138,7 +139,7 @@ def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
         trust=given.trust,
         data=given.data,
     )
-    table.require_photos(folder)
+    table.require_usable(folder)
     return AuditSession(table, folder, log, settings)
 
 
@@ -162,12 +163,13 @@ def _receipt(path: Path) -> dict[str, Any]:
 
 def _ask(session: "AuditSession", who: str) -> None:
     """Ask in the terminal until nothing is left, or the person stops."""
+    from labelwise.answers.audit_outcome import progress
     from labelwise.answers.audit_session import EACH_TAG
     from labelwise.errors import DataError
 
     say("Is the tag right? y yes, n no, u unsure, undo, stop; answers are kept at once")
     while (question := session.question(who)) is not None:
-        say(session.progress())
+        say(progress(session))
         photo = session.folder / question.photo
         if question.tag != EACH_TAG:
             word: str = ask(f"{photo}\n  Does it show: {question.tag}?")
@@ -193,7 +195,7 @@ def _ask_all(question: "Question", photo: Path) -> str:
     how = "(as: dog, ?car; -cat takes a tag back)"
     text = f"{photo}\n  It is tagged {own}. What else does it show? {how}"
     try:
-        return typer.prompt(text, default="none").strip()
+        return str(typer.prompt(text, default="none")).strip()
     except typer.Abort:
         return "stop"
 

@@ -77,7 +77,7 @@ def posterior(share: Numbers, bayes: Numbers, asked: Counts, wrong: Counts) -> N
 def log_bayes(asked: Counts, wrong: Counts) -> Numbers:
     """Return log P(answers | a good tag) - log P(answers | a bad tag)."""
     logs = [betaln(one[0] + wrong, one[1] + asked - wrong) - betaln(*one) for one in (GOOD, BAD)]
-    return np.clip(logs[0] - logs[1], -MOST_ODDS, MOST_ODDS)
+    return np.asarray(np.clip(logs[0] - logs[1], -MOST_ODDS, MOST_ODDS))
 
 
 @cache

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
 from labelwise import __version__
+from labelwise.answers.audit_outcome import progress, statement
 from labelwise.answers.audit_session import EACH_TAG, AuditSession, Question
-from labelwise.report.audit import statement
 from labelwise.server.labelling import Background, Name, asking_app, photo_id, shown_name
 from labelwise.server.library import PhotoNotFoundError
 from labelwise.server.queueing import Threads
@@ -88,7 +88,7 @@ class _Auditing:
         following = [] if question is None else self.session.upcoming(who or "", question)
         return AuditState(
             statement=statement(self.session),
-            progress=self.session.progress(),
+            progress=progress(self.session),
             folder=str(self.out),
             question=None if question is None else self._asked(question),
             ahead=[self._asked(one).id for one in following],
