@@ -56,7 +56,7 @@ def test_each_bet_is_fair(gap):
 
 def test_capital_is_the_mean_of_the_stakes_products():
     sizes, right, _ = mixed(2, tags=8)
-    audit = answered(Audit(sizes, seed=1), right, most=60)
+    audit = answered(Audit(sizes, seed=1), right, most=90)
     test = audit.test
     assert test is not None
     assert test.seen
@@ -97,10 +97,11 @@ def test_first_test_alone_keeps_its_error():
     assert passed <= binom.ppf(0.99, 120, 0.05)
 
 
-@pytest.mark.parametrize(("gap", "most", "kept"), [(None, 320, 0.4), (1.5, 230, 0.5)])
+@pytest.mark.parametrize(("gap", "most", "kept"), [(None, 290, 0.5), (1.5, 165, 0.6)])
 def test_mixed_tags_are_guaranteed_with_few_answers(gap, most, kept):
+    """Power and validity in one world: 18 of 20 audits end with a guarantee, and all are true."""
     counts, shares = [], []
-    for seed in range(7):
+    for seed in range(20):
         sizes, right, scores = mixed(seed, gap=gap)
         audit = answered(Audit(sizes, scores=scores, seed=seed), right)
         verdict, mask = audit.verdict(), audit.kept()
@@ -111,7 +112,7 @@ def test_mixed_tags_are_guaranteed_with_few_answers(gap, most, kept):
             assert hits >= float(said[1]) / 100 * int(said[2].replace(",", ""))
             counts.append(audit.count)
             shares.append(hits / sum(r.sum() for r in right))
-    assert len(counts) >= 5
+    assert len(counts) >= 18
     assert np.median(counts) <= most
     assert np.mean(shares) >= kept
 
@@ -233,6 +234,12 @@ def test_tag_intervals_cover():
         whole = audit.kept_precision()
         assert whole is None or 0 <= whole.low <= whole.estimate <= whole.high <= 1
     assert inside >= 0.95 * total
+
+
+def test_a_large_tag_is_not_given_up_after_one_answer():
+    verdict = answered(Audit([2000], per_tag=True), [np.ones(2000, bool)]).verdict()
+    assert verdict.guaranteed
+    assert verdict.answers < 60
 
 
 def test_one_guarantee_per_tag():

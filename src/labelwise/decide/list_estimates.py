@@ -3,19 +3,16 @@
 Precision above a cut moves with the label's share. The rates at which photos without the label
 (FPR) and with it (TPR) score above the cut do not, as long as the pictures are alike.
 
-1. The cut is set with *validation* photos: the lowest score c of the library, at least five of
-   them with the label above it, with
-   FPR(c) N (1 - s) / L(c) <= wrong_at_most, where N is the library, L(c) its photos above c and
-   s = (L / N - FPR) / (TPR - FPR) its share of the label, taken at the cut where it is known best.
-2. It is judged with *test* photos: f of m photos without the label score above c.
-3. The wrong photos W of the list are predicted: W ~ BetaBinomial(N (1 - s), f + 1/2, m - f + 1/2),
-   given W <= L, mixed over the doubt in s. The interval holds the middle 95 % of that law.
-4. The estimate is shown whenever the list is: whether to show it never depends on step 2.
+1. *Validation* photos set the cut: the lowest score c of the library, at least five of them with
+   the label above it, with FPR(c) N (1 - s) / L(c) <= wrong_at_most. N is the library, L(c) its
+   photos above c, s = (L / N - FPR) / (TPR - FPR) its share, at the cut where it is known best.
+2. *Test* photos judge it: f of m photos without the label score above c. The wrong photos W of the
+   list follow BetaBinomial(N (1 - s), f + 1/2, m - f + 1/2), given W <= L, mixed over the doubt in
+   s. The interval holds the middle 95 % of that law, and is shown whenever the list is.
 
 The count draws FPR and TPR from their Beta laws and solves L = count TPR + (N - count) FPR + noise.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +20,11 @@ from numpy.typing import NDArray
 
 from labelwise.errors import DataError
 from labelwise.numeric.special import betaln, gammaln
+from labelwise.system.text import counted
 
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Rates = tuple[tuple[float, float], tuple[float, float]]  # Beta laws of TPR and FPR
 FEWEST_ABSENT = 50  # test photos without the label
 FEWEST_PRESENT = 5  # photos with the label, for a count
 LEAST_GAP = 0.15  # between TPR and FPR, for a count
@@ -56,12 +55,10 @@ class ListEstimate:
 
     def sentence(self) -> str:
         """Return the estimate in words."""
-        photos = "1 photo" if self.listed == 1 else f"{self.listed:,} photos"
-        return (
-            f"{photos}; of {self.test_above:,} test photos above this cut {self.test_wrong:,} were "
-            f"wrong: about {_percent(self.wrong)} of this list ({_percent(self.low)} to "
-            f"{_percent(self.high)})"
-        )
+        ends = f"{_percent(self.low)} to {_percent(self.high)}"
+        of = f"of {self.test_above:,} test photos above this cut {self.test_wrong:,} were wrong"
+        about = f"about {_percent(self.wrong)} of this list ({ends})"
+        return f"{counted(self.listed, 'photo')}; {of}: {about}"
 
 
 @dataclass(frozen=True)
@@ -76,10 +73,8 @@ class LibraryCount:
 
     def sentence(self, name: str) -> str:
         """Return the count in words."""
-        return (
-            f"about {self.count:,.0f} of {self.photos:,} photos show {name} "
-            f"({self.low:,} to {self.high:,})"
-        )
+        ends = f"{self.low:,} to {self.high:,}"
+        return f"about {self.count:,.0f} of {self.photos:,} photos show {name} ({ends})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,43 +112,36 @@ def estimate_list(
         return NoEstimate("Too few test photos without this label; audit the list.")
     if not validation.sizes[0]:
         return NoEstimate("No validation photo shows this label; audit the list.")
-    photos = len(library)
     cuts = np.unique(np.asarray(library, np.float64))[::-1]
-    listed = photos - np.searchsorted(np.sort(library), cuts, side="left")
     hits, false = validation.above(cuts)
-    share = _share_at(
-        best_cut(validation, test.sizes, library)[0], [validation], [validation], library
-    )
-    fpr = (false + 0.5) / (validation.sizes[1] + 1)
-    expected = fpr * photos * (1 - share) / listed
+    best = best_cut(validation, test.sizes, library)[0]
+    share = _share(_rates_at(best, validation, None), library, best)
+    expected = (false + 0.5) / (validation.sizes[1] + 1) * len(library) * (1 - share)
+    expected /= len(library) - np.searchsorted(np.sort(library), cuts, side="left")
     fits = np.flatnonzero((expected <= wrong_at_most) & (hits >= FEWEST_HITS))
     if not len(fits):
         return NoEstimate("No list is expected to be this good; audit a list instead.")
-    at = fits[-1]
-    return judge_cut(validation, test, library, float(cuts[at]), confidence=confidence)
+    return judge_cut(validation, test, library, float(cuts[fits[-1]]), confidence=confidence)
 
 
 def judge_cut(
     validation: HeldOut, test: HeldOut, library: Numbers, cut: float, *, confidence: float = 0.95
 ) -> ListEstimate:
     """Return what test photos say of the list at or above a cut that they had no part in."""
-    photos, listed = len(library), int((library >= cut).sum())
+    photos, listed, absent = len(library), int((library >= cut).sum()), test.sizes[1]
     hits, false = (int(one[0]) for one in test.above(np.array([cut])))
-    absent = test.sizes[1]
     best = best_cut(validation, test.sizes, library)[0]
-    share = _share_at(best, [validation, test], [test], library)
-    shares = _share_draws(best, [validation, test], [test], library)
-    law = np.zeros(listed + 1)
+    rates = _rates_at(best, validation, test)
+    share, law = _share(rates, library, best), np.zeros(listed + 1)
+    shares = _share_draws(rates, library, best) if share else np.zeros(1)
     for without in np.rint(photos * (1 - shares)).astype(int).tolist():
         wrong = np.arange(min(listed, without) + 1)
         logs = _log_betabinomial(wrong, without, false + 0.5, absent - false + 0.5)
         law[: len(wrong)] += np.exp(logs)
-    law = law.cumsum() / law.sum()
-    tail = (1 - confidence) / 2
-    low, high = np.searchsorted(law, [tail, 1 - tail], side="right")
-    centre = min(false / absent * photos * (1 - share) / listed, 1.0)
-    low, high = float(low) / listed, float(min(high, listed)) / listed
-    centre = min(max(centre, low), high)
+    tail, law = (1 - confidence) / 2, law.cumsum() / law.sum()
+    ends = np.searchsorted(law, [tail, 1 - tail], side="right")
+    low, high = (float(min(end, listed)) / listed for end in ends)
+    centre = min(max(min(false / absent * photos * (1 - share) / listed, 1.0), low), high)
     return ListEstimate(cut, listed, centre, low, high, share, hits + false, false, confidence)
 
 
@@ -167,26 +155,25 @@ def estimate_library_count(
     present, absent = test.sizes
     if absent < FEWEST_ABSENT or min(present, validation.sizes[0]) < FEWEST_PRESENT:
         return NoEstimate("Too few test photos with this label for a count; answer some photos.")
-    photos = len(library)
-    cut, gap = best_cut(validation, test.sizes, library)
-    if gap < LEAST_GAP:
+    photos, (cut, gap), tail = (
+        len(library),
+        best_cut(validation, test.sizes, library),
+        1 - confidence,
+    )
+    hits, false = (int(one[0]) for one in test.above(np.array([cut])))
+    rng, photos = np.random.default_rng(0), len(library)
+    tprs = rng.beta(hits + 0.5, present - hits + 0.5, DRAWS)
+    fprs = rng.beta(false + 0.5, absent - false + 0.5, DRAWS)
+    if gap < LEAST_GAP or np.mean(tprs - fprs < LEAST_GAP / 2) > tail / 2:
         return NoEstimate("The scores do not separate this label; answer some photos.")
-    hits_at, false_at = (int(one[0]) for one in test.above(np.array([cut])))
-    rng = np.random.default_rng(0)
-    tprs = rng.beta(hits_at + 0.5, present - hits_at + 0.5, DRAWS)
-    fprs = rng.beta(false_at + 0.5, absent - false_at + 0.5, DRAWS)
-    listed = int((library >= cut).sum())
-    if np.mean(tprs - fprs < LEAST_GAP / 2) > (1 - confidence) / 2:
-        return NoEstimate("The scores do not separate this label; answer some photos.")
-    rates = hits_at / present, false_at / absent
-    centre = (listed - photos * rates[1]) / max(rates[0] - rates[1], LEAST_GAP / 2)
+    listed, fpr = int((library >= cut).sum()), false / absent
+    centre = (listed - photos * fpr) / max(hits / present - fpr, LEAST_GAP / 2)
     about = np.clip((listed - photos * fprs) / np.maximum(tprs - fprs, 1e-3), 0.5, photos - 0.5)
     noise = about * tprs * (1 - tprs) + (photos - about) * fprs * (1 - fprs)
     counts = about + rng.normal(size=DRAWS) * np.sqrt(noise) / np.maximum(tprs - fprs, 1e-3)
-    tail = (1 - confidence) / 2
-    low, high = np.clip(np.quantile(counts, [tail, 1 - tail]), 0, photos)
-    low_end, high_end = int(np.floor(low)), int(np.ceil(high))
-    return LibraryCount(photos, min(max(centre, low_end), high_end), low_end, high_end, confidence)
+    low, high = np.clip(np.quantile(counts, [tail / 2, 1 - tail / 2]), 0, photos)
+    ends = int(np.floor(low)), int(np.ceil(high))
+    return LibraryCount(photos, min(max(centre, ends[0]), ends[1]), *ends, confidence)
 
 
 def best_cut(validation: HeldOut, sizes: tuple[int, int], library: Numbers) -> tuple[float, float]:
@@ -207,35 +194,28 @@ def best_cut(validation: HeldOut, sizes: tuple[int, int], library: Numbers) -> t
     return float(cuts[best]), float(gap[best])
 
 
-def _rates_at(
-    cut: float, with_label: Sequence[HeldOut], without: Sequence[HeldOut]
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the Beta laws of TPR and FPR at a cut."""
-    at = np.array([cut])
-    hits = sum(int(one.above(at)[0][0]) for one in with_label)
-    false = sum(int(one.above(at)[1][0]) for one in without)
-    present, absent = sum(h.sizes[0] for h in with_label), sum(h.sizes[1] for h in without)
-    return (hits + 0.5, present - hits + 0.5), (false + 0.5, absent - false + 0.5)
+def _rates_at(cut: float, validation: HeldOut, test: HeldOut | None) -> Rates:
+    """Return the Beta laws of TPR (of all photos) and FPR (of test photos) at a cut."""
+    with_label, without = (validation, *([] if test is None else [test])), test or validation
+    hits = sum(int(one.above(np.array([cut]))[0][0]) for one in with_label)
+    false, present = int(without.above(np.array([cut]))[1][0]), sum(o.sizes[0] for o in with_label)
+    return (hits + 0.5, present - hits + 0.5), (false + 0.5, without.sizes[1] - false + 0.5)
 
 
-def _share_at(
-    cut: float, with_label: Sequence[HeldOut], without: Sequence[HeldOut], library: Numbers
-) -> float:
+def _share(rates: Rates, library: Numbers, cut: float) -> float:
     """Return the library's share of the label; 0 where the rates do not tell."""
-    tpr, fpr = (one[0] / sum(one) for one in _rates_at(cut, with_label, without))
-    if tpr - fpr < LEAST_GAP:
-        return 0.0
-    return float(np.clip((np.mean(library >= cut) - fpr) / (tpr - fpr), 0, 1))
+    tpr, fpr = (one[0] / sum(one) for one in rates)
+    return (
+        0.0
+        if tpr - fpr < LEAST_GAP
+        else float(np.clip((np.mean(library >= cut) - fpr) / (tpr - fpr), 0, 1))
+    )
 
 
-def _share_draws(
-    cut: float, with_label: Sequence[HeldOut], without: Sequence[HeldOut], library: Numbers
-) -> Numbers:
+def _share_draws(rates: Rates, library: Numbers, cut: float) -> Numbers:
     """Return shares of the label that the doubt in both rates and the library's size allow."""
-    if _share_at(cut, with_label, without, library) == 0:
-        return np.zeros(1)
     rng = np.random.default_rng(0)
-    tpr, fpr = (rng.beta(*one, SHARES) for one in _rates_at(cut, with_label, without))
+    tpr, fpr = (rng.beta(*one, SHARES) for one in rates)
     gap, above = np.maximum(tpr - fpr, LEAST_GAP / 2), float(np.mean(library >= cut))
     noise = rng.normal(size=SHARES) * np.sqrt(above * (1 - above) / len(library)) / gap
     return np.asarray(np.clip((above - fpr) / gap + noise, 0, 1))
