@@ -34,7 +34,7 @@ CPU_WHEELS := https://download.pytorch.org/whl/cpu
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONDONTWRITEBYTECODE := # tests start many processes: each would compile the sources again
 
-.PHONY: audit bench bridges browser check clean client demo dist docs fuzz hashes help install limits quick schema serve test
+.PHONY: audit bench bridges browser check clean demo dist docs fuzz hashes help install limits quick schema serve test
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -94,10 +94,6 @@ schema: install ## requests that schemathesis makes up from the API's descriptio
 	@test -x .venv-schema/bin/schemathesis || { $(PYTHON) -m venv .venv-schema && \
 	  .venv-schema/bin/pip install --quiet --disable-pip-version-check "schemathesis>=4.32"; }
 	PYTHONPATH=tests "$(BIN)/python" tests/run_schemathesis.py .venv-schema/bin/schemathesis --max-examples $(or $(EXAMPLES),20)
-
-client: install ## write the typed client of the server's API from its description
-	PYTHONPATH=tests "$(BIN)/python" tests/write_client.py
-	"$(BIN)/ruff" format --quiet src/labelwise/client
 
 bridges: install ## install the other programs that labelwise works with, and test against them
 	$(PIP) -e ".[bridges]"

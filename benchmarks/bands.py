@@ -46,10 +46,10 @@ from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.bands import Bands, BandScale
 from labelwise.pictures.batches import read_ahead
-from labelwise.pictures.cubes import read_bands
+from labelwise.pictures.multiband import read_bands
 from labelwise.pictures.processes import borrowed_processes, items_ahead
 from labelwise.pictures.work import SLOT_BYTES, Entry, Kind, Work, fill
-from labelwise.training import pixels
+from labelwise.training import loader as pixels
 from labelwise.training.loader import Loader
 from labelwise.types import LabelSpace
 

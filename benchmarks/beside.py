@@ -89,8 +89,7 @@ class Forward(Scorer):
 
 def by_labelwise(model, photos, out, server, *, ray=False, apart=False):
     from labelwise.shards import LocalEngine, ModelFiles, ScoringTask, predict_shards
-    from labelwise.shards.ray_cluster import RayEngine
-    from labelwise.shards.ray_decoding import RayDecoding
+    from labelwise.shards.ray_cluster import RayDecoding, RayEngine
 
     if server:
         photos = f"{photos}?scheme=http&endpoint_override={server}&region=us-east-1"

@@ -24,7 +24,7 @@ from labelwise.links import Sigmoid
 from labelwise.methods import link_to_spec
 from labelwise.predictions import Predictions
 from labelwise.shards import LocalEngine, Manifest, ShardRecord, evaluate_shards, storage_at
-from labelwise.shards.manifest import shard_name
+from labelwise.shards.engine import shard_name
 from labelwise.shards.scoring_task import answer_schema, to_parquet
 
 LABELS, SHARD_ROWS = 80, 4096

@@ -27,16 +27,14 @@ from PIL import Image
 from labelwise.data import LabelTable
 from labelwise.decide import Threshold
 from labelwise.exports import int8
-from labelwise.exports.assemble import assemble
 from labelwise.exports.network import export_network
-from labelwise.exports.onnx_file import export_onnx, facts_of
+from labelwise.exports.onnx_file import assemble, export_onnx, facts_of
 from labelwise.exports.openvino_folder import export_openvino
 from labelwise.exports.web import export_web
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.graph_file import Facts
-from labelwise.models.graph_model import OnnxModel
-from labelwise.models.openvino_model import OpenVinoModel
+from labelwise.models.graph_model import OnnxModel, OpenVinoModel
 from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import ArrayImages
 from labelwise.types import LabelSpace

@@ -47,7 +47,7 @@ from labelwise.metrics import confusion
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
-from labelwise.training.effort import better_by
+from labelwise.training.run import better_by
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from sample_photos import write_photos

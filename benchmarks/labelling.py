@@ -33,10 +33,8 @@ from measure import measure
 from scipy.special import expit
 from scipy.stats import binomtest
 
-from labelwise.answers import (
-    Pool,
-    choose_labels,
-    choose_photos,
+from labelwise.answers.asking import Pool, choose_labels, choose_photos
+from labelwise.answers.suspects import (
     crossfit_heads,
     crossfit_log_odds,
     crossfit_true_log_odds,

@@ -21,7 +21,7 @@ from shifts import photos_of, three_times
 from labelwise.metrics.drift import held_out_shares
 from labelwise.metrics.likeness import PointsOfPhotos, compare_photos, far_points
 from labelwise.numeric.bounds import clopper_pearson
-from labelwise.photos.look_alikes import WIDTH, Projection
+from labelwise.photos.embeddings import WIDTH, Projection
 
 OUTCOMES = ("alike", "shares differ", "pictures differ")
 HELD_OUT = 500  # whose embeddings an index keeps

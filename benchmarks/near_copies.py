@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from labelwise.numeric.near_pairs import first_near, near_pairs
+from labelwise.numeric.duplicates import first_near, near_pairs
 from labelwise.pictures.decode import decode
 from labelwise.pictures.fingerprint import NEAR, WIDTH, fingerprint
 from labelwise.training.features import frozen_backbone

@@ -42,8 +42,8 @@ from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.scoring import score
 from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import FileImages
-from labelwise.pictures.ahead import available_cores
 from labelwise.pictures.decode import by_pillow, decode, decode_pixels
+from labelwise.pictures.prefetch import available_cores
 from labelwise.system.allocator import keep_freed_memory
 from labelwise.types import LabelSpace
 

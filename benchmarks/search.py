@@ -6,7 +6,7 @@ are installed. Times are the median wall-clock milliseconds of a query whose col
 before; "first" is the query that reads them. "index" is a whole index on disk of that many photos
 with a label per column: opening it, what a search touches of memory, and the search after a
 correction, which maps every probability anew; "best" is its first search until the best 50 are
-known. "large" maps columns of so many photos that were made beforehand. "similar" stands beside
+known. "similar" stands beside
 graphs of neighbours (HNSW) by usearch and faiss, where installed, which search as widely as the
 same recall takes. "rescan" looks at files that did not change, and
 brings an index of them up to date. With ``--indexing FOLDER --model RUN`` a new index of a folder
@@ -16,6 +16,7 @@ is timed instead, beside decoding its photos and running the network alone.
 import argparse
 import importlib.util
 import os
+import resource
 import sqlite3
 import statistics
 import subprocess
@@ -29,7 +30,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from measure import record
-from search_large import resident
 
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
@@ -37,21 +37,12 @@ from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models import HeadSpec, ModelSpec, Predictor
 from labelwise.models.scoring import score
 from labelwise.photos import Index, update_index
-from labelwise.photos import look_alikes as similar_photos
-from labelwise.photos.answering import answer
-from labelwise.photos.checksums import CacheFiles
-from labelwise.photos.index_facts import IndexFacts
-from labelwise.photos.look_alikes import LOOKED_AT, Projection, codes_of, nearest_rows
-from labelwise.photos.looking import Changes, look_at, photos_below
-from labelwise.photos.model_odds import ORDER, LabelOdds
-from labelwise.photos.rankings import OddsRanking, ranking_of
-from labelwise.photos.scan import (
-    ScanTerm,
-    best_rows,
-    count_at_least,
-    largest_rows,
-    tried_rows,
-)
+from labelwise.photos import embeddings as similar_photos
+from labelwise.photos.embeddings import LOOKED_AT, Projection, codes_of, nearest_rows
+from labelwise.photos.folder_scan import Changes, look_at, photos_below
+from labelwise.photos.index import IndexFacts
+from labelwise.photos.query import answer
+from labelwise.photos.topk import LabelOdds, OddsRanking, ScoreRanking, ranking_of
 from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.retrieval import Query, bind
@@ -94,15 +85,16 @@ def query(rows):
     wanted, unwanted = log_p(dog), log_p(-beach)
     goal = "goal 2" if rows <= 10**6 else "goal 15"
     start = time.perf_counter()
-    terms = [ScanTerm(log_p(dog)), ScanTerm(log_p(-beach))]
-    best_rows(terms, TOP)
+    ScoreRanking(wanted + unwanted).best(TOP)
     line("query", rows, "labelwise, first", 1e3 * (time.perf_counter() - start))
-    ours, (found, _) = milliseconds(lambda: best_rows(terms, TOP))
+    ours, (found, _) = milliseconds(lambda: ScoreRanking(wanted + unwanted).best(TOP))
     line("query", rows, "labelwise", ours, goal)
     peer, expected = milliseconds(lambda: by_numpy(wanted, unwanted), 5)
     assert (found == expected).all()
     line("query", rows, "numpy, whole columns", peer, f"{peer / ours:.0f}x")
-    counted, number = milliseconds(lambda: count_at_least(terms, np.log(0.5)))
+    counted, number = milliseconds(
+        lambda: ScoreRanking(wanted + unwanted).count_at_least(np.log(0.5))
+    )
     line("count", rows, "labelwise", counted, goal)
     peer, there = milliseconds(lambda: int((wanted + unwanted >= np.log(0.5)).sum()), 5)
     assert number == there
@@ -138,7 +130,7 @@ def databases(rows, wanted, unwanted, ours, found):
 def any_of(rows):
     """Time ``(cat | dog), -beach``, of which no sum of columns is the score."""
     logits = [columns(rows, seed)[0] for seed in range(3)]
-    odds = [LabelOdds(ScanTerm(log_p(one)), ScanTerm(log_p(-one))) for one in logits]
+    odds = [LabelOdds(log_p(one), log_p(-one)) for one in logits]
     query = bind(Query.parse("(cat | dog), -beach"), LabelSpace(("cat", "dog", "beach")))
     gone = np.empty(0, np.int64)
     OddsRanking(query, odds, gone).best(TOP)
@@ -171,9 +163,7 @@ def any_of(rows):
 def never_meet(rows):
     dog, _ = columns(rows)
     first, second = log_p(dog), log_p(-dog) - 5
-    terms = [ScanTerm(first), ScanTerm(second)]
-    best_rows(terms, TOP)
-    ours, (found, _) = milliseconds(lambda: best_rows(terms, TOP))
+    ours, (found, _) = milliseconds(lambda: ScoreRanking(first + second).best(TOP))
     line("never meet", rows, "labelwise", ours, "goal 2" if rows <= 10**6 else "goal 15")
     peer, expected = milliseconds(lambda: by_numpy(first, second), 5)
     scores = first + second
@@ -334,7 +324,7 @@ def best_of_index(folder, rows):
     query = bind(Query.parse("dog, -beach"), index.space)
 
     def best():
-        return ranking_of(index, query, np.empty(0, np.int64), refit=True).best(TOP)
+        return ranking_of(query, index.odds, np.empty(0, np.int64)).best(TOP)
 
     len(index)
     used, start = time.process_time(), time.perf_counter()
@@ -348,26 +338,10 @@ def best_of_index(folder, rows):
     record(f"again-best-{rows:.0e}", again)
 
 
-def large(rows):
-    """Time the best of two columns of very many photos, which are mapped."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = CacheFiles(Path(folder))
-        for name, sign, seed in (("dog", 1, 0), ("beach", -1, 1)):
-
-            def made(done, rows, sign=sign, seed=seed):
-                random = np.random.default_rng(seed)
-                for start in range(done, rows, 1 << 20):
-                    size = min(1 << 20, rows - start)
-                    logits = random.normal(np.log(0.03 / 0.97), 2, size).astype(np.float32)
-                    yield log_p(sign * logits)
-
-            values = files.grown(name, np.dtype(np.float32), (rows, 1), made)[:, 0]
-            order = np.empty(tried_rows(rows), ORDER)
-            order["row"], order["value"] = largest_rows(values)
-            shape = (len(order), 1)
-            files.grown(f"order-{name}", ORDER, shape, lambda done, _, order=order: [order[done:]])
-        program = Path(__file__).with_name("search_large.py")
-        subprocess.run([sys.executable, str(program), folder, str(rows)], check=True)
+def resident():
+    """Return the MiB of memory this process has, mapped files included."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / 2**20
 
 
 def make_index(rows, folder):
@@ -519,7 +493,6 @@ def indexing(folder, model, repeats):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=float, nargs="*", default=[1e6, 1e7])
-    parser.add_argument("--large", type=float, help="rows of columns that are mapped alone")
     parser.add_argument("--similar", type=float, default=1e6, help="rows of embeddings")
     parser.add_argument("--features", type=Path, help="a .npz file with real features")
     parser.add_argument("--files", type=float, default=1e6, help="to look at again")
@@ -539,8 +512,6 @@ def main():
     features = None
     if arguments.features is not None:
         features = np.load(arguments.features, allow_pickle=False)["features"]
-    if arguments.large:
-        large(int(arguments.large))
     if arguments.similar:
         similar(int(arguments.similar), features)
     if arguments.files:

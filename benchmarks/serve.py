@@ -56,8 +56,7 @@ from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import score
 from labelwise.networks.backbones import create_backbone
-from labelwise.photos.index import Index
-from labelwise.photos.index_facts import IndexFacts
+from labelwise.photos.index import Index, IndexFacts
 from labelwise.photos.store import Content
 from labelwise.pictures import ArrayImages, BytesImages
 from labelwise.types import LabelSpace
@@ -451,7 +450,7 @@ def attack(setting: Setting) -> None:
         def look() -> None:
             most[0] = max(most[0], resident(pid))
 
-        good, health, statuses = run_mix(
+        measured, statuses = run_mix(
             port, setting.folder.name, setting.body, 60 * setting.minutes, look
         )
         closed_load(port, setting.request, 1, 2.0)
@@ -460,7 +459,7 @@ def attack(setting: Setting) -> None:
     print(f"attack: {setting.minutes:g} minutes; answers to the attackers by status")
     for name, counts in statuses.items():
         print(f"  {name}: {dict(sorted(counts.items()))}")
-    for name, times in (("good client", good), ("health", health)):
+    for name, times in measured.items():
         answered = sorted(times.get(200, [0.0]))
         others = {status: len(some) for status, some in times.items() if status != 200}
         print(

@@ -1,7 +1,7 @@
 """A mix of attacks on a server of one's own, on the loopback address: each kind in a thread.
 
-The attackers come from 127.0.0.1; a good client and one that asks for health come from addresses
-of their own, and are what is measured.
+The attackers come from 127.0.0.1. What is measured: a good client and one that asks for health,
+from addresses of their own, and one that sends single photos from the attackers' address.
 """
 
 import base64
@@ -111,8 +111,8 @@ def measure(port: int, address: str, content: bytes, is_over: threading.Event, p
 
 def run_mix(
     port: int, model: str, photo: bytes, seconds: float, each_second: Callable[[], None]
-) -> tuple[dict[int, list[float]], dict[int, list[float]], dict[str, dict[int, int]]]:
-    """Attack for some time; return the times of the good client and of health, and statuses."""
+) -> tuple[dict[str, dict[int, list[float]]], dict[str, dict[int, int]]]:
+    """Attack for some time; return the times of those who are measured, and statuses."""
     is_over = threading.Event()
     half = head("POST /api/v1/predict", "Content-Type: image/png", "Content-Length: 32505856")
     counts: dict[str, dict[int, int]] = {name: {} for name in attacks(model)}
@@ -122,13 +122,18 @@ def run_mix(
     ]
     for content, count in ((b"", 200), (b"GET / HTTP/1.1\r\n", 300), (half + bytes(2 << 20), 60)):
         threads.append(threading.Thread(target=hold, args=(port, content, count, is_over)))
-    good: list[dict[int, list[float]]] = []
-    for address, content, pause in (
-        ("127.0.0.2", request_bytes("/api/v1/predict", photo), 0.2),
-        ("127.0.0.3", head("GET /health/live"), 0.2),
+    measured: dict[str, dict[int, list[float]]] = {}
+    predict = request_bytes("/api/v1/predict", photo)
+
+    def note(name: str, address: str, content: bytes) -> None:
+        measured[name] = measure(port, address, content, is_over, 0.2)
+
+    for given in (
+        ("good client", "127.0.0.2", predict),
+        ("health", "127.0.0.3", head("GET /health/live")),
+        ("at the attacked address", "127.0.0.1", predict),
     ):
-        given = (port, address, content, is_over, pause)
-        threads.append(threading.Thread(target=lambda g=given: good.append((g[1], measure(*g)))))
+        threads.append(threading.Thread(target=note, args=given))
     for thread in threads:
         thread.start()
     end = time.monotonic() + seconds
@@ -138,5 +143,4 @@ def run_mix(
     is_over.set()
     for thread in threads:
         thread.join()
-    found = dict(good)
-    return found["127.0.0.2"], found["127.0.0.3"], counts
+    return measured, counts

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from labelwise.cli import main
-from labelwise.server.event_loop import TICK, LoopPauses, waited_for_core
+from labelwise.server.monitoring import TICK, LoopPauses, waited_for_core
 
 LATE = 0.03  # seconds of pause after which threads are looked at
 WAITING = ("concurrent/futures/thread.py", "selectors.py", "threading.py", "queue.py")

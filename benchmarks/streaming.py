@@ -31,7 +31,8 @@ from labelwise.data import LabelTable, load
 from labelwise.networks.backbones import Backbone
 from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.decode import decode
-from labelwise.training import features, pixels
+from labelwise.training import features
+from labelwise.training import loader as pixels
 from labelwise.training.loader import Loader
 
 SIZE, BATCH, SHARDS = (500, 375), 32, 4

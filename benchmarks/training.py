@@ -48,8 +48,7 @@ from labelwise.pictures.memory import ArrayImages
 from labelwise.pictures.processes import WORTH_STARTING
 from labelwise.pictures.sources import FileImages
 from labelwise.training.execution import accelerated
-from labelwise.training.loader import Batch, Loader
-from labelwise.training.pixels import DecodingStore, FedStore, RowRequest
+from labelwise.training.loader import Batch, DecodingStore, FedStore, Loader, RowRequest
 from labelwise.types import Outputs, Targets
 
 LABELS = 100

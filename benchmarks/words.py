@@ -25,7 +25,7 @@ from labelwise.metrics import average_precision, reliability
 from labelwise.objectives.convex import CoinLoss
 from labelwise.photos.words import ClassesAndWords, TextHead, WordList
 from labelwise.photos.words.answered import answered_head
-from labelwise.photos.words.photos import features_of
+from labelwise.photos.words.start import features_of
 from labelwise.pictures.memory import BytesImages
 from labelwise.training.solve import solve
 from labelwise.types import Targets

@@ -30,7 +30,7 @@ from labelwise.networks.backbones import Backbone, create_backbone
 from labelwise.objectives.convex import CoinLoss
 from labelwise.photos.words import ClassesAndWords, TextHead, WordList
 from labelwise.photos.words.answered import answered_head
-from labelwise.photos.words.photos import features_of
+from labelwise.photos.words.start import features_of
 from labelwise.pictures.memory import BytesImages
 from labelwise.predictions import Predictions
 from labelwise.training.solve import solve

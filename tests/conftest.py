@@ -9,6 +9,9 @@ import subprocess
 import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests run commands again with other options; that nothing is overwritten unasked is a test of its
+# own (tests/cli/test_app.py).
+os.environ.setdefault("LABELWISE_OVERWRITE", "1")
 
 # A shell that starts tests in the background makes them ignore Ctrl-C, which some of them send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -19,11 +19,11 @@ from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 
-from labelwise.cli import demo as demo_verb
+from labelwise.cli import train as demo_verb
 from labelwise.cli.app import main
 from labelwise.data import scenes
-from labelwise.data.readers import GENERATED
-from labelwise.pictures.forks import can_start
+from labelwise.data.load import GENERATED
+from labelwise.pictures.worker_starter import can_start
 
 PHOTOS = 12
 EXPECTED = {"serve": 130, "refused": 1}  # the server is stopped by Ctrl-C
@@ -108,7 +108,7 @@ def write_table(photos, out):
 def of_the_demo(said):
     """demo, train and export."""
     GENERATED["scenes"] = partial(scenes, 64, 16, 16)
-    demo_verb.PHOTOS = PHOTOS
+    demo_verb.DEMO_PHOTOS = PHOTOS
     said["demo"] = run("demo", "--photos", "photos")
     write_table(Path("photos"), Path("table.csv"))
     small = ["--backbone", "small-cnn", "--image-size", "32", "--epochs", "1", "--batch-size", "4"]

@@ -77,7 +77,7 @@ def index(folder):
     try:
         from labelwise.system.progress import Silent
     except ImportError:  # where it was before
-        from labelwise.progress import Silent
+        from labelwise.system.progress import Silent
 
     for number in range(4):
         picture(folder / "photos" / f"{number}.png", number)

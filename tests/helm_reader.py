@@ -26,6 +26,7 @@ def in_yaml(value):
 
 
 FUNCTIONS = {
+    "add": lambda one, other: int(one) + int(other),
     "and": lambda one, other: one and other,
     "fail": fail,
     "gt": lambda one, other: one > other,

@@ -23,8 +23,9 @@ import numpy as np
 from search_setup import LABELS, picture, save_model
 
 from labelwise.models import Predictor
-from labelwise.photos import Index, scored_files, update_index
-from labelwise.photos.answering import answer
+from labelwise.photos import Index, update_index
+from labelwise.photos import ingest as scored_files
+from labelwise.photos.query import answer
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent
 
@@ -97,10 +98,7 @@ def check(home, whole=False):
             np.testing.assert_allclose(columns[[row for row, _ in same]], expected, atol=1e-5)
         answer(index, Query.parse("dog, -beach"))
         answers = (home / "answers").read_text().split() if (home / "answers").exists() else []
-        database = index.store._database.execute(
-            "SELECT who FROM corrections WHERE source != 'edit'"
-        )
-        assert [who for (who,) in database] == answers
+        assert [one.who for one in index.store.answers.lines() if one.why != "edit"] == answers
     if whole:
         assert len(same) == len(files)
         assert sorted(path for _, path in same) == sorted((home / "photos").rglob("*.png"))

@@ -28,7 +28,10 @@ SMALL = {
     "hardware.workers": "1",
     "calibrate": "none",
 }
-FLAGS = ("--head", "query2label", "--batch-size", "16", "--image-size", "32")
+FLAGS = (
+    *("--head", "query2label", "--batch-size", "16", "--image-size", "32"),
+    *("--accelerator", "cpu"),  # there may be one GPU
+)
 
 
 def start_training(commands: WarmCommands, folder: Path, **settings: object) -> StartedCommand:

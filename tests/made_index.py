@@ -7,7 +7,7 @@ import numpy as np
 
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index
-from labelwise.photos.index_facts import IndexFacts
+from labelwise.photos.index import IndexFacts
 from labelwise.photos.store import Content, PhotoFile
 
 

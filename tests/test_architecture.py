@@ -41,11 +41,8 @@ OWN_ODDS = {
     "decide/promised_rules.py",
     "papers/readings.py",  # what a sigmoid reads, beside the link
     "scores/calls.py",  # of detections, by what a person checked
-    "answers/crossfit.py",
     "answers/suspects.py",
-    "methods/readings.py",  # its words
     "metrics/drift.py",
-    "models/link_numbers.py",  # of files without torch, held to their link
     "retrieval/calibrated_query.py",
     "photos/words/answered.py",  # of a share, not of a photo
     "photos/words/classes.py",  # how much each class counts for a word
@@ -69,7 +66,6 @@ def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
 
 # What torch offers under a private name alone: it may change with any version.
 PRIVATE_TORCH = {
-    "networks/backbones/imports.py: torch._dynamo",
     "exports/parity.py: torch.utils._python_dispatch",
     "training/execution.py: torch._inductor",
     "training/execution.py: torch.ops.mkldnn._is_mkldnn_bf16_supported",
@@ -201,12 +197,8 @@ def state():
 disable, shown, hook = torch.compiler.disable, warnings.showwarning, sys.excepthook
 before = state()
 import labelwise
-from labelwise.networks.backbones.imports import without_compiler
 from labelwise.exports.openvino_folder import openvino_runtime
 
-# These two hide a module meanwhile, unless it is there already: so they come first.
-with without_compiler():
-    import timm
 openvino_runtime()
 for info in pkgutil.walk_packages(labelwise.__path__, "labelwise."):
     if not info.name.endswith("__main__"):
@@ -231,8 +223,7 @@ def test_importing_every_module_changes_nothing_of_the_program_that_does():
 def test_no_two_classes_have_the_same_name():
     named = {}
     for cls in classes():
-        # The client's types are the server's, made from its description under the same names.
-        if not cls.__name__.startswith("_") and cls.__module__ != "labelwise.client.generated":
+        if not cls.__name__.startswith("_"):
             named.setdefault(cls.__name__, set()).add(cls.__module__)
     assert {name: found for name, found in named.items() if len(found) > 1} == {}
 

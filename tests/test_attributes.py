@@ -10,7 +10,6 @@ import torch
 from scipy.special import logit
 from typer.testing import CliRunner
 
-from labelwise.attributes import AttributeColumns, AttributeGroup, AttributeGroups
 from labelwise.cli.app import app
 from labelwise.decide import OnePerGroup, Threshold
 from labelwise.errors import DataError
@@ -18,6 +17,7 @@ from labelwise.links import Grouped, Sigmoid
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.retrieval import Query, rank
 from labelwise.retrieval.bound_query import bind
+from labelwise.taxonomy import AttributeColumns, AttributeGroup, AttributeGroups
 from labelwise.types import LabelSpace
 
 EXACTLY, MOST = ((0, 3, 1),), ((2, 5),)
@@ -176,7 +176,7 @@ def test_calibrated_and_decided_sets_obey_the_rules(colours):
         assert float(row["score:red"]) + float(row["score:blue"]) == pytest.approx(1.0)
         assert len({"red", "blue"} & set(row["labels"].split("|"))) == 1
     refused = run("decide", colours / "scores.csv", *apart, *groups, "--promise", "recall=0.5")
-    assert "leave it out of a promise" in str(refused.exception)
+    assert "it shapes a rule, not a guarantee" in str(refused.exception)
 
 
 def test_knowing_the_rule_makes_better_probabilities():

@@ -49,9 +49,10 @@ def needed(roots):
 def declared():
     facts = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = facts["project"]
+    extras = project["optional-dependencies"]
     return {
         "build.txt": facts["build-system"]["requires"],
-        "server.txt": project["dependencies"] + project["optional-dependencies"]["serve"],
+        "server.txt": [*project["dependencies"], *extras["serve"], *extras["train"]],
     }
 
 

@@ -9,7 +9,7 @@ from search_setup import picture, save_model
 from tiny_run import tiny_settings, tiny_table
 from typer.testing import CliRunner
 
-from labelwise.answers import Reviewed, repair
+from labelwise.answers.suspects import Reviewed, repair
 from labelwise.calibration import CALIBRATORS
 from labelwise.cli.app import app
 from labelwise.data import LabelTable, describe, fingerprint, flip_labels, load
@@ -137,15 +137,15 @@ def test_a_run_learns_from_shares_and_is_judged_by_them(tmp_path):
     run = RunFolder(tmp_path / "run")
     test = run.predictions("test")
     labels = torch.from_numpy(table.splits()["test"].targets()[0])
-    assert torch.equal(test.labels, labels)
+    assert np.array_equal(test.labels, labels)
     assert "labels are soft" in run.evaluation.notes[-1]
     # Logistic curves come near to normal ones; hard labels of so few rows do not lead there.
-    probs = test.link(test.logits.double())
+    probs = torch.from_numpy(test.probs())
     hard = replace(tiny_table(rows=300), name="tiny")
     train(read_settings(None, flags), tmp_path / "hard", table=hard)
     other = RunFolder(tmp_path / "hard").predictions("test")
     error = (probs - labels).abs().mean()
-    assert error < 0.5 * (other.link(other.logits.double()) - labels).abs().mean()
+    assert error < 0.5 * (torch.from_numpy(other.probs()) - labels).abs().mean()
     features = torch.from_numpy(table.splits()["test"].images.features).float()
     torch.testing.assert_close(Predictor.load(tmp_path / "run").logits(features), test.logits)
     figures = measure(FinishedRun(tmp_path / "run"), queries=5)
@@ -175,7 +175,7 @@ def test_search_and_tag_count_a_soft_label_as_the_majority_does(tmp_path):
     for name in ("soft", "cut"):
         run = save_model(tmp_path / name)
         held = Predictions.load(run / "predictions" / "test.parquet")
-        share = torch.where(held.labels == 1, 0.8, 0.1) if name == "soft" else held.labels
+        share = np.where(held.labels == 1, 0.8, 0.1) if name == "soft" else held.labels
         replace(held, labels=share).save(run / "predictions" / "test.parquet")
         for number in range(12):
             picture(tmp_path / "photos" / f"{number}.png", number)

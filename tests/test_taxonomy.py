@@ -197,14 +197,16 @@ def test_evaluations_are_given_by_level(tmp_path):
     predictions, taxonomy = chain()
     found = evaluate(predictions, Sigmoid(), Threshold(0.5), taxonomy=taxonomy, query_length=0)
     tree = taxonomy.within(LabelSpace(predictions.names))
-    labels, observed = tree.complete(predictions.labels, predictions.observed)
+    labels, observed = tree.complete(
+        *map(torch.from_numpy, (predictions.labels, predictions.observed))
+    )
     assert [(one.level, one.labels) for one in found.levels] == [(1, 3), (2, 1), (3, 1)]
     column = tree.levels()[2][0]
     row = next(row for row in found.rows if row.name == predictions.names[column])
     second = found.levels[1]
     assert (second.mean_ap, second.mean_f1) == pytest.approx((row.ap, row.f1))
     known = torch.ones_like(labels, dtype=torch.bool) if observed is None else observed
-    u = tree.consistent(predictions.logits.double())
+    u = tree.consistent(torch.from_numpy(predictions.logits).double())
     log_p, log_q = Sigmoid().log_probs(u)
     loss = -torch.where(labels == 1, log_p, log_q)[known].mean().item()
     assert found.after.log_loss == pytest.approx(loss, rel=1e-6)

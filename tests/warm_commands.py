@@ -35,7 +35,6 @@ PRELOADED = (
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg",
     "matplotlib.figure",
-    "sklearn.datasets",
     "torch._dynamo",  # a second of every training: optimizers import it when they are made
 )
 

@@ -12,7 +12,7 @@ and editors see them all.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from labelwise.system.later import imported_later
+from labelwise.system.lazy import imported_later
 
 if TYPE_CHECKING:
     from labelwise import calibration as calibrate

@@ -106,7 +106,7 @@ def log_trained_model(run: RunFolder, settings: Settings) -> None:
     """Log the model of a finished run to MLflow, if that is one of its loggers."""
     if "mlflow" in settings.hardware.loggers:
         from labelwise.contrib.mlflow import log_model
-        from labelwise.training.mlflow_logger import log_once
+        from labelwise.training.loggers import log_once
 
         log_once(run, log_model)
 

@@ -6,31 +6,48 @@
 
 The pair is primitive because log loss, the label-pair regulariser, calibration on log-odds and
 query ranking all need exactly it. A link describes itself completely in plain data (``spec``),
-so that it can be saved with a model and in the metadata of a predictions file.
+so that it can be saved with a model and in the metadata of a predictions file. Each formula is
+written once: a tensor gives tensors, on its device and with its gradient, NumPy gives NumPy.
 """
 
+# mypy: disable-error-code="no-any-return"
+# Arithmetic of NumPy arrays of any dtype is Any to mypy.
+
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isnan, log
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
+import numpy as np
+from numpy.typing import NDArray
 
-from labelwise.attributes import AttributeColumns
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.numeric.arrays import numpy_or_torch
-from labelwise.numeric.ops import log_softmax_and_rest
-from labelwise.taxonomy import FAR, LabelTree
+from labelwise.numeric.array_api import (
+    A,
+    double,
+    like,
+    log1mexp,
+    log_sigmoid,
+    log_softmax_and_rest,
+    log_softplus,
+    logsumexp,
+    namespace,
+    safe_log,
+    softplus,
+)
+from labelwise.numeric.arrays import is_tensor, to_numpy
+from labelwise.taxonomy import FAR, AttributeColumns, LabelTree
 
-MAPS = {"log_probs", "log_odds", "log_none", "logits_at"}
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Numbers = NDArray[np.float64]
 
 
-class Link(nn.Module, ABC):
-    """A map from logits to probabilities; subclasses give ``log_probs`` and their ``spec``.
-
-    Every map takes a tensor and answers with one, or numpy with numpy.
-    """
+class Link(ABC):
+    """A map from logits to probabilities; subclasses give ``log_probs`` and their ``spec``."""
 
     kind: ClassVar[str]
 
@@ -48,77 +65,70 @@ class Link(nn.Module, ABC):
         """Return the link of one label's logits (..., 1); for links that couple no labels."""
         return self
 
-    def label_log_probs(
-        self, column: int, read: Callable[[int], Tensor], labels: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return ``(log p, log(1 - p))`` (n,) of one of so many labels.
+    def label_log_probs(self, column: int, read: Callable[[int], A], labels: int) -> tuple[A, A]:
+        """Return ``(log p, log(1 - p))`` (n,) of one of ``labels`` labels.
 
         ``read`` gives a label's logits (n,); those that the answer does not depend on are not read.
         """
         if self.couples_labels:
-            every = torch.stack([read(k) for k in range(labels)], dim=1)
+            columns = [read(k) for k in range(labels)]
+            every = namespace(columns[0]).stack(columns, axis=1)
             log_p, log_q = self.log_probs(every)
             return log_p[:, column], log_q[:, column]
         log_p, log_q = self.of_label(column).log_probs(read(column)[:, None])
         return log_p[:, 0], log_q[:, 0]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let a link written for tensors take numpy arrays too, and then answer in numpy."""
-        super().__init_subclass__(**kwargs)
-        for name in MAPS & vars(cls).keys():
-            setattr(cls, name, numpy_or_torch(vars(cls)[name]))
-
     @abstractmethod
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, logits: A) -> tuple[A, A]:
         """Return ``(log p, log(1 - p))``, each shaped like ``logits``."""
 
-    @numpy_or_torch
-    def forward(self, logits: Tensor) -> Tensor:
+    def __call__(self, logits: A) -> A:
         """Return the probabilities of ``logits`` (..., K)."""
-        return self.log_probs(logits)[0].exp()
+        found: A = namespace(logits).exp(self.log_probs(logits)[0])
+        return found
 
-    @numpy_or_torch
-    def decision_probs(self, logits: Tensor) -> Tensor:
+    def decision_probs(self, logits: A) -> A:
         """Return the probabilities that rules are fitted to and applied to, in float32.
 
         They are computed in float64 whatever the logits are, so that a threshold fitted between two
         of them stays between them, and rounded, so that one that was given as 0.3 is 0.3 again.
         """
-        return self.log_probs(logits.double())[0].exp().float()
+        probs = self(double(logits))
+        return probs.float() if is_tensor(probs) else probs.astype(np.float32)
 
-    @numpy_or_torch
-    def log_odds(self, logits: Tensor) -> Tensor:
+    def log_odds(self, logits: A) -> A:
         """Return ``u = log p - log(1 - p)``."""
         log_p, log_q = self.log_probs(logits)
         return log_p - log_q
 
-    @numpy_or_torch
-    def log_none(self, logits: Tensor) -> Tensor:
+    def log_none(self, logits: A) -> A:
         """Return the log of the probability (...) that no label is present.
 
         Labels are taken as independent given the image, unless the link knows better.
         """
-        return self.log_probs(logits)[1].sum(dim=-1)
+        return self.log_probs(logits)[1].sum(-1)
 
-    @numpy_or_torch
-    def logits_at(self, probs: Tensor) -> Tensor:
+    def logits_at(self, probs: A) -> A:
         """Return the logits (float64) whose probabilities are ``probs``, by bisection.
 
         For links that act on each entry alone and rise. Used to start a classifier's biases at
         the label priors.
         """
-        if not ((probs > 0) & (probs < 1)).all():
+        xp = namespace(probs)
+        if not bool(((probs > 0) & (probs < 1)).all()):
             raise ValueError(f"probs must lie strictly between 0 and 1, got {probs.tolist()}")
-        goal = torch.logit(probs.double())
-        low, high = torch.full_like(goal, -1e3), torch.full_like(goal, 1e3)
+        probs = double(probs)
+        goal = probs.logit() if is_tensor(probs) else xp.log(probs / (1 - probs))
+        low, high = xp.full_like(goal, -1e3), xp.full_like(goal, 1e3)
         for _ in range(80):
             middle = (low + high) / 2
             below = self.log_odds(middle) < goal
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+            low, high = xp.where(below, middle, low), xp.where(below, high, middle)
+        found: A = (low + high) / 2
+        return found
 
-    def slope_and_offset(self, labels: int) -> tuple[Tensor, Tensor] | None:
-        """Return (K,) numbers with ``p = sigma(slope v + offset)`` for so many labels, in float64.
+    def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers] | None:
+        """Return (K,) numbers with ``p = sigma(slope v + offset)`` for ``labels`` labels.
 
         None if the link is another curve; then a linear classifier cannot do its work.
         """
@@ -129,20 +139,46 @@ class Link(nn.Module, ABC):
         return {}
 
 
-class Sigmoid(Link):
+class OddsLink(Link):
+    """A link whose log-odds have a formula; ``p`` is their sigmoid."""
+
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        odds = self.log_odds(logits)
+        return log_sigmoid(odds), log_sigmoid(-odds)
+
+
+class Sigmoid(OddsLink):
     """``p = 1 / (1 + exp(-v))``, the proper link of cross-entropy."""
 
     kind = "sigmoid"
 
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        return logsigmoid(logits), logsigmoid(-logits)
-
-    def log_odds(self, logits: Tensor) -> Tensor:
+    def log_odds(self, logits: A) -> A:
         return logits
 
-    def slope_and_offset(self, labels: int) -> tuple[Tensor, Tensor]:
-        slope = torch.ones(labels, dtype=torch.float64)
-        return slope, torch.zeros_like(slope)
+    def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers]:
+        return np.ones(labels), np.zeros(labels)
+
+
+class WeightedSigmoid(OddsLink):
+    """``log odds = v - log w``: the proper link of cross-entropy with weights on present labels."""
+
+    kind = "weighted-sigmoid"
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self.log_weights: Numbers = np.log(np.asarray(weights, np.float64))
+
+    def log_odds(self, logits: A) -> A:
+        return logits - like(self.log_weights, logits)
+
+    def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers]:
+        return np.ones(labels), -np.broadcast_to(self.log_weights, labels)
+
+    def of_label(self, column: int) -> "WeightedSigmoid":
+        own = self.log_weights if self.log_weights.size == 1 else self.log_weights[[column]]
+        return WeightedSigmoid(np.exp(own).reshape(-1).tolist())
+
+    def spec(self) -> dict[str, Any]:
+        return {"weights": np.exp(self.log_weights).tolist()}
 
 
 class Softmax(Link):
@@ -154,7 +190,6 @@ class Softmax(Link):
     kind = "softmax"
 
     def __init__(self, temperature: float = 1.0) -> None:
-        super().__init__()
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}")
         self.temperature = temperature
@@ -163,20 +198,284 @@ class Softmax(Link):
     def couples_labels(self) -> bool:
         return True
 
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, logits: A) -> tuple[A, A]:
         return log_softmax_and_rest(logits / self.temperature)
 
-    def log_none(self, logits: Tensor) -> Tensor:
-        return torch.full_like(logits[..., 0], float("-inf"))
+    def log_none(self, logits: A) -> A:
+        found: A = namespace(logits).full_like(logits[..., 0], float("-inf"))
+        return found
 
-    def logits_at(self, probs: Tensor) -> Tensor:
-        return self.temperature * probs.double().log()
+    def logits_at(self, probs: A) -> A:
+        return self.temperature * safe_log(double(probs))
 
     def spec(self) -> dict[str, Any]:
         return {"temperature": self.temperature}
 
 
-def consistent_log_probs(log_p: Tensor, log_q: Tensor, tree: LabelTree) -> tuple[Tensor, Tensor]:
+LEAST_NONE = 1e-3  # the share of images without labels that biases start from, if there are none
+
+
+def with_none(logits: A) -> A:
+    """Return the logits (..., K + 1) with that of "none", 0, as the last."""
+    xp = namespace(logits)
+    found: A = xp.concat([logits, xp.zeros_like(logits[..., :1])], axis=-1)
+    return found
+
+
+class SoftmaxOrNoneLink(Link):
+    """``p = exp(v_k) / (1 + sum_j exp(v_j))``: the labels of an image sum to less than one."""
+
+    kind = "softmax-or-none"
+
+    @property
+    def couples_labels(self) -> bool:
+        return True
+
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        log_p, log_rest = log_softmax_and_rest(with_none(logits))
+        return log_p[..., :-1], log_rest[..., :-1]
+
+    def log_none(self, logits: A) -> A:
+        return -logsumexp(with_none(logits))[..., 0]
+
+    def logits_at(self, probs: A) -> A:
+        shares = double(probs)
+        none = (1 - shares.sum(-1)[..., None]).clip(LEAST_NONE)
+        return safe_log(shares) - safe_log(none)
+
+
+@dataclass(frozen=True)
+class Side:
+    """Shape of one half of the SPA loss: scale 1/zeta, slope k, offset b."""
+
+    zeta: float = 1.0
+    k: float = 1.0
+    b: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.zeta <= 0 or self.k <= 0:
+            raise ValueError(f"zeta and k must be positive, got {self}")
+
+
+CROSS_ENTROPY = Side()
+EASY_NEGATIVES = Side(zeta=5.0, k=3.0, b=1.0)  # section 5.1: one setting, all datasets
+
+
+class SPALink(Link):
+    """The link under which SPA's loss is strictly proper, see :mod:`labelwise.objectives.spa`."""
+
+    kind = "spa"
+
+    def __init__(
+        self,
+        present: Side | Mapping[str, float] = CROSS_ENTROPY,
+        absent: Side | Mapping[str, float] = EASY_NEGATIVES,
+    ) -> None:
+        self.present = present if isinstance(present, Side) else Side(**present)
+        self.absent = absent if isinstance(absent, Side) else Side(**absent)
+
+    def log_odds(self, logits: A) -> A:
+        present, absent = self.present, self.absent
+        at_zero = log(absent.k * present.zeta / (present.k * absent.zeta))
+        rise = softplus(-absent.k * (logits - absent.b))
+        return at_zero - rise + softplus(present.k * (logits - present.b))
+
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        log_odds = self.log_odds(logits)
+        return -softplus(-log_odds), -softplus(log_odds)
+
+    def spec(self) -> dict[str, Any]:
+        return {"present": asdict(self.present), "absent": asdict(self.absent)}
+
+
+WeightGrad = Literal["full", "detached"]
+
+
+@dataclass(frozen=True)
+class Focusing:
+    """Exponents of the absent and the present half, probability margin, gradient of the weights."""
+
+    gamma_neg: float = 4.0
+    gamma_pos: float = 1.0
+    margin: float = 0.05
+    weight_grad: WeightGrad = "full"
+
+    def __post_init__(self) -> None:
+        if self.gamma_neg < 0 or self.gamma_pos < 0:
+            raise ValueError(f"gamma_neg and gamma_pos must not be negative, got {self}")
+        if not 0 <= self.margin < 1:
+            raise ValueError(f"margin must lie in [0, 1), got {self.margin}")
+        if self.weight_grad not in ("full", "detached"):
+            raise ValueError(f"weight_grad must be 'full' or 'detached', got {self.weight_grad!r}")
+
+
+class PhiLink(Link):
+    """``phi`` of ``p``, see :mod:`labelwise.objectives.asymmetric`."""
+
+    kind = "phi"
+
+    def __init__(
+        self,
+        gamma_neg: float = 4.0,
+        gamma_pos: float = 1.0,
+        margin: float = 0.05,
+        weight_grad: WeightGrad = "full",
+    ) -> None:
+        self.focusing = Focusing(gamma_neg, gamma_pos, margin, weight_grad)
+
+    def log_odds(self, logits: A) -> A:
+        focusing = self.focusing
+        full = focusing.weight_grad == "full"
+        fall = log_h(-logits, focusing.gamma_pos, full)
+        if focusing.margin == 0:
+            return log_h(logits, focusing.gamma_neg, full) - fall
+        above, q = shifted(logits, focusing.margin)
+        rise = _log_h_of_probability(q, focusing.gamma_neg, full)
+        found: A = namespace(logits).where(above, rise - fall, float("-inf"))
+        return found
+
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        log_odds = self.log_odds(logits)
+        return -softplus(-log_odds), -softplus(log_odds)
+
+    def spec(self) -> dict[str, Any]:
+        return asdict(self.focusing)
+
+
+def shifted(logits: A, margin: float) -> tuple[A, A]:
+    """Return where p > m, and q = p - m there and 1/2 elsewhere, so that its log has a gradient."""
+    p = logits.sigmoid() if is_tensor(logits) else np.exp(log_sigmoid(logits))
+    above = p - margin > 0
+    return above, namespace(logits).where(above, p - margin, 0.5)
+
+
+def log_h(logits: A, gamma: float, full: bool) -> A:
+    """Return ``log h(sigmoid(v); gamma)``, finite for every v."""
+    found = softplus(logits)
+    if gamma == 0:
+        return found
+    if full:
+        more = log(gamma) + log_softplus(logits) - log_sigmoid(logits)
+        found = namespace(logits).logaddexp(found, more)
+    return gamma * log_sigmoid(logits) + found
+
+
+def _log_h_of_probability(q: A, gamma: float, full: bool) -> A:
+    xp = namespace(q)
+    found: A = -xp.log1p(-q)
+    if gamma == 0:
+        return found
+    if full:
+        found = xp.logaddexp(found, log(gamma) + xp.log(found) - xp.log(q))
+    result: A = gamma * xp.log(q) + found
+    return result
+
+
+LEAST_LAMBDA = 1.5
+
+
+class FocalMarginLink(OddsLink):
+    """The link of complete labels under a focal margin; ``lam`` of Hill's absent half, or none."""
+
+    kind = "focal-margin"
+
+    def __init__(
+        self, gamma: float = 2.0, margin: float = 1.0, lam: float | None = LEAST_LAMBDA
+    ) -> None:
+        if gamma < 0:
+            raise ValueError(f"gamma must not be negative, got {gamma}")
+        if lam is not None and lam < LEAST_LAMBDA:
+            raise ValueError(
+                f"lam must be at least {LEAST_LAMBDA}, or likelier labels cost less, got {lam}"
+            )
+        self.gamma, self.margin, self.lam = gamma, margin, lam
+        if not (np.diff(self.log_odds(np.linspace(-40, 40, 1601))) > 0).all():
+            raise ValueError(
+                "the loss has no link where a higher logit does not mean a higher probability; "
+                f"take gamma=2 and margin=1, got gamma={gamma}, margin={margin}, lam={lam}"
+            )
+
+    def log_odds(self, logits: A) -> A:
+        if self.lam is None:
+            rise = _log_slope(logits, self.gamma)
+        else:
+            rise = _log_hill_slope(logits, self.lam)
+        return rise - _log_slope(self.margin - logits, self.gamma)
+
+    def spec(self) -> dict[str, Any]:
+        return {"gamma": self.gamma, "margin": self.margin, "lam": self.lam}
+
+
+def _log_slope(logits: A, gamma: float) -> A:
+    """Return the log of the slope of ``p^gamma softplus(v)`` along v, finite for every v."""
+    return log_sigmoid(logits) + log_sigmoid(-logits) + log_h(logits, gamma, full=True)
+
+
+def _log_hill_slope(logits: A, lam: float) -> A:
+    """Return ``log(p^2 (1 - p) (2 l - 3 p))``, the last factor as 2 l - 3 + 3 (1 - p)."""
+    log_p, log_q = log_sigmoid(logits), log_sigmoid(-logits)
+    last = log_q + log(3)
+    if lam > LEAST_LAMBDA:
+        xp = namespace(logits)
+        last = xp.logaddexp(last, xp.full_like(last, log(2 * lam - 3)))
+    return 2 * log_p + log_q + last
+
+
+LARGEST_LOG_Q = -1e-6  # the largest log q with a log-odds
+
+
+class QuasibinaryLink(Link):
+    """``p = min(exp(z) / C, 1)``; ``log_normalizer`` is log of the average C, NaN at first.
+
+    In training it is a tensor, see :class:`labelwise.objectives.quasibinary.TrackedLink`.
+    """
+
+    kind = "quasibinary"
+    log_normalizer: "Tensor | float"
+
+    def __init__(self, log_normalizer: float | None = None, momentum: float = 0.9) -> None:
+        self.log_normalizer = float("nan") if log_normalizer is None else float(log_normalizer)
+        self.set_momentum(momentum)
+
+    def set_momentum(self, momentum: float) -> None:
+        """Set the weight of the past in the moving average of C."""
+        if not 0 < momentum < 1:
+            raise ValueError(f"momentum must lie in (0, 1), got {momentum}")
+        self.momentum = momentum
+
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        log_p = (logits - self._known(logits)).clip(max=0)
+        return log_p, log1mexp(log_p)
+
+    def log_odds(self, logits: A) -> A:
+        log_p = (logits - self._known(logits)).clip(max=LARGEST_LOG_Q)
+        return log_p - log1mexp(log_p)
+
+    def logits_at(self, probs: A) -> A:
+        # Before training only differences of logits mean anything, and C counts as 1.
+        known = like(self.log_normalizer, double(probs))
+        return safe_log(double(probs)) + like(0.0 if isnan(float(known)) else known, known)
+
+    def spec(self) -> dict[str, Any]:
+        value = float(self.log_normalizer)
+        return {"log_normalizer": None if isnan(value) else value, "momentum": self.momentum}
+
+    def _known(self, logits: A) -> A:
+        if not _is_compiling() and isnan(float(self.log_normalizer)):
+            raise ValueError(
+                "a quasibinary link must have seen a batch with labels before it gives "
+                "probabilities, got none; train it or use precise_normalizer(logits, labels)"
+            )
+        return like(self.log_normalizer, logits)
+
+
+def _is_compiling() -> bool:
+    """Return whether torch is compiling the code that runs now."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_compiling())
+
+
+def consistent_log_probs(log_p: A, log_q: A, tree: LabelTree) -> tuple[A, A]:
     """Return the nearest (log p, log(1 - p)) in which no label is likelier than its parent.
 
     Nearest in KL divergence, see :mod:`labelwise.taxonomy`. An entry that need not move keeps both
@@ -187,11 +486,8 @@ def consistent_log_probs(log_p: Tensor, log_q: Tensor, tree: LabelTree) -> tuple
     if given.shape[-1] != labels:
         raise ValueError(f"the taxonomy is of {labels} labels, got {given.shape[-1]} columns")
     found = tree.consistent(given.reshape(-1, labels)).reshape(given.shape)
-    moved = found != given
-    return (
-        torch.where(moved, logsigmoid(found), log_p),
-        torch.where(moved, logsigmoid(-found), log_q),
-    )
+    xp, moved = namespace(log_p), found != given
+    return xp.where(moved, log_sigmoid(found), log_p), xp.where(moved, log_sigmoid(-found), log_q)
 
 
 class Consistent(Link):
@@ -208,7 +504,6 @@ class Consistent(Link):
     kind = "consistent"
 
     def __init__(self, link: Link, parents: Sequence[int]) -> None:
-        super().__init__()
         self.link = link
         self.tree = LabelTree(tuple(parents))
 
@@ -216,22 +511,21 @@ class Consistent(Link):
     def couples_labels(self) -> bool:
         return True
 
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, logits: A) -> tuple[A, A]:
         return consistent_log_probs(*self.link.log_probs(logits), self.tree)
 
-    def log_none(self, logits: Tensor) -> Tensor:
+    def log_none(self, logits: A) -> A:
         if self.link.couples_labels:
             return self.link.log_none(logits)
-        return self.log_probs(logits)[1][..., self.tree.tops].sum(dim=-1)
+        return self.log_probs(logits)[1][..., self.tree.tops].sum(-1)
 
-    def label_log_probs(
-        self, column: int, read: Callable[[int], Tensor], labels: int
-    ) -> tuple[Tensor, Tensor]:
+    def label_log_probs(self, column: int, read: Callable[[int], A], labels: int) -> tuple[A, A]:
         if self.link.couples_labels:
             return super().label_log_probs(column, read, labels)
         family, tree = self.tree.family(column)
         pairs = [self.link.label_log_probs(k, read, labels) for k in family]
-        log_p, log_q = (torch.stack(part, dim=1) for part in zip(*pairs, strict=True))
+        stack = namespace(pairs[0][0]).stack
+        log_p, log_q = (stack(part, axis=1) for part in zip(*pairs, strict=True))
         log_p, log_q = consistent_log_probs(log_p, log_q, tree)
         return log_p[:, family.index(column)], log_q[:, family.index(column)]
 
@@ -243,7 +537,7 @@ class Grouped(Link):
     """The probabilities of ``link`` within groups of labels that exclude each other.
 
     ``exactly_one`` and ``at_most_one`` are the columns of each group; the formulas stand in
-    :mod:`labelwise.attributes`. No image is without a label where a group must have one.
+    :mod:`labelwise.taxonomy`. No image is without a label where a group must have one.
     """
 
     kind = "grouped"
@@ -254,7 +548,6 @@ class Grouped(Link):
         exactly_one: Sequence[Sequence[int]] = (),
         at_most_one: Sequence[Sequence[int]] = (),
     ) -> None:
-        super().__init__()
         self.link = link
         self.columns = AttributeColumns.of(exactly_one, at_most_one)
 
@@ -266,36 +559,38 @@ class Grouped(Link):
     def exclusive(self) -> AttributeColumns:
         return self.columns
 
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        log_p, log_q = self.link.log_probs(logits)
-        odds = (log_p - log_q).clamp(-FAR, FAR)
-        every = range(log_p.shape[-1])
-        grouped = [column for group in self.columns.groups for column in group]
-        if grouped and max(grouped) >= log_p.shape[-1]:
-            raise ValueError(f"the groups reach column {max(grouped)}, got {log_p.shape[-1]}")
-        free = [column for column in every if column not in set(grouped)]
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        log_p, log_q, odds = self._read(logits)
+        free: list[int] = self._free(int(log_p.shape[-1]))
+        inside = [column for group in self.columns.groups for column in group]
+        back: list[int] = np.argsort(free + inside).tolist()
         parts = [(log_p[..., free], log_q[..., free])]
         parts += [log_softmax_and_rest(odds[..., list(g)]) for g in self.columns.exactly_one]
         for group in self.columns.at_most_one:
-            own = odds[..., list(group)]
-            pair = log_softmax_and_rest(torch.cat([own, torch.zeros_like(own[..., :1])], dim=-1))
+            pair = log_softmax_and_rest(with_none(odds[..., list(group)]))
             parts.append((pair[0][..., :-1], pair[1][..., :-1]))
-        order = [*free, *grouped]
-        back = [order.index(column) for column in every]
-        present, absent = (torch.cat(part, dim=-1)[..., back] for part in zip(*parts, strict=True))
+        join = namespace(logits).concat
+        present, absent = (join(part, axis=-1)[..., back] for part in zip(*parts, strict=True))
         return present, absent
 
-    def log_none(self, logits: Tensor) -> Tensor:
-        log_p, log_q = self.link.log_probs(logits)
-        odds = (log_p - log_q).clamp(-FAR, FAR)
-        grouped = {column for group in self.columns.groups for column in group}
-        free = [column for column in range(log_p.shape[-1]) if column not in grouped]
-        found = log_q[..., free].sum(dim=-1)
+    def log_none(self, logits: A) -> A:
+        _, log_q, odds = self._read(logits)
+        found = log_q[..., self._free(log_q.shape[-1])].sum(-1)
         for group in self.columns.at_most_one:
-            own = odds[..., list(group)]
-            none = torch.cat([own, torch.zeros_like(own[..., :1])], dim=-1)
-            found = found - none.logsumexp(dim=-1)
+            found = found - logsumexp(with_none(odds[..., list(group)]))[..., 0]
         return found - FAR * len(self.columns.exactly_one)
+
+    def _read(self, logits: A) -> tuple[A, A, A]:
+        """Return the inner pair and its log-odds."""
+        log_p, log_q = self.link.log_probs(logits)
+        return log_p, log_q, (log_p - log_q).clip(-FAR, FAR)
+
+    def _free(self, labels: int) -> list[int]:
+        """Return the columns outside groups."""
+        grouped = [column for group in self.columns.groups for column in group]
+        if grouped and max(grouped) >= labels:
+            raise ValueError(f"the groups reach column {max(grouped)}, got {labels}")
+        return sorted({*range(labels)} - {*grouped})
 
     def spec(self) -> dict[str, Any]:
         return {
@@ -305,12 +600,13 @@ class Grouped(Link):
         }
 
 
-def check_log_probs(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+def check_log_probs(log_p: A, log_q: A) -> tuple[A, A]:
     """Return a link's answer; one with a probability that is not a number is an error."""
     for values in (log_p, log_q):
-        if values.isnan().any():
+        wrong = np.isnan(to_numpy(values))
+        if wrong.any():
             raise CheckpointError(
-                f"{int(values.isnan().sum()):,} of {values.numel():,} probabilities are not "
+                f"{int(wrong.sum()):,} of {wrong.size:,} probabilities are not "
                 "numbers: the model's link is damaged; calibrate the model again"
             )
     return log_p, log_q

@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 from pyarrow import compute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from labelwise.attributes import AttributeColumns, Settled
 from labelwise.decide import Evidence, Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
+from labelwise.numeric.arrays import is_tensor, to_numpy
 from labelwise.numeric.groups import Groups
 from labelwise.system.files import replacing, summed, without_sum
+from labelwise.system.table_files import with_text
 from labelwise.system.text import counted, first_line
+from labelwise.taxonomy import AttributeColumns, Settled
 from labelwise.types import LabelSpace, matching_columns
 
-if TYPE_CHECKING:  # a search reads predictions as numpy, without torch
-    from torch import Tensor
-
+if TYPE_CHECKING:
     from labelwise.links import Link
 
 
@@ -42,29 +42,32 @@ FORMAT = 1
 class Predictions:
     """Logits (N, K) with labels (N, K), which of them are known, and the link of the logits.
 
+    All are NumPy arrays; tensors that are given are copied to the host.
+
     ``observed is None`` means that every label is known; ``link is None`` that the logits only
     rank labels until a calibrator gives them a link. ``group`` (N,) names what a photo belongs to,
     such as its patient or its site: photos of one group are alike, and stay together.
     """
 
     ids: Sequence[str]
-    logits: "Tensor"
-    labels: "Tensor"
-    observed: "Tensor | None"
+    logits: NDArray[Any]
+    labels: NDArray[Any]
+    observed: NDArray[np.bool_] | None
     names: tuple[str, ...]
     split: str
     link: "Link | None" = None
     group: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        import torch
-
+        for field in ("logits", "labels", "observed"):
+            if is_tensor(getattr(self, field)):
+                object.__setattr__(self, field, to_numpy(getattr(self, field)))
         shape = (len(self.ids), len(self.names))
         for field, value in (("logits", self.logits), ("labels", self.labels)):
             if value.shape != shape:
                 raise ValueError(f"{field} must have shape {shape}, got {tuple(value.shape)}")
         if self.observed is not None and (
-            self.observed.shape != shape or self.observed.dtype != torch.bool
+            self.observed.shape != shape or self.observed.dtype != np.bool_
         ):
             raise ValueError(
                 f"observed must be boolean with shape {shape}, "
@@ -77,19 +80,16 @@ class Predictions:
         return len(self.ids)
 
     @property
-    def majority(self) -> "Tensor":
+    def majority(self) -> NDArray[np.bool_]:
         """The labels as booleans, soft ones cut at 1/2: what rules, promises and queries read."""
         return self.labels > 0.5
 
     def settled(self, columns: AttributeColumns) -> "tuple[Predictions, Settled]":
         """Return the rows with their labels as groups that exclude each other leave them."""
-        import torch
-
-        observed = None if self.observed is None else self.observed.numpy()
-        found = columns.settled(self.labels.double().numpy(), observed)
-        labels = torch.from_numpy(np.where(found.observed, found.labels, 0.0))
-        known = None if found.observed.all() else torch.from_numpy(found.observed)
-        return replace(self, labels=labels.to(self.labels.dtype), observed=known), found
+        found = columns.settled(self.labels.astype(np.float64), self.observed)
+        labels = np.where(found.observed, found.labels, 0.0).astype(self.labels.dtype)
+        known = None if found.observed.all() else found.observed
+        return replace(self, labels=labels, observed=known), found
 
     @cached_property
     def groups(self) -> Groups | None:
@@ -110,19 +110,27 @@ class Predictions:
                 f"found on both sides, first {min(shared)!r}: {what}; divide the photos by group"
             )
 
-    def decision_probs(self) -> "Tensor":
+    def log_probs(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return log p and log(1 - p) (N, K) in float64."""
+        return self._own_link().log_probs(self.logits.astype(np.float64))
+
+    def probs(self) -> NDArray[np.float64]:
+        """Return the probabilities (N, K) in float64."""
+        return self._own_link()(self.logits.astype(np.float64))
+
+    def decision_probs(self) -> NDArray[np.float32]:
         """Return the probabilities (N, K) that rules are fitted and applied to."""
+        return self._own_link().decision_probs(self.logits)
+
+    def _own_link(self) -> "Link":
         if self.link is None:
             raise SettingsError(
                 "these scores only rank labels and have no probabilities; calibrate them first, "
                 "for example with --calibrate platt"
             )
-        import torch
+        return self.link
 
-        with torch.no_grad():
-            return self.link.decision_probs(self.logits)
-
-    def sets(self, rule: Rule) -> "Tensor":
+    def sets(self, rule: Rule) -> NDArray[np.bool_]:
         """Return the label sets (N, K) that a rule chooses."""
         return rule(self.decision_probs())
 
@@ -142,7 +150,7 @@ class Predictions:
             groups=self.groups,
         )
 
-    def certain(self) -> "Tensor | None":
+    def certain(self) -> NDArray[np.bool_] | None:
         """Return which labels are known to be 0 or 1, (N, K); None if all are."""
         soft = (self.labels > 0) & (self.labels < 1)
         if not soft.any():
@@ -160,15 +168,12 @@ class Predictions:
 
     def take(self, rows: NDArray[np.intp]) -> "Predictions":
         """Return some of the rows."""
-        import torch
-
-        index = torch.from_numpy(rows)
         return replace(
             self,
             ids=[self.ids[row] for row in rows],
-            logits=self.logits[index],
-            labels=self.labels[index],
-            observed=None if self.observed is None else self.observed[index],
+            logits=self.logits[rows],
+            labels=self.labels[rows],
+            observed=None if self.observed is None else self.observed[rows],
             group=None if self.group is None else [self.group[row] for row in rows],
         )
 
@@ -185,8 +190,6 @@ class Predictions:
 
     def joined(self, other: "Predictions") -> "Predictions":
         """Return the rows of both, of one model, under this one's link."""
-        import torch
-
         if other.names != self.names:
             raise ValueError(
                 f"predictions must share their labels, got {self.names}, {other.names}"
@@ -194,19 +197,17 @@ class Predictions:
         observed = None
         if self.observed is not None or other.observed is not None:
             masks = [
-                torch.ones_like(part.labels, dtype=torch.bool)
-                if part.observed is None
-                else part.observed
+                np.ones(part.labels.shape, bool) if part.observed is None else part.observed
                 for part in (self, other)
             ]
-            observed = torch.cat(masks)
+            observed = np.concatenate(masks)
         group = None
         if self.group is not None and other.group is not None:
             group = [*self.group, *other.group]
         return Predictions(
             [*self.ids, *other.ids],
-            torch.cat([self.logits, other.logits]),
-            torch.cat([self.labels, other.labels]),
+            np.concatenate([self.logits, other.logits]),
+            np.concatenate([self.labels, other.labels]),
             observed,
             self.names,
             f"{self.split} and {other.split}",
@@ -216,11 +217,12 @@ class Predictions:
 
     def save(self, path: Path) -> None:
         """Write the Parquet file; an interrupted write leaves the old file whole."""
-        from labelwise.methods import link_to_spec
+        from labelwise.calibration.link_specs import link_to_spec
 
-        logits = self.logits.float()
-        if (logits.isinf() & self.logits.isfinite()).any():
-            largest = float(self.logits.abs().max())
+        with np.errstate(over="ignore"):
+            logits = self.logits.astype(np.float32)
+        if (np.isinf(logits) & np.isfinite(self.logits)).any():
+            largest = float(np.abs(self.logits).max())
             raise DataError(f"{path}: logits must lie in the range of float32, got {largest:.3g}")
         columns: dict[str, Any] = {
             "id": pa.array(list(self.ids), pa.string()),
@@ -245,17 +247,14 @@ class Predictions:
     @staticmethod
     def load(path: Path) -> "Predictions":
         """Return the predictions saved at ``path``."""
-        import torch
-
         stored = StoredPredictions.load(path)
         with _usable(path):
             link = None if stored.link is None else _made_link(stored.link, stored.names)
-        observed = None if stored.observed is None else torch.from_numpy(stored.observed.copy())
         return Predictions(
             stored.ids,
-            torch.from_numpy(stored.logits.astype(np.float32)),
-            torch.from_numpy(stored.labels.copy()),
-            observed,
+            stored.logits.astype(np.float32),
+            stored.labels,
+            stored.observed,
             stored.names,
             stored.split,
             link,
@@ -327,6 +326,7 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
     """
     try:
         table = pq.read_table(path, columns=columns, page_checksum_verification=True)
+        with_text(table, path)
         stated = json.loads((table.schema.metadata or {})[b"labelwise"])
         whole = without_sum(stated) if isinstance(stated, dict) else None
     except FileNotFoundError:
@@ -382,14 +382,12 @@ def _matrices(
 
 def _made_link(spec: dict[str, Any], names: Sequence[str]) -> "Link":
     """Return the link if it can be used with so many labels; one row is enough to see it."""
-    import torch
-
+    from labelwise.calibration.link_specs import link_from_spec
     from labelwise.links import check_log_probs
-    from labelwise.methods import link_from_spec
 
     link = link_from_spec(spec)
     try:
-        check_log_probs(*link.log_probs(torch.zeros(1, len(names), dtype=torch.float64)))
+        check_log_probs(*link.log_probs(np.zeros((1, len(names)))))
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
         raise DataError(f"the link does not fit {len(names)} labels") from None
     return link
@@ -402,10 +400,8 @@ def _texts(table: Any, name: str) -> list[str]:
     return values
 
 
-def _to_lists(matrix: "Tensor") -> Any:
-    return pa.FixedSizeListArray.from_arrays(
-        pa.array(matrix.detach().cpu().contiguous().view(-1).numpy()), matrix.shape[1]
-    )
+def _to_lists(matrix: NDArray[Any]) -> Any:
+    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), matrix.shape[1])
 
 
 def matrix_of_lists(column: Any, width: int, name: str) -> NDArray[Any]:

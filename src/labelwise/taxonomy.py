@@ -22,26 +22,454 @@ for all images at once: what lies above v joins the parent's block, and the sums
 
 import csv
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Literal, get_args
+from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
+from labelwise.numeric.array_api import A, double, like, namespace
 from labelwise.numeric.arrays import is_tensor
-from labelwise.system.skos import is_skos, read_skos
 from labelwise.system.text import from_cell
 from labelwise.types import LabelSpace, nearest
 
-if TYPE_CHECKING:  # queries read a taxonomy without torch, which takes seconds to import
-    from torch import Tensor
+# SKOS vocabularies, such as Getty's AAT: N-Triples (.nt, or a folder of them such as AAT's dump),
+# RDF/XML (.rdf, .xml) and JSON-LD (.jsonld). A concept is named by its prefLabel in the language
+# asked for, else without a language, else in the first one by name; in SKOS-XL by the literalForm
+# of its term. Two concepts of one name are named by their addresses. The parent is Getty's
+# broaderPreferred, else broader or broaderGeneric, or narrower of the other one.
+SKOS = "http://www.w3.org/2004/02/skos/core#"
+SKOS_XL = "http://www.w3.org/2008/05/skos-xl#"
+GVP = "http://vocab.getty.edu/ontology#"
+RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
+XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+SKOS_SUFFIXES = (".nt", ".rdf", ".xml", ".jsonld", ".ttl")
+TRIPLE = re.compile(
+    r"<([^>]*)>\s+<([^>]*)>\s+"
+    r'(?:<([^>]*)>|(_:\S+)|"((?:[^"\\]|\\.)*)"(?:@([A-Za-z0-9-]+)|\^\^<[^>]*>)?)\s*\.\s*(?:#.*)?'
+)
+PREFERRED, BROADER = GVP + "broaderPreferred", (SKOS + "broader", GVP + "broaderGeneric")
+NARROWER = SKOS + "narrower"  # the same, said by the other one
+NAME, TERM, FORM = SKOS + "prefLabel", SKOS_XL + "prefLabel", SKOS_XL + "literalForm"
+KEYS = {
+    "prefLabel": NAME,
+    "literalForm": FORM,
+    "broader": BROADER[0],
+    "broaderGeneric": BROADER[1],
+    "broaderPreferred": PREFERRED,
+    "narrower": NARROWER,
+}
+ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", '\\"': '"', "\\\\": "\\"}
+
+Statement = tuple[str, str, str, str | None]  # concept, property, value, language
 
 
-Array = TypeVar("Array", np.ndarray, "Tensor")
+@dataclass(frozen=True)
+class SkosNames:
+    """The parent of each name, and the address of each concept by its name."""
+
+    parents: dict[str, str]
+    uris: dict[str, str]
+
+
+def is_skos(path: Path) -> bool:
+    """Return whether a file is a vocabulary by its suffix, as a folder of such files is."""
+    return path.suffix.lower() in SKOS_SUFFIXES or path.is_dir()
+
+
+def read_skos(path: Path, language: str = "en") -> SkosNames:
+    """Return the names and parents of a vocabulary."""
+    suffix = path.suffix.lower()
+    if path.is_dir():
+        files = sorted(path.glob("*.nt"))
+        if not files:
+            raise DataError(f"{path}: a folder of a vocabulary holds files of N-Triples (.nt)")
+        return _names(path, (one for file in files for one in _triples(file)), language)
+    if suffix == ".nt":
+        return _names(path, _triples(path), language)
+    if suffix == ".ttl":
+        raise DataError(
+            f"{path}: Turtle is not read; write it as N-Triples (.nt) or RDF/XML (.rdf), for "
+            "example with `rapper -i turtle -o ntriples`"
+        )
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: the vocabulary cannot be read ({error})") from None
+    statements = _json_ld(path, text) if suffix == ".jsonld" else _xml(path, text)
+    return _names(path, statements, language)
+
+
+def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNames:
+    labels: dict[str, dict[str, str]] = {}
+    broader: dict[str, set[str]] = {}
+    preferred: dict[str, set[str]] = {}
+    terms: list[tuple[str, str]] = []
+    forms: dict[str, tuple[str, str]] = {}  # of a term: language and name
+    for concept, what, value, tongue in statements:
+        if what == NAME:
+            labels.setdefault(concept, {}).setdefault(tongue or "", value.strip())
+        elif what == TERM:
+            terms.append((concept, value))
+        elif what == FORM:
+            forms[concept] = tongue or "", value.strip()
+        elif what in BROADER:
+            broader.setdefault(concept, set()).add(value)
+        elif what == NARROWER:
+            broader.setdefault(value, set()).add(concept)
+        elif what == PREFERRED:
+            preferred.setdefault(concept, set()).add(value)
+    for concept, term in terms:
+        if term in forms:
+            tongue, value = forms[term]
+            labels.setdefault(concept, {}).setdefault(tongue, value)
+    if terms and not labels:
+        raise DataError(
+            f"{path}: no term of a concept has a skosxl:literalForm; of AAT's dump name the folder "
+            "with all files"
+        )
+    if not labels:
+        raise DataError(f"{path}: no concept has a skos:prefLabel")
+    chosen = {concept: _chosen(told, language) for concept, told in labels.items()}
+    counts: dict[str, int] = {}
+    for name in chosen.values():
+        counts[name] = counts.get(name, 0) + 1
+    names = {concept: name if counts[name] == 1 else concept for concept, name in chosen.items()}
+    parents: dict[str, str] = {}
+    for concept, name in names.items():
+        above = preferred.get(concept) or broader.get(concept, set())
+        above = {one for one in above if one in names}
+        if len(above) > 1:
+            first, second, *_ = sorted(names[one] for one in above)
+            raise DataError(
+                f"{path}: {name!r} ({concept}) has two parents, {first!r} and {second!r}; a "
+                "taxonomy has one: keep one, or state it as gvp:broaderPreferred"
+            )
+        if above:
+            parents[name] = names[above.pop()]
+    if not parents:
+        raise DataError(f"{path}: the vocabulary says of nothing what it is a kind of")
+    return SkosNames(parents, {name: concept for concept, name in names.items()})
+
+
+def _chosen(told: dict[str, str], language: str) -> str:
+    """Return the name in a language, or a variant of it, or without one, or the first."""
+    for tongue in (language, *(one for one in sorted(told) if one.startswith(f"{language}-")), ""):
+        if tongue in told:
+            return told[tongue]
+    return told[min(told)]
+
+
+def _triples(path: Path) -> Iterator[Statement]:
+    """Yield the statements of a file of N-Triples, which may be large, line by line."""
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, 1):
+                yield from _triple(path, number, line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: the vocabulary cannot be read ({error})") from None
+
+
+def _triple(path: Path, number: int, line: str) -> Iterator[Statement]:
+    if not line or line.startswith(("#", "_:")):  # a node without an address names no concept
+        return
+    found = TRIPLE.fullmatch(line)
+    if found is None:
+        raise DataError(f"{path}, line {number}: not a statement of N-Triples")
+    concept, what, other, nameless, words, tongue = found.groups()
+    if nameless is not None:
+        return
+    try:
+        value = other if other is not None else _unescaped(words)
+    except (ValueError, OverflowError):
+        raise DataError(f"{path}, line {number}: an escape is of no letter") from None
+    yield concept, what, value, tongue
+
+
+def _letter(code: int) -> str:
+    """Return a letter; half of a surrogate pair is none."""
+    letter = chr(code)
+    letter.encode()
+    return letter
+
+
+def _unescaped(text: str) -> str:
+    def plain(found: re.Match[str]) -> str:
+        code = found[0]
+        return ESCAPES.get(code) or _letter(int(code[2:], 16))
+
+    return re.sub(r'\\[tnr"\\]|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}', plain, text)
+
+
+def _xml(path: Path, text: str) -> Iterator[Statement]:
+    if "<!ENTITY" in text:
+        raise DataError(f"{path}: entities are not allowed in a vocabulary")
+    try:
+        root = ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError) as error:
+        raise DataError(f"{path}: not XML ({error})") from None
+    for node in root:
+        concept = node.get(f"{RDF}about")
+        if concept is None:
+            continue
+        for child in node:
+            what = child.tag.replace("{", "").replace("}", "")
+            value = child.get(f"{RDF}resource") or (child.text or "")
+            yield concept, what, value, child.get(XML_LANG)
+
+
+def _json_ld(path: Path, text: str) -> Iterator[Statement]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON ({error})") from None
+    nodes = content.get("@graph", [content]) if isinstance(content, dict) else content
+    for node in nodes if isinstance(nodes, list) else ():
+        concept = node.get("@id", node.get("id")) if isinstance(node, dict) else None
+        if not isinstance(concept, str):
+            continue
+        for key, value in node.items():
+            what = KEYS.get(key.rpartition(":")[2].rpartition("#")[2])
+            if what is not None:
+                for one in value if isinstance(value, list) else [value]:
+                    yield from _values(concept, what, one)
+
+
+def _values(concept: str, what: str, one: Any) -> Iterator[Statement]:
+    if isinstance(one, str):
+        yield concept, what, one, None
+    elif isinstance(one, dict):
+        address = one.get("@id", one.get("id"))
+        if "@id" not in one and ":" not in str(address):  # the name in Indonesian, "id"
+            address = None
+        value = one.get("@value") if address is None else address
+        if isinstance(value, str):
+            what = TERM if what == NAME and address is not None else what
+            tongue = one.get("@language")
+            yield concept, what, value, tongue if isinstance(tongue, str) else None
+        elif what == NAME:  # a language map: {"en": "dog"}
+            for tongue, word in one.items():
+                if isinstance(word, str) and not tongue.startswith("@"):
+                    yield concept, what, word, tongue
+
+
+# Attribute groups: labels that exclude each other, such as the colours of a thing.
+#
+#     exactly-one   one of the labels is present, and only one      (the main colour)
+#     at-most-one   one of them or none                             (day or night, if it is known)
+#     any           no rule: the group is only a name for its labels
+#
+# A file of groups is a CSV with the columns ``group``, ``kind`` and ``labels`` (split on ``|``). A
+# label is in one group with a rule at most.
+#
+# With independent labels of log-odds u_k, knowing that a rule holds leaves
+#
+#     exactly-one   p_k = exp(u_k) / sum_j exp(u_j)             a softmax within the group
+#     at-most-one   p_k = exp(u_k) / (1 + sum_j exp(u_j))       the same with "none" at 0
+#
+# which is Bayes' rule; where the labels' own probabilities know the rule already, slope and offsets
+# of u_k are fitted (:mod:`labelwise.calibration.within_groups`).
+#
+# What a rule says of labels: where one is present, all others are absent; in exactly-one, where all
+# others are absent, the last one is present. Two present ones, or none where there must be one, are
+# a conflict: nobody knows which label is wrong.
+
+GroupKind = Literal["exactly-one", "at-most-one", "any"]
+KINDS = get_args(GroupKind)
+COLUMNS = ("group", "kind", "labels")
+
+
+@dataclass(frozen=True)
+class AttributeGroup:
+    """One group: its name, its rule and its labels."""
+
+    name: str
+    kind: GroupKind
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AttributeGroups:
+    """The groups of a file; ``source`` names it in errors."""
+
+    groups: tuple[AttributeGroup, ...]
+    source: str = "attribute groups"
+
+    def __post_init__(self) -> None:
+        owner: dict[str, str] = {}
+        for group in self.groups:
+            if group.kind not in KINDS:
+                raise DataError(
+                    f"{self.source}: the group {group.name!r} must be one of {', '.join(KINDS)}, "
+                    f"got {group.kind!r}{nearest(group.kind, KINDS)}"
+                )
+            if len(set(group.labels)) < 2 or len(set(group.labels)) < len(group.labels):
+                raise DataError(
+                    f"{self.source}: the group {group.name!r} must have two labels or more, each "
+                    f"once, got {', '.join(group.labels)}"
+                )
+            for label in group.labels if group.kind != "any" else ():
+                if owner.setdefault(label, group.name) != group.name:
+                    raise DataError(
+                        f"{self.source}: {label!r} is in the groups {owner[label]!r} and "
+                        f"{group.name!r}; a label has one rule"
+                    )
+
+    @classmethod
+    def read(cls, path: Path) -> "AttributeGroups":
+        """Return the groups of a CSV file with the columns group, kind and labels."""
+        try:
+            with Path(path).open(encoding="utf-8-sig", newline="") as stream:
+                rows = list(csv.DictReader(stream, strict=True))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"{path}: the groups cannot be read ({error})") from None
+        found = []
+        for number, row in enumerate(rows, 2):
+            for name in COLUMNS:
+                if not (row.get(name) or "").strip():
+                    raise DataError(f"{path}, line {number}: there is no {name!r}; write {COLUMNS}")
+            labels = tuple(label.strip() for label in row["labels"].split("|"))
+            kind: GroupKind = row["kind"].strip()  # type: ignore[assignment]  # checked above
+            found.append(AttributeGroup(row["group"].strip(), kind, labels))
+        if not found:
+            raise DataError(f"{path}: there are no groups; write the columns {', '.join(COLUMNS)}")
+        return cls(tuple(found), str(path))
+
+    def within(self, space: LabelSpace) -> "AttributeColumns":
+        """Return the groups as columns of some labels; a label that is none of them is an error."""
+        column = {name: place for place, name in enumerate(space.names)}
+        exactly, most = [], []
+        for group in self.groups:
+            for label in group.labels:
+                if label not in column:
+                    raise DataError(
+                        f"{self.source}: {label!r} of the group {group.name!r} is not a label"
+                        f"{nearest(label, column)}"
+                    )
+            places = tuple(column[label] for label in group.labels)
+            if group.kind == "exactly-one":
+                exactly.append(places)
+            elif group.kind == "at-most-one":
+                most.append(places)
+        return AttributeColumns(tuple(exactly), tuple(most))
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """Labels (N, K) and which are known, after the rules; conflicts (N,) are rows that break one.
+
+    In a group that a row breaks, its labels are unknown. ``learned`` labels were unknown and follow
+    from others.
+    """
+
+    labels: NDArray[np.float64]
+    observed: NDArray[np.bool_]
+    conflicts: NDArray[np.bool_]
+    learned: int
+
+
+@dataclass(frozen=True)
+class AttributeColumns:
+    """The columns of each group with a rule."""
+
+    exactly_one: tuple[tuple[int, ...], ...]
+    at_most_one: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        every = [column for group in self.groups for column in group]
+        if len(set(every)) < len(every):
+            raise ValueError(f"a column must be in one group, got {self.groups}")
+
+    @classmethod
+    def of(
+        cls, exactly_one: Sequence[Sequence[int]], at_most_one: Sequence[Sequence[int]]
+    ) -> "AttributeColumns":
+        """Return the columns of groups that stand in any sequences, as plain data has them."""
+        exactly, most = (
+            tuple(tuple(map(int, group)) for group in groups)
+            for groups in (exactly_one, at_most_one)
+        )
+        return cls(exactly, most)
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The columns of all groups."""
+        return (*self.exactly_one, *self.at_most_one)
+
+    def alone(
+        self, group: tuple[int, ...], columns: Sequence[int] | None = None
+    ) -> "AttributeColumns":
+        """Return the rule of one group; ``columns`` are where its labels stand, if elsewhere."""
+        places = group if columns is None else columns
+        return self.of([places], []) if group in self.exactly_one else self.of([], [places])
+
+    def settled(self, labels: NDArray[np.float64], observed: NDArray[np.bool_] | None) -> Settled:
+        """Return what the rules say of labels (N, K) that are 0, 1 or unknown."""
+        values = np.array(labels, np.float64)
+        seen = np.ones(values.shape, bool) if observed is None else np.array(observed, bool)
+        before = seen.copy()
+        broken = np.zeros(len(values), bool)
+        for group in self.groups:
+            columns = list(group)
+            present = (values[:, columns] > 0.5) & seen[:, columns]
+            absent = ~(values[:, columns] > 0.5) & seen[:, columns]
+            count = present.sum(1)
+            wrong = count > 1
+            if group in self.exactly_one:
+                wrong |= absent.all(1)
+                last = ~wrong & (count == 0) & (absent.sum(1) == len(columns) - 1)
+                present = present | (last[:, None] & ~absent)
+                count = present.sum(1)
+            sure = ~wrong & (count == 1)
+            block, known = values[:, columns], seen[:, columns]
+            block[sure], known[sure] = present[sure] * 1.0, True
+            known[wrong] = False
+            values[:, columns], seen[:, columns] = block, known
+            broken |= wrong
+        return Settled(values, seen, broken, int((seen & ~before).sum()))
+
+    def right(
+        self,
+        group: Sequence[int],
+        sets: NDArray[np.bool_],
+        labels: NDArray[np.bool_],
+        observed: NDArray[np.bool_] | None,
+    ) -> tuple[int, int]:
+        """Return how many photos have a group known to the last label, and how many sets have it.
+
+        A set is right if it holds of the group what is there, and nothing else.
+        """
+        seen, same = self.right_rows(group, sets, labels, observed)
+        return int(seen.sum()), int(same.sum())
+
+    def right_rows(
+        self,
+        group: Sequence[int],
+        sets: NDArray[np.bool_],
+        labels: NDArray[np.bool_],
+        observed: NDArray[np.bool_] | None,
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which photos (N,) have a group known to the last label, and right in their set."""
+        columns = list(group)
+        known = np.ones(labels.shape, bool) if observed is None else observed
+        seen: NDArray[np.bool_] = np.all(known[:, columns], axis=1)
+        same: NDArray[np.bool_] = np.all(sets[:, columns] == labels[:, columns], axis=1)
+        return seen, seen & same
+
+    def broken(self, group: Sequence[int], sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which sets (N,) break the rule of a group."""
+        count: NDArray[np.int64] = sets[:, list(group)].sum(1)
+        wrong: NDArray[np.bool_] = count > 1
+        return wrong | (count == 0) if tuple(group) in self.exactly_one else wrong
+
 
 SHOWN = 10  # of the names at either end of a circle
 FAR = 1e4  # log-odds beyond it are believed no more; means of them stay finite
@@ -322,77 +750,75 @@ class LabelTree:
         place = {k: at for at, k in enumerate(columns)}
         return columns, LabelTree(tuple(place.get(self.parent[k], -1) for k in columns))
 
-    def closed(self, sets: Array) -> Array:
+    def closed(self, sets: A) -> A:
         """Return sets (..., K) with the parents of all that is in them."""
         found = sets.clone() if is_tensor(sets) else sets.copy()
         for child, parent in self.upward:
             found[..., parent] |= found[..., child]
         return found
 
-    def complete(
-        self, labels: "Tensor", observed: "Tensor | None" = None
-    ) -> "tuple[Tensor, Tensor | None]":
+    def complete(self, labels: A, observed: A | None = None) -> tuple[A, A | None]:
         """Return labels (N, K) that obey the tree, and which of them are known.
 
         A present child makes its parent present, whatever was said of it, and a known parent has
         at least the share of a soft child; without a parent its children are absent. What follows
         from nothing stays unknown.
         """
-        import torch
-
-        values = labels.clone()
-        known = torch.ones_like(values, dtype=torch.bool) if observed is None else observed.clone()
+        xp = namespace(labels)
+        values = xp.asarray(labels, copy=True)
+        if observed is None:
+            known = xp.ones_like(values, dtype=xp.bool)
+        else:
+            known = xp.asarray(observed, copy=True)
         values[~known] = 0
         for child, parent in self.upward:
             present = values[:, child] == 1
             raised = known[:, child] & (present | known[:, parent])
-            higher = torch.maximum(values[:, parent], values[:, child])
-            values[:, parent] = torch.where(raised, higher, values[:, parent])
+            higher = xp.maximum(values[:, parent], values[:, child])
+            values[:, parent] = xp.where(raised, higher, values[:, parent])
             known[:, parent] |= present
         for child, parent in reversed(self.upward):
             absent = known[:, parent] & (values[:, parent] == 0)
-            values[:, child] = torch.where(absent, 0, values[:, child])
+            values[:, child] = xp.where(absent, 0, values[:, child])
             known[:, child] |= absent
         return values, known if observed is not None or not bool(known.all()) else None
 
-    def violations(self, values: "Tensor") -> "Tensor":
+    def violations(self, values: A) -> A:
         """Return the rows (N,) in which a label lies above its parent."""
-        import torch
-
-        found = torch.zeros_like(values[:, 0], dtype=torch.bool)
+        xp = namespace(values)
+        found: A = xp.zeros_like(values[:, 0], dtype=xp.bool)
         for child, parent in self.upward:
             found |= values[:, child] > values[:, parent]
         return found
 
-    def consistent(self, log_odds: "Tensor") -> "Tensor":
+    def consistent(self, log_odds: A) -> A:
         """Return the nearest log-odds (N, K) that obey the tree; rows that do stay as they are."""
-        import torch
+        xp = namespace(log_odds)
+        given = log_odds.detach() if is_tensor(log_odds) else log_odds
+        wrong = self.violations(given)
+        compiled = is_tensor(log_odds) and sys.modules["torch"].compiler.is_compiling()
+        if compiled:  # a captured program cannot choose rows
+            merged = self._merged(double(given).clip(-FAR, FAR))
+            found: A = xp.where(wrong[:, None], xp.astype(merged, given.dtype), log_odds)
+            return found
+        if not bool(wrong.any()):
+            return log_odds
+        found = xp.asarray(given, copy=True)
+        found[wrong] = xp.astype(self._merged(double(given[wrong]).clip(-FAR, FAR)), given.dtype)
+        return found
 
-        with torch.no_grad():
-            wrong = self.violations(log_odds)
-            if torch.compiler.is_compiling():  # a captured program cannot choose rows
-                merged = self._merged(log_odds.double().clamp(-FAR, FAR)).to(log_odds.dtype)
-                return torch.where(wrong[:, None], merged, log_odds)
-            if not bool(wrong.any()):
-                return log_odds
-            merged = self._merged(log_odds[wrong].double().clamp(-FAR, FAR)).to(log_odds.dtype)
-            result = log_odds.clone()
-            result[wrong] = merged
-            return result
-
-    def _merged(self, values: "Tensor") -> "Tensor":
+    def _merged(self, values: A) -> A:
         """Return the regression of rows, from the deepest parents up."""
-        import torch
-
-        row = self._row
+        xp, row = namespace(values), self._row
         value = values[:, row.columns.tolist()]
         for parent in self.parents_upward:
             start, size = int(row.place[parent]), int(row.size[parent])
             under = value[:, start + 1 : start + size]
-            block = torch.cat([value[:, start, None], under.sort(dim=1, descending=True)[0]], 1)
-            sizes = torch.arange(1, size + 1, device=values.device)
-            top = (block.cumsum(1) / sizes).amax(1, keepdim=True)
-            value[:, start + 1 : start + size] = torch.minimum(under, top)
+            falling = xp.sort(under, axis=1, descending=True)
+            block = xp.concat([value[:, start, None], falling], axis=1)
+            sizes = like(np.arange(1.0, size + 1), values)
+            top = xp.max(xp.cumulative_sum(block, axis=1) / sizes, axis=1, keepdims=True)
+            value[:, start + 1 : start + size] = xp.minimum(under, top)
             value[:, start] = top[:, 0]
         return value[:, row.place.tolist()]
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from open_indexes import open_index
 from search_setup import LABELS, picture, save_model
 
-from labelwise.answers import (
+from labelwise.answers.asking import (
     Pool,
     choose_labels,
     choose_photos,
     draw_photos,
-    read_review,
     worth_of_labels,
 )
+from labelwise.answers.suspects import read_review
 from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.photos import update_index
@@ -292,13 +292,13 @@ def test_an_exported_model_asks_what_its_own_answers_ask(place, monkeypatch):
     ("arguments", "sentence"),
     [
         (["photos"], "say with --model which model"),
-        (["photos", "-m", "model", "--blind"], "--blind belongs to the page"),
+        (["photos", "-m", "model", "--blind"], "--blind does not apply"),
         (["index", "-m", "model"], "is an index and has its own model"),
         (["photos", "-m", "model", "--questions", "labels"], "a review file must end in .csv"),
         (["known.csv", "-m", "model"], "there is nothing to ask"),
         (
             ["photos", "-m", "model", "--by", "value", "--seed", "1"],
-            "--seed belongs to --by random, got --by value",
+            "--seed does not apply",
         ),
         (["empty", "-m", "model"], "there are no images in the folder"),
     ],

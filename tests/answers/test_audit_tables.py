@@ -9,9 +9,9 @@ from audit_setup import NAMES, as_responses, tagged_photos
 
 from labelwise.answers.model_text import tags_of_text
 from labelwise.answers.tag_tables import TagTable, read_tags
+from labelwise.contrib.tag_sources import tags_to_audit
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
-from labelwise.photos.tag_sources import tags_to_audit
 from labelwise.predictions import Predictions
 
 

@@ -91,7 +91,7 @@ def test_prompts_and_the_numbers_of_siglip_make_logits(tmp_path):
     table = read_scores(tmp_path / "photos.npz", None, labels=tmp_path / "few.npz", texts=texts)
     assert table.predictions.link is not None
     assert table.unlabelled is not None
-    probs = table.predictions.link(table.unlabelled.double())
+    probs = table.predictions.link(table.unlabelled.astype(np.float64))
     np.testing.assert_allclose(probs, truth[30:], atol=1e-5)
     call = ["calibrate", "photos.npz", "--texts", "texts.npz", "--prompts", "prompts.tsv"]
     call += ["--labels", "few.npz", "-o", "out"]

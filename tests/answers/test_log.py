@@ -1,8 +1,8 @@
 """The answer log. Oracle: what was said, line by line, and the bytes on the disk."""
 
 import json
-import multiprocessing
 import os
+import threading
 import time
 
 import pytest
@@ -11,6 +11,7 @@ from labelwise.answers.agreement import LabelAnswers, export_again
 from labelwise.answers.log import HEADER, AnswerLog, LoggedAnswer, Note, answered
 from labelwise.data import load
 from labelwise.errors import DataError, LabelwiseError
+from labelwise.system.files import locked
 
 
 def said(*photos, answer="yes", who="ada"):
@@ -52,7 +53,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(tmp_path):
     path = tmp_path / "log.jsonl"
     AnswerLog(path).append(said("a", "b"))
     content = path.read_bytes()
-    for place in range(len(content) - 1):
+    for place in range(len(content)):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with pytest.raises(DataError, match=r"line [23]|not an answer log"):
             photos_of(path)
@@ -73,31 +74,39 @@ def test_a_foreign_file_is_never_written_to(tmp_path, content):
 
 
 def append_many(path, who):
-    log = AnswerLog(path, lambda: [vars_of(one) for one in said("old", who="old")])
+    old = {name: getattr(said("old")[0], name) for name in LoggedAnswer.__slots__}
+    log = AnswerLog(path, lambda: [old])
     for number in range(10):
         log.append(said(f"{who}{number}", who=who))
 
 
-def vars_of(line):
-    return {name: getattr(line, name) for name in LoggedAnswer.__slots__}
-
-
-def test_several_processes_share_a_log_and_convert_it_once(tmp_path):
-    path, context = tmp_path / "log.jsonl", multiprocessing.get_context("spawn")
-    people = [context.Process(target=append_many, args=(path, who)) for who in ("ada", "ben")]
+def test_several_people_share_a_log_and_convert_it_once(tmp_path):
+    path = tmp_path / "log.jsonl"
+    people = [threading.Thread(target=append_many, args=(path, who)) for who in ("ada", "ben")]
     watching = AnswerLog(path)
     for one in people:
         one.start()
     while any(one.is_alive() for one in people):
         watching.lines()
-    for one in people:
-        one.join()
     found = photos_of(path)
     assert found[0] == "old"
-    assert [photo for photo in found if photo.startswith("ada")] == [f"ada{n}" for n in range(10)]
-    assert [photo for photo in found if photo.startswith("ben")] == [f"ben{n}" for n in range(10)]
+    for who in ("ada", "ben"):
+        assert [one for one in found if one.startswith(who)] == [f"{who}{n}" for n in range(10)]
     assert len(found) == 21
     assert [line.photo for line in watching.lines()] == found
+
+
+def test_an_append_waits_for_the_lock_of_another(tmp_path):
+    path = tmp_path / "log.jsonl"
+    AnswerLog(path).append(said("a"))
+    waiting = threading.Thread(target=AnswerLog(path).append, args=(said("b"),))
+    with locked(path):
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive()
+        assert photos_of(path) == ["a"]
+    waiting.join()
+    assert photos_of(path) == ["a", "b"]
 
 
 def test_an_answer_takes_no_longer_in_a_long_log(tmp_path):

@@ -1,6 +1,5 @@
 """Reviews and repairs. Oracle: what the file says, entry by entry, and a journey by commands."""
 
-import csv
 import re
 
 import numpy as np
@@ -8,7 +7,8 @@ import pytest
 from sample_scores import NAMES, sample
 from typer.testing import CliRunner
 
-from labelwise.answers import Reviewed, read_review, repair, write_changes, write_review
+from labelwise.answers.log import AnswerLog
+from labelwise.answers.suspects import Reviewed, log_changes, read_review, repair, write_review
 from labelwise.cli.app import app
 from labelwise.data import LabelTable, load
 from labelwise.data.export import export
@@ -27,7 +27,7 @@ def table(tmp_path, split=None):
 QUESTIONS = [
     Reviewed("a.jpg", "y", "absent", 0.9, True, True, "yes"),
     Reviewed("b.jpg", "z", "present", 0.1, True, False, "no"),
-    Reviewed("c.jpg", "x", "absent", 0.8, True, False, "unknown"),
+    Reviewed("c.jpg", "x", "absent", 0.8, True, False, "unsure"),
     Reviewed("c.jpg", "y", "absent", 0.7, False, True, ""),
     Reviewed("b.jpg", "x", "absent", 0.6, False, False, ""),
     Reviewed("c.jpg", "z", "absent", 0.6, False, False, "no"),
@@ -71,17 +71,21 @@ def test_review_files_and_logs_are_read_as_written(tmp_path):
     assert read_review(tmp_path / "review.csv") == strange
     _, changes = repair(table(tmp_path), QUESTIONS)
     for _ in range(2):
-        write_changes(tmp_path / "log.csv", changes)
-    with (tmp_path / "log.csv").open() as stream:
-        rows = list(csv.DictReader(stream))
-    assert [row["photo"] for row in rows] == ["a.jpg", "b.jpg", "c.jpg"] * 2
-    assert rows[0]["because"] == "answered"
+        log_changes(tmp_path / "log.jsonl", changes)
+    lines = AnswerLog(tmp_path / "log.jsonl").lines()
+    assert [(one.photo, one.answer) for one in lines] == [
+        *[("a.jpg", "yes"), ("b.jpg", "no"), ("c.jpg", "unsure")] * 2
+    ]
+    assert {one.why for one in lines} == {"review"}
+    old = (tmp_path / "review.csv").read_text()
+    (tmp_path / "review.csv").write_text(old.replace("unsure", "unknown"))  # the word of 0.2
+    assert read_review(tmp_path / "review.csv") == strange
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("yes,yes,yes", "yes,yes,maybe", "line 2: an answer is yes, no, unknown or empty"),
+        ("yes,yes,yes", "yes,yes,maybe", "line 2: an answer is yes, no, unsure or empty"),
         ("absent", "missing", "line 2: given is present, absent or unknown, got 'missing'"),
         ("\n2,", "\n1,", "line 3: rank 1 stands there twice"),
         ("0.9", "x", "line 2: rank and probability must be numbers"),
@@ -114,17 +118,17 @@ def test_from_scores_to_a_repaired_table(tmp_path):
     # Sharp scores: 10 % of the present labels are hidden, and found again.
     held = sample(600)
     rng = np.random.default_rng(0)
-    truth = (held.logits > 0).numpy()
+    truth = np.asarray(held.logits > 0)
     given = truth & (rng.random(truth.shape) > 0.1)
     names = [name.replace("<b>", "").replace("</b>", "") for name in NAMES]
-    arrays = {"scores": held.logits.numpy() * 4, "labels": given.astype(float), "names": names}
+    arrays = {"scores": np.asarray(held.logits) * 4, "labels": given.astype(float), "names": names}
     np.savez(tmp_path / "scores.npz", ids=[f"{row}.jpg" for row in range(600)], **arrays)
     review, page = tmp_path / "review.csv", tmp_path / "page.html"
     call = ["data", "suspects", tmp_path / "scores.npz", "--scores", "logits", "-o", review]
     call += ["--most", 80, "--checks", 30]
     code, output = run(*call, "--page", page)
     assert code == 0, output
-    assert "no promise yet: answer the questions marked `check` (60 among the first 100" in output
+    assert "no guarantee yet: answer the questions marked `check` (60 among the first 100" in output
     assert "No promise yet" in page.read_text()
     questions = read_review(review)
     place = {f"{row}.jpg": row for row in range(600)}
@@ -166,7 +170,7 @@ def test_from_scores_to_a_repaired_table(tmp_path):
     rows = np.argsort([int(name[:-4]) for name in fixed_table.ids])
     after = fixed_table.targets()[0].astype(bool)[rows][:, columns]
     assert (after != truth).sum() < (given != truth).sum() / 2
-    assert (tmp_path / "fixed.repairs.csv").exists()
+    assert (tmp_path / "fixed.answers.jsonl").exists()
 
 
 def test_features_are_refitted_over_folds(tmp_path):
@@ -186,6 +190,6 @@ def test_features_are_refitted_over_folds(tmp_path):
     code, output = run(
         "data", "suspects", tmp_path / "features.npz", "-o", review, "--scores", "logits"
     )
-    assert "leave out --scores" in output
+    assert "--scores does not apply" in output
     code, output = run("data", "suspects", tmp_path / "features.npz", "-o", review, "--blind")
-    assert "belong to the page" in output
+    assert "belongs to the page" in output

@@ -14,8 +14,8 @@ from scipy.optimize import minimize
 from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.answers import (
-    crossfit,
+from labelwise.answers import suspects
+from labelwise.answers.suspects import (
     crossfit_heads,
     crossfit_log_odds,
     crossfit_true_log_odds,
@@ -97,7 +97,7 @@ def test_a_promise_ends_where_answers_end():
 
 def test_a_row_is_not_judged_by_its_own_labels():
     held = sample(300, unknown=0.2)
-    flipped = held.labels.clone()
+    flipped = held.labels.copy()
     flipped[7] = 1 - flipped[7]
     first, second = (
         crossfit_log_odds(held.logits, labels, held.link, held.observed, folds=3)
@@ -140,7 +140,7 @@ def test_strange_input_is_refused():
 
 
 def slow_posterior(numbers, odds, labels, observed, l2):
-    """Return the negative log posterior of the docstring of crossfit.py, entry by entry."""
+    """Return the negative log posterior of the notes of suspects.py, entry by entry."""
     count = labels.shape[1]
     slope, offset = numbers[:count], numbers[count : 2 * count]
     pairs = numbers[2 * count : -2].reshape(2, count, count)
@@ -171,7 +171,7 @@ def test_true_log_odds_have_the_largest_posterior():
     twice = [np.concatenate([part, part]) for part in (odds, labels, observed)]
     with pytest.MonkeyPatch.context() as patch:
         halves = [torch.arange(60) < 30, torch.arange(60) >= 30]
-        patch.setattr(crossfit, "_folds", lambda rows, folds, seed: halves)
+        patch.setattr(suspects, "_folds", lambda rows, folds, seed: halves)
         found = crossfit_true_log_odds(*twice, folds=2, l2=1.0)
     start = np.concatenate([np.ones(2), np.zeros(10), np.log([0.05 / 0.95, 0.001 / 0.999])])
     best = minimize(slow_posterior, start, (odds, labels, observed, 1.0)).x

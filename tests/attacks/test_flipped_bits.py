@@ -16,17 +16,20 @@ import pytest
 from search_setup import picture, save_model
 
 from labelwise.decide import promise_tags
-from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.models import ModelSpec
 from labelwise.photos import Index, likeness_of, update_index
 from labelwise.photos.database import MIGRATIONS, SCHEMA
-from labelwise.photos.near_copies import near_copies
+from labelwise.photos.duplicates import near_copies
+from labelwise.photos.shift import evidence_of
 from labelwise.photos.store import Store
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent
 
 FLIPS = 2  # of one file of each kind, beside its first and last bit; one of each of its like
-LARGE = "labelwise.photos.model_odds.KEPT_FROM"  # rows from which probabilities are kept in files
+LARGE = (
+    "labelwise.photos.probabilities.KEPT_FROM"  # rows from which probabilities are kept in files
+)
 MADE_ANEW = ("cache/", "likeness.json")  # from the other files, where they are damaged
 
 
@@ -56,14 +59,14 @@ def made(tmp_path_factory):
 def answers(folder):
     """Return all that an index says: probabilities, a promise, what it asks for, likenesses."""
     with Index(folder) as index:
-        probs = np.stack([index.odds(k).log_p.values for k in range(4)])
-        promise = promise_tags(index.evidence(), level=0.7, confidence=0.9)
-        assert index.look_alikes.projection is not None
-        near = index.look_alikes.nearest(index.store.embeddings()[0], 5)
+        probs = np.stack([index.odds(k).log_p for k in range(4)])
+        promise = promise_tags(evidence_of(index), level=0.7, confidence=0.9)
+        assert index.embeddings.projection is not None
+        near = index.embeddings.nearest(index.store.embeddings()[0], 5)
         said = [(one.row, one.label, one.state) for one in index.store.corrections()]
         other = (
             index.taxonomy.parents,
-            index.look_alikes.projection.numbers.tobytes(),
+            index.embeddings.projection.numbers.tobytes(),
             likeness_of(index),
         )
         looks = (index.store.looks().tobytes(), near_copies(index))
@@ -96,7 +99,7 @@ def flip(path, place):
 def test_every_kind_of_file_is_there(made):
     names = {name.partition("/")[0] for name in hashed_files(made[0] / "photos.index")}
     assert names == {
-        *("cache", "embeddings", "held-out.parquet", "index.json", "model.json"),
+        *("answers.jsonl", "cache", "embeddings", "held-out.parquet", "index.json", "model.json"),
         *("likeness.json", "looks", "projection.npy", "scores", "taxonomy.csv"),
     }
 
@@ -129,19 +132,17 @@ def test_a_flipped_bit_never_changes_an_answer_silently(made, tmp_path):
     assert len(kinds) >= 20
 
 
-def test_a_flipped_bit_of_a_correction_is_found(made, tmp_path):
-    """Each cell of what a person said is another one, as a flipped bit in the database makes it."""
+def test_a_flipped_bit_of_an_answer_is_found(made, tmp_path):
     home, _ = made
     folder = tmp_path / "damaged.index"
-    for change in (
-        "row = row + 1", "label = 'dof'", "state = 'absent'", "who = 'Bnna'", "at = '1'",
-    ):  # fmt: skip
-        shutil.copytree(home / "photos.index", folder)
-        with closing(sqlite3.connect(folder / "photos.sqlite")) as database, database:
-            database.execute(f"UPDATE corrections SET {change} WHERE id = 1")
-        with pytest.raises(CheckpointError, match=r"photos\.sqlite is damaged: 1 of the corr"):
+    shutil.copytree(home / "photos.index", folder)
+    log = folder / "answers.jsonl"
+    content, draw = log.read_bytes(), random.Random(2)
+    for place in (draw.randrange(8 * len(content)) for _ in range(20)):
+        flip(log, place)
+        with pytest.raises(DataError, match=r"answers\.jsonl"):
             answers(folder)
-        shutil.rmtree(folder)
+        log.write_bytes(content)
 
 
 def test_damaged_pages_of_the_database_are_a_sentence(made, tmp_path):
@@ -183,6 +184,9 @@ def test_an_index_of_an_earlier_version_is_read_and_hashed_by_the_next_update(ma
     with closing(sqlite3.connect(folder / "photos.sqlite")) as database, database:
         for statement in (
             "DROP TABLE embedded",
+            "DROP TABLE photo_headers",
+            *(f"ALTER TABLE {one} DROP COLUMN sum" for one in ("roots", "contents", "files")),
+            "ALTER TABLE sidecars DROP COLUMN sum",
             "DROP TABLE checksums",
             "ALTER TABLE corrections DROP COLUMN sum",
             "ALTER TABLE sidecars DROP COLUMN wrote",
@@ -210,7 +214,11 @@ def test_an_index_of_a_later_version_is_not_touched(tmp_path):
 def stated(run):
     """Return all that the files of a model say from which probabilities and figures are made."""
     kept = Predictions.load(run / "predictions" / "test.parquet")
-    numbers = (kept.logits.numpy().tobytes(), kept.labels.numpy().tobytes(), repr(kept.link))
+    numbers = (
+        np.asarray(kept.logits).tobytes(),
+        np.asarray(kept.labels).tobytes(),
+        repr(kept.link),
+    )
     spec = ModelSpec.load(run / "model.json")
     return spec.model_dump(), numbers, list(kept.ids), kept.names, kept.split
 

@@ -5,24 +5,20 @@ a request that leaves http, a picture that fills the memory, a class at another 
 the rest that the answer is one sentence.
 """
 
-import io
 import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lying_server import answering
 from PIL import Image
 
+from labelwise.contrib.camtrap import is_inside
 from labelwise.data import load
 from labelwise.data.camera_results import cut_crops, read_camera_results, with_classes
-from labelwise.data.camtrap_answers import write_camtrap
-from labelwise.data.camtrap_package import is_inside
-from labelwise.data.iiif import fetch_pictures, services_of
 from labelwise.data.rows import parse_xml
 from labelwise.errors import DataError
 from labelwise.scores.detections import read_detections
-from labelwise.scores.pools import holds_answers
+from labelwise.scores.unlabelled_pool import holds_answers
 
 
 @pytest.fixture
@@ -47,27 +43,18 @@ def state(folder, *more, **places):
     (folder / "datapackage.json").write_text(json.dumps({"resources": [*more, *resources]}))
 
 
-def written(folder, out):
-    return write_camtrap(folder, out, {"a.jpg": {"Sus": 0.9}}, {}, model="m", moment="now")
-
-
-def test_a_package_cannot_write_outside_the_new_folder(package, tmp_path):
-    """Told twice where observations are, one was read and the other one written."""
-    victim = tmp_path / "victim.csv"
-    victim.write_text("mine")
-    for place in (str(victim), "../victim.csv"):
-        state(package, {"name": "observations", "path": place})
-        with pytest.raises(DataError, match="once, with a path within the package"):
-            written(package, tmp_path / "out")
+def test_a_package_cannot_name_tables_outside_it(package, tmp_path):
     outside = tmp_path / "outside.csv"
     outside.write_text((package / "observations.csv").read_text())
-    for place in ("../outside.csv", str(outside)):
-        state(package, observations=place)
+    for path in ("../outside.csv", str(outside)):
+        state(package, {"name": "observations", "path": path})
+        with pytest.raises(DataError, match="once, with a path within the package"):
+            load(package)
+        state(package, observations=path)
         with pytest.raises(DataError, match="within the package"):
-            written(package, tmp_path / "out")
-    assert (victim.read_text(), outside.read_text()[:3]) == ("mine", "obs")
+            load(package)
     state(package, {"name": ["media"]})
-    assert written(package, tmp_path / "out") == 1
+    assert len(load(package, check_files=False)) == 1
 
 
 @pytest.mark.parametrize("place", ["a.csv", "tables/a.csv"])
@@ -98,6 +85,29 @@ def test_crops_are_not_cut_of_a_picture_too_large(tmp_path, monkeypatch):
         cut_crops(read_camera_results(results(tmp_path, "a.png")), tmp_path, tmp_path / "out")
 
 
+@pytest.mark.parametrize("file", ["../secret.png", "{}/secret.png", "a/../../secret.png"])
+def test_crops_are_cut_below_the_folder_alone(tmp_path, file):
+    root = tmp_path / "photos"
+    (root / "a").mkdir(parents=True)
+    Image.new("L", (20, 10)).save(tmp_path / "secret.png")
+    found = read_camera_results(results(tmp_path, file.format(tmp_path)))
+    with pytest.raises(DataError, match=r"secret\.png is not below .*--root"):
+        cut_crops(found, root, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.png"))
+    if "{" in file:
+        assert cut_crops(found, tmp_path, tmp_path / "out") == 1
+
+
+def test_boxes_without_an_area_are_not_cut(tmp_path):
+    Image.new("L", (20, 10)).save(tmp_path / "a.png")
+    boxes = [[0.2, 0.2, 0, 0.5], [0.2, 0.2, 0.5, 0], [1, 0, 0.1, 0.1], [0, 1, 0.1, 0.1]]
+    listed = [{"category": "1", "conf": 0.9, "bbox": box} for box in [*boxes, [0, 0, 0.01, 1]]]
+    images = [{"file": "a.png", "detections": listed}]
+    found = read_camera_results(results(tmp_path, "a.png", images=images))
+    assert cut_crops(found, tmp_path, tmp_path / "out") == 1
+    assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["000000-4.png"]
+
+
 @pytest.mark.parametrize("number", ["-1", "", "x", "1", "٣"])
 def test_classes_are_put_at_the_detection_that_was_cut(tmp_path, number):
     content = json.loads(results(tmp_path, "a.png").read_text())
@@ -119,50 +129,6 @@ def test_detections_that_are_not_a_list(tmp_path, facts):
     (tmp_path / "s.json").write_text(json.dumps({"predictions": [facts]}))
     with pytest.raises(DataError, match="'detections' must be a list"):
         read_camera_results(tmp_path / "s.json")
-
-
-@pytest.mark.parametrize(
-    ("answer", "sentence"),
-    [
-        (b"HTTP/1.0 302 Found\r\nLocation: ftp://127.0.0.1:1/a\r\n\r\n", "unknown url type: ftp"),
-        (b"HTTP/1.0 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n", "not allowed"),
-        (b"nonsense\r\n\r\n", "cannot be fetched"),
-        (b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\n{", "cannot be fetched|not JSON"),
-        (b"HTTP/1.0 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n", "cannot be fetched"),
-    ],
-)
-def test_an_image_service_cannot_lead_astray(tmp_path, answer, sentence):
-    with answering(answer) as service:
-        (tmp_path / "list.txt").write_text(service)
-        with pytest.raises(DataError, match=sentence):
-            fetch_pictures(str(tmp_path / "list.txt"), tmp_path / "out", 10)
-
-
-def test_a_redirect_to_http_is_followed(tmp_path):
-    picture = io.BytesIO()
-    Image.new("RGB", (4, 4)).save(picture, "JPEG")
-    whole = b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s"
-    info = b'{"width": 4, "height": 4}'
-    moved = b"HTTP/1.0 302 Found\r\nLocation: /b\r\n\r\n"
-    jpeg = picture.getvalue()
-    with answering(moved, whole % (len(info), info), whole % (len(jpeg), jpeg)) as service:
-        (tmp_path / "list.txt").write_text(service)
-        assert fetch_pictures(str(tmp_path / "list.txt"), tmp_path / "out", 10).fetched == 1
-
-
-@pytest.mark.parametrize("address", ["http://[::1", "http:///a", "http://a b/", "http://a\u202e/"])
-def test_addresses_that_are_none(tmp_path, address):
-    facts = {"service": {"id": address, "type": "ImageService3"}}
-    (tmp_path / "m.json").write_text(json.dumps(facts))
-    with pytest.raises(DataError, match="must be an http address"):
-        services_of(str(tmp_path / "m.json"))
-
-
-@pytest.mark.parametrize("depth", [300, 960, 5000])
-def test_a_manifest_of_any_depth_is_one_sentence(tmp_path, depth):
-    (tmp_path / "m.json").write_text('{"items": ' + "[" * depth + "]" * depth + "}")
-    with pytest.raises(DataError, match=r"names no image|too deeply|not JSON"):
-        services_of(str(tmp_path / "m.json"))
 
 
 PATCH = {"patch_id": ["T_1_2"], "labels": [["Pastures"]], "split": ["train"]}
@@ -219,19 +185,6 @@ def test_text_of_a_table_that_is_not_text(tmp_path):
     (tmp_path / "metadata.parquet").write_bytes(content.replace(b"Pastures", b"P\xecstures"))
     with pytest.raises(DataError):
         load(f"bigearthnet:{tmp_path}", check_files=False)
-
-
-def test_observations_cut_short_or_told_twice(tmp_path):
-    head = "id,quality_grade,image_url,scientific_name\n"
-    table = tmp_path / "observations.csv"
-    Image.new("RGB", (8, 8)).save(tmp_path / "1.jpg")
-    table.write_text(head + "1\n2,research,u,Sus\n")
-    found = load(f"inaturalist:{table}", names="id")
-    assert list(found.unknown.row(0)) == [0]
-    for text in (head.encode() + b"1,research,u,\xff\n", (head + "1,a,u,x\n1,a,u,y\n").encode()):
-        table.write_bytes(text)
-        with pytest.raises(DataError, match=r"cannot be read|stands there twice"):
-            load(f"inaturalist:{table}")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-16-be"])

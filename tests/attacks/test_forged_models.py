@@ -18,12 +18,12 @@ from tifffile import TiffFile
 from tiny_clip import clip_folder
 
 from labelwise.errors import CheckpointError, DataError, ImageError, LabelwiseError, SettingsError
-from labelwise.photos.held_out_pictures import HeldOutPictures
-from labelwise.photos.photo_facts import PhotoFacts, read_facts
+from labelwise.photos.metadata import PhotoFacts, read_facts
+from labelwise.photos.shift import HeldOutPictures
 from labelwise.photos.words.text_image import TextHead
 from labelwise.photos.words.tower_files import read_towers
-from labelwise.pictures import cubes
-from labelwise.pictures.cubes import open_cube
+from labelwise.pictures import multiband as cubes
+from labelwise.pictures.multiband import open_cube
 from labelwise.system.tensors import save_tensors
 from labelwise.training.checkpoint import load_latest
 from labelwise.training.checkpoint import save as save_checkpoint

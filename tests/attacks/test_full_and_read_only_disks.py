@@ -5,7 +5,6 @@ read only, where this process may mount one. The answers are those of the same i
 that may be written.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ import tempfile
 from contextlib import contextmanager
 
 import pytest
-from patience import wait_until
 from search_setup import picture, save_model
 from web_setup import encoded, running
 
@@ -147,29 +145,6 @@ def test_an_answer_that_was_refused_is_not_kept_later(tmp_path):
         log.add("dog", {"b.png": "no"}, "ada")
         assert path.read_bytes().startswith(kept)
         assert path.read_bytes().count(b"\n") == 3
-
-
-def test_a_job_on_a_full_disk_is_as_it_was(library, tmp_path):
-    """What was refused took effect: the job was closed all the same."""
-    with mounted(tmp_path / "disk", 1 << 20) as disk:
-        with running(library / "model", decoders=0, jobs=disk / "jobs") as server:
-            one = json.loads(server.post("/api/v1/jobs", {})[2])["id"]
-            pictures = f"/api/v1/jobs/{one}/pictures"
-            assert server.upload(("a.png", encoded()), path=pictures)[0] == 202
-            fill(disk)
-            for answer in (
-                server.upload(("b.png", encoded()), path=pictures),
-                server.post(f"/api/v1/jobs/{one}/close", {}),
-                server.post("/api/v1/jobs", {}),
-            ):
-                said = server.problem(answer, 503)
-                assert said == "the server cannot write to its disk; try again later"
-            (disk / "filler").unlink()
-            assert server.upload(("c.png", encoded()), path=pictures)[0] == 202
-            assert server.post(f"/api/v1/jobs/{one}/close", {})[0] == 200
-            wait_until(lambda: server.get(f"/api/v1/jobs/{one}")["state"] == "done")
-            lines = server.send("GET", f"/api/v1/jobs/{one}/results")[2].splitlines()
-        assert [json.loads(line)["path"] for line in lines] == ["a.png", "c.png"]
 
 
 def test_a_file_is_appended_to_as_a_whole_or_not_at_all(tmp_path):

@@ -24,9 +24,9 @@ from labelwise.photos.words.answers import KeptAnswers, PhotoAnswer
 from labelwise.pictures import Transform
 from labelwise.scores.aggregating import aggregate_table
 from labelwise.shards.inputs import InputRow
-from labelwise.shards.scoring_task import PLAN_SCHEMA, Plan, plan_name, plan_rows
-from labelwise.system.skos import read_skos
+from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows
 from labelwise.system.storage import storage_at
+from labelwise.taxonomy import read_skos
 from labelwise.types import LabelSpace
 
 SKOS = "http://www.w3.org/2004/02/skos/core#"
@@ -36,10 +36,10 @@ PLAN = {"inputs": ["photos"], "model": "m", "batch_size": 8, "shard_rows": 2}
 @pytest.mark.parametrize("change", [{"inputs": "photos"}, {"rows": "2"}, {"more": 1}])
 def test_a_plan_of_other_types_is_damaged(tmp_path, change):
     (tmp_path / "_plan.json").write_text(json.dumps(PLAN))
-    assert Plan.load(storage_at(str(tmp_path))) == Plan(("photos",), "m", 8, 2)
+    assert ScoringPlan.load(storage_at(str(tmp_path))) == ScoringPlan(("photos",), "m", 8, 2)
     (tmp_path / "_plan.json").write_text(json.dumps(PLAN | change))
     with pytest.raises(CheckpointError, match="damaged"):
-        Plan.load(storage_at(str(tmp_path)))
+        ScoringPlan.load(storage_at(str(tmp_path)))
 
 
 def test_rows_of_a_plan_that_are_not_rows_are_damaged(tmp_path):

@@ -17,8 +17,8 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import DeflatedExplicitVRLittleEndian, RLELossless
 
 from labelwise.errors import ImageError
-from labelwise.pictures.cubes import open_cube
 from labelwise.pictures.decode import decode
+from labelwise.pictures.multiband import open_cube
 
 GREY = np.arange(20, dtype=np.uint16).reshape(4, 5)
 HEAD = 144  # bytes up to the end of the length of the file's own facts, the last four of these

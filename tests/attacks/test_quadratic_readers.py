@@ -17,7 +17,7 @@ import torch
 
 from labelwise.data import LabelTable, load, obey_taxonomy
 from labelwise.data.export import export
-from labelwise.data.sets import LabelSets
+from labelwise.data.table import LabelSets
 from labelwise.data.votes import Votes, count_votes, model_workers
 from labelwise.errors import DataError
 from labelwise.pictures import FileImages
@@ -273,26 +273,6 @@ def test_photos_of_which_nothing_is_known_take_no_time_by_the_label(tmp_path, wr
         table = load(place, check_files=False)
         assert (table.present.sizes()[:count] == 1).all()
         assert (table.unknown.sizes() == [0] * count + [count] * count).all()
-
-    assert_grows_linearly(work, written, 500)
-
-
-def test_each_observation_of_a_species_leaves_the_others_unknown_in_linear_time(tmp_path):
-    def written(count):
-        folder = tmp_path / f"{count}"
-        folder.mkdir()
-        lines = [f"{k},Kind {k:05d},research,u" for k in range(count)]
-        head = "id,scientific_name,quality_grade,image_url"
-        (folder / "observations.csv").write_text("\n".join([head, *lines]))
-        for k in range(count):
-            (folder / f"{k}.jpg").touch()
-        return f"inaturalist:{folder / 'observations.csv'}", count
-
-    def work(given):
-        place, count = given
-        table = load(place, check_files=False)
-        assert (table.present.sizes() == 1).all()
-        assert (table.unknown.sizes() == count - 1).all()
 
     assert_grows_linearly(work, written, 500)
 

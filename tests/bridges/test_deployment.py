@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from search_setup import save_model
 from labelwise.cli.app import app
 from labelwise.decide import Promise
 from labelwise.models import ModelSpec
+from labelwise.server import ServeSettings
 from labelwise.server.security import is_open
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "labelwise"
+TORCH = ("torch", "torchvision")
 GIVEN = {"image.repository": "example/labelwise", "model.claim": "models", "tokenSecret": "token"}
 FULL = GIVEN | {
     "index.claim": "library",
@@ -70,6 +73,80 @@ def test_the_action_fails_when_a_promise_is_broken(tmp_path, command, level, sta
     assert done.returncode == status, (done.stdout, done.stderr)
     assert ("broken" if status else "kept") in done.stdout
     assert done.stdout.strip() in summary.read_text()
+
+
+def wheel(folder, name, version, *requires):
+    """Put a wheel without content into an index of packages that pip can read from disk."""
+    place = folder / name
+    place.mkdir(parents=True, exist_ok=True)
+    facts = f"{name}-{version}.dist-info"
+    needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    with zipfile.ZipFile(place / f"{name}-{version}-py3-none-any.whl", "w") as file:
+        head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+        file.writestr(f"{facts}/METADATA", head)
+        file.writestr(
+            f"{facts}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{facts}/RECORD", "")
+    links = "".join(f'<a href="{one.name}">{one.name}</a>' for one in place.glob("*.whl"))
+    (place / "index.html").write_text(f"<html><body>{links}</body></html>")
+
+
+BACKEND = """import pathlib, zipfile
+def build_wheel(folder, *more):
+    name = "labelwise-1-py3-none-any.whl"
+    with zipfile.ZipFile(pathlib.Path(folder, name), "w") as file:
+        head = "Metadata-Version: 2.1\\nName: labelwise\\nVersion: 1\\n"
+        head += "Provides-Extra: train\\nRequires-Dist: torch>=2; extra == 'train'\\n"
+        file.writestr("labelwise-1.dist-info/METADATA", head)
+        file.writestr("labelwise-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
+        file.writestr("labelwise-1.dist-info/RECORD", "")
+    return name
+"""
+
+
+def test_the_action_installs_the_cpu_build_that_the_constraints_name(tmp_path):
+    """It took the newest one, and replaced it by the CUDA build, of 915 MB, a moment later.
+
+    Real pip, on two indexes of empty packages that stand for PyTorch's and the usual one.
+    """
+    constraints = (ROOT / "constraints.txt").read_text()
+    pinned = {one: re.search(rf"(?m)^{one}==(\S+)$", constraints)[1] for one in TORCH}
+    cpu, usual, project = tmp_path / "cpu", tmp_path / "usual", tmp_path / "project"
+    for name, version in pinned.items():
+        for build in (version, "99.0"):
+            wheel(cpu, name, f"{build}+cpu", "filelock")
+        wheel(usual, name, version, "filelock", "nvidia-cuda")
+    wheel(usual, "nvidia-cuda".replace("-", "_"), "1")
+    (usual / "nvidia_cuda").rename(usual / "nvidia-cuda")
+    wheel(usual, "filelock", re.search(r"(?m)^filelock==(\S+)$", constraints)[1])
+    project.mkdir()
+    (project / "constraints.txt").write_text(constraints)
+    (project / "backend.py").write_text(BACKEND)
+    build = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (project / "pyproject.toml").write_text(build)
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    script, variables = shell_of("install")
+    assert variables == {}
+    own = {"GITHUB_ACTION_PATH": str(project), "PIP_INDEX_URL": usual.as_uri()}
+    own |= {"PATH": f"{tmp_path / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    own |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": ""}
+    assert "https://download.pytorch.org/whl/cpu " in script
+    script = script.replace("https://download.pytorch.org/whl/cpu", cpu.as_uri())
+    bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"]
+    done = subprocess.run(
+        [*bash, script + "\npython -m pip freeze"],
+        env={name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+        | own,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    installed = dict(line.split("==") for line in done.stdout.splitlines() if "==" in line)
+    for name, version in pinned.items():
+        assert installed[name] == f"{version}+cpu"
+    assert "nvidia-cuda" not in installed
+    assert "labelwise" in done.stdout
 
 
 def test_what_is_given_to_the_action_is_never_read_as_a_script():
@@ -138,6 +215,22 @@ def test_kubernetes_schemas_accept_the_objects(given):
     )
     for one in rendered(CHART, given):
         validate.validate(one, validate.latest_version(), strict=True)
+
+
+def test_the_temporary_folder_holds_the_bodies_that_may_wait_on_disk():
+    """/tmp had 512 MiB while 2 GiB of bodies might be written to it."""
+    for given, most in ((GIVEN, 2048), (GIVEN | {"bodyDisk": 300}, 300)):
+        variables = {one["name"]: one["value"] for one in container(given)["env"]}
+        assert variables["LABELWISE_BODY_DISK"] == str(most)
+        pod = objects(given)["Deployment"]["spec"]["template"]["spec"]
+        (size,) = [one["emptyDir"]["sizeLimit"] for one in pod["volumes"] if "emptyDir" in one]
+        assert int(size.removesuffix("Mi")) >= most + 64
+    service = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["labelwise"]
+    (place,) = service["tmpfs"]
+    size = int(re.fullmatch(r"/tmp:size=(\d+)m", place)[1])
+    assert size >= int(service["environment"]["LABELWISE_BODY_DISK"]) + 64
+    assert "2048" in (CHART / "values.yaml").read_text()
+    assert ServeSettings().body_disk == 2048 << 20
 
 
 def test_compose_limits_memory_processors_and_processes():

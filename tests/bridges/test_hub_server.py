@@ -8,7 +8,7 @@ from stub_hub import running_hub
 
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.models import Predictor
-from labelwise.models.hub import fetched_from_hub, push_to_hub
+from labelwise.models.run_folder import fetched_from_hub, push_to_hub
 
 SCRIPT = """
 import json, sys

@@ -10,8 +10,8 @@ from PIL import Image, ImageOps
 from turned_photos import NAMES, predictor, write_turned_photos
 
 from labelwise.calibration import CALIBRATORS, Platt, Temperature
-from labelwise.exports.folding import folded
 from labelwise.exports.hub import export_hub
+from labelwise.exports.network import folded
 from labelwise.exports.onnx_file import export_onnx
 from labelwise.links import Consistent, Sigmoid, Softmax
 from labelwise.models import Predictor

@@ -6,7 +6,11 @@ import json
 import shutil
 import subprocess
 import sys
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from threading import Thread
 
 import pytest
 from open_indexes import open_index
@@ -15,7 +19,7 @@ from stub_immich import StubImmich, running_immich
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.contrib.immich import Immich
+from labelwise.contrib.immich import Immich, remove_tags
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.photos import update_index
 from labelwise.photos.tagging import tags_of
@@ -139,6 +143,103 @@ def test_mistakes_get_one_sentence(library, immich, tag, monkeypatch):
     for address in ("immich.local", "file:///etc/passwd", "http://"):
         with pytest.raises(SettingsError, match="must look like"):
             Immich(address, "key")
+
+
+@contextmanager
+def hostile(respond):
+    """Serve what ``respond`` writes to each request, whose first lines are kept in ``asked``."""
+    asked = []
+
+    class Handler(StreamRequestHandler):
+        def handle(self):
+            asked.append(self.rfile.readline().decode().rpartition(" ")[0])
+            length = 0
+            while line := self.rfile.readline().strip():
+                if line.lower().startswith(b"content-length:"):
+                    length = int(line.split(b":")[1])
+            self.rfile.read(length)
+            with suppress(OSError):
+                respond(self.wfile, len(asked))
+
+    class Server(ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield Immich(f"http://127.0.0.1:{server.server_address[1]}", "key", seconds=1), asked
+        finally:
+            server.shutdown()
+
+
+def answer(stream, content):
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    stream.write(b"HTTP/1.0 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+
+def drip(stream, number):
+    stream.write(b"HTTP/1.0 200 OK\r\ncontent-length: 90000\r\n\r\n")
+    for _ in range(200):
+        stream.write(b" ")
+        stream.flush()
+        time.sleep(0.05)
+
+
+def drip_headers(stream, number):
+    stream.write(b"HTTP/1.0 200 OK\r\nx-slow: ")
+    for _ in range(200):
+        stream.write(b"a")
+        stream.flush()
+        time.sleep(0.05)
+
+
+def page(following, items=()):
+    return {"assets": {"items": list(items), "nextPage": following}}
+
+
+@pytest.mark.parametrize(
+    ("respond", "sentence"),
+    [
+        (lambda stream, _: answer(stream, page("\u00b2")), "answered with the next page '\u00b2'"),
+        (lambda stream, _: answer(stream, page("7" * 5000)), "answered with the next page '777"),
+        (lambda stream, _: answer(stream, page("1")), "answered with the next page '1'"),
+        (lambda stream, n: answer(stream, page(str(n + 1))), "more than 20 pages"),
+        (lambda stream, _: answer(stream, page(None, [{"id": "\u00e9"}])), "id of letters and"),
+        (lambda stream, _: answer(stream, b"[" * 100_000), "with no JSON"),
+        (lambda stream, _: stream.write(b"HTTP/1.0 302 F\r\nlocation: /b\r\n\r\n"), "with 302 F"),
+        (lambda stream, _: stream.write(b"nonsense\r\n\r\n"), "does not answer: "),
+        (drip, "it took more than 1 seconds"),
+        (drip_headers, "it took more than 1 seconds"),
+    ],
+)
+def test_a_hostile_server_gets_one_sentence_in_time(respond, sentence, monkeypatch):
+    monkeypatch.setattr("labelwise.contrib.immich.MOST_PAGES", 20)
+    start = time.monotonic()
+    with hostile(respond) as (server, asked):
+        with pytest.raises(LabelwiseError, match=sentence):
+            list(server.photos())
+        assert time.monotonic() - start < 5
+        assert len(asked) <= 20
+
+
+def test_an_answer_may_not_be_larger_than_the_limit():
+    with hostile(lambda stream, _: answer(stream, b" " * 5000)) as (server, _):
+        server._service.largest = 4000
+        with pytest.raises(LabelwiseError, match="more than 4,000 bytes"):
+            server.tags()
+
+
+@pytest.mark.parametrize("name", ["../../albums/1", "..", "a b", "a/b", "%2e%2e", ""])
+def test_an_id_is_never_a_path(name):
+    tags = [{"id": name, "value": "labelwise/dog"}]
+    with hostile(lambda stream, _: answer(stream, tags)) as (server, asked):
+        with pytest.raises(LabelwiseError, match="an id of letters and digits"):
+            remove_tags(server)
+        assert asked == ["GET /api/tags"]
+        for segment in ("..", "a/b"):
+            with suppress(LabelwiseError):
+                server.remove(segment)
+        assert asked[1:] == ["DELETE /api/tags/a%2Fb"]
 
 
 ASK = """

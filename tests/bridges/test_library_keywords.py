@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
-from labelwise.photos.keywords import photo_keywords, read_keywords
+from labelwise.photos.metadata import photo_keywords, read_keywords
 from labelwise.photos.xmp import Keyword, tagged
 from labelwise.taxonomy import Taxonomy
 
@@ -164,7 +164,10 @@ def test_a_folder_without_keywords_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(DataError, match="that 2 photos share; lower --least"):
         read_keywords(tmp_path, least=2)
     arguments = ["data", "keywords", str(tmp_path), "-o", str(tmp_path / "t.csv"), "--taxonomy"]
-    for name, rule in (("kinds.txt", "must end in .csv"), ("kinds.csv", "no keyword stands")):
+    for name, rule in (
+        ("kinds.txt", "must end in .csv"),
+        ("kinds.csv", "no keyword is under another"),
+    ):
         with pytest.raises(SettingsError, match=rule):
             CliRunner().invoke(app, [*arguments, str(tmp_path / name)], catch_exceptions=False)
     assert not (tmp_path / "t.csv").exists()

@@ -22,8 +22,7 @@ from labelwise.errors import SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import answer, likeness_of, update_index
 from labelwise.retrieval import Query
-from labelwise.server.mcp_server import make_mcp_server
-from labelwise.server.photo_tools import PhotoTools
+from labelwise.server.mcp import PhotoTools, make_mcp_server
 from labelwise.system.progress import Silent
 
 pytest.importorskip("mcp.server.mcpserver", reason="mcp 2 is not installed")
@@ -131,6 +130,8 @@ def test_a_client_asks_over_http_with_the_token(library, tmp_path, warm_commands
                 return tools, list(map(told, found))
 
         tools, found = asyncio.run(ask())
+        health = [plain.get(f"/health/{word}")["status"] for word in ("live", "ready")]
+        assert health == ["live", "ready"]
         refusals = [
             plain.send("POST", "/mcp", b"{}"),
             plain.send("POST", "/mcp", b"{}", BEARER, host="elsewhere.example"),
@@ -172,6 +173,29 @@ def test_what_is_said_of_thousands_of_wrong_arguments_is_short(library):
     assert [one for one in said if "may hold 1,000 entries" in one] == [*said[2:4], said[4]]
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"top": True}, "top must be a number, got true"),
+        ({"at_least": True}, "at_least must be a number, got true"),
+        ({"wrong_at_most": False}, "wrong_at_most must be a number, got false"),
+        ({"limit": 5}, "search_photos takes no 'limit'; it takes query, top, at_least"),
+        ({"x" * 5000: 5}, "search_photos takes no 'xxx"),
+    ],
+)
+def test_an_argument_of_another_kind_or_name_is_refused(library, given, sentence):
+    """True counted as 1, and an argument that no tool has was left out without a word."""
+    tools = PhotoTools(open_index(library / "index"))
+    said, right = asking(
+        tools,
+        ("search_photos", {"query": "dog"} | given),
+        ("search_photos", {"query": "dog", "newest_first": True, "top": 1}),
+    )
+    assert sentence in refused(said)
+    assert len(refused(said)) < 500
+    assert len(told(right)["photos"]) == 1
+
+
 def wrong_answers(count):
     return {str(number): number for number in range(count)}
 
@@ -179,7 +203,7 @@ def wrong_answers(count):
 def test_a_list_says_its_interval_its_promise_and_its_condition(made):
     index = open_index(made)
     asked = {"query": "dog", "wrong_at_most": 0.3, "top": 5}
-    few = {"query": "dog, cat, beach, row", "wrong_at_most": 0.001, "promise": "sure"}
+    few = {"query": "dog, cat, beach, row", "wrong_at_most": 0.001}
     listed, refusing = map(
         told, asking(PhotoTools(index), *[("search_photos", asked), ("search_photos", few)])
     )
@@ -280,7 +304,7 @@ def test_nothing_is_noted_unless_asked_for(made):
     for name in WRITING:
         (result,) = asking(tools, (name, {}))
         assert "Unknown tool" in refused(result)
-    assert not (made / "samples.jsonl").exists()
+    assert not (made / "answers.jsonl").exists()
 
 
 def test_a_person_corrects_and_answers_for_an_estimate(made):

@@ -151,7 +151,9 @@ def test_the_link_averages_its_curves_and_keeps_the_order():
     assert (probs.diff(dim=0) >= 0).all()
     slow = sum(
         w * torch.sigmoid(a * v + b)
-        for a, b, w in zip(link.slope, link.offset, link.weight, strict=True)
+        for a, b, w in zip(
+            *map(torch.from_numpy, (link.slope, link.offset, link.weight)), strict=True
+        )
     )
     torch.testing.assert_close(probs, slow / link.weight.sum())
     again = link_from_spec(link_to_spec(link))

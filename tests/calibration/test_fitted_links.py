@@ -33,7 +33,6 @@ def test_links_survive_json_exactly(name, base):
     for value, other in zip(link.log_probs(logits), again.log_probs(logits), strict=True):
         torch.testing.assert_close(value, other, rtol=0, atol=0)
     assert link_to_spec(again) == link_to_spec(link)
-    assert link.state_dict().keys() == again.state_dict().keys()
 
 
 @RISING

@@ -1,5 +1,8 @@
 """Oracles: autograd, a dense solve, and a function on which full Newton steps run away."""
 
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 from calibration_problems import problem
@@ -9,6 +12,8 @@ from labelwise.calibration.beta import _features as beta_features
 from labelwise.calibration.entries import read_entries
 from labelwise.calibration.features import derivatives, gradient, scaled
 from labelwise.calibration.newton import STEPS, PerLabel, Shared, TiedSlope, minimise
+
+close = partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-7)
 
 
 def one(u):
@@ -23,58 +28,60 @@ def test_derivatives_are_autograds(raw, unknown):
     features = scaled(entries, raw, 0.0)
     torch.manual_seed(0)
     theta = torch.randn(5, features.width, dtype=torch.float64)
+    phi = torch.from_numpy(features(logits.numpy()))
 
     def loss(theta):
-        z = theta[:, -1] + (features(logits)[..., :-1] * theta[:, :-1]).sum(-1)
+        z = theta[:, -1] + (phi[..., :-1] * theta[:, :-1]).sum(-1)
         each = binary_cross_entropy_with_logits(z, labels.double(), reduction="none")
         return (each if observed is None else each * observed).sum(0)
 
     blocks = features.read(entries)
-    value, grad, hess = (each[0] for each in derivatives(blocks, theta[None]))
-    torch.testing.assert_close(value, loss(theta))
+    value, grad, hess = (each[0] for each in derivatives(blocks, theta.numpy()[None]))
+    close(value, loss(theta))
     rows = torch.autograd.functional.jacobian(loss, theta)
-    torch.testing.assert_close(grad, rows[range(5), range(5)])
+    close(grad, rows[range(5), range(5)])
     whole = torch.autograd.functional.hessian(lambda t: loss(t).sum(), theta)
-    torch.testing.assert_close(hess, torch.stack([whole[k, :, k] for k in range(5)]))
-    torch.testing.assert_close(gradient(entries, features, theta), grad)
-    several = derivatives(blocks, torch.stack([theta + 1, theta]))
-    torch.testing.assert_close([one[1] for one in several], [value, grad, hess])
+    close(hess, torch.stack([whole[k, :, k] for k in range(5)]))
+    close(gradient(entries, features, theta.numpy()), grad)
+    several = derivatives(blocks, np.stack([theta + 1, theta]))
+    for found, alone in zip(several, (value, grad, hess), strict=True):
+        close(found[1], alone)
 
 
 def test_far_starts_come_back():
     """log cosh: from 3 a full Newton step lands at -97."""
 
     def evaluate(theta):
-        value = torch.log(torch.cosh(theta))[:, 0]
-        return value, torch.tanh(theta), (1 / torch.cosh(theta) ** 2)[..., None]
+        value = np.log(np.cosh(theta))[:, 0]
+        return value, np.tanh(theta), (1 / np.cosh(theta) ** 2)[..., None]
 
-    ends = torch.tensor([-50.0, 50], dtype=torch.float64)
-    start = torch.tensor([[3.0], [0.1]], dtype=torch.float64)
+    ends = np.array([-50.0, 50])
+    start = np.array([[3.0], [0.1]])
     found = minimise(evaluate, start, ends[:1], ends[1:])
-    torch.testing.assert_close(found, torch.zeros(2, 1, dtype=torch.float64), atol=1e-6, rtol=0)
+    close(found, np.zeros((2, 1)), atol=1e-6, rtol=0)
 
 
 def test_a_loss_without_end_stops():
     def evaluate(theta):
-        return theta[:, 0], torch.ones_like(theta), torch.ones_like(theta)[..., None]
+        return theta[:, 0], np.ones_like(theta), np.ones_like(theta)[..., None]
 
-    far = torch.tensor([1e9], dtype=torch.float64)
-    assert minimise(evaluate, torch.zeros(1, 1).double(), -far, far).item() == pytest.approx(-STEPS)
+    far = np.array([1e9])
+    assert minimise(evaluate, np.zeros((1, 1)), -far, far).item() == pytest.approx(-STEPS)
 
 
 def test_bounds_hold_and_the_rest_is_still_optimal():
     """A quadratic whose free optimum lies outside: the other weight moves to its best."""
-    hess = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
-    goal = torch.tensor([-3.0, 1.0], dtype=torch.float64)
+    hess = np.array([[2.0, 1.0], [1.0, 2.0]])
+    goal = np.array([-3.0, 1.0])
 
     def evaluate(theta):
         away = theta - goal
         grad = away @ hess
         return 0.5 * (grad * away).sum(1), grad, hess[None]
 
-    low, high = torch.zeros(2, dtype=torch.float64), torch.full((2,), 9.0, dtype=torch.float64)
-    found = minimise(evaluate, torch.full((1, 2), 5.0, dtype=torch.float64), low, high)
-    torch.testing.assert_close(found, torch.tensor([[0.0, 0.0]], dtype=torch.float64))
+    low, high = np.zeros(2), np.full(2, 9.0)
+    found = minimise(evaluate, np.full((1, 2), 5.0), low, high)
+    close(found, np.array([[0.0, 0.0]]))
     count = 0
 
     def counted(theta):
@@ -82,56 +89,54 @@ def test_bounds_hold_and_the_rest_is_still_optimal():
         count += 1
         return evaluate(theta)
 
-    minimise(counted, torch.full((1, 2), 5.0, dtype=torch.float64), low, high)
+    minimise(counted, np.full((1, 2), 5.0), low, high)
     assert count <= 5
 
 
 def test_a_step_that_a_bound_turns_uphill_is_shortened():
     """Oracle: the loss at its bounded minimum by hand. Cut at 0, the full step raises the loss."""
-    hess = torch.tensor([[1.0, 0.9], [0.9, 1.0]], dtype=torch.float64)
-    goal = torch.tensor([-9.0, 9.0], dtype=torch.float64)
+    hess = np.array([[1.0, 0.9], [0.9, 1.0]])
+    goal = np.array([-9.0, 9.0])
 
     def evaluate(theta):
         grad = (theta - goal) @ hess
         return 0.5 * (grad * (theta - goal)).sum(1), grad, hess[None]
 
-    low, high = torch.zeros(2, dtype=torch.float64), torch.full((2,), 99.0, dtype=torch.float64)
-    found = minimise(evaluate, torch.tensor([[1.0, 0.5]], dtype=torch.float64), low, high)
-    torch.testing.assert_close(found, torch.tensor([[0.0, 0.9]], dtype=torch.float64))
+    low, high = np.zeros(2), np.full(2, 99.0)
+    found = minimise(evaluate, np.array([[1.0, 0.5]]), low, high)
+    close(found, np.array([[0.0, 0.9]]))
 
 
 def test_the_tied_step_solves_the_whole_system():
     logits, labels, _ = problem(300)
     entries = read_entries(logits, labels, None, None)
     features = scaled(entries, one, 1e-6)
-    center = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    tied = TiedSlope(features, center, torch.full((5,), 2.0, dtype=torch.float64))
-    theta = center.repeat(5, 1)
+    center = np.array([[1.0, 0.0]])
+    tied = TiedSlope(features, center, np.full(5, 2.0))
+    theta = np.repeat(center, 5, 0)
     _, grad, hess = tied.evaluate(features.read(entries), theta)
-    dense = torch.zeros(6, 6, dtype=torch.float64)
+    dense = np.zeros((6, 6))
     dense[0, 0] = hess[:, 0, 0].sum()
     dense[0, 1:] = dense[1:, 0] = hess[:, 0, 1]
-    dense[1:, 1:] = torch.diag(hess[:, 1, 1])
-    step = torch.linalg.solve(dense, torch.cat([grad[:, 0].sum()[None], grad[:, 1]]))
+    dense[1:, 1:] = np.diag(hess[:, 1, 1])
+    step = np.linalg.solve(dense, np.append(grad[:, 0].sum(), grad[:, 1]))
     moved = theta - tied.step(theta, grad, hess)
-    torch.testing.assert_close(moved[:, 0], step[0].expand(5))
-    torch.testing.assert_close(moved[:, 1], step[1:])
-    torch.testing.assert_close(tied.gradient(entries, theta), grad)
+    close(moved[:, 0], np.full(5, step[0]))
+    close(moved[:, 1], step[1:])
+    close(tied.gradient(entries, theta), grad)
 
 
 def test_tied_slopes_come_back_from_a_far_start(monkeypatch):
     logits, labels, _ = problem(300)
     entries = read_entries(logits, labels, None, None)
     features = scaled(entries, one, 1e-6)
-    center = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    tied = TiedSlope(features, center, torch.full((5,), 0.01, dtype=torch.float64))
-    near = tied.solve(features.read(entries), center.repeat(5, 1), 1e-9)
-    start = torch.tensor([[0.5, 9.0]], dtype=torch.float64).repeat(5, 1)
-    torch.testing.assert_close(
-        tied.solve(features.read(entries), start, 1e-9), near, atol=1e-4, rtol=0
-    )
+    center = np.array([[1.0, 0.0]])
+    tied = TiedSlope(features, center, np.full(5, 0.01))
+    near = tied.solve(features.read(entries), np.repeat(center, 5, 0), 1e-9)
+    start = np.array([[0.5, 9.0]]).repeat(5, 0)
+    close(tied.solve(features.read(entries), start, 1e-9), near, atol=1e-4, rtol=0)
     monkeypatch.setattr("labelwise.calibration.newton.STEPS", 1)
-    assert tied.solve(features.read(entries), start, 1e-9).isfinite().all()
+    assert np.isfinite(tied.solve(features.read(entries), start, 1e-9)).all()
 
 
 def test_polishing_with_a_wrong_hessian_ends_in_full_steps():
@@ -143,18 +148,21 @@ def test_polishing_with_a_wrong_hessian_ends_in_full_steps():
     exact = each.solve(features.read(entries), start, 1e-12)
     few = entries.subset(slice(0, 8))  # its Hessian is fifty times too small
     found = each.polish(entries, features.read(few), exact + 0.1, 1e-12)
-    torch.testing.assert_close(found, exact, atol=1e-5, rtol=0)
+    close(found, exact, atol=1e-5, rtol=0)
 
 
 def test_problem_gradients_are_those_they_evaluate():
     logits, labels, _ = problem(300)
     entries = read_entries(logits, labels, None, None)
     features = scaled(entries, one, 1e-6)
-    center = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    each = PerLabel(features, center, torch.ones(5).double(), torch.zeros(5, dtype=torch.bool))
-    for problem_, theta in ((Shared(features), center + 0.5), (each, center.repeat(5, 1) + 0.5)):
+    center = np.array([[1.0, 0.0]])
+    each = PerLabel(features, center, np.ones(5), np.zeros(5, bool))
+    for problem_, theta in (
+        (Shared(features), center + 0.5),
+        (each, np.repeat(center, 5, 0) + 0.5),
+    ):
         expected = problem_.evaluate(features.read(entries), theta)[1]
-        torch.testing.assert_close(problem_.gradient(entries, theta), expected)
+        close(problem_.gradient(entries, theta), expected)
 
 
 @pytest.mark.parametrize("strengths", [(50.0, 0.5), (1e4, 1.0, 0.1)])
@@ -163,13 +171,14 @@ def test_problems_side_by_side_have_the_answers_they_have_alone(strengths):
     labels[:, 3] = 0  # of this label no slope can be learned
     entries = read_entries(logits, labels, None, None)
     features = scaled(entries, one, 1e-6)
-    center = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    pulls = torch.tensor(strengths, dtype=torch.float64)[:, None].expand(-1, 5)
-    lacking = torch.tensor([False, False, False, True, False])
+    center = np.array([[1.0, 0.0]])
+    pulls = np.array(strengths)[:, None].repeat(5, 1)
+    lacking = np.array([False, False, False, True, False])
 
     def solved(pull):
         for made in (PerLabel(features, center, pull, lacking), TiedSlope(features, center, pull)):
-            yield made.solve(features.read(entries), center.repeat(pull.numel(), 1), 1e-12)
+            yield made.solve(features.read(entries), np.repeat(center, pull.size, 0), 1e-12)
 
-    alone = [torch.cat(some) for some in zip(*map(solved, pulls), strict=True)]
-    torch.testing.assert_close([*solved(pulls)], alone, atol=1e-5, rtol=0)
+    alone = [np.concatenate(some) for some in zip(*map(solved, pulls), strict=True)]
+    for found, own in zip(solved(pulls), alone, strict=True):
+        close(found, own, atol=1e-5, rtol=0)

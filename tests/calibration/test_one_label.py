@@ -21,12 +21,6 @@ LOGITS = torch.from_numpy(RANDOM.normal(-1, 2, (300, 4)))
 LABELS = (RANDOM.random((300, 4)) < Sigmoid()(LOGITS - 0.5).numpy()).astype(float)
 
 
-def trained_quasibinary():
-    link = QuasibinaryLink()
-    link.track(torch.tensor(1.5))
-    return link
-
-
 LIST = [
     Sigmoid(),
     Softmax(),
@@ -36,7 +30,7 @@ LIST = [
     FocalMarginLink(),
     WeightedSigmoid([0.5, 1.0, 2.0, 5.0]),
     WeightedSigmoid([3.0]),
-    trained_quasibinary(),
+    QuasibinaryLink(1.5),
     calibrate.temperature(LOGITS, LABELS, Sigmoid()),
     *(calibrate.platt(LOGITS, LABELS, SPALink(), scope=s) for s in ("shared", "offset", "label")),
     *(calibrate.beta(LOGITS, LABELS, None, scope=s) for s in ("shared", "label")),

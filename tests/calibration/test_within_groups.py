@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy.special import logit, softmax
 
-from labelwise.attributes import AttributeColumns
 from labelwise.calibration import within_groups
 from labelwise.links import Grouped, Sigmoid
+from labelwise.taxonomy import AttributeColumns
 
 PAIR = AttributeColumns(((0, 1),), ())
 

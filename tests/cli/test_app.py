@@ -7,10 +7,13 @@ import shlex
 import subprocess
 import sys
 from importlib.resources import files
+from inspect import getsourcefile, unwrap
+from pathlib import Path
 
 import pytest
 import typer.main
 from patience import PATIENCE
+from PIL import Image
 
 from labelwise.cli import main
 from labelwise.cli.app import app
@@ -205,6 +208,7 @@ def test_old_names_work_with_a_note(old, new, monkeypatch, capsys):
 @pytest.mark.parametrize("path", [path for path in COMMANDS if "out" in writes(COMMANDS[path])])
 def test_no_file_that_a_person_made_is_overwritten(monkeypatch, capsys, tmp_path, path):
     """Of every verb that writes: nothing is done, and the sentence names the file and the way."""
+    monkeypatch.delenv("LABELWISE_OVERWRITE", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").write_text("months of work")
     (tmp_path / "folder").mkdir()
@@ -226,6 +230,7 @@ def test_no_file_that_a_person_made_is_overwritten(monkeypatch, capsys, tmp_path
 
 
 def test_overwrite_replaces_a_file(monkeypatch, tmp_path):
+    monkeypatch.delenv("LABELWISE_OVERWRITE", raising=False)
     (tmp_path / "photos.csv").write_text("path,labels\na.png,dog\nb.png,cat\n")
     (tmp_path / "rules.csv").write_text("group,kind,labels\nx,at-most-one,dog|cat\n")
     out = tmp_path / "out.csv"
@@ -325,6 +330,28 @@ def test_one_method_is_shown_with_its_options(monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "zeta_neg" in shown
     assert "labelwise train DATA --method spa --set options.KEY=VALUE" in shown
+
+
+@pytest.mark.parametrize(("photos", "few"), [(40, True), (120, False)])
+def test_a_split_says_when_too_few_test_photos_are_left(monkeypatch, capsys, tmp_path, photos, few):
+    """Oracle: half of the photos are test photos, and guarantees take 50."""
+    for number in range(photos):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    rows = [f"{number}.png,{'dog' if number % 2 else 'cat'}" for number in range(photos)]
+    (tmp_path / "photos.csv").write_text("\n".join(["path,labels", *rows]))
+    monkeypatch.chdir(tmp_path)
+    words = ("data", "split", "photos.csv", "-o", "split.csv", "--shares", "train=.5,test=.5")
+    assert call(monkeypatch, *words) == 0
+    shown = capsys.readouterr()
+    assert ("Only 20 test photos: guarantees need at least 50." in shown.err) == few
+    assert shown.out.splitlines()[-1] == "Next: labelwise train split.csv"
+
+
+def test_every_verb_says_what_to_do_next():
+    """A verb that serves, or a data set's last step, ends by itself; all others name a command."""
+    for path, command in COMMANDS.items():
+        source = Path(getsourcefile(unwrap(command.callback))).read_text("utf-8")
+        assert "next_steps(" in source or path == "serve", path
 
 
 STOPPED_AT_AN_IMPORT = """

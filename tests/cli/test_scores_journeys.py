@@ -240,7 +240,8 @@ def test_what_cannot_be_applied_says_why(fitted):
     assert "label 'dog' of" in refused("apply", link, other, "-o", "o.csv")
     pq.write_table(table.append_column("score:cow", table["score:dog"]), other)
     assert "label 'cow' of" in refused("apply", link, other, "-o", "o.csv")
-    assert f"such as {link}" in refused("apply", folder / "fit", scores, "-o", "o.csv")
+    assert "the model comes first" in refused("apply", scores, scores, "-o", "o.csv")
+    done("apply", folder / "fit", scores, "-o", folder / "by-folder.csv")  # as its link.json
     assert "must end in .parquet" in refused("apply", link, scores, "-o", "o.txt")
     assert "fitted on logits" in refused(
         "apply", link, folder / "fit" / "probabilities.parquet", "-o", "o.csv", "--scores", "probs"

@@ -22,7 +22,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import likeness_of
-from labelwise.photos.answering import answer
+from labelwise.photos.query import answer
 from labelwise.report.contact_sheet import contact_sheet
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.types import LabelSpace
@@ -374,13 +374,13 @@ def test_tags_are_written_and_undone(library, tmp_path):
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
     labelwise("tag", folder, "--xmp")
     assert list((tmp_path / "photos").glob("*.png.xmp"))
-    labelwise("tag", folder, "--undo")
+    labelwise("tag", folder, "--xmp", "--undo")
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
     with pytest.raises(LabelwiseError, match="say where the labels go"):
         labelwise("tag", folder)
     with pytest.raises(LabelwiseError, match="--per-label does not apply: it is for a guarantee"):
         labelwise("tag", folder, "--xmp", "--per-label")
-    with pytest.raises(LabelwiseError, match="--confidence is that of a promise"):
+    with pytest.raises(LabelwiseError, match="--confidence does not apply: it is for a guarantee"):
         labelwise("tag", folder, "--xmp", "--confidence", "0.9")
 
 
@@ -397,7 +397,7 @@ def test_wrong_input_is_told(library, tmp_path):
     ("folder", "out", "words"),
     [
         ("gone", "new.index", "is not a folder"),
-        ("photos", "photos", "holds files that labelwise did not make, such as '00.png'"),
+        ("photos", "photos", "is not an index and holds other files, such as '00.png'"),
     ],
 )
 def test_an_index_that_cannot_be_made_leaves_nothing(library, tmp_path, folder, out, words):

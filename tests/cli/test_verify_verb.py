@@ -55,23 +55,27 @@ def test_a_promised_list_is_verified_from_the_search_to_the_exit_status(folder, 
     table = tmp_path / "answers.csv"
     answers(folder, table, "yes")
     output, status = labelwise("audit", folder, "--answers", table)
-    assert "receipt 1, dog (expected): kept: 0 of 40 photos drawn from it are wrong" in output
-    assert "kept in 1 of 1" in output
+    assert (
+        "receipt 1, dog (expected): cannot tell: 0 of 40 photos drawn from it are wrong" in output
+    )
     assert status == 0
     answers(folder, table, "no")
     output, status = labelwise("audit", folder, "--answers", table)
-    assert "kept in 0 of 1; promises that hold break 1 or more of 1" in output
-    assert status == 0  # a sample of one list may mislead: 0.06
-    assert labelwise("audit", folder, "--answers", table, "--strict")[1] == 1
-    for share in ("0.4", "0.45"):
-        labelwise("search", folder, "dog", "--wrong-at-most", share)
+    assert "40 of 40 photos drawn from it are wrong" in output
+    assert status == 0  # one list of many may hold more than the average
+
+
+def test_a_checked_list_that_turns_out_wrong_is_broken(folder):
+    call = ["audit", folder, "dog", "--top", 40, "--wrong-at-most", 0.3, "--alone"]
+    CliRunner().invoke(app, [*map(str, call)], input="y\n" * 60, catch_exceptions=False)
+    assert labelwise("audit", folder, "--strict")[1] == 0
     index = open_index(folder)
-    for row in {row for one in receipts_of(index) for row in rows_in_order(index, one).tolist()}:
+    (receipt,) = receipts_of(index)
+    for row in rows_in_order(index, receipt).tolist():
         index.correct(row, {"dog": "absent"})
-    output, status = labelwise("audit", folder, "--json")
-    found = json.loads(output)
-    assert {one["verdict"] for one in found["lists"]} == {"broken"}
-    assert (found["together"]["verdict"], status) == ("broken", 1)
+    output, status = labelwise("audit", folder, "--strict", "--json")
+    (found,) = json.loads(output)["lists"]
+    assert (found["kind"], found["verdict"], status) == ("checked", "broken", 1)
 
 
 def test_receipts_are_printed_as_json(folder):

@@ -15,8 +15,8 @@ from search_setup import LABELS, picture, save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.data import Guesses, LabelTable, export_for_tool, load
-from labelwise.data.annotation_exports import TOOLS
+from labelwise.contrib.annotation_tools import TOOLS, Guesses, export_for_tool
+from labelwise.data import LabelTable, load
 from labelwise.errors import DataError
 from labelwise.pictures import FileImages
 
@@ -394,4 +394,4 @@ def test_a_model_gives_a_tool_what_to_begin_from(tmp_path, monkeypatch):
     assert any(made)
     assert load("samples.json").space.names == LABELS
     result = CliRunner().invoke(app, ["data", "export", "tasks.json", "-m", "model", "-o", "t.csv"])
-    assert "--model is for annotation tools" in str(result.exception)
+    assert "it is for annotation tools" in str(result.exception)

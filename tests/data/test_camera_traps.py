@@ -12,10 +12,8 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from labelwise import load
 from labelwise.cli.app import app
-from labelwise.data.camera_results import read_camera_results, with_classes
-from labelwise.data.moments import bursts, read_times
+from labelwise.data.camera_results import bursts, read_camera_results, read_times, with_classes
 from labelwise.errors import DataError
 from labelwise.scores import read_scores
 from labelwise.scores.detections import read_detections
@@ -236,36 +234,6 @@ def test_results_that_cannot_be_meant_are_named(tmp_path, change, sentence):
     (tmp_path / "md.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match=sentence):
         read_camera_results(tmp_path / "md.json")
-
-
-def test_an_inaturalist_export_says_what_was_seen_and_not_what_was_not(tmp_path):
-    (tmp_path / "observations.csv").write_text(
-        "id,observed_on,quality_grade,license,url,image_url,scientific_name,common_name,taxon_id\n"
-        "11,2024-05-01,research,CC-BY,u,https://x/1.jpg,Vulpes vulpes,Red Fox,42069\n"
-        "12,2024-05-02,needs_id,CC-BY,u,https://x/2.jpg,Meles meles,Badger,43\n"
-        "13,2024-05-02,research,CC-BY,u,https://x/3.jpg,Meles meles,Badger,43\n"
-    )
-    for name in ("11_1.jpg", "11_2.jpg", "12.jpg"):
-        Image.new("RGB", (8, 8)).save(tmp_path / name)
-    table = load(f"inaturalist:{tmp_path / 'observations.csv'}")
-    found = {
-        name: (list(table.present.row(row)), list(table.unknown.row(row)))
-        for row, name in enumerate(table.ids)
-    }
-    assert table.space.names == ("Meles meles", "Vulpes vulpes")
-    assert found == {"11_1.jpg": ([1], [0]), "11_2.jpg": ([1], [0]), "12.jpg": ([], [0, 1])}
-    assert list(table.group) == ["11", "11", "12"]
-    assert any("1 observations of observations.csv have no photo here" in n for n in table.notes)
-    Image.new("RGB", (8, 8)).save(tmp_path / "holiday.jpg")
-    short = "id,scientific_name,quality_grade\n11,Vulpes vulpes,research\n"
-    (tmp_path / "short.csv").write_text(short)  # whoever exports ticks columns
-    least = load(f"inaturalist:{tmp_path / 'short.csv'}")
-    assert list(least.ids) == ["11_1.jpg", "11_2.jpg"]
-    assert least.notes[-1] == "2 photos of no observation of short.csv left out, first 12.jpg."
-    open_ = load(f"inaturalist:{tmp_path / 'observations.csv'}", grades=["research", "needs_id"])
-    assert list(open_.present.row(2)) == [0]
-    with pytest.raises(DataError, match="grades must be of research, needs_id, casual"):
-        load(f"inaturalist:{tmp_path / 'observations.csv'}", grades=["good"])
 
 
 def slow_bursts(times, cameras, gap):

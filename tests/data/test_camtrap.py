@@ -1,21 +1,16 @@
-"""Camtrap DP packages, held to the standard's own table schemas and to what was put into them.
-
-``camtrap_schema`` holds the schemas of version 1.0; a loop over all events is the oracle of which
-photos an event covers.
-"""
+"""Camtrap DP packages. A loop over all events is the oracle of which photos an event covers."""
 
 import csv
 import json
 
 import numpy as np
 import pytest
-from camtrap_schema import TABLES, fields, violations
 from PIL import Image
 from typer.testing import CliRunner
 
 from labelwise import load
 from labelwise.cli.app import app
-from labelwise.data.camtrap_package import OBSERVATION_COLUMNS, read_package
+from labelwise.contrib.camtrap import read_package
 from labelwise.errors import DataError
 from labelwise.scores import read_scores
 
@@ -27,8 +22,7 @@ def run(*words):
 
 
 def write(folder, table, rows):
-    """Write rows, which name some columns, with all columns of the standard."""
-    names = [name for name, *_ in fields(table)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
     with (folder / f"{table}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, names, restval="")
         writer.writeheader()
@@ -70,7 +64,7 @@ def package(tmp_path):
             "profile": "tabular-data-resource",
             "schema": f"{release}/{name}-table-schema.json",
         }
-        for name in TABLES
+        for name in ("deployments", "media", "observations")
     ]
     (folder / "notes.csv").write_text("a,b\n1,2\n")
     stated = {
@@ -124,7 +118,6 @@ def states(table):
 
 
 def test_a_package_is_read_with_all_three_states(package):
-    assert violations(package) == []
     table = load(package)
     assert states(table) == {
         "1": (["Vulpes vulpes", "human"], []),
@@ -204,73 +197,6 @@ def test_an_event_that_a_photo_names_is_its_event(package):
     assert [row["observationID"] for row in found] == ["o5", "o8"]
 
 
-def answered(package, tmp_path, text, *options):
-    answers = tmp_path / "answers.csv"
-    answers.write_text(text.replace("@", f"{package}/media/"))
-    out = tmp_path / "again"
-    result = run("data", "answers", package, answers, "-o", out, "--model", "foxes 1.0", *options)
-    return out, result
-
-
-TOLD = ("mediaID", "eventID", "observationType", "scientificName", "classificationProbability")
-GIVEN = (
-    "path,labels,error,Lynx lynx,Vulpes vulpes,person\n"
-    "@1.png,,,0.6,0.9,0.2\n@2.png,,,0.1,0.1,0.1\n@4.png,,,0.1,0.1,0.7\n"
-)
-
-
-def test_answers_become_machine_observations_in_the_standards_form(package, tmp_path):
-    out, result = answered(package, tmp_path, GIVEN)
-    assert result.exit_code == 0, result.exception
-    assert violations(out) == []
-    before, after = read(package, "observations"), read(out, "observations")
-    assert after[: len(before)] == before  # people and other models, to the letter
-    told = [tuple(row[name] for name in TOLD) for row in after[len(before) :]]
-    assert told == [
-        ("m1", "e1", "animal", "Lynx lynx", "0.6"),
-        ("m1", "e1", "animal", "Vulpes vulpes", "0.9"),
-        ("m2", "e1", "blank", "", ""),
-        ("m4", "e3", "human", "", "0.7"),
-    ]
-    assert {row["classifiedBy"] for row in after[len(before) :]} == {"foxes 1.0"}
-    assert after[-1]["eventStart"] == "2024-05-04T06:30:00Z"
-    stated = json.loads((out / "datapackage.json").read_text())
-    assert stated["project"]["observationLevel"] == ["event", "media"]
-    names = [one["scientificName"] for one in stated["taxonomic"]]
-    assert names == ["Vulpes vulpes", "Lynx lynx"]
-    assert stated["taxonomic"][0]["taxonRank"] == "species"
-    assert stated["created"] > "2025"
-    for name in ("deployments.csv", "media.csv", "notes.csv"):
-        assert (out / name).read_bytes() == (package / name).read_bytes()
-    assert states(load(f"camtrap-dp:{out}", check_files=False)) == states(load(package))
-
-
-def test_answers_of_the_same_model_take_the_place_of_earlier_ones(package, tmp_path):
-    first, _ = answered(package, tmp_path, GIVEN)
-    (tmp_path / "answers.csv").write_text("path,labels,error,Lynx lynx\nmedia/1.png,,,0.7\n")
-    options = ("-o", tmp_path / "third", "--model")
-    again = ("data", "answers", first, tmp_path / "answers.csv", *options)
-    assert run(*again, "foxes 1.0").exit_code == 0
-    kept = [row for row in read(tmp_path / "third", "observations") if row["mediaID"] == "m1"]
-    assert [row["scientificName"] for row in kept] == ["Vulpes vulpes", "", "Lynx lynx"]
-    assert len(read(tmp_path / "third", "observations")) == 7 + 4 - 1
-    refused = run(*again, "foxes 1.0")
-    assert "exists; choose a new folder" in str(refused.exception)
-    options = ("-o", tmp_path / "fourth", "--model", "foxes 2.0")
-    assert run("data", "answers", first, tmp_path / "answers.csv", *options).exit_code == 0
-    assert len(read(tmp_path / "fourth", "observations")) == 7 + 4 + 1
-    assert violations(tmp_path / "fourth") == []
-
-
-def test_columns_beyond_the_standard_are_kept(package, tmp_path):
-    path = package / "observations.csv"
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([f"{lines[0]},mood", *(f"{line},calm" for line in lines[1:])]))
-    out, _ = answered(package, tmp_path, GIVEN)
-    moods = [row["mood"] for row in read(out, "observations")]
-    assert moods == ["calm"] * 7 + [""] * 4
-
-
 # Rows of the standard's own example package (MICA, CC0), without the names of people.
 PROCESSIEPARK = {
     "deploymentID": "00a2c20d",
@@ -346,7 +272,6 @@ def published(package, tmp_path):
 
 def test_a_published_package_is_read_with_its_photos_beside_it(published):
     package, photos = published
-    assert violations(package) == []
     with pytest.raises(DataError, match=r"is an address; download the photos .* root="):
         load(package)
     table = load(f"camtrap-dp:{package}", root=photos)
@@ -397,25 +322,6 @@ def test_labels_of_a_published_package_need_no_photo(published, tmp_path):
         load(package)
 
 
-def test_answers_go_back_into_a_published_package(published, tmp_path):
-    package, photos = published
-    answers = tmp_path / "answers.csv"
-    first = f"{photos}/20200709093332-RCNX0016.JPG"
-    answers.write_text(f"path,labels,error,Anas platyrhynchos\n{first},,,0.75\n")
-    out = tmp_path / "out"
-    result = run("data", "answers", package, answers, "-o", out)
-    assert result.exit_code == 0, result.output
-    added = [row for row in read(out, "observations") if row["classificationMethod"] == "machine"]
-    assert [(row["mediaID"], float(row["classificationProbability"])) for row in added] == [
-        ("ef3afb3b", 0.75)
-    ]
-    assert violations(out) == []
-    other = "elsewhere/20200709093332-RCNX0016.JPG"
-    answers.write_text(f"path,labels,error,Anas platyrhynchos\n{first},,,0.75\n{other},,,0.5\n")
-    refused = run("data", "answers", package, answers, "-o", tmp_path / "again").exception
-    assert "answer the same photo; keep one" in str(refused)
-
-
 def test_two_photos_of_one_name_are_not_guessed(published):
     package, photos = published
     path = package / "media.csv"
@@ -451,52 +357,3 @@ def test_packages_that_cannot_be_meant_are_named(package, file, old, new, senten
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(DataError, match=sentence):
         load(package)
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new", "sentence"),
-    [
-        ("media.csv", "2024-05-01T06:30:00Z", "2024-05-01 06:30", "wants a timestamp such as"),
-        ("datapackage.json", '"notes.csv"', '"../notes.csv"', "a path within the package"),
-        ("datapackage.json", '"notes.csv"', '"lost.csv"', "lost.csv: the file is missing"),
-    ],
-)
-def test_nothing_is_written_of_a_package_that_would_break(
-    package, tmp_path, file, old, new, sentence
-):
-    rows = [row for row in read(package, "observations") if row["observationLevel"] == "media"]
-    write(package, "observations", rows)
-    path = package / file
-    path.write_text(path.read_text().replace(old, new, 1))
-    _, result = answered(package, tmp_path, GIVEN)
-    assert sentence in str(result.exception)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["answers.csv", "package"]
-
-
-@pytest.mark.parametrize(
-    ("table", "change", "found"),
-    [
-        ("observations", {"observationType": "fox"}, "observations.observationType: fox"),
-        ("observations", {"eventStart": ""}, "observations.eventStart: required"),
-        ("observations", {"eventEnd": "2024-05-01"}, "observations.eventEnd: 2024-05-01"),
-        ("observations", {"observationID": "o2"}, "observations.observationID: unique"),
-        ("observations", {"individualPositionAngle": "'-8"}, "individualPositionAngle: '-8"),
-        ("observations", {"classificationProbability": "1.2"}, "Probability: 1.2"),
-        ("observations", {"count": "1.5"}, "observations.count: 1.5"),
-        ("observations", {"mediaID": "m9"}, "observations.mediaID: not in media"),
-        ("media", {"filePath": "../1.png"}, "media.filePath: ../1.png"),
-        ("media", {"filePublic": "maybe"}, "media.filePublic: maybe"),
-        ("deployments", {"latitude": "91"}, "deployments.latitude: 91"),
-    ],
-)
-def test_the_schemas_find_what_breaks_them(package, table, change, found):
-    rows = read(package, table)
-    rows[0] |= change
-    write(package, table, rows)
-    assert len(violations(package)) >= 1
-    assert any(one.endswith(found) for one in violations(package))
-
-
-def test_our_columns_are_those_of_the_standard():
-    assert list(OBSERVATION_COLUMNS) == [name for name, *_ in fields("observations")]
-    assert [len(fields(name)) for name in TABLES] == [24, 11, 28]

@@ -191,8 +191,8 @@ def test_heic_and_jpeg_2000_are_read_where_they_can_be(folder):
 
 def test_pictures_that_are_skipped_are_named(folder, monkeypatch):
     heic = frozenset({".heic", ".heif"})  # as if pillow-heif were not installed
-    monkeypatch.setattr("labelwise.pictures.folders.UNREAD_SUFFIXES", heic)
-    monkeypatch.setattr("labelwise.pictures.folders.IMAGE_SUFFIXES", IMAGE_SUFFIXES - heic)
+    monkeypatch.setattr("labelwise.pictures.decode.UNREAD_SUFFIXES", heic)
+    monkeypatch.setattr("labelwise.pictures.decode.IMAGE_SUFFIXES", IMAGE_SUFFIXES - heic)
     folder.pictures("cat/a.jpg", "dog/b.jpg")
     folder.text("dog/c.HEIC", b"x")
     folder.text("dog/d.heif", b"x")

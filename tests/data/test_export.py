@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from labelwise.cli.data import data_app
+from labelwise.cli.app import data_app
 from labelwise.data import LabelTable, load, posterior, scenes
 from labelwise.data.describe import count_mismatches, describe
 from labelwise.data.export import export

@@ -12,9 +12,9 @@ import pytest
 from band_files import band_folder, tiff
 from test_datasets import by_split, named
 
+from labelwise.contrib.xrays import FINDINGS
 from labelwise.data import load
 from labelwise.data.checks import reject_divided_groups
-from labelwise.data.xrays import FINDINGS
 from labelwise.errors import DataError
 from labelwise.pictures.bands import Bands
 

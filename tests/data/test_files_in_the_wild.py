@@ -227,7 +227,7 @@ def test_one_row_per_label_says_the_way_out(folder):
 def test_labels_that_look_like_numbers_or_nothing_stay_what_they_are(folder):
     folder.pictures("007.jpg", "7.jpg", "0.jpg")
     text = "id,labels\n007,007|7\n7,NaN\n0,None|NA|null\n"
-    table = load(folder.text("t.csv", text), extension=".jpg")
+    table = load(folder.text("t.csv", text), extension=".jpg", means_none=[])
     assert table.space.names == ("007", "7", "NA", "NaN", "None", "null")
     assert list(table.ids) == ["007.jpg", "7.jpg", "0.jpg"]
     assert states(table) == ["110000", "000100", "001011"]

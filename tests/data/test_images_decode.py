@@ -16,7 +16,7 @@ from PIL import Image
 from labelwise.errors import ImageError, SettingsError
 from labelwise.pictures import ArrayImages, BytesImages, CropImages, FeatureRows, FileImages
 from labelwise.pictures.decode import decode
-from labelwise.pictures.derived import JoinedImages
+from labelwise.pictures.sources import JoinedImages
 
 
 def saved(image, kind="PNG", **options):
@@ -79,13 +79,13 @@ def test_jpeg_may_come_smaller_but_not_too_small():
     assert decode(content, "x").size == (800, 400)
 
 
-def huge_png():
+def huge_png(width=30_000, height=30_000):
     def chunk(kind, body):
         return (
             struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
         )
 
-    header = struct.pack(">IIBBBBB", 30000, 30000, 8, 0, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     body = zlib.compress(b"\0" * 100)
     return (
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
@@ -98,6 +98,7 @@ def huge_png():
         (b"", "empty"),
         (b"no image at all", "not an image file"),
         (huge_png(), "more than .* pixels"),
+        (huge_png(1, 80_000_000), "a side has 80,000,000 pixels"),
         (saved(gradient(), "JPEG")[:-200], "cannot be read"),
         (saved(gradient())[:60], "cannot be read"),
     ],

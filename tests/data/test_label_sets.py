@@ -45,7 +45,7 @@ def test_nothing_known_costs_no_column_numbers():
 
 
 def test_blocks_cover_all_rows(monkeypatch):
-    monkeypatch.setattr("labelwise.data.sets.BLOCK", 10)
+    monkeypatch.setattr("labelwise.data.table.BLOCK", 10)
     mask = np.random.default_rng(0).random((23, 4)) < 0.4
     parts = [block for _, block in LabelSets.from_dense(mask).blocks()]
     assert len(parts) > 5

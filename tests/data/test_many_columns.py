@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import labelwise.data.label_columns as label_columns
-from labelwise.data.label_columns import read_one_hot
+import labelwise.data.columns as label_columns
+from labelwise.data.columns import read_one_hot
 from labelwise.errors import DataError
 
 ROWS = 7

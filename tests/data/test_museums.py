@@ -3,22 +3,13 @@
 SKOS as N-Triples, RDF/XML and JSON-LD, in Getty AAT's terms; IIIF Presentation 2 and 3, Image API.
 """
 
-import csv
-import io
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from PIL import Image
-from typer.testing import CliRunner
 
-from labelwise.cli.app import app
-from labelwise.data.iiif import fetch_pictures, services_of
 from labelwise.errors import DataError
-from labelwise.system.skos import read_skos
-from labelwise.taxonomy import Taxonomy
+from labelwise.taxonomy import Taxonomy, read_skos
 
 AAT = "http://vocab.getty.edu/aat/"
 SKOS = "http://www.w3.org/2004/02/skos/core#"
@@ -200,133 +191,3 @@ def test_vocabularies_that_cannot_be_meant(tmp_path, name, text, sentence):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=sentence):
         Taxonomy.read(tmp_path / name)
-
-
-ASKED: list[str] = []
-
-
-class Service(BaseHTTPRequestHandler):
-    """Image services of pictures 100 x 60, level 1 and, where static, level 0; a page is none."""
-
-    def do_GET(self):
-        ASKED.append(self.path)
-        _, _, name, *rest = self.path.split("/")
-        if name == "broken":
-            self.send_error(404)
-            return
-        if rest == ["info.json"]:
-            version = 2 if name == "static2" else 3
-            info = {"width": 100, "height": 60, "profile": "level1"}
-            if name.startswith("static"):
-                sizes = [{"width": 25, "height": 15}, {"width": 50, "height": 30}]
-                context = f"http://iiif.io/api/image/{version}/context.json"
-                info |= {"@context": context, "profile": "level0", "sizes": sizes}
-            body = json.dumps(info).encode()
-            if name == "page":
-                body = b'{"title": "no picture"}'
-        else:
-            width, _, height = rest[1].partition(",")
-            fixed = {"static2": ("25,", "50,"), "static3": ("25,15", "50,30")}
-            if rest[1] not in fixed.get(name, (f"{width},",)) or not width.isdecimal():
-                self.send_error(400)
-                return
-            stream = io.BytesIO()
-            size = (int(width), int(height or int(width) * 60 // 100))
-            Image.new("RGB", size, "red").save(stream, "JPEG")
-            body = stream.getvalue()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        return
-
-
-@pytest.fixture(scope="module")
-def server():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Service) as found:
-        thread = threading.Thread(target=found.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{found.server_port}/iiif"
-        found.shutdown()
-        thread.join()
-
-
-def manifest(server, version):
-    service = {"id": f"{server}/vase", "type": "ImageService3", "profile": "level2"}
-    body = {"id": f"{server}/vase/full/max/0/default.jpg", "type": "Image", "service": [service]}
-    if version == 3:
-        canvas = {
-            "type": "Canvas",
-            "label": {"en": ["Amphora"]},
-            "items": [{"items": [{"body": body}]}],
-            "thumbnail": [{"service": [{"id": f"{server}/small", "type": "ImageService3"}]}],
-        }
-        return {"type": "Manifest", "label": {"en": ["Vases"]}, "items": [canvas]}
-    old = {"@id": f"{server}/vase", "profile": "http://iiif.io/api/image/2/level1.json"}
-    canvas = {
-        "@type": "sc:Canvas",
-        "label": "Amphora",
-        "images": [{"resource": {"@id": "x", "service": old}}],
-    }
-    return {"@type": "sc:Manifest", "sequences": [{"canvases": [canvas]}]}
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_a_manifest_names_its_services(tmp_path, server, version):
-    path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(manifest(server, version)))
-    assert services_of(str(path)) == [(f"{server}/vase", "Amphora")]
-
-
-def test_pictures_are_fetched_once_with_their_addresses(tmp_path, server):
-    path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(manifest(server, 3)))
-    out = tmp_path / "photos"
-    result = CliRunner().invoke(app, ["data", "iiif", str(path), "-o", str(out), "--size", "50"])
-    assert result.exit_code == 0, result.exception
-    with (out / "photos.csv").open() as file:
-        (row,) = csv.DictReader(file)
-    assert (row["uri"], row["label"]) == (f"{server}/vase", "Amphora")
-    with Image.open(out / row["path"]) as picture:
-        assert picture.size == (50, 30)
-    before = len(ASKED)
-    again = fetch_pictures(str(path), out, 50)
-    assert (again.there, again.fetched, len(ASKED)) == (1, 0, before)
-
-
-def test_a_service_is_never_asked_to_enlarge(tmp_path, server):
-    (tmp_path / "list.txt").write_text(f"{server}/vase/info.json\n")
-    fetch_pictures(str(tmp_path / "list.txt"), tmp_path / "photos", 4000)
-    assert ASKED[-1] == "/iiif/vase/full/100,/0/default.jpg"
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_a_static_service_is_asked_for_a_size_that_it_has(tmp_path, server, version):
-    (tmp_path / "list.txt").write_text(f"{server}/static{version}\n")
-    found = fetch_pictures(str(tmp_path / "list.txt"), tmp_path / "photos", 49)
-    assert (found.fetched, found.failed) == (1, ())
-    (path,) = (tmp_path / "photos").glob("*.jpg")
-    with Image.open(path) as picture:
-        assert picture.size == (25, 15)
-    with pytest.raises(DataError, match=r"25 x 15, 50 x 30\), none of at most 20 pixels"):
-        fetch_pictures(str(tmp_path / "list.txt"), tmp_path / "small", 20)
-
-
-def test_what_is_not_a_picture_is_left_out_by_name(tmp_path, server):
-    (tmp_path / "list.txt").write_text(f"{server}/vase\n{server}/page\n{server}/broken\n")
-    found = fetch_pictures(str(tmp_path / "list.txt"), tmp_path / "photos", 20)
-    assert found.there == 1
-    assert "page: it is not a IIIF image service" in found.failed[0]
-    assert "broken/info.json: it cannot be fetched" in found.failed[1]
-    (tmp_path / "none.txt").write_text(f"{server}/broken\n")
-    with pytest.raises(DataError, match="no picture could be fetched"):
-        fetch_pictures(str(tmp_path / "none.txt"), tmp_path / "none", 20)
-
-
-@pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://x/y", "vase"])
-def test_only_http_is_opened(tmp_path, address):
-    (tmp_path / "list.txt").write_text(f"{address}\n")
-    with pytest.raises(DataError, match="must be an http address"):
-        fetch_pictures(str(tmp_path / "list.txt"), tmp_path / "photos", 20)

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.data import LabelTable, find_unreadable, fingerprint, load, with_validation
 from labelwise.data.checks import without_unreadable
+from labelwise.data.columns import written_list
 from labelwise.data.generated import scenes
-from labelwise.data.label_columns import written_list
 from labelwise.errors import DataError, SettingsError
 
 RUN = CliRunner()
@@ -142,8 +142,8 @@ def test_whole_paths_of_windows_are_found_by_their_names(folder):
         ("path,x\na.jpg,1\nb.jpg,dog\n", "got 'dog'; give `--set columns.labels=x` if it names"),
         ("path,x\na.jpg,1\nb.jpg,nein\n", "; write 1 and 0 if it means yes and no"),
         ("path,labels\ra.jpg,x\rb.jpg,y\r", "lines end with a carriage return alone"),
-        ("path,labels\na.jpg,x\nb.jpg,y,x\n", "t.csv, row 2: it has 3 cells, the header 2; put qu"),
-        ("sep=;\npath;labels\na.jpg;x;\n", "row 1: it has 3 cells, the header 2; put quotes arou"),
+        ("path,labels\na.jpg,x\nb.jpg,y,x\n", "1 line cannot be read as 2 cells"),
+        ("sep=;\npath;labels\na.jpg;x;\n", "too many: line 3: a.jpg;x;. Put"),
         ("path,x\na.jpg,0.5\n", "or give `--set soft=true` if it is a soft label"),
         ("shot,labels\na.jpg,x\n", "or one given as `--set columns.path=NAME`; got 'shot'"),
     ],

@@ -99,7 +99,7 @@ def test_what_cannot_be_read_is_said(monkeypatch):
     monkeypatch.setattr("labelwise.pictures.decode.MAX_PIXELS", 3_000)
     with pytest.raises(ImageError, match="more than 6,000 pixels"):
         decode(dng(quarters()), "a.dng")
-    monkeypatch.setattr("labelwise.pictures.raw.HAS_RAW", False)
+    monkeypatch.setattr("labelwise.pictures.decode.HAS_RAW", False)
     with pytest.raises(ImageError, match=r"pip install 'labelwise\[photos\]'"):
         decode(dng(quarters()), "a.dng")
 

@@ -91,7 +91,7 @@ def loader(table, **options):
 
 
 def test_a_process_fetches_its_own_blocks_and_joins_the_batches_of_one(folder, monkeypatch):
-    monkeypatch.setattr("labelwise.training.pixels.CPU_LIMIT", 0)  # pictures are decoded each time
+    monkeypatch.setattr("labelwise.training.loader.CPU_LIMIT", 0)  # pictures are decoded each time
     monkeypatch.setattr("labelwise.training.loader.LANES", 4)
     table = load(f"file://{folder}").splits()["train"]
     whole = list(loader(table, batch_size=8).epoch(1))

@@ -10,6 +10,7 @@ from sample_pictures import jpeg
 
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
+from labelwise.scores import read_scores
 
 ROWS = [
     {"path": "a.jpg", "labels": ["dog", "cat"], "unknown": [], "split": "train", "group": "g1"},
@@ -191,7 +192,7 @@ def many_bytes(path, rows=64, size=1 << 17):
 
 def test_more_image_bytes_than_memory_should_hold_lie_in_a_file(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("labelwise.data.table_builder.IN_MEMORY", 1 << 20)
-    monkeypatch.setattr("labelwise.data.tabular_files.BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr("labelwise.data.tabular.BATCH_BYTES", 1 << 20)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     noise = many_bytes(folder.path / "many.parquet")
     before = pa.total_allocated_bytes()
@@ -267,8 +268,8 @@ def test_a_byte_order_mark_quotes_and_blank_lines(folder):
         ),
         ("path,dog\na.jpg,1\nb.jpg,2\n", "row 2: the label column 'dog' must hold 1, 0 or nothing"),
         ("path,dog\na.jpg,-2\n", "'dog' must hold 1, 0 or nothing .* got '-2'"),
-        ("path,tags\na.jpg,dog\n", "give `--set columns.labels=tags` if it names labels"),
-        ("path,labels\na.jpg,dog,cat\n", "row 1: it has 3 cells, the header 2"),
+        ("path,sorts\na.jpg,dog\n", "give `--set columns.labels=sorts` if it names labels"),
+        ("path,labels\na.jpg,dog,cat\n", "cannot be read as 2 cells.*: line 2: a.jpg,dog,cat"),
         ('path,labels\na.jpg,"dog,cat"\n', "row 1: 'labels' is split on '|' but holds a comma"),
         ("path,labels,unknown\na.jpg,x|y,y\n", "row 1: 'y' cannot be both present and unknown"),
         ("path,labels\n,x\n", "row 1: the column 'path' is empty"),
@@ -316,6 +317,28 @@ def test_bad_json_lines(folder, text, sentence):
         load(folder.text("t.jsonl", text), check_files=False)
 
 
+@pytest.mark.parametrize("changed", [b"a.png", b"dog", b"forest", b"train"])
+def test_parquet_text_that_is_not_utf8_is_named(folder, tmp_path, changed):
+    """Bytes that Arrow does not look at until a text is made of them, of each kind of column."""
+    columns = {"path": ["b.png", "a.png"], "labels": [["cat"], ["dog"]]}
+    columns |= {"group": ["sea", "forest"], "split": ["test", "train"]}
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table(columns), path, compression="none", use_dictionary=False)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(changed, b"\xff" + changed[1:]))
+    with pytest.raises(DataError, match=r"t\.parquet.*: the column '\w+' holds text that is not"):
+        load(path, check_files=False)
+
+
+def test_parquet_scores_whose_names_are_not_utf8_are_named(tmp_path):
+    path = tmp_path / "scores.parquet"
+    table = pa.table({"id": ["photo"], "score:dog": [0.5], "label:dog": [1]})
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"photo", b"ph\xffto"))
+    with pytest.raises(DataError, match=r"scores\.parquet, row 1: the column 'id' holds text that"):
+        read_scores(path, "probability")
+
+
 def test_bad_parquet(folder):
     with pytest.raises(DataError, match="not a Parquet file"):
         load(folder.text("t.parquet", "hello"))
@@ -361,7 +384,7 @@ def test_unknown_labels_options_formats_and_places(folder):
 
 
 def test_many_blocks_keep_row_numbers_and_one_vocabulary(folder, monkeypatch):
-    monkeypatch.setattr("labelwise.data.tabular_files.BLOCK_BYTES", 256)
+    monkeypatch.setattr("labelwise.data.tabular.BLOCK_BYTES", 256)
     lines = [f"{row}.jpg,{'x' if row % 2 else 'w'}|l{row % 7}" for row in range(500)]
     file = folder.text("t.csv", "path,labels\n" + "\n".join(lines))
     table = load(file, check_files=False)
@@ -369,5 +392,5 @@ def test_many_blocks_keep_row_numbers_and_one_vocabulary(folder, monkeypatch):
     assert names == [set(line.split(",")[1].split("|")) for line in lines]
     lines[400] += ",oops"
     file = folder.text("t.csv", "path,labels\n" + "\n".join(lines))
-    with pytest.raises(DataError, match="row 401: it has 3 cells, the header 2"):
+    with pytest.raises(DataError, match=r"line 402: 400\.jpg,w\|l1,oops\."):
         load(file, check_files=False)

@@ -279,8 +279,8 @@ def test_the_verb_writes_a_table_and_a_report(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--right", "0.7"], "belong to --by workers"),
-        (["--by", "workers", "--smoothing", "1"], "belongs to --by counts"),
+        (["--right", "0.7"], "belongs to --vote-by workers"),
+        (["--by", "workers", "--smoothing", "1"], "belongs to --vote-by counts"),
         (["--report", "workers.txt"], "must end in .csv or .json"),
         (["--by", "workers", "--right", "0.4"], "between 0.5 and 1"),
     ],

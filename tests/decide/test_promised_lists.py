@@ -11,7 +11,12 @@ import pytest
 from scipy.stats import binomtest, false_discovery_control, hypergeom
 
 from labelwise.decide import expected_list, least_wrong, list_bound, lowest_cut, sure_list
-from labelwise.decide.misses import chance_at_most, chance_of_misses, descending, most_misses
+from labelwise.decide.hypergeometric import (
+    chance_at_most,
+    chance_of_misses,
+    descending,
+    most_misses,
+)
 from labelwise.errors import SettingsError
 
 DRAWS = 200

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sample_scores import NAMES, Halved, sample
-from scipy.special import logit
+from scipy.special import expit, log_expit, logit, softmax
 from scipy.stats import binomtest, norm
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, log_loss
 
@@ -31,10 +31,10 @@ def known(predictions):
     """Return scores and labels of the known entries of each label."""
     mask = predictions.observed
     for column in range(len(predictions.names)):
-        rows = slice(None) if mask is None else mask[:, column].numpy()
+        rows = slice(None) if mask is None else mask[:, column]
         yield (
-            predictions.logits[:, column].numpy()[rows],
-            predictions.labels[:, column].numpy()[rows],
+            predictions.logits[:, column][rows],
+            predictions.labels[:, column][rows],
         )
 
 
@@ -107,7 +107,7 @@ def test_a_model_that_only_ranks_gets_no_probabilities():
 
 def test_a_label_without_positives_is_left_out_and_named():
     predictions = sample()
-    labels = predictions.labels.clone()
+    labels = predictions.labels.copy()
     labels[:, 2] = 0
     result = evaluate(replace(predictions, labels=labels), Sigmoid(), TopK(2))
     assert result.ranking.undefined_labels == ("beach",)
@@ -119,9 +119,9 @@ def test_a_label_without_positives_is_left_out_and_named():
 
 def test_unknown_is_not_absent_and_a_row_of_unknowns_is_not_empty():
     predictions = sample()
-    labels = predictions.labels.clone()
+    labels = predictions.labels.copy()
     labels[:10] = 0
-    observed = torch.ones_like(labels, dtype=torch.bool)
+    observed = np.ones(labels.shape, bool)
     result = evaluate(replace(predictions, labels=labels), Sigmoid(), Threshold(0.5))
     observed[:10, 3] = False
     masked = evaluate(
@@ -136,8 +136,8 @@ def test_unknown_is_not_absent_and_a_row_of_unknowns_is_not_empty():
 def test_zero_label_figures_by_hand():
     predictions = sample()
     result = evaluate(predictions, Sigmoid(), Threshold(0.5), calibrated=Halved()).zero_label
-    probs = (predictions.logits / 2).sigmoid().numpy()
-    empty = (predictions.labels.sum(1) == 0).numpy()
+    probs = expit(predictions.logits / 2)
+    empty = predictions.labels.sum(1) == 0
     assert result.rows == empty.sum()
     assert result.false_alarms == pytest.approx((probs[empty] >= 0.5).any(1).mean())
     assert result.mmc == pytest.approx(probs[empty].max(1).mean(), rel=1e-5)
@@ -149,12 +149,12 @@ def test_zero_label_figures_by_hand():
 def test_the_price_of_quiet_is_told_for_each_stage_and_for_the_labels_shares():
     predictions = sample()
     zero = evaluate(predictions, Sigmoid(), calibrated=Halved(), query_length=0).zero_label
-    truth, empty = predictions.labels.numpy(), (predictions.labels.sum(1) == 0).numpy()
+    truth, empty = predictions.labels, (predictions.labels.sum(1) == 0)
     shares = np.broadcast_to(truth.mean(0), truth.shape)
-    odds = predictions.logits.double()
+    odds = predictions.logits.astype(np.float64)
     expected = {
-        "before": odds.sigmoid().numpy(),
-        "after": (odds / 2).sigmoid().numpy(),
+        "before": expit(odds),
+        "after": expit(odds / 2),
         "shares of the labels": shares,
     }
     assert [row.stage for row in zero.by_stage] == list(expected)
@@ -173,10 +173,10 @@ def test_the_price_of_quiet_leaves_out_unknown_entries():
     predictions = sample(unknown=0.3)
     zero = evaluate(predictions, Sigmoid(), query_length=0).zero_label
     assert [row.stage for row in zero.by_stage] == ["before", "shares of the labels"]
-    seen, inside = predictions.observed.numpy(), predictions.labels.bool() & predictions.observed
-    rows = inside.any(1).numpy()
-    flat = predictions.labels.numpy()[rows][seen[rows]]
-    claimed = predictions.logits.double().sigmoid().numpy()[rows][seen[rows]]
+    seen, inside = predictions.observed, predictions.labels.astype(bool) & predictions.observed
+    rows = inside.any(1)
+    flat = predictions.labels[rows][seen[rows]]
+    claimed = expit(predictions.logits.astype(np.float64))[rows][seen[rows]]
     assert zero.by_stage[0].log_loss_in == pytest.approx(log_loss(flat, claimed), rel=1e-5)
 
 
@@ -187,7 +187,7 @@ def test_sets_and_log_odds_may_be_given_instead_of_rule_and_link():
     given = evaluate(
         predictions,
         Sigmoid(),
-        rule(odds.sigmoid()),
+        rule(expit(odds)),
         calibrated=odds,
         calibrator=made.calibrator,
         rule_words=made.sets.rule,
@@ -208,13 +208,13 @@ def test_shot_groups_are_means_over_their_labels():
 
 def test_certain_and_wrong_is_infinite_not_clipped():
     predictions = sample()
-    logits = predictions.logits.double()
-    row = int((predictions.labels[:, 0] == 0).nonzero()[0])
+    logits = predictions.logits.astype(np.float64)
+    row = int((predictions.labels[:, 0] == 0).argmax())
     logits[row, 0] = torch.inf
     result = evaluate(replace(predictions, logits=logits), Sigmoid())
     assert result.before.infinite == 1
     assert result.before.log_loss is None
-    expected = (logits.sigmoid() - predictions.labels).square().mean()
+    expected = ((expit(logits) - predictions.labels) ** 2).mean()
     assert result.before.brier == pytest.approx(float(expected), rel=1e-5)
 
 
@@ -227,7 +227,7 @@ def test_probabilities_on_a_bin_edge_stay_in_their_bin():
 
 def test_labels_that_are_no_shares_are_refused():
     predictions = sample()
-    labels = predictions.labels.float()
+    labels = predictions.labels.astype(np.float32)
     labels[3, 1] = 1.5
     with pytest.raises(DataError, match=r"in \[0, 1\] .*, got 1\.5 for 'cat' of 'image-3'"):
         evaluate(replace(predictions, labels=labels), Sigmoid())
@@ -236,7 +236,7 @@ def test_labels_that_are_no_shares_are_refused():
 def test_softmax_is_evaluated_with_its_own_link():
     predictions = sample()
     result = evaluate(predictions, Softmax())
-    claimed = predictions.logits.softmax(1).mean(0)
+    claimed = softmax(predictions.logits, 1).mean(0)
     assert [row.mean_prob for row in result.rows] == pytest.approx(claimed.tolist(), rel=1e-4)
     assert result.link == "softmax"
 
@@ -275,7 +275,7 @@ def test_means_over_labels_without_each_image_are_those_of_the_others():
     macro_f1 = macro_f1_without(sets, present, mask)
     for row in range(0, 50, 7):
         others = np.arange(50) != row
-        rows = [(k, np.flatnonzero(mask[:, k].numpy() & others)) for k in range(5)]
+        rows = [(k, np.flatnonzero(mask[:, k] & others)) for k in range(5)]
         expected = [
             average_precision_score(present[m, k], predictions.logits[m, k]) for k, m in rows
         ]
@@ -390,9 +390,9 @@ def test_false_alarms_have_the_interval_of_their_share():
 def test_retrieval_equals_the_average_precision_of_each_query():
     predictions = sample(80, unknown=0.2)
     result = evaluate(predictions, Sigmoid(), query_length=2)
-    log_p = torch.nn.functional.logsigmoid(predictions.logits).numpy()
-    log_q = torch.nn.functional.logsigmoid(-predictions.logits).numpy()
-    truth, seen = predictions.labels.numpy() == 1, predictions.observed.numpy()
+    log_p = log_expit(predictions.logits)
+    log_q = log_expit(-predictions.logits)
+    truth, seen = predictions.labels == 1, predictions.observed
     found = {1: [], 2: []}
     for one, two in itertools.product(range(-5, 5), repeat=2):
         first, second = (abs(k) - 1 if k < 0 else k for k in (one, two))
@@ -422,13 +422,13 @@ def test_intervals_of_means_are_as_wide_as_the_bootstrap_says(unknown):
     predictions = sample(500, unknown=unknown)
     result = evaluate(predictions, Sigmoid(), Threshold(0.5), query_length=0)
     figures = {figure.name: figure for figure in result.headline}
-    known = torch.ones(500, 5) if predictions.observed is None else predictions.observed.float()
-    probs, labels = predictions.logits.sigmoid(), predictions.labels.float()
-    loss = -(labels * probs.log() + (1 - labels) * (-probs).log1p()) * known
+    known = np.ones((500, 5)) if predictions.observed is None else predictions.observed * 1.0
+    probs, labels = expit(predictions.logits), predictions.labels.astype(np.float32)
+    loss = -(labels * np.log(probs) + (1 - labels) * np.log1p(-probs)) * known
     square = (probs - labels) ** 2 * known
     draws = np.random.default_rng(0).integers(0, 500, (1000, 500))
     for name, values in (("Log loss", loss), ("Brier score", square)):
-        sums, counts = values.sum(1).numpy(), known.sum(1).numpy()
+        sums, counts = values.sum(1), known.sum(1)
         spread = np.std(sums[draws].sum(1) / counts[draws].sum(1))
         figure = figures[name]
         assert figure.value == pytest.approx(sums.sum() / counts.sum(), rel=1e-5)
@@ -437,8 +437,8 @@ def test_intervals_of_means_are_as_wide_as_the_bootstrap_says(unknown):
 
 def test_an_unknown_entry_with_a_certain_answer_does_no_harm():
     predictions = sample(50, unknown=0.3)
-    logits = predictions.logits.clone()
-    row, column = (~predictions.observed).nonzero()[0].tolist()
+    logits = predictions.logits.copy()
+    row, column = np.argwhere(~predictions.observed)[0].tolist()
     logits[row, column] = torch.inf
     result = evaluate(replace(predictions, logits=logits), Sigmoid())
     assert result.before.infinite == 0
@@ -462,7 +462,7 @@ def test_soft_labels_are_judged_as_shares_where_that_can_be():
         tuple(NAMES),
         "test",
     )
-    cut = replace(soft, labels=soft.majority.byte())
+    cut = replace(soft, labels=soft.majority.astype(np.uint8))
     found, copies, hardened = (
         evaluate(rows, Sigmoid(), Threshold(0.5), query_length=0) for rows in (soft, every, cut)
     )
@@ -475,13 +475,13 @@ def test_soft_labels_are_judged_as_shares_where_that_can_be():
     assert found.sets == hardened.sets
     figures = {figure.name: figure.value for figure in found.headline}
     assert figures["Log loss"] == pytest.approx(copies.before.log_loss)
-    log_p, log_q = Sigmoid().log_probs(logits.double())
-    sums = -(soft.labels * log_p + (1 - soft.labels) * log_q).sum(1).numpy()
+    log_p, log_q = Sigmoid().log_probs(soft.logits.astype(np.float64))
+    sums = -(soft.labels * log_p + (1 - soft.labels) * log_q).sum(1)
     half = 1.959964 * np.sqrt(((sums - sums.mean()) ** 2).sum()) / (50 * len(NAMES))
     loss = next(figure for figure in found.headline if figure.name == "Log loss")
     assert loss.high - loss.value == pytest.approx(half, rel=1e-6)
     note = found.notes[-1]
-    shares = soft.labels[(soft.labels > 0) & (soft.labels < 1)].numpy()
+    shares = soft.labels[(soft.labels > 0) & (soft.labels < 1)]
     entropy = -(shares * np.log(shares) + (1 - shares) * np.log(1 - shares)).sum() / 50 / len(NAMES)
     assert f"{len(shares)} of {50 * len(NAMES)} known labels are soft" in note
     assert f"a log loss of {entropy:.4f}." in note

@@ -30,7 +30,7 @@ def shards_of(predictions, owner, **options):
 
 def with_empty_rows(predictions, share):
     """Return the predictions with some rows that carry no label."""
-    labels = predictions.labels.clone()
+    labels = predictions.labels.copy()
     labels[: int(len(labels) * share)] = 0
     return replace(predictions, labels=labels)
 
@@ -98,9 +98,9 @@ def test_memory_of_the_sums_follows_from_the_labels_alone(monkeypatch):
 
 def test_a_certain_and_wrong_answer_makes_the_log_loss_infinite_in_any_shard():
     predictions = sample(40)
-    logits = predictions.logits.clone()
+    logits = predictions.logits.copy()
     logits[7, 0] = float("inf")
-    labels = predictions.labels.clone()
+    labels = predictions.labels.copy()
     labels[7, 0] = 0
     owner = np.arange(40) % 3
     parts = shards_of(replace(predictions, logits=logits, labels=labels), owner, link=Sigmoid())

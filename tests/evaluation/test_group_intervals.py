@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from sample_scores import sample
 from scipy.special import ndtr
 from scipy.stats import norm
@@ -184,7 +183,7 @@ def test_shares_of_a_few_uneven_groups_hold_the_truth():
 def test_no_false_alarm_in_twelve_groups_is_no_proof_of_none():
     """Oracle: Wilson's interval of 0 in 12, by hand; a jackknife of zeros has no width."""
     some = sample(240)
-    absent = torch.zeros_like(some.labels)
+    absent = np.zeros_like(some.labels)
     quiet = replace(
         some, labels=absent, observed=None, group=[f"g{row % 12}" for row in range(240)]
     )

@@ -14,8 +14,8 @@ from PIL import Image
 
 from labelwise.decide import ExpectedF, Threshold
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.exports import executorch_program
-from labelwise.exports.executorch_program import MOST, LoadedProgram, export_executorch
+from labelwise.exports import torch_programs as executorch_program
+from labelwise.exports.torch_programs import MOST, LoadedProgram, export_executorch
 from labelwise.links import Sigmoid
 from labelwise.pictures import ArrayImages
 

@@ -16,9 +16,8 @@ from PIL import Image
 
 from labelwise.decide import Threshold, TopK
 from labelwise.errors import CheckpointError, ImageError, LabelwiseError, SettingsError
-from labelwise.exports.assemble import assemble
 from labelwise.exports.network import export_network
-from labelwise.exports.onnx_file import export_onnx
+from labelwise.exports.onnx_file import assemble, export_onnx
 from labelwise.exports.parity import assert_parity, compare_answers
 from labelwise.links import Sigmoid
 from labelwise.methods import HEADS

@@ -18,13 +18,12 @@ from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
 from labelwise.exports import int8
 from labelwise.exports.int8 import quantised_content
-from labelwise.exports.measure import measured_predictions
 from labelwise.exports.network import LOGITS, export_network
 from labelwise.exports.onnx_file import facts_of
+from labelwise.exports.parity import measured_predictions
 from labelwise.links import Sigmoid
-from labelwise.models.graph_file import INPUT, features_of, read_model
+from labelwise.models.graph_file import INPUT, features_of, open_session, read_model
 from labelwise.models.graph_model import OnnxModel
-from labelwise.models.onnx_sessions import open_session
 from labelwise.models.scoring import infer
 from labelwise.pictures import ArrayImages
 

@@ -8,10 +8,9 @@ from onnx import TensorProto, helper
 
 from labelwise.calibration import CALIBRATORS
 from labelwise.exports.graph import Graph
-from labelwise.exports.links import LINK_OPS, write_link
-from labelwise.exports.rules import RULE_OPS, default_thresholds, write_rule
+from labelwise.exports.links import LINK_OPS, RULE_OPS, default_thresholds, write_link, write_rule
 from labelwise.methods import LINKS, RULES
-from labelwise.models.onnx_sessions import open_session
+from labelwise.models.graph_file import open_session
 
 BASE_LINKS, FITTED_LINKS = base_links(), fitted_links()
 RANDOM = np.random.default_rng(1).normal(0, 4, (200, LABELS))

@@ -12,7 +12,7 @@ from PIL import Image
 
 from labelwise.exports.graph import Graph
 from labelwise.exports.pictures import write_resize
-from labelwise.models.onnx_sessions import open_session
+from labelwise.models.graph_file import open_session
 from labelwise.pictures import Transform
 
 SIZES = [(64, 64), (200, 150), (150, 200), (77, 60), (1, 1), (3000, 10), (10, 900), (90, 700)]

@@ -11,8 +11,8 @@ from torch import nn
 
 from labelwise.decide import ExpectedF, Threshold
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.exports.quiet import quiet
-from labelwise.exports.torch_program import captured_program, export_program
+from labelwise.exports.network import quiet
+from labelwise.exports.torch_programs import captured_program, export_program
 from labelwise.links import Sigmoid
 from labelwise.pictures import ArrayImages
 

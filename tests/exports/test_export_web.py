@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 from labelwise.calibration import Platt
 from labelwise.decide import ExpectedF, Threshold
 from labelwise.errors import SettingsError
-from labelwise.exports.encoded import encoded_examples
+from labelwise.exports.parity import encoded_examples
 from labelwise.exports.web import HASHES, export_web, find_runtime
 from labelwise.links import Sigmoid
 from labelwise.models.graph_model import OnnxModel

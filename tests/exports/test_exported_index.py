@@ -20,8 +20,7 @@ from labelwise.models import load_model
 from labelwise.models.graph_file import GraphFeatures, features_of
 from labelwise.models.loading import caution_of, spec_of
 from labelwise.photos import Index, update_index
-from labelwise.photos.answering import nearest_photos
-from labelwise.photos.like_file import photos_like
+from labelwise.photos.query import nearest_photos, photos_like
 from labelwise.system.progress import Silent
 
 COUNT = 12

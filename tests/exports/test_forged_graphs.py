@@ -10,21 +10,19 @@ import json
 import numpy as np
 import onnx
 import pytest
-from export_samples import LABELS, fitted_link, pictures, predictor, spec
+from export_samples import pictures, predictor, spec
 from onnx import TensorProto, helper
 from PIL import Image
 from typer.testing import CliRunner
 
-from labelwise.calibration import CALIBRATORS
 from labelwise.cli.app import app
 from labelwise.decide import AtMost, Threshold
 from labelwise.errors import CheckpointError
 from labelwise.exports.onnx_file import export_onnx
 from labelwise.links import Sigmoid
-from labelwise.methods import link_to_spec
+from labelwise.methods import link_from_spec
 from labelwise.models.graph_file import sealed
 from labelwise.models.graph_model import OnnxModel
-from labelwise.models.link_numbers import CURVES, curve_of
 from labelwise.models.onnx_answers import AGREES, ALL_AGREE, OnnxAnswers, require_agreement
 from labelwise.models.scoring import score
 from labelwise.pictures import PictureImages
@@ -126,7 +124,7 @@ def test_rounding_of_a_steep_line_is_no_disagreement():
     logits = np.linspace(4.99, 5.01, 100_001, dtype=np.float32)
     steep = {"slope": 400.0, "offset": -2000.0}
     inside = np.float32(steep["slope"]) * logits + np.float32(steep["offset"])  # as the graph does
-    expected = curve_of(PLATT | steep, len(logits))(logits)
+    expected = link_from_spec(PLATT | steep)(logits.astype(np.float64))
     apart = np.abs(1 / (1 + np.exp(-inside)) - expected).max()
     assert apart > AGREES
     require_agreement("steep.onnx", float(apart), ALL_AGREE)
@@ -145,27 +143,6 @@ def test_labels_are_those_of_the_stated_rule(honest, tmp_path, rule):
 
 def rule_inside(rule):
     return {"rule": {"kind": "threshold", "value": 0.0}} if isinstance(rule, AtMost) else {}
-
-
-@pytest.mark.parametrize("kind", ["sigmoid", *CURVES])
-def test_curves_are_those_of_the_links(kind):
-    """Oracle: the links, in torch. Logits lie beyond the limits, and on edges and knots, too."""
-    made_by = [name for name in CALIBRATORS if name.partition("-")[0] == kind]
-    known = {name: fitted_link(name, base) for name in made_by for base in (None, Sigmoid())}
-    known = {"sigmoid": Sigmoid()} if kind == "sigmoid" else known
-    assert known
-    for name, made in known.items():
-        plain = json.loads(json.dumps(link_to_spec(made)))
-        curve = curve_of(plain, LABELS)
-        assert curve is not None, name
-        at = np.r_[np.linspace(-60, 60, 50), marks_of(plain)].astype(np.float32)
-        for logits in np.repeat(at[:, None], LABELS, axis=1):
-            expected = made(logits.astype(np.float64)[None])[0]
-            np.testing.assert_allclose(curve(logits), expected, rtol=1e-9, err_msg=name)
-
-
-def marks_of(plain):
-    return np.concatenate([plain.get("edges", []), *(one[0] for one in plain.get("curves", []))])
 
 
 def renamed(name):

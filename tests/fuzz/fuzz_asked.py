@@ -26,8 +26,7 @@ from web_setup import served
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, update_index
 from labelwise.server import ServeSettings
-from labelwise.server.mcp_server import make_mcp_app, make_mcp_server
-from labelwise.server.photo_tools import PhotoTools
+from labelwise.server.mcp import PhotoTools, make_mcp_app, make_mcp_server
 from labelwise.system.progress import Silent
 
 PHOTOS = 4

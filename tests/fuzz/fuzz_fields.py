@@ -15,12 +15,11 @@ from fuzz_inputs import Files, damage_json, damage_parquet
 from fuzz_official import lines_of, read_as
 from fuzz_readers import JSON, Target, one, parquet, same
 
-from labelwise.attributes import AttributeGroups
 from labelwise.data.camera_results import CameraResults, read_camera_results
-from labelwise.data.iiif import services_of
 from labelwise.scores.aggregating import UnitTable, aggregate_table
 from labelwise.scores.detections import Detections, read_detections
-from labelwise.scores.pools import holds_answers
+from labelwise.scores.unlabelled_pool import holds_answers
+from labelwise.taxonomy import AttributeGroups
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -217,55 +216,6 @@ def ucmerced_by_hand(folder: Path) -> Rows | None:
     return rows
 
 
-def inaturalist() -> Files:
-    return {
-        "observations.csv": (
-            b"id,scientific_name,quality_grade,image_url\n1,Vulpes vulpes,research,u\n"
-            b"2,Sus scrofa,needs_id,u\n3,Canis lupus,research,u\n"
-        ),
-        "1.jpg": b"",
-        "2_1.jpg": b"",
-    }
-
-
-def inaturalist_by_hand(folder: Path) -> Rows | None:
-    table = {row["id"]: row for row in rows_of(folder / "observations.csv")}
-    photos = {place.name: place.stem.partition("_")[0] for place in sorted(folder.glob("*.jpg"))}
-    named = {file: table[number] for file, number in photos.items() if number in table}
-    rows: Rows = {}
-    for file, row in named.items():
-        name = (row["scientific_name"] or "").strip()
-        sure = bool(name) and row["quality_grade"] == "research"
-        rows[file] = frozenset({name} if sure else ()), frozenset("*")
-    return rows
-
-
-MANIFEST = {
-    "type": "Manifest",
-    "items": [
-        {
-            "type": "Canvas",
-            "label": {"en": ["page one"]},
-            "items": [{"service": [{"id": "https://a.org/i/1", "type": "ImageService3"}]}],
-        },
-        {
-            "@type": "sc:Canvas",
-            "label": "page two",
-            "images": [{"service": {"@id": "http://a.org/2/info.json", "profile": "/image/2"}}],
-        },
-    ],
-}
-
-
-def same_services(read: list[tuple[str, str]], folder: Path) -> bool:
-    text = (folder / "m.json").read_bytes().decode("utf-8-sig")
-    for address, label in read:
-        assert address.startswith(("http://", "https://")), f"{address!r} would be opened"
-        assert json.dumps(address)[1:-1] in json.dumps(json.loads(text)), "it is not in the file"
-        assert isinstance(label, str)
-    return True
-
-
 BIRDNET = (
     b"Start (s),End (s),Scientific name,Common name,Confidence,File,correct\n"
     b"0.0,3.0,Parus major,Great Tit,0.9,a.wav,1\n3.0,6.0,Parus major,Great Tit,0.25,a.wav,\n"
@@ -351,20 +301,6 @@ FIELDS = (
         read_as("ucmerced"),
         {},
         by_hand(ucmerced_by_hand),
-    ),
-    Target(
-        "inaturalist",
-        inaturalist,
-        lambda folder: read_as("inaturalist")(folder / "observations.csv"),
-        {".jpg": lambda rng, content: content},
-        by_hand(inaturalist_by_hand),
-    ),
-    Target(
-        "iiif",
-        one("m.json", json.dumps(MANIFEST).encode()),
-        lambda folder: services_of(str(folder / "m.json")),
-        {".json": damage_json},
-        same_services,
     ),
     Target(
         "detections",

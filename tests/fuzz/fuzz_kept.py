@@ -36,9 +36,8 @@ from labelwise.answers.agreement import LabelAnswers
 from labelwise.answers.log import AnswerLog
 from labelwise.answers.version_0_2 import AS_ANSWER
 from labelwise.decide import Promise
-from labelwise.models.graph_file import Facts
-from labelwise.models.onnx_sessions import UNSEALED
-from labelwise.models.openvino_model import FACTS, GRAPH, WEIGHTS, _read_facts, digest
+from labelwise.models.graph_file import UNSEALED, Facts
+from labelwise.models.graph_model import FACTS, GRAPH, WEIGHTS, _read_facts, digest
 from labelwise.models.seen_photos import HASH, LOOK, _kept
 from labelwise.networks.backbones.weights import architecture_of, read_state
 from labelwise.photos import Index
@@ -46,9 +45,9 @@ from labelwise.photos.receipts import keep_receipt, receipts_of
 from labelwise.photos.words.answers import KeptAnswers
 from labelwise.pictures.fingerprint import WIDTH
 from labelwise.shards.inputs import InputRow
-from labelwise.shards.scoring_task import PLAN_SCHEMA, Plan, plan_name, plan_rows, to_parquet
-from labelwise.system.skos import read_skos
+from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows, to_parquet
 from labelwise.system.storage import storage_at
+from labelwise.taxonomy import read_skos
 
 
 def openvino_files(rng: Random) -> Files:
@@ -96,9 +95,9 @@ def plan_files() -> Files:
     return {"_plan.json": plan, plan_name(0): to_parquet(table)}
 
 
-def read_plan(folder: Path) -> tuple[Plan | None, list[InputRow]]:
+def read_plan(folder: Path) -> tuple[ScoringPlan | None, list[InputRow]]:
     storage = storage_at(str(folder))
-    return Plan.load(storage), plan_rows(storage, 0)
+    return ScoringPlan.load(storage), plan_rows(storage, 0)
 
 
 def same_plan(read: Any, folder: Path) -> bool:

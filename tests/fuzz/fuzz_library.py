@@ -22,8 +22,8 @@ from made_index import made_index
 from search_setup import LABELS, save_model
 
 from labelwise.photos import Index
-from labelwise.photos.answer_tables import read_answers
-from labelwise.photos.index_facts import IndexFacts
+from labelwise.photos.index import IndexFacts
+from labelwise.photos.prevalence import read_answers
 from labelwise.photos.xmp import Keyword, entries, noted, tagged, untagged
 from labelwise.retrieval import Query
 from labelwise.retrieval.expression import AllOf, Has, Not, Nothing
@@ -92,10 +92,7 @@ _INDEX: Files = {}
 
 def read_index(folder: Path) -> Any:
     with Index(folder / "i.index") as index:
-        return [
-            index.odds(label).log_p.values[: len(index)].tolist()
-            for label in range(len(index.space))
-        ]
+        return [index.odds(label).log_p[: len(index)].tolist() for label in range(len(index.space))]
 
 
 def same_logits(read: Any, folder: Path) -> bool:

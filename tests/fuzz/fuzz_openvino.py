@@ -21,9 +21,8 @@ from fuzz_readers import Target
 
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
-from labelwise.models.graph_file import Facts
-from labelwise.models.onnx_sessions import UNSEALED
-from labelwise.models.openvino_model import (
+from labelwise.models.graph_file import UNSEALED, Facts
+from labelwise.models.graph_model import (
     FACTS,
     GRAPH,
     WEIGHTS,

@@ -23,16 +23,14 @@ from tiny_clip import clip_folder
 
 from labelwise.errors import LabelwiseError
 from labelwise.photos import Index
-from labelwise.photos.held_out_pictures import HeldOutPictures
-from labelwise.photos.keywords import photo_keywords
-from labelwise.photos.photo_facts import read_facts
-from labelwise.photos.photo_metadata import read_photo_metadata
-from labelwise.photos.verifying import read_list_answers
+from labelwise.photos.metadata import photo_keywords, read_facts, read_photo_metadata
+from labelwise.photos.receipts import read_list_answers
+from labelwise.photos.shift import HeldOutPictures
 from labelwise.photos.words.text_image import TextHead
 from labelwise.photos.words.tower_files import read_towers
 from labelwise.photos.xmp import Keyword, tagged
-from labelwise.pictures.cubes import Cube, open_cube
 from labelwise.pictures.decode import decode
+from labelwise.pictures.multiband import Cube, open_cube
 from labelwise.system.tensors import save_tensors
 
 VALUES = np.arange(60, dtype=np.uint16).reshape(4, 5, 3)

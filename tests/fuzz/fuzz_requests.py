@@ -45,7 +45,6 @@ def server() -> Any:
     stack = contextlib.ExitStack()
     options = {"idle_seconds": 0.5, "photoprism": True, "label_studio": root / "photos"}
     client = stack.enter_context(running(model, root / "i.index", **options))
-    client.job = json.loads(client.post("/api/v1/jobs", {})[2])["id"]
     client.photos = [hit["id"] for hit in client.get("/api/v1/search?q=" + LABELS[0])["hits"]]
     atexit.register(shutil.rmtree, root, True)
     atexit.register(stack.close)
@@ -81,7 +80,7 @@ def tensor(rng: Random) -> dict[str, Any]:
 def drawn_request(rng: Random) -> bytes:
     photo = rng.choice([*server().photos, "0" * 64, "x", "..%2f..%2fetc"])
     picture_bytes = encoded(rng.choice(("PNG", "JPEG")), seed=rng.randrange(5))
-    kind = rng.randrange(18)
+    kind = rng.randrange(15)
     if kind == 0:
         files = [(f"{n}.png", encoded(seed=n)) for n in range(rng.randint(1, 3))]
         return request("POST", "/api/v1/predict", *form(*files))
@@ -108,46 +107,30 @@ def drawn_request(rng: Random) -> bytes:
     if kind == 7:
         paths = ("/api/v1/complete", "/api/v1/labels/reliability.svg", "/v2/models/x", "/metrics")
         return request("GET", strange_query(rng, rng.choice(paths), ("q", "label")))
-    if kind == 9:
-        job = rng.choice([server().job, "0" * 32, "x"])
-        path = f"/api/v1/jobs/{job}/pictures"
-        if rng.random() < 0.5:
-            return request("POST", path, *form(("a.png", picture_bytes)))
-        return request("GET", strange_query(rng, f"/api/v1/jobs/{job}/results", ("format",)))
-    if kind == 10:
-        facts = strange_json(rng, {"model": "model"})
-        return request("POST", "/api/v1/jobs", as_json(facts), "application/json")
-    if kind == 11:
+    if kind == 8:
         photo_url = "data:image/png;base64," + base64.b64encode(picture_bytes).decode()
         facts = strange_json(rng, {"id": "a", "images": [photo_url]})
         return request("POST", "/photoprism/labels", as_json(facts), "application/json")
-    if kind == 12:
+    if kind == 9:
         config = '<View><Image name="i" value="$image"/><Choices name="c" toName="i">'
         config += "".join(f'<Choice value="{label}"/>' for label in LABELS) + "</Choices></View>"
         task = {"id": 1, "data": {"image": "/data/local-files/?d=0.png"}}
         facts = strange_json(rng, {"tasks": [task], "label_config": config})
         return request("POST", "/label-studio/predict", as_json(facts), "application/json")
-    if kind == 13:
+    if kind == 10:
         path = rng.choice(("/api/v1/models/model/reload", "/v2/repository/index", "/v2/repository"))
         return request("POST", path, as_json(strange_value(rng)), "application/json")
-    if kind == 14:
+    if kind == 11:
         step = rng.choice(("list", "answer", "undo"))
         asked = {"q": LABELS[0], "wrong_at_most": 0.2, "top": 2, "who": "a"}
         answer = {"checked": asked, "photo": photo, "answer": "yes"}
         body = as_json(strange_json(rng, answer if step == "answer" else asked))
         return request("POST", f"/api/v1/check/{step}", body, "application/json")
-    if kind == 15:
+    if kind == 12:
         places = ("receipts", "promises", "trust", "text-search", f"photos/{photo}/facts", "models")
         path = f"/api/v1/{rng.choice(places)}"
         return request("GET", strange_query(rng, path, ("q", "top", "query", "model", "label")))
-    if kind == 16:
-        path = f"/api/v1/jobs/{rng.choice(['0' * 32, 'x', '..%2f'])}"
-        if rng.random() < 0.3:
-            return request("DELETE", path)
-        body = as_json(strange_value(rng))
-        step = rng.choice(("close", "cancel"))
-        return request("POST", f"{path}/{step}", body, "application/json")
-    if kind == 17:
+    if kind == 13:
         path = rng.choice(("label-studio/setup", "label-studio/webhook", "api/v1/session"))
         facts = {"project": "1", "schema": "<View/>", "action": "START_TRAINING", "token": "x"}
         return request("POST", f"/{path}", as_json(strange_json(rng, facts)), "application/json")

@@ -36,16 +36,16 @@ from fuzz_readers import JSON, Target, one, parquet, same, saved
 from onnx import TensorProto, helper
 from sample_scores import Halved, sample, spec_of
 
-from labelwise.answers.repair import read_review
+from labelwise.answers.suspects import read_review
 from labelwise.calibration import Platt
 from labelwise.data.votes import Votes, count_votes
 from labelwise.decide import Threshold
-from labelwise.decide.grammar import find_rule
+from labelwise.decide.parse_rule import find_rule
 from labelwise.evaluation import Evaluation, evaluate
 from labelwise.links import Sigmoid
 from labelwise.models import ModelSpec
 from labelwise.models.graph_file import Facts, read_model, sealed
-from labelwise.models.journal import Journal
+from labelwise.models.run_folder import Journal
 from labelwise.papers.comparison import Comparison
 from labelwise.pictures import Transform
 from labelwise.predictions import Predictions
@@ -54,7 +54,7 @@ from labelwise.report.page import page
 from labelwise.scores.embeddings import read_embeddings, read_texts
 from labelwise.scores.fitted import read_fitted
 from labelwise.scores.read import read_scores
-from labelwise.shards.manifest import Manifest
+from labelwise.shards.engine import Manifest
 from labelwise.system.files import without_sum
 from labelwise.system.storage import storage_at
 from labelwise.taxonomy import Taxonomy

@@ -1,105 +1,21 @@
-"""SERVED: jobs that a server kept, answers that a client gets, lists of words, what an index keeps.
+"""SERVED: lists of words, and what an index keeps.
 
-A job is read a second time line by line with ``json``; an answer with ``json`` alone; words with
-``str.split``. A damaged ``likeness.json`` is made anew, so its outcome must be the undamaged one's.
+Words are read a second time with ``str.split``. A damaged ``likeness.json`` is made anew,
+so its outcome must be the undamaged one's.
 """
 
-import contextlib
-import json
-import socket
 import tempfile
-import threading
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import numpy as np
-from fuzz_inputs import Files, damage, damage_json, damage_json_lines
+from fuzz_inputs import Files, damage_json
 from fuzz_readers import Target, one, saved
 from made_index import made_index
-from patience import PATIENCE
 from search_setup import LABELS, save_model
 
-from labelwise.client import Client
-from labelwise.models.answer_rows import Answer
 from labelwise.photos import Index
-from labelwise.photos.likeness import likeness_of
+from labelwise.photos.shift import likeness_of
 from labelwise.photos.words import WordList
-from labelwise.server.job_folder import JobFacts, JobFolder
-from labelwise.server.uploads import Upload
-
-PROBS = (0.1, 0.2, 0.9, 0.0)
-
-
-def make_job(place: Path) -> None:
-    facts = JobFacts(id="a" * 32, model="tiny", labels=LABELS, made="2026-01-01")
-    job = JobFolder.create(place, facts)
-    job.add([Upload(f"{n}.png", bytes([n])) for n in range(4)])
-    job.answer([Answer(0, "0.png", ("dog",), PROBS), Answer(1, "1.png", error="bad")], "v")
-
-
-def read_job(folder: Path) -> tuple[JobFolder, list[Answer], list[Upload]]:
-    job = JobFolder.load(folder / "job")
-    return job, list(job.results()), job.next_pictures(9)
-
-
-def same_job(read: Any, folder: Path) -> bool:
-    job, answers, pictures = read
-    lines = (folder / "job" / "results.jsonl").read_bytes().split(b"\n")[:-1]
-    assert len(answers) == job.answered == len(lines)
-    for answer, line in zip(answers, lines, strict=True):
-        record = json.loads(line)
-        assert answer.id == str(record["path"])
-        if "error" not in record:
-            assert answer.probs == tuple(record["probs"][name] for name in job.facts.labels)
-    names = [
-        str(json.loads(line)["name"])
-        for line in (folder / "job" / "pictures.jsonl").read_bytes().split(b"\n")[:-1]
-    ]
-    assert [picture.name for picture in pictures] == names[job.answered :]
-    return True
-
-
-ANSWER = json.dumps([{"id": "a" * 32, "model": "tiny", "state": "open", "received": 1}]).encode()
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nRetry-After: 0\r\n"
-
-
-def http_answer(rng: Random) -> Files:
-    body = damage_json(rng, ANSWER) if rng.random() < 0.7 else ANSWER
-    status = rng.choice((b"200 OK", b"200 OK", b"422 No", b"503 Busy", b"204 None"))
-    head = HEAD.replace(b"200 OK", status) + f"Content-Length: {len(body)}\r\n\r\n".encode()
-    return {"answer": damage(rng, head + body) if rng.random() < 0.5 else head + body}
-
-
-def read_answer(folder: Path) -> Any:
-    """Ask a server that answers with these bytes, whatever is asked."""
-    content = (folder / "answer").read_bytes()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-        def answer() -> None:
-            with contextlib.suppress(OSError), listener.accept()[0] as line:
-                line.recv(4096)
-                line.sendall(content)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        try:
-            return Client(address, retries=0, timeout=PATIENCE).every_job()
-        finally:
-            listener.close()
-            thread.join()
-
-
-def same_answer(read: Any, folder: Path) -> bool:
-    _, found, body = (folder / "answer").read_bytes().partition(b"\r\n\r\n")
-    if not found:
-        return False
-    with contextlib.suppress(ValueError):
-        assert repr(read) == repr(json.loads(body))
-        return True
-    return False  # a length that was damaged leaves a part of it, or its chunks
-
 
 WORDS = b"dog\ncat: a photo of a cat, a kitten\n# a comment\nsparrow; bird\nbird\n"
 
@@ -156,10 +72,7 @@ def same_likeness(read: str, folder: Path) -> bool:
     return True
 
 
-JOB_DAMAGE = {".json": damage_json, ".jsonl": damage_json_lines}
 SERVED = (
-    Target("job", saved(make_job, "job"), read_job, JOB_DAMAGE, same_job),
-    Target("client", dict, read_answer, {}, same_answer, http_answer),
     Target(
         "words",
         one("words.txt", WORDS),

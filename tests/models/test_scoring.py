@@ -20,7 +20,7 @@ from labelwise.models.scoring import Scored, infer, score, score_inputs, scored
 from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, PictureImages
 from labelwise.pictures.decode import decode
-from labelwise.pictures.inputs import Failure
+from labelwise.pictures.loading import Failure
 from labelwise.types import LabelSpace
 
 

@@ -25,7 +25,7 @@ from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule
 from labelwise.models import ModelSpec, Predictor
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.run_folder import RunFolder
-from labelwise.photos.answering import answer
+from labelwise.photos.query import answer
 from labelwise.retrieval import Query
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training.run import train
@@ -201,14 +201,12 @@ def test_an_index_has_the_taxonomy_of_its_model(place):
     probs = np.exp(index.log_probs(slice(None)))
     assert not violated(probs).any()
     for column in range(4):
-        np.testing.assert_allclose(
-            np.exp(index.odds(column).log_p.values), probs[:, column], rtol=1e-5
-        )
+        np.testing.assert_allclose(np.exp(index.odds(column).log_p), probs[:, column], rtol=1e-5)
     sets = index.sets(slice(None))
     assert not violated(sets).any()
     assert np.array_equal(sets, np.stack([index.given(column) for column in range(4)], 1))
     # An animal is asked for by itself, which its kinds are part of; a thing is an animal.
-    alone = np.exp(index.odds(0).log_p.values)
+    alone = np.exp(index.odds(0).log_p)
     best = np.sort(alone)[::-1][:5]
     for query in ("animal", "thing"):
         hits = answer(index, Query.parse(query, index.space, index.taxonomy), top=5).hits
@@ -231,7 +229,7 @@ def test_what_people_say_of_a_photo_obeys_the_taxonomy(place, tmp_path):
     sets = index.sets([0, 1, 2], index.spec.made_rule)
     assert sets[:, :3].tolist() == [[True] * 3, [False] * 3, [False, True, True]]
     for column in range(3):
-        alone = index.odds(column, refit=False).log_p.values
+        alone = index.odds(column, refit=False).log_p
         np.testing.assert_array_equal(alone[:2], log_p[:2, column])
     index.store.close()
 

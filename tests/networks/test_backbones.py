@@ -1,8 +1,6 @@
 """Backbones: their maps against timm, torchvision and slow references."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -15,9 +13,15 @@ from torchvision import models
 from torchvision.models.vgg import cfgs, make_layers
 
 from labelwise.errors import SettingsError
-from labelwise.networks.backbones import backbone_names, create_backbone, freeze, freeze_batch_norm
-from labelwise.networks.backbones.fold import Layout, find_layout, fold
-from labelwise.networks.backbones.fuse import fused
+from labelwise.models.predictor import fused
+from labelwise.networks.backbones import (
+    backbone_names,
+    create_backbone,
+    freeze,
+    freeze_batch_norm,
+    timm_models,
+)
+from labelwise.networks.backbones.base import Layout, find_layout, fold
 from labelwise.networks.backbones.zoo import SMALL_BACKBONES
 
 
@@ -276,43 +280,10 @@ def test_frozen_batch_norm_keeps_statistics_and_lets_the_rest_learn():
     assert backbone.network.layer1[0].conv1.weight.grad is not None
 
 
-QUICK = """
-import sys, torch
-from labelwise.networks.backbones import create_backbone
-from labelwise.networks.backbones.imports import without_compiler
-with without_compiler():
-    from labelwise.networks.backbones import timm_models
-before = torch.random.get_rng_state()
-assert timm_models._shapes("tf_efficientnet_lite0")["classifier.weight"] == (1000, 1280)
-assert torch.equal(torch.random.get_rng_state(), before), "random numbers were drawn"
-assert not {"torch._dynamo", "sympy"} & set(sys.modules), "the compiler was imported"
-disable = torch.compiler.disable
-create_backbone("resnet10t", image_size=32)
-assert not {"torch._dynamo", "torch._dynamo.utils", "sympy"} & set(sys.modules)
-assert torch.compiler.disable is disable
-calls = []
-torch.compiler.disable = lambda *given, **named: calls.append(given) or disable(*given, **named)
-with without_compiler():
-    @torch.compiler.disable
-    def plain(x): return x + 1
-    @torch.compiler.disable(recursive=False)
-    def alone(x): return x + 2
-assert (calls, "torch._dynamo" in sys.modules) == ([], False)
-assert (plain(1), plain(2), alone(1)) == (2, 3, 3)
-assert [given[1] for given in calls] == [True, False]  # each was disabled once, as it was asked
-torch.compiler.disable = disable
-answer = sys.modules["torchvision.ops.roi_align"].is_compile_supported("cpu")
-from torch._dynamo.utils import is_compile_supported
-assert answer == is_compile_supported("cpu")
-"""
-
-
-def test_a_network_is_made_without_torchs_compiler_which_is_there_when_it_is_needed():
-    """And the shapes of packaged weights are read without it, and without random numbers."""
-    done = subprocess.run(
-        [sys.executable, "-c", QUICK], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+def test_the_shapes_of_packaged_weights_are_read_without_random_numbers():
+    before = torch.random.get_rng_state()
+    assert timm_models._shapes("tf_efficientnet_lite0")["classifier.weight"] == (1000, 1280)
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 class _Twice(nn.Module):

@@ -8,12 +8,16 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 
 from labelwise.errors import SettingsError
-from labelwise.networks.backbones.towers import ImageTower, TowerShape
+from labelwise.networks.backbones.transformers import ImageTower, TowerShape
 from labelwise.networks.heads import DualPrompts
 from labelwise.objectives import BCE
-from labelwise.photos.words.prompts import dual_prompts
-from labelwise.photos.words.text_tower import TextTower, TextTowerShape, Tokens
-from labelwise.photos.words.tower_files import Towers
+from labelwise.photos.words.tower_files import (
+    TextTower,
+    TextTowerShape,
+    Tokens,
+    Towers,
+    dual_prompts,
+)
 
 NAMES = ("dog", "polar bear", "cat", "teddy bear")
 

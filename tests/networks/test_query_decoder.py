@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import layer_norm
 
-from labelwise.networks.heads import GroupLinear, QueryDecoder, sine_position
-from labelwise.networks.heads.query import AttentionLayer
+from labelwise.networks.heads import AttentionLayer, GroupLinear, QueryDecoder, sine_position
 
 
 def count(*modules):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from labelwise.numeric import near_pairs as module
-from labelwise.numeric.near_pairs import (
+from labelwise.numeric import duplicates as module
+from labelwise.numeric.duplicates import (
     compared_groups,
     first_near,
     near_any,

@@ -5,7 +5,7 @@ import torch
 
 from labelwise.links import Softmax
 from labelwise.metrics import log_loss_from_logs
-from labelwise.numeric.ops import (
+from labelwise.objectives.ops import (
     log1mexp,
     log_softmax_and_rest,
     log_softplus,
@@ -13,7 +13,7 @@ from labelwise.numeric.ops import (
     masked_mean,
     split_labels,
 )
-from labelwise.objectives.softmax_or_none import SoftmaxOrNoneLink
+from labelwise.objectives.softmax import SoftmaxOrNoneLink
 
 
 def test_masked_logsumexp_is_logsumexp_of_the_kept():

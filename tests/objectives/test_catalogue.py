@@ -245,7 +245,7 @@ def test_link_survives_as_plain_data(name):
     if objective.link is None:
         pytest.skip("no link")
     contract.value(objective, *contract.example())
-    assert type(objective.link) is LINKS[objective.link.kind]
+    assert isinstance(objective.link, LINKS[objective.link.kind])
     logits = contract.example(seed=1)[0]
     again = link_from_spec(link_to_spec(objective.link))
     torch.testing.assert_close(again(logits), objective.link(logits), rtol=0, atol=0)

@@ -8,9 +8,9 @@ from contract import example, value_and_grad
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwise.numeric.ops import harmonic_numbers, split_labels
 from labelwise.objectives import LSEP, RML, WARP, PairwiseHinge
-from labelwise.objectives.hinge_pairs import RankWeights, hinge_sum, sort_rivals
+from labelwise.objectives.ops import split_labels
+from labelwise.objectives.ranking import RankWeights, harmonic_numbers, hinge_sum, sort_rivals
 
 LOOPS = [
     (PairwiseHinge(), reference.pairwise_hinge),

@@ -7,8 +7,8 @@ import torch
 from contract import example, value_and_grad
 
 from labelwise.errors import SettingsError
-from labelwise.numeric.ops import split_labels
 from labelwise.objectives import LSEP, TwoWay, two_way_unit
+from labelwise.objectives.ops import split_labels
 
 CASES = golden.cases("twl")
 

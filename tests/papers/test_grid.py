@@ -32,7 +32,7 @@ from labelwise.papers.reproduce import (
 from labelwise.papers.sources import open_table
 from labelwise.predictions import Predictions
 from labelwise.training.augment import make_augment
-from labelwise.training.validation import higher_is_better
+from labelwise.training.inference import higher_is_better
 from labelwise.types import DatasetFacts, Targets
 
 SMALL = {

@@ -14,7 +14,7 @@ import pytest
 
 from labelwise.cli import main
 from labelwise.data import load
-from labelwise.data.vqa import answer_accuracy, normal_answer, read_vqa
+from labelwise.data.official import answer_accuracy, normal_answer, read_vqa
 from labelwise.errors import DataError, SettingsError
 from labelwise.papers.measures import FinishedRun
 from labelwise.papers.reproduce import Request, open_data, reproduce

@@ -5,7 +5,6 @@ the groups of folders with the same photos; for a chart the bytes that begin a P
 """
 
 import csv
-import json
 
 import numpy as np
 import pytest
@@ -16,9 +15,13 @@ from typer.testing import CliRunner
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.photos import Index, answer
-from labelwise.photos.answer_tables import read_answers
-from labelwise.photos.estimating import SampleAnswers, draw_sample, estimate_from_answers
-from labelwise.photos.photo_groups import PhotoGroups
+from labelwise.photos.filters import PhotoGroups
+from labelwise.photos.prevalence import (
+    SampleAnswers,
+    draw_sample,
+    estimate_from_answers,
+    read_answers,
+)
 from labelwise.retrieval import Query
 
 DOG = Query.parse("dog")
@@ -47,7 +50,7 @@ def test_estimates_hold_the_truth_though_the_model_is_wrong(library, answers):
     held, draws = 0, 40
     with Index(folder) as index:
         for seed in range(draws):
-            (folder / "samples.jsonl").unlink(missing_ok=True)  # so that others are drawn
+            (folder / "answers.jsonl").unlink(missing_ok=True)  # so that others are drawn
             sample = draw_sample(index, DOG, answers, seed=seed)
             found = estimate_from_answers(index, DOG, answered(index, sample, truth)).total
             held += found.low <= truth.sum() <= found.high
@@ -63,8 +66,7 @@ def test_the_same_question_draws_the_same_photos(library):
         assert len(set(first.photos)) == 30
         other = draw_sample(index, Query.parse("cat"), 30)
         assert set(other.photos) != set(first.photos)
-        lines = (folder / "samples.jsonl").read_text().splitlines()
-        records = [json.loads(line) for line in lines]
+        records = index.store.answers.notes("count")
     assert [one["query"] for one in records] == ["dog", "cat"]
     assert records[0]["seed"] == first.seed
 
@@ -215,7 +217,7 @@ def test_answers_go_on_where_they_were_left_and_can_be_taken_back(library):
 def test_damaged_draws_are_named(library, line):
     folder, _ = library
     (folder / "samples.jsonl").write_text(line + "\n")
-    with Index(folder) as index, pytest.raises(DataError, match=r"samples.jsonl holds a"):
+    with Index(folder) as index, pytest.raises(DataError, match=r"samples.jsonl, line 1|a sample"):
         draw_sample(index, DOG, 5)
 
 
@@ -308,8 +310,8 @@ def test_the_command_draws_reads_and_writes(library, tmp_path, capsys, monkeypat
     assert low - (high - low) < truth.sum() < high + (high - low)  # the draw is not seeded
     assert f"about {float(found['count']):,.0f} of 600 photos match dog" in said
     assert float(found["share"]) == pytest.approx(float(found["count"]) / 600)
-    assert "draw some with --answers" in run("--by", "folder", status=1).err
-    assert "the estimates go to --csv" in run("-o", str(counts), status=1).err
+    assert "draw some with --ask" in run("--by", "folder", status=1).err
+    assert "the counts go to --csv" in run("-o", str(counts), status=1).err
     words = run("--answers", "5", "-o", str(questions), "--plot", "x.svg", status=1).err
     assert "-o only writes the questions" in words
     run("--answers", "5", "-o", str(questions), query="-dog")

@@ -11,9 +11,10 @@ from PIL import ExifTags, Image
 from search_setup import picture, save_model
 
 from labelwise.errors import DataError
-from labelwise.photos import answer, headers, update_index
+from labelwise.photos import answer, update_index
+from labelwise.photos import metadata as headers
 from labelwise.photos.filters import PhotoFilter
-from labelwise.photos.headers import PhotoHeader, headers_of
+from labelwise.photos.metadata import PhotoHeader, headers_of
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent
 
@@ -85,8 +86,8 @@ def test_a_search_by_camera_rating_and_keywords(index):
 def test_headers_are_kept_until_a_file_or_its_side_car_changes(index, photos, monkeypatch):
     assert names(index, keywords=("grandma",)) == ["0", "1"]
     asked = []
-    read = headers._read
-    monkeypatch.setattr(headers, "_read", lambda files: asked.append(files) or read(files))
+    read = headers._read_header
+    monkeypatch.setattr(headers, "_read_header", lambda files: asked.append(files) or read(files))
     assert names(index, keywords=("grandma",)) == ["0", "1"]
     assert asked == []
     sidecar(photos / "2.png", 2, ("grandma",))

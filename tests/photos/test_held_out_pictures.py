@@ -17,7 +17,7 @@ from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.networks.backbones import create_backbone
 from labelwise.photos import Index, likeness_of, update_index
-from labelwise.photos.held_out_pictures import PICTURES_FILE, HeldOutPictures
+from labelwise.photos.shift import PICTURES_FILE, HeldOutPictures
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent
 from labelwise.types import LabelSpace
@@ -102,7 +102,7 @@ def test_other_pictures_differ_though_the_model_says_the_same_of_them(tmp_path, 
 
 def test_photos_that_were_fitted_set_the_projection(tmp_path, run):
     """Neither side of the comparison does; the map is that of the fitted photos' features."""
-    from labelwise.photos.look_alikes import Projection
+    from labelwise.photos.embeddings import Projection
 
     photo(tmp_path / "photos" / "a.png", 5)
     indexed(tmp_path / "index", run, tmp_path / "photos")
@@ -111,7 +111,7 @@ def test_photos_that_were_fitted_set_the_projection(tmp_path, run):
     assert kept.fitted.shape == (TRAIN, kept.features.shape[1])
     with Index(tmp_path / "index") as index:
         expected = Projection.fitted(kept.fitted.astype(np.float32))
-        np.testing.assert_array_equal(index.look_alikes.projection.numbers, expected.numbers)
+        np.testing.assert_array_equal(index.embeddings.projection.numbers, expected.numbers)
 
 
 def test_a_new_index_reads_predictions_once_and_only_names_of_fitted_photos(

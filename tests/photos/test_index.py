@@ -15,8 +15,9 @@ from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models.run_folder import RunFolder
-from labelwise.photos import Found, Index, answer, questions
-from labelwise.photos.index_facts import IndexFacts
+from labelwise.photos import Index, answer, questions
+from labelwise.photos.index import IndexFacts
+from labelwise.photos.shift import evidence_of
 from labelwise.retrieval import HitCount, Query, ScoredLibrary, bind, calibrate_query
 
 DOG = LABELS.index("dog")
@@ -41,8 +42,8 @@ def test_probabilities_are_the_link_of_the_logits(index):
     expected = 1 / (1 + np.exp(-stored(index)))
     for label in range(len(LABELS)):
         odds = index.odds(label)
-        np.testing.assert_allclose(np.exp(odds.log_p.values), expected[:, label], rtol=1e-5)
-        np.testing.assert_allclose(np.exp(odds.log_q.values), 1 - expected[:, label], rtol=1e-5)
+        np.testing.assert_allclose(np.exp(odds.log_p), expected[:, label], rtol=1e-5)
+        np.testing.assert_allclose(np.exp(odds.log_q), 1 - expected[:, label], rtol=1e-5)
     np.testing.assert_allclose(np.exp(index.log_probs(slice(3, 7))), expected[3:7], rtol=1e-6)
 
 
@@ -50,17 +51,17 @@ def test_a_link_that_couples_labels_reads_all_of_them(index):
     index = use(index, link=link_to_spec(Softmax()))
     logits = stored(index)
     expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    found = np.exp(np.stack([index.odds(k).log_p.values for k in range(len(LABELS))], axis=1))
+    found = np.exp(np.stack([index.odds(k).log_p for k in range(len(LABELS))], axis=1))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_a_correction_is_certain_and_refits_the_others(index):
     """The refitted link is the least log loss of held-out and corrected photos together."""
-    before = np.exp(index.odds(DOG).log_p.values)
+    before = np.exp(index.odds(DOG).log_p)
     rows = [0, 1, 2, 3]
     for row in rows:
         index.correct(row, {"dog": "present"})
-    after = np.exp(index.odds(DOG).log_p.values.astype(float))
+    after = np.exp(index.odds(DOG).log_p.astype(float))
     assert (after[rows] == 1).all()
     held_out = index.held_out
     u = np.concatenate([stored(index)[rows, DOG], held_out.logits[:, DOG].numpy()])
@@ -94,10 +95,10 @@ def test_one_correction_beside_a_few_held_out_photos_turns_no_fit_around(index):
     observed = np.ones(labels.shape, bool)
     few = replace(photos, log_p=log_p, log_q=log_q, labels=labels, observed=observed)
     index.__dict__["held_out_photos"] = few
-    before = np.exp(index.odds(DOG).log_p.values.astype(float))
+    before = np.exp(index.odds(DOG).log_p.astype(float))
     surest = int(before.argmax())
     index.correct(surest, {"dog": "absent"})
-    after = np.exp(index.odds(DOG).log_p.values.astype(float))
+    after = np.exp(index.odds(DOG).log_p.astype(float))
     others = np.arange(len(before)) != surest
     assert 0 < (before > 0.5).sum() < len(before)
     np.testing.assert_array_equal(np.argsort(after[others]), np.argsort(before[others]))
@@ -108,13 +109,13 @@ def test_states_and_withdrawal(index):
     index.correct(5, {"dog": "absent", "cat": "unknown"})
     assert index.probability(5, "dog") == 0
     assert 0 < index.probability(5, "cat") < 1
-    first = np.exp(index.odds(LABELS.index("cat")).log_p.values)
+    first = np.exp(index.odds(LABELS.index("cat")).log_p)
     np.testing.assert_allclose(first, 1 / (1 + np.exp(-stored(index)[:, 1])), rtol=1e-5)
     index.correct(5, {"dog": "present"})
     assert index.probability(5, "dog") == 1
     index.correct(5, {"dog": "withdrawn"})
     np.testing.assert_allclose(
-        np.exp(index.odds(DOG).log_p.values), 1 / (1 + np.exp(-stored(index)[:, DOG])), rtol=1e-5
+        np.exp(index.odds(DOG).log_p), 1 / (1 + np.exp(-stored(index)[:, DOG])), rtol=1e-5
     )
     assert [one.label for one in index.store.corrections()] == ["cat"]
 
@@ -179,7 +180,7 @@ def test_a_damaged_cache_is_mended_and_a_lost_segment_is_named(index):
 
 def test_similar_photos_are_the_nearest_embeddings(index):
     vectors = index.store.embeddings().astype(np.float32)
-    rows, found = index.look_alikes.nearest(index.store.embeddings()[4], 5, without=[4])
+    rows, found = index.embeddings.nearest(index.store.embeddings()[4], 5, without=[4])
     cosines = vectors @ vectors[4]
     order = [row for row in np.argsort(-cosines, kind="stable") if row != 4][:5]
     assert rows.tolist() == order
@@ -213,12 +214,12 @@ def test_questions_are_worth_what_they_say(index, by):
 
 
 def test_a_promise_needs_photos_that_fitted_nothing(index):
-    assert len(index.evidence()) == 400
+    assert len(evidence_of(index)) == 400
     facts = index.facts.model_copy(update={"held_out": "val"})
     with index.store.checksums.rewriting("index.json"):
         facts.save(index.folder / "index.json")
     with pytest.raises(LabelwiseError, match="fitted nothing"):
-        open_index(index.folder).evidence()
+        evidence_of(open_index(index.folder))
 
 
 def test_a_model_without_probabilities_says_so(index):
@@ -236,7 +237,7 @@ def test_promises_are_made_and_kept_under_the_models_own_link(index):
     for row in range(8):
         index.correct(row, {"dog": "present"})
     log_p = -np.logaddexp(0, -stored(index)[:, DOG])
-    assert (index.odds(DOG).log_p.values[8:] > log_p[8:] + 0.01).all()  # refitted
+    assert (index.odds(DOG).log_p[8:] > log_p[8:] + 0.01).all()  # refitted
     held_out = index.held_out
     odds = held_out.logits[:, [DOG]].double().numpy()
     query = bind(Query.parse("dog"), index.space)
@@ -260,10 +261,11 @@ def test_promises_are_made_and_kept_under_the_models_own_link(index):
     np.testing.assert_array_equal(chosen, np.exp(log_p[8:]) >= rule.value)
 
 
-def test_a_query_that_no_held_out_photo_answers_says_that_it_was_never_tested():
+def test_a_query_that_no_held_out_photo_answers_says_that_it_was_never_tested(index):
     """As ``none`` is, where every photo that the model was tested on carries a label."""
     count = HitCount(3.2, 0.5, 6.7, 0.95)
-    tested = Found("none", (), 40, count, checked_on=300, positives=4)
+    found = replace(answer(index, Query.parse("none")), photos=40, count=count)
+    tested = replace(found, checked_on=300, positives=4)
     assert tested.counted == "about 3 of 40 photos match none (95% interval: 0 to 7)"
     never = replace(tested, positives=0)
     never_tested = "about 3 of 40 photos match none; never tested, so there is no interval: "

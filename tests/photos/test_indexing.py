@@ -4,23 +4,19 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import numpy as np
 import pytest
 from forged import rewrite
 from open_indexes import open_index
-from patience import PATIENCE, wait_until
 from PIL import Image
 from raw_photos import dng
 from search_setup import picture, save_model
 
 from labelwise.errors import LabelwiseError
 from labelwise.models import Predictor
-from labelwise.photos import answer, looking, scored_files
-from labelwise.photos.store import Store
-from labelwise.pictures.decode import IMAGE_SUFFIXES
-from labelwise.pictures.raw import RAW_SUFFIXES
+from labelwise.photos import answer, folder_scan
+from labelwise.pictures.decode import IMAGE_SUFFIXES, RAW_SUFFIXES
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent
@@ -58,8 +54,8 @@ def test_every_photo_is_scored_as_predict_scores_it(update, photos, model):
 
 def test_nothing_changed_costs_nothing(update, monkeypatch):
     update()
-    monkeypatch.setattr("labelwise.photos.scored_files.score", None)
-    monkeypatch.setattr("labelwise.photos.scored_files._read", None)
+    monkeypatch.setattr("labelwise.photos.ingest.score", None)
+    monkeypatch.setattr("labelwise.photos.ingest._read", None)
     assert counts(update()) == {"unchanged": 12}
 
 
@@ -84,7 +80,7 @@ def test_copies_of_one_update_are_scored_once(update, photos, model, batch_size)
 def test_pictures_that_cannot_be_read_are_named_and_raw_beside_a_picture_is_not(
     update, photos, monkeypatch
 ):
-    monkeypatch.setattr(looking, "IMAGE_SUFFIXES", IMAGE_SUFFIXES - RAW_SUFFIXES)  # no rawpy
+    monkeypatch.setattr(folder_scan, "IMAGE_SUFFIXES", IMAGE_SUFFIXES - RAW_SUFFIXES)  # no rawpy
     for name in ("0.NEF", "2023/1.cr2", "alone.dng", "2023/alone.arw"):
         (photos / name).write_bytes(b"raw")
     changes = update()
@@ -152,7 +148,7 @@ def test_what_is_gone_is_missing_and_comes_back_for_nothing(update, photos, tmp_
     index = open_index(update.folder)
     assert len(index.store.dead_rows()) == 4
     shutil.move(tmp_path / "elsewhere", photos / "2023")
-    monkeypatch.setattr("labelwise.photos.scored_files.score", None)
+    monkeypatch.setattr("labelwise.photos.ingest.score", None)
     assert counts(update()) == {"unchanged": 12}
     assert not len(open_index(update.folder).store.dead_rows())
 
@@ -182,7 +178,7 @@ def test_unreadable_files_are_remembered_until_they_change(update, photos, monke
     (photos / "broken.jpg").write_bytes(b"\xff\xd8\xff not a picture")
     assert counts(update()) == {"new": 12, "failed": 1}
     with monkeypatch.context() as patch:
-        patch.setattr("labelwise.photos.scored_files._read", None)
+        patch.setattr("labelwise.photos.ingest._read", None)
         assert counts(update()) == {"unchanged": 13}
     picture(photos / "broken.jpg", 50)
     assert counts(update()) == {"unchanged": 12, "new": 1}
@@ -203,38 +199,6 @@ class Interrupted(Silent):
 
     def advance(self, count):
         raise KeyboardInterrupt
-
-
-def test_threads_that_still_read_after_ctrl_c_ask_a_closed_index_nothing(update, monkeypatch):
-    """A question to a database while it is closed ends the process, without a word."""
-    read, gone, first, asked, answered = scored_files._read, Event(), [], [], []
-    asking, content = Store.rows_by_hash, scored_files._Files.content
-
-    def held_back(todo):
-        if first:
-            gone.wait(PATIENCE)
-        first.append(todo)
-        return read(todo)
-
-    def ask(store, digests):
-        asked.append(gone.is_set())
-        return asking(store, digests)
-
-    def noted(files, row):
-        try:
-            return content(files, row)
-        finally:
-            answered.append(row)
-
-    monkeypatch.setattr(scored_files, "_read", held_back)
-    monkeypatch.setattr(Store, "rows_by_hash", ask)
-    monkeypatch.setattr(scored_files._Files, "content", noted)
-    with pytest.raises(KeyboardInterrupt) as caught:  # holds what was under way
-        update(watch=Interrupted(), batch_size=1, workers=1)
-    gone.set()
-    wait_until(lambda: len(answered) > 1)
-    assert caught.type is KeyboardInterrupt
-    assert not any(asked)
 
 
 def test_a_folder_that_cannot_be_listed_keeps_its_photos(update, photos, monkeypatch):
@@ -289,14 +253,14 @@ def test_turned_photos_have_the_size_and_time_people_see(update, photos):
 
 def test_another_link_reads_no_picture(update, model, tmp_path, monkeypatch):
     update()
-    before = np.exp(open_index(update.folder).odds(2).log_p.values)
+    before = np.exp(open_index(update.folder).odds(2).log_p)
     other = tmp_path / "other"
     shutil.copytree(model, other)
     platt = {"kind": "platt", "link": None, "slope": [1] * 4, "offset": [3] * 4, "limit": 100.0}
     rewrite(other / "model.json", link=platt)
-    monkeypatch.setattr("labelwise.photos.scored_files.score", None)
+    monkeypatch.setattr("labelwise.photos.ingest.score", None)
     update(model=other)
-    after = np.exp(open_index(update.folder).odds(2).log_p.values)
+    after = np.exp(open_index(update.folder).odds(2).log_p)
     odds = before / (1 - before) * np.exp(3)
     np.testing.assert_allclose(after, odds / (1 + odds), rtol=1e-5)
 

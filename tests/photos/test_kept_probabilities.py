@@ -10,11 +10,10 @@ from search_setup import LABELS, picture
 
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec
-from labelwise.photos.checksums import CHUNK, CacheFiles
+from labelwise.photos.database import CHUNK, CacheFiles
 from labelwise.photos.index import Index
-from labelwise.photos.scan import SAMPLED, TRIED_SHARE, ScanTerm
 
-LARGE = "labelwise.photos.model_odds.KEPT_FROM"
+LARGE = "labelwise.photos.probabilities.KEPT_FROM"
 FLOAT = np.dtype(np.float32)
 
 
@@ -26,7 +25,7 @@ def large(monkeypatch):
 def both_sides(folder):
     with Index(folder) as index:
         odds = [index.odds(label) for label in range(len(LABELS))]
-        return np.stack([part.values for one in odds for part in (one.log_p, one.log_q)])
+        return np.stack([part for one in odds for part in (one.log_p, one.log_q)])
 
 
 @pytest.mark.parametrize("link", [Sigmoid(), Softmax()])
@@ -57,22 +56,6 @@ def test_an_update_prepares_searches_and_appends_new_photos(update, photos, larg
     np.testing.assert_array_equal(found, both_sides(update.folder))
 
 
-def test_the_rows_to_try_first_are_kept_and_made_anew_for_more_photos(update, photos, large):
-    update()
-    kept = sorted((update.folder / "cache").glob("order-*.bin"))
-    assert len(kept) == 2 * len(LABELS)
-    picture(photos / "new.png", 99)
-    update()
-    assert not {*kept} & {*(update.folder / "cache").glob("order-*.bin")}
-    with Index(update.folder) as index:
-        for label in range(len(LABELS)):
-            for term in (index.odds(label).log_p, index.odds(label).log_q):
-                rows, values = term.largest
-                np.testing.assert_array_equal(values, np.sort(term.values)[::-1][: len(rows)])
-                np.testing.assert_array_equal(term.values[rows], values)
-                assert len({*rows.tolist()}) == len(rows) == len(index)
-
-
 def test_another_link_takes_the_place_of_the_kept_probabilities(update, large):
     update()
     with Index(update.folder) as index:
@@ -91,7 +74,7 @@ def test_a_small_index_keeps_all_labels_in_one_file_that_grows(update, photos, m
     assert after.startswith(before)
     assert len(after) == len(before) + 4 * 2 * len(LABELS)
     found = both_sides(update.folder)
-    monkeypatch.setattr("labelwise.photos.model_odds.ONE_FILE", 0)  # computed anew
+    monkeypatch.setattr("labelwise.photos.probabilities.ONE_FILE", 0)  # computed anew
     np.testing.assert_array_equal(found, both_sides(update.folder))
     with Index(update.folder) as index:
         index.use(index.spec.model_copy(update={"link": link_to_spec(Softmax())}), None)
@@ -155,19 +138,3 @@ def test_a_file_may_be_made_of_another(tmp_path):
         yield 2 * files.grown("a.bin", FLOAT, (6, 1), parts_of(values))[done:rows]
 
     np.testing.assert_array_equal(files.grown("b.bin", FLOAT, (6, 1), doubled), 2 * values)
-
-
-@pytest.mark.parametrize("kind", ["normal", "equal", "with ties", "in waves", "gone"])
-def test_the_largest_values_are_those_of_a_full_sort(kind):
-    random, size = np.random.default_rng(1), 5 * SAMPLED + 7
-    values = {
-        "normal": lambda: random.normal(size=size),
-        "equal": lambda: np.zeros(size),
-        "with ties": lambda: random.integers(0, 30, size),
-        "in waves": lambda: np.arange(size) % 5 != 0,  # the sample has small values alone
-        "gone": lambda: np.where(random.random(size) < 0.999, -np.inf, -1.0),
-    }[kind]().astype(np.float32)
-    rows, found = ScanTerm(values).largest
-    assert len(set(rows.tolist())) == len(rows) == size // TRIED_SHARE
-    np.testing.assert_array_equal(found, np.sort(values)[::-1][: len(rows)])
-    np.testing.assert_array_equal(values[rows], found)

@@ -18,11 +18,15 @@ from PIL import Image, PngImagePlugin, TiffImagePlugin
 from sidecar_samples import drawn_sidecar, keywords_in, subjects
 
 from labelwise.cli.app import app
-from labelwise.photos.inside_photos import embed_tags, undo_embedded
-from labelwise.photos.patches import apply_patch, make_patch
-from labelwise.photos.photo_metadata import read_photo_metadata
-from labelwise.photos.tagging import sidecar_of, undo_sidecar, write_sidecar
-from labelwise.photos.written_files import written_photos
+from labelwise.photos.embedded_tags import (
+    apply_patch,
+    embed_tags,
+    make_patch,
+    undo_embedded,
+    written_photos,
+)
+from labelwise.photos.metadata import read_photo_metadata, sidecar_of
+from labelwise.photos.tagging import undo_sidecar, write_sidecar
 from labelwise.photos.xmp import Keyword, tagged
 
 DOG = [Keyword("dog", 0.9, "m", "2026-01-01", ("animal",))]
@@ -197,7 +201,7 @@ def test_keywords_inside_a_heic_photo_are_taken_over(tmp_path):
     heif.from_pillow(Image.fromarray(pixels())).save(tmp_path / "a.heic", xmp=PACKET)
     code = (
         "import sys; from pathlib import Path; "
-        "from labelwise.photos.photo_metadata import read_photo_metadata as read; "
+        "from labelwise.photos.metadata import read_photo_metadata as read; "
         "found = read(Path(sys.argv[1])); print(found.format, b'grandma' in found.packet)"
     )
     line = [sys.executable, "-c", code, str(tmp_path / "a.heic")]
@@ -219,7 +223,7 @@ def test_what_cannot_be_written_is_left_alone_and_named(store, tmp_path):
 
 @needs_exiftool
 def test_a_photo_that_changes_while_it_is_written_is_left_alone(store, tmp_path, monkeypatch):
-    import labelwise.photos.inside_photos as inside
+    import labelwise.photos.embedded_tags as inside
 
     place = photo(tmp_path / "a.jpg")
     real = inside._with_packet

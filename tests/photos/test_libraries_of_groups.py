@@ -13,8 +13,7 @@ from open_indexes import open_index
 
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, likeness_of
-from labelwise.photos.answering import answer
-from labelwise.photos.asked import AskedQuery
+from labelwise.photos.query import Asked, answer
 from labelwise.photos.tagging import promised_rule
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
@@ -52,26 +51,9 @@ def test_an_expected_list_is_that_of_the_groups(pair):
     assert "held-out ones in 400 groups" in str(found[1].promised)
 
 
-def test_a_sure_list_is_refused_and_a_check_is_named(pair):
-    once, many = (answer(index, DOG, wrong_at_most=0.3, promise="sure") for index in pair)
-    assert once.promise.promise is not None
-    assert many.promise.promise is None
-    assert "come in 400 groups" in many.refused
-    assert "labelwise check" in many.refused
-
-
-def test_no_bound_of_any_list_is_shown_where_photos_come_in_groups(pair):
-    once, many = (
-        [answer(index, DOG, at_least=least).bounded for least in (0.3, 0.6, 0.8, 0.9, 0.95)]
-        for index in pair
-    )
-    assert any(once)
-    assert not any(many)
-
-
 def test_a_check_stands_alone_where_held_out_photos_come_in_groups(pair):
-    chosen = AskedQuery.of(pair[1], DOG, own=True).list_to_check(0.3, top=50)
-    assert AskedQuery.of(pair[1], DOG, own=True).check_of(chosen, 0.3).held_out == 0
+    chosen = Asked(pair[1], DOG).list_to_check(0.3, top=50)
+    assert Asked(pair[1], DOG).check_of(chosen, 0.3).held_out == 0
 
 
 def test_the_interval_of_a_count_does_not_narrow_with_copies(pair):

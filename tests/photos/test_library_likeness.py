@@ -12,7 +12,7 @@ from labelwise.cli.app import app
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
 from labelwise.photos import Index, likeness_of
-from labelwise.photos.likeness import SEALED, SealedLikeness
+from labelwise.photos.shift import SEALED, SealedLikeness, evidence_of
 from labelwise.photos.tagging import promised_rule
 
 
@@ -128,9 +128,9 @@ def test_indexing_says_that_photos_differ(update, photos):
 
 def test_nothing_is_promised_of_pictures_that_differ(tmp_path, model):
     with Index(made_index(tmp_path / "alike", model, logits_of(1, 400))) as index:
-        assert len(index.evidence().ids) == 400
+        assert len(evidence_of(index).ids) == 400
     with Index(made_index(tmp_path / "other", model, logits_of(2, 300, 4.0))) as index:
         with pytest.raises(DataError, match="do not look like the held-out ones"):
-            index.evidence()
+            evidence_of(index)
         with pytest.raises(DataError, match="nothing can be promised"):
             promised_rule(index, 0.1, 0.95)

@@ -16,9 +16,9 @@ from labelwise.cli.app import app
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.photos import Index, answer
 from labelwise.photos.checking import CheckSession
-from labelwise.photos.estimating import SampleAnswers, draw_sample
+from labelwise.photos.duplicates import NearCopies, copied_rows, near_copies, pictures_of
 from labelwise.photos.filters import PhotoFilter
-from labelwise.photos.near_copies import NearCopies, copied_rows, near_copies, pictures_of
+from labelwise.photos.prevalence import SampleAnswers, draw_sample
 from labelwise.retrieval import Query
 
 DISTINCT = PhotoFilter(distinct=True)

@@ -6,7 +6,7 @@ import pytest
 from PIL import ExifTags, Image
 from PIL.TiffImagePlugin import IFDRational
 
-from labelwise.photos.photo_facts import PhotoFacts, read_facts
+from labelwise.photos.metadata import PhotoFacts, read_facts
 
 
 def photo(kind="JPEG", make=None, model=None, gps=None):

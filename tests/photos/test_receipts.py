@@ -1,13 +1,17 @@
-"""Receipts of promised lists. Oracles: the answer that promised, read back by another connection;
-hashes computed by hand; SQL that tries to change what was written; a process that is killed.
+"""Receipts of promised lists, and what answers say of them. Oracles: the answer that promised, read
+back by another connection; hashes computed by hand; a receipt as version 0.2 wrote it; a process
+that is killed; a library whose every answer is known, counted by hand.
 """
 
+import csv
 import hashlib
 import json
 import os
 import signal
 import sqlite3
+import zlib
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +19,25 @@ import pytest
 from made_index import made_index
 from open_indexes import open_index
 
-from labelwise.errors import CheckpointError
-from labelwise.photos import Index, answer, keep_found, receipts_of, search
-from labelwise.photos.answering import listed_rows
+from labelwise.errors import CheckpointError, DataError
+from labelwise.photos import (
+    Index,
+    answer,
+    read_list_answers,
+    receipts_of,
+    search,
+    verify_lists,
+)
 from labelwise.photos.checking import CheckSession
-from labelwise.photos.receipts import carry_receipts, rows_in_order
-from labelwise.photos.refused_searches import note_refused, refused_by_share
+from labelwise.photos.receipts import (
+    RECEIPTS_FILE,
+    add,
+    carry_receipts,
+    keep_receipt,
+    rows_in_order,
+    write_list_questions,
+)
+from labelwise.photos.shift import evidence_of
 from labelwise.retrieval import Query
 
 DOG, CAT = Query.parse("dog"), Query.parse("cat")
@@ -28,7 +45,7 @@ DOG, CAT = Query.parse("dog"), Query.parse("cat")
 
 def promised(index, query=DOG, share=0.2, who=None, **options):
     found = answer(index, query, wrong_at_most=share, **options)
-    return found, keep_found(index, query, found, who)
+    return found, add(index, found, who)
 
 
 def test_a_receipt_says_what_was_promised_of_which_photos_by_which_model(index, folder):
@@ -41,11 +58,11 @@ def test_a_receipt_says_what_was_promised_of_which_photos_by_which_model(index, 
     rows = sorted(rows_in_order(index, read).tolist())
     everything = answer(index, DOG, wrong_at_most=0.2, top=600)
     assert rows == sorted(hit.row for hit in everything.hits)
-    assert rows == sorted(listed_rows(index, DOG, found).tolist())
+    assert rows == sorted(found.rows.tolist())
     hashes = sorted(index.store.contents_of([row])[row].hash for row in rows)
     assert read.photos == hashlib.sha256(b"".join(hashes)).hexdigest()
     assert read.weights == index.spec.weights_sha256
-    assert read.held_out == index.evidence().digest
+    assert read.held_out == evidence_of(index).digest
     assert json.loads(json.dumps(read.spec()))["promise"]["text"] == str(found.promised)
 
 
@@ -53,7 +70,7 @@ def test_the_same_promise_is_kept_once_and_another_one_anew(index):
     _, first = promised(index)
     assert promised(index, top=3)[1] == first  # another page of the same list
     _, other = promised(index, share=0.3)
-    _, sure = promised(index, share=0.5, promise="sure")
+    _, sure = promised(index, share=0.5)
     index.correct(int(rows_in_order(index, first)[0]), {"dog": "absent"})
     _, shorter = promised(index)
     assert [one.number for one in receipts_of(index)] == [1, 2, 3, 4]
@@ -63,7 +80,7 @@ def test_the_same_promise_is_kept_once_and_another_one_anew(index):
 
 
 def test_nothing_is_kept_where_nothing_is_promised(index, folder):
-    assert keep_found(index, DOG, answer(index, DOG)) is None
+    assert add(index, answer(index, DOG)) is None
     assert promised(index, share=0.01)[1] is None
     assert receipts_of(index) == []
     search(folder, "dog", wrong_at_most=0.2)
@@ -76,7 +93,7 @@ def test_photos_have_an_order_of_their_own_which_is_no_ranking(index):
     assert order == rows_in_order(index, receipt).tolist()
     _, other = promised(index, CAT, 0.5)
     assert len({receipt.number, other.number}) == 2
-    assert order not in (sorted(order), listed_rows(index, DOG, found).tolist())
+    assert order not in (sorted(order), found.rows.tolist())
 
 
 def test_a_check_keeps_its_promise_and_withdraws_it_with_the_answer(index):
@@ -95,25 +112,40 @@ def test_a_check_keeps_its_promise_and_withdraws_it_with_the_answer(index):
     assert [one.withdrawn for one in receipts_of(index)] == [True, False]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "UPDATE receipts SET who = 'eve' WHERE id = 1",
-        "DELETE FROM receipts WHERE id = 1",
-        "UPDATE receipts SET rows = zeroblob(9) WHERE id = 2",
-    ],
-)
-def test_a_receipt_cannot_be_changed_and_whoever_forces_it_is_noticed(index, folder, change):
-    promised(index)
-    promised(index, share=0.3)
-    with closing(sqlite3.connect(folder / "photos.sqlite", isolation_level=None)) as database:
-        with pytest.raises(sqlite3.IntegrityError, match="receipts are never changed"):
-            database.execute(change)
-        assert len(receipts_of(index)) == 2
-        for verb in ("UPDATE", "DELETE"):
-            database.execute(f"DROP TRIGGER receipts_stay_{verb}")
-        database.execute(change)
-    with pytest.raises(CheckpointError, match=r"were changed or are damaged from number [12] on"):
+OLD_TABLE = """CREATE TABLE receipts (id INTEGER PRIMARY KEY AUTOINCREMENT,
+    query TEXT NOT NULL, promise TEXT, photos TEXT NOT NULL, weights TEXT NOT NULL,
+    link TEXT NOT NULL, held_out TEXT NOT NULL, seed INTEGER NOT NULL, who TEXT NOT NULL,
+    at TEXT NOT NULL, withdraws INTEGER, rows BLOB NOT NULL, seal TEXT NOT NULL)"""
+
+
+def test_receipts_of_version_0_2_are_read_and_counted_on(index, folder):
+    found, made = promised(index)
+    line = json.loads((folder / RECEIPTS_FILE).read_text())
+    (folder / RECEIPTS_FILE).unlink()
+    bits = np.zeros(600, np.bool_)
+    bits[found.rows] = True
+    rows = zlib.compress(np.packbits(bits[: found.rows.max() + 1]).tobytes())
+    same = [line[name] for name in ("photos", "weights", "link", "held_out", "seed", "who", "at")]
+    tags = 'tags {"cat": 0.7, "dog": 0.5}'
+    with index.store.transaction() as database:
+        database.execute(OLD_TABLE)
+        for number, query in ((1, "dog"), (2, tags)):
+            database.execute(
+                f"INSERT INTO receipts VALUES ({', '.join('?' * 13)})",
+                (number, query, json.dumps(line["promise"]), *same, None, rows, "seal"),
+            )
+    dog, old_tags = receipts_of(index)
+    assert dog == made
+    assert sorted(rows_in_order(index, dog)) == sorted(found.rows)
+    assert old_tags.title == "tags of cat, dog"
+    assert promised(index)[1].number == 1  # the same promise
+    assert promised(index, share=0.3)[1].number == 3
+    assert set(verify_lists(index).by_number) == {1, 3}  # tags are no longer held to answers
+
+
+def test_a_line_that_is_no_receipt_is_named(index, folder):
+    (folder / RECEIPTS_FILE).write_text('{"number": 1}\n')
+    with pytest.raises(CheckpointError, match=r"receipts\.jsonl holds a line that is not a rec"):
         receipts_of(index)
 
 
@@ -121,12 +153,13 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from labelwise.retrieval import Query
-from labelwise.photos import Index, answer, keep_found
+from labelwise.photos import Index, answer
+from labelwise.photos.receipts import add
 index = Index(Path(sys.argv[1]))
 query = Query.parse("dog")
 for percent in range(20, 50):
     found = answer(index, query, wrong_at_most=percent / 100)
-    keep_found(index, query, found)
+    add(index, found)
     print(percent, flush=True)
     if percent == 25:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -175,7 +208,6 @@ def test_an_index_built_anew_takes_its_receipts_over(index, model, tmp_path):
     while session.state().promise is None:
         session.answer(session.next_photo(), "yes")
     session.undo()
-    note_refused(index.store, "cat", 0.1, 600, "weights", "link")
     logits = np.stack([index.store.column(k) for k in range(4)], axis=1)
     rebuilt = made_index(tmp_path / "other" / "photos.index", model, logits[:0])
     other = open_index(rebuilt)
@@ -184,9 +216,155 @@ def test_an_index_built_anew_takes_its_receipts_over(index, model, tmp_path):
     for _ in range(2):  # a second time, as after a kill, adds nothing
         carry_receipts(index.store, other)
         first, second = receipts_of(other)
-        assert refused_by_share(other.store) == {0.1: 1}
         assert first == kept
         assert (second.query, second.withdrawn) == ("cat", True)
         listed = other.store.contents_of(rows_in_order(other, first).tolist()).values()
         hashes = sorted(one.hash for one in listed)
         assert kept.photos == hashlib.sha256(b"".join(hashes)).hexdigest()
+
+
+def sure(index):
+    """Keep a receipt of half a list, with a confidence, as version 0.2 promised it."""
+    found = answer(index, DOG, wrong_at_most=0.5)
+    promise = replace(found.promised, kind="sure", confidence=0.95)
+    return keep_receipt(index, DOG, promise, found.rows)
+
+
+def judged(index, answers=None):
+    return [verdict for _, verdict in verify_lists(index, answers).lists]
+
+
+def test_answers_count_as_drawn_as_far_as_the_order_has_no_gap(index):
+    receipt = sure(index)
+    order = rows_in_order(index, receipt).tolist()
+    for row in [*order[:5], *order[7:10]]:
+        index.correct(row, {"dog": "present"})
+    index.correct(order[5], {"dog": "absent"})
+    index.correct(order[6], {"cat": "absent"})  # says nothing of dogs
+    (verdict,) = judged(index)
+    told = verdict.answers
+    assert (told.drawn, told.drawn_wrong, told.right, told.wrong) == (6, 1, 8, 1)
+    assert verdict.verdict == "cannot tell"
+    assert verdict.more > 0
+
+
+def test_a_list_whose_every_photo_is_answered_is_kept_or_broken_for_certain(index):
+    receipt = sure(index)
+    order = rows_in_order(index, receipt).tolist()
+    allowed = len(order) // 2
+    right = {row: at >= allowed for at, row in enumerate(order)}
+    (verdict,) = judged(index, {"dog": right})
+    assert (verdict.verdict, verdict.certain) == ("kept", True)
+    assert (verdict.least, verdict.most) == (allowed, allowed)
+    (verdict,) = judged(index, {"dog": {**right, order[-1]: False}})
+    assert (verdict.verdict, verdict.certain) == ("broken", True)
+    assert verify_lists(index, {"dog": {**right, order[-1]: False}}).together.told == 1
+
+
+def test_a_sample_settles_what_it_can(index):
+    """30 right answers of a list of which half may be wrong tell; so do 30 wrong ones."""
+    order = rows_in_order(index, sure(index)).tolist()
+    for is_right, verdict in ((True, "kept"), (False, "broken")):
+        found = verify_lists(index, {"dog": dict.fromkeys(order[:30], is_right)})
+        assert [one.verdict for _, one in found.lists] == [verdict]
+        assert found.together.verdict == ("kept" if is_right else "cannot tell")
+    assert "kept in 0 of 1; promises that hold break 1 or more of 1 with chance 0.06" in str(
+        found.together
+    )
+
+
+def test_unsure_and_answers_that_disagree_count_as_wrong(index):
+    order = rows_in_order(index, sure(index)).tolist()
+    session = CheckSession(index, Query.parse("dog"), top=600, alone=True)
+    while (photo := session.next_photo()).row not in order:
+        session.answer(photo, "yes")
+    session.answer(photo, "unsure")
+    other = next(row for row in order if row != photo.row)
+    index.correct(other, {"dog": "present"})
+    (verdict,) = judged(index, {"dog": {other: False}})
+    assert (verdict.answers.right, verdict.answers.wrong) == (0, 2)
+
+
+def test_withdrawn_promises_are_not_held_to_anything(index):
+    session = CheckSession(index, Query.parse("dog"), wrong_at_most=0.3, top=12, alone=True)
+    while session.state().promise is None:
+        session.answer(session.next_photo(), "yes")
+    assert len(judged(index)) == 1
+    session.undo()
+    assert judged(index) == []
+
+
+def test_questions_are_asked_in_order_and_answers_come_back(index, tmp_path):
+    dog, cat = sure(index), promised(index, Query.parse("cat | row"), 0.4)[1]
+    order = rows_in_order(index, dog).tolist()
+    index.correct(order[1], {"dog": "present"})
+    table = tmp_path / "questions.csv"
+    assert write_list_questions(index, table, 3) == 5  # one is known already
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    paths = index.store.paths_of(order)
+    asked = [row["path"] for row in rows if row["query"] == "dog"]
+    assert asked == [paths[order[0]][0], paths[order[2]][0]]
+    assert {row["receipt"] for row in rows} == {str(dog.number), str(cat.number)}
+    for row, word in zip(rows, ("yes", "No", "unsure", "yes", ""), strict=True):
+        row["answer"] = word
+        row["query"] = row["query"].strip("()")  # as a person would write it
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    told = read_list_answers(index, table)
+    verdicts = {receipt.query: one for receipt, one in verify_lists(index, told).lists}
+    assert verdicts["dog"].answers.drawn == 3
+    assert verdicts["dog"].answers.drawn_wrong == 1
+    assert verdicts["(cat | row)"].answers.drawn == 2
+    assert verdicts["(cat | row)"].answers.drawn_wrong == 1
+    with pytest.raises(DataError, match="at least one photo per list"):
+        write_list_questions(index, table, 0)
+
+
+def test_a_query_that_begins_with_a_minus_is_no_formula_and_is_known_again(index, tmp_path):
+    promised(index, Query.parse("-dog"), 0.6)[1]
+    promised(index, Query.parse("cat"), 0.6)[1]
+    table = tmp_path / "questions.csv"
+    write_list_questions(index, table, 1)
+    with table.open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert [row[1] for row in rows] == ["query", "'-dog", "cat"]
+    rows = [rows[0], *([*row[:3], "yes"] for row in rows[1:])]
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    assert set(read_list_answers(index, table)) == {"-dog", "cat"}
+    table.write_text("answer,query,path\nyes,cat\n")
+    with pytest.raises(DataError, match="is not in"):
+        read_list_answers(index, table)
+
+
+def test_without_a_promise_there_is_nothing_to_ask_and_no_table(index, tmp_path):
+    with pytest.raises(DataError, match="nothing was promised, so there is nothing to ask"):
+        write_list_questions(index, tmp_path / "questions.csv", 3)
+    assert not (tmp_path / "questions.csv").exists()
+
+
+def test_a_table_that_cannot_be_used_says_which_line(index, tmp_path):
+    sure(index)
+    (root,) = index.store.roots().values()
+    table = tmp_path / "answers.csv"
+    photo = f"{root}/0.jpg"
+    for text, words in (
+        ("path\nx\n", "must have the columns path and answer, got path"),
+        (f"path,answer\n{photo},maybe\n", "line 2: the answer must be yes, no or unsure"),
+        (f"path,answer,query\n{photo},yes,zebra\n", "line 2: no list of 'zebra' was promised"),
+        ("path,answer\nelsewhere.jpg,yes\n", "is not in"),
+    ):
+        table.write_text(text)
+        with pytest.raises(DataError, match=words):
+            read_list_answers(index, table)
+    table.write_text(f"path,answer\n{photo},yes\n{photo},no\n")
+    assert read_list_answers(index, table) == {"dog": {0: False}}
+    promised(index, Query.parse("cat"), 0.6)[1]
+    with pytest.raises(DataError, match="must say in a column query"):
+        read_list_answers(index, table)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_list_answers(index, tmp_path / "none.csv")
+    assert len(receipts_of(index)) == 2

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
-from labelwise.photos.share_counts import adapted_count
+from labelwise.photos.prevalence import adapted_count
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
 

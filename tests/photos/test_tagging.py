@@ -12,15 +12,15 @@ from labelwise.cli.app import app
 from labelwise.decide import Threshold
 from labelwise.errors import DataError
 from labelwise.photos import tagging
+from labelwise.photos.embedded_tags import written_sidecars
+from labelwise.photos.metadata import sidecar_of
 from labelwise.photos.tagging import (
     promised_rule,
     raw_partners,
-    sidecar_of,
     tags_of,
     undo_sidecar,
     write_sidecar,
 )
-from labelwise.photos.written_files import written_sidecars
 from labelwise.photos.xmp import Keyword
 
 DOG = [Keyword("dog", 0.9, "m", "2026-01-01")]

@@ -10,7 +10,7 @@ from open_indexes import open_index
 from patience import PATIENCE
 from search_setup import picture
 
-from labelwise.photos.events import NoEventsError, events_of, file_system
+from labelwise.photos.folder_scan import NoEventsError, events_of, file_system
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def watching(*roots, skip=()):
 
 @pytest.fixture(autouse=True)
 def without_waiting(monkeypatch):
-    monkeypatch.setattr("labelwise.photos.events.QUIET_SECONDS", 0.05)
+    monkeypatch.setattr("labelwise.photos.folder_scan.QUIET_SECONDS", 0.05)
 
 
 def test_the_folders_that_changed_are_told_and_no_others(photos):
@@ -88,7 +88,7 @@ def test_lost_events_and_a_root_that_is_gone_mean_everything(photos):
 def test_disks_of_other_machines_are_looked_at_instead(photos, monkeypatch):
     assert file_system("/proc/self") == "proc"
     assert not file_system(str(photos)).startswith("nfs")
-    monkeypatch.setattr("labelwise.photos.events.file_system", lambda path: "nfs4")
+    monkeypatch.setattr("labelwise.photos.folder_scan.file_system", lambda path: "nfs4")
     with pytest.raises(NoEventsError, match=r"may change without telling \(nfs4\)"):
         events_of([str(photos)])
 

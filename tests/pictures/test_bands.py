@@ -5,11 +5,15 @@ windowing; torch's resize of values read by tifffile alone; formulas worked out 
 """
 
 import json
+import signal
+from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 from traceback import format_exception
 
 import numpy as np
+import pydicom
 import pytest
 import tifffile
 import timm
@@ -17,8 +21,8 @@ import torch
 from band_files import GEO, band_folder, dicom, npy, tiff
 from patience import PATIENCE
 from PIL import Image
-from pydicom import dcmread
-from pydicom.pixels.processing import apply_modality_lut, apply_windowing
+from pydicom import Dataset, dcmread
+from pydicom.pixels.processing import apply_modality_lut, apply_voi_lut, apply_windowing
 from safetensors.torch import save_file
 from torch.nn.functional import interpolate
 
@@ -28,11 +32,11 @@ from labelwise.networks.backbones.weights import with_channels_of
 from labelwise.pictures import ArrayImages, BytesImages, FileImages, PictureImages, Transform
 from labelwise.pictures.bands import Bands, BandScale, named_bands
 from labelwise.pictures.batches import read_ahead
-from labelwise.pictures.cubes import open_cube, read_bands
 from labelwise.pictures.decode import decode, install_for
 from labelwise.pictures.decoders import Decoders
+from labelwise.pictures.multiband import open_cube, read_bands
 from labelwise.pictures.shown import shown_images
-from labelwise.pictures.window import Window
+from labelwise.pictures.transform import Window
 from labelwise.pictures.work import Kind, Work
 
 NAMES = ("B02", "B03", "B04", "B08")
@@ -148,7 +152,7 @@ def test_what_cannot_be_used_gets_one_sentence(content, sentence):
 
 
 def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr("labelwise.pictures.cubes.HAS_TIFF", False)
+    monkeypatch.setattr("labelwise.pictures.multiband.HAS_TIFF", False)
     monkeypatch.setattr("labelwise.pictures.dicom.HAS_DICOM", False)
     for content, extra in ((tiff(DEEP), "bands"), (dicom(XRAY), "dicom")):
         with pytest.raises(ImageError, match=rf"tile: .*pip install 'labelwise\[{extra}\]'"):
@@ -209,6 +213,52 @@ def test_windows_are_those_of_pydicom(function):
     turned = dicom(XRAY, "MONOCHROME1", RescaleSlope=1, RescaleIntercept=-100, **facts)
     found = read_bands(turned, "x.dcm", windowed)[:, :, 0]
     np.testing.assert_allclose(found, 1 - expected, atol=1e-6)
+
+
+def test_a_voi_lut_is_used_where_there_is_no_window():
+    table = Dataset()
+    levels = (np.arange(4096) // 5).astype("<u2")
+    table.LUTDescriptor, table.LUTData = [4096, 0, 10], levels.tobytes()
+    turned = {"MONOCHROME2": lambda shares: shares, "MONOCHROME1": lambda shares: 1 - shares}
+    for kind, turn in turned.items():
+        content = dicom(XRAY, kind, VOILUTSequence=[table])
+        found = read_bands(content, "x.dcm", replace(GREY, window="file"))[:, :, 0]
+        file = dcmread(BytesIO(content))
+        expected = turn(apply_voi_lut(file.pixel_array, file) / 1023)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    both = dicom(XRAY, VOILUTSequence=[table], WindowCenter=2000, WindowWidth=1000)
+    plain = dicom(XRAY, WindowCenter=2000, WindowWidth=1000)
+    windowed = replace(GREY, window="file")
+    np.testing.assert_array_equal(
+        read_bands(both, "x.dcm", windowed), read_bands(plain, "x.dcm", windowed)
+    )
+
+
+def test_each_file_that_pydicom_ships_is_read_or_named_in_time():
+    """One of them, image_dfl.dcm, has bytes after its deflated stream."""
+    folder = Path(pydicom.__file__).parent / "data" / "test_files"
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    assert len(files) > 100
+
+    def stop(*_):
+        raise KeyboardInterrupt("a file took 20 seconds")  # which no reader takes for its own
+
+    read = {}
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        for path in files:
+            signal.setitimer(signal.ITIMER_REAL, 20)
+            for window in ("none", "file"):
+                with suppress(ImageError):
+                    read[path.name, window] = open_cube(path.read_bytes(), path.name, window)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    deflated = dcmread(folder / "image_dfl.dcm")
+    np.testing.assert_array_equal(
+        read["image_dfl.dcm", "none"].values[:, :, 0], deflated.pixel_array
+    )
+    assert len(read) > 60
 
 
 def test_a_given_window_is_a_share_of_it():

@@ -13,21 +13,12 @@ import torch
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from labelwise.pictures import (
-    ArrayImages,
-    BytesImages,
-    JoinedImages,
-    Transform,
-    device,
-    gpu_decoder,
-    loading,
-)
+from labelwise.pictures import ArrayImages, BytesImages, JoinedImages, Transform, device, loading
+from labelwise.pictures import device as gpu_decoder
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.decode import by_pillow
-from labelwise.pictures.device import DeviceFeeder
-from labelwise.pictures.gpu_decoder import GpuDecoder
-from labelwise.pictures.inputs import decodes_on_gpu
-from labelwise.pictures.loading import PictureLoader
+from labelwise.pictures.device import DeviceFeeder, GpuDecoder
+from labelwise.pictures.loading import PictureLoader, decodes_on_gpu
 
 CPU = torch.device("cpu")
 

@@ -21,7 +21,8 @@ from search_setup import save_model
 from web_setup import encoded
 
 from labelwise.errors import ImageError
-from labelwise.pictures import BytesImages, Transform, forks
+from labelwise.pictures import BytesImages, Transform
+from labelwise.pictures import worker_starter as forks
 from labelwise.pictures.decoders import DecoderError, Decoders
 from labelwise.server.service import Service
 from labelwise.server.settings import ServeSettings
@@ -190,6 +191,22 @@ def test_a_starter_that_was_killed_is_started_again(decoders):
         os.kill(worker.pid, signal.SIGKILL)
     blob = encoded()
     assert (decoders.pixels(blob, "a") == by_the_engine(blob)).all()
+
+
+def test_a_starter_that_was_killed_with_its_workers_is_back_without_torch():
+    """It took 17.7 s until the next answer: most of a start was the import of torch."""
+    own = COMMAND.replace("faulty_decoders", "labelwise.pictures.worker")
+    with started_by(own), some_decoders(2) as made:
+        made.await_start()
+        workers = list(made._idle.queue)
+        for number in (starter_of(workers[0]), *(worker.pid for worker in workers)):
+            os.kill(number, signal.SIGKILL)
+        blob = encoded("JPEG")
+        assert (made.pixels(blob, "a") == by_the_engine(blob)).all()
+        starter = forks._starter._process.pid
+        assert "libtorch" not in Path(f"/proc/{starter}/maps").read_text()
+        ticks = Path(f"/proc/{starter}/stat").read_text().rpartition(")")[2].split()[11:13]
+        assert sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") < 1.5  # however busy the machine is
 
 
 def test_a_starter_that_dies_with_a_request_in_its_hands_is_started_again():

@@ -29,21 +29,20 @@ from labelwise.pictures import (
     PictureImages,
     Transform,
     batches,
-    forks,
-    gpu_decoder,
     loading,
     processes,
+    worker_starter,
 )
+from labelwise.pictures import device as gpu_decoder
 from labelwise.pictures.batches import HostResizer
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.processes import are_worth_it, borrowed_processes, items_ahead
 from labelwise.pictures.sources import SpanImages
 from labelwise.pictures.work import Kind, Work
 from labelwise.pictures.worker import Limits
-from labelwise.training import pixels
-from labelwise.training.augment import draw_windows
-from labelwise.training.augment.base import ImageDraws
-from labelwise.training.pixels import DecodingStore, FedStore, RowRequest, make_store
+from labelwise.training import loader as pixels
+from labelwise.training.augment import ImageDraws, draw_windows
+from labelwise.training.loader import DecodingStore, FedStore, RowRequest, make_store
 
 CPU = torch.device("cpu")
 TRANSFORM = Transform(24, interpolation="bicubic", crop=0.875)
@@ -136,7 +135,7 @@ def test_workers_and_a_starter_that_dies_with_requests_in_its_hands_are_survived
         for busy in lent._workers:
             busy.worker.await_start()
             os.kill(busy.worker.pid, signal.SIGKILL)
-        starter = forks._starter._process.pid
+        starter = worker_starter._starter._process.pid
         os.kill(starter, signal.SIGSTOP)
         replace_worker = lent._replace
 
@@ -278,7 +277,7 @@ def test_training_pixels_and_windows_are_those_of_threads(tmp_path, monkeypatch)
 PROGRAM = """
 import os, sys, time
 from labelwise.pictures import Transform
-from labelwise.pictures import BytesImages, forks
+from labelwise.pictures import BytesImages, worker_starter
 from labelwise.pictures.work import Kind, Work
 from labelwise.pictures.processes import borrowed_processes, items_ahead
 
@@ -291,7 +290,7 @@ with borrowed_processes(2) as lent:
         time.sleep(3600)
         os._exit(0)
     try:
-        print(forks._starter._process.pid, fork, flush=True)
+        print(worker_starter._starter._process.pid, fork, flush=True)
         sys.stdin.read()
     except KeyboardInterrupt:
         (chunk,) = lent.run(work, items_ahead(images, [range(8)], 1))
@@ -348,8 +347,8 @@ def test_a_gpu_scales_what_no_window_is_cut_from(tmp_path, monkeypatch):
 
 
 def test_they_do_not_start_where_python_cannot_be_started(monkeypatch):
-    forks.close_starter()
-    monkeypatch.setattr(forks, "COMMAND", "raise SystemExit(1)")
+    worker_starter.close_starter()
+    monkeypatch.setattr(worker_starter, "COMMAND", "raise SystemExit(1)")
     with borrowed_processes(1) as lent:
         assert lent is None
-    forks.close_starter()
+    worker_starter.close_starter()

@@ -11,10 +11,14 @@ import torch
 from test_batches import encoded
 
 from labelwise.pictures.decode import by_pillow
-from labelwise.pictures.gpu_decoder import borrowed_decoder, decode_by_torchvision
+from labelwise.pictures.device import (
+    _places,
+    borrowed_decoder,
+    decode_by_torchvision,
+    hardware_decoder,
+)
 from labelwise.pictures.jpeg import plain_header
 from labelwise.pictures.loading import Jpeg
-from labelwise.pictures.nvjpeg import _places, hardware_decoder
 
 needs_engines = pytest.mark.skipif(
     not torch.cuda.is_available() or hardware_decoder(torch.device("cuda")) is None,
@@ -78,7 +82,9 @@ def test_pictures_are_those_of_torchvision():
                 found.update(zip(one.places, one.values.cpu(), strict=True))
             expected = decode_by_torchvision([file.content for file in files], device)
             for place, content in enumerate(contents):
-                assert torch.equal(found[place], expected[place].permute(1, 2, 0).cpu())
+                theirs = expected[place].permute(1, 2, 0).cpu()
+                # torchvision takes another backend of nvJPEG with some versions of CUDA.
+                assert (found[place].int() - theirs.int()).abs().float().mean() < 1
                 pixels = np.asarray(by_pillow(content, "x", None)).astype(int)
                 assert np.abs(found[place].numpy() - pixels).mean() < 3
 

@@ -15,12 +15,12 @@ from torch.nn.functional import interpolate
 
 from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.bands import Bands, BandScale
-from labelwise.pictures.cubes import read_npy_into
+from labelwise.pictures.multiband import read_npy_into
 from labelwise.pictures.sources import Location
 from labelwise.pictures.transform import STORED_TYPES
 from labelwise.pictures.work import HEADER, SLOT_BYTES, Item, Kind, Work, fill
-from labelwise.training import pixels
-from labelwise.training.pixels import FedStore, make_store
+from labelwise.training import loader as pixels
+from labelwise.training.loader import FedStore, make_store
 
 SIDE = 5  # odd, so that a tile of bytes leaves the next one between two places
 BANDS = Bands(("B02", "B03", "B04"), ("B04",))

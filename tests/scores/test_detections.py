@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 from scipy.special import expit, logit, ndtr
 from typer.testing import CliRunner
 
@@ -333,7 +332,7 @@ def test_each_detection_is_asked_about_under_its_own_label(tmp_path, digits):
     write(tmp_path / "birdnet.csv")
     found = read_detections(tmp_path / "birdnet.csv")
     found = replace(found, scores=np.round(found.scores * 0.999, digits))
-    asked = found.by_label(lambda odds: odds * torch.tensor([1.0, 10.0, 100.0]))
+    asked = found.by_label(lambda odds: odds * np.array([1.0, 10.0, 100.0]))
     assert asked == pytest.approx(found.log_odds * np.array([1.0, 10.0, 100.0])[found.label])
 
 
@@ -383,7 +382,7 @@ def test_a_table_of_scores_is_counted_by_site_too(tmp_path):
     assert result.exit_code == 0, result.exception
     assert "deer" in result.stdout
     refused = run("estimate", tmp_path / "scores.csv", "--scores", "logits", "--answers", 5)
-    assert "--answers is for an index of photos" in str(refused.exception)
+    assert "--ask does not apply: it is for an index of photos" in str(refused.exception)
 
 
 @pytest.mark.parametrize("checked", [6, 40])

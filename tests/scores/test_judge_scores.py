@@ -29,7 +29,7 @@ from labelwise.scores import (
     save_calibration,
     save_json,
 )
-from labelwise.scores.judging import folds_of
+from labelwise.scores.cross_validate import folds_of
 
 
 def table_of(predictions, split=None):
@@ -46,12 +46,12 @@ def test_no_row_is_judged_by_a_fit_that_saw_it():
 
         class Marked(Link):
             def log_probs(self, logits):
-                return Sigmoid().log_probs(torch.full_like(logits, shift))
+                return Sigmoid().log_probs(np.full_like(logits, shift))
 
         return Marked(), Threshold(0.5)
 
     made = crossfit(predictions, fit, folds=5)
-    judged_by = made.log_odds[:, 0].round().int().tolist()
+    judged_by = made.log_odds[:, 0].round().astype(int).tolist()
     for name, number in zip(predictions.ids, judged_by, strict=True):
         assert name not in fits[number - 1]
     assert sorted(len(seen) for seen in fits) == [42, 42, 42, 43, 43]
@@ -74,7 +74,7 @@ def test_crossfit_equals_fitting_by_hand():
         predictions.observed[rows],
         scope="shared",
     )
-    expected = link.log_odds(predictions.logits[~rows]).double()
+    expected = link.log_odds(predictions.logits[~rows]).astype(np.float64)
     torch.testing.assert_close(made.log_odds[~rows], expected)
     assert made.sets is None
 
@@ -136,7 +136,9 @@ def test_auto_may_leave_the_scores_as_they_are(monkeypatch):
     predictions = sample(60)
     choice = Choice(predictions.link, "as it is", (), 5)
     kept = (None, "", choice)
-    monkeypatch.setattr("labelwise.scores.judging.fit_calibrator", lambda *rows, **options: kept)
+    monkeypatch.setattr(
+        "labelwise.scores.cross_validate.fit_calibrator", lambda *rows, **options: kept
+    )
     kept = judge(table_of(predictions), FitPlan("auto"), query_length=0)
     assert kept.made.link is None
     assert kept.evaluation.after is None
@@ -188,9 +190,9 @@ def test_what_is_written_can_be_read_back(tmp_path):
     read = read_scores(tmp_path / "predictions.parquet", None).predictions
     torch.testing.assert_close(read.link(read.logits), link(predictions.logits))
     plain = read_scores(tmp_path / "probabilities.parquet", "probs").predictions
-    probs = plain.link(plain.logits).float()
+    probs = plain.link(plain.logits).astype(np.float32)
     torch.testing.assert_close(probs, link(predictions.logits), rtol=1e-6, atol=1e-9)
-    assert torch.equal(plain.observed, predictions.observed)
+    assert np.array_equal(plain.observed, predictions.observed)
     save_json(tmp_path / "rule.json", decision(judged))
     record = json.loads((tmp_path / "rule.json").read_text())
     assert set(record["thresholds"]) == set(NAMES)

@@ -22,13 +22,13 @@ DRAWS, CONFIDENCE = 30, 0.9
 @pytest.mark.parametrize("text", ["precision=0.8", "recall=0.85", "precision-per-label=0.65"])
 def test_cross_fitted_promises_are_kept(text):
     level, new = float(text.partition("=")[2]), sample(6000, seed=1)
-    truth = new.labels.numpy().astype(bool)
+    truth = new.labels.astype(bool)
     tries = broken = 0
     for seed in range(DRAWS):
         table = ScoreTable("scores.csv", sample(500, seed=100 + seed), None)
         options = {"confidence": CONFIDENCE, "calibrator": "platt-shared", "seed": seed}
         found = promise_scores(table, text, cross_fit=True, **options)
-        sets = found.promised.rule(found.link.decision_probs(new.logits).numpy())
+        sets = found.promised.rule(found.link.decision_probs(new.logits))
         for promise in found.promised.promises:
             part = [new.names.index(name) for name in promise.labels] or slice(None)
             hits, given, real = sets[:, part] & truth[:, part], sets[:, part], truth[:, part]
@@ -49,17 +49,15 @@ def test_the_sets_are_those_that_were_tested_and_the_link_saw_all_rows():
         other = sample(4000, seed=2)
         for part in (rows, other):
             np.testing.assert_array_equal(
-                moved(after.decision_probs(part.logits).numpy()),
-                rule(before.decision_probs(part.logits).numpy()),
+                moved(after.decision_probs(part.logits)),
+                rule(before.decision_probs(part.logits)),
             )
     # Thresholds that are scores of photos themselves, where rounding decides.
-    scores = before.decision_probs(rows.logits).numpy()
+    scores = before.decision_probs(rows.logits)
     for row in range(20):
         rule = Threshold(tuple(scores[row].tolist()))
         moved = same_sets(rule, before, after, rows.logits, rows.names)
-        np.testing.assert_array_equal(
-            moved(after.decision_probs(rows.logits).numpy()), rule(scores)
-        )
+        np.testing.assert_array_equal(moved(after.decision_probs(rows.logits)), rule(scores))
     table = ScoreTable("scores.csv", rows, None)
     found = promise_scores(table, "recall=0.8", calibrator="platt", cross_fit=True)
     torch.testing.assert_close(
@@ -78,7 +76,7 @@ def test_rounding_lets_no_photo_in():
 
     rows = replace(sample(2, names=("dog",)), logits=torch.tensor([[0.0], [1.0]]))
     moved = same_sets(Threshold(0.501), Steep(), Sigmoid(), rows.logits, rows.names)
-    assert moved(Sigmoid().decision_probs(rows.logits).numpy())[:, 0].tolist() == [False, True]
+    assert moved(Sigmoid().decision_probs(rows.logits))[:, 0].tolist() == [False, True]
 
 
 def test_what_cannot_be_cross_fitted_is_refused():

@@ -18,7 +18,7 @@ from labelwise.cli.app import app
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
-from labelwise.scores.shares import held_out_of, share_shift
+from labelwise.scores.label_shift import held_out_of, share_shift
 
 BEFORE = np.array([0.1, 0.4, 0.3, 0.2])
 
@@ -43,9 +43,9 @@ def log_loss(p, truth):
 def test_adapted_probabilities_are_nearly_as_good_as_the_exact_ones():
     shares = np.array([0.3, 0.4, 0.3, 0.2])
     logits, truth = photos(1, shares)
-    shift = share_shift(predictions(*photos(0, BEFORE)), Sigmoid(), torch.from_numpy(logits))
+    shift = share_shift(predictions(*photos(0, BEFORE)), Sigmoid(), logits)
     assert [one.label for one in shift.moved] == ["beach"]
-    adapted = shift.adapted()(torch.from_numpy(logits)).numpy()
+    adapted = shift.adapted()(logits)
     exact = expit(logits - logit(BEFORE) + logit(shares))
     as_it_is, best = log_loss(expit(logits[:, 0]), truth[:, 0]), log_loss(exact[:, 0], truth[:, 0])
     assert log_loss(adapted[:, 0], truth[:, 0]) - best < 0.1 * (as_it_is - best)
@@ -63,10 +63,10 @@ def test_labels_that_nobody_or_everybody_carries_are_left_as_they_are():
     observed = torch.ones(truth.shape, dtype=torch.bool)
     observed[:, 3] = False
     held_out = predictions(logits, truth, observed)
-    shift = share_shift(held_out, Sigmoid(), torch.from_numpy(logits))
+    shift = share_shift(held_out, Sigmoid(), logits)
     assert [one is None for one in shift.shares] == [False, True, True, True]
     assert "nothing was adapted" in shift.sentence()
-    adapted = shift.adapted()(torch.from_numpy(logits)).numpy()
+    adapted = shift.adapted()(logits)
     assert adapted == pytest.approx(expit(logits), abs=1e-5)
 
 

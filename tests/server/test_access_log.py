@@ -6,7 +6,7 @@ import pytest
 from web_setup import encoded, running
 
 from labelwise.errors import SettingsError
-from labelwise.server.access_log import AccessLog
+from labelwise.server.monitoring import AccessLog
 
 
 def lines_of(path):

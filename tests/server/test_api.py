@@ -20,8 +20,8 @@ from labelwise.metrics import label_reliability
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import likeness_of, questions, update_index
-from labelwise.photos.answering import answer
 from labelwise.photos.filters import PhotoFilter
+from labelwise.photos.query import answer
 from labelwise.pictures.decoders import DecoderError, Decoders
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent
@@ -226,24 +226,20 @@ def test_a_list_is_promised_or_refused_with_the_reason_and_the_photos(server):
     assert (made["promise_kind"], made["refused"], made["ways"]) == ("expected", None, None)
     assert made["promise_about"] == "such lists on average"
     assert made["promise_condition"] == "photos like the held-out ones"
-    for kind in ("expected", "sure"):
-        refused = server.get(f"/api/v1/search?q=cat&top=3&wrong_at_most=0.001&promise={kind}")
-        assert refused["promise"] is None
-        assert refused["refused"].startswith("no list can be promised for cat: ")
-        assert [hit["id"] for hit in refused["hits"]] == [hit["id"] for hit in plain["hits"]]
-        assert "labelwise check" not in refused["refused"]  # the page has a button for it
-        larger = refused["ways"]["larger"]
-        kept = server.get(f"/api/v1/search?q=cat&wrong_at_most={larger}")
-        assert kept["promise"] is not None
-        fewer = server.get(f"/api/v1/search?q=cat&wrong_at_most={larger - 0.01}")
-        assert fewer["ways"]["larger"] == larger
+    refused = server.get("/api/v1/search?q=cat&top=3&wrong_at_most=0.001")
+    assert refused["promise"] is None
+    assert refused["refused"].startswith("no list can be promised for cat: ")
+    assert [hit["id"] for hit in refused["hits"]] == [hit["id"] for hit in plain["hits"]]
+    assert "labelwise check" not in refused["refused"]  # the page has a button for it
+    larger = refused["ways"]["larger"]
+    kept = server.get(f"/api/v1/search?q=cat&wrong_at_most={larger}")
+    assert kept["promise"] is not None
+    fewer = server.get(f"/api/v1/search?q=cat&wrong_at_most={larger - 0.01}")
+    assert fewer["ways"]["larger"] == larger
 
 
 def test_an_answer_says_whether_its_photos_are_like_the_held_out_ones(run, tmp_path):
-    """Oracle: the comparison of the index itself, for a library of other logits and of like ones.
-
-    A cut that is picked after looking has the bound of the index.
-    """
+    """Oracle: the comparison of the index itself, for a library of other logits, and like ones."""
     draws = np.random.default_rng(1)
     for name, middle, outcome in (("like", -1, "alike"), ("unlike", 3, "pictures differ")):
         folder = made_index(tmp_path / f"{name}.index", run, draws.normal(middle, 2, (600, 4)))
@@ -254,10 +250,20 @@ def test_an_answer_says_whether_its_photos_are_like_the_held_out_ones(run, tmp_p
             assert found["likeness"] == {"outcome": outcome, "sentence": likeness.sentence()}
             assert (found["promise"] is None) == (outcome == "pictures differ")
             assert len(found["hits"]) == 50
-            picked = server.get("/api/v1/search?q=-beach&at_least=0.8")
-        bounded = answer(open_index(folder), Query.parse("-beach"), at_least=0.8).bounded
-        assert picked["bounded"] == (None if bounded is None else str(bounded))
-        assert (bounded is None) == (outcome == "pictures differ")
+
+
+def test_what_is_not_an_id_or_a_cursor_is_told_so_without_a_pattern(server):
+    for path, words in (
+        ("photos/abc", "photo must be the id of a photo as /api/v1/search lists it: 64 digits"),
+        ("photos/ABC/thumbnail", "photo must be the id of a photo"),
+        ("search?q=dog&cursor=x", "cursor must be the one of the answer before"),
+    ):
+        said = server.problem(server.send("GET", f"/api/v1/{path}"), 422)
+        assert said.startswith(words)
+        assert "^" not in said
+    wrong = {"checked": {"q": "dog", "wrong_at_most": 0.2}, "photo": "x", "answer": "yes"}
+    said = server.problem(server.post("/api/v1/check/answer", wrong), 422)
+    assert said.startswith("photo must be the id of a photo")
 
 
 def test_completion_goes_on_with_labels(server):

@@ -16,14 +16,12 @@ from web_setup import encoded, form, running
 from labelwise.errors import ImageError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.server.batching import Batcher, Tagged, model_thread
+from labelwise.server.batching import Batcher, BusyError, PictureQueue, Tagged, model_thread
+from labelwise.server.bodies import Upload
 from labelwise.server.monitoring import Monitor
-from labelwise.server.queueing import BusyError, PictureQueue
 from labelwise.server.security import RefusedError
-from labelwise.server.served_model import ServedModel
-from labelwise.server.service import Service
+from labelwise.server.service import ServedModel, Service
 from labelwise.server.settings import ServeSettings
-from labelwise.server.uploads import Upload
 
 
 class Recorder:
@@ -215,7 +213,7 @@ def test_a_picture_that_nobody_waits_for_keeps_its_turn_until_it_is_open():
     async def work(batcher):
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: unheard.append(context))
-        leaving = asyncio.create_task(batcher.answer(upload(1), ""))
+        leaving = asyncio.create_task(batcher._answer(upload(1), batcher.queue.reserve("")))
         await asyncio.to_thread(began.wait, PATIENCE)
         for _ in range(3):
             leaving.cancel()

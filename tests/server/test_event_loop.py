@@ -9,8 +9,15 @@ from contextlib import ExitStack
 import pytest
 
 from labelwise.server import ServeSettings
-from labelwise.server.event_loop import ACCEPTED_AT_ONCE, AT_ONCE, BoundedSelector, new_event_loop
-from labelwise.server.serving import Server, listen, server_config
+from labelwise.server.serving import (
+    ACCEPTED_AT_ONCE,
+    AT_ONCE,
+    BoundedSelector,
+    Server,
+    listen,
+    new_event_loop,
+    server_config,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has another kind of event loop")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from labelwise.server.event_loop import LoopPauses, waited_for_core
+from labelwise.server.monitoring import LoopPauses, waited_for_core
 
 BLOCKED = 0.25
 

@@ -342,3 +342,28 @@ def test_nothing_moves_while_answers_come(server, visit):
     page.evaluate("location.hash = '#search/dog'")
     expect(page.locator("#grid img")).to_have_count(24)
     assert page.evaluate("window.moved") < 0.1
+
+
+def test_a_few_photos_are_answered_by_the_model_that_is_chosen(visit, run, tmp_path):
+    second = save_model(tmp_path / "colours", seed=5, labels=("blue", "dog", "red"))
+    with running(run, decoders=0, models=(("colours", second),)) as both:
+        content = encoded(seed=3)
+        page = visit(both)
+        choice = page.get_by_label("answered by")
+        expect(choice.locator("option")).to_have_text(["tiny", "colours"])
+        for name, folder in (("colours", second), ("tiny", run)):
+            choice.select_option(name)
+            page.set_input_files("#files", files(content))
+            card = page.locator(".card").first
+            predictor = Predictor.load(folder)
+            probs = predictor.predict([content]).probs[0].tolist()
+            expect(card.locator("summary")).to_be_visible()
+            card.locator("summary").click()
+            expected = dict(zip(predictor.space.names, probs, strict=True))
+            lines = card.locator(".bars > li")
+            expect(lines).to_have_count(len(expected))
+            shown = lines.locator(".of").evaluate_all("all => all.map(one => one.firstChild.data)")
+            assert shown == sorted(expected, key=lambda label: -expected[label])
+            card.locator(".bars button").first.click()
+            expect(card.locator(".told").first).to_contain_text("held-out photos that got")
+        expect(page.locator(".card")).to_have_count(2)

@@ -17,10 +17,8 @@ from web_setup import TOKEN, encoded, running
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.server import ServeSettings
-from labelwise.server.batching import Batcher, model_thread
-from labelwise.server.queueing import PictureQueue
-from labelwise.server.served_model import ServedModel
-from labelwise.server.service import Service
+from labelwise.server.batching import Batcher, PictureQueue, model_thread
+from labelwise.server.service import ServedModel, Service
 
 COLOURS = ("blue", "dog", "red")
 JSON = {"Content-Type": "application/json"}

@@ -31,7 +31,7 @@ from labelwise.shards import (
     evaluation_task,
     predict_shards,
 )
-from labelwise.shards.label_store import StoredLabels
+from labelwise.shards.evaluation_task import StoredLabels
 
 COUNT = 60
 

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from labelwise.cli.engines import make_engine
 from shard_setup import hashes, task
 
+from labelwise.cli.predict import make_engine
 from labelwise.shards import predict_shards
-from labelwise.shards.ray_cluster import require_ray, worker_environment
-from labelwise.shards.ray_decoding import RayDecoding
+from labelwise.shards.ray_cluster import RayDecoding, require_ray, worker_environment
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, by the dozen

@@ -11,8 +11,8 @@ from shard_setup import picture, task, write_model
 
 from labelwise.errors import DataError
 from labelwise.shards import LocalEngine, StorageError, predict_shards, storage_at
+from labelwise.shards.evaluation_task import StoredLabels
 from labelwise.shards.inputs import find_rows
-from labelwise.shards.label_store import StoredLabels
 from labelwise.system import storage as storage_module
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of boto3 and moto

@@ -9,16 +9,17 @@ import signal
 import numpy as np
 import pytest
 import torch
-from labelwise.cli.engines import cluster_decoding, make_engine
 from shard_setup import answers, hashes, task
 
+from labelwise.cli.predict import _cluster_decoding as cluster_decoding
+from labelwise.cli.predict import make_engine
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures import Transform
-from labelwise.shards import LocalEngine, ShardRecord, predict_shards, ray_cluster, ray_decoding
+from labelwise.shards import LocalEngine, ShardRecord, predict_shards, ray_cluster
+from labelwise.shards import ray_cluster as ray_decoding
 from labelwise.shards.engine import LostShardError
 from labelwise.shards.inputs import InputRow, StoredImages
-from labelwise.shards.ray_cluster import RayEngine
-from labelwise.shards.ray_decoding import RayDecoding
+from labelwise.shards.ray_cluster import RayDecoding, RayEngine
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, by the dozen

@@ -220,7 +220,7 @@ class Counting:
 
 
 def test_the_shard_of_a_worker_that_dies_is_given_to_another(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.shards.local.SPAWN", QUICK)
+    monkeypatch.setattr("labelwise.shards.engine.SPAWN", QUICK)
     records = list(LocalEngine(2).run(Counting(tmp_path, deadly=(1,)), iter(range(5))))
     assert sorted(record.shard for record in records) == [f"part-{n:05d}.parquet" for n in range(5)]
     assert len(list(tmp_path.iterdir())) == 6
@@ -254,14 +254,14 @@ def test_a_worker_that_dies_before_it_has_its_task_is_replaced(monkeypatch):
 
 
 def test_a_shard_that_kills_every_worker_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.shards.local.SPAWN", QUICK)
+    monkeypatch.setattr("labelwise.shards.engine.SPAWN", QUICK)
     with pytest.raises(LostShardError, match="3 workers died over shard 0;"):
         list(LocalEngine(2).run(Counting(tmp_path, deadly=(0,), times=9), range(1)))
     assert len(list(tmp_path.iterdir())) == ATTEMPTS
 
 
 def test_two_processes_write_the_bytes_of_one(model, photos, whole, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("labelwise.shards.local.SPAWN", QUICK)
+    monkeypatch.setattr("labelwise.shards.engine.SPAWN", QUICK)
     out = tmp_path / "out"
     shards = ("--shard-rows", "7", "--batch-size", "4", "--workers", "2")
     status = call(monkeypatch, "predict", str(model), str(photos), "-o", f"{out}/", *shards)

@@ -92,7 +92,7 @@ def test_a_bucket_is_indexed_as_a_folder_and_looked_at_again_for_nothing(
     for digest, logits in expected.items():
         np.testing.assert_allclose(found[digest], logits, atol=1e-5)
     with monkeypatch.context() as patch:
-        patch.setattr("labelwise.photos.scored_files._read", None)
+        patch.setattr("labelwise.photos.ingest._read", None)
         assert counts(library()) == {"unchanged": 9}
     bucket.put(f"{library.prefix}/2023/1.png", picture(tmp_path / "new.png", 77).read_bytes())
     bucket.put(f"{library.prefix}/2023/copy.png", (tmp_path / "photos/0.png").read_bytes())
@@ -256,7 +256,7 @@ def test_training_streams_from_a_bucket_as_from_a_disk(bucket, tmp_path, monkeyp
     for name, numbers in (("train-0", range(24)), ("train-1", range(24, 48)), ("val-0", range(60))):
         file = f"{name}.parquet"
         bucket.put(f"shards/{file}", write_parquet(tmp_path / "in" / file, numbers))
-    monkeypatch.setattr("labelwise.training.pixels.CPU_LIMIT", 0)
+    monkeypatch.setattr("labelwise.training.loader.CPU_LIMIT", 0)
     flags = {"method": "softmax", "image_size": 16, "batch_size": 12, "calibrate": "none"}
     flags |= {"hardware.accelerator": "cpu", "recipe.epochs": 2, "recipe.log_steps": 1}
     flags |= {"recipe.save_seconds": 0, "backbone": "small-cnn"}

@@ -14,10 +14,20 @@ from torchvision.transforms.autoaugment import TrivialAugmentWide, _apply_op
 from torchvision.transforms.functional import InterpolationMode
 
 from labelwise.errors import SettingsError
-from labelwise.numeric.draws import uniforms
-from labelwise.training.augment import AUGMENTATIONS, ImageDraws, make_augment, mix
-from labelwise.training.augment.geometry import cut_out, draw_windows, shift, zoom
-from labelwise.training.augment.policies import OPERATIONS, Ranges, apply
+from labelwise.objectives.draws import uniforms
+from labelwise.training.augment import (
+    AUGMENTATIONS,
+    OPERATIONS,
+    ImageDraws,
+    Ranges,
+    apply,
+    cut_out,
+    draw_windows,
+    make_augment,
+    mix,
+    shift,
+    zoom,
+)
 
 PEER_NAMES = {
     "identity": "Identity",

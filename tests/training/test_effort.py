@@ -17,8 +17,7 @@ from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
 from labelwise.system.progress import LimitedWatch, TimeIsUp
-from labelwise.training.effort import better_by, tried
-from labelwise.training.run import train
+from labelwise.training.run import better_by, train, tried
 from labelwise.training.settings import read_settings
 
 
@@ -67,7 +66,7 @@ def settings_of(photos, cache, **flags):
 
 def test_good_keeps_the_solved_head_where_training_gains_nothing(photos, tmp_path, monkeypatch):
     """Oracle: the photos are told apart perfectly by the solved head, so nothing can be gained."""
-    monkeypatch.setattr("labelwise.training.effort.PERFECT", 2.0)  # or nothing would be tried
+    monkeypatch.setattr("labelwise.training.run.PERFECT", 2.0)  # or nothing would be tried
     watch = Hearing()
     settings = settings_of(photos, tmp_path / "features", effort="good")
     done = train(settings, tmp_path / "run", watch=watch)
@@ -136,7 +135,7 @@ def test_best_tries_sizes_and_networks_and_keeps_what_is_told_apart(photos, fini
 def test_no_try_begins_after_the_minutes(photos, finished, tmp_path, monkeypatch):
     made, clock = Made(finished, {"solved": 1.0, "solved-96": 1.0}), [0.0]
     watch = SimpleNamespace(monotonic=lambda: clock[0])
-    monkeypatch.setattr("labelwise.training.effort.time", watch)
+    monkeypatch.setattr("labelwise.training.run.time", watch)
 
     def slow(settings, folder, watch):
         made(settings, folder, watch)
@@ -171,7 +170,7 @@ def test_data_that_holds_features_has_no_network_to_train(tmp_path):
 def test_a_try_is_given_up_when_the_minutes_are_over(photos, finished, tmp_path, monkeypatch):
     made, clock, watch = Made(finished, {"solved": 1.0, "trained": 0.1}), [0.0], Hearing()
     now = SimpleNamespace(monotonic=lambda: clock[0])
-    for module in ("labelwise.training.effort", "labelwise.system.progress"):
+    for module in ("labelwise.training.run", "labelwise.system.progress"):
         monkeypatch.setattr(f"{module}.time", now)
 
     def slow(settings, folder, watch):

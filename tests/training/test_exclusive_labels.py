@@ -21,7 +21,7 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import evaluate
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.photos.asked import AskedQuery
+from labelwise.photos.query import Asked
 from labelwise.pictures import FeatureRows
 from labelwise.retrieval import Query
 from labelwise.training.run import train
@@ -148,7 +148,7 @@ def index_folder(coloured):
 
 def test_queries_know_what_excludes_what(index_folder):
     index = open_index(index_folder)
-    p = np.exp(np.array([index.odds(k, refit=False).log_p.values for k in range(6)], np.float64))
+    p = np.exp(np.array([index.odds(k, refit=False).log_p for k in range(6)], np.float64))
     gone = index.store.dead_rows()
     assert len(gone) == 0
     for text, expected in {
@@ -158,7 +158,7 @@ def test_queries_know_what_excludes_what(index_folder):
         "(red | blue), round": (p[0] + p[1]) * p[5],
         "red, round": p[0] * p[5],
     }.items():
-        asked = AskedQuery.of(index, Query.parse(text, index.space), own=True)
+        asked = Asked(index, Query.parse(text, index.space)).own
         rows, scores = asked.ranking.best(40)
         assert np.exp(scores) == pytest.approx(expected[rows], rel=1e-4)
         assert (np.diff(scores) <= 0).all()

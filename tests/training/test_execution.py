@@ -9,8 +9,8 @@ from labelwise.networks.backbones import create_backbone
 from labelwise.networks.heads import LinearHead
 from labelwise.objectives import BCE
 from labelwise.training import execution
-from labelwise.training.execution import accelerated, compiles
-from labelwise.training.recipe import Hardware
+from labelwise.training.execution import accelerated, compiles, kernels
+from labelwise.training.settings import Hardware
 from labelwise.types import Targets
 
 
@@ -88,3 +88,20 @@ def test_options_of_the_compiler_are_those_that_this_torch_knows(monkeypatch):
         "triton.cudagraphs": True,
         "triton.autotune_pointwise": False,
     }.items() <= options.items()
+
+
+def test_a_deterministic_run_is_compiled_only_if_asked_for():
+    cuda = torch.device("cuda")
+    assert not compiles(Hardware(), cuda, 1, 10**6, deterministic=True)
+    assert compiles(Hardware(compile=True), cuda, 1, 1, deterministic=True)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_kernels_are_chosen_inside_the_block_alone(deterministic):
+    before = torch.backends.cudnn.benchmark
+    with kernels(deterministic=deterministic):
+        assert torch.are_deterministic_algorithms_enabled() == deterministic
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.backends.cudnn.benchmark != deterministic
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.benchmark == before

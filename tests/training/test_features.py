@@ -13,8 +13,9 @@ from patience import PATIENCE
 from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.networks.backbones import create_backbone
-from labelwise.pictures import ArrayImages, mapped
-from labelwise.pictures.mapped import moments_of, scaled
+from labelwise.pictures import ArrayImages
+from labelwise.pictures import memory as mapped
+from labelwise.pictures.memory import moments_of, scaled
 from labelwise.system.progress import Silent
 from labelwise.training import features
 from labelwise.training.features import compute, content_key

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_run import tiny_settings, tiny_table
 
-from labelwise.answers import deal_folds, read_review
+from labelwise.answers.suspects import deal_folds, read_review
 from labelwise.cli.app import app
 from labelwise.data import LabelTable
 from labelwise.errors import SettingsError

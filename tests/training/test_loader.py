@@ -10,10 +10,17 @@ from PIL import Image
 from labelwise.data import LabelTable
 from labelwise.errors import ImageError, SettingsError
 from labelwise.pictures import ArrayImages, FeatureRows, FileImages, Transform
-from labelwise.training import pixels
+from labelwise.training import loader as pixels
 from labelwise.training.augment import ImageDraws, draw_windows
-from labelwise.training.loader import Batch, Loader
-from labelwise.training.pixels import DecodingStore, DeviceStore, HostStore, RowRequest, make_store
+from labelwise.training.loader import (
+    Batch,
+    DecodingStore,
+    DeviceStore,
+    HostStore,
+    Loader,
+    RowRequest,
+    make_store,
+)
 
 TRANSFORM = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 CPU = torch.device("cpu")

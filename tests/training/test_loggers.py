@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from quick_processes import QUICK
 from tiny_run import tiny_settings, tiny_table
 
 from labelwise.cli import main
@@ -47,25 +48,29 @@ def test_tensorboard_shows_the_journal(tmp_path):
     assert shown_by_tensorboard(tmp_path) == expected
 
 
+def _killed_at_ten(settings, folder):
+    """Train in a process of its own; what a test's process computed must not be forked."""
+    from labelwise.training.loop import Loop
+
+    write, save = Loop._write, Loop._save
+    Loop._save = lambda loop: save(loop) if loop.state.position.step <= 4 else None
+
+    def killed_at_ten(loop, record):
+        write(loop, record)
+        if record["step"] >= 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Loop._write = killed_at_ten
+    train(settings, folder, table=tiny_table())
+
+
 def test_a_run_stopped_in_between_shows_each_step_once(tmp_path):
     """Two steps after the last checkpoint are lost with the process, and made again."""
     settings = tiny_settings(hardware__loggers=["tensorboard"], recipe__epochs=4)
-    child = os.fork()
-    if child == 0:
-        from labelwise.training.loop import Loop
-
-        write, save = Loop._write, Loop._save
-        Loop._save = lambda loop: save(loop) if loop.state.position.step <= 4 else None
-
-        def killed_at_ten(loop, record):
-            write(loop, record)
-            if record["step"] >= 10:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        Loop._write = killed_at_ten
-        train(settings, tmp_path, table=tiny_table())
-        os._exit(0)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    child = QUICK.Process(target=_killed_at_ten, args=(settings, tmp_path))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
     before = journal(tmp_path)
     assert before[-1]["step"] >= 10
     train(settings, tmp_path, table=tiny_table())

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.errors import CheckpointError
 from labelwise.evaluation import Evaluation
-from labelwise.models.held_out_copies import HeldOutCopies
+from labelwise.models.seen_photos import HeldOutCopies
 from labelwise.pictures import FeatureRows
 from labelwise.training.run import train
 

@@ -19,10 +19,10 @@ from tiny_run import Hearing, tiny_table
 
 from labelwise.data import ArrayImages, LabelTable
 from labelwise.errors import SettingsError
-from labelwise.networks.backbones import create_backbone, packaged
-from labelwise.networks.backbones.packaged import PACKAGED
-from labelwise.networks.backbones.weights import PRETRAINED
-from labelwise.training.network import PHOTO_NETWORK, choose_network
+from labelwise.networks.backbones import create_backbone
+from labelwise.networks.backbones import weights as packaged
+from labelwise.networks.backbones.weights import PACKAGED, PRETRAINED
+from labelwise.training.plan import PHOTO_NETWORK, choose_network, resolve
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 
@@ -111,6 +111,25 @@ def test_the_network_follows_from_the_pictures(table, flags, expected):
     assert settings.effort is None
     again = read_settings(None, settings.model_dump(mode="json"))  # as settings.yaml is read
     assert again == settings
+
+
+def test_a_plan_names_the_network_and_the_method_and_is_its_own_plan():
+    plan = resolve(read_settings(None, {"data": "few"}), pictures(63, split=["train"] * 4))
+    assert (plan.settings.backbone, plan.settings.method) == ("small-cnn", "bce")
+    network, method = plan.reasons
+    assert network.startswith("network small-cnn, trained from random values")
+    assert method == "method bce: images may have several labels"
+    again = resolve(plan.settings, pictures(63, split=["train"] * 4))
+    assert (again.settings, again.reasons) == (plan.settings, ())
+
+
+def test_a_plan_is_checked_as_it_will_run():
+    """The features that photos get take no augmentation; a name that means nothing is named."""
+    settings = read_settings(None, {"data": "few", "bands": "all", "augment": "rand"})
+    with pytest.raises(SettingsError, match="changes 8-bit colours"):
+        resolve(
+            settings.model_copy(update={"backbone": "small-cnn"}), pictures(8, split=["train"] * 4)
+        )
 
 
 def test_solved_heads_keep_the_defaults_of_features():

@@ -25,9 +25,9 @@ from labelwise.training.build import (
     advice_for_photos,
     build_model,
     build_objective,
-    choose_method,
     set_biases_to_priors,
 )
+from labelwise.training.plan import choose_method
 from labelwise.training.prepare import hash_of_rows
 from labelwise.training.run import train
 from labelwise.types import Outputs
@@ -164,17 +164,17 @@ def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for():
     facts = table.splits()["train"].facts()
     model, _ = build_model(tiny_settings(method="role"), table)
 
-    def kind(device, rows=facts.num_images, **options):
+    def on_host(device, rows=facts.num_images, **options):
         settings = tiny_settings(method="role", options={"k": 2.0, **options})
         built = build_objective(settings, replace(facts, num_images=rows), model, device)
-        return type(built.table).__name__
+        return built.table.on_host
 
-    assert kind("cuda") == "DeviceEstimates"
-    assert kind("cuda", table="memory") == "RowEstimates"
-    assert kind("cpu") == "RowEstimates"
+    assert not on_host("cuda")
+    assert on_host("cuda", table="memory")
+    assert on_host("cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labelwise.training.build.TABLE_ENTRIES", 7)
-        assert kind("cuda") == "RowEstimates"
+        assert on_host("cuda")
     build_objective(tiny_settings(method="bce"), facts, model, "cuda")
 
 

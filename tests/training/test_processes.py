@@ -13,8 +13,8 @@ from train_tiny import free_port
 from labelwise.errors import SettingsError
 from labelwise.system.tensors import load_tensors
 from labelwise.training.processes import STARTED, _srun_variables, launch
-from labelwise.training.recipe import Hardware
 from labelwise.training.run import train
+from labelwise.training.settings import Hardware
 
 SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
 ALONE = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}

@@ -198,6 +198,16 @@ def test_same_seed_same_numbers_and_another_seed_others(tmp_path):
         assert_same_weights(tmp_path / "a", tmp_path / "c")
 
 
+def test_a_deterministic_run_leaves_the_process_as_it_was_and_is_a_setting(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    train(tiny_settings(deterministic=True), tmp_path, table=tiny_table())
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"  # read when CUDA starts
+    assert not torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(SettingsError, match="deterministic: True -> False"):
+        train(tiny_settings(), tmp_path, table=tiny_table())
+
+
 def test_accumulated_halves_are_one_whole_batch(tmp_path):
     table = tiny_table()
     whole = tiny_settings(batch_size=16, recipe__optimizer__name="sgd")

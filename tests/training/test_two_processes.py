@@ -18,8 +18,8 @@ from tiny_run import tiny_settings, tiny_table
 
 from labelwise.predictions import Predictions
 from labelwise.system.tensors import load_tensors
+from labelwise.training.inference import validation_figures
 from labelwise.training.run import train
-from labelwise.training.validation import validation_figures
 
 SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
 

@@ -11,7 +11,7 @@ from labelwise.errors import ImageError
 from labelwise.models.scoring import Scored, score
 from labelwise.pictures import BytesImages
 from labelwise.pictures.memory import ArrayImages
-from labelwise.training.pixels import kept_in_memory
+from labelwise.training.loader import kept_in_memory
 
 
 def some_bytes(count, broken=()):

@@ -8,7 +8,7 @@ from sklearn.metrics import average_precision_score, log_loss
 
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
-from labelwise.photos.words.compared import compare_runs
+from labelwise.photos.words.start import compare_runs
 from labelwise.predictions import Predictions
 
 LABELS = ("dog", "cat", "car")

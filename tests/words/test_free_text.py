@@ -13,10 +13,7 @@ from words_setup import SIDE, save_photos
 from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
 from labelwise.photos import update_index
-from labelwise.photos.checksums import CacheFiles
-from labelwise.photos.fronts import LENGTH_UNIT, ROUNDING, Fronts, front_values, fronts_of
-from labelwise.photos.look_alikes import _cosines as plain
-from labelwise.photos.look_alikes import farthest_rows
+from labelwise.photos.embeddings import farthest_rows
 from labelwise.photos.receipts import receipts_of
 from labelwise.photos.words import ClassesAndWords, FreeText, WordList
 from labelwise.photos.words.start import start
@@ -65,103 +62,6 @@ def test_every_row_is_measured(photos):
     assert len(farthest_rows(direction, vectors, 5, gone, among[:0])[0]) == 0
 
 
-def made_library(rows, width=32):
-    """Return embeddings whose axes matter unequally, as those of photos do."""
-    random = np.random.default_rng(1)
-    vectors = random.normal(size=(rows, width)) * 0.9 ** np.arange(width)
-    vectors = vectors @ np.linalg.qr(random.normal(size=(width, width)))[0]
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
-
-
-def ceilings_of(fronts, direction):
-    query, found = fronts.query(direction), np.empty(len(fronts.values), np.int32)
-    fronts.write_ceilings(query, found, 0, len(found))
-    return found * query.unit
-
-
-def test_ceilings_are_above_all_cosines(tmp_path):
-    vectors = made_library(3000)
-    vectors[-5:] = (
-        0  # these came last and lie where no other does: rounding leaves much of them out
-    )
-    vectors[-5:, -1] = 1
-    fronts = fronts_of(CacheFiles(tmp_path), vectors[:2995])
-    fronts = Fronts(
-        fronts.axes, fronts.units / 4, front_values(vectors, fronts.axes, fronts.units / 4)
-    )
-    assert np.abs(fronts.values[:, : len(fronts.units)]).max() == 127  # some numbers are cut off
-    for seed in range(20):
-        direction = np.random.default_rng(seed).normal(size=32)
-        direction /= np.linalg.norm(direction)
-        cosines = vectors.astype(np.float64) @ direction
-        slack = ceilings_of(fronts, direction) - cosines
-        assert slack.min() > -ROUNDING / 3
-        assert slack.mean() < 0.7
-    assert ceilings_of(fronts, np.zeros(32)).max() == 0
-
-
-def test_ceilings_are_cosines_where_axes_say_all(tmp_path):
-    vectors = made_library(3000)
-    fronts = fronts_of(CacheFiles(tmp_path), vectors)
-    along = fronts.axes[:, 0]
-    rounding = np.linalg.norm(fronts.units) / 2  # at most, of half a unit along each axis
-    slack = ceilings_of(fronts, along) - vectors.astype(np.float64) @ along
-    assert slack.min() > -ROUNDING / 3
-    assert slack.max() < 2 * rounding + 2 * LENGTH_UNIT < 0.03
-
-
-def test_fronts_answer_as_measuring_every_row_does(tmp_path, monkeypatch):
-    vectors = made_library(70_000)
-    fronts = fronts_of(CacheFiles(tmp_path), vectors)
-    measured = []
-    monkeypatch.setattr(
-        "labelwise.photos.look_alikes._cosines",
-        lambda target, own, rows: measured.append(rows) or plain(target, own, rows),
-    )
-    random = np.random.default_rng(2)
-    gone, among = np.arange(0, 70_000, 7), np.arange(1_000, 69_500)
-    for count, limits in ((100, None), (1, None), (3_000, among), (69_999, None)):
-        direction = random.normal(size=32)
-        expected = vectors.astype(np.float64) @ direction / np.linalg.norm(direction)
-        allowed = np.setdiff1d(np.arange(70_000) if limits is None else limits, gone)
-        order = allowed[np.argsort(-expected[allowed], kind="stable")][:count]
-        rows, cosines = farthest_rows(direction, vectors, count, gone, limits, fronts)
-        assert len(rows) == len(order)
-        np.testing.assert_allclose(cosines, expected[order], atol=1e-6)
-        assert len({*rows.tolist()} ^ {*order.tolist()}) <= 2  # equal but for a tie at the end
-        if count <= 100:
-            assert sum(map(len, measured)) < len(vectors) / 2
-        measured.clear()
-
-
-def test_fronts_grow_with_the_library_and_damage_is_mended(tmp_path):
-    vectors = made_library(5000)
-    first = fronts_of(CacheFiles(tmp_path), vectors[:4000])
-    grown = fronts_of(CacheFiles(tmp_path), vectors)
-    np.testing.assert_array_equal(grown.axes, first.axes)
-    expected = front_values(vectors, first.axes, first.units)
-    np.testing.assert_array_equal(grown.values, expected)
-    (file,) = (tmp_path / "cache").glob("fronts-[0-9a-f]*.bin")
-    content = bytearray(file.read_bytes())
-    content[100] ^= 4
-    file.write_bytes(content)
-    mended = fronts_of(CacheFiles(tmp_path), vectors)
-    np.testing.assert_array_equal(mended.values, expected)
-
-
-def test_fronts_of_earlier_versions_make_room(tmp_path):
-    cache = CacheFiles(tmp_path)
-    for name in ("axes-of-fronts.bin", "fronts-0123456789abcdef.bin"):
-        cache.grown(name, np.dtype(np.float64), (32, 15), lambda *_: [np.zeros((32, 15))])
-    vectors = made_library(3000)
-    made = fronts_of(cache, vectors)
-    np.testing.assert_allclose(made.axes.T @ made.axes, np.eye(20), atol=1e-9)
-    left = sorted(path.name for path in (tmp_path / "cache").glob("*.bin"))
-    assert left[0] == "axes-of-fronts-8.bin"
-    assert len(left) == 2
-    assert left[1] != "fronts-0123456789abcdef.bin"
-
-
 def test_a_text_that_is_not_among_the_words_finds_its_photos(library):
     folder, colours = library
     index = open_index(folder / "index")
@@ -170,7 +70,7 @@ def test_a_text_that_is_not_among_the_words_finds_its_photos(library):
         assert colours_of(texts.photos(index, text, 10), colours) == [colour] * 10
     without = Query.parse("-red", index.space)
     found = texts.photos(index, "crimson", 30, query=without, at_least=0.5)
-    probs = np.exp(index.odds(0).log_q.values)
+    probs = np.exp(index.odds(0).log_q)
     assert len(found) == (probs >= 0.5).sum()
     assert all(probs[hit.row] >= 0.5 for hit in found)
     assert texts.doubt("sky") is None

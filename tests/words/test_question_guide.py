@@ -6,12 +6,13 @@ import pytest
 from typer.testing import CliRunner
 from words_setup import SIDE, save_photos
 
+from labelwise.answers.agreement import LabelAnswers
+from labelwise.answers.log import AnswerLog
 from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.photos.words import (
-    AnswerLog,
     ClassesAndWords,
     QuestionGuide,
     WordList,
@@ -78,8 +79,9 @@ def test_no_model_moves_the_photos_that_promises_rest_on():
 def test_chosen_photos_are_never_set_aside_whatever_share_is_asked_for(tmp_path):
     save_photos(tmp_path / "photos", 12)
     photos = sorted(map(str, (tmp_path / "photos").iterdir()))
-    with AnswerLog(tmp_path / "answers.csv", ("red",), frozenset(photos[:3])) as log:
-        log.add("red", dict.fromkeys(photos, "present"), "ada")
+    log = LabelAnswers(AnswerLog(tmp_path / "answers.jsonl"), frozenset(photos[:3]))
+    log.add("red", dict.fromkeys(photos, "yes"), "ada")
+    LabelAnswers(log.log).export(tmp_path / "answers.csv")  # the log itself knows
     table = load(str(tmp_path / "answers.csv"))
     digests = {row: bytes([row]) * 32 for row in range(12)}  # all of them below a share of .9
     kept = KeptAnswers.of(table, digests, 0.9)

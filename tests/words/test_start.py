@@ -22,6 +22,7 @@ from labelwise.exports.web import _page as web_page
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index
+from labelwise.photos.shift import evidence_of
 from labelwise.photos.tagging import tags_of
 from labelwise.photos.words import ClassesAndWords, WordList
 from labelwise.photos.words.answers import KeptAnswers
@@ -29,7 +30,7 @@ from labelwise.photos.words.start import start
 from labelwise.photos.xmp import EMPTY, noted, tagged, untagged
 from labelwise.pictures import PictureImages
 from labelwise.scores.tables import read_raw
-from labelwise.server.photo_tools import PhotoTools
+from labelwise.server.mcp import PhotoTools
 
 NOT_CALIBRATED = "not calibrated: no answers yet"
 
@@ -90,7 +91,7 @@ def test_photos_are_read_once_wherever_they_lie(model, painted, tmp_path):
 
 
 def test_what_was_computed_before_an_interruption_is_kept(model, painted, tmp_path, monkeypatch):
-    from labelwise.photos.words import photos
+    from labelwise.photos.words import start as photos
     from labelwise.system.progress import Silent
 
     class Stopping(Silent):
@@ -266,7 +267,7 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
         content = (folder / "photos" / "000.png").read_bytes()
         assert NOT_CALIBRATED in json.loads(server.upload(("a.png", content))[2])["caution"]
     with Index(index) as opened, pytest.raises(LabelwiseError, match="--set-aside"):
-        opened.evidence()
+        evidence_of(opened)
     table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=60)
     answered = run_verb("start", folder / "photos", *given, "--answers", table)
     assert answered.exit_code == 0, answered.output
@@ -279,7 +280,7 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     assert rebuilt.exit_code == 0, rebuilt.output
     assert NOT_CALIBRATED not in rebuilt.output + rebuilt.stderr
     with Index(index) as opened:
-        assert set(opened.evidence().ids) == set(RunFolder(run).predictions("test").ids)
+        assert set(evidence_of(opened).ids) == set(RunFolder(run).predictions("test").ids)
 
 
 def _require_no_interval(run, index, out):

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from words_setup import SIDE, save_photos
 
+from labelwise.answers.agreement import LabelAnswers
+from labelwise.answers.log import AnswerLog
 from labelwise.data import load
-from labelwise.photos.words import AnswerLog, ClassesAndWords, WordList, WordsLearner
+from labelwise.photos.words import ClassesAndWords, WordList, WordsLearner
 from labelwise.photos.words.start import TEXT_HEAD_FILE, start
 from labelwise.pictures import PictureImages
 from labelwise.system.progress import Silent
@@ -36,10 +38,10 @@ def test_it_learns_what_start_learns_of_the_same_answers(made, tmp_path):
     assert learner.guide.learnt_from == 0
     said = dict(list(truth.items())[:40])
     guide = learner.learnt(said)
-    with AnswerLog(tmp_path / "answers.csv", WORDS.names, guide.aside) as log:
-        for word in WORDS.names:
-            states = {photo: "present" if own[word] else "absent" for photo, own in said.items()}
-            log.add(word, states, "ada")
+    log = LabelAnswers(AnswerLog(tmp_path / "answers.jsonl"), guide.aside)
+    for word in WORDS.names:
+        log.add(word, {photo: "yes" if own[word] else "no" for photo, own in said.items()}, "ada")
+    log.export(tmp_path / "answers.csv", WORDS.names)
     answers = load(str(tmp_path / "answers.csv"))
     done = start(PictureImages(photos), WORDS, model, tmp_path / "run", answers=answers)
     probs = done.predictor.predict(PictureImages(photos)).probs

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from getpass import getuser
+from io import FileIO
 from pathlib import Path
 from threading import RLock
 from typing import Any, Literal
@@ -61,7 +62,7 @@ class LoggedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line that is no answer: facts of one kind, such as a random draw."""
+    """A line that is not an answer: facts of one kind, such as a random draw."""
 
     kind: str
     facts: Mapping[str, Any]
@@ -133,17 +134,21 @@ class AnswerLog:
 
     def _take(self, content: bytes) -> None:
         """Add the complete lines of what was read; the last one may still be being written."""
-        taken, found = content[: content.rfind(b"\n") + 1], list[Line]()
-        for number, raw in enumerate(taken.splitlines(), start=len(self._lines) + 2):
-            try:
+        found = list[Line]()
+        try:
+            taken = content[: _complete(content)]
+            for raw in taken.splitlines():
                 found.append(_opened(raw))
-            except (ValueError, TypeError, LookupError, RecursionError):
-                raise DataError(
-                    f"{self.path}, line {number}: this is not an answer as it was written; bring "
-                    "the file back from a copy, or take the line out"
-                ) from None
+        except (ValueError, TypeError, LookupError, RecursionError):
+            raise self._damaged(f"line {len(self._lines) + len(found) + 2}") from None
         self._keep(found)
         self._size += len(taken)
+
+    def _damaged(self, where: str) -> DataError:
+        return DataError(
+            f"{self.path}, {where}: this is not an answer as it was written; bring the file back "
+            "from a copy, or take the line out"
+        )
 
     def _keep(self, lines: Iterable[Line]) -> None:
         for line in lines:
@@ -202,7 +207,7 @@ class AnswerLog:
             with self.path.open("r+b", buffering=0) as stream:
                 start = stream.read(len(HEADER))
                 if start == HEADER:
-                    _repair(stream)
+                    self._repair(stream)
                     append_whole(stream, content, durable=True)
                     return True
                 old = start + stream.read()
@@ -211,11 +216,21 @@ class AnswerLog:
                     stream.truncate(0)
                     append_whole(stream, HEADER + content, durable=True)
                     return True
-            if old:
+            if not HEADER.startswith(old):
                 shutil.copy2(self.path, self.path.with_suffix(f".0.2{self.path.suffix}"))
             with replacing(self.path) as temporary:
                 temporary.write_bytes(HEADER + b"".join(older))
             return False
+
+    def _repair(self, stream: FileIO) -> None:
+        """Cut a last line that has no end; only then more than a byte is read."""
+        size = stream.seek(-1, os.SEEK_END)
+        if stream.read(1) != b"\n":
+            stream.seek(0)
+            try:
+                stream.truncate(_complete(stream.read(size + 1)))
+            except ValueError:
+                raise self._damaged("last line") from None
 
     def answers(self, why: str, label: str) -> list[LoggedAnswer]:
         """Return the answers to a question, undone ones included."""
@@ -251,9 +266,9 @@ def _line(facts: Mapping[str, Any]) -> Line:
     return LoggedAnswer(**facts)
 
 
-def _repair(stream: Any) -> None:
-    """Cut a last line that has no end; only then more than a byte is read."""
-    size = stream.seek(-1, os.SEEK_END)
-    if stream.read(1) != b"\n":
-        stream.seek(0)
-        stream.truncate(stream.read(size + 1).rfind(b"\n") + 1)
+def _complete(content: bytes) -> int:
+    """Return how much of a log is complete lines; raise where the end of a line is damaged."""
+    end = content.rfind(b"\n") + 1
+    if content[end:-1][-SEAL:-10] == b', "sum": "':
+        raise ValueError("a line has another end than was written")
+    return end

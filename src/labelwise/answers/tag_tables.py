@@ -3,7 +3,6 @@
     label tables            path, labels; or one column per label; COCO, VOC and all that load reads
     one use per row         photo, tag and, if there is one, score
     language models         JSON Lines of Ollama and OpenAI: tags as JSON or with commas
-    Label Studio            tasks with predictions
     COCO results            a list of image_id, category_id and score, and the instances file
     several annotators      photo, label, worker, answer, and the name of the one you trust
 
@@ -22,13 +21,10 @@ from numpy.typing import NDArray
 
 from labelwise.answers.log import Answer
 from labelwise.answers.model_text import SCORE_NAMES, tags_of_text, text_of
-from labelwise.data.annotation_tools import chosen_labels
-from labelwise.data.label_studio import ImageFolder
 from labelwise.data.load import load
 from labelwise.data.rows import is_file, read_json, require_file
 from labelwise.data.table import LabelTable
-from labelwise.data.tabular import TABULAR
-from labelwise.data.tabular_files import json_objects
+from labelwise.data.tabular import TABULAR, json_objects
 from labelwise.data.votes import HEADERS as VOTE_HEADERS
 from labelwise.data.votes import YES, Votes
 from labelwise.errors import DataError, SettingsError
@@ -176,10 +172,6 @@ def read_tags(
         first = content[0] if isinstance(content, list) and content else None
         if isinstance(first, dict) and "image_id" in first and "category_id" in first:
             return _coco_results(path, content, images, at_least)
-        if isinstance(first, dict) and any(
-            isinstance(task, dict) and task.get("predictions") for task in content
-        ):
-            return _label_studio(path, content)
     photo, label = (_one_of(header, VOTE_HEADERS[name]) for name in ("photo", "label"))
     if photo and label and "labels" not in header and not _one_of(header, VOTE_HEADERS["worker"]):
         return _use_rows(path, photo, label, _one_of(header, SCORE_NAMES))
@@ -206,13 +198,14 @@ def _use_rows(path: Path, photo: str, label: str, score: str | None) -> TagTable
                 number += 1
                 if row[0] in (None, "") or row[1] is None:
                     raise DataError(f"{path.name}, row {number}: it names no photo, or no tag")
-                chance = None if score is None else _number(row[2], f"{path.name}, row {number}")
+                chance = None if score is None else score_of(row[2], f"{path.name}, row {number}")
                 yield str(row[0]), str(row[1]), chance
 
     return TagTable.of(path.name, found())
 
 
-def _number(value: Any, where: str) -> float:
+def score_of(value: Any, where: str) -> float:
+    """Return a score, or raise a DataError that names its place."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -273,35 +266,12 @@ def _coco_results(path: Path, found: Any, images: Path | None, at_least: float) 
                 raise DataError(f"{where}: must have image_id and category_id")
             if photo not in photos or tag not in tags:
                 raise DataError(f"{where}: {images.name} has no image {photo} or category {tag}")
-            score = _number(one.get("score"), where)
+            score = score_of(one.get("score"), where)
             if score >= at_least:
                 yield photos[photo], tags[tag], score
 
     note = f"results with a score of at least {at_least:g} are tags (--at-least)"
     return TagTable.of(path.name, uses(), photos.values(), notes=[note])
-
-
-def _label_studio(path: Path, tasks: Sequence[Any]) -> TagTable:
-    folder = ImageFolder(path.parent)
-    found: list[FoundUse] = []
-    photos: list[str] = []
-    for number, task in enumerate(tasks, 1):
-        where = f"{path.name}, task {number}"
-        facts = task.get("data") if isinstance(task, dict) else None
-        image = facts.get("image", facts.get("img")) if isinstance(facts, dict) else None
-        if not isinstance(image, str) or not image:
-            raise DataError(f"{where}: 'data' must name an 'image'")
-        made = task.get("predictions") or []
-        if not isinstance(made, list) or not all(isinstance(one, dict) for one in made):
-            raise DataError(f"{where}: 'predictions' must be a list of objects")
-        photos.append(folder.path_of(image))
-        if made:
-            score = made[-1].get("score")
-            for result in made[-1].get("result") or []:
-                own = result.get("score", score) if isinstance(result, dict) else None
-                chance = None if own is None else _number(own, where)
-                found += [(photos[-1], name, chance) for name in chosen_labels(result, where)]
-    return TagTable.of(path.name, found, photos)
 
 
 def _language_model(path: Path) -> TagTable:

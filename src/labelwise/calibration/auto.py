@@ -13,14 +13,14 @@ on other images.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from labelwise.calibration.beta import beta
-from labelwise.calibration.entries import folds_of, read_entries
+from labelwise.calibration.entries import Floats, Numbers, folds_of, read_entries
 from labelwise.calibration.few import few
 from labelwise.calibration.histogram import histogram
 from labelwise.calibration.isotonic import isotonic
@@ -28,11 +28,11 @@ from labelwise.calibration.platt import platt
 from labelwise.calibration.temperature import temperature
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
-from labelwise.numeric.arrays import Array, mask_tensor, to_tensor
+from labelwise.numeric.arrays import Array, Mask, as_mask, to_numpy
 from labelwise.types import nearest
 
 Calibrator = Callable[..., Link]
-Part = tuple[Tensor, Tensor, Tensor | None]
+Part = tuple[Floats, NDArray[Any], Mask | None]
 
 AS_IT_IS = "as it is"
 AUTO, NONE = "auto", "none"
@@ -154,39 +154,38 @@ def auto(
     ``candidates`` are given, they are those that so many entries can carry.
     """
     read_entries(logits, labels, link, observed)
-    scores = to_tensor(logits)
-    truth = to_tensor(labels, scores.device)
-    seen = None if observed is None else mask_tensor(observed, "observed", scores.device)
+    scores, truth = to_numpy(logits), to_numpy(labels)
+    seen = None if observed is None else as_mask(to_numpy(observed), "observed")
     candidates = _carried(truth, seen) if candidates is None else candidates
     member = np.arange(len(scores)) if groups is None else np.unique(groups, return_inverse=True)[1]
     count = int(member.max()) + 1
     if not 2 <= folds <= count:
         raise ValueError(f"folds must lie between 2 and the {count} groups, got {folds}")
-    fold = folds_of(count, folds, seed)[torch.from_numpy(member)].to(scores.device)
+    fold = folds_of(count, folds, seed)[member]
 
-    def part(rows: Tensor) -> Part:
+    def part(rows: Mask) -> Part:
         return scores[rows], truth[rows], None if seen is None else seen[rows]
 
     names = [*([AS_IT_IS] if link is not None else []), *candidates]
-    losses = torch.zeros(len(names), len(scores), dtype=torch.float64)
+    losses = np.zeros((len(names), len(scores)))
     for number in range(folds):
         train, test = part(fold != number), part(fold == number)
         for row, name in enumerate(names):
             with catch_warnings():  # the final fit repeats whatever is worth saying
                 simplefilter("ignore")
                 fitted = _fitted(name, train, link, candidates)
-            losses[row, (fold == number).cpu()] = _log_loss(fitted, *test).cpu()
-    observations = len(scores) * scores.shape[1] if seen is None else int(seen.sum())
-    table = _table(names, losses.numpy(), member, observations)
+            losses[row, fold == number] = _log_loss(fitted, *test)
+    observations = scores.size if seen is None else int(seen.sum())
+    table = _table(names, losses, member, observations)
     best = table[0].name
     return Choice(_fitted(best, (scores, truth, seen), link, candidates), best, table, folds)
 
 
-def _carried(truth: Tensor, seen: Tensor | None) -> Mapping[str, Calibrator]:
+def _carried(truth: NDArray[Any], seen: Mask | None) -> Mapping[str, Calibrator]:
     """Return the calibrators for so many known entries."""
     known = truth if seen is None else truth[seen]
     present = float(known.sum())
-    if min(present, known.numel() - present) >= ENOUGH_FOR_STEPS:
+    if min(present, known.size - present) >= ENOUGH_FOR_STEPS:
         return CALIBRATORS
     return {name: fit for name, fit in CALIBRATORS.items() if name not in STEPS}
 
@@ -198,14 +197,16 @@ def _fitted(name: str, data: Part, link: Link | None, candidates: Mapping[str, C
     return candidates[name](scores, truth, link, seen)
 
 
-def _log_loss(link: Link, scores: Tensor, labels: Tensor, seen: Tensor | None) -> Tensor:
+def _log_loss(link: Link, scores: Floats, labels: NDArray[Any], seen: Mask | None) -> Numbers:
     """Return the (n,) summed log loss of each image's observed entries."""
-    y = labels.double()
-    log_p, log_q = (side.double() for side in link.log_probs(scores))
-    present = torch.where(y > 0, y * log_p, 0.0)  # 0 log 0 = 0
-    absent = torch.where(y < 1, (1 - y) * log_q, 0.0)
+    y = labels.astype(np.float64)
+    log_p, log_q = (side.astype(np.float64) for side in link.log_probs(scores))
+    with np.errstate(invalid="ignore"):  # 0 log 0 = 0
+        present = np.where(y > 0, y * log_p, 0.0)
+        absent = np.where(y < 1, (1 - y) * log_q, 0.0)
     loss = -(present + absent)
-    return (loss if seen is None else torch.where(seen, loss, 0.0)).sum(1)
+    total: Numbers = (loss if seen is None else np.where(seen, loss, 0.0)).sum(1)
+    return total
 
 
 def _table(

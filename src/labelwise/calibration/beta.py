@@ -9,13 +9,18 @@ With p0 = sigma(u) this bends the log-odds differently above and below one half.
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-from torch.nn.functional import logsigmoid
+import numpy as np
 
-from labelwise.calibration.entries import OnLogOdds, limited_log_odds, own_number, read_entries
+from labelwise.calibration.entries import (
+    Floats,
+    OnLogOdds,
+    limited_log_odds,
+    own_number,
+    read_entries,
+)
 from labelwise.calibration.shrink import fit_labels, fit_shared
 from labelwise.links import Link
+from labelwise.numeric.array_api import A, like, log_sigmoid
 from labelwise.numeric.arrays import Array
 
 Scope = Literal["shared", "label"]
@@ -28,21 +33,16 @@ class Beta(OnLogOdds):
     kind = "beta"
 
     def __init__(self, link: Link | None, a: Numbers, b: Numbers, c: Numbers, limit: float) -> None:
-        super().__init__()
-        self.link, self.limit = link, limit
-        self.a: Tensor
-        self.b: Tensor
-        self.c: Tensor
-        for name, value in (("a", a), ("b", b), ("c", c)):
-            self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
+        super().__init__(link, limit)
+        self.a, self.b, self.c = (np.asarray(part, np.float32) for part in (a, b, c))
         if not ((self.a >= 0) & (self.b >= 0)).all():
             raise ValueError(f"a and b must not be negative, got {a} and {b}")
 
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, logits: A) -> tuple[A, A]:
         u = limited_log_odds(self.link, logits, self.limit)
-        rise, fall = logsigmoid(u), logsigmoid(-u)
-        z = self.a.to(u.dtype) * rise - self.b.to(u.dtype) * fall + self.c.to(u.dtype)
-        return logsigmoid(z), logsigmoid(-z)
+        rise, fall = log_sigmoid(u), log_sigmoid(-u)
+        z = like(self.a, u) * rise - like(self.b, u) * fall + like(self.c, u)
+        return log_sigmoid(z), log_sigmoid(-z)
 
     def numbers_of(self, column: int) -> dict[str, Any]:
         return {
@@ -76,5 +76,5 @@ def beta(
     return Beta(link, a, b, c, entries.limit)
 
 
-def _features(u: Tensor) -> tuple[Tensor, Tensor]:
-    return logsigmoid(u), -logsigmoid(-u)
+def _features(u: Floats) -> tuple[Floats, Floats]:
+    return log_sigmoid(u), -log_sigmoid(-u)

@@ -22,17 +22,20 @@ the number of its entries, their mean log-odds and their mean label, for each la
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import log
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from labelwise.links import Link
-from labelwise.numeric.arrays import Array, check_shapes, mask_tensor, to_tensor
+from labelwise.numeric.array_api import A
+from labelwise.numeric.arrays import Array, Mask, as_mask, check_shapes, to_numpy
 
-Block = tuple[Tensor, Tensor, Tensor | None]
+Numbers = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
+Block = tuple[Floats, Floats, Floats | None]
 
 ONE_IN_A_MILLION = log(1e6 - 1)
 FAR = 1e4
@@ -46,6 +49,9 @@ class OnLogOdds(Link):
 
     link: Link | None
     limit: float
+
+    def __init__(self, link: Link | None, limit: float) -> None:
+        self.link, self.limit = link, limit
 
     @property
     def couples_labels(self) -> bool:
@@ -61,33 +67,31 @@ class OnLogOdds(Link):
 
 
 def straight(
-    link: OnLogOdds, slope: Tensor | float, offset: Tensor | float, labels: int
-) -> tuple[Tensor, Tensor] | None:
+    link: OnLogOdds, slope: Floats | float, offset: Floats | float, labels: int
+) -> tuple[Numbers, Numbers] | None:
     """Return what ``slope u + offset`` on a link's log-odds is on the logits, if it is a line.
 
     The cut at +-limit is left out where it moves no probability by more than one in a million.
     """
-    ones = torch.ones(labels, dtype=torch.float64)
+    ones = np.ones(labels)
     own = (ones, 0 * ones) if link.link is None else link.link.slope_and_offset(labels)
     if own is None:
         return None
-    scale, shift = (
-        torch.as_tensor(one, dtype=torch.float64).cpu() * ones for one in (slope, offset)
-    )
-    if (scale * link.limit - shift.abs() < ONE_IN_A_MILLION).any():
+    scale, shift = (np.asarray(part, np.float64) * ones for part in (slope, offset))
+    if (scale * link.limit - np.abs(shift) < ONE_IN_A_MILLION).any():
         return None
     return scale * own[0], scale * own[1] + shift
 
 
-def own_number(values: Tensor, column: int) -> float:
+def own_number(values: Floats, column: int) -> float:
     """Return a label's number among one per label, or the one that all labels share."""
-    return float(values.reshape(-1)[column if values.numel() > 1 else 0])
+    return float(values.reshape(-1)[column if values.size > 1 else 0])
 
 
-def limited_log_odds(link: Link | None, logits: Tensor, limit: float) -> Tensor:
+def limited_log_odds(link: Link | None, logits: A, limit: float) -> A:
     """Return the log-odds of a link, or the raw logits where it is None, cut at +-limit."""
     odds = logits if link is None else link.log_odds(logits)
-    return odds.clamp(-limit, limit)
+    return odds.clip(-limit, limit)
 
 
 @dataclass(frozen=True)
@@ -97,16 +101,16 @@ class Entries:
     Without a link the logits are themselves log-odds.
     """
 
-    logits: Tensor
-    labels: Tensor
-    observed: Tensor | None
+    logits: Floats
+    labels: NDArray[Any]
+    observed: Mask | None
     link: Link | None
     limit: float = FAR
 
     @property
     def num_labels(self) -> int:
         """Return K."""
-        return self.logits.shape[1]
+        return int(self.logits.shape[1])
 
     def rows(self) -> Iterator[Block]:
         """Yield (u, y, w) of consecutive rows, each (n, K); w is None if all is known."""
@@ -114,7 +118,7 @@ class Entries:
         for start in range(0, len(self.logits), step):
             yield self._read(slice(start, start + step))
 
-    def columns(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def columns(self) -> Iterator[tuple[Numbers, Numbers]]:
         """Yield (u, y) of each label: its observed entries, (n,) float64."""
         step = max(1, COLUMNS // len(self.logits))
         for first in range(0, self.num_labels, step):
@@ -122,26 +126,25 @@ class Entries:
             for row in range(len(u)):
                 yield u[row][seen[row]], y[row][seen[row]]
 
-    def subset(self, rows: Tensor | slice) -> "Entries":
+    def subset(self, rows: Mask | slice) -> "Entries":
         """Return the entries of some rows."""
         observed = None if self.observed is None else self.observed[rows]
         return Entries(self.logits[rows], self.labels[rows], observed, self.link, self.limit)
 
-    @torch.no_grad()
     def _read(self, rows: slice) -> Block:
         u = self.logits[rows] if self.link is None else self.link.log_odds(self.logits[rows])
         if self.limit < FAR:
-            u = u.clamp(-self.limit, self.limit)
-        y = self.labels[rows].to(u.dtype)
+            u = u.clip(-self.limit, self.limit)
+        y = self.labels[rows].astype(u.dtype)
         if self.observed is None:
             return u, y, None
         seen = self.observed[rows]
-        return torch.where(seen, u, 0.0), torch.where(seen, y, 0.0), seen.to(u.dtype)
+        zero = u.dtype.type(0)
+        return np.where(seen, u, zero), np.where(seen, y, zero), seen.astype(u.dtype)
 
-    def _read_columns(self, part: slice) -> tuple[Tensor, Tensor, Tensor]:
+    def _read_columns(self, part: slice) -> tuple[Numbers, Numbers, Mask]:
         shape = (part.stop - part.start, len(self.logits))
-        u = self.logits.new_empty(shape, dtype=torch.float64)
-        y, w = torch.empty_like(u), torch.ones_like(u, dtype=torch.bool)
+        u, y, w = np.empty(shape), np.empty(shape), np.ones(shape, bool)
         start = 0
         for block in self.rows():
             rows = slice(start, start + len(block[0]))
@@ -152,20 +155,18 @@ class Entries:
         return u, y, w
 
 
-@torch.no_grad()
 def read_entries(
     logits: Array, labels: Array, link: Link | None, observed: Array | None
 ) -> Entries:
     """Check the arrays and return them as entries, with the limit their log-odds need."""
     check_shapes(logits=logits, labels=labels, observed=observed)
-    scores = to_tensor(logits)
-    if not scores.is_floating_point():
+    scores, truth = to_numpy(logits), to_numpy(labels)
+    if scores.dtype.kind != "f":
         raise TypeError(f"logits must be floating point, got {scores.dtype}")
-    truth = to_tensor(labels, scores.device)
-    seen = None if observed is None else mask_tensor(observed, "observed", scores.device)
-    if scores.numel() == 0:
+    seen = None if observed is None else as_mask(to_numpy(observed), "observed")
+    if scores.size == 0:
         raise ValueError(f"logits must not be empty, got shape {tuple(scores.shape)}")
-    if link is not None and scores.numel() <= CACHED:
+    if link is not None and scores.size <= CACHED:
         scores, link = link.log_odds(scores), None
     limit = _limit(Entries(scores, truth, seen, link, limit=float("inf")))
     return Entries(scores, truth, seen, link, limit)
@@ -176,16 +177,16 @@ def _limit(entries: Entries) -> float:
     largest, present, absent = 0.0, False, False
     plain = entries.observed is None and entries.link is None
     for u, y, w in [(entries.logits, entries.labels, None)] if plain else entries.rows():
-        (low, high), (none, whole) = u.aminmax(), y.aminmax()
-        for name, value in (("logits", low), ("labels", none)):  # aminmax passes NaN on
-            if torch.isnan(value.double()):
+        low, high, none, whole = (float(end) for end in (u.min(), u.max(), y.min(), y.max()))
+        for name, value in (("logits", low), ("labels", none)):
+            if np.isnan(value):
                 raise ValueError(f"{name} must not be NaN where observed, got NaN")
         if none < 0 or whole > 1:
-            wrong = (none if none < 0 else whole).item()
+            wrong = none if none < 0 else whole
             raise ValueError(f"labels must lie in [0, 1] where observed, got {wrong}")
-        largest = max(largest, -low.item(), high.item())
-        present |= whole.item() > 0
-        absent |= none.item() < 1 if w is None else bool(((y < 1) & (w > 0)).any())
+        largest = max(largest, -low, high)
+        present |= whole > 0
+        absent |= none < 1 if w is None else bool(((y < 1) & (w > 0)).any())
     if not (present and absent):
         raise ValueError(
             "labels must hold at least one present and one absent entry that are observed, "
@@ -197,14 +198,24 @@ def _limit(entries: Entries) -> float:
 Part = TypeVar("Part")
 
 
-def folds_of(count: int, folds: int, seed: int = 0) -> Tensor:
-    """Return the fold (count,) of each of ``count`` things, dealt at random in equal parts."""
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)) % folds
+@lru_cache(maxsize=8)
+def folds_of(count: int, folds: int, seed: int = 0) -> NDArray[np.int64]:
+    """Return the fold (count,) of each of ``count`` things, dealt at random in equal parts.
+
+    The order is that of ``torch.randperm`` with this seed, which 0.2 took.
+    """
+    raw = np.random.RandomState(seed).randint(0, 1 << 32, size=count, dtype=np.uint32)
+    order = list(range(count))
+    for place, step in enumerate((raw % np.arange(count, 0, -1)).tolist()):
+        order[place], order[place + step] = order[place + step], order[place]
+    found = np.array(order, np.int64) % folds
+    found.flags.writeable = False
+    return found
 
 
 def dealt(entries: Entries, folds: int) -> list[Entries]:
     """Return the images dealt into folds; with fewer images than folds, one for each image."""
-    fold = folds_of(len(entries.logits), folds).to(entries.logits.device)
+    fold = folds_of(len(entries.logits), folds)
     return [entries.subset(fold == number) for number in range(min(folds, len(fold)))]
 
 
@@ -228,7 +239,6 @@ def choose(
 
 BINS, LEAST_BINS, ALL_BINS = 256, 64, 1 << 21
 SAMPLE = 1 << 14
-EXACT = 1 << 23  # float32 counts every entry up to twice as many
 
 
 class Rows(Protocol):
@@ -244,13 +254,13 @@ class Rows(Protocol):
 class Bins:
     """Means of log-odds and labels, and counts, each (B, K)."""
 
-    u: Tensor
-    y: Tensor
-    w: Tensor
+    u: Numbers
+    y: Numbers
+    w: Numbers
 
     @property
     def num_labels(self) -> int:
-        return self.u.shape[1]
+        return int(self.u.shape[1])
 
     def rows(self) -> Iterator[Block]:
         step = max(1, BLOCK // self.num_labels)
@@ -260,9 +270,9 @@ class Bins:
 
     def coarser(self, factor: int) -> "Bins":
         """Return every ``factor`` neighbouring bins as one."""
-        return _means(*(part.view(-1, factor, self.num_labels).sum(1) for part in self.sums()))
+        return _means(*(part.reshape(-1, factor, self.num_labels).sum(1) for part in self.sums()))
 
-    def sums(self) -> tuple[Tensor, Tensor, Tensor]:
+    def sums(self) -> tuple[Numbers, Numbers, Numbers]:
         """Return the sums of log-odds and labels, and the counts, each (B, K)."""
         return self.u * self.w, self.y * self.w, self.w
 
@@ -274,7 +284,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
         return parts[0]
     if len(binned) < len(parts):
         return _concatenated([part for part in parts if isinstance(part, Entries)])
-    return _means(*(torch.stack(some).sum(0) for some in zip(*map(Bins.sums, binned), strict=True)))
+    return _means(*(np.stack(some).sum(0) for some in zip(*map(Bins.sums, binned), strict=True)))
 
 
 def _concatenated(parts: Sequence[Entries]) -> Entries:
@@ -282,14 +292,14 @@ def _concatenated(parts: Sequence[Entries]) -> Entries:
     masks = [part.observed for part in parts if part.observed is not None]
     return replace(
         parts[0],
-        logits=torch.cat([part.logits for part in parts]),
-        labels=torch.cat([part.labels for part in parts]),
-        observed=torch.cat(masks) if masks else None,
+        logits=np.concatenate([part.logits for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        observed=np.concatenate(masks) if masks else None,
     )
 
 
-def _means(u: Tensor, y: Tensor, w: Tensor) -> Bins:
-    some = w.clamp(min=1e-300)
+def _means(u: Numbers, y: Numbers, w: Numbers) -> Bins:
+    some = w.clip(1e-300)
     return Bins(u / some, y / some, w)
 
 
@@ -299,36 +309,31 @@ def compressed(entries: Entries, folds: int) -> list[Rows]:
     bins = min(BINS, max(LEAST_BINS, ALL_BINS // (folds * labels)))
     if count <= 8 * bins:
         return [*dealt(entries, folds)]
-    device = entries.logits.device
     median, spread = _location(entries)
-    first = torch.arange(labels, device=device) * bins
-    shift = folds_of(count, folds).to(device)[:, None] * (bins * labels)
-    precise = count > EXACT or entries.logits.dtype == torch.float64
-    dtype = torch.float64 if precise else torch.float32
-    sums = torch.zeros(3, folds * labels * bins, dtype=dtype, device=device)
+    first = np.arange(labels) * bins
+    shift = folds_of(count, folds)[:, None] * (bins * labels)
+    size = folds * labels * bins
+    sums = np.zeros((3, size))
     start = 0
     for u, y, w in entries.rows():
-        x = (u - median).mul_(1 / spread)
-        x.div_(x.abs().add_(1)).add_(1).mul_(bins / 2 * (1 - 1e-6))  # in [0, bins)
-        cell = x.long().add_(first)
-        if folds > 1:
-            cell += shift[start : start + len(u)]
-        weight = torch.ones_like(u) if w is None else w
-        cell = cell.flatten()
-        for total, values in zip(sums, (weight, u, y), strict=True):
-            total.scatter_add_(0, cell, values.flatten().to(dtype))
+        x = (u - u.dtype.type(median)) * u.dtype.type(1 / spread)
+        x = (x / (np.abs(x) + 1) + 1) * u.dtype.type(bins / 2 * (1 - 1e-6))  # in [0, bins)
+        cell = (x.astype(np.int64) + first + shift[start : start + len(u)]).ravel()
+        sums[0] += np.bincount(cell, None if w is None else w.ravel(), size)
+        sums[1] += np.bincount(cell, u.ravel(), size)
+        sums[2] += np.bincount(cell, y.ravel(), size)
         start += len(u)
-    weight, odds, present = sums.double().view(3, folds, labels, bins).mT.contiguous()
+    weight, odds, present = sums.reshape(3, folds, labels, bins).swapaxes(2, 3)
     return [_means(*part) for part in zip(odds, present, weight, strict=True)]
 
 
 def _location(entries: Entries) -> tuple[float, float]:
     """Return the median and the width of the middle half of a sample of the log-odds."""
-    step = max(1, entries.logits.numel() // SAMPLE)
+    step = max(1, entries.logits.size // SAMPLE)
     blocks = entries.subset(slice(None, None, step)).rows()
-    some = torch.cat([(u if w is None else u[w > 0]).flatten() for u, _, w in blocks])
+    some = np.concatenate([(u if w is None else u[w > 0]).ravel() for u, _, w in blocks])
     if not len(some):
         return 0.0, 1.0
-    quarters = some.quantile(some.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).tolist()
+    quarters = np.quantile(some, [0.0, 0.25, 0.5, 0.75, 1.0]).tolist()
     least, low, middle, high, most = quarters
     return middle, max(high - low, (most - least) / 20, 1e-12)

@@ -17,13 +17,13 @@ pull, are solved side by side: where entries are few, calls cost more than what 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-from torch.nn.functional import pad
+import numpy as np
 
-from labelwise.calibration.entries import Block, Rows
+from labelwise.calibration.entries import Block, Floats, Numbers, Rows
+from labelwise.numeric.array_api import log_sigmoid
+from labelwise.numeric.arrays import Mask
 
-Raw = Callable[[Tensor], tuple[Tensor, ...]]
+Raw = Callable[[Floats], tuple[Floats, ...]]
 
 MAX_SLOPE = 100.0
 
@@ -34,13 +34,13 @@ class Features:
 
     raw: Raw
     least: float
-    mean: Tensor
-    deviation: Tensor
+    mean: Numbers
+    deviation: Numbers
 
-    def __call__(self, u: Tensor) -> Tensor:
+    def __call__(self, u: Floats) -> Numbers:
         """Return the scaled features (..., F) of log-odds; the last is the constant 1."""
-        scaled = (torch.stack(self.raw(u), dim=-1) - self.mean) / self.deviation
-        return pad(scaled, (0, 1), value=1.0)
+        scaled = (np.stack(self.raw(u), axis=-1) - self.mean) / self.deviation
+        return np.concatenate([scaled, np.ones_like(scaled[..., :1])], axis=-1)
 
     def read(self, rows: Rows) -> "FeatureBlocks":
         """Return the blocks of all rows; a single block is read once, however often asked."""
@@ -54,39 +54,39 @@ class Features:
         return len(self.mean) + 1
 
     @property
-    def bounds(self) -> tuple[Tensor, Tensor]:
+    def bounds(self) -> tuple[Numbers, Numbers]:
         """Return the least and largest weights, each (F,)."""
-        upper = self.mean.new_full((self.width,), MAX_SLOPE)
-        lower = torch.full_like(upper, self.least)
-        lower[-1], upper[-1] = -torch.inf, torch.inf
+        upper = np.full(self.width, MAX_SLOPE)
+        lower = np.full_like(upper, self.least)
+        lower[-1], upper[-1] = -np.inf, np.inf
         return lower, upper
 
     @property
-    def starts(self) -> tuple[Tensor, Tensor]:
+    def starts(self) -> tuple[Numbers, Numbers]:
         """Return two weights (1, F) to start from: the scores as they are, and scaled ones."""
-        as_they_are = torch.cat([self.deviation, self.mean.sum(0, keepdim=True)])[None]
-        plain = torch.ones_like(as_they_are)
+        as_they_are = np.append(self.deviation, self.mean.sum())[None]
+        plain = np.ones_like(as_they_are)
         plain[:, -1] = 0.0
         return as_they_are, plain
 
-    def unscale(self, theta: Tensor) -> Tensor:
+    def unscale(self, theta: Numbers) -> Numbers:
         """Return the weights (G, F) of the raw features and their constant."""
         slopes = theta[:, :-1] / self.deviation
-        offset = theta[:, -1:] - (slopes * self.mean).sum(1, keepdim=True)
-        return torch.cat([slopes, offset], dim=1)
+        offset = theta[:, -1:] - (slopes * self.mean).sum(1, keepdims=True)
+        return np.concatenate([slopes, offset], axis=1)
 
 
 def scaled(rows: Rows, raw: Raw, least: float) -> Features:
     """Return the features scaled by their mean and deviation over the rows."""
-    total: float | Tensor = 0.0
+    total = np.zeros(())
     for u, _, w in rows.rows():
-        u = u.double()
-        weight = torch.ones_like(u) if w is None else w
-        moments = [torch.stack([weight, weight * phi, weight * phi * phi]) for phi in raw(u)]
-        total = total + torch.stack(moments).sum((2, 3))  # (F - 1, 3)
-    count, first, second = torch.as_tensor(total).T
+        u = u.astype(np.float64)
+        weight = np.ones_like(u) if w is None else w
+        moments = [np.stack([weight, weight * phi, weight * phi * phi]) for phi in raw(u)]
+        total = total + np.stack(moments).sum((2, 3))  # (F - 1, 3)
+    count, first, second = total.T
     mean = first / count
-    return Features(raw, least, mean, (second / count - mean.square()).clamp(min=1e-12).sqrt())
+    return Features(raw, least, mean, np.sqrt((second / count - mean**2).clip(1e-12)))
 
 
 @dataclass(frozen=True)
@@ -97,29 +97,29 @@ class FeatureBlock:
     weigh them alike, None where all rows weigh 1.
     """
 
-    phi: Tensor
-    products: Tensor
-    labels: Tensor
-    weight: Tensor | None
+    phi: Numbers
+    products: Numbers
+    labels: Numbers
+    weight: Numbers | None
 
     @classmethod
     def of(cls, features: Features, block: Block) -> "FeatureBlock":
         """Return it of a block of entries or bins."""
         u, y, w = block
-        phi = features(u.double().T).mT.contiguous()
-        products = (phi[:, :, None] * phi[:, None]).flatten(1, 2)
-        weight = None if w is None else w.double().T[:, None]
-        return cls(phi, products, y.double().T[:, None], weight)
+        phi = np.ascontiguousarray(features(u.astype(np.float64).T).swapaxes(1, 2))
+        products = (phi[:, :, None] * phi[:, None]).reshape(len(phi), -1, phi.shape[-1])
+        weight = None if w is None else w.astype(np.float64).T[:, None]
+        return cls(phi, products, y.astype(np.float64).T[:, None], weight)
 
-    def weighed(self, rows: Tensor) -> "FeatureBlock":
+    def weighed(self, rows: Mask) -> "FeatureBlock":
         """Return it for T problems, each with weights (T, N) of its own."""
-        own = rows.double()[None]
+        own = rows.astype(np.float64)[None]
         return replace(self, weight=own if self.weight is None else own * self.weight)
 
     def repeated(self, times: int) -> "FeatureBlock":
         """Return it for so many times the problems, those of a kind after one another."""
         weight = self.weight
-        return replace(self, weight=None if weight is None else weight.repeat_interleave(times, 1))
+        return replace(self, weight=None if weight is None else np.repeat(weight, times, axis=1))
 
 
 FeatureBlocks = Iterable[FeatureBlock]
@@ -136,56 +136,53 @@ class _LaterBlocks:
         return (FeatureBlock.of(self.features, block) for block in self.rows.rows())
 
 
-Derivatives = tuple[Tensor, Tensor, Tensor]
+Derivatives = tuple[Numbers, Numbers, Numbers]
 
 ROWS = 1000  # 2^ROWS is still a float64
 
 
-def derivatives(blocks: FeatureBlocks, theta: Tensor) -> Derivatives:
+def derivatives(blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
     """Return loss (T, K), gradient (T, K, F), Hessian (T, K, F, F) at theta (T, K or 1, F)."""
-    weights = theta.transpose(0, 1)
-    total: list[Tensor] = []
+    weights = theta.swapaxes(0, 1)
+    total: list[Numbers] = []
     for block in blocks:
         z, y = weights @ block.phi, block.labels  # (K, T, N)
-        small = z.abs().neg_().exp_()
+        small = np.exp(-np.abs(z))
         whole = 1 + small
-        p = torch.where(z >= 0, 1.0, small).div_(whole)
-        straight, residual, curve = z.clamp(min=0) - y * z, p - y, p - p * p
+        p = np.where(z >= 0, 1.0, small) / whole
+        straight, residual, curve = z.clip(0) - y * z, p - y, p - p * p
         if block.weight is None:
-            logs = [some.prod(-1).log_() for some in torch.split(whole, ROWS, dim=-1)]
+            starts = range(0, z.shape[-1], ROWS)
+            logs = [np.log(whole[..., at : at + ROWS].prod(-1)) for at in starts]
             loss = straight.sum(-1) + sum(logs)
         else:
-            loss = (block.weight * (straight + whole.log_())).sum(-1)
+            loss = (block.weight * (straight + np.log(whole))).sum(-1)
             residual, curve = residual * block.weight, curve * block.weight
-        sums = [loss, residual @ block.phi.mT, curve @ block.products.mT]
+        sums = [
+            loss,
+            residual @ block.phi.swapaxes(-1, -2),
+            curve @ block.products.swapaxes(-1, -2),
+        ]
         total = [old + new for old, new in zip(total, sums, strict=True)] if total else sums
-    loss, grad, hess = (value.transpose(0, 1) for value in total)
+    loss, grad, hess = (value.swapaxes(0, 1) for value in total)
     return loss, grad, hess.reshape(*grad.shape, -1)
 
 
-def gradient(rows: Rows, features: Features, theta: Tensor) -> Tensor:
+def gradient(rows: Rows, features: Features, theta: Numbers) -> Numbers:
     """Return the gradient (K, F) alone, each entry in the precision of its log-odds.
 
     It is summed over the raw features, which spares every entry the scaling.
     """
     raw = features.unscale(theta)
-    sums = theta.new_zeros(theta.shape[1], rows.num_labels)
+    sums = np.zeros((theta.shape[1], rows.num_labels))
     for u, y, w in rows.rows():
-        phi, one = features.raw(u), u.new_ones(len(u))
-        residual = _scores(phi, raw.to(u.dtype)).sigmoid_().sub_(y)
+        phi, (*weights, constant) = features.raw(u), raw.astype(u.dtype).T
+        z = sum((weight * values for weight, values in zip(weights, phi, strict=True)), constant)
+        residual = np.exp(log_sigmoid(z)) - y
         if w is not None:
             residual *= w
-        sums[-1] += one @ residual
+        sums[-1] += residual.sum(0, dtype=np.float64)
         for f in range(len(phi)):
-            sums[f] += one @ (residual * phi[f])
+            sums[f] += (residual * phi[f]).sum(0, dtype=np.float64)
     slopes = (sums[:-1] - features.mean[:, None] * sums[-1]) / features.deviation[:, None]
-    return torch.cat([slopes, sums[-1:]]).T
-
-
-def _scores(phi: tuple[Tensor, ...], theta: Tensor) -> Tensor:
-    """Return the scores (..., N, K) of all rows at theta (..., K or 1, F)."""
-    *weights, constant = theta[..., None, :, :].unbind(-1)
-    z = weights[0] * phi[0]
-    for weight, values in zip(weights[1:], phi[1:], strict=True):
-        z.addcmul_(weight, values)
-    return z.add_(constant)
+    return np.concatenate([slopes, sums[-1:]]).T

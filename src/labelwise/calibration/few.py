@@ -29,15 +29,13 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from labelwise.calibration.entries import OnLogOdds, limited_log_odds, read_entries
 from labelwise.calibration.shared_curves import CurveMixture, CurveProblem
 from labelwise.links import Link
-from labelwise.numeric.arrays import Array, to_tensor
+from labelwise.numeric.array_api import A, like, log_sigmoid, namespace
+from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.special import expit, ndtri
 
 Numbers = NDArray[np.float64]
@@ -60,25 +58,20 @@ class AveragedCurves(OnLogOdds):
         weight: Sequence[float],
         limit: float,
     ) -> None:
-        super().__init__()
-        self.link, self.limit = link, limit
-        self.slope: Tensor
-        self.offset: Tensor
-        self.weight: Tensor
-        for name, value in (("slope", slope), ("offset", offset), ("weight", weight)):
-            self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
+        super().__init__(link, limit)
+        self.slope, self.offset = np.asarray(slope, np.float64), np.asarray(offset, np.float64)
+        self.weight = np.asarray(weight, np.float64)
         if not (self.slope > 0).all() or not (self.weight > 0).all():
             raise ValueError("slopes and weights must be positive")
 
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        u = limited_log_odds(self.link, logits, self.limit)
-        log_p = torch.full_like(u, -torch.inf)
-        log_q = log_p.clone()
-        total = self.weight.sum()
-        for slope, offset, weight in zip(self.slope, self.offset, self.weight, strict=True):
-            z, log_w = slope.to(u.dtype) * u + offset.to(u.dtype), (weight / total).log()
-            log_p = torch.logaddexp(log_p, logsigmoid(z) + log_w.to(u.dtype))
-            log_q = torch.logaddexp(log_q, logsigmoid(-z) + log_w.to(u.dtype))
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        u, xp = limited_log_odds(self.link, logits, self.limit), namespace(logits)
+        log_p = log_q = xp.full_like(u, -np.inf)
+        shares = np.log(self.weight / self.weight.sum())
+        for slope, offset, share in zip(self.slope, self.offset, shares, strict=True):
+            z, log_w = like(slope, u) * u + like(offset, u), like(share, u)
+            log_p = xp.logaddexp(log_p, log_sigmoid(z) + log_w)
+            log_q = xp.logaddexp(log_q, log_sigmoid(-z) + log_w)
         return log_p, log_q
 
     def numbers_of(self, column: int) -> dict[str, Any]:
@@ -163,9 +156,9 @@ class FewLabels:
 
     def interval(self, logits: Array, confidence: float = 0.9) -> tuple[Numbers, Numbers]:
         """Return the ends (N, K) of the interval of each probability."""
-        with torch.no_grad():
-            u = limited_log_odds(self.link.link, to_tensor(logits).double(), self.link.limit)
-        x = (u.numpy() - self.centre) / self.scale
+        scores = to_numpy(logits).astype(np.float64)
+        u = limited_log_odds(self.link.link, scores, self.link.limit)
+        x = (u - self.centre) / self.scale
         z, variance = _spread_of(x, self.mean, self.covariance)
         reach = ndtri((1 + confidence) / 2) * np.sqrt(variance)
         return expit(z - reach), expit(z + reach)
@@ -191,17 +184,11 @@ def few_labels(
     ``pool`` (M, K) holds the scores of all photos, labelled or not; None takes the labelled ones.
     """
     entries = read_entries(logits, labels, link, observed)
-    blocks = [
-        (u.double(), y.double(), torch.ones_like(y) if w is None else w)
-        for u, y, w in entries.rows()
-    ]
-    u, y, w = (torch.cat(part).double().cpu().numpy() for part in zip(*blocks, strict=True))
-    with torch.no_grad():
-        every = (
-            u
-            if pool is None
-            else limited_log_odds(link, to_tensor(pool).double(), entries.limit).cpu().numpy()
-        )
+    blocks = [(u, y, np.ones_like(y) if w is None else w) for u, y, w in entries.rows()]
+    u, y, w = (np.concatenate(part).astype(np.float64) for part in zip(*blocks, strict=True))
+    every = u
+    if pool is not None:
+        every = limited_log_odds(link, to_numpy(pool).astype(np.float64), entries.limit)
     if every.ndim != 2 or every.shape[1] != u.shape[1]:
         raise ValueError(f"pool must be (M, {u.shape[1]}), got {every.shape}")
     scale = max(float(every.std()), 1e-6)
@@ -283,7 +270,7 @@ def _shares(
     slope = expit(z) * expit(-z)
     towards = np.stack([(slope * (z - mean[:, 1])).mean(0), slope.mean(0)], axis=1)
     share = np.zeros(x.shape[1])
-    for a, b, w in zip(link.slope.numpy(), link.offset.numpy(), link.weight.numpy(), strict=True):
+    for a, b, w in zip(link.slope, link.offset, link.weight, strict=True):
         share += w * expit(a * every + b).mean(0)
     variance = np.einsum("ka,kab,kb->k", towards, covariance, towards)
     # On the log-odds of the share, so that both ends are shares.

@@ -11,11 +11,12 @@ upper edge. The levels need not rise from bin to bin.
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from labelwise.calibration.entries import (
     Entries,
+    Floats,
+    Numbers,
     OnLogOdds,
     choose,
     folds_of,
@@ -23,6 +24,7 @@ from labelwise.calibration.entries import (
     read_entries,
 )
 from labelwise.links import Link
+from labelwise.numeric.array_api import A, like, namespace
 from labelwise.numeric.arrays import Array
 
 STRENGTHS = (1e4, 1e3, 1e2, 3e1, 1e1, 3.0, 1.0)
@@ -42,12 +44,8 @@ class Histogram(OnLogOdds):
         levels: Sequence[Sequence[float]],
         limit: float,
     ) -> None:
-        super().__init__()
-        self.link, self.limit = link, limit
-        self.edges: Tensor
-        self.levels: Tensor
-        self.register_buffer("edges", torch.tensor(edges, dtype=torch.float32))
-        self.register_buffer("levels", torch.tensor(levels, dtype=torch.float32))
+        super().__init__(link, limit)
+        self.edges, self.levels = np.asarray(edges, np.float32), np.asarray(levels, np.float32)
         if self.levels.shape[1] != len(self.edges) + 1:
             raise ValueError(
                 f"there must be one level more than edges, got {self.levels.shape[1]} levels "
@@ -56,15 +54,13 @@ class Histogram(OnLogOdds):
         if not ((self.levels > 0) & (self.levels < 1)).all():
             raise ValueError("levels must lie strictly between 0 and 1")
 
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        xp = namespace(logits)
         u = limited_log_odds(self.link, logits, self.limit)
-        bins = torch.bucketize(u, self.edges.to(u.dtype))
-        if len(self.levels) == 1:
-            p = self.levels[0][bins]
-        else:
-            p = self.levels[torch.arange(len(self.levels), device=u.device), bins]
-        p = p.to(u.dtype)
-        return p.log(), torch.log1p(-p)
+        bins = xp.searchsorted(like(self.edges, u), u)
+        first = xp.arange(len(self.levels), device=u.device) * self.levels.shape[1]
+        p = like(self.levels.reshape(-1), u)[bins + first]
+        return xp.log(p), xp.log1p(-p)
 
     def numbers_of(self, column: int) -> dict[str, Any]:
         row = column if len(self.levels) > 1 else 0
@@ -108,61 +104,63 @@ def histogram(
     return Histogram(link, edges.tolist(), levels.tolist(), entries.limit)
 
 
-def _edges(entries: Entries, bins: int) -> Tensor:
+def _edges(entries: Entries, bins: int) -> Floats:
     """Return at most ``bins - 1`` distinct edges (float32 numbers, as the link keeps them)."""
-    step = max(1, entries.logits.numel() // SAMPLE)
+    step = max(1, entries.logits.size // SAMPLE)
     some = entries.subset(slice(None, None, step))
     sides = [
-        torch.cat([u[y > 0.5] for u, y, _ in entries.rows()]),
-        torch.cat([u[(y <= 0.5) & (w is None or w > 0)] for u, y, w in some.rows()]),
+        np.concatenate([u[y > 0.5] for u, y, _ in entries.rows()]),
+        np.concatenate([u[(y <= 0.5) & (w is None or w > 0)] for u, y, w in some.rows()]),
     ]
-    values = torch.cat(sides).double()
-    weights = torch.cat([side.new_full((len(side),), 1 / max(len(side), 1)) for side in sides])
-    values, order = values.sort()
-    mass = weights.double()[order].cumsum(0)
-    goals = mass[-1] * torch.arange(1, bins, device=mass.device) / bins
-    edges: Tensor = torch.unique(values[torch.searchsorted(mass, goals)].float())
+    values = np.concatenate(sides)
+    kind = values.dtype.type
+    weights = np.concatenate([np.full(len(side), kind(1 / max(len(side), 1))) for side in sides])
+    order = np.argsort(values)
+    mass = weights[order].astype(np.float64).cumsum()
+    goals = mass[-1] * np.arange(1, bins) / bins
+    edges: Floats = np.unique(values[order][np.searchsorted(mass, goals)].astype(np.float32))
     return edges
 
 
-def _counts(entries: Entries, edges: Tensor) -> Tensor:
+def _counts(entries: Entries, edges: Floats) -> Numbers:
     """Return how many entries, and how many present ones, fall in each bin: (folds, 2, K, B)."""
     count, labels, bins = len(entries.logits), entries.num_labels, len(edges) + 1
     folds = min(FOLDS, count)
-    counts = torch.zeros(2, folds * labels * bins, dtype=torch.float64, device=edges.device)
-    fold = folds_of(count, folds).to(edges.device)[:, None]
-    first = torch.arange(labels, device=edges.device) * bins
+    size = folds * labels * bins
+    counts = np.zeros((2, size))
+    fold = folds_of(count, folds)[:, None]
+    first = np.arange(labels) * bins
     start = 0
     for u, y, w in entries.rows():
         shift = first + fold[start : start + len(u)] * (labels * bins)
-        cell = torch.bucketize(u, edges.to(u.dtype)).add_(shift).flatten()
-        weight = torch.ones_like(u) if w is None else w
-        for total, values in zip(counts, (weight, y), strict=True):
-            total.scatter_add_(0, cell, values.double().flatten())
+        cell = (np.searchsorted(edges.astype(u.dtype), u) + shift).ravel()
+        counts[0] += np.bincount(cell, None if w is None else w.ravel(), size)
+        counts[1] += np.bincount(cell, y.ravel(), size)
         start += len(u)
-    return counts.view(2, folds, labels, bins).transpose(0, 1)
+    return counts.reshape(2, folds, labels, bins).swapaxes(0, 1)
 
 
-def _pooled(counts: Tensor) -> Tensor:
-    entries, present = counts.sum(1).unbind(0)
-    return (present + 0.5) / (entries + 1)
+def _pooled(counts: Numbers) -> Numbers:
+    entries, present = counts.sum(1)
+    pooled: Numbers = (present + 0.5) / (entries + 1)
+    return pooled
 
 
-def _levels(counts: Tensor, strength: float) -> Tensor:
+def _levels(counts: Numbers, strength: float) -> Numbers:
     """Return the levels (K, B); a bin without entries takes the level of all labels."""
     entries, present = counts
     pooled = _pooled(counts)
-    levels = (present + strength * pooled) / (entries + strength).clamp(min=1e-300)
+    levels = (present + strength * pooled) / (entries + strength).clip(1e-300)
     floor = 0.5 / (entries + 1)
-    levels = torch.where(entries + strength > 0, levels, pooled)
-    return levels.clamp(floor, 1 - floor) if strength == 0 else levels
+    levels = np.where(entries + strength > 0, levels, pooled)
+    return np.clip(levels, floor, 1 - floor) if strength == 0 else levels
 
 
-def _losses(train: list[Tensor], test: Tensor) -> list[float]:
-    whole, (entries, present) = torch.stack(train).sum(0), test
+def _losses(train: list[Numbers], test: Numbers) -> list[float]:
+    whole, (entries, present) = np.stack(train).sum(0), test
     losses = []
     for strength in STRENGTHS:
         levels = _levels(whole, strength)
-        loss = present * levels.log() + (entries - present) * torch.log1p(-levels)
-        losses.append(-loss.sum().item())
+        loss = present * np.log(levels) + (entries - present) * np.log1p(-levels)
+        losses.append(-float(loss.sum()))
     return losses

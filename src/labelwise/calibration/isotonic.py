@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from labelwise.calibration.entries import (
     Entries,
+    Floats,
+    Numbers,
     OnLogOdds,
     choose,
     folds_of,
@@ -24,6 +24,7 @@ from labelwise.calibration.entries import (
     read_entries,
 )
 from labelwise.links import Link
+from labelwise.numeric.array_api import A, like, namespace, search_rows
 from labelwise.numeric.arrays import Array
 
 STRENGTHS = (1e4, 1e3, 3e2, 1e2, 3e1, 1e1, 3.0)
@@ -49,39 +50,35 @@ class Isotonic(OnLogOdds):
         shares: Sequence[float],
         limit: float,
     ) -> None:
-        super().__init__()
         if len(curves) != 1 + len(shares):
             raise ValueError(
                 "there must be one curve more than shares, "
                 f"got {len(curves)} curves and {len(shares)} shares"
             )
-        self.link, self.limit = link, limit
+        super().__init__(link, limit)
         self.lengths = [len(knots) for knots, _ in curves]
-        self.knots: Tensor
-        self.levels: Tensor
-        self.shares: Tensor
-        self.register_buffer("knots", _padded([knots for knots, _ in curves]))
-        self.register_buffer("levels", _padded([levels for _, levels in curves]))
-        self.register_buffer("shares", torch.tensor(shares, dtype=torch.float32))
-        if (self.levels.diff() < 0).any() or (self.knots.diff() < 0).any():
+        self.knots = _padded([knots for knots, _ in curves])
+        self.levels = _padded([levels for _, levels in curves])
+        self.shares = np.asarray(shares, np.float32)
+        if (np.diff(self.levels) < 0).any() or (np.diff(self.knots) < 0).any():
             raise ValueError("knots and levels must not fall along a curve")
         if not ((self.levels > 0) & (self.levels < 1)).all():
             raise ValueError("levels must lie strictly between 0 and 1")
 
-    def curves_at(self, u: Tensor) -> tuple[Tensor, Tensor]:
+    def curves_at(self, u: A) -> tuple[A, A]:
         """Return each label's own map and the shared map at log-odds ``u`` (..., K)."""
-        shared = _interpolate(u.reshape(1, -1), self.knots[:1], self.levels[:1]).view(u.shape)
+        shared = _interpolate(u.reshape(1, -1), self.knots[:1], self.levels[:1]).reshape(u.shape)
         if not len(self.shares):
             return shared, shared
-        columns = u.reshape(-1, u.shape[-1]).T.contiguous()  # (K, n)
+        columns = u.reshape(-1, u.shape[-1]).T  # (K, n)
         own = _interpolate(columns, self.knots[1:], self.levels[1:]).T.reshape(u.shape)
         return own, shared
 
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, logits: A) -> tuple[A, A]:
         own, shared = self.curves_at(limited_log_odds(self.link, logits, self.limit))
-        share = self.shares.to(own.dtype) if len(self.shares) else 0.0
-        p = own + share * (shared - own)
-        return p.log(), torch.log1p(-p)
+        share = like(self.shares if len(self.shares) else 0.0, own)
+        xp, p = namespace(logits), own + share * (shared - own)
+        return xp.log(p), xp.log1p(-p)
 
     def numbers_of(self, column: int) -> dict[str, Any]:
         curves, shares = self._curves(), self.shares.tolist()
@@ -125,8 +122,8 @@ def isotonic(
     if scope == "shared":
         return Isotonic(link, [_shared(entries)], [], entries.limit)
     if strength is None:
-        some = entries.subset(slice(None, None, 1 + entries.logits.numel() // SAMPLE))
-        fold = folds_of(len(some.logits), FOLDS).to(some.logits.device)
+        some = entries.subset(slice(None, None, 1 + entries.logits.size // SAMPLE))
+        fold = folds_of(len(some.logits), FOLDS)
         strength = choose(
             STRENGTHS,
             range(min(FOLDS, len(fold))),
@@ -136,27 +133,28 @@ def isotonic(
     return Isotonic(link, [_shared(entries), *curves], _shares(rarer, strength), entries.limit)
 
 
-def _shares(rarer: Tensor, strength: float) -> list[float]:
+def _shares(rarer: Numbers, strength: float) -> list[float]:
     """Return each label's share of the shared map; a label with one side only takes it whole."""
-    shares: list[float] = torch.where(rarer > 0, strength / (strength + rarer), 1.0).tolist()
+    share = strength / (strength + np.where(rarer > 0, rarer, 1))
+    shares: list[float] = np.where(rarer > 0, share, 1.0).tolist()
     return shares
 
 
 def _shared(entries: Entries) -> Curve:
     """Return the curve of all labels together, from a sample of the images where there are many."""
-    some = entries.subset(slice(None, None, 1 + entries.logits.numel() // SAMPLE))
+    some = entries.subset(slice(None, None, 1 + entries.logits.size // SAMPLE))
     blocks = [(u, y) if w is None else (u[w > 0], y[w > 0]) for u, y, w in some.rows()]
-    u, y = (torch.cat([values.flatten() for values in side]) for side in zip(*blocks, strict=True))
-    return _curve(u.double().cpu().numpy(), y.double().cpu().numpy())
+    u, y = (np.concatenate([part.ravel() for part in side]) for side in zip(*blocks, strict=True))
+    return _curve(u.astype(np.float64), y.astype(np.float64))
 
 
-def _per_label(entries: Entries) -> tuple[list[Curve], Tensor]:
+def _per_label(entries: Entries) -> tuple[list[Curve], Numbers]:
     """Return the curve of each label and the number of its rarer entries (K,)."""
     curves, rarer = [], []
     for u, y in entries.columns():
-        rarer.append(min(y.sum().item(), (1 - y).sum().item()))
-        curves.append(_curve(u.cpu().numpy(), y.cpu().numpy()))
-    return curves, torch.tensor(rarer, dtype=torch.float64)
+        rarer.append(min(float(y.sum()), float((1 - y).sum())))
+        curves.append(_curve(u, y))
+    return curves, np.array(rarer)
 
 
 def _curve(u: np.ndarray, y: np.ndarray) -> Curve:
@@ -186,30 +184,30 @@ def _losses(train: Entries, test: Entries) -> list[float]:
     maps = Isotonic(None, [_shared(train), *curves], _shares(rarer, 0.0), test.limit)
     losses = np.zeros(len(STRENGTHS))
     for u, y, w in test.rows():
-        own, pooled = maps.curves_at(u.double())
+        own, pooled = maps.curves_at(u.astype(np.float64))
         for number, strength in enumerate(STRENGTHS):
-            share = torch.tensor(_shares(rarer, strength), device=u.device)
+            share = np.array(_shares(rarer, strength), np.float32)
             p = (1 - share) * own + share * pooled
-            loss = y * p.log() + (1 - y) * torch.log1p(-p)
-            losses[number] -= (loss if w is None else loss * w).sum().item()
+            loss = y * np.log(p) + (1 - y) * np.log1p(-p)
+            losses[number] -= float((loss if w is None else loss * w).sum())
     return losses.tolist()
 
 
-def _padded(rows: Sequence[Sequence[float]]) -> Tensor:
+def _padded(rows: Sequence[Sequence[float]]) -> Floats:
     """Return rows of unequal length as (rows, M >= 2) float32, each ending in its last number."""
     width = max(2, *(len(row) for row in rows))
-    return torch.tensor(
-        np.stack([np.r_[row, np.full(width - len(row), row[-1])] for row in rows]),
-        dtype=torch.float32,
-    )
+    padded = [np.r_[row, np.full(width - len(row), row[-1])] for row in rows]
+    return np.asarray(padded, np.float32)
 
 
-def _interpolate(x: Tensor, knots: Tensor, levels: Tensor) -> Tensor:
+def _interpolate(x: A, knots: Floats, levels: Floats) -> A:
     """Return each row of ``x`` (L, n) on its own curve (L, M), constant beyond the ends."""
-    knots, levels = knots.to(x.dtype), levels.to(x.dtype)
-    right = torch.searchsorted(knots, x).clamp_(1, knots.shape[1] - 1)
-    left = right - 1
-    start, end = knots.gather(1, left), knots.gather(1, right)
-    low, high = levels.gather(1, left), levels.gather(1, right)
-    tiny = torch.finfo(x.dtype).tiny
-    return low + (high - low) * ((x - start) / (end - start).clamp(min=tiny)).clamp(0, 1)
+    xp, knots_of_rows, levels_of_rows = namespace(x), like(knots, x), like(levels, x)
+    right = search_rows(knots_of_rows, x).clip(1, knots.shape[1] - 1)
+    ends = (right - 1, right)
+    start, end = (xp.take_along_axis(knots_of_rows, at, axis=1) for at in ends)
+    low, high = (xp.take_along_axis(levels_of_rows, at, axis=1) for at in ends)
+    width = (end - start).clip(float(xp.finfo(x.dtype).smallest_normal))
+    with np.errstate(over="ignore"):  # beyond the ends
+        found: A = low + (high - low) * xp.clip((x - start) / width, 0, 1)
+    return found

@@ -21,10 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from labelwise.calibration.entries import Rows
+from labelwise.calibration.entries import Numbers, Rows
 from labelwise.calibration.features import (
     Derivatives,
     FeatureBlocks,
@@ -32,21 +31,22 @@ from labelwise.calibration.features import (
     derivatives,
     gradient,
 )
+from labelwise.numeric.arrays import Mask
 
 STEPS = 100
 TOLERANCE = 1e-7
 
 
 def minimise(
-    evaluate: Callable[[Tensor], Derivatives],
-    start: Tensor,
-    lower: Tensor,
-    upper: Tensor,
+    evaluate: Callable[[Numbers], Derivatives],
+    start: Numbers,
+    lower: Numbers,
+    upper: Numbers,
     tolerance: float = TOLERANCE,
     *,
-    step: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
-    summed: Callable[[Tensor], Tensor] = lambda values: values,
-) -> Tensor:
+    step: Callable[[Numbers, Numbers, Numbers], Numbers] | None = None,
+    summed: Callable[[Numbers], Numbers] = lambda values: values,
+) -> Numbers:
     """Return theta (G, F) between ``lower`` and ``upper`` with the least loss of each group.
 
     The search ends where the next step promises each group a gain below ``tolerance`` nats.
@@ -54,38 +54,41 @@ def minimise(
     Groups that have a weight in common bring the ``step`` (G, F) from theta, gradient and Hessian,
     and ``summed``, which gives each of them (G,) the sum over all of them.
     """
-    theta = start.clamp(lower, upper)
+    theta = start.clip(lower, upper)
     loss, grad, hess = evaluate(theta)
-    damping = torch.ones_like(loss)
+    damping = np.ones_like(loss)
     step = step or partial(newton_step, lower=lower, upper=upper)
     for _ in range(STEPS):
-        trial = (theta - damping[:, None] * step(theta, grad, hess)).clamp(lower, upper)
+        trial = (theta - damping[:, None] * step(theta, grad, hess)).clip(lower, upper)
         promised = summed((grad * (theta - trial)).sum(1))  # below 0: cut at a bound, it climbs
-        if (promised.abs() <= tolerance).all():
+        if (np.abs(promised) <= tolerance).all():
             return trial
         new_loss, new_grad, new_hess = evaluate(trial)
         better = summed(new_loss) <= summed(loss) * (1 + 1e-14)
         if better.all():
             theta, loss, grad, hess = trial, new_loss, new_grad, new_hess
-            damping = torch.ones_like(loss)
+            damping = np.ones_like(loss)
             continue
-        theta = torch.where(better[:, None], trial, theta)
-        loss = torch.where(better, new_loss, loss)
-        grad = torch.where(better[:, None], new_grad, grad)
-        hess = torch.where(better[:, None, None], new_hess, hess)
-        damping = torch.where(better, 1.0, damping / 2)
+        theta = np.where(better[:, None], trial, theta)
+        loss = np.where(better, new_loss, loss)
+        grad = np.where(better[:, None], new_grad, grad)
+        hess = np.where(better[:, None, None], new_hess, hess)
+        damping = np.where(better, 1.0, damping / 2)
     return theta
 
 
-def newton_step(theta: Tensor, grad: Tensor, hess: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+def newton_step(
+    theta: Numbers, grad: Numbers, hess: Numbers, lower: Numbers, upper: Numbers
+) -> Numbers:
     """Return the step (G, F) of the parameters that do not press against a bound."""
     frozen = ((theta <= lower) & (grad > 0)) | ((theta >= upper) & (grad < 0))
-    free = (~frozen).to(theta.dtype)
+    free = (~frozen).astype(np.float64)
     hess = hess * free[:, :, None] * free[:, None, :]
-    diagonal = hess.diagonal(dim1=1, dim2=2)
+    diagonal = np.diagonal(hess, axis1=1, axis2=2)
     # A flat direction (no information left) must not make the system singular.
-    floor = 1e-12 * diagonal.amax(dim=1, keepdim=True) + 1e-12
-    solved: Tensor = torch.linalg.solve(hess + torch.diag_embed(floor + (1 - free)), grad * free)
+    floor = 1e-12 * diagonal.max(axis=1, keepdims=True) + 1e-12
+    system = hess + (floor + (1 - free))[:, :, None] * np.eye(theta.shape[1])
+    solved: Numbers = np.linalg.solve(system, (grad * free)[:, :, None])[:, :, 0]
     return solved
 
 
@@ -99,28 +102,28 @@ class Problem(ABC):
     features: Features
 
     @abstractmethod
-    def evaluate(self, blocks: FeatureBlocks, theta: Tensor) -> Derivatives:
+    def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
         """Return loss (G,), gradient (G, F) and Hessian (G, F, F) over the rows."""
 
     @abstractmethod
-    def gradient(self, rows: Rows, theta: Tensor) -> Tensor:
+    def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
         """Return the gradient (G, F) alone."""
 
     @property
-    def bounds(self) -> tuple[Tensor, Tensor]:
+    def bounds(self) -> tuple[Numbers, Numbers]:
         """Return the least and largest weights, (F,) or (G, F)."""
         return self.features.bounds
 
-    def step(self, theta: Tensor, grad: Tensor, hess: Tensor) -> Tensor:
+    def step(self, theta: Numbers, grad: Numbers, hess: Numbers) -> Numbers:
         """Return the weights one full Newton step further, within the bounds."""
         lower, upper = self.bounds
-        return (theta - newton_step(theta, grad, hess, lower, upper)).clamp(lower, upper)
+        return (theta - newton_step(theta, grad, hess, lower, upper)).clip(lower, upper)
 
-    def solve(self, blocks: FeatureBlocks, start: Tensor, tolerance: float) -> Tensor:
+    def solve(self, blocks: FeatureBlocks, start: Numbers, tolerance: float) -> Numbers:
         """Return the weights of the least loss over the rows."""
         return minimise(partial(self.evaluate, blocks), start, *self.bounds, tolerance)
 
-    def polish(self, rows: Rows, bins: FeatureBlocks, theta: Tensor, tolerance: float) -> Tensor:
+    def polish(self, rows: Rows, bins: FeatureBlocks, theta: Numbers, tolerance: float) -> Numbers:
         """Return the weights of the least loss over the rows, from those over their bins.
 
         The Hessian of the bins is within a percent of the true one, so a step leaves about a
@@ -141,24 +144,25 @@ class Problem(ABC):
 class Shared(Problem):
     """One fit for all labels; (T, F) where blocks weigh the rows of T problems."""
 
-    def evaluate(self, blocks: FeatureBlocks, theta: Tensor) -> Derivatives:
+    def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
         loss, grad, hess = derivatives(blocks, theta[:, None])
         return loss.sum(1), grad.sum(1), hess.sum(1)
 
-    def gradient(self, rows: Rows, theta: Tensor) -> Tensor:
-        return gradient(rows, self.features, theta).sum(0, keepdim=True)
+    def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
+        total: Numbers = gradient(rows, self.features, theta).sum(0, keepdims=True)
+        return total
 
-    def start(self, blocks: FeatureBlocks) -> Tensor:
+    def start(self, blocks: FeatureBlocks) -> Numbers:
         """Return the better of the two starts; far from the scores' unit Newton steps get lost."""
         first, second = self.features.starts
         losses = [self.evaluate(blocks, theta)[0] for theta in (first, second)]
-        return torch.where((losses[0] <= losses[1])[:, None], first, second)
+        return np.where((losses[0] <= losses[1])[:, None], first, second)
 
 
-def side_by_side(blocks: FeatureBlocks, theta: Tensor, labels: int) -> Derivatives:
+def side_by_side(blocks: FeatureBlocks, theta: Numbers, labels: int) -> Derivatives:
     """Return the derivatives at several theta, one after the other (T K, F), of each."""
     found = derivatives(blocks, theta.reshape(-1, labels, theta.shape[-1]))
-    loss, grad, hess = (value.flatten(0, 1) for value in found)
+    loss, grad, hess = (value.reshape(-1, *value.shape[2:]) for value in found)
     return loss, grad, hess
 
 
@@ -171,24 +175,26 @@ class PerLabel(Problem):
     their centers may differ (T K, F), and what they lack (T, K).
     """
 
-    center: Tensor
-    pull: Tensor
-    lacking: Tensor
+    center: Numbers
+    pull: Numbers
+    lacking: Mask
 
     @property
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        fixed = self.lacking.expand_as(self.pull).flatten()[:, None].repeat(1, self.features.width)
+    def bounds(self) -> tuple[Numbers, Numbers]:
+        fixed = np.repeat(
+            np.broadcast_to(self.lacking, self.pull.shape).reshape(-1, 1), self.features.width, 1
+        )
         fixed[:, -1] = False
         lower, upper = self.features.bounds
-        return torch.where(fixed, self.center, lower), torch.where(fixed, self.center, upper)
+        return np.where(fixed, self.center, lower), np.where(fixed, self.center, upper)
 
-    def evaluate(self, blocks: FeatureBlocks, theta: Tensor) -> Derivatives:
+    def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
         loss, grad, hess = side_by_side(blocks, theta, self.pull.shape[-1])
-        away, pull = theta - self.center, self.pull.flatten()[:, None]
-        ridge = torch.diag_embed(pull.expand_as(away))
-        return loss + (pull / 2 * away.square()).sum(1), grad + pull * away, hess + ridge
+        away, pull = theta - self.center, self.pull.reshape(-1, 1)
+        ridge = pull[:, :, None] * np.eye(away.shape[1])
+        return loss + (pull / 2 * away**2).sum(1), grad + pull * away, hess + ridge
 
-    def gradient(self, rows: Rows, theta: Tensor) -> Tensor:
+    def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
         pulled = self.pull[:, None] * (theta - self.center)
         return gradient(rows, self.features, theta) + pulled
 
@@ -201,37 +207,37 @@ class TiedSlope(Problem):
     (T K, 2).
     """
 
-    center: Tensor
-    pull: Tensor
+    center: Numbers
+    pull: Numbers
 
-    def evaluate(self, blocks: FeatureBlocks, theta: Tensor) -> Derivatives:
+    def evaluate(self, blocks: FeatureBlocks, theta: Numbers) -> Derivatives:
         loss, grad, hess = side_by_side(blocks, theta, self.pull.shape[-1])
-        away, pull = theta[:, 1] - self.center[:, 1], self.pull.flatten()
+        away, pull = theta[:, 1] - self.center[:, 1], self.pull.ravel()
         grad[:, 1] += pull * away
         hess[:, 1, 1] += pull
-        return loss + pull / 2 * away.square(), grad, hess
+        return loss + pull / 2 * away**2, grad, hess
 
-    def gradient(self, rows: Rows, theta: Tensor) -> Tensor:
+    def gradient(self, rows: Rows, theta: Numbers) -> Numbers:
         grad = gradient(rows, self.features, theta)
         grad[:, 1] += self.pull * (theta[:, 1] - self.center[:, 1])
         return grad
 
-    def step(self, theta: Tensor, grad: Tensor, hess: Tensor) -> Tensor:
+    def step(self, theta: Numbers, grad: Numbers, hess: Numbers) -> Numbers:
         return theta - self._eliminated(theta, grad, hess)
 
-    def solve(self, blocks: FeatureBlocks, start: Tensor, tolerance: float) -> Tensor:
+    def solve(self, blocks: FeatureBlocks, start: Numbers, tolerance: float) -> Numbers:
         evaluate, step = partial(self.evaluate, blocks), self._eliminated
         return minimise(evaluate, start, *self.bounds, tolerance, step=step, summed=self._summed)
 
-    def _eliminated(self, theta: Tensor, grad: Tensor, hess: Tensor) -> Tensor:
+    def _eliminated(self, theta: Numbers, grad: Numbers, hess: Numbers) -> Numbers:
         """Return the Newton step, its slopes found first."""
         lower, upper = self.bounds
         ratio = hess[:, 0, 1] / hess[:, 1, 1]
         left = self._summed(grad[:, 0] - ratio * grad[:, 1])
         slope = left / self._summed(hess[:, 0, 0] - ratio * hess[:, 0, 1])
-        slope = slope.clamp(theta[:, 0] - upper[0], theta[:, 0] - lower[0])
-        return torch.stack([slope, grad[:, 1] / hess[:, 1, 1] - ratio * slope], dim=1)
+        slope = slope.clip(theta[:, 0] - upper[0], theta[:, 0] - lower[0])
+        return np.stack([slope, grad[:, 1] / hess[:, 1, 1] - ratio * slope], axis=1)
 
-    def _summed(self, values: Tensor) -> Tensor:
+    def _summed(self, values: Numbers) -> Numbers:
         labels = self.pull.shape[-1]
-        return values.view(-1, labels).sum(1).repeat_interleave(labels)
+        return np.repeat(values.reshape(-1, labels).sum(1), labels)

@@ -10,11 +10,11 @@ slope stays positive, so calibration never turns a label's ranking round.
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-from torch.nn.functional import logsigmoid
+import numpy as np
 
 from labelwise.calibration.entries import (
+    Floats,
+    Numbers,
     OnLogOdds,
     limited_log_odds,
     own_number,
@@ -25,7 +25,8 @@ from labelwise.calibration.features import Features
 from labelwise.calibration.newton import PerLabel, TiedSlope
 from labelwise.calibration.shrink import fit_labels, fit_shared
 from labelwise.links import Link
-from labelwise.numeric.arrays import Array
+from labelwise.numeric.array_api import A, like, log_sigmoid
+from labelwise.numeric.arrays import Array, Mask
 
 Scope = Literal["shared", "offset", "label"]
 LEAST_SLOPE = 1e-6
@@ -43,19 +44,15 @@ class Platt(OnLogOdds):
         offset: float | Sequence[float],
         limit: float,
     ) -> None:
-        super().__init__()
-        self.link, self.limit = link, limit
-        self.slope: Tensor
-        self.offset: Tensor
-        self.register_buffer("slope", torch.tensor(slope, dtype=torch.float32))
-        self.register_buffer("offset", torch.tensor(offset, dtype=torch.float32))
+        super().__init__(link, limit)
+        self.slope, self.offset = np.asarray(slope, np.float32), np.asarray(offset, np.float32)
         if not (self.slope > 0).all():
             raise ValueError(f"slopes must be positive, got {slope}")
 
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, logits: A) -> tuple[A, A]:
         u = limited_log_odds(self.link, logits, self.limit)
-        z = self.slope.to(u.dtype) * u + self.offset.to(u.dtype)
-        return logsigmoid(z), logsigmoid(-z)
+        z = like(self.slope, u) * u + like(self.offset, u)
+        return log_sigmoid(z), log_sigmoid(-z)
 
     def numbers_of(self, column: int) -> dict[str, Any]:
         return {
@@ -63,7 +60,7 @@ class Platt(OnLogOdds):
             "offset": own_number(self.offset, column),
         }
 
-    def slope_and_offset(self, labels: int) -> tuple[Tensor, Tensor] | None:
+    def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers] | None:
         return straight(self, self.slope, self.offset, labels)
 
     def spec(self) -> dict[str, Any]:
@@ -100,9 +97,9 @@ def platt(
     return Platt(link, weights[:, 0].tolist(), weights[:, 1].tolist(), entries.limit)
 
 
-def _tied(features: Features, center: Tensor, pull: Tensor, lacking: Tensor) -> TiedSlope:
+def _tied(features: Features, center: Numbers, pull: Numbers, lacking: Mask) -> TiedSlope:
     return TiedSlope(features, center, pull)
 
 
-def _features(u: Tensor) -> tuple[Tensor]:
+def _features(u: Floats) -> tuple[Floats]:
     return (u,)

@@ -10,13 +10,13 @@ them then ends the fit. Few are fitted without each fold and with each strength 
 from collections.abc import Callable
 from warnings import warn
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from labelwise.calibration.entries import (
     LEAST_BINS,
     Bins,
     Entries,
+    Numbers,
     Rows,
     choose,
     compressed,
@@ -32,16 +32,17 @@ from labelwise.calibration.features import (
     scaled,
 )
 from labelwise.calibration.newton import TOLERANCE, PerLabel, Problem, Shared
+from labelwise.numeric.arrays import Mask
 
 STRENGTHS = (1e4, 1e3, 1e2, 1e1, 1.0, 0.1)
 FOLDS = 3
 ROUGH = 1e-3
 FEW = 1 << 15  # entries, counted once for each problem that is solved beside others
 
-Each = Callable[[Features, Tensor, Tensor, Tensor], Problem]
+Each = Callable[[Features, Numbers, Numbers, Mask], Problem]
 
 
-def fit_shared(entries: Entries, raw: Raw, least: float) -> Tensor:
+def fit_shared(entries: Entries, raw: Raw, least: float) -> Numbers:
     """Return the raw weights (1, F) of one fit for all labels."""
     parts = compressed(entries, 1)
     features = scaled(parts[0], raw, least)
@@ -53,7 +54,7 @@ def fit_shared(entries: Entries, raw: Raw, least: float) -> Tensor:
 
 def fit_labels(
     entries: Entries, raw: Raw, least: float, strength: float | None, each: Each = PerLabel
-) -> Tensor:
+) -> Numbers:
     """Return the raw weights (K, F), one row for each label.
 
     A strength of None is chosen on held-out images.
@@ -69,23 +70,23 @@ def fit_labels(
     else:
         center = _center(blocks, features)
     lacking = _one_sided(blocks)[0]
-    pull = torch.where(lacking, max(strength, 1.0), strength)
+    pull = np.where(lacking, max(strength, 1.0), strength)
     problem = each(features, center, pull, lacking)
-    theta = _solve(problem, entries, rows, blocks, center.expand(len(lacking), -1))
+    theta = _solve(problem, entries, rows, blocks, np.repeat(center, len(lacking), 0))
     if strength == 0:
-        theta = torch.where(lacking[:, None], center, theta)
+        theta = np.where(lacking[:, None], center, theta)
     _warn_of_bounds(theta, features)
     return features.unscale(theta)
 
 
 def _chosen(
     entries: Entries, parts: list[Rows], features: Features, each: Each
-) -> tuple[float, Tensor]:
+) -> tuple[float, Numbers]:
     """Return the strength with the least log loss, each part held out once, and the shared fit.
 
     Where entries are few, calls cost more than what they compute: all parts are held out at once.
     """
-    many = isinstance(parts[0], Bins) or entries.logits.numel() * FOLDS > FEW
+    many = isinstance(parts[0], Bins) or entries.logits.size * FOLDS > FEW
     if many or len(parts) < 2:
 
         def alone(train: list[Rows], test: Rows) -> list[float]:
@@ -95,9 +96,9 @@ def _chosen(
         strength = choose(STRENGTHS, [_coarse(part) for part in parts], alone)
         return strength, _center(features.read(joined(parts)), features)
     [block] = features.read(entries)
-    numbers = torch.arange(len(parts))[:, None]
-    out = (folds_of(len(entries.logits), FOLDS) == numbers).to(entries.logits.device)
-    centers = _center([block.weighed(~torch.cat([out, torch.zeros_like(out[:1])]))], features)
+    numbers = np.arange(len(parts))[:, None]
+    out = folds_of(len(entries.logits), FOLDS) == numbers
+    centers = _center([block.weighed(~np.concatenate([out, np.zeros_like(out[:1])]))], features)
     losses = _losses([block.weighed(~out)], [block.weighed(out)], features, each, centers[:-1])
     return STRENGTHS[losses.index(min(losses))], centers[-1:]
 
@@ -108,20 +109,20 @@ def _coarse(part: Rows) -> Rows:
 
 
 def _solve(
-    problem: Problem, entries: Entries, rows: Rows, blocks: FeatureBlocks, start: Tensor
-) -> Tensor:
+    problem: Problem, entries: Entries, rows: Rows, blocks: FeatureBlocks, start: Numbers
+) -> Numbers:
     if not isinstance(rows, Bins):
         return problem.solve(blocks, start, TOLERANCE)
     return problem.polish(entries, blocks, problem.solve(blocks, start, ROUGH), TOLERANCE)
 
 
-def _center(blocks: FeatureBlocks, features: Features) -> Tensor:
+def _center(blocks: FeatureBlocks, features: Features) -> Numbers:
     problem = Shared(features)
     return problem.solve(blocks, problem.start(blocks), ROUGH)
 
 
 def _losses(
-    train: FeatureBlocks, test: FeatureBlocks, features: Features, each: Each, center: Tensor
+    train: FeatureBlocks, test: FeatureBlocks, features: Features, each: Each, center: Numbers
 ) -> list[float]:
     """Return the held-out log loss of each strength, summed over the problems of the blocks.
 
@@ -130,23 +131,23 @@ def _losses(
     """
     lacking = _one_sided(train)  # (T, K)
     problems, labels = lacking.shape
-    entries = sum(block.labels.numel() for block in train) * problems
+    entries = sum(block.labels.size for block in train) * problems
     together = max(1, min(len(STRENGTHS), FEW // entries))
-    theta, losses = center[:, None].expand(-1, labels, -1), list[float]()
+    theta, losses = np.repeat(center[:, None], labels, 1), list[float]()
     for first in range(0, len(STRENGTHS), together):
-        strengths = center.new_tensor(STRENGTHS[first : first + together])
+        strengths = np.array(STRENGTHS[first : first + together])
         count = len(strengths)
         problem = each(
             features,
-            center.repeat_interleave(count * labels, dim=0),
-            strengths.repeat(problems)[:, None].expand(-1, labels),
-            lacking.repeat_interleave(count, dim=0),
+            np.repeat(center, count * labels, axis=0),
+            np.repeat(np.tile(strengths, problems)[:, None], labels, axis=1),
+            np.repeat(lacking, count, axis=0),
         )
-        start = theta.repeat_interleave(count, dim=0).flatten(0, 1)
+        start = np.repeat(theta, count, axis=0).reshape(-1, theta.shape[-1])
         solved = problem.solve(_repeated(train, problems, count), start, ROUGH)
         tried = solved.reshape(-1, labels, features.width)
         found = derivatives(_repeated(test, problems, count), tried)[0].sum(1)
-        losses += found.view(problems, count).sum(0).tolist()
+        losses += found.reshape(problems, count).sum(0).tolist()
         theta = tried[count - 1 :: count]
     return losses
 
@@ -156,17 +157,17 @@ def _repeated(blocks: FeatureBlocks, problems: int, times: int) -> FeatureBlocks
     return blocks if problems == 1 else [block.repeated(times) for block in blocks]
 
 
-def _one_sided(blocks: FeatureBlocks) -> Tensor:
+def _one_sided(blocks: FeatureBlocks) -> Mask:
     """Return which labels (T, K) lack an observed positive or an observed negative."""
-    sides: Tensor | float = 0.0
+    sides = np.zeros(())
     for block in blocks:
         y = block.labels
-        both = torch.stack([y, 1 - y])
+        both = np.stack([y, 1 - y])
         sides = sides + (both if block.weight is None else both * block.weight).sum(-1)
-    return (torch.as_tensor(sides) == 0).any(0).T
+    return np.asarray((sides == 0).any(0).T)
 
 
-def _warn_of_bounds(theta: Tensor, features: Features) -> None:
+def _warn_of_bounds(theta: Numbers, features: Features) -> None:
     fits = "the fit" if len(theta) == 1 else "the fits of {} labels"
     capped = int((theta[:, :-1] >= MAX_SLOPE).any(1).sum())
     flat = int((theta[:, :-1] <= features.least).all(1).sum())

@@ -12,18 +12,18 @@ from collections.abc import Callable
 from typing import Any
 from warnings import warn
 
-import torch
-from torch import Tensor
-from torch.nn.functional import logsigmoid
+import numpy as np
 
 from labelwise.calibration.entries import (
     Entries,
+    Numbers,
     OnLogOdds,
     limited_log_odds,
     read_entries,
     straight,
 )
 from labelwise.links import Link, Softmax
+from labelwise.numeric.array_api import A, log_sigmoid, logsumexp
 from labelwise.numeric.arrays import Array
 
 LEAST, MOST = 1e-6, 100.0
@@ -39,19 +39,19 @@ class Temperature(OnLogOdds):
     kind = "temperature"
 
     def __init__(self, link: Link | None, temperature: float, limit: float) -> None:
-        super().__init__()
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}")
-        self.link, self.temperature, self.limit = link, temperature, limit
+        super().__init__(link, limit)
+        self.temperature = temperature
 
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, logits: A) -> tuple[A, A]:
         z = limited_log_odds(self.link, logits, self.limit) / self.temperature
-        return logsigmoid(z), logsigmoid(-z)
+        return log_sigmoid(z), log_sigmoid(-z)
 
     def numbers_of(self, column: int) -> dict[str, Any]:
         return {"temperature": self.temperature}
 
-    def slope_and_offset(self, labels: int) -> tuple[Tensor, Tensor] | None:
+    def slope_and_offset(self, labels: int) -> tuple[Numbers, Numbers] | None:
         return straight(self, 1 / self.temperature, 0.0, labels)
 
     def spec(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _best_slope(entries: Entries, derivatives: Derivatives) -> float:
     if len(entries.logits) > MANY:
         some = entries.subset(slice(None, None, len(entries.logits) * COARSE // MANY))
         start = _root(lambda a: derivatives(some, a), start, 1e-3)
-    double = entries.logits.dtype == torch.float64
+    double = entries.logits.dtype == np.float64
     a = _root(lambda a: derivatives(entries, a), start, 1e-13 if double else 1e-6)
     if a == LEAST:
         warn("scores do not rise with the labels: the temperature is its maximum", stacklevel=3)
@@ -92,9 +92,9 @@ def _sigmoid(entries: Entries, a: float) -> tuple[float, float]:
     """Return the first and second derivative in ``a`` of the summed log loss of sigma(a u)."""
     first = second = 0.0
     for u, y, _ in entries.rows():  # an entry not observed has u = 0 and drops out
-        p = torch.sigmoid(a * u)
-        first += ((p - y) * u).sum(dtype=torch.float64).item()
-        second += ((p - p * p) * u * u).sum(dtype=torch.float64).item()
+        p = np.exp(log_sigmoid(u.dtype.type(a) * u))
+        first += float(((p - y) * u).sum(dtype=np.float64))
+        second += float(((p - p * p) * u * u).sum(dtype=np.float64))
     return first, second
 
 
@@ -103,13 +103,15 @@ def _softmax(entries: Entries, a: float) -> tuple[float, float]:
     first = second = 0.0
     for v, y, _ in entries.rows():
         counted = y.sum(1) > 0
-        v = v - v.mean(1, keepdim=True)
-        p = torch.softmax(a * v, dim=1)
+        v = v - v.mean(1, keepdims=True)
+        scaled = v.dtype.type(a) * v
+        p = np.exp(scaled - logsumexp(scaled))
         weighted = p * v
         mean = weighted.sum(1)
-        goal = (y * v).sum(1) / y.sum(1).clamp(min=1e-30)
-        first += (mean - goal)[counted].sum(dtype=torch.float64).item()
-        second += ((weighted * v).sum(1) - mean * mean)[counted].sum(dtype=torch.float64).item()
+        goal = (y * v).sum(1) / y.sum(1).clip(1e-30)
+        first += float((mean - goal)[counted].sum(dtype=np.float64))
+        curve = (weighted * v).sum(1) - mean * mean
+        second += float(curve[counted].sum(dtype=np.float64))
     return first, second
 
 

@@ -15,20 +15,24 @@ with a normal prior (mean 0, deviation 1) on log a, log b and c, which says next
 hundreds of rows and keeps a group without rows as Bayes' rule has it.
 """
 
-import torch
-from torch import Tensor
-from torch.nn.functional import logsigmoid
+import numpy as np
 
-from labelwise.attributes import AttributeColumns
 from labelwise.calibration.beta import Beta
+from labelwise.calibration.entries import Numbers
 from labelwise.links import Grouped, Link
-from labelwise.numeric.arrays import Array, check_shapes, mask_tensor, to_tensor
-from labelwise.taxonomy import FAR
+from labelwise.numeric.array_api import log_sigmoid, logsumexp
+from labelwise.numeric.arrays import (
+    Array,
+    Mask,
+    as_mask,
+    check_shapes,
+    to_numpy,
+)
+from labelwise.taxonomy import FAR, AttributeColumns
 
 STEPS = 200
 
 
-@torch.no_grad()
 def within_groups(
     logits: Array,
     labels: Array,
@@ -41,42 +45,46 @@ def within_groups(
     Rows whose labels break the rule of a group say nothing of it.
     """
     check_shapes(logits=logits, labels=labels, observed=observed)
-    odds = link.log_odds(to_tensor(logits)).double().clamp(-FAR, FAR)
-    known = None if observed is None else mask_tensor(observed, "observed", odds.device)
-    seen = torch.ones_like(odds, dtype=torch.bool) if known is None else known
-    present = (to_tensor(labels, odds.device) > 0.5) & seen
-    a, b, c = torch.ones(odds.shape[1]), torch.ones(odds.shape[1]), torch.zeros(odds.shape[1])
+    odds = link.log_odds(to_numpy(logits)).astype(np.float64).clip(-FAR, FAR)
+    seen = np.ones(odds.shape, bool)
+    if observed is not None:
+        seen = as_mask(to_numpy(observed), "observed")
+    present = (to_numpy(labels) > 0.5) & seen
+    a, b, c = np.ones(odds.shape[1]), np.ones(odds.shape[1]), np.zeros(odds.shape[1])
     for group in columns.groups:
         own = list(group)
         needs_one = group in columns.exactly_one
         fitted = _fit_group(odds[:, own], present[:, own], seen[:, own], needs_one=needs_one)
-        a[own], b[own], c[own] = fitted[0].exp(), fitted[1].exp(), fitted[2:]
+        a[own], b[own], c[own] = np.exp(fitted[0]), np.exp(fitted[1]), fitted[2:]
     inner = Beta(link, a.tolist(), b.tolist(), c.tolist(), FAR)
     return Grouped(inner, columns.exactly_one, columns.at_most_one)
 
 
-def _fit_group(odds: Tensor, present: Tensor, seen: Tensor, *, needs_one: bool) -> Tensor:
+def _fit_group(odds: Numbers, present: Mask, seen: Mask, *, needs_one: bool) -> Numbers:
     """Return log a, log b and c of each label (2 + n,), from rows (N, n) of a group's labels."""
-    some = present.any(1, keepdim=True)
-    possible = torch.where(some, present, ~seen)
+    from scipy.optimize import minimize
+
+    some = present.any(1, keepdims=True)
+    possible = np.where(some, present, ~seen)
     if not needs_one:  # beside the labels, the outcome with none of them, at 0
-        possible = torch.cat([possible, ~some], dim=1)
+        possible = np.concatenate([possible, ~some], axis=1)
     told = possible.any(1) & ~possible.all(1) & (present.sum(1) < 2)
-    odds, ruled_out = odds[told], ~possible[told]
-    rise, fall = logsigmoid(odds), logsigmoid(-odds)
-    weights = odds.new_zeros(2 + present.shape[1]).requires_grad_()
-    search = torch.optim.LBFGS([weights], max_iter=STEPS, line_search_fn="strong_wolfe")
+    rise, fall, possible = log_sigmoid(odds[told]), log_sigmoid(-odds[told]), possible[told]
+    labels = present.shape[1]
 
-    def loss() -> Tensor:
-        search.zero_grad()
-        scores = weights[0].exp() * rise - weights[1].exp() * fall + weights[2:]
+    def loss(weights: Numbers) -> tuple[float, Numbers]:
+        up, down = np.exp(weights[:2].clip(max=50))
+        scores = up * rise - down * fall + weights[2:]
         if not needs_one:
-            scores = torch.cat([scores, torch.zeros_like(scores[:, :1])], dim=1)
-        left = scores.masked_fill(ruled_out, -torch.inf).logsumexp(1)
-        value = (scores.logsumexp(1) - left).sum() + weights.square().sum() / 2
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
+            scores = np.concatenate([scores, np.zeros_like(scores[:, :1])], axis=1)
+        every, left = logsumexp(scores), logsumexp(np.where(possible, scores, -np.inf))
+        value = (every - left).sum() + (weights**2).sum() / 2
+        slope = np.exp(scores - every) - np.exp(np.where(possible, scores - left, -np.inf))
+        slope = slope[:, :labels]
+        ends = [(slope * up * rise).sum(), -(slope * down * fall).sum()]
+        return float(value), np.append(ends, slope.sum(0)) + weights
 
-    with torch.enable_grad():
-        search.step(loss)  # type: ignore[no-untyped-call]
-    return weights.detach().float()
+    found: Numbers = minimize(
+        loss, np.zeros(2 + labels), jac=True, method="BFGS", options={"maxiter": STEPS}
+    ).x
+    return found

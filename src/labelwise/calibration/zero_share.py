@@ -14,11 +14,9 @@ low: this is not a way to improve a model, only to use it elsewhere.
 from math import log
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from labelwise.links import Link
-from labelwise.numeric.arrays import Array, check_shapes, mask_tensor, to_tensor
+from labelwise.numeric.array_api import A, namespace
+from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
 
 
 class ZeroShare(Link):
@@ -27,7 +25,6 @@ class ZeroShare(Link):
     kind = "zero share"
 
     def __init__(self, link: Link, ratio: float) -> None:
-        super().__init__()
         if not 0 < ratio < float("inf"):
             raise ValueError(f"ratio must be positive and finite, got {ratio}")
         self.link, self.ratio = link, ratio
@@ -36,26 +33,31 @@ class ZeroShare(Link):
     def couples_labels(self) -> bool:
         return True
 
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, logits: A) -> tuple[A, A]:
+        xp = namespace(logits)
         log_p, log_q = self.link.log_probs(logits)
-        log_q0 = torch.minimum(self.link.log_none(logits).unsqueeze(-1), log_q)
+        log_q0 = xp.minimum(self.link.log_none(logits)[..., None], log_q)
         log_scale = self._log_scale(log_q0)
         # 1 - p' = (q + (ratio - 1) q0) / scale
         if self.ratio >= 1:
             more = log(self.ratio - 1) if self.ratio > 1 else float("-inf")
-            rest = torch.logaddexp(log_q, more + log_q0)
+            rest = xp.logaddexp(log_q, more + log_q0)
         else:
-            rest = log_q + torch.log1p((self.ratio - 1) * (log_q0 - log_q).exp())
-            rest = torch.where(log_q == float("-inf"), log_q, rest)
+            gone = log_q == float("-inf")
+            apart = log_q0 - xp.where(gone, 0.0, log_q)
+            rest = xp.where(gone, log_q, log_q + xp.log1p((self.ratio - 1) * xp.exp(apart)))
         # Rounding of the difference can leave it above 0.
-        return (log_p - log_scale).clamp(max=0), (rest - log_scale).clamp(max=0)
+        return (log_p - log_scale).clip(max=0), (rest - log_scale).clip(max=0)
 
-    def log_none(self, logits: Tensor) -> Tensor:
+    def log_none(self, logits: A) -> A:
         log_q0 = self.link.log_none(logits)
-        return (log(self.ratio) + log_q0 - self._log_scale(log_q0)).clamp(max=0)
+        found: A = (log(self.ratio) + log_q0 - self._log_scale(log_q0)).clip(max=0)
+        return found
 
-    def _log_scale(self, log_q0: Tensor) -> Tensor:
-        return torch.log1p((self.ratio - 1) * log_q0.exp())
+    def _log_scale(self, log_q0: A) -> A:
+        xp = namespace(log_q0)
+        found: A = xp.log1p((self.ratio - 1) * xp.exp(log_q0))
+        return found
 
     def spec(self) -> dict[str, Any]:
         return {"link": self.link, "ratio": self.ratio}
@@ -72,11 +74,11 @@ def expect_zero_share(
     if not 0 < share < 1:
         raise ValueError(f"share must lie strictly between 0 and 1, got {share}")
     check_shapes(labels=labels, observed=observed)
-    present = to_tensor(labels) > 0.5
+    present = to_numpy(labels) > 0.5
     if observed is not None:
-        seen = mask_tensor(observed, "observed", present.device)
-        present = (present & seen)[seen.any(dim=1)]
-    empty, count = int((~present.any(dim=1)).sum()), len(present)
+        seen = as_mask(to_numpy(observed), "observed")
+        present = (present & seen)[seen.any(axis=1)]
+    empty, count = int((~present.any(axis=1)).sum()), len(present)
     if not 0 < empty < count:
         raise ValueError(
             f"images with and without labels are needed to compare shares, "

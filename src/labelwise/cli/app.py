@@ -39,134 +39,94 @@ from labelwise.errors import LabelwiseError
 from labelwise.system.allocator import keep_freed_memory
 
 Arguments = list[str]
+Alias = Callable[[Arguments], Arguments]
 
 
-def _to(*words: str) -> Callable[[Arguments], Arguments]:
-    """Return what puts these words before the arguments of an old name."""
-    return lambda args: [*words, *args]
-
-
-def _with(flag: str, value: str, *words: str) -> Callable[[Arguments], Arguments]:
-    """The same, with an option unless it is given: old names had another default."""
-    return lambda args: [
-        *(*words, *args),
-        *([] if any(word.partition("=")[0] == flag for word in args) else [flag, value]),
-    ]
-
-
-def _renamed(args: Arguments, flags: Mapping[str, str]) -> Arguments:
-    """Return arguments with other names of options; what follows ``--`` stays."""
+def _flags(args: Arguments, renamed: Mapping[str, str]) -> Arguments:
+    """Return arguments with new names of options (``cut="at-least"``); after ``--`` all stays."""
     end = args.index("--") if "--" in args else len(args)
+    new = {f"--{old.replace('_', '-')}": f"--{name}" for old, name in renamed.items()}
     parts = [word.partition("=") for word in args[:end]]
-    return [
-        *(f"{flags.get(flag, flag)}{equals}{value}" for flag, equals, value in parts),
-        *args[end:],
-    ]
+    named = [f"{new.get(flag, flag)}{equals}{value}" for flag, equals, value in parts]
+    return [*named, *args[end:]]
 
 
-def _decide(args: Arguments) -> Arguments:
-    flags = {"--calibrate": "--calibrator", "--promise": "--guarantee"}
-    args = _renamed(args, flags | {"--promise-share": "--guarantee-share"})
-    return _with("--calibrator", "none", "calibrate")(args)
+def _to(*words: str, default: Arguments | None = None, **renamed: str) -> Alias:
+    """Return what makes a new command line of an old one.
+
+    ``default`` is an option with the value that the old name had unless it was given.
+    """
+
+    def translated(args: Arguments) -> Arguments:
+        args = _flags(args, renamed)
+        flags = {word.partition("=")[0] for word in args}
+        more = [] if default is None or default[0] in flags else default
+        return [*words, *args, *more]
+
+    return translated
+
+
+def _with_table(verb: str, flag: str, **renamed: str) -> Alias:
+    """The same where the second argument became an option."""
+    return lambda args: [verb, *args[:1], *([flag] if args[1:] else []), *_flags(args[1:], renamed)]
 
 
 def _reproduce(args: Arguments) -> Arguments:
-    flags = {"--data": "--source", "--scores": "--judge", "--checkpoint": "--judge"}
     if "--list" in args:
         return ["papers", "list", *(word for word in args if word != "--list")]
-    return ["papers", "run", *_renamed(args, flags)]
+    return [
+        "papers",
+        "run",
+        *_flags(args, {"data": "source", "scores": "judge", "checkpoint": "judge"}),
+    ]
 
 
-def _serve_label(args: Arguments) -> Arguments:
-    """Turn ``--label PHOTOS`` of serve, which may be repeated, into arguments of label."""
-    flags = {"--answers": "--out"}
-    return ["label", "--page", *_renamed([word for word in args if word != "--label"], flags)]
-
-
-def _answers(args: Arguments) -> Arguments:
-    return ["convert", args[0], "--predictions", *args[1:]] if len(args) > 1 else ["convert", *args]
-
-
-ROOT_ALIASES: dict[str, Callable[[Arguments], Arguments]] = {
-    "start": lambda args: ["train", *_renamed(args, {"--scorer": "--model"})],
+ROOT_ALIASES: dict[str, Alias] = {
+    "start": _to("train", scorer="model"),
     "apply": _to("predict"),
-    "mcp": lambda args: ["serve", "--mcp", *_renamed(args, {"--folder": "--tag-folder"})],
-    "decide": _decide,
-    "check": lambda args: ["audit", *_renamed(args, {"--cut": "--at-least", "--output": "--out"})],
-    "verify": lambda args: ["audit", *_renamed(args, {"--output": "--out"})],
-    "estimate": lambda args: [
-        "count",
-        *_renamed(
-            args, {"--answers": "--ask", "--answers-from": "--answers", "--method": "--count-by"}
-        ),
-    ],
-    "review": lambda args: [
-        "label",
-        "next",
-        *_renamed(args, {"--by": "--order", "--count": "--top"}),
-    ],
+    "mcp": _to("serve", "--mcp", folder="tag-folder"),
+    "decide": _to(
+        "calibrate",
+        default=["--calibrator", "none"],
+        calibrate="calibrator",
+        promise="guarantee",
+        promise_share="guarantee-share",
+    ),
+    "check": _to("audit", cut="at-least", output="out"),
+    "verify": _to("audit", output="out"),
+    "estimate": _to("count", answers="ask", answers_from="answers", method="count-by"),
+    "review": _to("label", "next", by="order", count="top"),
     "dossier": _to("report", "--format", "dossier"),
     "reproduce": _reproduce,
     "methods": _to("papers", "methods"),
-    "aggregate": lambda args: ["data", "convert", *_renamed(args, {"--how": "--pool"})],
+    "aggregate": _to("data", "convert", how="pool"),
 }
 ROOT_RENAMED = {
-    "train": {"--calibrate": "--calibrator"},
-    "calibrate": {"--method": "--calibrator"},
-    "predict": {"--shares": "--frequencies"},
-    "label": {"--export": "--out"},
-    "serve": {"--model": "--also"},
+    "train": {"calibrate": "calibrator"},
+    "calibrate": {"method": "calibrator"},
+    "predict": {"shares": "frequencies"},
+    "label": {"export": "out"},
+    "serve": {"model": "also"},
 }
-DATA_ALIASES: dict[str, Callable[[Arguments], Arguments]] = {
-    "suspects": lambda args: [
-        "review",
-        *_renamed(
-            args,
-            {
-                "--kind": "--find",
-                "--false-at-most": "--wrong-at-most",
-                "--most": "--top",
-                "--page": "--html",
-            },
-        ),
-    ],
-    "next": lambda args: [
-        *("review", "--find", "next"),
-        *_renamed(args, {"--budget": "--top", "--by": "--order", "--page": "--html"}),
-    ],
-    "repair": lambda args: (
-        [
-            *("review", args[0], "--apply"),
-            *_renamed(args[1:], {"--log": "--changes", "--accept-promised": "--accept-guaranteed"}),
-        ]
-        if args
-        else ["review"]
-    ),
+DATA_ALIASES: dict[str, Alias] = {
+    "suspects": _to("review", kind="find", false_at_most="wrong-at-most", most="top", page="html"),
+    "next": _to("review", "--find", "next", budget="top", by="order", page="html"),
+    "repair": _with_table("review", "--apply", log="changes", accept_promised="accept-guaranteed"),
     "near-copies": _to("group"),
-    "bursts": lambda args: _with("--gap", "60", "group")(
-        _renamed(args, {"--time": "--time-column", "--camera": "--camera-column"})
-    ),
-    "keywords": lambda args: [
-        "import",
-        *_renamed(args, {"--least": "--min-count", "--taxonomy": "--taxonomy-out"}),
-    ],
-    "crops": lambda args: [
-        "import",
-        *_renamed(args, {"--least": "--at-least", "--root": "--data"}),
-    ],
-    "answers": _answers,
+    "bursts": _to("group", default=["--gap", "60"], time="time-column", camera="camera-column"),
+    "keywords": _to("import", least="min-count", taxonomy="taxonomy-out"),
+    "crops": _to("import", least="at-least", root="data"),
+    "answers": _with_table("convert", "--predictions"),
     "export": _to("convert"),
     "clashes": _to("rules"),
 }
-DATA_RENAMED = {
-    "votes": {"--by": "--vote-by", "--photos": "--data", "--least": "--min-count"},
-}
+DATA_RENAMED = {"votes": {"by": "vote-by", "photos": "data", "least": "min-count"}}
 
 
 class VerbGroup(TyperGroup):
     """Verbs in groups; names from before 0.3 still work, with a note."""
 
-    aliases: Mapping[str, Callable[[Arguments], Arguments]] = {}
+    aliases: Mapping[str, Alias] = {}
     renamed: Mapping[str, Mapping[str, str]] = {}
     groups: ClassVar[Mapping[str, Sequence[str]]] = {}
     examples: tuple[str, ...] = ()
@@ -177,9 +137,10 @@ class VerbGroup(TyperGroup):
         if name in self.aliases:
             args = self.aliases[name](args[1:])
         elif name == "serve" and "--label" in args:
-            args = _serve_label(args[1:])
+            photos = [word for word in args[1:] if word != "--label"]
+            args = ["label", "--page", *_flags(photos, {"answers": "out"})]
         elif name in self.renamed:
-            args = [name, *_renamed(args[1:], self.renamed[name])]
+            args = [name, *_flags(args[1:], self.renamed[name])]
         if args and args[0] != name:
             path = ctx.command_path
             also = f" {args[1]}" if args[0] in ("papers", "data", "label") else ""

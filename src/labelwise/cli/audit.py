@@ -14,9 +14,9 @@ from labelwise.cli.text import ask, caution, complain, next_steps, say
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
+    from labelwise.answers.log import Answer
     from labelwise.decide import Check, Promise
     from labelwise.photos import VerifiedLists
-    from labelwise.photos.check_log import Answer
     from labelwise.photos.checking import CheckSession, CheckState
 
 WIDTH = 24
@@ -83,8 +83,8 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
     """Ask about photos of a list until it can be guaranteed."""
     from labelwise.errors import SettingsError
     from labelwise.photos import Index, model_changed
-    from labelwise.photos.answer_tables import read_answers
     from labelwise.photos.checking import CheckSession
+    from labelwise.photos.prevalence import read_answers
     from labelwise.photos.words import FreeText
     from labelwise.retrieval import Query
 
@@ -210,7 +210,7 @@ def _guarantees(place: Path, given: Options, *, is_index: bool) -> None:
 def _of_index(folder: Path, given: Options) -> bool:
     """Show how the lists of an index stand; return whether their guarantees are broken."""
     from labelwise.photos import Index, read_list_answers, receipts_of, verify_lists
-    from labelwise.photos.verifying import write_list_questions
+    from labelwise.photos.receipts import write_list_questions
 
     with Index(folder) as index:
         if given.receipts:
@@ -231,13 +231,10 @@ def _of_index(folder: Path, given: Options) -> bool:
     if not given.json and not given.answers:
         next_steps(f"audit {folder} --ask 30 -o questions.csv")
     broken = any(one.verdict == "broken" for one in verified.by_number.values())
-    tags = any(verdict.verdict == "broken" for _, verdict in verified.tags)
-    return verified.together.verdict == "broken" or tags or (given.strict and broken)
+    return verified.together.verdict == "broken" or (given.strict and broken)
 
 
 def _show_lists(verified: "VerifiedLists", as_json: bool) -> None:
-    from labelwise.photos.tag_receipts import labels_of_tags, tags_title
-
     if as_json:
         lists = [
             {
@@ -253,25 +250,12 @@ def _show_lists(verified: "VerifiedLists", as_json: bool) -> None:
             }
             for receipt, verdict in verified.lists
         ]
-        tags = [
-            {
-                "receipt": receipt.number,
-                "labels": labels_of_tags(receipt.query),
-                "verdict": kept.verdict,
-                "tags": receipt.promise.listed,
-                "text": str(kept),
-            }
-            for receipt, kept in verified.tags
-        ]
         together = {"verdict": verified.together.verdict, "text": str(verified.together)}
-        say(json.dumps({"lists": lists, "together": together, "tags": tags}))
+        say(json.dumps({"lists": lists, "together": together}))
         return
-    for receipt, kept in verified.tags:
-        say(f"receipt {receipt.number}, {tags_title(receipt.query)}: {kept}")
     for receipt, verdict in verified.lists:
         say(f"receipt {receipt.number}, {receipt.query} ({receipt.promise.kind}): {verdict}")
-    if verified.lists or not verified.tags:
-        say(str(verified.together))
+    say(str(verified.together))
 
 
 def _of_run(folder: Path, given: Options) -> bool:

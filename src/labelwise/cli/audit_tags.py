@@ -98,8 +98,8 @@ def _command(place: Path | None, given: Options, out: Path) -> str:
 def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
     from labelwise.answers.audit_session import RANDOM_PHOTOS, AuditSession, AuditSettings
     from labelwise.answers.log import AnswerLog
+    from labelwise.contrib.tag_sources import tags_to_audit
     from labelwise.errors import SettingsError
-    from labelwise.photos.tag_sources import tags_to_audit
 
     for name in ("right_at_least", "confidence"):
         value = getattr(given, name)
@@ -242,7 +242,7 @@ def _read_answers(session: "AuditSession", path: Path, who: str) -> None:
     from labelwise.answers.audit_session import EACH_TAG
     from labelwise.data.rows import read_csv_rows
     from labelwise.errors import DataError
-    from labelwise.photos.answer_tables import ANSWER_WORDS
+    from labelwise.photos.prevalence import ANSWER_WORDS
 
     lines = []
     for number, row in enumerate(read_csv_rows(path, ("path", "tag", "answer")), start=2):

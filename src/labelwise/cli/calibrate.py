@@ -95,16 +95,17 @@ def _check(given: Options, thresholds: bool) -> None:
         given.refuse("it belongs to --guarantee", "confidence", "guarantee_share", "cross_fit")
         return
     given.refuse("a guarantee is made without folds", "folds")
-    given.refuse("a guarantee is tested on all rows", "by", "attributes")
+    given.refuse("a guarantee is tested on all rows", "by")
+    given.refuse("it shapes a rule, not a guarantee", "attributes")
     if given.calibrator in (None, "none"):
         given.refuse("it keeps rows from a --calibrator", "guarantee_share", "cross_fit")
 
 
 def _tables(source: Path, given: Options) -> tuple["ScoreTable", Any, Any]:
     """Return the scores to fit on, those to report on, and labels that exclude each other."""
-    from labelwise.attributes import AttributeGroups
     from labelwise.scores import read_scores
     from labelwise.scores.embeddings import read_texts, write_prompts
+    from labelwise.taxonomy import AttributeGroups
 
     columns = tuple(dict.fromkeys(given.by or ()))
     keep = (*columns, "time") if "/day" in (given.rule or "") else columns
@@ -139,7 +140,7 @@ def _fit(
 ) -> None:
     """Fit a calibrator and a rule, judge them on other rows, and write what was asked for."""
     from labelwise.scores import FitPlan, comparison, decision, judge, read_fitted, save_calibration
-    from labelwise.scores.applied import save_detections
+    from labelwise.scores.apply_fitted import save_detections
 
     rule, by = given.rule or "0.5", tuple(dict.fromkeys(given.by or ()))
     pace = table.photos_per_day() if "/day" in rule else None
@@ -206,7 +207,7 @@ def _fit(
 
 def _few(table: "ScoreTable", given: Options) -> None:
     """Calibrate all rows by the few that have labels, and judge that over folds of these."""
-    import torch
+    import numpy as np
 
     from labelwise.calibration import few_labels
     from labelwise.scores import FitPlan, judge, save_calibration, save_intervals
@@ -214,7 +215,7 @@ def _few(table: "ScoreTable", given: Options) -> None:
     own, out = table.predictions, given.target
     pool = own.logits
     if table.unlabelled is not None:
-        pool = torch.cat([own.logits, table.unlabelled])
+        pool = np.concatenate([own.logits, table.unlabelled])
     fitted = few_labels(own.logits, own.labels, own.link, own.observed, pool=pool)
     folds = min(number_of_folds(given.folds), len(own))
     judged = judge(replace(table, split=None), FitPlan("few", folds=folds, seed=given.seed or 0))

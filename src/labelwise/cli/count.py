@@ -13,8 +13,8 @@ from labelwise.cli.text import ask, caution, next_steps, say, show_table
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
-    from labelwise.photos.estimating import LibraryEstimate, SampleAnswers
     from labelwise.photos.index import Index
+    from labelwise.photos.prevalence import LibraryEstimate, SampleAnswers
     from labelwise.retrieval import Query
 
 SHOWN = 60
@@ -55,14 +55,14 @@ def count(
     """
     from labelwise.errors import SettingsError
     from labelwise.photos import Index, model_changed
-    from labelwise.photos.answer_tables import read_answers
-    from labelwise.photos.estimating import (
+    from labelwise.photos.filters import PhotoGroups
+    from labelwise.photos.prevalence import (
         SampleAnswers,
         draw_sample,
         estimate_from_answers,
+        read_answers,
         write_questions,
     )
-    from labelwise.photos.photo_groups import PhotoGroups
     from labelwise.retrieval import Query
     from labelwise.scores.detections import is_detections
 
@@ -172,7 +172,7 @@ def _of_the_model(index: "Index", query: "Query") -> str:
 def _adapted(index: "Index", query: "Query") -> str:
     """Return in words how many photos carry a label whose share may differ."""
     from labelwise.photos import likeness_of
-    from labelwise.photos.share_counts import adapted_count
+    from labelwise.photos.prevalence import adapted_count
 
     found, known, likeness = adapted_count(index, query), index.facts.known, likeness_of(index)
     unlike = f"{likeness.sentence()} " * (likeness.likeness.outcome == "pictures differ")
@@ -232,7 +232,7 @@ def _show(found: "LibraryEstimate", query: str, by: str) -> None:
 
 def _write(found: "LibraryEstimate", query: str, path: Path) -> None:
     """Write the estimates and what they rest on: one row per group, the whole library last."""
-    from labelwise.system.csv_files import write_csv
+    from labelwise.system.table_files import write_csv
 
     rows = [
         {

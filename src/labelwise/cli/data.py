@@ -214,12 +214,12 @@ def convert_table(source: Source, given: Options) -> None:
     Of a table of scores, --by burst makes one row of each burst. Of MegaDetector's results,
     --predictions and --crops put the classes of a model into them.
     """
-    from labelwise.data.annotation_exports import Guesses, export_for_tool
+    from labelwise.contrib.annotation_tools import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.data.hierarchy import obey_taxonomy
     from labelwise.errors import SettingsError
     from labelwise.models import load_model
-    from labelwise.scores.pools import score_pool
+    from labelwise.scores.unlabelled_pool import score_pool
     from labelwise.system.progress import make_watch
     from labelwise.taxonomy import Taxonomy
 
@@ -312,7 +312,7 @@ def _group_bursts(source: Path, gap: float, given: Options) -> None:
 
     import numpy as np
 
-    from labelwise.data.moments import bursts, read_times
+    from labelwise.data.camera_results import bursts, read_times
     from labelwise.errors import DataError, SettingsError
     from labelwise.system.files import replacing
     from labelwise.system.text import as_cell
@@ -432,8 +432,7 @@ def _find_unreadable(table: "LabelTable") -> "list[UnreadableImage]":
 def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
     """Return whether counts are stated of this format, and the sentences where they differ."""
     from labelwise.data.describe import count_mismatches
-    from labelwise.data.load import find_parts
-    from labelwise.data.readers import GENERATED
+    from labelwise.data.load import GENERATED, find_parts
 
     parts = [] if source in GENERATED else find_parts(source)
     if len(parts) != 1 or not parts[0][1].counts:

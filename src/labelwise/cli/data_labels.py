@@ -107,8 +107,8 @@ def import_table(
 def _import_keywords(source: Path, given: Options) -> None:
     from labelwise.data.export import export
     from labelwise.errors import SettingsError
-    from labelwise.photos.keywords import read_keywords
-    from labelwise.system.csv_files import write_csv
+    from labelwise.photos.metadata import read_keywords
+    from labelwise.system.table_files import write_csv
 
     hierarchy = given.taxonomy_out
     if hierarchy is not None and hierarchy.suffix.lower() != ".csv":
@@ -160,10 +160,10 @@ def rules_table(
     With -o the labels that follow are written too: where one is present the others are absent,
     and labels of a group that a photo breaks become unknown.
     """
-    from labelwise.attributes import AttributeGroups
     from labelwise.data import load
-    from labelwise.data.exclusive import obey_groups
     from labelwise.data.export import export
+    from labelwise.data.hierarchy import obey_groups
+    from labelwise.taxonomy import AttributeGroups
 
     table = load(source, check_files=False)
     settled = obey_groups(table, AttributeGroups.read(groups))
@@ -188,8 +188,8 @@ def _write_report(path: Path, records: "tuple[WorkerRecord, ...]") -> None:
     from dataclasses import asdict, fields
 
     from labelwise.data.votes import WorkerRecord
-    from labelwise.system.csv_files import write_csv
     from labelwise.system.files import replacing
+    from labelwise.system.table_files import write_csv
 
     if path.suffix.lower() == ".json":
         with replacing(path) as temporary:

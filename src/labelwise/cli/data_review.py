@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from labelwise.cli.command import verb
-from labelwise.cli.options import Options, model_path
+from labelwise.cli.options import (
+    Options,
+    model_path,
+)
 from labelwise.cli.text import complain, next_steps, say, show_table
+from labelwise.numeric.arrays import to_numpy
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
@@ -18,9 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
-    from labelwise.answers import Reviewed, SuspectPromise, Suspects
+    from labelwise.answers.suspects import Reviewed, SuspectPromise, Suspects
     from labelwise.predictions import Predictions
-    from labelwise.scores.pools import PhotoPool
+    from labelwise.scores.unlabelled_pool import PhotoPool
 
 LABELS_SHOWN = 10
 LABELS_OF_A_PHOTO = 5
@@ -79,7 +83,7 @@ def review_table(
 
 
 def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -> None:
-    from labelwise.answers import (
+    from labelwise.answers.suspects import (
         crossfit_log_odds,
         crossfit_true_log_odds,
         find_suspects,
@@ -153,7 +157,7 @@ def _opener(images: Any, rows: dict[str, int]) -> "Callable[[str], Image.Image |
 
 def _repair(source: str, answers: Path, given: Options) -> None:
     """Write a table with the answers of a review in it."""
-    from labelwise.answers import read_review, repair, write_changes
+    from labelwise.answers.suspects import log_changes, read_review, repair
     from labelwise.data import load
     from labelwise.data.export import export
 
@@ -162,8 +166,8 @@ def _repair(source: str, answers: Path, given: Options) -> None:
         table, questions, accept_promised=given.accept_guaranteed, test_too=given.test_too
     )
     export(repaired, given.target)
-    log = given.changes or given.target.with_suffix(".repairs.csv")
-    write_changes(log, changes)
+    log = given.changes or given.target.with_suffix(".answers.jsonl")
+    log_changes(log, changes)
     kinds = Counter(f"{change.before} to {change.after}" for change in changes)
     listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     answered = sum(bool(one.answer) for one in questions)
@@ -206,7 +210,7 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> "P
     import numpy as np
     import torch
 
-    from labelwise.answers import crossfit_heads
+    from labelwise.answers.suspects import crossfit_heads
     from labelwise.errors import DataError
     from labelwise.links import Sigmoid
     from labelwise.predictions import Predictions
@@ -223,20 +227,21 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> "P
             raise DataError(f"{source}: no row has split {split!r}")
     known = ~np.isnan(table.labels[rows])
     present = (table.labels[rows] == 1).astype(np.uint8)
-    observed = None if known.all() else torch.from_numpy(known)
+    known_rows = None if known.all() else known
+    observed = None if known_rows is None else torch.from_numpy(known_rows)
     logits = crossfit_heads(
         table.vectors[rows], present, observed, folds=folds, seed=seed, watch=make_watch()
     )
     ids = [table.ids[row] for row in rows]
     return Predictions(
-        ids, logits, torch.from_numpy(present), observed, table.names, split or "", Sigmoid()
+        ids, to_numpy(logits), present, known_rows, table.names, split or "", Sigmoid()
     )
 
 
 def _questions(
     found: "Suspects", predictions: "Predictions", checks: int, seed: int
 ) -> "list[Reviewed]":
-    from labelwise.answers import Reviewed, marked_checks
+    from labelwise.answers.suspects import Reviewed, marked_checks
 
     marked = marked_checks(len(found), per_stretch=checks, seed=seed)
     given: Literal["present", "absent"] = "absent" if found.kind == "missing" else "present"
@@ -252,7 +257,7 @@ def _questions(
 
 def _with_answers(questions: "list[Reviewed]", path: Path) -> "list[Reviewed]":
     """Return the questions with the answers of a review of the same list."""
-    from labelwise.answers import read_review
+    from labelwise.answers.suspects import read_review
     from labelwise.errors import DataError
 
     reviewed = read_review(path)
@@ -296,8 +301,9 @@ def _show_suspects(
 
 def _next(source: str, given: Options) -> None:
     """Choose photos, or single labels of photos, that a person should label next."""
-    from labelwise.answers import choose_labels, choose_photos, draw_photos, write_review
-    from labelwise.data.annotation_exports import Guesses, export_for_tool
+    from labelwise.answers.asking import choose_labels, choose_photos, draw_photos
+    from labelwise.answers.suspects import write_review
+    from labelwise.contrib.annotation_tools import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.errors import DataError, SettingsError
     from labelwise.report.suspects import write_questions_page
@@ -349,7 +355,7 @@ def _next(source: str, given: Options) -> None:
 
 def _pool(source: str, model: Path | None, given: Options) -> "PhotoPool":
     from labelwise.errors import SettingsError
-    from labelwise.scores.pools import PhotoPool, read_pool
+    from labelwise.scores.unlabelled_pool import PhotoPool, read_pool
     from labelwise.system.progress import make_watch
 
     if (Path(source) / "index.json").is_file():
@@ -381,7 +387,7 @@ def _names(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) -> list[s
 def _about_labels(
     found: "PhotoPool", rows: "NDArray[np.intp]", columns: "NDArray[np.intp]", folder: Path
 ) -> "list[Reviewed]":
-    from labelwise.answers import Reviewed
+    from labelwise.answers.suspects import Reviewed
 
     names = _names(found, rows, folder)
     return [
@@ -396,7 +402,7 @@ def _about_photos(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) ->
     """Return the most probable of the open labels of each photo."""
     import numpy as np
 
-    from labelwise.answers import Reviewed
+    from labelwise.answers.suspects import Reviewed
 
     asked = []
     for name, row in zip(_names(found, rows, folder), rows.tolist(), strict=True):

@@ -161,7 +161,7 @@ def _figures(given: Options) -> dict[str, Any]:
 
         asked["taxonomy"] = Taxonomy.read(given.taxonomy)
     if given.attributes is not None:
-        from labelwise.attributes import AttributeGroups
+        from labelwise.taxonomy import AttributeGroups
 
         asked["attributes"] = AttributeGroups.read(given.attributes)
     return asked
@@ -189,7 +189,7 @@ def _shards(place: str, given: Options) -> "Measured":
 def _exported(place: str, given: Options) -> "Measured":
     from labelwise.errors import SettingsError
     from labelwise.evaluation import evaluate as measure
-    from labelwise.exports.measure import measured_predictions
+    from labelwise.exports.parity import measured_predictions
     from labelwise.models import load_model
     from labelwise.scores import fixed_rule
     from labelwise.system.progress import make_watch
@@ -276,8 +276,8 @@ def measured_run(
     figures of all in the notes.
     """
     from labelwise.api import origin_of
-    from labelwise.models.held_out_copies import HeldOutCopies
     from labelwise.models.run_folder import RunFolder
+    from labelwise.models.seen_photos import HeldOutCopies
     from labelwise.report import choose_examples
     from labelwise.scores import read_run
 
@@ -334,7 +334,7 @@ def measured_data(
     from labelwise.report import choose_examples
     from labelwise.report.explain import model_with_attention
     from labelwise.scores import score_data
-    from labelwise.scores.shares import adapted_to_shares
+    from labelwise.scores.label_shift import adapted_to_shares
     from labelwise.system.progress import make_watch
 
     decode = "cpu" if given is None else decoder_of(given)

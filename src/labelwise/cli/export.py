@@ -76,7 +76,7 @@ def export(
     if kind == "hf":
         _hub(folder, given)
         return
-    from labelwise.models.onnx_sessions import require_onnx
+    from labelwise.models.graph_file import require_onnx
 
     require_onnx()
     form = {
@@ -129,15 +129,18 @@ def _onnx(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
 
 def _program(folder: "RunFolder", kind: str, form: dict[str, Any], given: Options) -> None:
     """Write a page, or a program of another runtime."""
-    from labelwise.exports.executorch_program import export_executorch, require_executorch
     from labelwise.exports.onnx_file import pictures_of
     from labelwise.exports.openvino_folder import export_openvino
-    from labelwise.exports.torch_program import export_program
+    from labelwise.exports.torch_programs import (
+        export_executorch,
+        export_program,
+        require_executorch,
+    )
     from labelwise.exports.web import export_web
 
     out = given.target
     if kind == "openvino":
-        from labelwise.models.openvino_model import openvino_runtime
+        from labelwise.models.graph_model import openvino_runtime
 
         openvino_runtime()  # what is missing is said before the work
     if kind == "executorch":
@@ -209,7 +212,7 @@ def _int8(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
 
 def _hub(folder: "RunFolder", given: Options) -> None:
     from labelwise.exports.hub import export_hub
-    from labelwise.models.hub import check_repository, push_to_hub
+    from labelwise.models.run_folder import check_repository, push_to_hub
     from labelwise.report.model_card import write_model_card
 
     out, push = given.target, given.push

@@ -50,7 +50,7 @@ def index(
     from labelwise.errors import DataError
     from labelwise.models.loading import caution_of
     from labelwise.photos import Index, update_index
-    from labelwise.photos.looking import root_place
+    from labelwise.photos.folder_scan import root_place
     from labelwise.system.progress import make_watch
 
     decoder = None if given.decode is None else decoder_of(given)
@@ -102,7 +102,7 @@ def index(
 
 def _updates(update: Callable[..., "Changes"], roots: list[str], out: Path) -> Iterator["Changes"]:
     """Yield what each update finds, for ever: when the system tells of changes, or by looking."""
-    from labelwise.photos.events import NoEventsError, events_of
+    from labelwise.photos.folder_scan import NoEventsError, events_of
     from labelwise.system.text import counted
 
     try:

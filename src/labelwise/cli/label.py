@@ -126,7 +126,7 @@ def _export(folder: Path, given: Options) -> None:
     from labelwise.data.export import export
     from labelwise.errors import SettingsError
     from labelwise.photos import Index, corrected_labels
-    from labelwise.photos.photo_groups import PhotoGroups
+    from labelwise.photos.filters import PhotoGroups
 
     if given.by and len(given.by) > 1:
         raise SettingsError("a label table has one group: give --by once")

@@ -29,7 +29,7 @@ class Options:
 
     # Output
     out: str | None = option("Where to write.", "-o", writes=True)
-    overwrite: bool = option("Replace files that exist.")
+    overwrite: bool = option("Replace files that exist.", envvar="LABELWISE_OVERWRITE")
     json: bool = option("Print JSON.")
     html: Path | None = option("Also write a page, .html.", writes=True)
     csv: Path | None = option("Also write the figures as .csv.", writes=True)
@@ -41,7 +41,9 @@ class Options:
     taxonomy_out: Path | None = option("Also write the hierarchy of keywords, .csv.", writes=True)
     photos: Path | None = option("The folder of the photos; of `demo`, where to write some.")
     log: list[str] | None = option("Also log to tensorboard, wandb or mlflow.")
-    changes: Path | None = option("Where changes are appended (OUT.repairs.csv).")
+    changes: Path | None = option(
+        "The answer log that changes are appended to (OUT.answers.jsonl)."
+    )
     format: str | None = option("What to write, as listed above.")
     for_: str | None = option(
         "Write for a tool: label-studio, cvat, fiftyone, coco, voc or huggingface."
@@ -140,6 +142,7 @@ class Options:
     )
     precision: str | None = option("32 or bf16.", show_default="32")
     accelerator: str | None = option("auto, cpu or cuda.", show_default="auto")
+    deterministic: bool = option("On a GPU: equal runs to the bit; slower.")
     devices: int | None = option("GPUs, or processes on a CPU.", show_default="1")
     words: Path | None = option("Labels as a text file, one word per line, such as dog.")
     set_aside: float | None = option(
@@ -335,6 +338,12 @@ class Options:
     )
     body_memory: float | None = option(
         "MiB of memory for all requests (256).", envvar="LABELWISE_BODY_MEMORY", min=0
+    )
+    body_disk: float | None = option(
+        "MiB of temporary files for all requests (2048).", envvar="LABELWISE_BODY_DISK", min=0
+    )
+    trusted_proxy: list[str] | None = option(
+        "A proxy whose X-Forwarded-For is the client.", envvar="LABELWISE_TRUSTED_PROXY"
     )
     rate: float | None = option(
         "Requests per second and client (200); 0: any.", envvar="LABELWISE_RATE", min=0

@@ -101,7 +101,7 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
     from labelwise.errors import SettingsError
     from labelwise.scores import apply as applied
     from labelwise.scores import read_fitted, read_unlabelled, save_applied
-    from labelwise.scores.applied import check_output, save_detections
+    from labelwise.scores.apply_fitted import check_output, save_detections
     from labelwise.scores.detections import is_detections, read_detections
     from labelwise.scores.tables import unscored_note
 
@@ -128,7 +128,7 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
         say(unscored_note(table.failed, str(source)))
     sets = ""
     if result.sets is not None:
-        sets = f", {float(result.sets.sum(1).double().mean()):.2f} labels per row"
+        sets = f", {result.sets.sum(1).mean():.2f} labels per row"
     size = f"{counted(len(result.ids), 'row')}, {counted(len(result.names), 'label')}"
     say(f"{size}{sets}: {out}")
     next_steps(f"evaluate {out} --labels TRUTH.csv")
@@ -184,7 +184,7 @@ def _cluster_decoding(run: Path, engine: str, workers: int, decoder: str, decode
         raise SettingsError(
             "--decoders is for the model of a run: an exported file scales pictures by itself"
         )
-    from labelwise.shards.ray_decoding import RayDecoding
+    from labelwise.shards.ray_cluster import RayDecoding
 
     return RayDecoding(ahead=1 + ceil(decoders / workers))
 
@@ -276,7 +276,7 @@ class _Engine:
     def __init__(self, run: Path, source: "ImageSource", given: Options) -> None:
         from labelwise.errors import SettingsError
         from labelwise.models import Predictor, load_model
-        from labelwise.scores.shares import held_out_of
+        from labelwise.scores.label_shift import held_out_of
         from labelwise.taxonomy import Taxonomy
 
         self.source, self.given = source, given
@@ -327,7 +327,7 @@ class _Engine:
             return
         import torch
 
-        from labelwise.scores.shares import share_shift
+        from labelwise.scores.label_shift import share_shift
 
         shift = share_shift(self.held_out, self.predictor.link, torch.cat(self.logits))
         known = [share for share in shift.shares if share is not None]
@@ -396,7 +396,7 @@ def find_photos(places: Sequence[Path]) -> list[Path]:
     One file that is not there fails when it is read, as the others go on; if none is, we stop.
     """
     from labelwise.errors import DataError
-    from labelwise.pictures.folders import find_images
+    from labelwise.pictures.decode import find_images
 
     if not any(place.exists() for place in places):
         raise DataError(f"there is no file or folder {places[0]}")

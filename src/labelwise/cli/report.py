@@ -180,7 +180,6 @@ def _split(files: "RunFolder", name: str) -> dict[str, str]:
 
 def _receipts(folder: Path) -> list[str]:
     from labelwise.photos import Index, verify_lists
-    from labelwise.photos.tag_receipts import tags_title
 
     with Index(folder) as index:
         verified = verify_lists(index, None)
@@ -190,10 +189,6 @@ def _receipts(folder: Path) -> list[str]:
     ]
     if lines:
         lines.append(f"{verified.together}.")
-    lines += [
-        f"Receipt {receipt.number}, {tags_title(receipt.query)}: {receipt.promise}; now: {kept}."
-        for receipt, kept in verified.tags
-    ]
     return lines or ["The index has no receipt."]
 
 

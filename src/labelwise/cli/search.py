@@ -17,7 +17,7 @@ from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.photos import Index
-    from labelwise.photos.answering import Found, Hit
+    from labelwise.photos.query import Found, Hit
     from labelwise.photos.receipts import Receipt
     from labelwise.retrieval import Query
 
@@ -47,9 +47,10 @@ def search(
     --text ranks photos by any text (the model must know words), and gives no probability.
     """
     from labelwise.errors import SettingsError
-    from labelwise.photos import Index, keep_found, model_changed
-    from labelwise.photos.answering import answer
+    from labelwise.photos import Index, model_changed
     from labelwise.photos.filters import PhotoFilter
+    from labelwise.photos.query import answer
+    from labelwise.photos.receipts import add
     from labelwise.retrieval import Query
 
     alone = given.text is None and given.like is None and not given.unreadable
@@ -68,7 +69,7 @@ def search(
         changed = model_changed(opened)
         caution(changed)
         if given.like is not None:
-            from labelwise.photos.like_file import photos_like  # with torch
+            from labelwise.photos.query import photos_like  # with torch
 
             _show_similar(*photos_like(opened, given.like, top), given)
             return
@@ -93,7 +94,7 @@ def search(
                 distinct=given.distinct,
             ),
         )
-        receipt = keep_found(opened, wanted, found, given.who)
+        receipt = add(opened, found, given.who)
         if given.count:
             if given.json:
                 say(json.dumps(_numbers(found, receipt, beside)))
@@ -175,9 +176,7 @@ def _numbers(found: "Found", receipt: "Receipt | None", caution: str | None) -> 
         "promise": None if promise is None else {**promise.spec(), "text": str(promise)},
         "receipt": None if receipt is None else receipt.number,
         "refused": found.refused or None,
-        "likeness": None
-        if likeness is None
-        else {"outcome": likeness.likeness.outcome, "text": likeness.sentence()},
+        "likeness": {"outcome": likeness.likeness.outcome, "text": likeness.sentence()},
         "near_copies": None if found.copies is None else found.copies.copies,
         **_beside(caution),
     }

@@ -29,7 +29,7 @@ OF_MODELS = (
 @verb(
     "host port token_file open also device mcp http write photoprism label_studio allow_host",
     more="tag_folder allow_origin max_batch max_wait max_queue max_body max_files client_queue "
-    "body_memory rate connections client_connections decoders access_log",
+    "body_memory body_disk trusted_proxy rate connections client_connections decoders access_log",
     examples=("serve runs/photos photos.index --open", "serve --mcp photos.index runs/photos"),
 )
 def serve(
@@ -71,7 +71,7 @@ def serve(
     import torch
 
     from labelwise.models.loading import caution_of
-    from labelwise.pictures.forks import can_start
+    from labelwise.pictures.worker_starter import can_start
     from labelwise.server import create_app
 
     for folder in (run, *(folder for _, folder in settings.models)):
@@ -111,7 +111,9 @@ def server_settings(given: Options) -> "ServeSettings":
         values["models"] = tuple(map(_named_run, given.also or ()))
         if given.max_wait is not None:
             values["max_wait"] = given.max_wait / 1000
-        for name, size in (("max_body", given.max_body), ("body_memory", given.body_memory)):
+        values["trusted_proxies"] = tuple(given.trusted_proxy or ())
+        for name in ("max_body", "body_memory", "body_disk"):
+            size = getattr(given, name)
             values[name] = None if size is None else int(size * (1 << 20))
     return ServeSettings(**{name: value for name, value in values.items() if value is not None})
 
@@ -152,8 +154,7 @@ def _serve_mcp(places: list[Path], given: Options) -> None:
     from labelwise.photos import Index
 
     try:
-        from labelwise.server.mcp_server import make_mcp_app, make_mcp_server
-        from labelwise.server.photo_tools import PhotoTools
+        from labelwise.server.mcp import PhotoTools, make_mcp_app, make_mcp_server
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"the MCP server needs {error.name}; install it with: pip install 'labelwise[mcp]'"

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from labelwise.contrib.immich import Immich
     from labelwise.decide import Promised
     from labelwise.photos import Index
-    from labelwise.photos.tagging import TagOutcome
+    from labelwise.photos.embedded_tags import TagOutcome
 
 SHOWN = 20
 
 
 @verb(
-    "xmp embed immich wrong_at_most per_label undo dry_run confidence who adopt immich_key_file",
+    "xmp embed immich wrong_at_most per_label undo dry_run confidence adopt immich_key_file",
     examples=("tag --xmp --wrong-at-most 0.05", "tag photos.index --undo"),
 )
 def tag(folder: IndexFolder = DEFAULT_INDEX, *, given: Options) -> None:
@@ -37,11 +37,9 @@ def tag(folder: IndexFolder = DEFAULT_INDEX, *, given: Options) -> None:
     Photos themselves are written only with --embed, which needs exiftool; --undo gives back the
     bytes they had. With --immich tags go to that server alone; running it again takes away what
     the model no longer gives.
-
-    What --wrong-at-most guarantees is kept as a receipt, which `labelwise audit` checks.
     """
     from labelwise.photos import Index
-    from labelwise.photos.inside_photos import require_exiftool
+    from labelwise.photos.embedded_tags import require_exiftool
     from labelwise.system.storage import is_uri, without_options
 
     _check(given)
@@ -94,8 +92,8 @@ def _check(given: Options) -> None:
     if given.undo:
         given.refuse("--undo takes out what we wrote", "wrong_at_most", "adopt")
     if given.wrong_at_most is None:
-        needed = ["confidence", "per_label", *([] if given.undo else ["who"])]
-        given.refuse("it is for a guarantee: say --wrong-at-most 0.05 too", *needed)
+        reason = "it is for a guarantee: say --wrong-at-most 0.05 too"
+        given.refuse(reason, "confidence", "per_label")
 
 
 def _tag_immich(folder: Path, server: "Immich", given: Options) -> None:
@@ -113,7 +111,6 @@ def _tag_immich(folder: Path, server: "Immich", given: Options) -> None:
         made = _promised(index, given)
         rule = None if made is None else made.rule
         done = write_tags(index, server, rule, dry_run=given.dry_run)
-        _keep(index, made, given)
     _show_counts(done.given)
     tags = counted(sum(done.given.values()), "tag")
     say(f"{_unwritten(given)}Immich: {tags} given, {sum(done.taken.values()):,} taken away")
@@ -124,24 +121,21 @@ def _tag_immich(folder: Path, server: "Immich", given: Options) -> None:
 
 def _undone(index: "Index", given: Options) -> "list[TagOutcome]":
     """Take out all that was written to side-cars and photos."""
-    from labelwise.photos.inside_photos import undo_embedded
-    from labelwise.photos.tag_receipts import withdraw_tags
+    from labelwise.photos.embedded_tags import undo_embedded, written_photos, written_sidecars
     from labelwise.photos.tagging import undo_sidecar
-    from labelwise.photos.written_files import written_photos, written_sidecars
 
     store, dry = index.store, given.dry_run
     outcomes = [undo_sidecar(store, path, dry_run=dry) for path in written_sidecars(store).paths()]
     outcomes += [undo_embedded(store, path, dry_run=dry) for path in written_photos(store).paths()]
-    if not dry and all(outcome.state == "undone" for outcome in outcomes):
-        withdraw_tags(index, given.who)
     return outcomes
 
 
 def _written(index: "Index", labels: Counter[str], given: Options) -> "list[TagOutcome]":
     """Write the labels of each photo beside it or into it, counting them."""
     from labelwise.photos import model_changed
-    from labelwise.photos.inside_photos import embed_tags
-    from labelwise.photos.tagging import raw_partners, sidecar_of, tags_of, write_sidecar
+    from labelwise.photos.embedded_tags import embed_tags
+    from labelwise.photos.metadata import sidecar_of
+    from labelwise.photos.tagging import raw_partners, tags_of, write_sidecar
     from labelwise.system.progress import make_watch
 
     caution(index.spec.caution)
@@ -166,7 +160,6 @@ def _written(index: "Index", labels: Counter[str], given: Options) -> "list[TagO
                 outcomes.append(write_sidecar(index.store, place, keywords, **options))
         watch.advance(1)
     watch.finish()
-    _keep(index, made, given)
     return outcomes
 
 
@@ -194,21 +187,6 @@ def _promised(index: "Index", given: Options) -> "Promised | None":
     for sentence in (*map(str, made.promises), *made.refused):
         say(sentence)
     return made
-
-
-def _keep(index: "Index", made: "Promised | None", given: Options) -> None:
-    """Keep and name the receipts of what was guaranteed, where tags were written."""
-    from labelwise.photos.tag_receipts import keep_tags
-
-    if made is None or given.dry_run:
-        return
-    numbers = [str(receipt.number) for receipt in keep_tags(index, made, given.who)]
-    if not numbers:
-        say("no receipt is kept of this guarantee, since the index may only be read")
-        return
-    *first, last = numbers
-    which = f"receipts {', '.join(first)} and {last}" if first else f"receipt {last}"
-    say(f"{which}: labelwise audit checks {'them' if first else 'it'} against answers")
 
 
 def _immich(address: str, key_file: Path | None) -> "Immich":

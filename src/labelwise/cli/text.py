@@ -13,7 +13,7 @@ import typer
 from labelwise.system.text import counted, for_terminal, one_line, shortened
 
 if TYPE_CHECKING:
-    from labelwise.photos.check_log import Answer
+    from labelwise.answers.log import Answer
 
 
 def say(text: str = "") -> None:
@@ -50,7 +50,7 @@ def command() -> str:
 
 def ask(question: str) -> "Answer | Literal['undo', 'stop']":
     """Return what a person answers; the end of the input, or Ctrl-C, is ``stop``."""
-    from labelwise.photos.answer_tables import ANSWER_WORDS
+    from labelwise.photos.prevalence import ANSWER_WORDS
 
     while True:
         try:

@@ -29,8 +29,8 @@ OF_WORDS = ("answers", "set_aside", "against", "model", "device")
     "out method effort minutes rule calibrator guarantee epochs words model answers fresh",
     more="settings set seed folds on_error skip_missing taxonomy attributes backbone features "
     "weights start head image_size bands composite window augment batch_size lr weight_decay "
-    "optimizer schedule metric patience precision accelerator devices workers engine log device "
-    "set_aside against",
+    "optimizer schedule metric patience precision accelerator deterministic devices workers "
+    "engine log device set_aside against",
     examples=(
         "train photos.csv --effort good -o runs/photos",
         "train photos/ --words words.txt --model clip/ -o runs/words",
@@ -154,8 +154,7 @@ def demo(given: Options) -> None:
     They are scenes of handwritten digits, some with none of the ten.
     """
     from labelwise.models.run_folder import RunFolder
-    from labelwise.training.recipe import OptimizerSettings, Recipe
-    from labelwise.training.settings import Settings
+    from labelwise.training.settings import OptimizerSettings, Recipe, Settings
 
     say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")
     # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
@@ -188,7 +187,7 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
     from labelwise.data import load
     from labelwise.errors import SettingsError
     from labelwise.photos.words import WordList, open_scorer
-    from labelwise.photos.words.compared import compare_runs
+    from labelwise.photos.words.start import compare_runs
     from labelwise.photos.words.start import start as start_run
     from labelwise.pictures import PictureImages
     from labelwise.system.progress import make_watch

@@ -14,132 +14,97 @@ keeps of what was uploaded to it; of external libraries it keeps none, so those 
 
 import base64
 import hashlib
-import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from labelwise.contrib.http import JsonService, ServiceError
 from labelwise.decide import Rule
-from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.errors import SettingsError
 from labelwise.photos.index import Index
 from labelwise.photos.tagging import tags_of
-from labelwise.system.text import one_line
 
 PARENT = "labelwise"
 AT_ONCE = 1000  # photos per page and per request: as many as Immich allows
-SECONDS = 60.0
-LARGEST_ANSWER = 64 << 20
+MOST_PAGES = 10_000
+PAGE = re.compile(r"[0-9]{1,9}", re.ASCII)
+ID = re.compile(r"[0-9A-Za-z_-]{1,100}", re.ASCII)  # a UUID today
 PERMISSIONS = "asset.read, tag.read, tag.create, tag.asset and tag.delete"
-
-
-class ImmichError(LabelwiseError):
-    """The server did not do what it was asked for; the message says what and why."""
-
-
-class _NoRedirects(HTTPRedirectHandler):
-    """Follows no redirect: the key would go with it."""
-
-    def redirect_request(self, *given: Any) -> None:
-        return None
 
 
 class Immich:
     """The API of one server, asked with the key of one person."""
 
-    def __init__(self, address: str, key: str) -> None:
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise SettingsError(
-                f"Immich's address must look like http://immich.local:2283, got {address!r}"
-            )
+    def __init__(self, address: str, key: str, *, seconds: float = 60.0) -> None:
         if not key.strip() or not key.isascii() or not key.isprintable():
             raise SettingsError("the key of Immich must be one line of ASCII letters and digits")
-        path = parts.path.rstrip("/").removesuffix("/api")
-        self.address = f"{parts.scheme}://{parts.netloc}{path}"
-        self._headers = {"x-api-key": key.strip(), "accept": "application/json"}
-        self._opener = build_opener(_NoRedirects)
+        headers = {"x-api-key": key.strip(), "accept": "application/json"}
+        base = address.rstrip("/").removesuffix("/api")
+        self._service = JsonService(f"{base}/api", headers, seconds=seconds)
+        self.address = self._service.address.removesuffix("/api")
 
     def tags(self) -> dict[str, str]:
         """Return the ids of our tags, by their names: what stands below ``labelwise``."""
         return {
-            _text(one, "value"): _text(one, "id")
-            for one in _objects(self._ask("GET", "/tags"), "GET /tags")
+            _text(one, "value"): _id(one)
+            for one in _objects(self._ask("GET", "tags"), "GET /tags")
             if _text(one, "value").partition("/")[0] == PARENT
         }
 
     def make_tags(self, names: Sequence[str]) -> dict[str, str]:
         """Return the ids of tags by their names; those that are missing are made."""
-        found = _objects(self._ask("PUT", "/tags", {"tags": list(names)}), "PUT /tags")
-        ids = {_text(one, "value"): _text(one, "id") for one in found}
+        found = _objects(self._ask("PUT", "tags", body={"tags": list(names)}), "PUT /tags")
+        ids = {_text(one, "value"): _id(one) for one in found}
         for name in names:
             if name not in ids:
-                raise ImmichError(f"{self.address} did not make the tag {name!r}")
+                raise ServiceError(f"{self.address} did not make the tag {name!r}")
         return ids
 
     def photos(self, tag: str | None = None) -> Iterator[tuple[str, str]]:
         """Yield the id and the checksum of every photo, or of those with a tag."""
-        page: int | None = 1
-        while page is not None:
+        page = 1
+        for _ in range(MOST_PAGES):
             wanted: dict[str, Any] = {"page": page, "size": AT_ONCE, "type": "IMAGE"}
             wanted |= {} if tag is None else {"tagIds": [tag]}
-            answer = self._ask("POST", "/search/metadata", wanted)
+            answer = self._ask("POST", "search", "metadata", body=wanted)
             part = answer.get("assets") if isinstance(answer, dict) else None
             if not isinstance(part, dict):
-                raise ImmichError(f"{self.address} answered a search without 'assets'")
+                raise ServiceError(f"{self.address} answered a search without 'assets'")
             for one in _objects(part.get("items"), "POST /search/metadata"):
-                yield _text(one, "id"), _text(one, "checksum")
+                yield _id(one), _text(one, "checksum")
             following = part.get("nextPage")
-            if following is not None and not (str(following).isdigit() and int(following) > page):
-                raise ImmichError(f"{self.address} answered with the next page {following!r:.40}")
-            page = None if following is None else int(following)
+            if following is None:
+                return
+            if not PAGE.fullmatch(str(following)) or int(following) <= page:
+                raise ServiceError(f"{self.address} answered with the next page {following!r:.40}")
+            page = int(following)
+        raise ServiceError(f"{self.address} answered a search with more than {MOST_PAGES:,} pages")
 
     def give(self, tag: str, photos: Sequence[str]) -> None:
         """Give a tag to photos."""
         for part in _parts(photos):
-            self._ask("PUT", "/tags/assets", {"assetIds": part, "tagIds": [tag]})
+            self._ask("PUT", "tags", "assets", body={"assetIds": part, "tagIds": [tag]})
 
     def take(self, tag: str, photos: Sequence[str]) -> None:
         """Take a tag away from photos."""
         for part in _parts(photos):
-            self._ask("DELETE", f"/tags/{tag}/assets", {"ids": part})
+            self._ask("DELETE", "tags", tag, "assets", body={"ids": part})
 
     def remove(self, tag: str) -> None:
         """Remove a tag, and so from all photos that have it."""
-        self._ask("DELETE", f"/tags/{tag}")
+        self._ask("DELETE", "tags", tag)
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the answer to a request, or raise ImmichError."""
-        data = None if body is None else json.dumps(body).encode()
-        kind = {} if body is None else {"content-type": "application/json"}
-        headers = {**self._headers, **kind}
-        request = Request(f"{self.address}/api{path}", data, headers, method=method)
+    def _ask(self, method: str, *path: str, body: Mapping[str, Any] | None = None) -> Any:
         try:
-            with self._opener.open(request, timeout=SECONDS) as answer:
-                content = answer.read(LARGEST_ANSWER + 1)
-        except HTTPError as error:
-            with error:
-                pass
-            if error.code in (401, 403):
-                raise ImmichError(
-                    f"{self.address} refuses the key for {method} {path} ({error.code}); it needs "
-                    f"the permissions {PERMISSIONS}"
-                ) from None
-            raise ImmichError(
-                f"{self.address} answers {method} {path} with {error.code} {error.reason}"
+            return self._service.ask(method, *path, body=body)
+        except ServiceError as error:
+            if error.status not in (401, 403):
+                raise
+            raise ServiceError(
+                f"{self.address} refuses the key for {method} /{'/'.join(path)} ({error.status}); "
+                f"it needs the permissions {PERMISSIONS}"
             ) from None
-        except (URLError, HTTPException, OSError) as error:
-            reason = one_line(str(getattr(error, "reason", error)))
-            raise ImmichError(f"{self.address} does not answer: {reason}") from None
-        if len(content) > LARGEST_ANSWER:
-            raise ImmichError(f"{self.address} answers with more than {LARGEST_ANSWER:,} bytes")
-        try:
-            return json.loads(content) if content else None
-        except (ValueError, RecursionError):
-            raise ImmichError(f"{self.address} answers {method} {path} with no JSON") from None
 
 
 @dataclass(frozen=True)
@@ -207,12 +172,19 @@ def _parts(photos: Sequence[str]) -> Iterable[list[str]]:
 
 def _objects(value: Any, asked: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise ImmichError(f"Immich must answer {asked} with a list of objects, got {value!r:.60}")
+        raise ServiceError(f"Immich must answer {asked} with a list of objects, got {value!r:.60}")
     return value
 
 
 def _text(facts: Mapping[str, Any], name: str) -> str:
     value = facts.get(name)
     if not isinstance(value, str):
-        raise ImmichError(f"Immich must give the text {name!r}, got {value!r:.60}")
+        raise ServiceError(f"Immich must give the text {name!r}, got {value!r:.60}")
+    return value
+
+
+def _id(facts: Mapping[str, Any]) -> str:
+    value = _text(facts, "id")
+    if not ID.fullmatch(value):
+        raise ServiceError(f"Immich must give an id of letters and digits, got {value!r:.60}")
     return value

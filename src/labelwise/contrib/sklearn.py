@@ -58,7 +58,7 @@ class MultilabelCalibrator(TransformerMixin, BaseEstimator):  # type: ignore[mis
     def fit(self, X: Array, y: Array, mask: Array | None = None) -> Self:  # noqa: N803
         """Fit to labels ``y`` (N, K); where ``mask`` is False the label is not known."""
         logits, link = self._logits(X, reset=True)
-        labels = check_array(y, dtype=None, ensure_all_finite=mask is None)
+        labels = checked_labels(self, y, mask)
         try:
             fitted, *_ = fit_calibrator(self.method, logits, labels, link, mask)
         except LabelwiseError as error:
@@ -98,11 +98,10 @@ class MultilabelCalibrator(TransformerMixin, BaseEstimator):  # type: ignore[mis
         return needs_labels(super().__sklearn_tags__())
 
     def _logits(self, scores: Array, *, reset: bool) -> tuple[Array, Link | None]:
+        least = 2 if reset else 1
         values = validate_data(
-            self, scores, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
+            self, scores, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=least
         )
-        if np.isnan(values).any():
-            raise ValueError("X must not hold NaN")
         if self.scores == "raw":
             return values, None
         if self.scores == "logits":
@@ -140,7 +139,7 @@ class MultilabelThreshold(BaseEstimator):  # type: ignore[misc]
             options = {name: self.level, "scope": "label" if self.per_label else "shared"}
             if self.goal == "cost":
                 options["false_alarm"] = 1.0
-            labels = check_array(y, dtype=None, ensure_all_finite=mask is None)
+            labels = checked_labels(self, y, mask)
             self.rule_ = fit(probs, labels, mask, **options)
         else:
             names = ", ".join([*GOALS, "average k"])
@@ -164,8 +163,18 @@ class MultilabelThreshold(BaseEstimator):  # type: ignore[misc]
         return needs_labels(super().__sklearn_tags__())
 
 
+def checked_labels(estimator: Any, labels: Any, mask: Array | None) -> Array:
+    """Return labels (N, K), or raise a ValueError in scikit-learn's words."""
+    if labels is None:
+        name = type(estimator).__name__
+        raise ValueError(f"{name} requires y to be passed, but the target y is None")
+    found: Array = check_array(labels, dtype=None, ensure_all_finite=mask is None)
+    return found
+
+
 def needs_labels(tags: Any) -> Any:
     """Return the tags of an estimator that is fitted to several targets."""
     tags.target_tags.required = True
     tags.target_tags.multi_output = True
+    tags.target_tags.two_d_labels = True
     return tags

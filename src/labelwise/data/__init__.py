@@ -1,6 +1,5 @@
 """Label tables, where their images are, and every format they are read from."""
 
-from labelwise.data.annotation_exports import Guesses, export_for_tool
 from labelwise.data.checks import (
     UnreadableImage,
     find_unreadable,
@@ -11,12 +10,10 @@ from labelwise.data.describe import Description, describe
 from labelwise.data.export import export
 from labelwise.data.generated import PosteriorData, posterior, scenes
 from labelwise.data.hierarchy import Obeyed, obey_taxonomy
-from labelwise.data.load import load
+from labelwise.data.load import Reader, load
 from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
-from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.data.split import mlspl_split, stratified_split, with_validation
-from labelwise.data.table import LabelTable
-from labelwise.pictures.derived import CropImages, JoinedImages
+from labelwise.data.table import LabelSets, LabelTable, SoftLabels
 from labelwise.pictures.memory import (
     ArrayImages,
     BytesImages,
@@ -24,7 +21,7 @@ from labelwise.pictures.memory import (
     PictureImages,
     as_images,
 )
-from labelwise.pictures.sources import FileImages, ImageSource, SpanImages
+from labelwise.pictures.sources import CropImages, FileImages, ImageSource, JoinedImages, SpanImages
 
 __all__ = [
     "ArrayImages",
@@ -33,7 +30,6 @@ __all__ = [
     "Description",
     "FeatureRows",
     "FileImages",
-    "Guesses",
     "ImageSource",
     "JoinedImages",
     "LabelSets",
@@ -41,13 +37,13 @@ __all__ = [
     "Obeyed",
     "PictureImages",
     "PosteriorData",
+    "Reader",
     "SoftLabels",
     "SpanImages",
     "UnreadableImage",
     "as_images",
     "describe",
     "export",
-    "export_for_tool",
     "find_unreadable",
     "fingerprint",
     "flip_labels",

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.rows import is_file, read_json
-from labelwise.data.sets import LabelSets
-from labelwise.data.table import SPLIT_WORDS, LabelTable, join
+from labelwise.data.table import SPLIT_WORDS, LabelSets, LabelTable, join
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.sources import FileImages
 from labelwise.system.text import counted

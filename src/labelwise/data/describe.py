@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.checks import reject_divided_groups
-from labelwise.data.sets import LabelSets
-from labelwise.data.table import LabelTable
+from labelwise.data.table import LabelSets, LabelTable
 from labelwise.errors import DataError
 from labelwise.system.text import counted
 

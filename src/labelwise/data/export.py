@@ -16,9 +16,8 @@ from pyarrow import csv as arrow_csv
 
 from labelwise.data.columns import MEANINGS, PATH_HEADERS
 from labelwise.data.feature_files import write_features
-from labelwise.data.sets import SoftLabels
-from labelwise.data.table import LabelTable
-from labelwise.data.tabular_files import as_cells
+from labelwise.data.table import LabelTable, SoftLabels
+from labelwise.data.tabular import as_cells
 from labelwise.errors import DataError
 from labelwise.pictures.memory import BytesImages, FeatureRows
 from labelwise.pictures.sources import FileImages, SpanImages

@@ -27,10 +27,8 @@ from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.data.table_builder import TableBuilder
 from labelwise.data.tabular import read_tables
 from labelwise.errors import DataError
-from labelwise.pictures.decode import IMAGE_SUFFIXES
-from labelwise.pictures.folders import find_images
-from labelwise.pictures.sources import SpanImages
-from labelwise.pictures.tar import TarMember, tar_members
+from labelwise.pictures.decode import IMAGE_SUFFIXES, find_images
+from labelwise.pictures.sources import SpanImages, TarMember, tar_members
 from labelwise.system.names import printable
 
 HUGGINGFACE_MARKS = ("metadata.*", "*/metadata.*", "*.parquet", "data/*.parquet", "train/*.parquet")
@@ -242,10 +240,9 @@ def table_of_samples(
         for one, sample in zip(ids, labels, strict=True)
     ]
     used = [one for one in SAMPLE_COLUMNS if any(one in sample for sample in samples)]
-    found = {one: one if one in used else None for one in SAMPLE_COLUMNS}
-    layout = TableColumns(
-        **{**found, "path": "path", "image": None, "labels": "labels"}, one_hot=()
-    )
+    found: dict[str, Any] = {one: one if one in used else None for one in SAMPLE_COLUMNS}
+    found |= {"path": "path", "image": None, "labels": "labels"}
+    layout = TableColumns(**found, one_hot=())
     gather = TableBuilder(layout, Vocabulary(given), separator=separator)
     if samples:
         gather.add(_batch(ids, samples, used), name, 0)

@@ -1,7 +1,7 @@
 """Embedded sets, made from a seed: ``scenes`` (images) and ``posterior`` (features).
 
 scenes: real handwritten digits pasted onto coloured, cluttered canvases. The 1,797 digit images
-that ship with scikit-learn are divided among train, val and test before anything is pasted, so no
+of UCI (digits.npz) are divided among train, val and test before anything is pasted, so no
 handwriting is shared between splits. A scene holds 0 to 5 digits; its labels are the digits that
 are there. Popularity falls from 0 to 9, and a digit likes to bring its partner (1 and 7, 3 and 8,
 ...), so labels are imbalanced and correlated. Scenes are drawn in chunks, each from its own seed:
@@ -20,6 +20,7 @@ so that P(y_k = 1) falls evenly in log from ``most`` to ``least``.
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -89,9 +90,8 @@ def scenes(
 
 def _handwriting(seed: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
     """Return, for train, val and test, the digit images (n, 8, 8) in [0, 1] sorted by digit."""
-    from sklearn.datasets import load_digits  # slow to import, and seldom needed
-
-    images, digits = load_digits(return_X_y=True)
+    with np.load(Path(__file__).with_name("digits.npz")) as file:  # UCI's, by E. Alpaydin, CC BY
+        images, digits = file["images"], file["digits"]
     rng = np.random.default_rng((seed, 1797))
     parts: list[list[NDArray[np.int64]]] = [[], [], []]
     for digit in range(10):
@@ -99,7 +99,7 @@ def _handwriting(seed: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]
         ends = np.round(np.cumsum(SHARES) * len(rows)).astype(int)[:-1]
         for part, chosen in zip(parts, np.split(rows, ends), strict=True):
             part.append(chosen)
-    pixels = images.reshape(-1, 8, 8).astype(np.float32) / 16
+    pixels = images.astype(np.float32) / 16
     return [
         (_boxes(pixels[np.concatenate(part)]), np.cumsum([0, *map(len, part)])) for part in parts
     ]

@@ -2,7 +2,11 @@
 
 import glob
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +14,290 @@ import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
 from labelwise.data.checks import Duplicates, check_table
-from labelwise.data.readers import GENERATED, READERS, Reader, recognise
+from labelwise.data.coco import COCO_MARKS, read_coco, read_coco2014
+from labelwise.data.feature_files import read_feature_file
+from labelwise.data.folders import HUGGINGFACE_MARKS, read_folder, read_huggingface, read_webdataset
+from labelwise.data.generated import posterior_table, scenes
+from labelwise.data.official import (
+    read_cifar10,
+    read_cifar60_40,
+    read_cifar100,
+    read_cub,
+    read_imagenet,
+    read_nuswide,
+    read_tiny_imagenet,
+    read_vispr,
+    read_vqa,
+    read_wider,
+)
 from labelwise.data.shards import ShardPart, read_shards
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.data.tabular import TABULAR, read_tables
+from labelwise.data.voc import VOC_MARKS, holds_annotated_photos, read_voc
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.decode import image_files
 from labelwise.system.storage import is_uri
-from labelwise.system.text import first_line
+from labelwise.system.text import first_line, one_line_of
 from labelwise.types import nearest
+
+# Readers: where the name of a format becomes its reader.
+#
+# Formats of fields and tools are read in :mod:`labelwise.contrib`. Any package can bring a reader:
+# an
+# entry point of the group ``labelwise.readers``, whose name is that of the format, leads to a
+# :class:`Reader`. It is asked after ours whether a file or folder is its own.
+#
+# ``counts`` is what the papers state of a dataset, {split: images} and the number of labels, so
+# that
+# ``labelwise data describe`` can say whether the files at hand are the whole set.
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A format: its reader, what marks its files and folders, and the papers' counts.
+
+    ``read(path, **options)`` returns the table; options are checked by its signature.
+    """
+
+    name: str
+    read: Callable[..., LabelTable]
+    sentence: str
+    suffixes: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    labels: int | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    begin: re.Pattern[bytes] | None = None  # of a JSON file
+
+
+SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
+
+GENERATED: dict[str, Callable[..., LabelTable]] = {"scenes": scenes, "posterior": posterior_table}
+
+CONTRIB = {  # as in pyproject.toml
+    "fiftyone": "annotation_tools:FIFTYONE",
+    "label-studio": "annotation_tools:LABEL_STUDIO",
+    "cvat": "annotation_tools:CVAT",
+    "chexpert": "xrays:CHEXPERT",
+    "mimic-cxr": "xrays:MIMIC_CXR",
+    "chestxray14": "xrays:CHESTXRAY14",
+    "bigearthnet": "earth:BIGEARTHNET",
+    "ucmerced": "earth:UCMERCED",
+    "camtrap-dp": "camtrap:CAMTRAP_DP",
+}
+
+# Marks are looked for in this order, so a dataset comes before the plain folder it resembles.
+OWN: dict[str, Reader] = {
+    reader.name: reader
+    for reader in (
+        Reader("table", read_tables, "CSV, TSV, JSON Lines or Parquet", tuple(TABULAR)),
+        Reader("features", read_feature_file, "features and labels as arrays", (".npz",)),
+        Reader(
+            "webdataset", read_webdataset, "WebDataset tar shards", (".tar",), ("*.tar", "*/*.tar")
+        ),
+        Reader(
+            "huggingface",
+            read_huggingface,
+            "folder with a metadata file or Parquet shards",
+            marks=HUGGINGFACE_MARKS,
+        ),
+        Reader(
+            "coco2014",
+            read_coco2014,
+            "MS-COCO 2014",
+            marks=("annotations/instances_train2014.json",),
+            labels=80,
+            counts={"train": 82_081, "test": 40_137},
+        ),
+        Reader(
+            "coco", read_coco, "COCO instances JSON, or a folder of them", (".json",), COCO_MARKS
+        ),
+        Reader("voc", read_voc, "Pascal VOC folder", marks=VOC_MARKS),
+        Reader(
+            "voc2007",
+            partial(read_voc, parts={"trainval": "train", "test": "test"}),
+            "Pascal VOC 2007: trainval and test",
+            labels=20,
+            counts={"train": 5_011, "test": 4_952},
+        ),
+        Reader(
+            "voc2012",
+            partial(read_voc, parts={"train": "train", "val": "test"}),
+            "Pascal VOC 2012: train, and val as test",
+            labels=20,
+            counts={"train": 5_717, "test": 5_823},
+        ),
+        Reader(
+            "cifar10",
+            read_cifar10,
+            "CIFAR-10, binary",
+            marks=("data_batch_1", "data_batch_1.bin"),
+            labels=10,
+            counts={"train": 50_000, "test": 10_000},
+        ),
+        Reader(
+            "cifar100",
+            read_cifar100,
+            "CIFAR-100, binary",
+            marks=("meta", "fine_label_names.txt"),
+            labels=100,
+            counts={"train": 50_000, "test": 10_000},
+        ),
+        Reader(
+            "cifar60+40",
+            read_cifar60_40,
+            "CIFAR-100 where 40 classes lost their label",
+            labels=60,
+            counts={"train": 50_000, "test": 10_000},
+        ),
+        Reader(
+            "tiny-imagenet",
+            read_tiny_imagenet,
+            "Tiny-ImageNet",
+            marks=("wnids.txt",),
+            labels=200,
+            counts={"train": 100_000, "test": 10_000},
+        ),
+        Reader(
+            "imagenet",
+            read_imagenet,
+            "ImageNet (ILSVRC2012)",
+            marks=("LOC_val_solution.csv", "ILSVRC2012_devkit*"),
+            labels=1000,
+            counts={"train": 1_281_167, "test": 50_000},
+        ),
+        Reader(
+            "nuswide",
+            read_nuswide,
+            "NUS-WIDE, official split, labelled photos",
+            marks=("ImageList/TrainImagelist.txt",),
+            labels=81,
+            counts={"train": 125_449, "test": 83_898},
+        ),
+        Reader(
+            "nuswide-gong",
+            partial(read_nuswide, flavour="gong"),
+            "NUS-WIDE, 150,000 labelled photos drawn for training",
+            labels=81,
+            counts={"train": 150_000, "test": 59_347},
+        ),
+        Reader(
+            "wider",
+            read_wider,
+            "WIDER-Attribute, one row per person",
+            marks=("Anno/wider_attribute_*.json", "wider_attribute_*.json"),
+            labels=14,
+            counts={"train": 28_340, "test": 29_117},
+        ),
+        Reader(
+            "vispr",
+            read_vispr,
+            "VISPR, visual privacy",
+            marks=("train2017/*.json", "*/train2017/*.json"),
+            labels=68,
+            counts={"train": 14_167, "test": 8_000},
+        ),
+        Reader(
+            "cub",
+            read_cub,
+            "CUB-200-2011 attributes",
+            marks=("attributes/image_attribute_labels.txt",),
+            labels=312,
+            counts={"train": 5_994, "test": 5_794},
+        ),
+        Reader(
+            "vqa",
+            read_vqa,
+            "VQA v2: soft labels of questions with stored features",
+            marks=("v2_mscoco_train2014_annotations.json",),
+            labels=3129,
+            counts={"train": 443_757, "test": 214_354},
+        ),
+        Reader(
+            "plantnet",
+            read_folder,
+            "Pl@ntNet-300K: its folder 'images'",
+            labels=1081,
+            counts={"train": 243_916, "val": 31_118, "test": 31_112},
+        ),
+        Reader("folder", read_folder, "class/image or split/class/image", marks=("*/*",)),
+    )
+}
+
+
+@cache
+def readers() -> dict[str, Reader]:
+    """Return all formats by name: of fields and tools, our own, and those of other packages."""
+    group = "labelwise.readers"
+    bundled = [
+        EntryPoint(name, f"labelwise.contrib.{place}", group) for name, place in CONTRIB.items()
+    ]
+    others = [one for one in entry_points(group=group) if one.name not in {*CONTRIB, *OWN}]
+    found = {one.name: _loaded(one) for one in bundled} | OWN
+    folder = found.pop("folder")
+    return found | {one.name: _loaded(one) for one in others} | {"folder": folder}
+
+
+def _loaded(point: EntryPoint) -> Reader:
+    """Return the reader of an entry point; one that cannot be loaded says so when it is used."""
+    try:
+        reader = point.load()
+        if isinstance(reader, Reader):
+            return replace(reader, name=point.name)
+        reason = f"it is a {type(reader).__name__}, and must be a labelwise.data.Reader"
+    except Exception as error:  # of somebody else's code
+        reason = one_line_of(error)
+
+    def fail(path: Path) -> LabelTable:
+        raise DataError(f"the reader {point.name!r} ({point.value}) cannot be used: {reason}")
+
+    return Reader(point.name, fail, reason)
+
+
+def recognise(path: Path) -> Reader:
+    """Return the reader of a file by its suffix, of a folder by the files that mark it."""
+    known = readers()
+    if path.is_file() and path.suffix.lower() == ".json":
+        begin = _beginning(path)
+        for reader in known.values():
+            if reader.begin is not None and reader.begin.match(begin):
+                return reader
+    if path.suffix.lower() in SPREADSHEETS:
+        raise DataError(
+            f"{path}: a spreadsheet is not read; save the sheet as CSV (in Excel: 'CSV UTF-8') "
+            "and give that file"
+        )
+    for reader in known.values():
+        if path.is_file() and path.suffix.lower() in reader.suffixes:
+            return reader
+        if path.is_dir() and any(any(path.glob(mark)) for mark in reader.marks):
+            beside = reader.name == "folder" and holds_annotated_photos(path)
+            return OWN["voc"] if beside else reader
+    if path.is_dir() and holds_annotated_photos(path):
+        return OWN["voc"]
+    if path.is_dir():
+        _reject_unlabelled(path)
+    raise DataError(
+        f"{path}: the format is not recognised; give one of {', '.join(known)} as 'FORMAT:path'"
+    )
+
+
+def _reject_unlabelled(path: Path) -> None:
+    """Raise for a folder that is empty, or holds photos and nothing about them."""
+    if not any(path.iterdir()):
+        raise DataError(f"{path}: the folder is empty; give one with photos, or a table of labels")
+    photos = len(image_files(path))
+    if photos:
+        raise DataError(
+            f"{path}: there are {photos:,} photos and nothing says what they show; give a table "
+            "with the columns path and labels, or put the photos into one folder per label; a "
+            f"trained model tags them with `labelwise predict RUN {path}`"
+        )
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
+
 
 Part = tuple[str | None, Reader, Path]  # split, format, place
 
@@ -105,8 +385,9 @@ def _shard_parts(text: str) -> list[ShardPart]:
 def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
     """Return the parts of a source that is read from files, each with its split and format."""
     text = str(source)
-    if format is not None and format not in READERS:
-        raise SettingsError(f"unknown data format {format!r}{nearest(format, READERS)}")
+    known = readers()
+    if format is not None and format not in known:
+        raise SettingsError(f"unknown data format {format!r}{nearest(format, known)}")
     parts: list[Part] = []
     pieces = [text] if _exists(text) else text.split(";")
     for piece in pieces:
@@ -114,10 +395,10 @@ def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
         split = SPLIT_WORDS.get(head) if equals and not _exists(piece) else None
         name, place = format, tail if split else piece.strip()
         head, colon, tail = place.partition(":")
-        if format is None and colon and head in READERS:
+        if format is None and colon and head in known:
             name, place = head, tail
         for path in _places(place):
-            reader = READERS[name] if name is not None else recognise(path)
+            reader = known[name] if name is not None else recognise(path)
             if reader.name == "table" and path.suffix.lower() not in TABULAR:
                 raise DataError(f"{path}: a table must end in {', '.join(TABULAR)}")
             parts.append((split, reader, path))

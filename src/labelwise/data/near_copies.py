@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, ImageError
+from labelwise.numeric.duplicates import compared_groups, near_groups
 from labelwise.numeric.groups import Groups, joined_rows
-from labelwise.numeric.near_pairs import compared_groups, near_groups
 from labelwise.pictures.fingerprint import LEAST_SIDE, NEAR, WIDTH, look_of
 from labelwise.system.names import Names
 from labelwise.system.progress import Silent, Watch

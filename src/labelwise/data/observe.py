@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.sets import LabelSets
-from labelwise.data.table import LabelTable
+from labelwise.data.table import LabelSets, LabelTable
 from labelwise.errors import SettingsError
 
 Change = Callable[

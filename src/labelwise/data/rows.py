@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.columns import Vocabulary
-from labelwise.data.sets import LabelSets
-from labelwise.data.table import LabelTable
+from labelwise.data.table import LabelSets, LabelTable
 from labelwise.errors import DataError
 from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.system.names import Names

@@ -32,7 +32,7 @@ from labelwise.data.folders import split_of, table_of_samples, tar_samples
 from labelwise.data.rows import label_names
 from labelwise.data.table import LabelTable
 from labelwise.data.table_builder import TableBuilder
-from labelwise.data.tabular_files import parquet_table
+from labelwise.data.tabular import parquet_table
 from labelwise.errors import DataError, ImageError
 from labelwise.pictures.sources import Blocks, EncodedImages
 from labelwise.system.names import Names, printable

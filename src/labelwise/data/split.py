@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.checks import content_codes
-from labelwise.data.sets import LabelSets
-from labelwise.data.table import SPLITS, LabelTable
+from labelwise.data.table import SPLITS, LabelSets, LabelTable
 from labelwise.errors import DataError, SettingsError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ or no is needed it is cut at one half: ``present`` holds it if the share is abov
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,276 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.errors import DataError
-from labelwise.pictures.derived import JoinedImages
-from labelwise.pictures.sources import FileImages, ImageSource
+from labelwise.pictures.sources import FileImages, ImageSource, JoinedImages
 from labelwise.system.names import Names
 from labelwise.system.storage import is_uri
 from labelwise.types import DatasetFacts, LabelSpace
+
+# LabelSets: one set of label columns for each row, stored as compressed sparse rows.
+#
+# A row whose complement is shorter may be stored as its complement (``inverted``), so an image of
+# which nothing is known costs one bit, not K column numbers.
+#
+# SoftLabels: the entries that are neither 0 nor 1, in the same form, each with its share.
+
+
+BLOCK_ROWS = 1 << 18
+BLOCK = 1 << 24  # entries of a dense block: bounds the memory of counting and converting
+
+
+def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where rows of these sizes begin, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSets:
+    """``columns[offsets[i]:offsets[i + 1]]`` are row i's set, or what it lacks if inverted."""
+
+    offsets: NDArray[np.int64]
+    columns: NDArray[np.int32]
+    width: int
+    inverted: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @classmethod
+    def none(cls, rows: int, width: int) -> "LabelSets":
+        """Return the empty set for each row."""
+        return cls.from_csr(np.zeros(rows + 1, np.int64), np.zeros(0, np.int32), width)
+
+    @classmethod
+    def all(cls, rows: int, width: int) -> "LabelSets":
+        """Return the full set for each row."""
+        empty = cls.none(rows, width)
+        return cls(empty.offsets, empty.columns, width, np.ones(rows, np.bool_))
+
+    @classmethod
+    def from_csr(
+        cls,
+        offsets: NDArray[np.int64],
+        columns: NDArray[np.integer[Any]],
+        width: int,
+        inverted: NDArray[np.bool_] | None = None,
+    ) -> "LabelSets":
+        """Return the sets of sparse rows, each row's columns sorted and named once."""
+        rows = len(offsets) - 1
+        flags = np.zeros(rows, np.bool_) if inverted is None else inverted
+        sets = cls(
+            offsets.astype(np.int64, copy=False), columns.astype(np.int32, copy=False), width, flags
+        )
+        rises = np.ones(len(sets.columns) + 1, np.bool_)
+        np.greater(sets.columns[1:], sets.columns[:-1], out=rises[1:-1])
+        rises[sets.offsets] = True
+        return sets if rises.all() else sets._normal()
+
+    @classmethod
+    def from_lists(
+        cls,
+        rows: Sequence[Iterable[int]],
+        width: int,
+        inverted: NDArray[np.bool_] | None = None,
+    ) -> "LabelSets":
+        """Return the sets of lists of column numbers; inverted ones hold all but these."""
+        lists = [np.fromiter(row, np.int32) for row in rows]
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in lists], dtype=np.int64)])
+        columns = np.concatenate(lists) if lists else np.zeros(0, np.int32)
+        return cls.from_csr(offsets.astype(np.int64), columns, width, inverted)
+
+    @classmethod
+    def from_entries(
+        cls,
+        row: NDArray[np.integer[Any]],
+        column: NDArray[np.integer[Any]],
+        rows: int,
+        width: int,
+    ) -> "LabelSets":
+        """Return the sets that hold ``column[i]`` in ``row[i]``, given in order of rows."""
+        return cls.from_csr(_offsets(np.bincount(row, minlength=rows)), column, width)
+
+    @classmethod
+    def from_dense(cls, mask: NDArray[np.generic]) -> "LabelSets":
+        """Return the sets of a (N, K) mask; rows more than half full are stored inverted."""
+        full = mask.astype(np.bool_)
+        rows, width = full.shape
+        inverted = full.sum(1) * 2 > width
+        row, column = np.nonzero(full ^ inverted[:, None])
+        offsets = _offsets(np.bincount(row, minlength=rows))
+        return cls(offsets, column.astype(np.int32), width, inverted)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["LabelSets"]) -> "LabelSets":
+        """Return the rows of all parts, in order; the widths must agree."""
+        ends = np.cumsum([0, *(len(part.columns) for part in parts)])
+        starts = [part.offsets[:-1] + end for part, end in zip(parts, ends[:-1], strict=True)]
+        return cls(
+            np.concatenate([*starts, ends[-1:]]).astype(np.int64),
+            np.concatenate([part.columns for part in parts]),
+            parts[0].width,
+            np.concatenate([part.inverted for part in parts]),
+        )
+
+    def _normal(self) -> "LabelSets":
+        """Return the same sets with sorted columns, each once, in blocks of bounded memory."""
+        columns, sizes = [], []
+        for start in range(0, len(self), BLOCK_ROWS):
+            part = self.take(np.arange(start, min(start + BLOCK_ROWS, len(self))))
+            keys = np.sort(part.keys())
+            keys = keys[np.diff(keys, prepend=-1) > 0]
+            row, column = np.divmod(keys, self.width)
+            columns.append(column.astype(np.int32))
+            sizes.append(np.bincount(row, minlength=len(part)))
+        offsets = np.concatenate([[0], np.cumsum(np.concatenate(sizes), dtype=np.int64)])
+        return LabelSets(offsets, np.concatenate(columns), self.width, self.inverted)
+
+    def keys(self) -> NDArray[np.int64]:
+        """Return row * width + column of every stored entry."""
+        rows = np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.offsets))
+        return rows * self.width + self.columns
+
+    def pairs(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield (row, first * width + second) of all pairs of entries in a row, in parts.
+
+        The sets must be stored plainly, no row inverted.
+        """
+        row, columns = self.keys() // max(self.width, 1), self.columns.astype(np.int64)
+        for step in range(1, int(np.diff(self.offsets).max(initial=0))):
+            first = np.flatnonzero(row[:-step] == row[step:])
+            yield row[first], columns[first] * self.width + columns[first + step]
+
+    def union(self, other: "LabelSets") -> "LabelSets":
+        """Return what is in either; both must be stored plainly, no row inverted."""
+        keys = np.union1d(self.keys(), other.keys())
+        row, column = np.divmod(keys, max(self.width, 1))
+        return LabelSets.from_entries(row, column, len(self), self.width)
+
+    def row(self, row: int) -> NDArray[np.int64]:
+        """Return the columns of one row, ascending."""
+        stored = self.columns[self.offsets[row] : self.offsets[row + 1]].astype(np.int64)
+        if self.inverted[row]:
+            return np.setdiff1d(np.arange(self.width), stored, assume_unique=True)
+        return stored
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return how many labels each row has, (N,)."""
+        stored = np.diff(self.offsets)
+        return np.where(self.inverted, self.width - stored, stored)
+
+    def counts(self) -> NDArray[np.int64]:
+        """Return how many rows each label has, (K,)."""
+        sign = np.repeat(self.inverted, np.diff(self.offsets))
+        named = np.bincount(self.columns[~sign], minlength=self.width)
+        lacking = np.bincount(self.columns[sign], minlength=self.width)
+        return named + int(self.inverted.sum()) - lacking
+
+    def take(self, rows: NDArray[np.int64]) -> "LabelSets":
+        """Return the sets of the given rows, in the given order."""
+        offsets, places = self.places(rows)
+        return LabelSets(offsets, self.columns[places], self.width, self.inverted[rows])
+
+    def places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the offsets of the given rows, and where in ``columns`` their entries stand."""
+        sizes = self.offsets[rows + 1] - self.offsets[rows]
+        offsets = _offsets(sizes)
+        shift = np.repeat(self.offsets[rows] - offsets[:-1], sizes)
+        return offsets, np.arange(offsets[-1]) + shift
+
+    def complement(self) -> "LabelSets":
+        """Return what each row lacks."""
+        return LabelSets(self.offsets, self.columns, self.width, ~self.inverted)
+
+    def plain(self) -> "LabelSets":
+        """Return the same sets, every row stored as itself."""
+        if not self.inverted.any():
+            return self
+        return LabelSets.from_lists([self.row(row) for row in range(len(self))], self.width)
+
+    def dense(self) -> NDArray[np.bool_]:
+        """Return the (N, K) mask."""
+        mask = np.zeros((len(self), self.width), np.bool_)
+        mask[np.repeat(np.arange(len(self)), np.diff(self.offsets)), self.columns] = True
+        mask ^= self.inverted[:, None]
+        return mask
+
+    def blocks(self) -> Iterable[tuple[int, NDArray[np.bool_]]]:
+        """Yield the mask in blocks of bounded memory: (first row, mask of these rows)."""
+        step = max(1, BLOCK // max(1, self.width))
+        for start in range(0, len(self), step):
+            yield start, self.take(np.arange(start, min(start + step, len(self)))).dense()
+
+
+@dataclass(frozen=True, eq=False)
+class SoftLabels:
+    """Labels of which a share in (0, 1) is stated: ``shares[i]`` is that of ``sets.columns[i]``.
+
+    No row of ``sets`` is inverted.
+    """
+
+    sets: LabelSets
+    shares: NDArray[np.float32]
+
+    @classmethod
+    def none(cls, rows: int, width: int) -> "SoftLabels":
+        """Return rows without soft labels."""
+        return cls(LabelSets.none(rows, width), np.zeros(0, np.float32))
+
+    @classmethod
+    def from_dense(cls, labels: NDArray[np.floating[Any]]) -> "SoftLabels":
+        """Return the entries of (N, K) labels that lie strictly between 0 and 1."""
+        soft = (labels > 0) & (labels < 1)
+        row, column = np.nonzero(soft)
+        sets = LabelSets.from_entries(row, column, len(labels), labels.shape[1])
+        return cls(sets, labels[soft].astype(np.float32))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["SoftLabels"]) -> "SoftLabels":
+        """Return the rows of all parts, in order."""
+        return cls(
+            LabelSets.concatenate([part.sets for part in parts]),
+            np.concatenate([part.shares for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.sets)
+
+    @property
+    def width(self) -> int:
+        """The number of labels."""
+        return self.sets.width
+
+    def majority(self) -> LabelSets:
+        """Return the labels whose share is above one half."""
+        kept = self.shares > 0.5
+        rows = np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))[kept]
+        return LabelSets.from_entries(rows, self.sets.columns[kept], len(self), self.width)
+
+    def take(self, rows: NDArray[np.int64]) -> "SoftLabels":
+        """Return the entries of the given rows, in the given order."""
+        return SoftLabels(self.sets.take(rows), self.shares[self.sets.places(rows)[1]])
+
+    def without_zeros(self) -> "SoftLabels":
+        """Return the entries whose share is not 0."""
+        kept = self.shares > 0
+        rows = np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))[kept]
+        sets = LabelSets.from_entries(rows, self.sets.columns[kept], len(self), self.width)
+        return SoftLabels(sets, self.shares[kept])
+
+    def row(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return the columns of one row, and their shares."""
+        part = slice(self.sets.offsets[row], self.sets.offsets[row + 1])
+        return self.sets.columns[part], self.shares[part]
+
+    def sums(self) -> NDArray[np.float64]:
+        """Return the sum of shares of each label, (K,)."""
+        return np.bincount(self.sets.columns, self.shares, minlength=self.width).astype(np.float64)
+
+    def put(self, labels: NDArray[np.float32]) -> None:
+        """Write the shares into a matrix (N, K)."""
+        rows = np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))
+        labels[rows, self.sets.columns] = self.shares
+
 
 SPLITS = ("train", "val", "test")
 SPLIT_WORDS = {

@@ -3,8 +3,10 @@
 Only the paths, the sparse labels, the splits and the groups are kept, and image bytes where a
 Spool puts them; a batch is dropped once it is read."""
 
+import json
 import mmap
 import os
+import shlex
 import tempfile
 from pathlib import Path
 from typing import IO, Any
@@ -14,22 +16,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.data.columns import TableColumns, Vocabulary
-from labelwise.data.label_columns import (
+from labelwise.data.columns import (
+    NONE_WORDS,
+    UNKNOWN_WORDS,
     MinusOne,
     SparseRows,
+    TableColumns,
+    Vocabulary,
+    Words,
     first_true,
     names_of_joined_labels,
     read_lists,
     read_one_hot,
     read_shares,
 )
-from labelwise.data.sets import LabelSets, SoftLabels
-from labelwise.data.table import SPLIT_WORDS, SPLITS, LabelTable
+from labelwise.data.table import SPLIT_WORDS, SPLITS, LabelSets, LabelTable, SoftLabels
 from labelwise.errors import DataError
 from labelwise.pictures.memory import BytesImages
 from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.system.names import Names
+from labelwise.system.text import counted
 from labelwise.types import nearest
 
 IN_MEMORY = 1 << 30  # bytes
@@ -94,10 +100,12 @@ class TableBuilder:
         separator: str | None = "|",
         soft: bool = False,
         minus_one: MinusOne | None = None,
+        words: Words | None = None,
     ) -> None:
         self.columns, self.vocabulary, self.separator = layout, vocabulary, separator or "|"
         self.separated = separator is not None or vocabulary.closed or layout.labels is None
         self.soft_columns, self.minus_one, self.minus_ones = soft, minus_one, False
+        self.words, self.asks = words or Words(), words is None
         self.paths: list[Any] = []
         self.images = Spool()
         self.present: list[SparseRows] = []
@@ -146,6 +154,7 @@ class TableBuilder:
         """Return the table; image paths are relative to ``root``."""
         if not sum(len(rows.sizes) for rows in self.present):
             raise DataError(f"{name}: the table is empty")
+        self._look_for_words(name)
         blanks = () if self.separated else self._look_for_blanks(name)
         space, columns = self.vocabulary.finish()
         everything = np.concatenate([rows.everything for rows in self.unknown])
@@ -177,8 +186,34 @@ class TableBuilder:
             np.array(SPLITS)[np.concatenate(self.split)] if self.split else None,
             Names(pa.chunked_array(self.group)) if self.group else None,
             name,
-            (*blanks, *notes),
+            (*self.columns.taken, *blanks, *notes),
             soft,
+        )
+
+    def _look_for_words(self, where: str) -> None:
+        """Ask about labels such as "No Finding" and "todo", which may mean none or unknown."""
+        if not self.asks or self.vocabulary.closed or self.columns.labels is None:
+            return
+        found = {
+            meaning: [name for name in self.vocabulary.numbers if name.casefold() in words]
+            for meaning, words in (("none", NONE_WORDS), ("unknown", UNKNOWN_WORDS))
+        }
+        named = [name for names in found.values() for name in names]
+        if not named:
+            return
+        numbers = np.concatenate([rows.numbers for rows in self.present])
+        counts = [int((numbers == self.vocabulary.numbers[name]).sum()) for name in named]
+        shown = ", ".join(
+            f"{name!r} ({counted(count, 'row')})" for name, count in zip(named, counts, strict=True)
+        )
+        way = " ".join(
+            f"--set {shlex.quote(f'means_{meaning}=[{chr(44).join(map(json.dumps, names))}]')}"
+            for meaning, names in found.items()
+            if names
+        )
+        raise DataError(
+            f"{where}: {self.columns.labels!r} holds {shown}. If they mean none of the labels, or "
+            f"unknown, give `{way}`; if they are labels, give `--set 'means_none=[]'`"
         )
 
     def _look_for_blanks(self, where: str) -> tuple[str, ...]:
@@ -240,7 +275,11 @@ class TableBuilder:
             return
         words = self.vocabulary, at
         present = read_lists(
-            batch.column(layout.labels), layout.labels, *words, separator=self.separator
+            batch.column(layout.labels),
+            layout.labels,
+            *words,
+            separator=self.separator,
+            words=self.words,
         )
         if present.everything.any():
             raise DataError(f"{at(int(present.everything.argmax()))}: '*' is for 'unknown' only")

@@ -4,17 +4,473 @@
 Lines) means that nothing is known of the image; an empty one means "none of them".
 """
 
+import csv
+import io
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+import shlex
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from io import SEEK_END
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from labelwise.data.columns import Vocabulary, find_columns
-from labelwise.data.label_columns import MinusOne
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv as arrow_csv
+
+from labelwise.data.columns import (
+    STATES,
+    USUAL_LABELS,
+    USUAL_PATHS,
+    MinusOne,
+    TableColumns,
+    Vocabulary,
+    Words,
+    find_columns,
+    folded,
+    holds_states,
+)
 from labelwise.data.rows import label_names, require_file
 from labelwise.data.table import LabelTable
 from labelwise.data.table_builder import TableBuilder
-from labelwise.data.tabular_files import TabularFile, open_delimited, open_jsonlines, open_parquet
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.decode import IMAGE_SUFFIXES
+from labelwise.system.table_files import with_text
+from labelwise.system.text import FORMULA, counted, first_line, from_cell
+
+# Tabular files as a header and Arrow batches: CSV, TSV, JSON Lines, Parquet.
+#
+# Every value of CSV and TSV is text; JSON Lines has one object per line whose keys are the
+# columns.
+# Class names of Parquet are taken from ``classes`` or ``<column>_names`` (JSON lists) in its
+# metadata, or from the features that Hugging Face ``datasets`` writes. These also state which
+# column
+# holds images and which one classes; where there are two of a kind, nothing is taken from it.
+
+
+BLOCK_BYTES = 1 << 22
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+BATCH_ROWS = 16384
+BATCH_BYTES = 1 << 26
+READ_BYTES = 1 << 20
+MOST_COLUMNS = 100_000  # each takes 9 kB of memory while it is read
+COLUMNS = 1 << 10  # looked at in one call
+EXCEL_DELIMITER = re.compile(rb"(?:\xef\xbb\xbf)?sep=([;,\t])\r?\n", re.IGNORECASE)
+MOST_LINES = 100  # that one row may go on over, where a file is broken
+SHOWN, SHOWN_TEXT = 10, 80  # broken lines, and letters of each
+
+
+@dataclass(frozen=True)
+class TabularFile:
+    """``batches(headers)`` yields record batches of these columns.
+
+    ``class_names(header)`` gives the names a file states for a column's classes, or None (it is
+    None itself where the format has no place for them);
+    ``meanings`` are the columns whose meaning it states, such as {"labels": "label"}; a
+    ``text_only`` format cannot hold the bytes of images.
+    """
+
+    header: Sequence[str]
+    batches: Callable[[list[str]], Iterator[Any]]
+    class_names: Callable[[str], list[str] | None] | None = None
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    text_only: bool = False
+    left_out: list[str] = field(default_factory=list)  # what was, once the batches were read
+
+
+def open_delimited(
+    path: Path, delimiter: str | None = None, skip_broken: bool = False
+) -> TabularFile:
+    """Return the table in a .csv, .tsv or .txt file with a header line.
+
+    The delimiter of .txt is the one of tab, comma and semicolon that stands in its header, and
+    that of a file whose first line is Excel's ``sep=;`` the one named there.
+    """
+    with path.open("rb") as stream:
+        first = stream.readline(BLOCK_BYTES)
+        named = EXCEL_DELIMITER.fullmatch(first)
+        if named is not None:
+            first = stream.readline(BLOCK_BYTES)
+            delimiter = delimiter or named[1].decode()
+    try:
+        line = first.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        line = "\0"
+    if "\0" in line:  # every second byte of UTF-16
+        raise DataError(f"{path.name}: the file must be UTF-8 text; save it as UTF-8")
+    if delimiter is None:
+        delimiter = DELIMITERS.get(path.suffix.lower()) or _delimiter_in(line, path.name)
+    if "\n" not in line and "\r" in line.rstrip("\r"):
+        raise DataError(
+            f"{path.name}: its lines end with a carriage return alone, as on old Macs; save the "
+            "table with the line ends of Unix or Windows"
+        )
+    try:
+        header = next(csv.reader([line], delimiter=delimiter, strict=True), [])
+    except csv.Error as error:
+        raise DataError(f"{path.name}: the header cannot be read ({error})") from None
+    if not any(name.strip() for name in header):
+        raise DataError(f"{path.name}: the table is empty")
+    if len(header) > MOST_COLUMNS or len(first) == BLOCK_BYTES:
+        raise DataError(
+            f"{path.name}: a table may have {MOST_COLUMNS:,} columns, whose names take "
+            f"{BLOCK_BYTES:,} bytes; name the labels of each image in one column `labels` instead"
+        )
+    other = next((mark for mark in ";\t," if mark in header[0]), None)
+    if len(header) == 1 and other is not None:
+        raise DataError(
+            f"{path.name}: the header is one column, {header[0]!r}; if {other!r} parts the "
+            f"columns, give `--set {_setting('delimiter', other)}`"
+        )
+    written = {from_cell(name): name for name in header}
+    layout = _Layout(path, delimiter, len(header), named is not None)
+    left_out: list[str] = []
+    batches = partial(_delimited_batches, layout, written, left_out if skip_broken else None)
+    return TabularFile(list(map(from_cell, header)), batches, text_only=True, left_out=left_out)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a delimited file is written; ``above`` says that a line stands above its header."""
+
+    path: Path
+    delimiter: str
+    columns: int
+    above: bool
+
+    def records(self) -> Iterator[tuple[int, bytes, bool]]:
+        """Yield the line that each row begins at, its bytes, and whether it is a whole row."""
+        with self.path.open("rb") as stream:
+            source = enumerate(stream, 1)
+            lines: deque[tuple[int, bytes]] = deque()
+            while first := lines.popleft() if lines else next(source, None):
+                number, content = first
+                cells = self._cells(content)
+                if cells is None:
+                    lines.extend(islice(source, MOST_LINES - len(lines)))
+                    for _ in range(count := self._goes_on(content, lines)):
+                        content += lines.popleft()[1]
+                    cells = self.columns if count else None
+                yield number, content, cells == self.columns
+
+    def _goes_on(self, content: bytes, lines: Iterable[tuple[int, bytes]]) -> int:
+        """Return over how many further lines a row goes on, 0 where that is not a row.
+
+        Where a further line is a row by itself, a quote was opened and never closed.
+        """
+        for count, (_, line) in enumerate(lines, 1):
+            if line.count(b'"') % 2 == 0 and self._cells(line) == self.columns:
+                return 0
+            content += line
+            if self._cells(content) == self.columns:
+                return count
+        return 0
+
+    def _cells(self, content: bytes) -> int | None:
+        """Return the number of cells, None if a quote is still open or misplaced."""
+        try:
+            text = content.decode("utf-8-sig", "replace")
+            return len(next(csv.reader([text], delimiter=self.delimiter, strict=True), []))
+        except csv.Error:
+            return None
+
+    def broken(self) -> list[tuple[int, str]]:
+        """Return the lines that are not rows, each with its text."""
+        return [
+            (number, content.decode("utf-8", "replace").strip())
+            for number, content, whole in self.records()
+            if not whole and content.strip() and number > int(self.above)
+        ]
+
+    def whole_rows(self) -> bytes:
+        """Return the file without its broken lines."""
+        return b"".join(
+            content
+            for number, content, whole in self.records()
+            if whole or number <= int(self.above)
+        )
+
+    def complaint(self, found: Sequence[tuple[int, str]]) -> str:
+        """Return which lines are broken."""
+        shown = "; ".join(f"line {number}: {text[:SHOWN_TEXT]}" for number, text in found[:SHOWN])
+        more = f"; and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+        return (
+            f"{counted(len(found), 'line')} cannot be read as {self.columns} cells, for a quote "
+            f'(") that is not closed or a {self.delimiter!r} too many: {shown}{more}'
+        )
+
+
+def as_cells(columns: Sequence[Any]) -> list[Any]:
+    """Return columns of text for a CSV file, so that no cell is a formula: see ``as_cell``."""
+    return [pc.replace_substring_regex(one, rf"^({FORMULA.pattern})", r"'\1") for one in columns]
+
+
+def _from_cells(columns: Sequence[Any]) -> list[Any]:
+    """Return columns of text as they were before :func:`as_cells`."""
+    found: list[Any] = []
+    for start in range(0, len(columns), COLUMNS):
+        some = columns[start : start + COLUMNS]
+        together = pa.concat_arrays(some)
+        if pc.any(pc.starts_with(together, "'")).as_py():
+            some = [
+                pc.replace_substring_regex(one, rf"^'({FORMULA.pattern})", r"\1") for one in some
+            ]
+        found += some
+    return found
+
+
+def _delimiter_in(header: str, where: str) -> str:
+    marks = [mark for mark in "\t,;" if mark in header]
+    if len(marks) > 1:
+        raise DataError(
+            f"{where}: its columns could be parted by {' or '.join(map(repr, marks))}; "
+            f"say which, as in `--set {_setting('delimiter', marks[0])}`"
+        )
+    return marks[0] if marks else ","
+
+
+def _setting(option: str, mark: str) -> str:
+    return f"{option}=tab" if mark == "\t" else f"'{option}={mark}'"
+
+
+def _delimited_batches(
+    layout: _Layout, written: Mapping[str, str], left_out: list[str] | None, wanted: list[str]
+) -> Iterator[Any]:
+    """Yield the rows below the header; ``written`` is how the file writes each of its names.
+
+    Broken lines are an error, or named in ``left_out``.
+    """
+    path, looked = layout.path, left_out is not None
+    source: Any = path
+    if left_out is not None:
+        found = layout.broken()
+        if found:
+            left_out[:] = [f"left out: {layout.complaint(found)}"]
+            source = io.BytesIO(layout.whole_rows())
+    try:
+        for batch in _arrow_batches(source, layout, [written[name] for name in wanted]):
+            if not looked and _goes_on(batch):
+                looked = True
+                _require_whole(layout)
+            yield pa.record_batch(_from_cells(batch.columns), wanted)
+    except pa.ArrowInvalid as error:
+        text = str(error).splitlines()[0]
+        if "utf8" in text.lower():
+            text = f"line {_first_line_not_utf8(path)} is not UTF-8 text; save the table as UTF-8"
+        elif left_out is None:
+            _require_whole(layout)
+        raise DataError(f"{path.name}: the table cannot be read ({text})") from None
+    except pa.ArrowKeyError as error:
+        raise DataError(f"{path.name}: the header cannot be read ({error})") from None
+
+
+def _arrow_batches(source: Any, layout: _Layout, headers: list[str]) -> Iterator[Any]:
+    with arrow_csv.open_csv(
+        source,
+        read_options=arrow_csv.ReadOptions(
+            block_size=BLOCK_BYTES, use_threads=False, skip_rows=int(layout.above)
+        ),
+        parse_options=arrow_csv.ParseOptions(delimiter=layout.delimiter, newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types={name: pa.string() for name in headers},
+            include_columns=headers,
+            strings_can_be_null=False,
+        ),
+    ) as reader:
+        yield from reader
+
+
+def _goes_on(batch: Any) -> bool:
+    """Return whether a cell goes on over a line, as it does behind a quote that is not closed."""
+    return any(pc.any(pc.match_substring(one, "\n")).as_py() for one in batch.columns)
+
+
+def _require_whole(layout: _Layout) -> None:
+    found = layout.broken()
+    if found:
+        raise DataError(
+            f"{layout.path.name}: {layout.complaint(found)}. Put quotes around a cell that holds "
+            f'{layout.delimiter!r}, as in "dog{layout.delimiter}beach", correct the lines, or '
+            "leave them out with `--set skip_broken=true`"
+        )
+
+
+def _first_line_not_utf8(path: Path) -> int | str:
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return "one"  # the file has changed since
+
+
+def open_jsonlines(path: Path) -> TabularFile:
+    """Return the table in a .jsonl file; the first object says which columns there are."""
+    first = next(json_objects(path), None)
+    if first is None:
+        raise DataError(f"{path.name}: the table is empty")
+    return TabularFile(list(first[1]), partial(_json_batches, path), text_only=True)
+
+
+def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSON Lines file, each with the number of its line."""
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line.decode("utf-8-sig"))
+            except UnicodeDecodeError:
+                raise DataError(
+                    f"{path.name}, line {number}: it is not UTF-8 text; save it as UTF-8"
+                ) from None
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path.name}, line {number}: not JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise DataError(f"{path.name}, line {number}: must be an object, got {row!r:.60}")
+            yield number, row
+
+
+def _json_batches(path: Path, headers: list[str]) -> Iterator[Any]:
+    rows = json_objects(path)
+    first = json_objects(path)
+    columns = set(next(first)[1])
+    while chunk := list(islice(rows, BATCH_ROWS)):
+        for number, row in chunk:
+            strange = row.keys() - columns
+            if strange:
+                raise DataError(
+                    f"{path.name}, line {number}: the key {min(strange)!r} is not in the first line"
+                )
+        arrays = [
+            _json_column(path.name, name, [(n, row.get(name)) for n, row in chunk])
+            for name in headers
+        ]
+        yield pa.record_batch(arrays, headers)
+
+
+def _json_column(where: str, name: str, cells: list[tuple[int, Any]]) -> Any:
+    values = [value for _, value in cells]
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, float}:
+        kinds = set()
+    if len(kinds) > 1:
+        number = next(n for n, value in cells if type(value) is not type(values[0]))
+        raise DataError(f"{where}, line {number}: {name!r} must be of one kind in all lines")
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+        raise DataError(
+            f"{where}, lines {cells[0][0]} to {cells[-1][0]}: {name!r} must hold plain values "
+            "or lists of names"
+        ) from None
+
+
+def open_parquet(path: Path) -> TabularFile:
+    """Return the table in a .parquet file."""
+    return parquet_table(path.name, lambda: nullcontext(path))
+
+
+def parquet_table(name: str, opened: Callable[[], AbstractContextManager[Any]]) -> TabularFile:
+    """Return the table in the Parquet file that ``opened`` gives: a path, or a stream."""
+    try:
+        with opened() as source:
+            schema = pq.read_schema(source)
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise DataError(f"{name}: this is not a Parquet file ({first_line(error)})") from None
+    metadata = schema.metadata or {}
+    features = _features(metadata, name)
+    return TabularFile(
+        schema.names,
+        partial(_parquet_batches, name, opened),
+        partial(_class_names, metadata, features, name),
+        _meanings(features),
+    )
+
+
+def _parquet_batches(
+    name: str, opened: Callable[[], AbstractContextManager[Any]], headers: list[str]
+) -> Iterator[Any]:
+    try:
+        # Read ahead, all row groups would stay in memory until the file is closed.
+        with (
+            opened() as source,
+            pq.ParquetFile(source, pre_buffer=False, buffer_size=READ_BYTES) as file,
+        ):
+            size = source.stat().st_size if isinstance(source, Path) else source.seek(0, SEEK_END)
+            rows = _rows_at_once(file.metadata.num_rows, size)
+            first = 0
+            for batch in file.iter_batches(rows, columns=headers, use_threads=False):
+                yield with_text(batch, name, first)
+                first += batch.num_rows
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise DataError(f"{name}: the table cannot be read ({first_line(error)})") from None
+
+
+def _rows_at_once(num_rows: int, size: int) -> int:
+    """Return how many rows of a file of so many bytes are read at once: few if it holds images.
+
+    Sizes of single columns would say more, but asking a damaged file for them aborts Arrow.
+    """
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * num_rows // max(size, 1)))
+
+
+def _features(metadata: dict[bytes, bytes], where: str) -> dict[str, dict[str, Any]]:
+    """Return Hugging Face's description of each column, that of its items if it holds lists."""
+    if b"huggingface" not in metadata:
+        return {}
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return {header: _item(feature) for header, feature in features.items()}
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise DataError(f"{where}: the metadata of Hugging Face is broken ({error})") from None
+
+
+def _item(feature: Any) -> dict[str, Any]:
+    if isinstance(feature, list):  # how older versions write lists
+        feature = {"feature": feature[0]} if feature else {}
+    item = feature.get("feature", feature) if isinstance(feature, dict) else {}
+    return item if isinstance(item, dict) else {}
+
+
+def _meanings(features: dict[str, dict[str, Any]]) -> dict[str, str]:
+    meanings = {}
+    for meaning, kind in (("image", "Image"), ("labels", "ClassLabel")):
+        headers = [header for header, item in features.items() if item.get("_type") == kind]
+        if len(headers) == 1:
+            meanings[meaning] = headers[0]
+    return meanings
+
+
+def _class_names(
+    metadata: dict[bytes, bytes], features: dict[str, dict[str, Any]], where: str, header: str
+) -> list[str] | None:
+    for key in (f"{header}_names", "classes"):
+        if key.encode() in metadata:
+            return _names(metadata[key.encode()], where)
+    names = features.get(header, {}).get("names")
+    return None if names is None else _names(json.dumps(names), where)
+
+
+def _names(text: bytes | str, where: str) -> list[str]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: the class names in the metadata are broken ({error})") from None
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise DataError(f"{where}: the class names in the metadata must be a list of text")
+    return value
+
+
+SAMPLE = 1000  # rows that a proposal is made from
 
 TABULAR: dict[str, Callable[[Path], TabularFile]] = {
     ".csv": open_delimited,
@@ -40,15 +496,23 @@ def read_tables(
     soft: bool = False,
     minus_one: MinusOne | None = None,
     called: str | None = None,
+    levels: str | None = None,
+    means_none: Sequence[str] | str | None = None,
+    means_unknown: Sequence[str] | str | None = None,
+    skip_broken: bool = False,
 ) -> LabelTable:
     """Return the table of one file, or of several with the split each stands for, or None.
 
     Image paths start from the files' folder or ``root`` and end in ``extension``. ``separator``
     parts the labels of a cell (``|``; blanks are asked about), ``delimiter`` the columns of CSV,
     TSV and TXT. ``soft`` allows shares between 0 and 1 in the label columns, and ``minus_one``
-    says what -1 means there. The table is ``called`` after the first file unless told otherwise.
+    says what -1 means there. ``means_none`` and ``means_unknown`` are words in the cells of labels
+    that are not labels, and ``levels`` parts a label such as a/b/c, which says a and a/b too.
+    ``skip_broken`` leaves lines out that are not rows of the table, which is ``called`` after the
+    first file unless told otherwise.
     """
     files = [(path, None)] if isinstance(path, Path) else path
+    options = {"columns": columns or {}, "separator": separator, "ignore": ignore}
     if separator == "":
         raise SettingsError("separator must not be empty")
     delimiter = "\t" if delimiter == "tab" else delimiter
@@ -56,27 +520,29 @@ def read_tables(
         raise SettingsError(f"delimiter must be one character or 'tab', got {delimiter!r}")
     ignore = [ignore] if isinstance(ignore, str) else ignore
     given = label_names(names)
+    words = None
+    if means_none is not None or means_unknown is not None:
+        said = (means_none or (), means_unknown or ())
+        words = Words.of(*([one] if isinstance(one, str) else one for one in said))
     base = (
         Path(root) if root is not None else Path(os.path.commonpath([f.parent for f, _ in files]))
     )
     builder: TableBuilder | None = None
     for file, split in files:
-        stream = open_tabular(require_file(file), delimiter)
+        stream = open_tabular(require_file(file), delimiter, skip_broken)
         stated = {
             meaning: header
             for meaning, header in stream.meanings.items()
             if meaning not in stream.header and header not in ignore
         }
         meant = {**stated, **(columns or {})}
-        layout = find_columns(
-            stream.header, file.name, columns=meant, ignore=ignore, text_only=stream.text_only
-        )
-        words = given
-        if words is None and layout.labels is not None and stream.class_names is not None:
-            words = stream.class_names(layout.labels)
+        layout = _layout(stream, file, meant, ignore)
+        classes = given
+        if classes is None and layout.labels is not None and stream.class_names is not None:
+            classes = stream.class_names(layout.labels)
         if builder is None:
             first = file
-            known = words if layout.labels is not None else layout.label_names()
+            known = classes if layout.labels is not None else layout.label_names()
             if soft and layout.labels is not None:
                 raise SettingsError(
                     f"{file.name}: soft=true is for one column per label; beside a column "
@@ -85,32 +551,125 @@ def read_tables(
             if minus_one is not None and layout.labels is not None:
                 raise SettingsError(f"{file.name}: minus_one is for one column per label")
             builder = TableBuilder(
-                layout, Vocabulary(known), separator=separator, soft=soft, minus_one=minus_one
+                layout,
+                Vocabulary(known, levels),
+                separator=separator,
+                soft=soft,
+                minus_one=minus_one,
+                words=words,
             )
         elif layout != builder.columns:
             raise DataError(f"{file.name} and {first.name} must have the same columns")
-        elif words is not None and words != list(builder.vocabulary.numbers):
+        elif classes is not None and classes != list(builder.vocabulary.numbers):
             raise DataError(f"{file.name} and {first.name} must have the same classes")
         inside = os.path.relpath(file.parent, base) if root is None else "."
         prefix = "" if inside == "." or layout.image is not None else f"{inside}/"
         rows = 0
-        for batch in stream.batches(layout.headers()):
-            builder.add(batch, file.name, rows, split=split, prefix=prefix, extension=extension)
-            rows += batch.num_rows
+        try:
+            for batch in stream.batches(layout.headers()):
+                builder.add(batch, file.name, rows, split=split, prefix=prefix, extension=extension)
+                rows += batch.num_rows
+        except DataError as error:
+            raise with_command(error, stream, options) from None
     if builder is None:
         raise DataError("there is no table to read")
     if builder.split and len(builder.split) != len(builder.present):
         raise DataError("either all files must have a split or none")
-    return builder.finish(base, called or files[0][0].stem)
+    try:
+        table = builder.finish(base, called or files[0][0].stem)
+    except DataError as error:
+        raise with_command(error, stream, options) from None
+    return replace(table, notes=(*table.notes, *stream.left_out))
 
 
-def open_tabular(file: Path, delimiter: str | None = None) -> TabularFile:
+def _layout(
+    stream: TabularFile, file: Path, meant: Mapping[str, str], ignore: Sequence[str]
+) -> TableColumns:
+    """Return what the columns mean; one called as labels usually are may be a label's own."""
+    find = partial(
+        find_columns,
+        stream.header,
+        file.name,
+        columns=meant,
+        ignore=ignore,
+        text_only=stream.text_only,
+    )
+    try:
+        layout = find()
+    except DataError as error:
+        raise with_command(error, stream, {"columns": meant, "ignore": ignore}) from None
+    if layout.labels is not None and any(repr(layout.labels) in said for said in layout.taken):
+        batch = next(stream.batches([layout.labels]), None)
+        if batch is not None and holds_states(batch.column(0)):
+            return find(usual=["path"])
+    return layout
+
+
+def with_command(error: DataError, stream: TabularFile, given: Mapping[str, Any]) -> DataError:
+    """Return an error that asks for an option, with all options that the first rows call for."""
+    if not any(option in str(error) for option in ("columns.", "ignore=", "separator=")):
+        return error
+    try:
+        batch = next(stream.batches(list(stream.header)), None)
+    except (DataError, KeyError):
+        return error
+    options = proposed(batch.slice(0, SAMPLE), given) if batch is not None else []
+    if len(options) < 2:
+        return error
+    command = " ".join(f"--set {shlex.quote(option)}" for option in options)
+    return DataError(f"{error}. All that this table seems to need: `{command}`")
+
+
+def proposed(batch: Any, given: Mapping[str, Any]) -> list[str]:
+    """Return options under which the first rows of a table would be read, as far as can be seen."""
+    cells = {
+        name: [str(cell).strip() for cell in column.to_pylist() if cell not in (None, "")]
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        if not pa.types.is_nested(column.type) and not pa.types.is_binary(column.type)
+    }
+    columns = {name: name for name in ("path", "labels") if name in cells}
+    columns |= given.get("columns") or {}
+    ignored = [given["ignore"]] if isinstance(given.get("ignore"), str) else given.get("ignore", ())
+    free = [name for name in cells if name not in (*columns.values(), *ignored, "split", "group")]
+
+    def photos(name: str) -> bool:
+        return bool(cells[name]) and all(
+            Path(cell).suffix.lower() in IMAGE_SUFFIXES for cell in cells[name]
+        )
+
+    usual = [name for name in free if folded(name) in USUAL_PATHS]
+    unique = [name for name in free if cells[name] and len({*cells[name]}) == batch.num_rows]
+    paths = [*filter(photos, free), *usual, *unique]
+    if "path" not in columns and paths:
+        columns["path"] = paths[0]
+    free = [name for name in free if name != columns.get("path")]
+    states = [name for name in free if all(cell.lower() in STATES for cell in cells[name])]
+    texts = [name for name in free if name not in states and name not in unique]
+    texts.sort(key=lambda name: folded(name) not in USUAL_LABELS)
+    options = [f"columns.path={columns['path']}"] if columns.get("path", "path") != "path" else []
+    labels = columns.get("labels") or (texts[0] if texts and not states else None)
+    if labels is not None:
+        options += [f"columns.labels={labels}"] if labels != "labels" else []
+        separator = given.get("separator")
+        inside = cells.get(labels, [])
+        marks = [mark for mark in "|,;" if any(mark in cell for cell in inside)]
+        if separator or (marks and marks[0] != "|"):
+            options.append(f"separator={separator or marks[0]}")
+    elif others := [*ignored, *(name for name in free if name not in states)]:
+        options.append(f"ignore=[{','.join(json.dumps(name) for name in others)}]")
+    return options
+
+
+def open_tabular(
+    file: Path, delimiter: str | None = None, skip_broken: bool = False
+) -> TabularFile:
     """Return the table in a file, whose format its suffix tells."""
     opener = TABULAR.get(file.suffix.lower())
     if opener is None:
         raise DataError(f"{file} must be a table ({', '.join(TABULAR)}), got {file.suffix!r}")
-    if delimiter is None:
-        return opener(file)
-    if opener is not open_delimited:
-        raise SettingsError(f"{file.name}: delimiter is for CSV, TSV and TXT files")
-    return open_delimited(file, delimiter)
+    if opener is open_delimited:
+        return open_delimited(file, delimiter, skip_broken)
+    if delimiter is not None or skip_broken:
+        option = "skip_broken" if delimiter is None else "delimiter"
+        raise SettingsError(f"{file.name}: {option} is for CSV, TSV and TXT files")
+    return opener(file)

@@ -17,8 +17,7 @@ from labelwise.data.folders import split_folders
 from labelwise.data.rows import from_rows, is_file, read_lines, read_xml
 from labelwise.data.table import LabelTable, join
 from labelwise.errors import DataError, SettingsError
-from labelwise.pictures.decode import IMAGE_SUFFIXES
-from labelwise.pictures.folders import image_files
+from labelwise.pictures.decode import IMAGE_SUFFIXES, image_files
 from labelwise.system.text import counted
 
 VOC_MARKS = tuple(

@@ -38,8 +38,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelwise.data.rows import require_file
-from labelwise.data.sets import LabelSets, SoftLabels
-from labelwise.data.table import LabelTable
+from labelwise.data.table import LabelSets, LabelTable, SoftLabels
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.sources import FileImages, ImageSource

@@ -9,7 +9,8 @@ from labelwise.decide.estimate import (
     exact_count_bounds,
 )
 from labelwise.decide.figures import LabelFigures, label_figures
-from labelwise.decide.grammar import RuleFit, find_rule, fit_rule
+from labelwise.decide.guarantee_spec import Wish, find_promise
+from labelwise.decide.hypergeometric import ListBound, list_bound
 from labelwise.decide.kept_lists import (
     KeptLists,
     ListAnswers,
@@ -25,7 +26,7 @@ from labelwise.decide.list_checks import (
     prior_of,
     promised_check,
 )
-from labelwise.decide.misses import ListBound, list_bound
+from labelwise.decide.parse_rule import RuleFit, find_rule, fit_rule
 from labelwise.decide.promised_answers import PromisedAnswers, certainty, promise_answers
 from labelwise.decide.promised_lists import (
     PromisedList,
@@ -70,7 +71,6 @@ from labelwise.decide.thresholds import (
     recall_at,
     specificity_at,
 )
-from labelwise.decide.wishes import Wish, find_promise
 
 __all__ = [
     "NEVER",

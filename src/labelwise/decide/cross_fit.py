@@ -12,17 +12,16 @@ calibrator there is.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from labelwise.decide.guarantee_spec import Wish
 from labelwise.decide.rules import Rule, Threshold
-from labelwise.decide.wishes import Wish
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from labelwise.links import Link
 
 
@@ -43,7 +42,7 @@ def check_cross_fit(wish: Wish, calibrator: str) -> None:
 
 
 def same_sets(
-    rule: Rule, before: "Link", after: "Link", logits: "Tensor", names: Sequence[str]
+    rule: Rule, before: "Link", after: "Link", logits: NDArray[Any], names: Sequence[str]
 ) -> Threshold:
     """Return the thresholds under one link that choose the sets a rule chooses under another.
 
@@ -55,27 +54,23 @@ def same_sets(
             "only thresholds on links of single labels choose the same sets under another link; "
             "promise without cross-fitting"
         )
-    import torch
-
     given = np.broadcast_to(np.asarray(rule.value, dtype=np.float64), len(names))
     inside = (given > 0) & (given < 1)
-    with torch.no_grad():
-        start = torch.from_numpy(np.where(inside, given, 0.5))
-        places = before.logits_at(start)
-        for link in (before, after):
-            low, high = (link.log_odds(places + move) for move in (-NEAR, NEAR))
-            flat = np.flatnonzero(inside & ~(low < high).numpy())
-            if len(flat):
-                name = names[flat[0]]
-                raise SettingsError(
-                    f"the calibrator must rise, and at the threshold of {name!r} it does not; "
-                    "use platt, temperature or beta, or promise without cross-fitting"
-                )
-        chosen = torch.from_numpy(np.asarray(rule(before.decision_probs(logits).numpy())))
-        values = logits.double()
-        least = torch.where(chosen, values, torch.inf).amin(0).clamp(-FAR, FAR)
-        most = torch.where(chosen, -torch.inf, values).amax(0).clamp(-FAR, FAR)
-        above, below = (after.decision_probs(part).numpy() for part in (least, most))
-        moved = np.minimum(after.decision_probs(places).numpy(), above)
-        moved = np.where(moved > below, moved, above)  # rounding parts no photo from its side
-        return Threshold(tuple(np.where(inside, moved, given).tolist()))
+    places = before.logits_at(np.where(inside, given, 0.5))
+    for link in (before, after):
+        low, high = (link.log_odds(places + move) for move in (-NEAR, NEAR))
+        flat = np.flatnonzero(inside & ~(low < high))
+        if len(flat):
+            name = names[flat[0]]
+            raise SettingsError(
+                f"the calibrator must rise, and at the threshold of {name!r} it does not; "
+                "use platt, temperature or beta, or promise without cross-fitting"
+            )
+    chosen = rule(before.decision_probs(logits))
+    values = logits.astype(np.float64)
+    least = np.where(chosen, values, np.inf).min(0).clip(-FAR, FAR)
+    most = np.where(chosen, -np.inf, values).max(0).clip(-FAR, FAR)
+    above, below = (after.decision_probs(part) for part in (least, most))
+    moved = np.minimum(after.decision_probs(places), above)
+    moved = np.where(moved > below, moved, above)  # rounding parts no photo from its side
+    return Threshold(tuple(np.where(inside, moved, given).tolist()))

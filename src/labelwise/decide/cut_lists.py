@@ -33,7 +33,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from labelwise.decide.misses import (
+from labelwise.decide.fixed_sequence import check_levels
+from labelwise.decide.hypergeometric import (
     Counts,
     Numbers,
     chance_at_most,
@@ -48,7 +49,6 @@ from labelwise.decide.promised_lists import (
     promised_list,
     why_refused,
 )
-from labelwise.decide.sequences import check_levels
 from labelwise.numeric.arrays import Array as Matrix
 from labelwise.numeric.arrays import to_numpy as as_numpy
 from labelwise.numeric.special import betainc

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from labelwise.decide.fixed_sequence import Graded, Numbers, ScoredEntries
 from labelwise.decide.promises import Evidence, Promise, percent, tally
 from labelwise.decide.rules import Rule
-from labelwise.decide.sequences import Graded, Numbers, ScoredEntries
 from labelwise.numeric.groups import Groups, error_of_photo_test
 
 FALSIFIED = 1.5  # times the error that is stated, from which groups are worth a warning

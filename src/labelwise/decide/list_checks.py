@@ -34,8 +34,8 @@ from datetime import UTC, datetime
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.decide.fixed_sequence import check_levels
 from labelwise.decide.promises import Promise
-from labelwise.decide.sequences import check_levels
 from labelwise.numeric.arrays import Array as Matrix
 from labelwise.numeric.arrays import to_numpy as as_numpy
 from labelwise.numeric.special import betaln, gammaln

@@ -10,10 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.groups import by_whole_groups, with_group_facts
-from labelwise.decide.promises import Evidence, Promise
-from labelwise.decide.rules import Rule, expected_f
-from labelwise.decide.sequences import (
+from labelwise.decide.fixed_sequence import (
     EASY,
     Graded,
     Numbers,
@@ -25,6 +22,9 @@ from labelwise.decide.sequences import (
     refusal,
     walk,
 )
+from labelwise.decide.groups import by_whole_groups, with_group_facts
+from labelwise.decide.promises import Evidence, Promise
+from labelwise.decide.rules import Rule, expected_f
 from labelwise.numeric.arrays import Array as Matrix
 from labelwise.numeric.arrays import to_numpy as as_numpy
 

@@ -35,9 +35,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.misses import Counts, Numbers, descending, most_misses
+from labelwise.decide.fixed_sequence import check_levels
+from labelwise.decide.hypergeometric import Counts, Numbers, descending, most_misses
 from labelwise.decide.promises import Promise
-from labelwise.decide.sequences import check_levels
 from labelwise.numeric.arrays import Array as Matrix
 from labelwise.numeric.arrays import to_numpy as as_numpy
 from labelwise.numeric.groups import Groups

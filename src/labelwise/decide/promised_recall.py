@@ -7,9 +7,9 @@ stake that other groups set where half of the allowed loss is had.
 
 import numpy as np
 
+from labelwise.decide.fixed_sequence import Numbers, Test, made_promise
 from labelwise.decide.groups import with_group_facts
 from labelwise.decide.promises import Evidence, Promise
-from labelwise.decide.sequences import Numbers, Test, made_promise
 from labelwise.numeric.bounds import (
     best_stakes,
     betting_p_values,

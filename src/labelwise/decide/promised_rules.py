@@ -26,11 +26,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.groups import by_whole_groups, with_group_facts
-from labelwise.decide.promised_recall import recall_threshold
-from labelwise.decide.promises import Evidence, Promise, What
-from labelwise.decide.rules import NEVER, AtMost, Rule, Threshold, TopK, just_below
-from labelwise.decide.sequences import (
+from labelwise.decide.fixed_sequence import (
     EASY,
     Numbers,
     Risk,
@@ -45,6 +41,10 @@ from labelwise.decide.sequences import (
     wrong_entries,
     wrong_share,
 )
+from labelwise.decide.groups import by_whole_groups, with_group_facts
+from labelwise.decide.promised_recall import recall_threshold
+from labelwise.decide.promises import Evidence, Promise, What
+from labelwise.decide.rules import NEVER, AtMost, Rule, Threshold, TopK, just_below
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import expit, logit
 from labelwise.system.text import counted

@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.attributes import AttributeColumns
 from labelwise.numeric.arrays import is_tensor, to_tensor
 from labelwise.numeric.arrays import to_numpy as as_numpy
-from labelwise.taxonomy import LabelTree
+from labelwise.taxonomy import AttributeColumns, LabelTree
 
 if TYPE_CHECKING:  # rules choose sets of numpy arrays without torch
     from torch import Tensor

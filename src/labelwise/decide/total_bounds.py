@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labelwise.decide.misses import Numbers
+from labelwise.decide.hypergeometric import Numbers
 from labelwise.numeric.special import betaln, gammaln, logsumexp
 
 LAWS = ((1.0, 20.0), (1.0, 200.0), (1 / 3, 20.0), (3.0, 20.0))  # factor of the odds, weight

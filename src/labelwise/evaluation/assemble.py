@@ -7,13 +7,11 @@ rule. Figures "after" come from the calibrated probabilities, and so do sets and
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from labelwise.attributes import AttributeColumns, AttributeGroups
 from labelwise.decide import Rule
 from labelwise.evaluation.calibration import (
     Known,
@@ -50,18 +48,20 @@ from labelwise.evaluation.parts import (
 from labelwise.evaluation.subgroups import Subgroups, subgroup_rows
 from labelwise.links import Link
 from labelwise.metrics import Averaged, average_precision, confusion, zero_label_rows
+from labelwise.numeric.arrays import Array, to_numpy
+from labelwise.numeric.special import entr
 from labelwise.predictions import Predictions
 from labelwise.system.text import counted
-from labelwise.taxonomy import LabelTree, Taxonomy
+from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 
 def evaluate(
     predictions: Predictions,
     link: Link | None,
-    rule: Rule | Tensor | None = None,
+    rule: Rule | Array | None = None,
     *,
-    calibrated: Link | Tensor | None = None,
+    calibrated: Link | Array | None = None,
     calibrator: str | None = None,
     rule_words: str | None = None,
     thresholds: Rule | None = None,
@@ -100,6 +100,10 @@ def evaluate(
         curves: Keep ROC, precision-recall and reliability curves of the labels ranked worst.
         notes: What a reader should keep in mind.
     """
+    if rule is not None and not isinstance(rule, Rule):
+        rule = to_numpy(rule)
+    if calibrated is not None and not isinstance(calibrated, Link):
+        calibrated = to_numpy(calibrated)
     for each in by:
         if len(each.values) != len(predictions):
             raise ValueError(
@@ -203,7 +207,7 @@ def _completed(predictions: Predictions, tree: LabelTree) -> tuple[Predictions, 
     """Return predictions whose labels obey the tree, and what was changed."""
     labels, observed = tree.complete(predictions.labels, predictions.observed)
     before = predictions.labels
-    seen = torch.ones_like(before, dtype=torch.bool)
+    seen = np.ones(before.shape, bool)
     known = seen if predictions.observed is None else predictions.observed
     changed = int((known & (labels != before)).sum())
     learned = int(((seen if observed is None else observed) & ~known).sum())
@@ -218,7 +222,7 @@ def _completed(predictions: Predictions, tree: LabelTree) -> tuple[Predictions, 
 def _exclusive(
     given: AttributeGroups | AttributeColumns | None,
     names: Sequence[str],
-    links: Sequence[Link | Tensor | None],
+    links: Sequence[Link | NDArray[Any] | None],
 ) -> AttributeColumns | None:
     """Return the groups of labels that exclude each other: as given, or as a link obeys them."""
     if isinstance(given, AttributeGroups):
@@ -228,13 +232,13 @@ def _exclusive(
 
 
 def _consistent(
-    logits: Tensor, source: Link | Tensor | None, tree: LabelTree
-) -> tuple[Tensor | None, str]:
+    logits: NDArray[Any], source: Link | NDArray[Any] | None, tree: LabelTree
+) -> tuple[NDArray[Any] | None, str]:
     """Return log-odds that obey the tree and how many images needed that; None if none did."""
     if source is None:
         return None, ""
     answers = probabilities("after", logits, source)
-    given = (answers.log_p - answers.log_q).double()
+    given = (answers.log_p - answers.log_q).astype(np.float64)
     wrong = int(tree.violations(given).sum())
     if not wrong:
         return None, ""
@@ -245,10 +249,10 @@ def _consistent(
 
 
 def _sets(
-    rule: Rule | Tensor | None, answers: Probabilities | None, tree: LabelTree | None
-) -> Tensor | None:
+    rule: Rule | NDArray[Any] | None, answers: Probabilities | None, tree: LabelTree | None
+) -> NDArray[Any] | None:
     """Return the sets (N, K) that a rule decides or that are given, with all their parents."""
-    if isinstance(rule, Tensor):
+    if isinstance(rule, np.ndarray):
         sets = rule
     elif rule is not None and answers is not None:
         sets = rule(answers.probs)
@@ -268,7 +272,7 @@ def describe_link(link: Link) -> str:
     return " of ".join([link.kind, *inner])
 
 
-def _words(calibrated: Link | Tensor | None, words: str | None) -> str | None:
+def _words(calibrated: Link | NDArray[Any] | None, words: str | None) -> str | None:
     if words is not None or calibrated is None:
         return words
     return describe_link(calibrated) if isinstance(calibrated, Link) else "log-odds as given"
@@ -302,14 +306,14 @@ def _soft_note(known: Known) -> tuple[str, ...]:
     shares = known.soft_entries()
     if not len(shares):
         return ()
-    entries = known.present.numel() if known.observed is None else int(known.observed.sum())
-    entropy = -(torch.xlogy(shares, shares) + torch.xlogy(1 - shares, 1 - shares)).sum() / entries
+    entries = known.present.size if known.observed is None else int(known.observed.sum())
+    entropy = float((entr(shares) + entr(1 - shares)).sum()) / entries
     return (
         f"{len(shares):,} of {entries:,} known labels are soft, shares between 0 and 1. Log loss, "
         "Brier score (squared distance to the share) and calibration are measured against the "
         "shares; ranking, sets, images "
         "without labels and retrieval take a label as present if its share is above one half. "
-        f"Answering with the shares themselves would have a log loss of {float(entropy):.4f}.",
+        f"Answering with the shares themselves would have a log loss of {entropy:.4f}.",
     )
 
 

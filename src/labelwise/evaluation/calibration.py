@@ -4,11 +4,10 @@ The calibration part: reliability pooled, of the surest labels and per label; pr
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.errors import DataError
 from labelwise.evaluation.evaluation import Calibration, Curve
@@ -31,9 +30,9 @@ class Probabilities:
     """The pair a link gives, with its exponential, each (N, K)."""
 
     stage: str
-    log_p: Tensor
-    log_q: Tensor
-    probs: Tensor
+    log_p: NDArray[Any]
+    log_q: NDArray[Any]
+    probs: NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -44,37 +43,38 @@ class Known:
     above one half. ``groups`` are those the photos come in, None where each stands for itself.
     """
 
-    present: Tensor
-    observed: Tensor | None
-    shares: Tensor | None = None
+    present: NDArray[Any]
+    observed: NDArray[Any] | None
+    shares: NDArray[Any] | None = None
     groups: Groups | None = None
 
     @property
-    def labels(self) -> Tensor:
+    def labels(self) -> NDArray[Any]:
         """The labels for what takes soft ones: calibration and proper scores."""
         return self.present if self.shares is None else self.shares
 
-    def soft_entries(self) -> Tensor:
+    def soft_entries(self) -> NDArray[Any]:
         """Return the known labels that are soft, as a vector."""
         if self.shares is None:
-            return torch.zeros(0, dtype=torch.float64)
+            return np.zeros(0)
         soft = (self.shares > 0) & (self.shares < 1)
-        return self.shares[soft if self.observed is None else soft & self.observed].double()
+        return self.shares[soft if self.observed is None else soft & self.observed].astype(
+            np.float64
+        )
 
-    def rows_complete(self) -> Tensor:
+    def rows_complete(self) -> NDArray[Any]:
         """Return the (N,) mask of rows whose labels are all known."""
         if self.observed is None:
-            return torch.ones(len(self.present), dtype=torch.bool)
-        return self.observed.all(1)
+            return np.ones(len(self.present), bool)
+        return np.asarray(self.observed.all(1))
 
 
-@torch.no_grad()
-def probabilities(stage: str, logits: Tensor, source: Link | Tensor) -> Probabilities:
+def probabilities(stage: str, logits: NDArray[Any], source: Link | NDArray[Any]) -> Probabilities:
     """Return the probabilities of logits under a link, or those of given log-odds (N, K)."""
-    link, values = (Sigmoid(), source) if isinstance(source, Tensor) else (source, logits)
+    link, values = (Sigmoid(), source) if isinstance(source, np.ndarray) else (source, logits)
     log_p, log_q = link.log_probs(values)
-    if torch.isnan(log_p).any():
-        row = int(torch.isnan(log_p).any(1).nonzero()[0])
+    if np.isnan(log_p).any():
+        row = int(np.isnan(log_p).any(1).argmax())
         raise DataError(f"probabilities {stage} must be numbers, got NaN in row {row + 1}")
     return Probabilities(stage, log_p, log_q, link.decision_probs(values))
 
@@ -88,17 +88,17 @@ def known_labels(predictions: Predictions) -> Known:
     if observed is not None:
         odd &= observed
     if odd.any():
-        row, column = odd.nonzero()[0].tolist()
+        row, column = np.argwhere(odd)[0].tolist()
         raise DataError(
             f"labels must lie in [0, 1] to be evaluated, got {labels[row, column].item():g} for "
             f"{predictions.names[column]!r} of {predictions.ids[row]!r}"
         )
-    if labels.numel() == 0 or (observed is not None and not observed.any()):
+    if labels.size == 0 or (observed is not None and not observed.any()):
         raise DataError("an evaluation needs at least one known label, got none")
     present = labels > 0.5
     shares = None
     if predictions.has_soft_labels():
-        shares = labels if observed is None else torch.where(observed, labels, 0)
+        shares = labels if observed is None else np.where(observed, labels, 0)
     known = present if observed is None else present & observed
     return Known(known, observed, shares, predictions.groups)
 

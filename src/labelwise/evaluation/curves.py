@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.evaluation.calibration import Known, Probabilities, curve_of, defined
 from labelwise.evaluation.evaluation import LabelCurves
@@ -51,7 +50,7 @@ Floats = NDArray[np.float64]
 
 
 def label_curves(
-    scores: Tensor,
+    scores: NDArray[Any],
     known: Known,
     names: Sequence[str],
     final: Probabilities | None,
@@ -73,7 +72,7 @@ def label_curves(
 
 
 def _curves(
-    scores: Tensor,
+    scores: NDArray[Any],
     known: Known,
     name: str,
     column: int,
@@ -84,8 +83,8 @@ def _curves(
 ) -> LabelCurves:
     chosen = np.arange(len(scores)) if rows is None else rows
     if known.observed is not None:
-        chosen = chosen[known.observed[:, column].numpy()[chosen]]
-    score, present = scores[chosen, column].numpy(), known.present[chosen, column].numpy()
+        chosen = chosen[known.observed[:, column][chosen]]
+    score, present = scores[chosen, column], known.present[chosen, column]
     groups = None if known.groups is None or not len(chosen) else known.groups.take(chosen)
     area = auroc_interval(score, present, groups)
     roc, pr = score_curve(score, present)

@@ -13,8 +13,8 @@ from typing import Annotated, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from labelwise.errors import DataError
-from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
+from labelwise.system.pydantic_errors import first_fault
 
 Number = Annotated[float, Field(ge=-1e15, le=1e15)]  # what can be drawn and written out
 Count = Annotated[int, Field(ge=0, le=2**62)]

@@ -7,24 +7,24 @@ groups. Labels that break the rule are a conflict: they are counted, and unknown
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from labelwise.attributes import AttributeColumns
 from labelwise.evaluation.calibration import Known
 from labelwise.evaluation.evaluation import ExclusiveRow
 from labelwise.evaluation.group_intervals import mean_interval_by_group
 from labelwise.numeric.bounds import clopper_pearson
 from labelwise.predictions import Predictions
 from labelwise.system.text import counted
+from labelwise.taxonomy import AttributeColumns
 
 
 def settled_labels(
     predictions: Predictions, columns: AttributeColumns
 ) -> tuple[Predictions, list[int]]:
     """Return predictions whose labels obey the groups, and the clashes of each group."""
-    if not torch.equal(predictions.labels, predictions.labels.round()):  # soft ones may share
+    if predictions.has_soft_labels():  # soft ones may share
         return predictions, [0] * len(columns.groups)
     clashes = []
     for group in columns.groups:
@@ -48,7 +48,7 @@ def exclusive_rows(
     columns: AttributeColumns,
     names: Sequence[str],
     known: Known,
-    sets: Tensor | None,
+    sets: NDArray[Any] | None,
     clashes: Sequence[int],
 ) -> tuple[ExclusiveRow, ...]:
     """Return the figures of each group; ``clashes`` are its photos with labels that break it."""
@@ -63,13 +63,13 @@ def _row(
     group: tuple[int, ...],
     names: Sequence[str],
     known: Known,
-    sets: Tensor | None,
+    sets: NDArray[Any] | None,
     clashes: int,
 ) -> ExclusiveRow:
     labels, needs_one = tuple(names[column] for column in group), group in columns.exactly_one
-    observed = None if known.observed is None else known.observed.numpy()
-    present = known.present.numpy()
-    chosen = present if sets is None else sets.numpy()
+    observed = None if known.observed is None else known.observed
+    present = known.present
+    chosen = present if sets is None else sets
     seen, same = columns.right_rows(group, chosen, present, observed)
     total, right = int(seen.sum()), int(same.sum())
     if sets is None:

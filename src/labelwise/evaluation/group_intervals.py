@@ -16,10 +16,10 @@ Photos of a group are alike, so that the variance over photos is too small by th
 see :mod:`labelwise.numeric.groups`.
 """
 
+from typing import Any
+
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.metrics import average_precision
 from labelwise.numeric.groups import Groups, freedom_of
@@ -56,7 +56,7 @@ def mean_interval_by_group(
 
 
 def mean_ap_without_groups(
-    scores: Tensor, present: Tensor, known: Tensor | None, groups: Groups
+    scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None, groups: Groups
 ) -> Floats:
     """Return the mean average precision without each group (G,), over the labels that have one.
 
@@ -65,8 +65,8 @@ def mean_ap_without_groups(
     parts = groups.bundled(MOST_LEFT_OUT)
     total, labels = np.zeros(parts.count), 0
     for column in range(scores.shape[1]):
-        rows = slice(None) if known is None else known[:, column].numpy()
-        hits, values = present[:, column].numpy()[rows], scores[:, column].numpy()[rows]
+        rows = slice(None) if known is None else known[:, column]
+        hits, values = present[:, column][rows], scores[:, column][rows]
         if hits.any():
             total += _ap_without(values, hits, parts.codes[rows], parts.count)
             labels += 1
@@ -97,14 +97,14 @@ def _ranked_ap(score: NDArray[np.floating], hit: NDArray[np.bool_]) -> float:
 
 
 def macro_f1_without_groups(
-    sets: Tensor, present: Tensor, known: Tensor | None, groups: Groups
+    sets: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None, groups: Groups
 ) -> Floats:
     """Return the mean F1 without each group (G,), over the labels present or chosen somewhere."""
     parts = groups.bundled(MOST_LEFT_OUT)
     chosen = sets if known is None else sets & known
     both, size = (
-        parts.sums(part.numpy())
-        for part in (2 * (chosen & present).to(torch.int64), chosen.int() + present.int())
+        parts.sums(part)
+        for part in (2 * (chosen & present).astype(np.int64), chosen.astype(np.int64) + present)
     )
     some = size.sum(0) > 0
     left = size.sum(0)[some] - size[:, some]

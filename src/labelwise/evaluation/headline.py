@@ -8,11 +8,10 @@ draws of 100 images). Of images in groups it is that of as many images as they a
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.evaluation.calibration import Known, Probabilities, defined
 from labelwise.evaluation.evaluation import (
@@ -67,7 +66,7 @@ CALIBRATED_ABOVE = 0.05  # p-values of a calibrated model that are ordinary
 
 
 def ranking_figures(
-    ranking: RankingFigures, scores: Tensor, known: Known, by_image: Averaged
+    ranking: RankingFigures, scores: NDArray[Any], known: Known, by_image: Averaged
 ) -> list[Figure]:
     """Return mAP over labels and over images."""
     return [
@@ -149,7 +148,7 @@ def _calibrated(p_value: float) -> str:
     return f"a calibrated model seldom shows as much ({shown})"
 
 
-def set_figures(part: Sets, sets: Tensor, known: Known) -> list[Figure]:
+def set_figures(part: Sets, sets: NDArray[Any], known: Known) -> list[Figure]:
     """Return the macro F1 of the rule."""
     without = partial(macro_f1_without, sets, known.present, known.observed)
     by_group = partial(macro_f1_without_groups, sets, known.present, known.observed)
@@ -157,7 +156,7 @@ def set_figures(part: Sets, sets: Tensor, known: Known) -> list[Figure]:
     return [_jackknifed("F1, mean over labels", part.macro_f1, without, by_group, known, how)]
 
 
-def zero_label_figures(part: ZeroLabel, sets: Tensor | None, known: Known) -> list[Figure]:
+def zero_label_figures(part: ZeroLabel, sets: NDArray[Any] | None, known: Known) -> list[Figure]:
     """Return the false-alarm rate, where there are images without labels and a rule."""
     if sets is None or part.false_alarms is None:
         return []
@@ -181,18 +180,20 @@ def row_sums(answers: Probabilities, known: Known) -> list[NDArray[np.float64]]:
     """Return what each image adds to the log loss, to the Brier score and to their count."""
     labels, mask = known.labels, known.observed
     if known.shares is None:
-        loss = -torch.where(known.present, answers.log_p, answers.log_q)
+        loss = -np.where(known.present, answers.log_p, answers.log_q)
     else:  # 0 times an infinite logarithm is 0
         loss = -(_times(labels, answers.log_p) + _times(1 - labels, answers.log_q))
-    square = (answers.probs - labels.to(answers.probs.dtype)) ** 2
+    square = (answers.probs - labels.astype(answers.probs.dtype)) ** 2
     if mask is not None:
-        loss, square = (part.masked_fill(~mask, 0.0) for part in (loss, square))
-    counts = torch.full((len(labels),), labels.shape[1]) if mask is None else mask.sum(1)
-    return [part.double().numpy() for part in (loss.sum(1), square.sum(1), counts)]
+        loss, square = (np.where(mask, part, 0.0) for part in (loss, square))
+    counts = np.full(len(labels), labels.shape[1]) if mask is None else mask.sum(1)
+    sums = (loss.sum(1), square.sum(1), counts)
+    return [part.astype(np.float64) for part in sums]
 
 
-def _times(weight: Tensor, value: Tensor) -> Tensor:
-    return torch.where(weight == 0, 0.0, weight * value)
+def _times(weight: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
+    with np.errstate(invalid="ignore"):
+        return np.where(weight == 0, 0.0, weight * value)
 
 
 def _items_sums(items: Averaged) -> tuple[Floats, Floats]:
@@ -207,7 +208,7 @@ def _jackknifed(
     known: Known,
     how: str,
 ) -> Figure:
-    groups, positives = known.groups, known.present.sum(0).numpy()
+    groups, positives = known.groups, known.present.sum(0)
     labels = len(positives)
     if groups is None:
         if positives.sum() < LEAST_POSITIVES * labels:
@@ -219,7 +220,7 @@ def _jackknifed(
         reach = float(stdtrit(degrees_of(positives), 0.975))
         low, high = jackknife_interval(value, without(), reach)
         return Figure(name, value, f"{how} {LEFT_OUT}", low, high)
-    inside = (groups.sums(known.present.numpy()) > 0).sum(0)
+    inside = (groups.sums(known.present) > 0).sum(0)
     rare, labels = int(((inside > 0) & (inside < FEW_GROUPS)).sum()), int((inside > 0).sum())
     if rare > MANY_RARE * labels:
         how += (

@@ -35,9 +35,7 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.metrics import average_precision
 
@@ -91,15 +89,17 @@ def ap_influence(scores: NDArray[np.floating[Any]], present: NDArray[np.bool_]) 
     return influence
 
 
-def mean_ap_influence(scores: Tensor, present: Tensor, known: Tensor | None) -> Floats:
+def mean_ap_influence(
+    scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None
+) -> Floats:
     """Return U (N,) of the mean average precision over the labels that have one."""
     total = np.zeros(len(scores))
     labels = 0
     for column in range(scores.shape[1]):
-        rows = slice(None) if known is None else known[:, column].numpy()
-        hits = present[:, column].numpy()[rows]
+        rows = slice(None) if known is None else known[:, column]
+        hits = present[:, column][rows]
         if hits.any():
-            total[rows] += ap_influence(scores[:, column].numpy()[rows], hits)
+            total[rows] += ap_influence(scores[:, column][rows], hits)
             labels += 1
     return total / max(labels, 1)
 
@@ -128,34 +128,42 @@ def ap_without(scores: NDArray[np.floating[Any]], present: NDArray[np.bool_]) ->
     return values
 
 
-def mean_ap_without(scores: Tensor, present: Tensor, known: Tensor | None) -> Floats:
+def mean_ap_without(
+    scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None
+) -> Floats:
     """Return the mean average precision (N,) without each image, over the labels that have one."""
     total = np.zeros(len(scores))
     labels = 0
     for column in range(scores.shape[1]):
-        rows = np.ones(len(scores), np.bool_) if known is None else known[:, column].numpy()
-        hits = present[:, column].numpy()[rows]
+        rows = np.ones(len(scores), np.bool_) if known is None else known[:, column]
+        hits = present[:, column][rows]
         if hits.any():
-            values = scores[:, column].numpy()[rows]
+            values = scores[:, column][rows]
             total[rows] += ap_without(values, hits)
             total[~rows] += average_precision(values[:, None], hits[:, None]).value
             labels += 1
     return total / max(labels, 1)
 
 
-def macro_f1_without(sets: Tensor, present: Tensor, known: Tensor | None) -> Floats:
+def macro_f1_without(
+    sets: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None
+) -> Floats:
     """Return the mean F1 (N,) without each image, over the labels present or chosen somewhere."""
     chosen = sets if known is None else sets & known
-    both = (chosen & present).sum(0).double()
-    size = chosen.sum(0).double() + present.sum(0).double()
-    some = (size > 0).double() / max(int((size > 0).sum()), 1)
-    score = torch.where(size > 0, 2 * both / size.clamp(min=1), 0.0)
-    without_hit = torch.where(size > 2, (2 * both - 2) / (size - 2).clamp(min=1), score)
-    without_miss = torch.where(size > 1, 2 * both / (size - 1).clamp(min=1), score)
+    both = (chosen & present).sum(0).astype(np.float64)
+    size = chosen.sum(0).astype(np.float64) + present.sum(0).astype(np.float64)
+    some = (size > 0).astype(np.float64) / max(int((size > 0).sum()), 1)
+    score = np.where(size > 0, 2 * both / size.clip(1), 0.0)
+    without_hit = np.where(size > 2, (2 * both - 2) / (size - 2).clip(1), score)
+    without_miss = np.where(size > 1, 2 * both / (size - 1).clip(1), score)
     miss = some * (without_miss - score)
     hit = some * (without_hit - score) - 2 * miss
-    changes = (chosen & present).double() @ hit + chosen.double() @ miss + present.double() @ miss
-    values: Floats = ((some @ score) + changes).numpy()
+    changes = (
+        (chosen & present).astype(np.float64) @ hit
+        + chosen.astype(np.float64) @ miss
+        + present.astype(np.float64) @ miss
+    )
+    values: Floats = (some @ score) + changes
     return values
 
 

@@ -12,11 +12,10 @@ there are more queries than it allows, a seeded sample is asked, with its standa
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.decide import Rule
 from labelwise.evaluation.calibration import Known, Probabilities, defined
@@ -57,7 +56,7 @@ def label_thresholds(rule: Rule | None, labels: int) -> list[float | None]:
     return [None] * labels if values is None else list(values)
 
 
-def sets_part(sets: Tensor, known: Known, by_label: Confusion, words: str) -> Sets:
+def sets_part(sets: NDArray[Any], known: Known, by_label: Confusion, words: str) -> Sets:
     """Return the figures of sets (N, K) bool; ``by_label`` holds their counts per label."""
     present, observed = known.present, known.observed
     sizes, true_sizes = sets.sum(1), present.sum(1)[known.rows_complete()]
@@ -68,8 +67,8 @@ def sets_part(sets: Tensor, known: Known, by_label: Confusion, words: str) -> Se
         subset_accuracy=subset_accuracy(sets, present, observed).value,
         sizes=_histogram(sizes),
         true_sizes=_histogram(true_sizes),
-        mean_size=float(sizes.double().mean()),
-        mean_true_size=float(true_sizes.double().mean()),
+        mean_size=float(sizes.mean()),
+        mean_true_size=float(true_sizes.mean()) if len(true_sizes) else np.nan,
     )
 
 
@@ -109,8 +108,8 @@ def sets_of(
     )
 
 
-def _histogram(sizes: Tensor) -> tuple[int, ...]:
-    return tuple(np.bincount(sizes.numpy(), minlength=1).tolist())
+def _histogram(sizes: NDArray[Any]) -> tuple[int, ...]:
+    return tuple(np.bincount(sizes, minlength=1).tolist())
 
 
 SHOTS = {"few": "few (under 20)", "medium": "medium (20 to 100)", "many": "many (over 100)"}
@@ -230,8 +229,8 @@ def level_rows(
     return tuple(found)
 
 
-def _total(mask: Tensor) -> NDArray[np.int64]:
-    total: NDArray[np.int64] = mask.sum(0).numpy()
+def _total(mask: NDArray[Any]) -> NDArray[np.int64]:
+    total: NDArray[np.int64] = mask.sum(0)
     return total
 
 
@@ -240,12 +239,12 @@ SHARES = "shares of the labels"
 
 
 def zero_label_part(
-    stages: Sequence[Probabilities], known: Known, sets: Tensor | None
+    stages: Sequence[Probabilities], known: Known, sets: NDArray[Any] | None
 ) -> ZeroLabel:
     """Return how images without labels are told apart by the last stage, and what each costs."""
     answers = stages[-1]
     outside = zero_label_rows(known.present, known.observed)
-    inside = known.present.any(1).numpy()
+    inside: NDArray[np.bool_] = np.any(known.present, axis=1)
     peak = max_confidence(answers.probs)
     quiet = nothing_here(answers.log_q)
     alarms = None
@@ -316,9 +315,12 @@ def zero_label_of(
 
 def _shares(known: Known) -> Probabilities:
     """Return the answers of a model that knows how frequent the labels are, and nothing else."""
-    count = len(known.present) if known.observed is None else known.observed.sum(0).clamp(min=1)
-    share = (known.labels.sum(0) / count).double().expand(known.present.shape)
-    return Probabilities(SHARES, share.log(), torch.log1p(-share), share.float())
+    count = len(known.present) if known.observed is None else known.observed.sum(0).clip(1)
+    each = (known.labels.sum(0) / count).astype(np.float32)
+    share = np.broadcast_to(each.astype(np.float64), known.present.shape)
+    with np.errstate(divide="ignore"):
+        logs = np.log(share), np.log1p(-share)
+    return Probabilities(SHARES, *logs, share.astype(np.float32))
 
 
 def _stage_scores(
@@ -328,7 +330,7 @@ def _stage_scores(
     outside: NDArray[np.bool_],
 ) -> StageScores:
     scores: list[float | None] = []
-    for rows in (torch.from_numpy(inside), torch.from_numpy(outside)):
+    for rows in (inside, outside):
         labels = known.labels[rows]
         observed = None if known.observed is None else known.observed[rows]
         logs = answers.log_p[rows], answers.log_q[rows]

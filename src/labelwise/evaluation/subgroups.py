@@ -21,10 +21,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.evaluation.calibration import Known, Probabilities
 from labelwise.evaluation.evaluation import SubgroupFigure, SubgroupRow
@@ -68,7 +68,7 @@ class Subgroups:
 
 
 def subgroup_rows(
-    by: Subgroups, known: Known, final: Probabilities | None, sets: Tensor | None
+    by: Subgroups, known: Known, final: Probabilities | None, sets: NDArray[Any] | None
 ) -> tuple[SubgroupRow, ...]:
     """Return the figures of each subgroup, and how sure it is that each differs from the others."""
     ratios = _ratios(known, final, sets)
@@ -97,20 +97,20 @@ LOG_LOSS_BY, WRONG, RECALL, BIAS = "log loss", "wrong labels", "recall", "bias o
 
 
 def _ratios(
-    known: Known, final: Probabilities | None, sets: Tensor | None
+    known: Known, final: Probabilities | None, sets: NDArray[Any] | None
 ) -> dict[str, tuple[Floats, Floats]]:
     """Return what each photo adds to the two sides of each figure."""
     found: dict[str, tuple[Floats, Floats]] = {}
-    present = known.present.numpy()
-    seen = np.ones_like(present) if known.observed is None else known.observed.numpy()
+    present = known.present
+    seen = np.ones_like(present) if known.observed is None else known.observed
     if final is not None:
         loss, _, counts = row_sums(final, known)
         if np.isfinite(loss).all():
             found[LOG_LOSS_BY] = (loss, counts)
-        off = np.where(seen, final.probs.double().numpy() - known.labels.double().numpy(), 0.0)
+        off = np.where(seen, final.probs.astype(np.float64) - known.labels.astype(np.float64), 0.0)
         found[BIAS] = (off.sum(1), counts)
     if sets is not None:
-        chosen = sets.numpy()
+        chosen = sets
         wrong = ((chosen != present) & seen).sum(1).astype(np.float64)
         found[WRONG] = (wrong, seen.sum(1).astype(np.float64))
         found[RECALL] = (

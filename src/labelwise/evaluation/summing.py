@@ -1,8 +1,9 @@
 """The sums of a shard: what its rows add to an evaluation (:class:`EvaluationSums`)."""
 
+from typing import Any
+
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from labelwise.decide import Rule
 from labelwise.errors import DataError
@@ -36,14 +37,13 @@ ALL_CELLS = 1 << 20  # cells of scores, shared by the labels
 FEWEST_CELLS = 1 << 10  # for a label
 
 
-@torch.no_grad()
 def measure(
-    logits: Tensor,
-    labels: Tensor,
-    observed: Tensor | None = None,
+    logits: NDArray[Any],
+    labels: NDArray[Any],
+    observed: NDArray[Any] | None = None,
     *,
     link: Link,
-    rule: Rule | Tensor | None = None,
+    rule: Rule | NDArray[Any] | None = None,
     bins: int = 10,
     k: int = 4,
 ) -> EvaluationSums:
@@ -67,12 +67,12 @@ def measure(
     surest.update(answers.probs, present, mask, where=top_k_sets(answers.probs, k))
     complete = known.rows_complete()
     loss, square, weight = row_sums(answers, known)
-    seen = np.full(width, count) if mask is None else mask.sum(0).numpy()
+    seen = np.full(width, count) if mask is None else mask.sum(0)
     return EvaluationSums(
         rows=count,
         known=seen,
-        present=present.sum(0).numpy(),
-        true_sizes=np.bincount(present.sum(1)[complete].numpy(), minlength=width + 1),
+        present=present.sum(0),
+        true_sizes=np.bincount(present.sum(1)[complete], minlength=width + 1),
         ranks=_ranks(logits, known, max(ALL_CELLS // width, FEWEST_CELLS)),
         by_image=MeanSums.of(average_precision(logits, present, mask, by="image").items),
         per_label=per_label,
@@ -86,21 +86,21 @@ def measure(
     )
 
 
-def _ranks(logits: Tensor, known: Known, limit: int) -> tuple[ScoreCounts, ...]:
-    scores, present = logits.T.contiguous().numpy(), known.present.T.contiguous().numpy()
+def _ranks(logits: NDArray[Any], known: Known, limit: int) -> tuple[ScoreCounts, ...]:
+    scores, present = logits.T.copy(), known.present.T.copy()
     if known.observed is None:
         return tuple(ScoreCounts.of(*line, limit) for line in zip(scores, present, strict=True))
-    masks = known.observed.T.contiguous().numpy()
+    masks = known.observed.T.copy()
     lines = zip(scores, present, masks, strict=True)
     return tuple(ScoreCounts.of(score[mask], hit[mask], limit) for score, hit, mask in lines)
 
 
 def _empty(answers: Probabilities, known: Known) -> EmptySums:
     outside = zero_label_rows(known.present, known.observed)
-    inside = known.present.any(1).numpy()
+    inside: NDArray[np.bool_] = np.any(known.present, axis=1)
     peak, loud = max_confidence(answers.probs), -nothing_here(answers.log_q)
     either, edges = inside | outside, width_edges(CELLS)
-    groups = torch.from_numpy(inside), torch.from_numpy(outside)
+    groups = inside, outside
     masks = [None if known.observed is None else known.observed[rows] for rows in groups]
     losses, squares, seen = [], [], []
     for rows, mask in zip(groups, masks, strict=True):
@@ -108,7 +108,7 @@ def _empty(answers: Probabilities, known: Known) -> EmptySums:
         losses.append(log_loss_sums(answers.log_p[rows], answers.log_q[rows], present, mask))
         squares.append(brier_sums(answers.probs[rows], present, mask))
         width = present.shape[1]
-        seen.append(np.full(width, len(present)) if mask is None else mask.sum(0).numpy())
+        seen.append(np.full(width, len(present)) if mask is None else mask.sum(0))
     return EmptySums(
         inside=int(inside.sum()),
         outside=int(outside.sum()),
@@ -119,19 +119,19 @@ def _empty(answers: Probabilities, known: Known) -> EmptySums:
         cells_outside=np.histogram(peak[outside], edges)[0],
         losses=(losses[0], losses[1], squares[0], squares[1]),
         known=(seen[0], seen[1]),
-        present_inside=known.present[groups[0]].sum(0).numpy(),
+        present_inside=known.present[groups[0]].sum(0),
     )
 
 
-def _sets(sets: Tensor, known: Known) -> SetSums:
+def _sets(sets: NDArray[Any], known: Known) -> SetSums:
     present, observed = known.present, known.observed
     by_label = confusion(sets, present, observed)
     by_image = confusion(sets, present, observed, by="image")
-    alarm = np.where(zero_label_rows(present, observed), sets.any(1).numpy(), np.nan)
+    alarm = np.where(zero_label_rows(present, observed), sets.any(1), np.nan)
     return SetSums(
         counts=(by_label.tp, by_label.fp, by_label.fn, by_label.tn),
         sample_f1=MeanSums.of(by_image.f_score().items),
         exact=MeanSums.of(subset_accuracy(sets, present, observed).items),
-        sizes=np.bincount(sets.sum(1).numpy(), minlength=sets.shape[1] + 1),
+        sizes=np.bincount(sets.sum(1), minlength=sets.shape[1] + 1),
         alarms=MeanSums.of(alarm),
     )

@@ -17,7 +17,6 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from labelwise.decide import Rule
@@ -320,9 +319,10 @@ class EvaluationSums:
 
     def _shares(self) -> StageScores:
         """Return the scores of answering every image with each label's share."""
-        share = torch.from_numpy(self.present) / torch.from_numpy(self.known).clamp(min=1)
-        logs = share.double().log().numpy(), torch.log1p(-share.double()).numpy()
-        squares = (share.double().numpy() - 1) ** 2, share.double().numpy() ** 2
+        share = (self.present / self.known.clip(1)).astype(np.float32).astype(np.float64)
+        with np.errstate(divide="ignore"):
+            logs = np.log(share), np.log1p(-share)
+        squares = (share - 1) ** 2, share**2
         inside, outside = self.empty.known
         groups = (inside, self.empty.present_inside), (outside, np.zeros_like(outside))
 

@@ -9,7 +9,7 @@ timm has a model if the head is linear and the network is timm's own and pools i
 mean. That is not believed: timm loads the new folder, and its logits are compared.
 
 transformers takes a sigmoid or a softmax of these logits. So the link is folded into the classifier
-(see :mod:`labelwise.exports.folding`) and ``problem_type`` names the one to take. A model whose
+(see :mod:`labelwise.exports.network`) and ``problem_type`` names the one to take. A model whose
 probabilities are another function of its logits, or a mean over several views of a picture
 (``mirror``, five crops), is marked with a ``model_type`` that transformers refuses to load:
 better no number than a wrong one. timm gives its logits, of one view.
@@ -25,9 +25,8 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.exports.checks import require_exportable, require_new_folder
-from labelwise.exports.folding import folded
-from labelwise.exports.quiet import quiet
+from labelwise.exports.graph import require_exportable, require_new_folder
+from labelwise.exports.network import folded, quiet
 from labelwise.models import WEIGHTS_FILE, Predictor
 from labelwise.system.files import replacing, replacing_folder
 from labelwise.system.text import one_line_of

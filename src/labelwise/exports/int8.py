@@ -21,25 +21,21 @@ import onnx
 import torch
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
-from torch import Tensor
 
 from labelwise.calibration import ZeroShare, auto, within_groups
 from labelwise.calibration.entries import OnLogOdds
 from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
-from labelwise.exports.assemble import assemble
-from labelwise.exports.checks import require_exportable
-from labelwise.exports.measure import measured_predictions
-from labelwise.exports.network import LOGITS, export_network
-from labelwise.exports.parity import compare_answers
-from labelwise.exports.quiet import quiet
+from labelwise.exports.graph import require_exportable
+from labelwise.exports.network import LOGITS, export_network, quiet
+from labelwise.exports.onnx_file import assemble
+from labelwise.exports.parity import compare_answers, measured_predictions
 from labelwise.links import Consistent, Grouped, Link
 from labelwise.metrics import average_precision, log_loss_from_logs, reliability
 from labelwise.metrics.intervals import BootstrapInterval, bootstrap
 from labelwise.models import Predictor
-from labelwise.models.graph_file import INPUT, Facts, cut, read_model, sealed
+from labelwise.models.graph_file import INPUT, Facts, cut, open_session, read_model, sealed
 from labelwise.models.graph_model import OnnxModel
-from labelwise.models.onnx_sessions import open_session
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Watch
 
@@ -146,7 +142,7 @@ def quantised_content(
     link = _fitted_anew(predictor.link, measured_predictions(rough, fitting, "fit", watch=watch))
     after = _file(compact, replace(rough.facts, link=link))
     own = measured_predictions(after, held_out, "held out", watch=watch)
-    logits = own.logits.numpy()
+    logits = own.logits
     compare_answers(after.decided(logits), replace(predictor, link=link), logits, "the photos")
     reference = measured_predictions(before, held_out, "held out", watch=watch)
     old, new = _figures(before, reference), _figures(after, own)
@@ -180,7 +176,7 @@ def _gained(
     def of(link: Link | None, predictions: Predictions, rows: NDArray[np.int64]) -> float:
         if link is None:
             raise ValueError("figures need a link")
-        probs, labels = link(predictions.logits[rows].double()), predictions.labels[rows]
+        probs, labels = link(predictions.logits[rows].astype(np.float64)), predictions.labels[rows]
         return float(reliability(probs, labels, _seen(predictions, rows), bins=15).ece())
 
     return _over_draws(
@@ -188,7 +184,7 @@ def _gained(
     )
 
 
-def _seen(predictions: Predictions, rows: NDArray[np.int64]) -> Tensor | None:
+def _seen(predictions: Predictions, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:
     return None if predictions.observed is None else predictions.observed[rows]
 
 
@@ -313,11 +309,11 @@ def _figures(model: OnnxModel, predictions: Predictions) -> Figures:
     if link is None:
         raise ValueError("figures need a link")
     labels, observed = predictions.labels, predictions.observed
-    log_p, log_q = link.log_probs(predictions.logits.double())
+    log_p, log_q = link.log_probs(predictions.logits.astype(np.float64))
     return Figures(
         len(model.proto.SerializeToString()),
         float(average_precision(predictions.logits, predictions.majority, observed).value),
-        float(reliability(log_p.exp(), labels, observed, bins=15).ece()),
+        float(reliability(np.exp(log_p), labels, observed, bins=15).ece()),
         float(log_loss_from_logs(log_p, log_q, labels, observed).value),
         _milliseconds(model),
     )

@@ -16,16 +16,14 @@ import numpy as np
 import torch
 
 from labelwise.errors import LabelwiseError
-from labelwise.exports.assemble import assemble
-from labelwise.exports.checks import require_new_folder, require_pictures
+from labelwise.exports.graph import require_new_folder, require_pictures
+from labelwise.exports.links import default_thresholds
 from labelwise.exports.network import export_network
-from labelwise.exports.onnx_file import facts_of
+from labelwise.exports.onnx_file import assemble, facts_of
 from labelwise.exports.parity import Parity, assert_parity
-from labelwise.exports.rules import default_thresholds
 from labelwise.models import ModelSpec, Predictor
-from labelwise.models.graph_file import Facts, Input
-from labelwise.models.onnx_sessions import UNSEALED
-from labelwise.models.openvino_model import (
+from labelwise.models.graph_file import UNSEALED, Facts, Input
+from labelwise.models.graph_model import (
     FACTS,
     GRAPH,
     WEIGHTS,

@@ -5,6 +5,7 @@ Each stage is compared on the same input, so that a difference is named where it
     decoding      from the same file, by Pillow alone        equal
     pixels        uint8, from the same decoded picture       at most 1 level apart
     logits        from the same pixels                       at most 1e-4 apart
+from labelwise.numeric.arrays import to_numpy
     probability   from the same logits                       at most 1e-5 apart
     label         from the same probabilities                equal, but where |p - t| < 1e-5
 
@@ -16,26 +17,120 @@ where a pixel that is off by one level moves the logits a little, is measured an
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
-from labelwise.exports.encoded import encoded_examples
-from labelwise.exports.rules import default_thresholds
+from labelwise.exports.links import default_thresholds
 from labelwise.models import Predictor
 from labelwise.models.graph_model import Decided, GraphAnswers, GraphModel, NodeValue
-from labelwise.pictures import ImageSource
+from labelwise.models.scoring import Scorer, infer, raise_failure
+from labelwise.numeric.arrays import to_numpy
+from labelwise.pictures import BytesImages, ImageSource
 from labelwise.pictures.decode import is_raw
-from labelwise.pictures.inputs import input_of
 from labelwise.pictures.labelwise_runtime import read_picture
+from labelwise.pictures.loading import input_of
+from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
+from labelwise.types import LabelSpace, matching_columns
+
+# Labelled tables scored by a model in any form, so that what is shipped can be measured.
+
+
+def measured_predictions(
+    scorer: Scorer,
+    table: LabelTable,
+    split: str,
+    *,
+    batch_size: int = 32,
+    watch: Watch | None = None,
+) -> Predictions:
+    """Return the logits of a scorer with the labels of a table, in the scorer's columns."""
+    labels, observed = same_labels(table, scorer.space)
+    parts = []
+    watch = watch or Silent()
+    watch.start("scoring", len(table))
+    for part in infer(
+        lambda pixels: (scorer.logits(pixels),),
+        table.images,
+        scorer.transform,
+        batch_size=batch_size,
+        device=scorer.device,
+    ):
+        raise_failure(part)
+        parts.append(part.values[0])
+        watch.advance(len(part.rows))
+    watch.finish()
+    return Predictions(
+        table.ids,
+        to_numpy(torch.cat(parts)),
+        to_numpy(labels),
+        None if observed is None else to_numpy(observed),
+        scorer.space.names,
+        split,
+        scorer.link,
+        table.group,
+    )
+
+
+def same_labels(table: LabelTable, space: LabelSpace) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return labels (N, K) of a table, and which are known, in the columns of a model."""
+    there = table.space.names
+    columns = matching_columns(space.names, there, of="the model", in_=table.name, others=True)
+    labels, observed = table.targets()
+    known = (
+        None if observed is None else torch.from_numpy(np.ascontiguousarray(observed[:, columns]))
+    )
+    return torch.from_numpy(np.ascontiguousarray(labels[:, columns])), known
+
+
+# Encoded files that every export of a picture model is compared on, made from one picture.
+#
+#     how a camera was held      JPEG with EXIF orientation 6 and 5 (turned, turned and mirrored)
+#     a large photo              JPEG whose sides are many times those of the input
+#     what has to be laid down   PNG with alpha, 16-bit grey PNG
+#     another format             WebP
+#
+# Programs that ignore one of these are off by far more than a rounding, on photos that a
+# validation split may not hold.
+
+
+LARGE = 4  # times the side of the input, at least
+
+
+def encoded_examples(picture: Image.Image, side: int) -> BytesImages:
+    """Return files of a picture in RGB, for a model whose input has ``side`` pixels."""
+    grow = max(1.0, LARGE * side / min(picture.size))
+    large = picture.resize((round(grow * picture.width), round(grow * picture.height)))
+    clear = picture.copy()
+    clear.putalpha(Image.linear_gradient("L").resize(picture.size))
+    deep = Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257)
+    turned, mirrored = Image.Exif(), Image.Exif()
+    turned[ExifTags.Base.Orientation], mirrored[ExifTags.Base.Orientation] = 6, 5
+    examples: dict[str, tuple[Image.Image, str, dict[str, Any]]] = {
+        "a turned JPEG": (picture, "JPEG", {"exif": turned, "quality": 90}),
+        "a turned and mirrored JPEG": (picture, "JPEG", {"exif": mirrored, "quality": 90}),
+        "a large JPEG": (large, "JPEG", {"quality": 85}),
+        "a PNG with alpha": (clear, "PNG", {}),
+        "a PNG of 16 bits": (deep, "PNG", {}),
+        "a WebP": (picture, "WEBP", {}),
+    }
+    files = []
+    for shown, kind, options in examples.values():
+        buffer = BytesIO()
+        shown.save(buffer, kind, **options)
+        files.append(buffer.getvalue())
+    return BytesImages(files, list(examples))
+
 
 MAX_LEVELS = 1
 MAX_LOGIT = 1e-4

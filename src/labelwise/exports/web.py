@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from labelwise.errors import SettingsError
-from labelwise.exports.checks import require_new_folder
+from labelwise.exports.graph import require_new_folder
 from labelwise.exports.onnx_file import onnx_content
 from labelwise.exports.parity import Parity
 from labelwise.markup.html import Markup, join, tag, trusted

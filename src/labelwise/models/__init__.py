@@ -8,15 +8,14 @@ those of timm, so that timm can load the file too.
 
 from typing import TYPE_CHECKING
 
-from labelwise.system.later import imported_later
+from labelwise.system.lazy import imported_later
 
 if TYPE_CHECKING:
     from labelwise.models.loading import load_model
-    from labelwise.models.model import Model
-    from labelwise.models.predictor import WEIGHTS_FILE, Predictor
+    from labelwise.models.predictor import Model, Predictor
     from labelwise.models.run_folder import RunFolder
     from labelwise.models.scoring import DeployedModel, Scored, Scorer, score
-    from labelwise.models.spec import MODEL_FILE, HeadSpec, ModelSpec
+    from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, HeadSpec, ModelSpec
 
 __all__ = [
     "MODEL_FILE",
@@ -38,10 +37,9 @@ if not TYPE_CHECKING:  # else a checker would believe in any name
         __name__,
         {
             "loading": ("load_model",),
-            "model": ("Model",),
-            "predictor": ("WEIGHTS_FILE", "Predictor"),
+            "predictor": ("Model", "Predictor"),
             "run_folder": ("RunFolder",),
             "scoring": ("DeployedModel", "Scored", "Scorer", "score"),
-            "spec": ("MODEL_FILE", "HeadSpec", "ModelSpec"),
+            "spec": ("MODEL_FILE", "WEIGHTS_FILE", "HeadSpec", "ModelSpec"),
         },
     )

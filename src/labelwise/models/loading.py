@@ -8,16 +8,22 @@ Each on a disk or in a bucket; a model folder also on a hub, as ``hf://OWNER/NAM
 is a :class:`DeployedModel`, for ``labelwise.score``.
 """
 
+import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.models.predictor import Predictor
+from labelwise.methods import link_to_spec, rule_to_spec
+from labelwise.models.graph_file import features_of, read_model
 from labelwise.models.run_folder import MODEL_FILES, OPENVINO_FILES, fetched_run
 from labelwise.models.scoring import DeployedModel
-from labelwise.models.spec import MODEL_FILE, ModelSpec
+from labelwise.models.spec import MODEL_FILE, NOT_CALIBRATED, BackboneSpec, HeadSpec, ModelSpec
+
+if TYPE_CHECKING:
+    from labelwise.models.scoring import DeployedModel
 
 
-def load_model(place: str | Path, device: str = "cpu") -> DeployedModel:
+def load_model(place: str | Path, device: str = "cpu") -> "DeployedModel":
     """Return the model of a run, a model folder or an export, on a disk, in a bucket or on a hub.
 
     ``labelwise.score(load_model("runs/photos"), labelwise.data.load("new.csv").images)`` scores
@@ -32,14 +38,16 @@ def load_model(place: str | Path, device: str = "cpu") -> DeployedModel:
                 f"{place} {what}; a model is the folder of a run, an .onnx file or an OpenVINO "
                 "folder"
             )
+        from labelwise.models.predictor import Predictor
+
         return Predictor.load(path, device)
     if device != "cpu":
         raise SettingsError(f"an exported model runs on the cpu, got --device {device}")
-    from labelwise.models.onnx_sessions import require_onnx
+    from labelwise.models.graph_file import require_onnx
 
     require_onnx()
     if path.is_dir():
-        from labelwise.models.openvino_model import OpenVinoModel
+        from labelwise.models.graph_model import OpenVinoModel
 
         return OpenVinoModel.load(path)
     from labelwise.models.graph_model import OnnxModel
@@ -59,10 +67,9 @@ def spec_of(place: Path) -> ModelSpec:
             f"{place} is for OpenVINO, which predicts with it; an index, or a server, takes the "
             "folder of a run or an .onnx file"
         )
-    from labelwise.models.onnx_sessions import require_onnx
+    from labelwise.models.graph_file import require_onnx
 
     require_onnx()
-    from labelwise.models.exported_spec import exported_spec
 
     return exported_spec(place)
 
@@ -70,10 +77,9 @@ def spec_of(place: Path) -> ModelSpec:
 def caution_of(place: Path) -> str | None:
     """Return what must stand beside the answers of a model, None if nothing must."""
     if place.suffix.lower() == ".onnx":
-        from labelwise.models.onnx_sessions import require_onnx
+        from labelwise.models.graph_file import require_onnx
 
         require_onnx()
-        from labelwise.models.exported_spec import exported_caution
 
         return exported_caution(place)
     file = place / MODEL_FILE
@@ -99,3 +105,51 @@ def refuse_program(place: Path) -> None:
             f"{place} is not run: torch loads .pt2 files by unpickling, which runs what a stranger "
             "put there; give the folder of the model, or export it as .onnx"
         )
+
+
+# What an exported ``.onnx`` file is, as a ``model.json`` would say it: for indexes and servers.
+#
+# The weights of a file are known by the hash of the file: those of eight bits have logits of their
+# own, and an index of the one must not go on with the other.
+
+
+KIND = "exported"
+
+
+def exported_caution(path: Path) -> str | None:
+    """Return what a file says must stand beside its answers."""
+    return read_model(_content(path), str(path))[1].caution
+
+
+def exported_spec(path: Path) -> ModelSpec:
+    """Return what a file says of itself, with its features for a backbone."""
+    content = _content(path)
+    proto, facts = read_model(content, str(path))
+    features = features_of(proto)
+    if features is None:
+        raise SettingsError(
+            f"{path} has no features whose weighted sums are its logits, by which photos are told "
+            "to be alike; give the folder of the run"
+        )
+    if facts.caution not in (None, NOT_CALIBRATED):
+        raise SettingsError(f"{path} is {facts.caution}; give the folder of its run")
+    return ModelSpec(
+        method=facts.method,
+        labels=facts.space.names,
+        backbone=BackboneSpec(f"{facts.precision} ONNX", features.width),
+        transform=facts.transform,
+        head=HeadSpec(KIND),
+        link=None if facts.link is None else link_to_spec(facts.link),
+        rule=rule_to_spec(facts.rule),
+        promises=tuple(dict(one) for one in facts.promises),
+        taxonomy=None if facts.taxonomy is None else dict(facts.taxonomy.parents),
+        answers=None if facts.caution is None else 0,
+        weights_sha256=hashlib.sha256(content).hexdigest(),
+    )
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None

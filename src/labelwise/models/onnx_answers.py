@@ -3,11 +3,10 @@
 Importing torch takes two seconds of processor time and 200 MB, and a file that begins with a
 picture holds all that follows: resize, network and link. So its own outputs are the answers,
 and each core decodes and answers pictures of its own: one thread per picture computes more of them
-than threads that wait for each other. Every answer is held to the link that the metadata names,
-as far as :mod:`labelwise.models.link_numbers` knows it, and labels are chosen by the rule it names:
-the engine does both. Other links, what needs more than answers (indexes, evaluations, shards,
-another taxonomy) and a file that cannot be used go to :mod:`labelwise.models.scoring`, which
-gives the reason, too.
+than threads that wait for each other. Every answer is checked against the link that the metadata
+names, and labels are chosen by the rule it names. What needs more than answers (indexes,
+evaluations, shards, another taxonomy) and a file that cannot be used go to
+:mod:`labelwise.models.scoring`, which gives the reason, too.
 """
 
 import json
@@ -19,14 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.calibration.link_specs import link_from_spec
 from labelwise.decide import Rule
 from labelwise.decide.specs import rule_from_spec
 from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.links import Link
 from labelwise.models.answer_rows import NOT_FINITE, Answer
-from labelwise.models.link_numbers import Curve, curve_of
-from labelwise.models.onnx_sessions import FORMAT, is_whole, open_session
+from labelwise.models.graph_file import FORMAT, is_whole, open_session
 from labelwise.pictures import ImageSource
-from labelwise.pictures.ahead import available_cores, by_threads
+from labelwise.pictures.prefetch import available_cores, by_threads
 from labelwise.pictures.work import reason_of
 from labelwise.system.text import first_line
 from labelwise.types import LabelSpace
@@ -53,7 +53,7 @@ class OnnxAnswers:
     session: Any
     file: str
     names: tuple[str, ...]
-    curve: Curve
+    link: Link
     rule: Rule
     caution: str | None
 
@@ -72,16 +72,17 @@ class OnnxAnswers:
             return None
         try:
             names = _label_names(json.loads(facts["labels"]))
-            curve = curve_of(json.loads(facts["link"]), len(names))
+            link = link_from_spec(json.loads(facts["link"]))
+            shape = link(np.zeros((1, len(names)))).shape
             rule = rule_from_spec(json.loads(facts["rule"]))
             chosen = rule(np.zeros((1, len(names))))
         except (LabelwiseError, LookupError, TypeError, ValueError, RecursionError):
             return None
         shapes = {one.name: tuple(one.shape) for one in session.get_outputs()}
         whole = all(shapes.get(name) == chosen.shape == (1, len(names)) for name in OUTPUTS)
-        if curve is None or not whole:
+        if shape != (1, len(names)) or not whole:
             return None
-        return OnnxAnswers(session, str(path), names, curve, rule, facts.get("caution"))
+        return OnnxAnswers(session, str(path), names, link, rule, facts.get("caution"))
 
     def score(self, images: ImageSource) -> Generator[Answer]:
         """Yield the answer for each image, in order; what cannot be read is one with its error."""
@@ -107,7 +108,7 @@ class OnnxAnswers:
         logits, probs = (one[0] for one in found)
         if not np.isfinite(logits).all():
             return Answer(row, name, error=f"{name}: {NOT_FINITE}")
-        apart = float(np.abs(probs - self.curve(logits)).max())
+        apart = float(np.abs(probs - self.link(logits[None].astype(np.float64))[0]).max())
         require_agreement(self.file, apart, ALL_AGREE)
         order = np.lexsort((-logits, -probs))  # in float32, high probabilities may be equal
         chosen = self.rule(probs[None])[0]

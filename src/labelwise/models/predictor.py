@@ -1,29 +1,32 @@
 """Predictor: a model with the link and the rule of its answers, saved to a folder and read back."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from labelwise.decide import Rule
-from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.links import Link
 from labelwise.methods import link_to_spec, rule_to_spec
-from labelwise.models.model import Model
 from labelwise.models.scoring import Scored, raise_failure, score, scored
 from labelwise.models.spec import (
     MODEL_FILE,
+    WEIGHTS_FILE,
     BackboneSpec,
     HeadSpec,
     ModelSpec,
     WeightNames,
     caution_after,
 )
-from labelwise.networks.backbones import create_backbone
-from labelwise.networks.backbones.fuse import fused
+from labelwise.networks.backbones import Backbone, create_backbone
+from labelwise.networks.heads import Head, LinearHead
 from labelwise.pictures import ImageSource, Transform, as_images
 from labelwise.pictures.memory import Picture
 from labelwise.system.files import replacing, sha256_of
@@ -32,7 +35,155 @@ from labelwise.system.text import one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, Outputs
 
-WEIGHTS_FILE = "model.safetensors"
+# Convolutions that do the work of the batch normalisation behind them, for inference alone.
+#
+#     gamma (w * x + b - mean) / sqrt(var + eps) + beta  =  w' * x + b'
+#
+# Which norm follows which convolution is seen in one forward pass. The fused network is then
+# compared with the original: where a convolution's output is used elsewhere too, they differ, and
+# the original is kept.
+
+
+TOLERANCE = 1e-4  # of the largest output
+
+Network = TypeVar("Network", bound=nn.Module)
+Pair = tuple[nn.Conv2d, nn.BatchNorm2d]
+
+
+def fused(network: Network, example: Tensor) -> Network:
+    """Return a copy of a network in evaluation without batch normalisation behind convolutions.
+
+    ``example`` is an input. The network itself is returned where nothing can be fused.
+    """
+    if not any(isinstance(module, nn.BatchNorm2d) for module in network.modules()):
+        return network
+    copy = deepcopy(network)
+    with torch.no_grad():
+        before, pairs = _watched(copy, example)
+        for convolution, norm in pairs:
+            _fuse(convolution, norm)
+        norms = [norm for _, norm in pairs]
+        for name, module in list(copy.named_modules()):
+            if any(module is norm for norm in norms):
+                copy.set_submodule(name, _without_norm(module))
+        same = bool(pairs) and _agree(before, copy(example))
+    return copy if same else network
+
+
+def _watched(network: nn.Module, example: Tensor) -> tuple[Tensor, list[Pair]]:
+    """Return the output, and each convolution whose output a batch norm takes, both used once."""
+    made: list[tuple[Any, nn.Conv2d]] = []
+    taken: list[tuple[Any, nn.BatchNorm2d]] = []
+    hooks = []
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            hooks.append(module.register_forward_hook(lambda m, _, out: made.append((out, m))))
+        elif isinstance(module, nn.BatchNorm2d) and module.track_running_stats:
+            hooks.append(module.register_forward_pre_hook(lambda m, x: taken.append((x[0], m))))
+    output: Tensor = network(example)
+    for hook in hooks:
+        hook.remove()
+    convolutions, norms = [m for _, m in made], [m for _, m in taken]
+    pairs = [
+        (convolution, norm)
+        for result, convolution in made
+        for given, norm in taken
+        if given is result and convolutions.count(convolution) == norms.count(norm) == 1
+    ]
+    return output, pairs
+
+
+def _fuse(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+    convolution.weight, convolution.bias = fuse_conv_bn_weights(
+        convolution.weight,
+        convolution.bias,
+        norm.get_buffer("running_mean"),
+        norm.get_buffer("running_var"),
+        norm.eps,
+        norm.weight,
+        norm.bias,
+    )
+
+
+def _without_norm(norm: nn.Module) -> nn.Module:
+    """Return what is left of a norm: timm's apply dropout and an activation after it."""
+    rest = [getattr(norm, name, None) for name in ("drop", "act")]
+    return nn.Sequential(*(module for module in rest if isinstance(module, nn.Module)))
+
+
+def _agree(before: Tensor, after: Tensor) -> bool:
+    limit = TOLERANCE * before.abs().max().clamp(min=1.0)
+    return bool((before - after).abs().max() <= limit)
+
+
+# Model: the network that is trained and deployed, a backbone and a head.
+
+
+class Model(nn.Module):
+    """Images (B, 3, H, W) to Outputs: the backbone, then the head.
+
+    In evaluation the logits are the mean over views of an image. A ``mirrored`` model looks at its
+    mirror image too; one of five ``crops`` at the middle and the corners, each as large as the
+    input, of the image enlarged by 8/7 (ImageNet's 256 to 224). Both together are ten views.
+    """
+
+    def __init__(
+        self, backbone: Backbone, head: Head, *, mirrored: bool = False, crops: Literal[1, 5] = 1
+    ) -> None:
+        super().__init__()
+        if crops not in (1, 5):
+            raise SettingsError(f"crops must be 1 or 5, got {crops}")
+        self.backbone, self.head, self.mirrored, self.crops = backbone, head, mirrored, crops
+
+    def forward(self, images: Tensor) -> Outputs:
+        """Return the outputs of the head."""
+        return self.outputs_and_features(images)[0]
+
+    def outputs_and_features(self, images: Tensor) -> tuple[Outputs, Tensor]:
+        """Return the outputs of the head and the feature map (B, D, h, w) they come from.
+
+        Of several views both are means; ``aux`` is that of the first.
+        """
+        several = not self.training and images.ndim >= 4
+        windows = _five_crops(images) if several and self.crops == 5 else [images]
+        views: list[tuple[Outputs, Tensor]] = []
+        for window in windows:
+            features = self.backbone(window)
+            views.append((self.head(features), features))
+            if several and self.mirrored:
+                features = self.backbone(window.flip(-1))
+                views.append((self.head(features), features.flip(-1)))
+        if len(views) == 1:
+            return views[0]
+        first_outputs, first_features = views[0]
+        logits = sum((outputs.logits for outputs, _ in views[1:]), first_outputs.logits)
+        features = sum((features for _, features in views[1:]), first_features)
+        return Outputs(logits / len(views), first_outputs.aux), features / len(views)
+
+    def timm_names(self) -> dict[str, str]:
+        """Return timm's name for each tensor, if timm has such a model; raise if it has none."""
+        if self.backbone.classifier is None:
+            raise SettingsError(f"the network {self.backbone.name!r} is not one of timm's")
+        if not isinstance(self.head, LinearHead):
+            raise SettingsError(f"timm has linear heads only, got {type(self.head).__name__}")
+        own = "backbone.network.", "head.classifier."
+        return {
+            name: name.removeprefix(own[0])
+            if name.startswith(own[0])
+            else f"{self.backbone.classifier}.{name.removeprefix(own[1])}"
+            for name in self.state_dict()
+        }
+
+
+def _five_crops(images: Tensor) -> list[Tensor]:
+    """Return the middle and the four corners, of their own size, of images enlarged by 8/7."""
+    height, width = (int(side) for side in images.shape[-2:])
+    size = (round(height * 8 / 7), round(width * 8 / 7))
+    large = interpolate(images, size, mode="bilinear", align_corners=False)
+    down, right = size[0] - height, size[1] - width
+    places = ((down // 2, right // 2), (0, 0), (0, right), (down, 0), (down, right))
+    return [large[..., y : y + height, x : x + width] for y, x in places]
+
 
 FUSED_FROM = 64  # images; to fuse an EfficientNet-Lite0 takes as long as it saves on 28
 

@@ -21,31 +21,31 @@ sent to the bucket with every checkpoint; who reads it fetches it once.
 """
 
 import hashlib
+import json
 import os
+import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 import yaml
 
-from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise import __version__
+from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation
-from labelwise.models.hub import HUB, fetched_from_hub
-from labelwise.models.journal import Journal
-from labelwise.models.predictor import WEIGHTS_FILE, Predictor
-from labelwise.models.spec import MODEL_FILE, ModelSpec
+from labelwise.models.predictor import Predictor
+from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, ModelSpec
 from labelwise.predictions import Predictions, stored_ids
-from labelwise.system.files import locked, remove_leftovers, replacing, write_error
-from labelwise.system.mirror import Mirror
+from labelwise.system.files import append_whole, locked, remove_leftovers, replacing, write_error
 from labelwise.system.storage import (
     LocalStorage,
+    Mirror,
     ObjectStorage,
     Storage,
     address_of,
@@ -54,6 +54,11 @@ from labelwise.system.storage import (
     storage_at,
 )
 from labelwise.system.text import one_line_of
+
+if TYPE_CHECKING:  # results are read without torch
+    import torch
+
+    from labelwise.models.predictor import Predictor
 
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "mlflow", "folds", "trials")
 SEEN_FILE = "seen-photos.parquet"
@@ -211,7 +216,7 @@ class RunFolder:
         return self.path / "predictions" / f"{split}.parquet"
 
     @property
-    def journal(self) -> Journal:
+    def journal(self) -> "Journal":
         """``metrics.jsonl``, to be read or written."""
         return Journal(self.path / "metrics.jsonl")
 
@@ -301,8 +306,10 @@ class RunFolder:
         """What the deployed model is, without its weights."""
         return ModelSpec.load(self.path / MODEL_FILE)
 
-    def model(self, device: torch.device | str = "cpu") -> Predictor:
+    def model(self, device: "torch.device | str" = "cpu") -> "Predictor":
         """Return the deployed model."""
+        from labelwise.models.predictor import Predictor
+
         return Predictor.load(self.path, device)
 
     @property
@@ -425,3 +432,153 @@ def _turn(name: str, there: bool) -> int | None:
     if last == "settings.yaml" and not there:
         return 0
     return 2 + SENT_LAST.index(last) if last in SENT_LAST else 1
+
+
+# Journal: a file of records, one JSON object per line, that is written while something goes on.
+
+
+class Journal:
+    """A file of records that can be cut back to where a checkpoint was taken."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the records; the last line may still be being written, or have been cut off.
+
+        A damaged line in between is left out with a warning: history is worth showing, and not
+        worth refusing a run for.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}") from None
+        records, (*lines, last) = [], content.split(b"\n")
+        for number, line in enumerate([*lines, last], start=1):
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                record = None
+            if isinstance(record, dict):
+                records.append(record)
+            elif line.strip() and number <= len(lines):
+                warnings.warn(f"{self.path}: line {number} is damaged, left out", stacklevel=2)
+        return records
+
+    def progress(self, epochs: int) -> str:
+        """Return the epoch of a run of ``epochs`` and its time left; its step in the first one."""
+        records = self.read()
+        if not records:
+            return ""
+        last = next((record for record in reversed(records) if "epoch" in record), None)
+        if last is None:
+            return f"step {records[-1]['step']}"
+        done = last["epoch"]
+        left = last["seconds"] / done * (epochs - done) / 60
+        return f"epoch {done}/{epochs}, {left:,.1f} min left"
+
+    def cut(self, size: int) -> None:
+        """Forget what was written after the first ``size`` bytes, and a line that has no end."""
+        try:
+            with self.path.open("a+b") as stream:
+                stream.seek(0)
+                kept = stream.read(size)
+                self.size = kept.rfind(b"\n") + 1
+                stream.truncate(self.size)
+        except OSError as error:
+            raise write_error(self.path, error) from error
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record."""
+        line = (json.dumps(record) + "\n").encode()
+        try:
+            with self.path.open("ab", buffering=0) as stream:
+                append_whole(stream, line)
+        except OSError as error:
+            raise write_error(self.path, error) from error
+        self.size += len(line)
+
+
+# Models on the Hugging Face Hub, or on another server that speaks its API.
+#
+#     hf://OWNER/NAME              the newest version of a model that ``export --format hf`` wrote
+#     hf://OWNER/NAME@REVISION     that branch, tag or commit
+#
+# Only the description and the weights are fetched, into the hub's own cache, and only where an
+# address says ``hf://``. HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are the hub's own settings.
+
+
+HUB = "hf://"
+NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+ADDRESS = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?/?", re.ASCII)
+
+
+def fetched_from_hub(
+    address: str,
+    files: tuple[str, ...],
+    optional: tuple[str, ...] = (),
+    lacking: str = "so it is not a model of labelwise; `labelwise export RUN --format hf` writes "
+    "one",
+) -> Path:
+    """Return a folder with some files of a model, fetched unless this user's cache has them.
+
+    ``lacking`` says what a model is not that has not all ``files``.
+    """
+    from huggingface_hub import snapshot_download
+
+    found = ADDRESS.fullmatch(address)
+    if found is None:
+        raise SettingsError(
+            f"a model on a hub is hf://OWNER/NAME, or hf://OWNER/NAME@REVISION, got {address}"
+        )
+    try:
+        folder = Path(
+            snapshot_download(
+                found["name"],
+                revision=found["revision"],
+                allow_patterns=[*files, *optional],
+                library_name="labelwise",
+                library_version=__version__,
+            )
+        )
+    except Exception as error:  # of the hub's many kinds, and of the network's
+        raise CheckpointError(f"{address} cannot be fetched: {_reason(error)}") from None
+    missing = [name for name in files if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(f"{address} has no {missing[0]}, {lacking}")
+    return folder
+
+
+def push_to_hub(folder: Path, name: str) -> str:
+    """Put the files of a folder into a repository of a hub, a new one private; return its address.
+
+    A repository that exists keeps its visibility, and files of other names.
+    """
+    from huggingface_hub import HfApi
+
+    check_repository(name)
+    api = HfApi(library_name="labelwise", library_version=__version__)
+    try:
+        place: Any = api.create_repo(name, private=True, exist_ok=True)
+        api.upload_folder(
+            repo_id=name, folder_path=str(folder), commit_message="Model from labelwise"
+        )
+    except Exception as error:  # of the hub's many kinds, and of the network's
+        raise CheckpointError(
+            f"{name} cannot be written: {_reason(error)}; log in with `hf auth login`. The folder "
+            f"{folder} is complete, and can be pushed with `hf upload {name} {folder}`"
+        ) from None
+    return str(place)
+
+
+def check_repository(name: str) -> None:
+    """Raise unless a name can be one of a hub's repositories."""
+    if not NAME.fullmatch(name):
+        raise SettingsError(f"a repository on a hub is OWNER/NAME, got {name!r}")
+
+
+def _reason(error: Exception) -> str:
+    return one_line_of(error)[:300]

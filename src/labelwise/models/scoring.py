@@ -26,12 +26,12 @@ from labelwise.decide import Rule
 from labelwise.errors import ImageError, LabelwiseError
 from labelwise.links import Link, check_log_probs, consistent_log_probs
 from labelwise.models.answer_rows import NOT_FINITE, Answer
-from labelwise.models.launching import Launched, Network, captured, launch, one_thread
+from labelwise.models.cuda_graphs import Launched, Network, captured, launch, one_thread
 from labelwise.pictures import FeatureRows, ImageSource
-from labelwise.pictures.ahead import started_ahead
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.fingerprint import looks_of
-from labelwise.pictures.inputs import Decode, Failure, Inputs, PictureReader, Resizer
+from labelwise.pictures.loading import Decode, Failure, Inputs, PictureReader, Resizer
+from labelwise.pictures.prefetch import started_ahead
 from labelwise.system.names import Names
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace

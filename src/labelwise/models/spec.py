@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -19,14 +20,13 @@ from pydantic import (
 )
 
 from labelwise import __version__
-from labelwise.attributes import AttributeColumns
 from labelwise.decide import Promise, Rule
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.pictures import Transform
-from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing, summed, without_sum
+from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.text import one_line, one_line_of
-from labelwise.taxonomy import LabelTree, Taxonomy
+from labelwise.taxonomy import AttributeColumns, LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 if TYPE_CHECKING:  # a search reads a spec without torch, which takes seconds to import
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # a search reads a spec without torch, which takes seconds to
 
 
 MODEL_FILE = "model.json"
+WEIGHTS_FILE = "model.safetensors"
 FORMAT = 1
 TRIED = "tried"
 NOT_CALIBRATED = (
@@ -158,7 +159,7 @@ class ModelSpec(BaseModel):
     @cached_property
     def made_link(self) -> "Link | None":
         """The link, None if the logits only rank labels."""
-        from labelwise.methods import link_from_spec
+        from labelwise.calibration.link_specs import link_from_spec
 
         return None if self.link is None else link_from_spec(self.link)
 
@@ -258,8 +259,6 @@ def require_fit(
     taxonomy: Taxonomy | None = None,
 ) -> None:
     """Raise a ValueError unless these can be made and fit the labels; one row is enough to see."""
-    import torch
-
     from labelwise.links import check_log_probs
 
     columns = len(space)
@@ -273,7 +272,7 @@ def require_fit(
             Promise.from_spec(promise)
         except LabelwiseError as error:
             raise ValueError(one_line_of(error)) from None
-    row = torch.zeros(1, columns, dtype=torch.float64)
+    row = np.zeros((1, columns))
     makers: dict[str, Callable[[], Link | Rule | None]] = {"link": link, "rule": rule}
     for name, make in makers.items():
         try:

@@ -1,45 +1,52 @@
 """One method to a file: its loss as a function, its link, its objective."""
 
+from labelwise.links import (
+    CROSS_ENTROPY,
+    EASY_NEGATIVES,
+    FocalMarginLink,
+    Focusing,
+    PhiLink,
+    QuasibinaryLink,
+    Side,
+    SoftmaxOrNoneLink,
+    SPALink,
+    WeightedSigmoid,
+)
 from labelwise.objectives.asymmetric import (
     FOCAL,
     OFFICIAL_ASL,
     OFFICIAL_FOCAL,
     Asymmetric,
-    Focusing,
-    PhiLink,
     asymmetric_loss,
 )
-from labelwise.objectives.average_k import AverageK, average_k_candidates, average_k_loss
 from labelwise.objectives.base import Objective, Sum, Term, Weighted, refuse_accumulation
-from labelwise.objectives.calibration_terms import (
-    MMCE,
-    LogitMargin,
-    MeanDifference,
-    kernel_calibration_error,
-)
-from labelwise.objectives.cross_entropy import BCE, WeightedSigmoid, bce_loss
-from labelwise.objectives.distribution_balanced import (
+from labelwise.objectives.cross_entropy import (
+    BCE,
     DistributionBalanced,
     balanced_weights,
+    bce_loss,
     distribution_balanced_loss,
 )
-from labelwise.objectives.entropy_maximisation import EntropyMaximisation, negative_entropy
-from labelwise.objectives.expected_positives import EPR, expected_positives
 from labelwise.objectives.focal_margin import (
     SPLC,
-    FocalMarginLink,
     Hill,
     hill_loss,
     splc_loss,
 )
-from labelwise.objectives.generalized_robust import GeneralizedRobust, tempered_log
-from labelwise.objectives.label_pair import LabelPairs, label_pair_loss
-from labelwise.objectives.large_loss import LargeLoss, LargeLossForGood, largest_unknown
-from labelwise.objectives.pseudo_label_robust import PseudoLabelRobust, guessed_labels
-from labelwise.objectives.pseudo_labels import EntropyWithPseudoLabels
+from labelwise.objectives.missing_labels import (
+    EntropyMaximisation,
+    EntropyWithPseudoLabels,
+    GeneralizedRobust,
+    LargeLoss,
+    LargeLossForGood,
+    PseudoLabelRobust,
+    guessed_labels,
+    largest_unknown,
+    negative_entropy,
+    tempered_log,
+)
 from labelwise.objectives.quasibinary import (
     Quasibinary,
-    QuasibinaryLink,
     precise_normalizer,
     quasibinary_loss,
 )
@@ -47,33 +54,55 @@ from labelwise.objectives.ranking import (
     LSEP,
     RML,
     WARP,
+    ZLPR,
     PairwiseHinge,
+    TwoWay,
     lsep_loss,
     pairwise_hinge_loss,
+    two_way_unit,
+    zlpr_loss,
 )
 from labelwise.objectives.role import ROLE, role_loss
 from labelwise.objectives.single_positive import (
     AN,
+    EPR,
     IU,
     PR,
     WAN,
     SmoothedBCE,
+    expected_positives,
     pr_loss,
     smoothed_bce_loss,
     wan_loss,
 )
-from labelwise.objectives.smooth_top_k import SmoothTopK, smooth_top_k_loss
-from labelwise.objectives.softmax import SoftmaxCrossEntropy, softmax_loss
-from labelwise.objectives.softmax_or_none import (
+from labelwise.objectives.softmax import (
+    MaxConfidence,
+    SoftmaxCrossEntropy,
     SoftmaxOrNone,
-    SoftmaxOrNoneLink,
+    UniformKL,
     log_softmax_or_none,
+    max_confidence,
+    softmax_loss,
+    uniform_kl,
 )
-from labelwise.objectives.spa import CROSS_ENTROPY, EASY_NEGATIVES, SPA, Side, SPALink, spa_loss
-from labelwise.objectives.top_k import NoisedTopK, noised_top_k_loss
-from labelwise.objectives.two_way import TwoWay, two_way_unit
-from labelwise.objectives.zero_label import MaxConfidence, UniformKL, max_confidence, uniform_kl
-from labelwise.objectives.zlpr import ZLPR, zlpr_loss
+from labelwise.objectives.spa import SPA, spa_loss
+from labelwise.objectives.terms import (
+    MMCE,
+    LabelPairs,
+    LogitMargin,
+    MeanDifference,
+    kernel_calibration_error,
+    label_pair_loss,
+)
+from labelwise.objectives.top_k import (
+    AverageK,
+    NoisedTopK,
+    SmoothTopK,
+    average_k_candidates,
+    average_k_loss,
+    noised_top_k_loss,
+    smooth_top_k_loss,
+)
 
 __all__ = [
     "AN",

@@ -17,39 +17,19 @@ That moves the minimiser, so the printed phi ("full") is wrong for it and "detac
 With m > 0 every p <= m has probability 0: ties, and log p = -inf.
 """
 
-from dataclasses import asdict, dataclass, replace
-from math import log
-from typing import Any, Literal
+from dataclasses import asdict, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from labelwise.links import Link, Sigmoid
-from labelwise.numeric.ops import log_softplus, masked_mean
+from labelwise.links import Focusing, Link, PhiLink, Sigmoid, shifted
 from labelwise.objectives.base import Objective
+from labelwise.objectives.ops import masked_mean
 from labelwise.types import Outputs, Targets
 
-WeightGrad = Literal["full", "detached"]
 Phi = Literal["right", "printed"]
-
-
-@dataclass(frozen=True)
-class Focusing:
-    """Exponents of the absent and the present half, probability margin, gradient of the weights."""
-
-    gamma_neg: float = 4.0
-    gamma_pos: float = 1.0
-    margin: float = 0.05
-    weight_grad: WeightGrad = "full"
-
-    def __post_init__(self) -> None:
-        if self.gamma_neg < 0 or self.gamma_pos < 0:
-            raise ValueError(f"gamma_neg and gamma_pos must not be negative, got {self}")
-        if not 0 <= self.margin < 1:
-            raise ValueError(f"margin must lie in [0, 1), got {self.margin}")
-        if self.weight_grad not in ("full", "detached"):
-            raise ValueError(f"weight_grad must be 'full' or 'detached', got {self.weight_grad!r}")
 
 
 FOCAL = Focusing(gamma_neg=2.0, gamma_pos=2.0, margin=0.0)
@@ -64,43 +44,10 @@ def asymmetric_loss(logits: Tensor, labels: Tensor, focusing: Focusing) -> Tenso
     if focusing.margin == 0:
         absent = _weight(logsigmoid(logits), focusing.gamma_neg, focusing) * softplus(logits)
     else:
-        above, q = _shifted(logits, focusing.margin)
+        above, q = shifted(logits, focusing.margin)
         weight = _weight(q.log(), focusing.gamma_neg, focusing)
         absent = torch.where(above, weight * -torch.log1p(-q), 0.0)
     return labels * present + (1 - labels) * absent
-
-
-class PhiLink(Link):
-    """The link under which :func:`asymmetric_loss` recovers probabilities (``phi`` of ``p``)."""
-
-    kind = "phi"
-
-    def __init__(
-        self,
-        gamma_neg: float = 4.0,
-        gamma_pos: float = 1.0,
-        margin: float = 0.05,
-        weight_grad: WeightGrad = "full",
-    ) -> None:
-        super().__init__()
-        self.focusing = Focusing(gamma_neg, gamma_pos, margin, weight_grad)
-
-    def log_odds(self, logits: Tensor) -> Tensor:
-        focusing = self.focusing
-        full = focusing.weight_grad == "full"
-        fall = log_h(-logits, focusing.gamma_pos, full)
-        if focusing.margin == 0:
-            return log_h(logits, focusing.gamma_neg, full) - fall
-        above, q = _shifted(logits, focusing.margin)
-        rise = _log_h_of_probability(q, focusing.gamma_neg, full)
-        return torch.where(above, rise - fall, float("-inf"))
-
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        log_odds = self.log_odds(logits)
-        return -softplus(-log_odds), -softplus(log_odds)
-
-    def spec(self) -> dict[str, Any]:
-        return asdict(self.focusing)
 
 
 class Asymmetric(Objective):
@@ -134,29 +81,3 @@ def _link(focusing: Focusing, phi: Phi | None) -> Link:
 def _weight(log_base: Tensor, gamma: float, focusing: Focusing) -> Tensor:
     weight = torch.exp(gamma * log_base)
     return weight.detach() if focusing.weight_grad == "detached" else weight
-
-
-def _shifted(logits: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """Return where p > m, and q = p - m there and 1/2 elsewhere, so that its log has a gradient."""
-    q = torch.sigmoid(logits) - margin
-    above = q > 0
-    return above, torch.where(above, q, 0.5)
-
-
-def log_h(logits: Tensor, gamma: float, full: bool) -> Tensor:
-    """Return ``log h(sigmoid(v); gamma)``, finite for every v."""
-    found = softplus(logits)
-    if gamma == 0:
-        return found
-    if full:
-        found = torch.logaddexp(found, log(gamma) + log_softplus(logits) - logsigmoid(logits))
-    return gamma * logsigmoid(logits) + found
-
-
-def _log_h_of_probability(q: Tensor, gamma: float, full: bool) -> Tensor:
-    log_h = -torch.log1p(-q)
-    if gamma == 0:
-        return log_h
-    if full:
-        log_h = torch.logaddexp(log_h, log(gamma) + log_h.log() - q.log())
-    return gamma * q.log() + log_h

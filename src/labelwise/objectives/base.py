@@ -20,6 +20,35 @@ from labelwise.objectives.convex import ConvexLoss
 from labelwise.system.distributed import gather_rows, world_size
 from labelwise.types import DatasetFacts, Outputs, Targets
 
+# How many epochs a loss has seen, for losses that change their mind about labels over time.
+
+
+def running_sum(values: Tensor, dim: int) -> Tensor:
+    """Return the cumulative sum; on the CPU where the device has no deterministic kernel for it."""
+    if values.is_cuda and torch.are_deterministic_algorithms_enabled():
+        return values.cpu().cumsum(dim).to(values.device)
+    return values.cumsum(dim)
+
+
+class EpochsSeen(nn.Module):
+    """Counts whole epochs by the images that went by; a resumed run goes on counting."""
+
+    images: Tensor
+
+    def __init__(self, num_images: int) -> None:
+        super().__init__()
+        if num_images < 1:
+            raise ValueError(f"num_images must be at least 1, got {num_images}")
+        self.num_images = num_images
+        self.register_buffer("images", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, batch: Tensor) -> Tensor:
+        """Return how many epochs were over before this batch, and count it in training."""
+        epochs = (self.images // self.num_images).to(batch.device)
+        if self.training:
+            self.images.add_(len(batch))
+        return epochs
+
 
 class Objective(nn.Module, ABC):
     """A scalar loss of a batch, with the link of its logits (None: the logits only rank).
@@ -115,11 +144,11 @@ class Objective(nn.Module, ABC):
     def final_link(
         self, logits: Tensor, labels: Tensor, observed: Tensor | None = None
     ) -> Link | None:
-        """Return the link to deploy, on the CPU, given the trained model's logits of its rows.
+        """Return the link to deploy, given the trained model's logits of its rows.
 
         A hook for links that are better known at the end of training than during it.
         """
-        return None if self.link is None else self.link.cpu()
+        return self.link
 
     def convex(self, targets: Targets) -> ConvexLoss | None:
         """Return the loss of all rows as a convex function of their logits, up to a factor.

@@ -24,20 +24,13 @@ and 0.35, 0.62 and 0.84 (SPLC). With labels missing no link is right: an unknown
 absence, and once SPLC has taken one as present nothing pushes it down again.
 """
 
-from math import log
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from labelwise.links import Link
-from labelwise.objectives.asymmetric import log_h
-from labelwise.objectives.base import Objective
-from labelwise.objectives.epochs_seen import EpochsSeen
+from labelwise.links import FocalMarginLink
+from labelwise.objectives.base import EpochsSeen, Objective
 from labelwise.types import Outputs, Targets
-
-LEAST_LAMBDA = 1.5
 
 
 def _focal(logits: Tensor, gamma: float) -> Tensor:
@@ -59,58 +52,6 @@ def splc_loss(
     """Return the (B, K) loss of every logit; where ``missing``, of a present label."""
     known = labels * _focal(logits - margin, gamma) + (1 - labels) * _focal(-logits, gamma)
     return torch.where(missing, _focal(logits, gamma), known)
-
-
-class FocalMarginLink(Link):
-    """The link of complete labels under a focal margin; ``lam`` of Hill's absent half, or none."""
-
-    kind = "focal-margin"
-
-    def __init__(
-        self, gamma: float = 2.0, margin: float = 1.0, lam: float | None = LEAST_LAMBDA
-    ) -> None:
-        super().__init__()
-        if gamma < 0:
-            raise ValueError(f"gamma must not be negative, got {gamma}")
-        if lam is not None and lam < LEAST_LAMBDA:
-            raise ValueError(
-                f"lam must be at least {LEAST_LAMBDA}, or likelier labels cost less, got {lam}"
-            )
-        self.gamma, self.margin, self.lam = gamma, margin, lam
-        log_odds = self.log_odds(torch.linspace(-40, 40, 1601, dtype=torch.float64))
-        if not (log_odds.diff() > 0).all():
-            raise ValueError(
-                "the loss has no link where a higher logit does not mean a higher probability; "
-                f"take gamma=2 and margin=1, got gamma={gamma}, margin={margin}, lam={lam}"
-            )
-
-    def log_odds(self, logits: Tensor) -> Tensor:
-        if self.lam is None:
-            rise = _log_slope(logits, self.gamma)
-        else:
-            rise = _log_hill_slope(logits, self.lam)
-        return rise - _log_slope(self.margin - logits, self.gamma)
-
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        log_odds = self.log_odds(logits)
-        return logsigmoid(log_odds), logsigmoid(-log_odds)
-
-    def spec(self) -> dict[str, Any]:
-        return {"gamma": self.gamma, "margin": self.margin, "lam": self.lam}
-
-
-def _log_slope(logits: Tensor, gamma: float) -> Tensor:
-    """Return the log of the slope of ``p^gamma softplus(v)`` along v, finite for every v."""
-    return logsigmoid(logits) + logsigmoid(-logits) + log_h(logits, gamma, full=True)
-
-
-def _log_hill_slope(logits: Tensor, lam: float) -> Tensor:
-    """Return ``log(p^2 (1 - p) (2 l - 3 p))``, the last factor as 2 l - 3 + 3 (1 - p)."""
-    log_p, log_q = logsigmoid(logits), logsigmoid(-logits)
-    last = log_q + log(3)
-    if lam > LEAST_LAMBDA:
-        last = torch.logaddexp(last, torch.full_like(last, log(2 * lam - 3)))
-    return 2 * log_p + log_q + last
 
 
 class Hill(Objective):

@@ -22,24 +22,23 @@ it drowns the labels. "centred" takes the mean logit out of that push and keeps 
 properties; "detached" stops with an error once log C has fallen below -10.
 """
 
-from math import isfinite, isnan, log, log1p
-from typing import Any, Literal
+from math import isfinite, log, log1p
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from labelwise.errors import TrainingError
-from labelwise.links import Link
-from labelwise.numeric.ops import log1mexp, masked_logsumexp, masked_mean, reviewed_rows
+from labelwise.links import Link, QuasibinaryLink
 from labelwise.objectives.base import Objective
+from labelwise.objectives.ops import masked_logsumexp, masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 Penalty = Literal["literal", "detached", "centred"]
 TestNormalizer = Literal["precise", "moving"]
 TEST_NORMALIZERS = ("precise", "moving")
 PENALTIES = ("literal", "detached", "centred")
-LARGEST_LOG_Q = -1e-6  # the largest log q with a log-odds
 _DRIFTED = -10.0  # sound runs start near 0 and rise
 
 
@@ -71,19 +70,16 @@ def quasibinary_loss(
     return terms if observed is None else torch.where(observed, terms, 0.0)
 
 
-class QuasibinaryLink(Link):
-    """``p = min(exp(z) / C, 1)``; ``log_normalizer`` is log of the average C, NaN at first."""
+class TrackedLink(QuasibinaryLink, nn.Module):
+    """The link in training: its normaliser is a buffer that follows the batches."""
 
-    kind = "quasibinary"
     log_normalizer: Tensor
 
     def __init__(self, log_normalizer: float | None = None, momentum: float = 0.9) -> None:
-        super().__init__()
-        if not 0 < momentum < 1:
-            raise ValueError(f"momentum must lie in (0, 1), got {momentum}")
-        self.momentum = momentum
-        start = float("nan") if log_normalizer is None else log_normalizer
+        nn.Module.__init__(self)
+        start = torch.nan if log_normalizer is None else log_normalizer
         self.register_buffer("log_normalizer", torch.tensor(start, dtype=torch.float64))
+        self.set_momentum(momentum)
 
     @torch.no_grad()
     def track(self, log_c: Tensor) -> None:
@@ -91,33 +87,6 @@ class QuasibinaryLink(Link):
         old = self.log_normalizer
         new = moving_average(old, log_c.to(old), self.momentum)
         self.log_normalizer.copy_(torch.where(log_c.isfinite().to(old.device), new, old))
-
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        log_p = self._log_q(logits).clamp(max=0)
-        return log_p, log1mexp(log_p)
-
-    def log_odds(self, logits: Tensor) -> Tensor:
-        log_p = self._log_q(logits).clamp(max=LARGEST_LOG_Q)
-        return log_p - log1mexp(log_p)
-
-    def logits_at(self, probs: Tensor) -> Tensor:
-        # Before training only differences of logits mean anything, and C counts as 1.
-        return probs.double().log() + self.log_normalizer.double().nan_to_num(nan=0.0)
-
-    def spec(self) -> dict[str, Any]:
-        value = self.log_normalizer.item()
-        return {"log_normalizer": None if isnan(value) else value, "momentum": self.momentum}
-
-    def _log_q(self, logits: Tensor) -> Tensor:
-        return logits - self._known().to(logits)
-
-    def _known(self) -> Tensor:
-        if not torch.compiler.is_compiling() and self.log_normalizer.isnan():
-            raise ValueError(
-                "a quasibinary link must have seen a batch with labels before it gives "
-                "probabilities, got none; train it or use precise_normalizer(logits, labels)"
-            )
-        return self.log_normalizer
 
 
 def moving_average(log_average: Tensor, log_value: Tensor, momentum: float) -> Tensor:
@@ -147,7 +116,7 @@ class Quasibinary(Objective):
     ``log_c`` is that of the last training batch, for the journal.
     """
 
-    link: QuasibinaryLink
+    link: TrackedLink
     log_c: Tensor
     couples_batch = True
     soft_labels = True
@@ -159,7 +128,7 @@ class Quasibinary(Objective):
         momentum: float = 0.9,
         test_normalizer: TestNormalizer = "precise",
     ) -> None:
-        super().__init__(QuasibinaryLink(momentum=momentum))
+        super().__init__(TrackedLink(momentum=momentum))
         self.register_buffer("log_c", torch.tensor(torch.nan), persistent=False)
         if test_normalizer not in TEST_NORMALIZERS:
             raise ValueError(
@@ -188,7 +157,7 @@ class Quasibinary(Objective):
 
     def final_link(self, logits: Tensor, labels: Tensor, observed: Tensor | None = None) -> Link:
         if self.test_normalizer == "moving":
-            return self.link
+            return QuasibinaryLink(self.link.log_normalizer.item(), self.link.momentum)
         return precise_normalizer(logits, labels, observed)
 
     def _without_labels(self, logits: Tensor) -> Tensor:

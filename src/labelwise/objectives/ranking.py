@@ -1,27 +1,111 @@
-"""Ranking baselines: pairwise hinge, LSEP, WARP and RML. None has a link: their logits only rank.
+"""Losses that rank: pairs of labels, thresholds at zero, and ranks within a batch."""
 
-    pairwise = mean_i sum_{p, n} max(0, 1 - z_p + z_n)
-    LSEP     = mean_i log(1 + sum_{p, n} exp(z_n - z_p))                     Li et al. 2017
-    WARP     = mean_i sum_p L(r_p) sum_n max(0, 1 - z_p + z_n)               Gong et al. 2013
-    RML      = mean_i c_u sum_p R(z_p) + c_u sum_n R(-z_n)
-                      + sum_p L(r_p) sum_n R(z_p - z_n)                      Cevikalp et al. 2020
-    R(t)     = max(0, 1 - t) - beta max(0, s - t)
-
-p runs over the present, n over the absent labels of an image; r_p is the rank of p (see
-hinge_pairs). Weights L(r) are constants in the gradient. RML's public kernels draw other ranks
-for the gradient than for the value and divide by a further 20; ours do neither.
-"""
-
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
-from torch.nn.functional import relu, softplus
+from torch import Tensor, nn
+from torch.nn.functional import pad, relu, softplus
 
-from labelwise.numeric.ops import masked_logsumexp, masked_mean, reviewed_rows, split_labels
-from labelwise.objectives.base import Objective
-from labelwise.objectives.hinge_pairs import RankWeights, hinge_sum, sort_rivals
+from labelwise.links import Sigmoid
+from labelwise.objectives.base import Objective, running_sum
+from labelwise.objectives.draws import uniforms
+from labelwise.objectives.ops import masked_logsumexp, masked_mean, reviewed_rows, split_labels
 from labelwise.types import Outputs, Targets
+
+# Hinges over (present, absent) pairs without visiting the pairs, and WARP's rank weights.
+#
+#     sum_{n absent} max(0, offset - z_p + z_n) = c_p (offset - z_p) + S_p
+#
+# The absent scores above z_p - offset are a head of the row's absent scores sorted from above: c_p
+# is its length, S_p its sum. One sort a row, O(B K log K), and no table of pairs.
+#
+# WARP weighs a present label by L(r) = 1 + 1/2 + ... + 1/r. Its rank r is c_p at offset 1
+# ("exact"), or (T - 1) / s ("sampled"): absent labels are drawn without replacement, one draw an
+# image, and the first of that head appears at trial s. T counts the observed labels of the image.
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """The absent scores of each row: rising behind -inf, their running sums from above, columns."""
+
+    rising: Tensor
+    sums: Tensor
+    order: Tensor
+
+
+def sort_rivals(logits: Tensor, absent: Tensor) -> Rivals:
+    """Return each row's absent scores sorted."""
+    kept = torch.where(absent, logits, float("-inf"))
+    falling, order = kept.sort(dim=1, descending=True)
+    finite = torch.where(falling > float("-inf"), falling, 0.0)
+    return Rivals(falling.detach().flip(1), pad(running_sum(finite, 1), (1, 0)), order)
+
+
+def hinge_sum(logits: Tensor, rivals: Rivals, offset: float) -> tuple[Tensor, Tensor]:
+    """Return for every entry (B, K) its sum of hinges against the absent, and how many are > 0."""
+    floor = logits.detach() - offset
+    count = logits.shape[1] - torch.searchsorted(rivals.rising, floor, right=True)
+    return count * (offset - logits) + rivals.sums.gather(1, count), count
+
+
+def harmonic_numbers(count: int, like: Tensor) -> Tensor:
+    """Return ``H_0, ..., H_count`` with the dtype and device of ``like``."""
+    ranks = torch.arange(1, count + 1, dtype=like.dtype, device=like.device)
+    return torch.cat([ranks.new_zeros(1), running_sum(ranks.reciprocal(), 0)])
+
+
+class RankWeights(nn.Module):
+    """``L(rank)`` of every entry; sampled ranks follow ``seed`` and a step counter in a buffer."""
+
+    step: Tensor
+
+    def __init__(
+        self,
+        rank: Literal["sampled", "exact"] = "sampled",
+        rounding: Literal["floor", "round"] = "floor",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if rank not in ("sampled", "exact"):
+            raise ValueError(f"rank must be 'sampled' or 'exact', got {rank!r}")
+        if rounding not in ("floor", "round"):
+            raise ValueError(f"rounding must be 'floor' or 'round', got {rounding!r}")
+        self.rank, self.rounding, self.seed = rank, rounding, seed
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, count: Tensor, rivals: Rivals, present: Tensor, absent: Tensor) -> Tensor:
+        """Return the (B, K) weights of entries with ``count`` violating rivals."""
+        rank = count if self.rank == "exact" else self._sampled(count, rivals, present, absent)
+        return harmonic_numbers(count.shape[1], rivals.sums)[rank]
+
+    def _sampled(self, count: Tensor, rivals: Rivals, present: Tensor, absent: Tensor) -> Tensor:
+        places = torch.arange(count.numel(), device=count.device).view(count.shape)
+        keys = uniforms(places, (self.seed << 32) + self.step.to(count.device))
+        if self.training:
+            self.step.add_(1)  # not "+=", which assigns: hooks of other libraries are not traced
+        turn = torch.where(absent, keys, 2.0).argsort(dim=1).argsort(dim=1)  # when one is drawn
+        first = turn.gather(1, rivals.order).cummin(dim=1).values
+        trials = 1 + first.gather(1, (count - 1).clamp(min=0))
+        others = (present | absent).sum(dim=1, keepdim=True).sub(1).clamp(min=0)
+        return (
+            others // trials if self.rounding == "floor" else (2 * others + trials) // (2 * trials)
+        )
+
+
+# Ranking baselines: pairwise hinge, LSEP, WARP and RML. None has a link: their logits only rank.
+#
+#     pairwise = mean_i sum_{p, n} max(0, 1 - z_p + z_n)
+#     LSEP     = mean_i log(1 + sum_{p, n} exp(z_n - z_p))                     Li et al. 2017
+#     WARP     = mean_i sum_p L(r_p) sum_n max(0, 1 - z_p + z_n)               Gong et al. 2013
+#     RML      = mean_i c_u sum_p R(z_p) + c_u sum_n R(-z_n)
+#                       + sum_p L(r_p) sum_n R(z_p - z_n)                      Cevikalp et al. 2020
+#     R(t)     = max(0, 1 - t) - beta max(0, s - t)
+#
+# p runs over the present, n over the absent labels of an image; r_p is the rank of p (see
+# hinge_pairs). Weights L(r) are constants in the gradient. RML's public kernels draw other ranks
+# for the gradient than for the value and divide by a further 20; ours do neither.
+
 
 Rank = Literal["sampled", "exact"]
 Rounding = Literal["floor", "round"]
@@ -129,3 +213,110 @@ def _positive(name: str, value: float) -> float:
     if value <= 0:
         raise ValueError(f"{name} must be positive, got {value}")
     return value
+
+
+# ZLPR, zero-bounded log-sum-exp and pairwise rank-based loss: Su et al. 2022.
+#
+#     ZLPR = mean_i log(1 + sum_{n absent} exp(v_n)) + log(1 + sum_{p present} exp(-v_p))
+#
+# Present labels are pushed above 0, absent ones below, the worst of each most. With one label it is
+# cross-entropy. With more it is not proper, and no map of single logits makes it so: what a logit
+# costs depends on the other labels of the image. For K alike labels of probability e that come
+# independently its minimum is where
+#
+#     (1 - e) E[x / (1 + (1 + N) x)] = e E[1 / (x + 1 + P)],   x = exp(v), N, P of the others
+#
+# which for K > 1 is nearer to 1/2 than the log-odds: a sigmoid is too unsure. A cut at 0 is meant.
+
+
+def zlpr_loss(logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
+    """Return the (B,) loss of every image from its logits and two masks."""
+    above = softplus(masked_logsumexp(logits, absent, 1))
+    below = softplus(masked_logsumexp(-logits, present, 1))
+    return torch.where(absent.any(dim=1), above, 0.0) + torch.where(present.any(dim=1), below, 0.0)
+
+
+class ZLPR(Objective):
+    """Mean over images; unknown labels take no part."""
+
+    def __init__(self) -> None:
+        super().__init__(Sigmoid())
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = zlpr_loss(outputs.logits, *split_labels(targets.labels, targets.observed))
+        return masked_mean(loss, reviewed_rows(targets.observed))
+
+
+# Two-way multi-label loss: Kobayashi (CVPR 2023), eqs. 14 to 17, and its supplement.
+#
+#     unit(x; P, N) = softplus(T_N LSE_N(x / T_N) + T_P LSE_P(-x / T_P) + margin)
+#     sample-wise   = mean over images of unit(labels of the image)     images with a label present
+#     class-wise    = mean over labels of unit(images of the label)     labels present in the batch
+#     two-way       = sample-wise + class-wise
+#
+# A unit without absent entries is 0 and counts in the mean; a batch without any label is 0. The
+# loss does not change when a constant is added to all logits, so zero is not a boundary and it
+# has no link: a sigmoid of these logits means nothing until it is calibrated. T_P LSE is a sum and
+# no mean, so T_P acts as a margin that grows with the number of labels present and does nothing for
+# one label. The public code masks with the constant -100, which leaks when logits pass it.
+
+
+SIDES = ("both", "sample", "class")
+
+
+def two_way_unit(
+    logits: Tensor,
+    present: Tensor,
+    absent: Tensor,
+    *,
+    dim: int,
+    temperature_pos: float = 4.0,
+    temperature_neg: float = 1.0,
+    margin: float = 0.0,
+) -> Tensor:
+    """Return the unit loss along ``dim``: (B,) for ``dim=1``, (K,) for ``dim=0``."""
+    high = temperature_neg * masked_logsumexp(logits / temperature_neg, absent, dim)
+    low = temperature_pos * masked_logsumexp(-logits / temperature_pos, present, dim)
+    both = present.any(dim=dim) & absent.any(dim=dim)
+    return torch.where(both, softplus(high + low + margin), 0.0)
+
+
+class TwoWay(Objective):
+    """Two-way loss of a batch, or only one of its two sides; it has no link."""
+
+    def __init__(
+        self,
+        *,
+        side: Literal["both", "sample", "class"] = "both",
+        temperature_pos: float = 4.0,
+        temperature_neg: float = 1.0,
+        margin: float = 0.0,
+    ) -> None:
+        super().__init__(None)
+        if side not in SIDES:
+            raise ValueError(f"side must be one of {SIDES}, got {side!r}")
+        if temperature_pos <= 0 or temperature_neg <= 0:
+            raise ValueError(
+                "temperature_pos and temperature_neg must be positive, "
+                f"got {temperature_pos} and {temperature_neg}"
+            )
+        self.dims = {"both": (1, 0), "sample": (1,), "class": (0,)}[side]
+        self.temperature_pos, self.temperature_neg = temperature_pos, temperature_neg
+        self.margin = margin
+        self.couples_batch = side != "sample"
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        present, absent = split_labels(targets.labels, targets.observed)
+        total = outputs.logits.new_zeros(())
+        for dim in self.dims:
+            unit = two_way_unit(
+                outputs.logits,
+                present,
+                absent,
+                dim=dim,
+                temperature_pos=self.temperature_pos,
+                temperature_neg=self.temperature_neg,
+                margin=self.margin,
+            )
+            total = total + masked_mean(unit, present.any(dim=dim))
+        return total

@@ -9,49 +9,198 @@ nobody saw. Classifier f = sigmoid(v) and estimates teach each other; sg stops g
 
 Both halves have one shape, so the loss is symmetric under f <-> y~. Islam et al. misplace a bracket
 of it (its eq. 5); the "bi-level" optimisation is plain joint descent. The estimates are found by
-``Targets.index``, start as ``estimates`` says, and are trained by Adam at 10 times the
-classifier's learning rate, without weight decay. They are not deployed.
+``Targets.index`` and trained by Adam at 10 times the classifier's learning rate, without weight
+decay: all rows in every step, since rows that are not in a batch move by their momentum. They are
+not deployed.
+
+An unknown entry starts at q (2r - 1), r uniform in [0, 1), q = logit(start), start = 0.6, so that
+its estimate lies between 0.4 and 0.6; an observed entry starts at logit(0.995), or minus that if
+absent. The labels of a row are not needed before its first batch: until then neither its gradient
+nor its momentum has moved it.
 
 ``table`` says where they live:
 
     "memory"   in the computer's memory: 3 N K numbers with Adam's; a batch's rows go to the device
-    a path     the same in a file, for tables larger than memory
-    "device"   beside the model, all rows moved in every step: nothing waits for the host
+    "device"   the same beside the model: nothing waits for the host
     "dense"    an ordinary parameter, trained by your optimiser: put ``objective.parameters()``
                into an Adam group with ``objective.lr_scale`` times the learning rate
 
-For the first three call ``objective.step(lr)`` after each optimiser step. All follow the same
-path up to rounding: rows that are not in a batch keep moving by their momentum, as under dense
-Adam, which is nine tenths of all their motion. Only, in memory and in a file it is made up when
-the row is next asked for.
+For the first two call ``objective.step(lr)`` after each optimiser step.
 """
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from math import log
+from typing import Any, Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelwise.links import Sigmoid
 from labelwise.objectives.base import Objective
-from labelwise.objectives.device_estimates import DeviceEstimates
-from labelwise.objectives.estimates import (
-    KNOWN_LOGIT,
-    DenseEstimates,
-    Estimates,
-    MovedEstimates,
-    RowEstimates,
-    Start,
-)
-from labelwise.objectives.expected_positives import expected_positives
+from labelwise.objectives.draws import uniforms
 from labelwise.objectives.single_positive import (
     EpsMode,
     checked_eps_mode,
+    expected_positives,
     neg_logs,
 )
 from labelwise.system.tensors import part_of
 from labelwise.types import Outputs, Targets
+
+KNOWN_LOGIT = log(0.995 / 0.005)
+CLIP = 1e-5
+BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8  # of Adam
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where unknown entries start: at random between ``1 - highest`` and ``highest``."""
+
+    highest: float = 0.6
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.highest < 1:
+            raise ValueError(f"start must lie in [0.5, 1), got {self.highest}")
+
+    def logits(self, rows: Tensor, num_labels: int) -> Tensor:
+        """Return the float32 logits (n, K) of these rows."""
+        positions = rows.unsqueeze(1) * num_labels + torch.arange(num_labels, device=rows.device)
+        return self.between(uniforms(positions, self.seed))
+
+    def between(self, r: Tensor) -> Tensor:
+        """Return the logits at ``r`` of the way, from 0 to 1."""
+        return log(self.highest / (1 - self.highest)) * (2 * r - 1)
+
+
+def logits_of(probs: Tensor) -> Tensor:
+    """Return the logits of probabilities, which are clipped to [1e-5, 1 - 1e-5] first."""
+    return torch.logit(probs, eps=CLIP)
+
+
+class Estimates(nn.Module, ABC):
+    """Estimate logits of N images by K labels."""
+
+    @abstractmethod
+    def forward(self, index: Tensor, start: Tensor) -> Tensor:
+        """Return theta (B, K) of a batch; new rows begin at ``start`` where that is not 0."""
+
+    @abstractmethod
+    def probabilities(self, rows: Tensor) -> Tensor:
+        """Return the estimated probabilities (n, K)."""
+
+    @abstractmethod
+    def assign(self, rows: Tensor, probs: Tensor) -> None:
+        """Set rows to given probabilities, at rest."""
+
+
+class DenseEstimates(Estimates):
+    """All of theta as one parameter, moved by the optimiser that trains the model."""
+
+    seen: Tensor
+
+    def __init__(self, shape: tuple[int, int], start: Start) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(start.logits(torch.arange(shape[0]), shape[1]))
+        self.register_buffer("seen", torch.zeros(shape[0], dtype=torch.bool))
+
+    def forward(self, index: Tensor, start: Tensor) -> Tensor:
+        if self.training:
+            with torch.no_grad():
+                fresh = ~self.seen[index].unsqueeze(1) & (start != 0)
+                self.theta[index] = torch.where(fresh, start.to(self.theta), self.theta[index])
+                self.seen[index] = True
+        return self.theta[index].to(start)
+
+    def probabilities(self, rows: Tensor) -> Tensor:
+        return torch.sigmoid(self.theta.detach()[rows])
+
+    @torch.no_grad()
+    def assign(self, rows: Tensor, probs: Tensor) -> None:
+        self.theta[rows] = logits_of(probs).to(self.theta)
+        self.seen[rows] = True
+
+
+class MovedEstimates(Estimates):
+    """Estimates that move themselves by Adam, once the gradient of a batch's rows is known.
+
+    ``moments`` (3, N, K) are theta and Adam's m and v; ``seen`` are the rows met so far. On the
+    host they stay on the CPU in float32, wherever the objective goes.
+    """
+
+    moments: Tensor
+    seen: Tensor
+    clock: Tensor
+
+    def __init__(self, shape: tuple[int, int], start: Start, *, on_host: bool) -> None:
+        super().__init__()
+        self.start, self.on_host = start, on_host
+        theta = start.logits(torch.arange(shape[0]), shape[1])
+        rest = torch.zeros_like(theta)
+        self.register_buffer("moments", torch.stack([theta, rest, rest]))
+        self.register_buffer("seen", torch.zeros(shape[0], dtype=torch.bool))
+        self.register_buffer("clock", torch.zeros((), dtype=torch.int64))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        return self if self.on_host else super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+
+    def forward(self, index: Tensor, start: Tensor) -> Tensor:
+        where = index.to(self.seen.device)
+        fresh = ~self.seen[where].unsqueeze(1).to(start.device) & (start != 0)
+        return torch.where(fresh, start, self.moments[0, where].to(start))
+
+    @torch.no_grad()
+    def step(self, index: Tensor, theta: Tensor, gradient: Tensor, lr: float) -> None:
+        """Move all rows; those of a batch were at ``theta`` and have a gradient, each (B, K)."""
+        index = index.to(self.seen.device)
+        self.moments[0, index] = theta.to(self.moments)
+        self.seen[index] = True
+        total = torch.zeros_like(self.moments[0]).index_add_(0, index, gradient.to(self.moments))
+        self.clock += 1
+        self.moments.copy_(adam_step(self.moments, total, self.clock.double(), lr))
+
+    def probabilities(self, rows: Tensor) -> Tensor:
+        return torch.sigmoid(self.moments[0, rows.to(self.seen.device)])
+
+    @torch.no_grad()
+    def assign(self, rows: Tensor, probs: Tensor) -> None:
+        rows = rows.to(self.seen.device)
+        self.moments[:, rows] = 0.0
+        self.moments[0, rows] = logits_of(probs).to(self.moments)
+        self.seen[rows] = True
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
+    ) -> None:
+        if prefix + "records" in state_dict:
+            self._read_records(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+
+    def _read_records(self, state: dict[str, Any], prefix: str) -> None:
+        """Take rows (theta, m, v, visit) of 0.2, each as of its last visit, up to the clock."""
+        records, rates = (state.pop(prefix + name).cpu() for name in ("records", "rates"))
+        clock = int(state[prefix + "clock"])
+        visit = records[:, -1].long()
+        moments = records[:, :-1].unflatten(1, (3, -1)).transpose(0, 1).contiguous()
+        last = torch.where(visit > 0, visit - 1, clock)
+        still = torch.zeros_like(moments[0])
+        for step in range(int(last.min()) + 1, clock + 1):
+            moved = adam_step(moments, still, step, float(rates[step % len(rates)]))
+            moments = torch.where((step > last).unsqueeze(1), moved, moments)
+        begin = self.start.logits(torch.arange(len(visit)), moments.shape[2])
+        moments[0] = torch.where((visit > 0).unsqueeze(1), moments[0], begin)
+        state |= {prefix + "moments": moments, prefix + "seen": visit > 0}
+
+
+def adam_step(rows: Tensor, gradient: Tensor, step: int | Tensor, lr: float) -> Tensor:
+    """Return rows (3, n, K) of theta, m, v after Adam's step number ``step`` (from 1)."""
+    theta, m, v = rows.unbind()
+    m = torch.lerp(m, gradient, 1 - BETA_1)
+    v = BETA_2 * v + (1 - BETA_2) * gradient.square()
+    root = (v / (1 - BETA_2**step)).sqrt()
+    return torch.stack([theta - lr / (1 - BETA_1**step) * m / (root + EPS), m, v])
 
 
 def role_loss(
@@ -75,7 +224,7 @@ class _Pending:
     """What ``step`` needs of the last training batch."""
 
     index: Tensor
-    rows: Tensor
+    theta: Tensor
     logits: Tensor
     labels: Tensor
 
@@ -93,7 +242,7 @@ class ROLE(Objective):
         num_labels: int,
         k: float,
         *,
-        table: str | Path = "memory",
+        table: Literal["memory", "device", "dense"] = "memory",
         start: float = 0.6,
         seed: int = 0,
         eps_mode: EpsMode = "stable",
@@ -107,13 +256,13 @@ class ROLE(Objective):
         self.k, self.eps_mode = k, checked_eps_mode(eps_mode)
         self.shape = shape = (num_images, num_labels)
         begin = Start(start, seed)
-        self.table: Estimates
-        if table == "dense":
-            self.table = DenseEstimates(shape, begin)
-        elif table == "device":
-            self.table = DeviceEstimates(shape, begin)
-        else:
-            self.table = RowEstimates(shape, begin, None if table == "memory" else Path(table))
+        if table not in ("memory", "device", "dense"):
+            raise ValueError(f"table must be 'memory', 'device' or 'dense', got {table!r}")
+        self.table: Estimates = (
+            DenseEstimates(shape, begin)
+            if table == "dense"
+            else MovedEstimates(shape, begin, on_host=table == "memory")
+        )
         self._pending: _Pending | None = None
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
@@ -123,19 +272,22 @@ class ROLE(Objective):
                 "got Targets without index; call it with Targets(labels, observed, index)"
             )
         logits, labels = outputs.logits, targets.labels
-        rows = self.table(targets.index, _start(targets))
+        theta = self.table(targets.index, _start(targets))
         if isinstance(self.table, MovedEstimates) and self.training and torch.is_grad_enabled():
-            self._pending = _Pending(targets.index, rows.detach(), logits.detach(), labels)
-        main, reg = role_loss(logits, rows[0], labels, self.k, self.eps_mode)
+            self._pending = _Pending(targets.index, theta.detach(), logits.detach(), labels)
+        main, reg = role_loss(logits, theta, labels, self.k, self.eps_mode)
         return main + reg
 
     def start_from(self, state: Mapping[str, Tensor]) -> bool:
         """Take over the estimates of an earlier run, at rest and clipped to [1e-5, 1 - 1e-5]."""
         own = part_of(state, "table")
-        if not own.keys() & {"records", "theta"}:  # of another method, or kept in a file
+        if not own.keys() & {"moments", "records", "theta"}:  # of another method
             return False
-        kind = DenseEstimates if "theta" in own else DeviceEstimates
-        earlier = kind(self.shape, Start())
+        earlier: DenseEstimates | MovedEstimates = (
+            DenseEstimates(self.shape, Start())
+            if "theta" in own
+            else MovedEstimates(self.shape, Start(), on_host=True)
+        )
         earlier.load_state_dict(own)
         rows = earlier.seen.nonzero().squeeze(1)
         self.set_estimates(rows, earlier.probabilities(rows))
@@ -146,16 +298,13 @@ class ROLE(Objective):
         if pending is None or not isinstance(self.table, MovedEstimates):
             return
         with torch.enable_grad():
-            theta = pending.rows[0].clone().requires_grad_()
+            theta = pending.theta.clone().requires_grad_()
             main, reg = role_loss(pending.logits, theta, pending.labels, self.k, self.eps_mode)
             (gradient,) = torch.autograd.grad(main + reg, theta)
-        self.table.step(pending.index, pending.rows, gradient, self.lr_scale * lr)
+        self.table.step(pending.index, pending.theta, gradient, self.lr_scale * lr)
 
     def estimates(self, rows: Tensor) -> Tensor:
-        """Return the estimated probabilities (n, K) of images of the training set.
-
-        Of several processes the first one knows them.
-        """
+        """Return the estimated probabilities (n, K) of images of the training set."""
         return self.table.probabilities(rows)
 
     def set_estimates(self, rows: Tensor, probs: Tensor) -> None:

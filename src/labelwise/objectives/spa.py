@@ -10,35 +10,13 @@ grows; this p is where the risk p present(v) + (1 - p) absent(v) is stationary. 
 at v = 0.952 for the paper's setting, not at v = 0.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from math import log
-from typing import Any
-
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from labelwise.links import Link
-from labelwise.numeric.ops import masked_mean
+from labelwise.links import CROSS_ENTROPY, EASY_NEGATIVES, Side, SPALink
 from labelwise.objectives.base import Objective
+from labelwise.objectives.ops import masked_mean
 from labelwise.types import Outputs, Targets
-
-
-@dataclass(frozen=True)
-class Side:
-    """Shape of one half of the loss: scale 1/zeta, slope k, offset b."""
-
-    zeta: float = 1.0
-    k: float = 1.0
-    b: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.zeta <= 0 or self.k <= 0:
-            raise ValueError(f"zeta and k must be positive, got {self}")
-
-
-CROSS_ENTROPY = Side()
-EASY_NEGATIVES = Side(zeta=5.0, k=3.0, b=1.0)  # section 5.1: one setting, all datasets
 
 
 def spa_loss(logits: Tensor, labels: Tensor, present: Side, absent: Side) -> Tensor:
@@ -46,34 +24,6 @@ def spa_loss(logits: Tensor, labels: Tensor, present: Side, absent: Side) -> Ten
     loss_present = softplus(-present.k * (logits - present.b)) / present.zeta
     loss_absent = softplus(absent.k * (logits - absent.b)) / absent.zeta
     return labels * loss_present + (1 - labels) * loss_absent
-
-
-class SPALink(Link):
-    """The link under which :func:`spa_loss` is strictly proper."""
-
-    kind = "spa"
-
-    def __init__(
-        self,
-        present: Side | Mapping[str, float] = CROSS_ENTROPY,
-        absent: Side | Mapping[str, float] = EASY_NEGATIVES,
-    ) -> None:
-        super().__init__()
-        self.present = present if isinstance(present, Side) else Side(**present)
-        self.absent = absent if isinstance(absent, Side) else Side(**absent)
-
-    def log_odds(self, logits: Tensor) -> Tensor:
-        present, absent = self.present, self.absent
-        at_zero = log(absent.k * present.zeta / (present.k * absent.zeta))
-        rise = softplus(-absent.k * (logits - absent.b))
-        return at_zero - rise + softplus(present.k * (logits - present.b))
-
-    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        log_odds = self.log_odds(logits)
-        return -softplus(-log_odds), -softplus(log_odds)
-
-    def spec(self) -> dict[str, Any]:
-        return {"present": asdict(self.present), "absent": asdict(self.absent)}
 
 
 class SPA(Objective):

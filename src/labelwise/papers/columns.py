@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from labelwise.calibration import expect_zero_share, temperature
 from labelwise.decide import average_k
@@ -48,11 +47,11 @@ def normaliser_figures(run: FinishedRun) -> dict[str, float]:
     link = run.test.link
     if not isinstance(link, QuasibinaryLink):
         raise TypeError(f"these figures are of the quasibinary link, got {type(link).__name__}")
-    above = run.test.logits.double() > link.log_normalizer.double()
+    above = run.test.logits.astype(np.float64) > float(link.log_normalizer)
     figures = {
         **top_error(run),
-        "q > 1": 100 * float(above.double().mean()),
-        "C": float(link.log_normalizer.double().exp()),
+        "q > 1": 100 * float(above.mean()),
+        "C": float(np.exp(float(link.log_normalizer))),
     }
     journal = RunFolder(run.folder).journal.read()
     kept = [line["link.log_normalizer"] for line in journal if "link.log_normalizer" in line]
@@ -77,9 +76,8 @@ def in_and_out_expecting(share: float) -> Callable[[FinishedRun], dict[str, floa
     return figures
 
 
-@torch.no_grad()
 def _in_and_out(link: Link, test: Predictions) -> dict[str, float]:
-    probs = link(test.logits.double())
+    probs = link(test.logits.astype(np.float64))
     out = zero_label_rows(test.labels)
     confidence = max_confidence(probs)
     scores = probability_figures(link, test)
@@ -111,19 +109,17 @@ def top_four_as_softmax(run: FinishedRun) -> dict[str, float]:
     return _top_four(Softmax(), run.test)
 
 
-@torch.no_grad()
 def top_four_normalised(run: FinishedRun) -> dict[str, float]:
     """The same of the probabilities divided by their sum over the labels of an image."""
-    probs = link_of(run)(run.test.logits.double())
-    return _top_four_of(probs / probs.sum(dim=1, keepdim=True), run.test)
+    probs = link_of(run)(run.test.logits.astype(np.float64))
+    return _top_four_of(probs / probs.sum(1, keepdims=True), run.test)
 
 
-@torch.no_grad()
 def _top_four(link: Link, test: Predictions) -> dict[str, float]:
-    return _top_four_of(link(test.logits.double()), test)
+    return _top_four_of(link(test.logits.astype(np.float64)), test)
 
 
-def _top_four_of(probs: Tensor, test: Predictions) -> dict[str, float]:
+def _top_four_of(probs: NDArray[Any], test: Predictions) -> dict[str, float]:
     chosen = top_k_sets(probs, 4)
     return {
         "F1": 100 * top_k_scores(probs, test.labels, test.observed, k=4).macro_f1,
@@ -152,9 +148,8 @@ def ranked_and_calibrated_through(
     return lambda run: _ranked_and_calibrated(link, run.test)
 
 
-@torch.no_grad()
 def _ranked_and_calibrated(link: Link, test: Predictions) -> dict[str, float]:
-    probs = link(test.logits.double())
+    probs = link(test.logits.astype(np.float64))
     figures = probability_figures(link, test)
     # phi with a margin ties what it sets to 0, so the ranking is that of the probabilities.
     by_label = average_precision(probs, test.labels, test.observed)
@@ -168,11 +163,10 @@ def _ranked_and_calibrated(link: Link, test: Predictions) -> dict[str, float]:
     }
 
 
-@torch.no_grad()
 def retrieval_by_length(run: FinishedRun) -> dict[str, float]:
     """Figure 3 of SPA: mAP over queries of n wanted and unwanted labels."""
     test = run.test
-    log_p, log_q = link_of(run).log_probs(test.logits.double())
+    log_p, log_q = link_of(run).log_probs(test.logits.astype(np.float64))
     points = retrieval_map(log_p, log_q, test.labels, test.observed, longest=5)
     return {f"n={point.length}": 100 * point.value for point in points}
 
@@ -191,7 +185,7 @@ def average_sets(k: int) -> Callable[[FinishedRun], dict[str, float]]:
             if words and isinstance(link, Softmax):
                 continue
             accuracy = _accuracy_of_sets(run, link, k)
-            groups = by_shot(accuracy.per_label.items, run.train.labels.sum(dim=0))
+            groups = by_shot(accuracy.per_label.items, run.train.labels.sum(0))
             found[f"overall{words}"] = 100 * accuracy.per_image.value
             found |= {
                 f"{shot}{words}": 100 * mean.value
@@ -211,10 +205,9 @@ def voc_precision(run: FinishedRun) -> dict[str, float]:
     return {"mAP@class (VOC)": 100 * mean.value}
 
 
-@torch.no_grad()
 def _accuracy_of_sets(run: FinishedRun, link: Link, k: int) -> AverageKAccuracy:
-    rule = average_k(link(run.held_out.logits.double()), k)
-    return average_k_accuracy(rule(link(run.test.logits.double())), run.test.labels)
+    rule = average_k(link(run.held_out.logits.astype(np.float64)), k)
+    return average_k_accuracy(rule(link(run.test.logits.astype(np.float64))), run.test.labels)
 
 
 def link_of(run: FinishedRun) -> Link:
@@ -228,9 +221,10 @@ def link_of(run: FinishedRun) -> Link:
 def vqa(run: FinishedRun) -> dict[str, float]:
     """SPA's appendix: official accuracy of the likeliest answer, calibration of soft labels."""
     test = run.test
-    chosen = test.logits.argmax(dim=1, keepdim=True)
+    chosen = test.logits.argmax(1, keepdims=True)
     figures = probability_figures(link_of(run), test)
     return {
-        "VQA accuracy": 100 * float(test.labels.double().gather(1, chosen).mean()),
+        "VQA accuracy": 100
+        * float(np.take_along_axis(test.labels.astype(np.float64), chosen, 1).mean()),
         **{name: 100 * figures[name] for name in ("ACE", "MCE")},
     }

@@ -29,8 +29,8 @@ from labelwise.papers.measures import FinishedRun, image_effects, measure
 from labelwise.papers.statistics import Covariance
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
+from labelwise.training.inference import higher_is_better, validation_figures
 from labelwise.training.settings import Settings
-from labelwise.training.validation import higher_is_better, validation_figures
 from labelwise.types import nearest
 
 # Tuning: the same number of tries for every method, judged on validation.

@@ -20,8 +20,8 @@ from labelwise.papers.statistics import (
     seed_mean,
     verdict,
 )
-from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
+from labelwise.system.pydantic_errors import first_fault
 
 HEADLINE = (
     "mAP@class",

@@ -28,8 +28,8 @@ from labelwise.objectives import (
     bce_loss,
     spa_loss,
 )
-from labelwise.objectives.average_k import average_k_candidates
-from labelwise.objectives.two_way import two_way_unit
+from labelwise.objectives.ranking import two_way_unit
+from labelwise.objectives.top_k import average_k_candidates
 from labelwise.papers.columns import link_of, retrieval_by_length
 from labelwise.papers.measures import FinishedRun
 from labelwise.pictures import FeatureRows, ImageSource
@@ -89,9 +89,9 @@ def plain_axes(figure: Figure, *place: int) -> Axes:
 def zero_and_many(figure: Figure, runs: Runs, photo: Photo, colours: Sequence[str]) -> None:
     """A photo without a label and one with several: the five surest labels of every method."""
     first = next(iter(runs.values())).test
-    counts = first.labels.sum(dim=1)
-    empty = (counts == 0).nonzero().flatten().tolist()
-    many = (counts >= 3).nonzero().flatten().tolist() or [int(counts.argmax())]
+    counts = first.labels.sum(1)
+    empty = np.flatnonzero(counts == 0).tolist()
+    many = np.flatnonzero(counts >= 3).tolist() or [int(counts.argmax())]
     chosen = [*empty[:1], many[0]]
     for place, row in enumerate(chosen):
         words = "no label" if counts[row] == 0 else f"{int(counts[row])} labels"
@@ -100,9 +100,8 @@ def zero_and_many(figure: Figure, runs: Runs, photo: Photo, colours: Sequence[st
         axes.set_axis_off()
         axes.set_title(words, fontsize=9)
         for at, ((name, run), colour) in enumerate(zip(runs.items(), colours, strict=False)):
-            with torch.no_grad():
-                probs = link_of(run)(run.test.logits[row : row + 1].double())[0]
-            best = probs.argsort(descending=True)[:SHOWN_LABELS].tolist()
+            probs = link_of(run)(run.test.logits[row : row + 1].astype(np.float64))[0]
+            best = probs.argsort()[::-1][:SHOWN_LABELS].tolist()
             bars = plain_axes(figure, len(chosen), len(runs) + 1, place * (len(runs) + 1) + at + 2)
             bars.barh(range(len(best)), [float(probs[k]) for k in best], color=colour)
             there = ["*" if run.test.labels[row, k] else "" for k in best]
@@ -116,15 +115,14 @@ def zero_and_many(figure: Figure, runs: Runs, photo: Photo, colours: Sequence[st
 def ambiguous_photos(figure: Figure, runs: Runs, photo: Photo, k: int) -> None:
     """Test photos with the smallest, a middling and the largest set of ``k`` labels on average."""
     run = next(iter(runs.values()))
-    with torch.no_grad():
-        scores = [Softmax()(part.logits.double()) for part in (run.held_out, run.test)]
+    scores = [Softmax()(part.logits.astype(np.float64)) for part in (run.held_out, run.test)]
     sets = np.asarray(average_k(scores[0], k)(scores[1]))
     order = np.argsort(sets.sum(1), kind="stable")
     for at, row in enumerate(order[[0, len(order) // 2, -1]].tolist()):
         axes = figure.add_subplot(1, ZOOMED, at + 1)
         axes.imshow(photo(run.test.ids[row]))
         axes.set_axis_off()
-        inside = [c for c in scores[1][row].argsort(descending=True).tolist() if sets[row, c]]
+        inside = [c for c in scores[1][row].argsort()[::-1].tolist() if sets[row, c]]
         names = [f"{run.test.names[c]} {float(scores[1][row, c]):.0%}" for c in inside]
         more = f"\n... {len(names)} in all" if len(names) > SHOWN_LABELS else ""
         title = "\n".join(names[:SHOWN_LABELS]) + more if names else "none"
@@ -324,8 +322,7 @@ def _reliability(figure: Figure, shown: Shown, surest: int | None = None) -> Non
     axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle=":")
     for (row, run), colour in zip(shown.runs.items(), COLOURS, strict=False):
         test = run.test
-        with torch.no_grad():
-            probs = link_of(run)(test.logits.double())
+        probs = link_of(run)(test.logits.astype(np.float64))
         where = None if surest is None else top_k_sets(probs, surest)
         bins = reliability(probs, test.labels, test.observed, where=where, bins=BINS)
         filled = bins.counts > 0
@@ -355,8 +352,7 @@ def _set_sizes(figure: Figure, shown: Shown) -> None:
     """How many labels the sets of average size 5 hold: by method, and of average-K by shot."""
     sizes = {}
     for row, run in shown.runs.items():
-        with torch.no_grad():
-            scores = [Softmax()(part.logits.double()) for part in (run.held_out, run.test)]
+        scores = [Softmax()(part.logits.astype(np.float64)) for part in (run.held_out, run.test)]
         sizes[row] = np.asarray(average_k(scores[0], 5)(scores[1])).sum(1)
     longest = max(2, int(max(np.quantile(size, 0.99) for size in sizes.values())))
     left, right = plain_axes(figure, 1, 2, 1), plain_axes(figure, 1, 2, 2)
@@ -364,7 +360,7 @@ def _set_sizes(figure: Figure, shown: Shown) -> None:
         _steps(left, size, longest, colour, f"{row} (mean {size.mean():.2f})")
     row = "average-k" if "average-k" in sizes else next(iter(sizes))
     run = shown.runs[row]
-    groups = shot_groups(run.train.labels.sum(dim=0))[run.test.labels.argmax(dim=1).numpy()]
+    groups = shot_groups(run.train.labels.sum(0))[run.test.labels.argmax(1)]
     for shot, colour in zip(("few", "medium", "many"), COLOURS[2:], strict=False):
         members = sizes[row][groups == shot]
         if len(members):
@@ -383,9 +379,7 @@ def _steps(axes: Any, sizes: Any, longest: int, colour: str, name: str) -> None:
 def _top_four(figure: Figure, shown: Shown) -> None:
     """Photos with the four surest labels of each method; those that are present in bold."""
     first = next(iter(shown.runs.values())).test
-    many = (first.labels.sum(dim=1) >= 2).nonzero().flatten().tolist() or list(
-        range(len(first.ids))
-    )
+    many = np.flatnonzero(first.labels.sum(1) >= 2).tolist() or list(range(len(first.ids)))
     photos = [many[at] for at in np.linspace(0, len(many) - 1, EXAMPLES).round().astype(int)]
     for column, row in enumerate(photos):
         axes = figure.add_subplot(2, EXAMPLES, column + 1)
@@ -396,9 +390,8 @@ def _top_four(figure: Figure, shown: Shown) -> None:
         line = 1.0
         for (name, run), colour in zip(shown.runs.items(), COLOURS, strict=False):
             below.text(0, line, name, fontsize=8, color=colour, va="top")
-            with torch.no_grad():
-                probs = link_of(run)(run.test.logits[row : row + 1].double())[0]
-            for k in probs.argsort(descending=True)[:4].tolist():
+            probs = link_of(run)(run.test.logits[row : row + 1].astype(np.float64))[0]
+            for k in probs.argsort()[::-1][:4].tolist():
                 line -= 0.062
                 there = bool(run.test.labels[row, k])
                 words = f"{run.test.names[k]}: {probs[k]:.1%}"
@@ -412,15 +405,14 @@ def _retrieved(figure: Figure, shown: Shown) -> None:
     runs = shown.runs
     first = next(iter(runs.values())).test
     space = LabelSpace(tuple(first.names))
-    text = shown.query or _common_query(first.labels.numpy(), space)
+    text = shown.query or _common_query(first.labels, space)
     bound = bind(Query.parse(text, space), space)
     columns = list(bound.columns)
     title = f"{FIGURES['001-fig4'].title}: “{text}”; green: answers the query"
     figure.suptitle(title, fontsize=10, color=INK)
     for at, (row, run) in enumerate(runs.items()):
         test = run.test
-        with torch.no_grad():
-            log_p, log_q = link_of(run).log_probs(test.logits.double())
+        log_p, log_q = link_of(run).log_probs(test.logits.astype(np.float64))
         scores = bound.log_scores(log_p[:, columns], log_q[:, columns])
         seen = None if test.observed is None else test.observed[:, columns]
         right, _ = bound.right(test.labels[:, columns], seen)

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import nan
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.calibration import platt
 from labelwise.decide import best_f, expected_list
@@ -79,8 +78,8 @@ def promise_power(test: Predictions, *, seed: int = 0) -> PromisePower:
     units = np.arange(len(test)) if groups is None else groups.codes
     side = np.random.default_rng(seed).permutation(int(units.max()) + 1) % 2
     half = side[units]
-    scores, labels = test.logits.double().numpy(), test.majority.numpy()
-    known = np.ones_like(labels) if test.observed is None else test.observed.numpy()
+    scores, labels = test.logits.astype(np.float64), test.majority
+    known = np.ones_like(labels) if test.observed is None else test.observed
     found: list[float] = []
     wrong: list[float] = []
     for column in range(labels.shape[1]):
@@ -202,7 +201,7 @@ def measure(run: FinishedRun, *, queries: int = 2000, seed: int = 0) -> dict[str
     if link is not None:
         figures |= _zero_label(link, test)
     if link is not None and queries:
-        log_p, log_q = link.log_probs(test.logits.double())
+        log_p, log_q = link.log_probs(test.logits.astype(np.float64))
         points = retrieval_map(
             log_p, log_q, labels, observed, longest=3, exhaustive=queries, sample=queries, seed=seed
         )
@@ -239,7 +238,7 @@ def image_effects(run: FinishedRun) -> dict[str, Floats]:
 
 
 def mean_ap_by_group(
-    scores: Tensor, present: Tensor, known: Tensor | None, groups: Groups
+    scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None, groups: Groups
 ) -> Floats:
     """Return what each group moves the mean average precision by, (G,).
 
@@ -250,13 +249,13 @@ def mean_ap_by_group(
     """
     total, labels = np.zeros(groups.count), 0
     for column in range(scores.shape[1]):
-        counted = np.ones(len(scores), bool) if known is None else known[:, column].numpy()
-        hits = present[:, column].numpy()
+        counted = np.ones(len(scores), bool) if known is None else known[:, column]
+        hits = present[:, column]
         positives = int(hits.sum())
         if not positives:
             continue
         moved = np.zeros(len(scores))
-        moved[counted] = ap_influence(scores[:, column].numpy()[counted], hits[counted])
+        moved[counted] = ap_influence(scores[:, column][counted], hits[counted])
         share = np.maximum(groups.sums(hits) / positives, groups.sums(counted) / counted.sum())
         total += groups.sums(moved) / np.maximum(1 - share, 1 / max(positives, 2))
         labels += 1
@@ -264,14 +263,15 @@ def mean_ap_by_group(
 
 
 def _probability_effects(link: Link, test: Predictions) -> dict[str, Floats]:
-    log_p, log_q = link.log_probs(test.logits.double())
-    probs = log_p.exp()
-    known = torch.ones_like(probs, dtype=torch.bool) if test.observed is None else test.observed
-    labels = test.labels.double().masked_fill(~known, 0.0)
-    loss = -torch.where(labels > 0, labels * log_p, 0.0)
-    loss = (loss - torch.where(labels < 1, (1 - labels) * log_q, 0.0)).masked_fill(~known, 0.0)
-    square = ((probs - labels) ** 2).masked_fill(~known, 0.0)
-    entries = known.sum(1).numpy()
+    log_p, log_q = link.log_probs(test.logits.astype(np.float64))
+    probs = np.exp(log_p)
+    known = np.ones(probs.shape, bool) if test.observed is None else test.observed
+    labels = np.where(known, test.labels.astype(np.float64), 0.0)
+    with np.errstate(invalid="ignore"):  # 0 log 0 = 0
+        loss = -np.where(labels > 0, labels * log_p, 0.0)
+        loss = np.where(known, loss - np.where(labels < 1, (1 - labels) * log_q, 0.0), 0.0)
+    square = np.where(known, (probs - labels) ** 2, 0.0)
+    entries = known.sum(1)
     counts, given, seen = image_cells(probs, test.labels, test.observed, None, width_edges(BINS))
     total = counts.sum(0)
     filled = total > 0
@@ -279,8 +279,8 @@ def _probability_effects(link: Link, test: Predictions) -> dict[str, Floats]:
     moved = ((given - seen)[:, filled] - gap * counts[:, filled]) / total[filled]
     return {
         "ACE": (moved * np.sign(gap)).mean(1),
-        "log loss": mean_influence(loss.sum(1).numpy(), entries),
-        "Brier": mean_influence(square.sum(1).numpy(), entries),
+        "log loss": mean_influence(loss.sum(1), entries),
+        "Brier": mean_influence(square.sum(1), entries),
     }
 
 
@@ -288,12 +288,12 @@ def _probability_effects(link: Link, test: Predictions) -> dict[str, Floats]:
 def probability_figures(link: Link, test: Predictions) -> dict[str, float]:
     """Return calibration errors and proper scores of probabilities, over all, IN and OUT images."""
     labels, observed = test.labels, test.observed
-    log_p, log_q = link.log_probs(test.logits.double())
-    probs = log_p.exp()
+    log_p, log_q = link.log_probs(test.logits.astype(np.float64))
+    probs = np.exp(log_p)
     bins = reliability(probs, labels, observed)
     figures = {"ECE": float(bins.ece()), "ACE": float(bins.ace()), "MCE": float(bins.mce())}
-    empty = torch.from_numpy(zero_label_rows(test.majority, observed))
-    parts: dict[str, Tensor | None] = {"": None, " IN": ~empty, " OUT": empty}
+    empty = zero_label_rows(test.majority, observed)
+    parts: dict[str, NDArray[np.bool_] | None] = {"": None, " IN": ~empty, " OUT": empty}
     for part, rows in parts.items():
         if rows is not None and not rows.any():
             continue
@@ -311,7 +311,7 @@ def _zero_label(link: Link, test: Predictions) -> dict[str, float]:
     if not empty.any() or empty.all():
         return {}
     with torch.no_grad():
-        confidence = max_confidence(link(test.logits.double()))
+        confidence = max_confidence(link(test.logits.astype(np.float64)))
     auroc = separation_auroc(confidence[~empty], confidence[empty])
     return {"zero-label AUROC": auroc, "zero-label MMC": float(confidence[empty].mean())}
 

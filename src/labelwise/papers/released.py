@@ -16,6 +16,7 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import raise_failure, score
+from labelwise.numeric.arrays import to_numpy
 from labelwise.papers.measures import FinishedRun
 from labelwise.papers.reproduce import find_experiment
 from labelwise.predictions import Predictions
@@ -77,12 +78,11 @@ def _predicted(predictor: Predictor, test: LabelTable, row: str, watch: Watch) -
     finally:
         watch.finish()
     labels, observed = test.targets()
-    seen = None if observed is None else torch.from_numpy(observed)
     return Predictions(
         test.ids,
-        torch.cat(logits),
-        torch.from_numpy(labels),
-        seen,
+        to_numpy(torch.cat(logits)),
+        labels,
+        observed,
         test.space.names,
         "test",
         predictor.link,

@@ -44,10 +44,10 @@ from labelwise.papers.protocols import DATASETS, FROZEN
 from labelwise.papers.sources import Frozen, holds_files, with_features
 from labelwise.papers.statistics import SeedMean
 from labelwise.pictures import FeatureRows
-from labelwise.pictures.mapped import scaled
+from labelwise.pictures.memory import scaled
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
-from labelwise.training.frozen import scaling_of
+from labelwise.training.features import scaling_of
 from labelwise.training.settings import Settings, read_settings
 from labelwise.types import nearest
 

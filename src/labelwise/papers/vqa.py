@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
+from labelwise.data.official import VqaQuestion, normal_answer, read_questions
 from labelwise.data.rows import require_file
-from labelwise.data.vqa import VqaQuestion, normal_answer, read_questions
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
 from labelwise.methods import find_method, make_objective
 from labelwise.metrics import reliability
+from labelwise.system.table_files import read_parquet
 from labelwise.types import DatasetFacts
 
 Counts = NDArray[np.int64]
@@ -108,7 +108,7 @@ def _read(file: Path) -> tuple[list[int], Counts, list[str], Numbers]:
         if file.suffix.lower() in (".jsonl", ".ndjson", ".json"):
             table = pyarrow.json.read_json(file)
         else:
-            table = pq.read_table(file)
+            table = read_parquet(file)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{file}: must be Parquet or JSON Lines ({reason})") from None

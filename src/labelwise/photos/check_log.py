@@ -41,9 +41,9 @@ class CheckLog:
         lists = self._lists()
         if key not in lists:
             seed = next(iter(lists.values()), None)
-            facts = dict(zip(("wrong_at_most", "listed", "cut", "distinct"), key, strict=True))
-            facts |= {"seed": randbits(62) if seed is None else seed, "at": now()}
-            self._store.answers.append([Note("list", {"query": self._query, **facts})])
+            named = dict(zip(("wrong_at_most", "listed", "cut", "distinct"), key, strict=True))
+            drawn = {"seed": randbits(62) if seed is None else seed, "at": now()}
+            self._store.answers.append([Note("list", {"query": self._query, **named, **drawn})])
         return [*self._lists()].index(key)
 
     def _lists(self) -> dict[ListKey, int]:

@@ -20,13 +20,15 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.answers.log import Answer
 from labelwise.decide import ListCheck, Promise, prior_of, promised_check
 from labelwise.errors import DataError
-from labelwise.photos.asked import AskedQuery, labels_told
-from labelwise.photos.check_log import Answer, CheckLog, ListKey, Said
+from labelwise.photos.check_log import CheckLog, ListKey, Said
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.index import Index
+from labelwise.photos.query import Asked, labels_told
 from labelwise.photos.receipts import keep_receipt, withdraw
+from labelwise.photos.shift import promise_photos
 from labelwise.photos.store import Fact
 from labelwise.retrieval import Query
 
@@ -127,14 +129,14 @@ class CheckSession:
         """
         if cut is not None and top is not None:
             raise DataError("a list ends at a probability (cut) or after a number (top), not both")
-        asked = AskedQuery.of(index, query, own=True, photos=PhotoFilter(distinct=distinct))
+        asked = Asked(index, query, PhotoFilter(distinct=distinct))
         chosen = asked.list_to_check(wrong_at_most, cut=cut, top=top)
         if chosen is None:
             raise DataError(
                 f"no list of {query} is likely to pass a check at {wrong_at_most:g}; "
                 "say how many of the best photos to check, or let more of them be wrong"
             )
-        rows, scores = asked.ranking.best(chosen.length)
+        rows, scores = asked.own.ranking.best(chosen.length)
         kind = (wrong_at_most, len(rows), float(scores[-1]), distinct)
         self._begin(index, str(query), rows, kind, who)
         self._told = partial(labels_told, asked.bound, index.space)
@@ -298,7 +300,7 @@ def _nothing_told(_: Answer) -> dict[str, Fact]:
 def _may_join(index: Index) -> bool:
     """Return whether held-out photos fitted nothing, and so may join a check."""
     try:
-        index.evidence()
+        promise_photos(index)
     except DataError:
         return False
     return True

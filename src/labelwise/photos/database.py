@@ -1,20 +1,55 @@
-"""``photos.sqlite``: the tables of an index, and how a database of an earlier version gets them.
+"""``photos.sqlite`` with a sum for every row, and the hashes of all other files of an index.
+
+A flipped bit is never taken for a probability, or for the name of a photo:
+
+    file                                   summed when        checked when
+    rows of photos.sqlite                  written            read
+    scores/*, embeddings/*, looks/*        written            first read by a process
+    cache/*.bin                            written            first mapped by a process
+    model.json, index.json                 written            the index is opened
+    held-out, validation, taxonomy, ...    written            read
+
+Sums guard against faults of disks and of killed writers, not against people who can write here.
+Rows and files without one, as earlier versions wrote them, are read as they are, and get theirs by
+the next update. The hashes of files stand in the database, in the transaction that makes the rows
+of a file known. A file that is replaced has none until the new one is in its place, so that a
+process killed between the two leaves a whole index. Files of the cache can be made again from the
+others, and have their sums beside them:
+
+    cache/NAME.bin        arrays end to end, to be mapped; may be deleted at any time
+    cache/NAME.bin.sums   a CRC-32 of each MiB of it, as 32-bit integers
 
 A folder that may not be written, or lies on a full disk, can still be searched: the database is
 then opened for reading alone. What SQLite reports becomes one sentence with the file and the way
 out. A damaged page may only be met while rows are fetched, so a statement returns all its rows.
 """
 
+import hashlib
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext, suppress
+from os import cpu_count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from labelwise.errors import CheckpointError, LabelwiseError
+import numpy as np
+from numpy.typing import NDArray
 
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.system.files import locked
+
+HASHED = (
+    *("index.json", "model.json", "held-out.parquet", "validation.parquet"),
+    *("taxonomy.csv", "projection.npy", "scores/*.parquet", "embeddings/*.parquet"),
+    "looks/*.parquet",
+)
+CHUNK = 1 << 20  # bytes of a file of the cache that have a sum
+PARALLEL = 8 << 20  # bytes from which a second thread pays
+
+Parts = Callable[[int, int], Iterable[NDArray[Any]]]
 PATIENCE_SECONDS = 300.0  # for another process that writes
 WRITING = {
     "SQLITE_FULL": "the disk is full; free some space and run the same command again",
@@ -53,9 +88,24 @@ MIGRATIONS = (
     "CREATE TABLE embedded ("
     "raw BLOB PRIMARY KEY, path TEXT NOT NULL, patch BLOB NOT NULL, after BLOB NOT NULL, "
     "wrote TEXT NOT NULL);",
+    "".join(
+        f"ALTER TABLE {table} ADD COLUMN sum INTEGER;"
+        for table in ("roots", "contents", "files", "sidecars", "embedded")
+    )
+    + "DROP TABLE IF EXISTS photo_headers;"  # they are read again
+    "CREATE TABLE photo_headers (row INTEGER PRIMARY KEY, stamp TEXT NOT NULL, camera TEXT, "
+    "rating INTEGER, keywords TEXT NOT NULL, sum INTEGER);",
 )
-
-SUMS_SINCE = 2  # the version that brought checksums
+SUMMED = {
+    "roots": ("id", "path", "raw"),
+    "contents": ("row", "hash", "size", "width", "height", "taken", "alive"),
+    "files": (*("root", "folder", "name", "raw", "size", "mtime_ns", "row", "state", "reason"),),
+    "corrections": ("row", "label", "state", "who", "at", "source"),
+    "sidecars": ("raw", "path", "before", "after", "wrote"),
+    "embedded": ("raw", "path", "patch", "after", "wrote"),
+    "photo_headers": ("row", "stamp", "camera", "rating", "keywords"),
+}  # the columns of which each row has a sum
+HASHES_SINCE, SUMS_SINCE = 2, 4  # the versions that brought them
 
 
 def sum_of(*values: Any) -> int:
@@ -71,6 +121,7 @@ class Database:
 
     def __init__(self, path: Path, options: str) -> None:
         self.path, self.writable = path, options == "mode=rw"
+        self._verified: dict[str, tuple[int, int]] = {}  # when tables were
         with _in_words(path):
             self._connection = sqlite3.connect(
                 f"file:{quote(str(path.absolute()))}?{options}",
@@ -80,7 +131,7 @@ class Database:
                 uri=True,
             )
         try:
-            self._connection.create_function("sum_of", 6, sum_of, deterministic=True)
+            self._connection.create_function("sum_of", -1, sum_of, deterministic=True)
             if self.writable:
                 self.execute("PRAGMA journal_mode = WAL")
             self.execute("PRAGMA synchronous = NORMAL")
@@ -103,6 +154,68 @@ class Database:
         """Carry one statement out for each of some values."""
         with _in_words(self.path):
             self._connection.executemany(statement, values)
+
+    def read(self, table: str, more: str = "", **equal: Any) -> list[tuple[Any, ...]]:
+        """Return the summed columns of the rows that have these values; damage is an error.
+
+        ``more`` ends the statement. That a row is missing which should be there is the caller's to
+        notice, since what finds rows may be damaged, too.
+        """
+        columns = SUMMED[table]
+        where = " AND ".join(f"{name} = ?" for name in equal)
+        found = self.execute(
+            f"SELECT {', '.join(columns)}, {self._sum(table)} FROM {table} "
+            f"{'WHERE ' + where if where else ''} {more}",
+            tuple(equal.values()),
+        )
+        places = [columns.index(name) for name in equal]
+        wanted = tuple(equal.values())
+        for *values, total in found:
+            right = total is None or total == sum_of(*values)
+            if not right or tuple(values[place] for place in places) != wanted:
+                raise self.damaged(table)
+        return [row[:-1] for row in found]
+
+    def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Write rows of all summed columns, in place of those with the same key."""
+        columns = (*SUMMED[table], "sum")
+        self.executemany(
+            f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) "
+            f"VALUES ({', '.join('?' * len(columns))})",
+            ((*row, sum_of(*row)) for row in rows),
+        )
+
+    def seal(self, table: str, where: str, values: Iterable[Sequence[Any]] = ((),)) -> None:
+        """Sum rows anew that statements have changed."""
+        own = ", ".join(SUMMED[table])
+        self.executemany(f"UPDATE {table} SET sum = sum_of({own}) WHERE {where}", values)
+
+    def verify(self, table: str) -> None:
+        """Raise if any row of a table is damaged; what did not change since is not read again."""
+        ((version,),) = self.execute("PRAGMA data_version")
+        state = int(version), self._connection.total_changes
+        if self._verified.get(table) == state:
+            return
+        total, own = self._sum(table), ", ".join(SUMMED[table])
+        query = f"SELECT count(*) FROM {table} WHERE {total} != sum_of({own})"
+        if self.execute(query) != [(0,)]:
+            raise self.damaged(table)
+        self._verified[table] = state
+
+    def seal_missing(self) -> None:
+        """Sum the rows that an earlier version wrote without a sum."""
+        for table in SUMMED:
+            self.seal(table, "sum IS NULL")
+
+    def damaged(self, table: str) -> CheckpointError:
+        """Return the error of a row that is not what was written."""
+        return CheckpointError(
+            f"{self.path} is damaged: a row of its {table} is not what was written; {DAMAGED}"
+        )
+
+    def _sum(self, table: str) -> str:
+        since = HASHES_SINCE if table == "corrections" else SUMS_SINCE
+        return "sum" if self.version >= since else "NULL"
 
     def migrate(self) -> None:
         """Bring a database that an earlier version wrote up to date, if it may be written."""
@@ -159,3 +272,192 @@ def _in_words(path: Path) -> Iterator[None]:
             if name.startswith(kind):
                 raise LabelwiseError(f"cannot write {path}: {words}") from None
         raise CheckpointError(f"{path} cannot be read: {error}; {DAMAGED}") from None
+
+
+# Hashes of files
+
+
+def file_hash(path: Path) -> bytes:
+    """Return the hash of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).digest()
+
+
+def way_out(folder: Path) -> str:
+    """Return what a person can do about a damaged file of an index."""
+    return (
+        "put it back from a backup, or score every photo again with "
+        f"`labelwise index --rebuild --model RUN -o {folder}`"
+    )
+
+
+class Checksums:
+    """The hashes of an index folder, kept in the table ``checksums`` of its database."""
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        self.folder, self._database = folder, database
+        self._checked: set[str] = set()
+
+    def put(self, name: str) -> None:
+        """Note the hash of a file as it is, inside a transaction of the caller."""
+        self._database.execute("DELETE FROM checksums WHERE name = ?", (name,))
+        self._database.execute(
+            "INSERT INTO checksums (name, hash) VALUES (?, ?)",
+            (name, file_hash(self.folder / name)),
+        )
+
+    @contextmanager
+    def rewriting(self, *names: str) -> Iterator[None]:
+        """Forget the hashes of files while the block replaces them, and note the new ones."""
+        for name in names:
+            self._database.execute("DELETE FROM checksums WHERE name = ?", (name,))
+        yield
+        for name in names:
+            if (self.folder / name).is_file():
+                self.put(name)
+
+    def check(self, name: str, *, once: bool = False) -> bool:
+        """Raise if a file is not what was written; ``once`` for files that never change.
+
+        Return whether its hash is known: damage of another cannot be told.
+        """
+        if once and name in self._checked:
+            return True
+        hashes = []
+        if self._database.version >= HASHES_SINCE:  # else an index of 0.1 that may only be read
+            hashes = self._database.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
+        try:
+            damaged = bool(hashes) and (file_hash(self.folder / name),) not in hashes
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.folder / name} cannot be read ({error.strerror}); {self.way_out}"
+            ) from None
+        if damaged:
+            raise CheckpointError(
+                f"{self.folder / name} is damaged: it is not what was written; {self.way_out}"
+            )
+        self._checked.add(name)
+        return bool(hashes)
+
+    def sound_file(self, name: str) -> Path | None:
+        """Return the path of a file that is as it was written, None where there is none."""
+        path = self.folder / name
+        if not path.is_file():
+            return None
+        self.check(name)
+        return path
+
+    @property
+    def way_out(self) -> str:
+        """What a person can do about a damaged file."""
+        return way_out(self.folder)
+
+    def put_missing(self) -> None:
+        """Hash the files, and sum the rows, that an earlier version wrote without."""
+        self._database.seal_missing()
+        known = {name for (name,) in self._database.execute("SELECT name FROM checksums")}
+        for pattern in HASHED:
+            for path in self.folder.glob(pattern):
+                name = path.relative_to(self.folder).as_posix()
+                if name not in known:
+                    self.put(name)
+
+
+class CacheFiles:
+    """The folder ``cache`` of an index."""
+
+    def __init__(self, index: Path) -> None:
+        self.folder = index / "cache"
+        self._sound: dict[str, int] = {}  # bytes of files that match their sums
+        self._holding = False
+
+    def grown(
+        self, name: str, dtype: "np.dtype[Any]", shape: tuple[int, int], parts: Parts
+    ) -> NDArray[Any]:
+        """Map the first rows of a file, after appending ``parts(done, rows)`` where it has fewer.
+
+        Where nothing can be written, because the folder may only be read or the disk is full, all
+        parts are read into memory.
+        """
+        rows, width = shape
+        if not rows:
+            return np.empty(shape, dtype)
+        row_size = dtype.itemsize * width
+        if self._sound.get(name, 0) < rows * row_size:
+            try:
+                self._grow(name, row_size, rows, parts)
+            except OSError:
+                self._sound.pop(name, None)
+                return np.concatenate([*parts(0, rows)]).reshape(shape)
+        return np.memmap(self.folder / name, dtype, "r", shape=shape).view(np.ndarray)
+
+    def remove(self, pattern: str, *, but: str) -> None:
+        """Remove the files of a pattern, apart from those with ``but`` in their names."""
+        for path in self.folder.glob(pattern):
+            if but not in path.name:
+                with suppress(OSError):  # where nothing can be written, nothing is in the way
+                    path.unlink()
+                self._sound.pop(path.name, None)
+
+    def _grow(self, name: str, row_size: int, rows: int, parts: Parts) -> None:
+        """Check a file, and append the rows that it lacks, while other processes wait.
+
+        It may be made of another, which is then grown under the same lock.
+        """
+        path, sums_at = self.folder / name, self.folder / f"{name}.sums"
+        outermost = not self._holding
+        self.folder.mkdir(exist_ok=True)
+        with locked(self.folder) if outermost else nullcontext():
+            self._holding = True
+            try:
+                size, sums = self._checked(path, sums_at)
+                self._sound[name] = size
+                if size // row_size < rows:
+                    sums_at.unlink(missing_ok=True)
+                    with path.open("ab") as stream:
+                        for values in parts(size // row_size, rows):
+                            stream.write(np.ascontiguousarray(values).data)
+                    whole = size // CHUNK
+                    sums = np.concatenate([sums[:whole], _sums(path, whole * CHUNK)])
+                    sums_at.write_bytes(sums.tobytes())
+                    self._sound[name] = path.stat().st_size
+            finally:
+                self._holding = not outermost
+
+    def _checked(self, path: Path, sums_at: Path) -> tuple[int, NDArray[np.uint32]]:
+        """Return the bytes of a file that matches its sums, and these; any other is removed.
+
+        It is removed and not cut off, since another process may have mapped it.
+        """
+        try:
+            size, found = path.stat().st_size, _sums(path)
+            if found.tobytes() == sums_at.read_bytes():
+                return size, found
+        except FileNotFoundError:
+            pass
+        path.unlink(missing_ok=True)
+        return 0, np.empty(0, np.uint32)
+
+
+def _sums(path: Path, start: int = 0) -> NDArray[np.uint32]:
+    """Return the CRC-32 of each chunk from ``start`` on.
+
+    They are read and not mapped: mapped, the whole file would count as memory of this process.
+    """
+    size = path.stat().st_size
+    places = range(start, size, CHUNK)
+
+    def sums_of(some: Sequence[int]) -> list[int]:
+        buffer, found = memoryview(bytearray(CHUNK)), []
+        with path.open("rb", buffering=0) as stream:
+            for at in some:
+                stream.seek(at)
+                found.append(zlib.crc32(buffer[: stream.readinto(buffer)]))
+        return found
+
+    if size - start < PARALLEL:
+        return np.array(sums_of(places), np.uint32)
+    threads = min(cpu_count() or 1, 4)
+    shares = [part.tolist() for part in np.array_split(np.array(places), threads)]
+    with ThreadPoolExecutor(threads) as pool:
+        return np.array([one for part in pool.map(sums_of, shares) for one in part], np.uint32)

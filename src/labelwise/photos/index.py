@@ -4,13 +4,13 @@ Probabilities are the model's link of the stored logits, so another calibration,
 changes every one of them without a picture being read. Promises are made on held-out photos, which
 nobody corrects, so they are made, and kept, under the model's own link (``refit=False``).
 
-    model_odds            probabilities under the model's own link
-    settled_corrections   what people said, and what follows from it
-    corrected_odds        probabilities after that
-    look_alikes           photos by their embeddings
+    probabilities   under the model's own link
+    corrections     what people said, what follows from it, and probabilities after that
+    embeddings      which photos look alike, or like a text
 """
 
 import os
+import shlex
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -18,44 +18,87 @@ from datetime import UTC, datetime
 from functools import cached_property
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from labelwise.decide import Evidence, Rule, Threshold
 from labelwise.errors import CheckpointError, DataError
-from labelwise.models.spec import ModelSpec, require_fit
-from labelwise.photos.checksums import way_out
-from labelwise.photos.corrected_odds import corrected_odds, refitted
-from labelwise.photos.index_facts import IndexFacts
-from labelwise.photos.likeness import LIKENESS_FILE, likeness_of
-from labelwise.photos.look_alikes import LookAlikes
-from labelwise.photos.model_odds import (
+from labelwise.models.spec import MODEL_FILE, ModelSpec, require_fit
+from labelwise.photos.corrections import SettledCorrections, corrected_odds, refitted
+from labelwise.photos.database import way_out
+from labelwise.photos.embeddings import Embeddings
+from labelwise.photos.folder_scan import PhotoFiles
+from labelwise.photos.probabilities import (
     ROWS_AT_ONCE,
     KnownPhotos,
-    LabelOdds,
     ModelOdds,
     Pair,
 )
-from labelwise.photos.photo_files import PhotoFiles
-from labelwise.photos.settled_corrections import SettledCorrections
 from labelwise.photos.store import Correction, Fact, Store
+from labelwise.photos.topk import LabelOdds
 from labelwise.predictions import Predictions
 from labelwise.retrieval import BoundQuery, Query, bind
+from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
-from labelwise.system.storage import StorageError
+from labelwise.system.storage import StorageError, is_uri
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
+
+class IndexFacts(BaseModel):
+    """What ``index.json`` says: the format, and where the model and its held-out photos are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    model: str
+    held_out: str | None = None
+    decode: Literal["cpu", "cuda"] = "cpu"  # who decoded its JPEGs
+
+    @property
+    def may_promise(self) -> bool:
+        """Whether the held-out photos fitted nothing; others are called val, whatever they are."""
+        return self.held_out not in (None, "val")
+
+    @property
+    def known(self) -> str:
+        """What to call the photos whose labels are known: those of validation are not held out."""
+        return "validation" if self.held_out == "val" else "held-out"
+
+    def save(self, path: Path) -> None:
+        """Write the JSON file."""
+        with replacing(path) as temporary:
+            temporary.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: Path) -> "IndexFacts":
+        """Return what the file says, or raise with what is wrong."""
+        try:
+            return IndexFacts.model_validate_json(path.read_bytes(), strict=True)
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{path.parent} is not an index; make one with `labelwise index FOLDER --model RUN`"
+            ) from None
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise CheckpointError(
+                f"{path} does not describe an index: {reason}; {way_out(path.parent)}"
+            ) from None
+
+
 if TYPE_CHECKING:  # what was computed before is searched without torch
     from labelwise.links import Link
-    from labelwise.photos.held_out_pictures import HeldOutPictures
 
 
 LABELS_KEPT = 64
+LIKENESS_FILE = "likeness.json"  # what :mod:`labelwise.photos.shift` found
 CACHED_OF_MODEL = (
-    *("link", "held_out", "held_out_photos", "validation_photos", "held_out_pictures"),
+    *("link", "held_out", "held_out_photos", "validation_photos"),
     *("taxonomy", "query_taxonomy", "corrections", "_model_odds"),
 )  # properties of an index that follow from its model
 
@@ -81,7 +124,7 @@ class Index(AbstractContextManager["Index", None]):
         except BaseException:
             self.store.close()
             raise
-        self.look_alikes = LookAlikes(self.folder, self.store)
+        self.embeddings = Embeddings(self.folder, self.store)
         self._odds: OrderedDict[tuple[int, str], tuple[Any, LabelOdds]] = OrderedDict()
         self._sets: tuple[Any, NDArray[np.bool_]] | None = None
 
@@ -183,23 +226,6 @@ class Index(AbstractContextManager["Index", None]):
         return self._model_odds.known_photos("validation")
 
     @cached_property
-    def held_out_pictures(self) -> "HeldOutPictures | None":
-        """What held-out photos look like to the backbone, where it is known of this model."""
-        from labelwise.photos.held_out_pictures import PICTURES_FILE, HeldOutPictures
-
-        found = HeldOutPictures.load(self.folder / PICTURES_FILE)
-        same = found is not None and found.weights_sha256 == self.spec.weights_sha256
-        return found if same else None
-
-    def start_with(self, pictures: "HeldOutPictures") -> None:
-        """Keep what held-out photos look like, and embed all photos as the fitted ones say."""
-        from labelwise.photos.held_out_pictures import PICTURES_FILE
-
-        pictures.save(self.folder / PICTURES_FILE)
-        self.__dict__.pop("held_out_pictures", None)
-        self.look_alikes.start_projection(pictures.fitted.astype(np.float32))
-
-    @cached_property
     def taxonomy(self) -> Taxonomy | None:
         """Which labels are kinds of which: as the index was told, or else its model."""
         path = self.store.checksums.sound_file("taxonomy.csv")
@@ -223,32 +249,6 @@ class Index(AbstractContextManager["Index", None]):
         }
         return Taxonomy(kept)
 
-    def evidence(self) -> Evidence:
-        """Return the photos that a promise can be made on: ones that fitted nothing.
-
-        Where the library does not look like them, no promise can rest on them.
-        """
-        return self.promise_photos().evidence(f"{self.facts.held_out} photos of the model")
-
-    def promise_photos(self) -> KnownPhotos:
-        """Return the same photos with all that is known of them, for promises of queries."""
-        held_out = self.held_out_photos
-        if held_out is None and self.spec.answers is not None:
-            raise DataError(
-                f"a promise needs answered photos that were set aside, and the model of "
-                f"{self.folder} has none; answer photos, then `labelwise start PHOTOS --words "
-                "WORDS --answers TABLE --set-aside 0.3`, and index again with --rebuild"
-            )
-        if held_out is None or not self.facts.may_promise:
-            raise DataError(
-                f"a promise needs photos that fitted nothing, and the model of {self.folder} has "
-                "none; train it with a split test or promise, then index again"
-            )
-        found = likeness_of(self)
-        if found.likeness.outcome == "pictures differ":
-            raise DataError(f"nothing can be promised of {self.folder}. {found.sentence()}")
-        return held_out
-
     def tuning(self) -> Evidence | None:
         """Return the photos that may say what to promise, though not whether it holds."""
         known = self.validation_photos
@@ -262,8 +262,6 @@ class Index(AbstractContextManager["Index", None]):
 
     def prepare(self, watch: Watch) -> None:
         """Write what the first searches would wait for to the cache."""
-        if self.spec.answers is not None:  # it began with words: it is searched by texts
-            self.look_alikes.fronts()
         if self.spec.link is not None:
             self._model_odds.prepare(watch)
 
@@ -305,17 +303,17 @@ class Index(AbstractContextManager["Index", None]):
         every = np.arange(len(self))[rows]
         log_p, _ = self._model_odds.of_photos(every)
         for label in self.corrections.labels():
-            log_p[:, label] = self.odds(label, refit=refit).log_p.values[every]
+            log_p[:, label] = self.odds(label, refit=refit).log_p[every]
         return log_p
 
     def probability(self, row: int, label: str) -> float:
         """Return the probability of one label of one photo."""
-        return float(np.exp(self.odds(self.space.column(label)).log_p.values[row]))
+        return float(np.exp(self.odds(self.space.column(label)).log_p[row]))
 
     def given(self, label: int) -> NDArray[np.bool_]:
         """Return which photos the model's rule, or a person, gives a label (rows,)."""
         rule = self.spec.made_rule
-        log_p = self.odds(label).log_p.values
+        log_p = self.odds(label).log_p
         if isinstance(rule, Threshold):
             value = rule.value if isinstance(rule.value, float) else rule.value[label]
             above: NDArray[np.bool_] = np.exp(log_p) >= value
@@ -394,3 +392,29 @@ class Index(AbstractContextManager["Index", None]):
         """Return the files of a photo, which can be read without the index."""
         (content,) = self.store.contents_of([row]).values()
         return PhotoFiles(content.hash, tuple(sorted(self.store.places_of([row])[row])))
+
+
+def model_changed(index: Index) -> str | None:
+    """Return in one sentence how the run's model changed since an index took it, with the way out.
+
+    None too where the run cannot be asked: it lies in a bucket, was exported, or is gone.
+    """
+    place = index.facts.model
+    if is_uri(place) or not (Path(place) / MODEL_FILE).is_file():
+        return None
+    try:
+        now = ModelSpec.load(Path(place) / MODEL_FILE, tried=True)  # compared, never used
+    except CheckpointError:
+        return None
+    if now.model_copy(update={"versions": index.spec.versions}) == index.spec:
+        return None
+    update = f"labelwise index -o {shlex.quote(str(index.folder))}"
+    if now.weights_sha256 != index.spec.weights_sha256:
+        return (
+            f"{place} has other weights than those that scored the photos of {index.folder}; "
+            f"answers are those of the earlier ones until `{update} --rebuild`"
+        )
+    return (
+        f"{place} has another calibration, rule or promise than {index.folder} answers by; "
+        f"`{update}` takes it over, without reading photos again"
+    )

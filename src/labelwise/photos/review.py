@@ -20,12 +20,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.answers import Pool, asked_in_turn, changes_set
+from labelwise.answers.asking import Pool, asked_in_turn, changes_set
 from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.photos.filters import EVERYTHING, PhotoGroups
 from labelwise.photos.index import Index
-from labelwise.photos.photo_groups import EVERYTHING, PhotoGroups
 from labelwise.pictures import FileImages
 from labelwise.system.storage import is_uri
 
@@ -82,7 +82,7 @@ def pool_of(index: Index) -> tuple[Pool, LabelTable]:
 def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:
     """Return the best questions about one label, more than can be needed of it."""
     name = index.space.names[column]
-    probs = np.exp(index.odds(column).log_p.values)
+    probs = np.exp(index.odds(column).log_p)
     given = index.given(column)
     worth = _worth(probs, given, by)
     closed = [one.row for one in index.store.corrections(name)]

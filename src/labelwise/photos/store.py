@@ -3,39 +3,130 @@
     photos.sqlite                     roots, files, contents, side-cars, checksums
     answers.jsonl                     what people said, see :mod:`labelwise.answers.log`
     scores/, embeddings/, looks/      logits, embeddings and what photos look like, and
-    cache/                            the same end to end, see :mod:`labelwise.photos.columns`
+    cache/                            the same end to end, see :mod:`labelwise.photos.store`
 
 A *content* is a distinct picture, known by the hash of its bytes; its row is its place in every
 column. A *file* is where a content lies; several files may hold one content, and a moved file finds
 its content again. Columns are written before the transaction that makes their rows known, and
 never changed afterwards, so a process killed at any moment leaves a whole index.
+
+A file of columns is named after its first row, and never changed once its rows are known. Whoever
+reads says how many rows are known: what a killed writer left behind them does not count.
 """
 
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelwise.answers.log import AnswerLog, Line, LoggedAnswer
 from labelwise.answers.version_0_2 import lines_of_index
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.photos.checksums import Checksums
-from labelwise.photos.columns import Columns
 from labelwise.photos.database import (
     SCHEMA,
-    SUMS_SINCE,
+    CacheFiles,
+    Checksums,
     Database,
     create_database,
     open_database,
 )
 from labelwise.system.files import replacing
 from labelwise.system.storage import address_of, is_uri, without_options
+from labelwise.system.text import first_line
+
+NAMES = {"embeddings": "embedding", "looks": "look"}  # of the columns of vectors
+
+
+class Columns:
+    """The logits, embeddings and looks of an index folder, read as arrays of so many rows."""
+
+    def __init__(self, folder: Path, labels: Sequence[str], checksums: Checksums) -> None:
+        self.folder, self._checksums = folder, checksums
+        self.cache = CacheFiles(folder)
+        # A label that is called "row" would have the name of the first column.
+        self._names = ["row (label)" if label == "row" else label for label in labels]
+
+    def append(
+        self,
+        first: int,
+        logits: NDArray[np.float32],
+        embeddings: NDArray[np.float16] | None,
+        looks: NDArray[np.float16] | None = None,
+    ) -> list[str]:
+        """Write the logits (n, K), embeddings (n, D) and looks (n, W) of rows from ``first`` on.
+
+        Returns the names of the files written. An index whose first rows have no looks gets none
+        for later ones either.
+        """
+        rows = pa.array(np.arange(first, first + len(logits), dtype=np.int64))
+        columns = [pa.array(np.ascontiguousarray(column)) for column in logits.T]
+        tables = {"scores": pa.table([rows, *columns], names=["row", *self._names])}
+        if first and not self._files("looks"):
+            looks = None
+        for kind, values in (("embeddings", embeddings), ("looks", looks)):
+            if values is not None:
+                flat = pa.array(values.reshape(-1))
+                lists = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+                tables[kind] = pa.table({"row": rows, NAMES[kind]: lists})
+        for kind, table in tables.items():
+            with replacing(self.folder / kind / f"{first:012d}.parquet") as temporary:
+                pq.write_table(table, temporary)
+        return [f"{kind}/{first:012d}.parquet" for kind in tables]
+
+    def _files(self, kind: str) -> list[Path]:
+        return sorted((self.folder / kind).glob("*.parquet"))
+
+    def logits(self, label: int, rows: int) -> NDArray[np.float32]:
+        """Return the logits (rows,) of one label, mapped from the disk."""
+        parts = partial(self._segments, "scores", self._names[label])
+        cache = f"scores-{label + 1:05d}.bin"
+        return self.cache.grown(cache, np.dtype(np.float32), (rows, 1), parts)[:, 0]
+
+    def vectors(self, kind: Literal["embeddings", "looks"], rows: int) -> NDArray[np.float16]:
+        """Return these vectors (rows, D), mapped from the disk; D is 0 where there are none."""
+        files = self._files(kind)
+        if not files:
+            return np.empty((rows, 0), np.float16)
+        self._checksums.check(f"{kind}/{files[0].name}", once=True)
+        shape = (rows, pq.read_schema(files[0]).field(NAMES[kind]).type.list_size)
+        parts = partial(self._segments, kind, NAMES[kind])
+        return self.cache.grown(f"{kind}-00000.bin", np.dtype(np.float16), shape, parts)
+
+    def _segments(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
+        """Yield the values of one column from row ``done`` to ``rows``, segment by segment."""
+        files = self._files(kind)
+        firsts = [int(file.stem) for file in files]
+        for file, first, end in zip(files, firsts, [*firsts[1:], rows], strict=True):
+            end = min(end, rows)
+            if end <= done or first >= rows:
+                continue
+            self._checksums.check(f"{kind}/{file.name}", once=True)
+            try:
+                column = pq.read_table(file, columns=[name])[name].combine_chunks()
+            except (OSError, pa.ArrowException, KeyError) as error:
+                raise CheckpointError(
+                    f"{file} of the index cannot be read ({first_line(error)}); "
+                    f"{self._checksums.way_out}"
+                ) from None
+            if len(column) < end - first:
+                raise CheckpointError(
+                    f"{file} must hold {end - first} rows, got {len(column)}; "
+                    f"{self._checksums.way_out}"
+                )
+            column = column.slice(max(done - first, 0), end - max(done, first))
+            if isinstance(column, pa.FixedSizeListArray):
+                column = column.flatten()
+            yield column.to_numpy(zero_copy_only=False)
+
 
 FileState = Literal["ok", "failed", "missing"]
 Fact = Literal["present", "absent", "unknown", "withdrawn"]
@@ -150,6 +241,14 @@ class Store(AbstractContextManager["Store", None]):
         """Return what a SELECT finds; an index that may only be read can be asked too."""
         return self._database.execute(query, values)
 
+    def read(self, table: str, more: str = "", **equal: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of a table that have these values, compared with their sums."""
+        return self._database.read(table, more, **equal)
+
+    def verify(self, table: str) -> None:
+        """Raise if any row of a table is not what was written."""
+        self._database.verify(table)
+
     def has_table(self, name: str) -> bool:
         """Return whether a table that is made when it is first needed is there."""
         query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
@@ -158,35 +257,31 @@ class Store(AbstractContextManager["Store", None]):
     @property
     def rows(self) -> int:
         """How many contents are known."""
-        ((last,),) = self._database.execute("SELECT max(row) FROM contents")
-        return 0 if last is None else int(last) + 1
+        last = self._database.read("contents", "ORDER BY row DESC LIMIT 1")
+        return int(last[0][0]) + 1 if last else 0
 
     # Roots and files
 
     def root(self, path: str) -> int:
         """Return the number of a root folder, which is new if it was not known."""
         raw = os.fsencode(path)
-        query = "SELECT id FROM roots WHERE raw = ?"
-        found = self._database.execute(query, (raw,))
-        if not found:
+        if not self._database.read("roots", raw=raw):
             with self.transaction() as database:
-                database.execute("INSERT INTO roots (path, raw) VALUES (?, ?)", (shown(path), raw))
-                found = database.execute(query, (raw,))
-        return int(found[0][0])
+                known = database.read("roots", "ORDER BY id DESC LIMIT 1")
+                number = known[0][0] + 1 if known else 1
+                database.put("roots", [(number, shown(path), raw)])
+        return int(self._database.read("roots", raw=raw)[0][0])
 
     def roots(self) -> dict[int, str]:
         """Return the root folders by their numbers."""
-        query = "SELECT id, raw FROM roots ORDER BY id"
-        return {number: os.fsdecode(raw) for number, raw in self._database.execute(query)}
+        known = self._database.read("roots", "ORDER BY id")
+        return {number: os.fsdecode(raw) for number, _, raw in known}
 
     def files_in(self, root: int, folder: str) -> dict[str, PhotoFile]:
         """Return what is known of the files of one folder, by name."""
-        query = (
-            "SELECT name, raw, size, mtime_ns, row, state, reason FROM files "
-            "WHERE root = ? AND folder = ?"
-        )
         files = {}
-        for name, raw, *rest in self._database.execute(query, (root, shown(folder))):
+        found = self._database.read("files", root=root, folder=shown(folder))
+        for _, _, name, raw, *rest in found:
             own = name if raw is None else os.fsdecode(os.path.basename(raw))
             files[own] = PhotoFile(root, folder, own, *rest)
         return files
@@ -204,15 +299,16 @@ class Store(AbstractContextManager["Store", None]):
 
     def places_of(self, rows: Iterable[int]) -> dict[int, list[tuple[str, str]]]:
         """Return where each of some contents lies now: roots, and the names below them."""
-        roots = self.roots()
-        query = "SELECT root, folder, name, raw FROM files WHERE row = ? AND state = 'ok'"
-        return {
-            row: [
+        roots, found = self.roots(), {}
+        for row in rows:
+            files = self._database.read("files", row=row, state="ok")
+            found[row] = [
                 (roots[root], os.path.join(folder, name) if raw is None else os.fsdecode(raw))
-                for root, folder, name, raw in self._database.execute(query, (row,))
+                for root, folder, name, raw, *_ in files
             ]
-            for row in rows
-        }
+            if not files and any(alive for *_, alive in self._database.read("contents", row=row)):
+                raise self._database.damaged("files")
+        return found
 
     def paths_of(self, rows: Iterable[int]) -> dict[int, list[str]]:
         """Return where each of some contents lies now, its files in order of their paths."""
@@ -223,27 +319,25 @@ class Store(AbstractContextManager["Store", None]):
 
     def unreadable(self) -> list[tuple[str, str]]:
         """Return the files that could not be read, and why."""
-        query = "SELECT root, folder, name, reason FROM files WHERE state = 'failed'"
         roots = self.roots()
         return [
             (address_of(roots[root], os.path.join(folder, name)), reason or "")
-            for root, folder, name, reason in self._database.execute(query)
+            for root, folder, name, *_, reason in self._database.read("files", state="failed")
         ]
 
     def row_of(self, path: str) -> int | None:
         """Return the content of a file given by its path, None where it is not indexed."""
-        query = (
-            "SELECT row FROM files "
-            "WHERE root = ? AND folder = ? AND name = ? AND raw IS ? AND state = 'ok'"
-        )
         for number, root in self.roots().items():
             inside = _inside(path, root)
             if inside is None:
                 continue
             folder, name = os.path.split(inside)
-            key = (number, shown(folder), shown(name), _raw(inside))
-            for (row,) in self._database.execute(query, key):
-                return int(row)
+            found = self._database.read(
+                "files", root=number, folder=shown(folder), name=shown(name), state="ok"
+            )
+            for _, _, _, raw, _, _, row, *_ in found:
+                if raw == _raw(inside):
+                    return int(row)
         return None
 
     def put_files(self, files: Iterable[PhotoFile]) -> None:
@@ -256,12 +350,8 @@ class Store(AbstractContextManager["Store", None]):
                 "SELECT row FROM files WHERE root = ? AND folder = ? AND name = ?", key
             )
             changed |= {row for (row,) in (*before, (file.row,)) if row is not None}
-            self._database.execute(
-                "INSERT OR REPLACE INTO files "
-                "(root, folder, name, raw, size, mtime_ns, row, state, reason) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*key, raw, file.size, file.mtime_ns, file.row, file.state, file.reason),
-            )
+            facts = (file.size, file.mtime_ns, file.row, file.state, file.reason)
+            self._database.put("files", [(*key, raw, *facts)])
         self._mark_alive(changed)
 
     def mark_missing(
@@ -279,6 +369,7 @@ class Store(AbstractContextManager["Store", None]):
         query = f"SELECT row FROM files WHERE {where}"
         rows: list[int | None] = [row for (row,) in self._database.execute(query, values)]
         self._database.execute(f"UPDATE files SET state = 'missing' WHERE {where}", values)
+        self._database.seal("files", where.replace("!=", "="), [values])
         self._mark_alive({row for row in rows if row is not None})
         return rows
 
@@ -289,33 +380,36 @@ class Store(AbstractContextManager["Store", None]):
             return int(database.execute("SELECT changes()")[0][0])
 
     def _mark_alive(self, rows: Iterable[int]) -> None:
+        keys = [(row,) for row in rows]
         self._database.executemany(
             "UPDATE contents SET alive = EXISTS (SELECT 1 FROM files "
             "WHERE files.row = contents.row AND files.state = 'ok') WHERE row = ?",
-            [(row,) for row in rows],
+            keys,
         )
+        self._database.seal("contents", "row = ?", keys)
 
     # Contents and their columns
 
     def rows_by_hash(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
         """Return the rows of the contents that are known among some hashes."""
-        known = {}
-        for digest in hashes:
-            query = "SELECT row FROM contents WHERE hash = ?"
-            for (row,) in self._database.execute(query, (digest,)):
-                known[digest] = int(row)
-        return known
+        found = {digest: self._database.read("contents", hash=digest) for digest in hashes}
+        return {digest: int(rows[0][0]) for digest, rows in found.items() if rows}
+
+    def sizes(self) -> set[int]:
+        """Return the sizes of all contents in bytes."""
+        return {size for (size,) in self._database.execute("SELECT DISTINCT size FROM contents")}
 
     def contents_of(self, rows: Iterable[int]) -> dict[int, Content]:
         """Return what is known of some contents."""
-        query = "SELECT hash, size, width, height, taken FROM contents WHERE row = ?"
-        found = ((row, self._database.execute(query, (row,))) for row in rows)
-        return {row: Content(*values[0]) for row, values in found if values}
+        found = {row: self._database.read("contents", row=row) for row in rows}
+        if not all(found.values()):
+            raise self._database.damaged("contents")
+        return {row: Content(*values[1:-1]) for row, (values,) in found.items()}
 
     def dead_rows(self) -> NDArray[np.int64]:
         """Return the contents that no present file holds, in order."""
-        query = "SELECT row FROM contents WHERE alive = 0 ORDER BY row"
-        return np.array([row for (row,) in self._database.execute(query)], np.int64)
+        dead = self._database.read("contents", "AND alive = 0 ORDER BY row", alive=0)
+        return np.array([row for row, *_ in dead], np.int64)
 
     def alive_rows(self, rows: int | None = None) -> NDArray[np.int64]:
         """Return the contents that some present file holds, in order; of the first ``rows``."""
@@ -341,14 +435,8 @@ class Store(AbstractContextManager["Store", None]):
         with self.transaction() as database:
             for name in written:
                 self.checksums.put(name)
-            database.executemany(
-                "INSERT INTO contents (row, hash, size, width, height, taken) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (first + place, one.hash, one.size, one.width, one.height, one.taken)
-                    for place, one in enumerate(contents)
-                ],
-            )
+            facts = enumerate(map(astuple, contents), first)
+            database.put("contents", [(row, *values, 0) for row, values in facts])
             self.put_files(
                 file if place is None else replace(file, row=first + place) for file, place in files
             )
@@ -432,22 +520,8 @@ class Store(AbstractContextManager["Store", None]):
         return {photo: self._rows_of[photo] for photo in wanted if photo in self._rows_of}
 
     def _answers_of_0_2(self) -> list[Mapping[str, Any]]:
-        self._check_corrections()
+        self.verify("corrections")
         return [*lines_of_index(self.folder, self.select, self.has_table)]
-
-    def _check_corrections(self) -> None:
-        """Compare the corrections of version 0.2 with their sums; a flipped bit is an error."""
-        if self._database.version < SUMS_SINCE:
-            return
-        ((odd,),) = self._database.execute(
-            "SELECT count(*) FROM corrections "
-            "WHERE sum IS NOT sum_of(row, label, state, who, at, source)"
-        )
-        if odd:
-            raise CheckpointError(
-                f"{self._database.path} is damaged: {odd:,} of the corrections in it are not what "
-                "was written; put it back from a backup"
-            )
 
 
 def shown(path: str) -> str:

@@ -13,21 +13,21 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 
 from labelwise.decide import Promised, Rule, promise_precision, promise_tags
 from labelwise.errors import DataError, LabelwiseError
+from labelwise.photos.embedded_tags import KeptSidecar, TagOutcome, written_sidecars
 from labelwise.photos.index import Index
-from labelwise.photos.photo_metadata import read_photo_metadata
+from labelwise.photos.metadata import read_photo_metadata
+from labelwise.photos.shift import evidence_of
 from labelwise.photos.store import Store
-from labelwise.photos.written_files import KeptSidecar, written_sidecars
-from labelwise.photos.xml_bytes import LARGEST
 from labelwise.photos.xmp import (
+    LARGEST,
     NOTHING,
     Keyword,
     Written,
@@ -38,19 +38,10 @@ from labelwise.photos.xmp import (
     tagged,
     untagged,
 )
-from labelwise.pictures.raw import RAW_SUFFIXES
+from labelwise.pictures.decode import RAW_SUFFIXES
 from labelwise.system.files import read_regular, replacing
 
 ROWS_AT_ONCE = 4096
-
-
-@dataclass(frozen=True)
-class TagOutcome:
-    """What became of one side-car or photo; one left alone says why."""
-
-    path: str
-    state: Literal["written", "unchanged", "undone", "left alone"]
-    reason: str = ""
 
 
 def promised_rule(
@@ -61,7 +52,7 @@ def promised_rule(
     Of all tags together, which the most common label may decide; or of each label's, where labels
     that cannot be promised are not given, and those with few photos have one promise together.
     """
-    level, evidence, tuning = 1 - wrong_at_most, index.evidence(), index.tuning()
+    level, evidence, tuning = 1 - wrong_at_most, evidence_of(index), index.tuning()
     if per_label:
         made = promise_precision(
             evidence, level=level, confidence=confidence, tuning=tuning, scope="label"
@@ -102,28 +93,6 @@ def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword
 def _above(index: Index, label: str) -> tuple[str, ...]:
     """Return what a label is a kind of, from the top down."""
     return () if index.taxonomy is None else index.taxonomy.above(label)
-
-
-def sidecar_of(photo: str) -> str:
-    """Return the side-car of a photo: ``a.jpg.xmp`` or ``a.xmp``, whichever exists.
-
-    Disks that take ``A.XMP`` and ``a.xmp`` for the same are met as well as others: a name that
-    differs in its case is taken unless it is the side-car of another photo.
-    """
-    folder, name = os.path.split(photo)
-    wanted = [f"{name}.xmp", f"{os.path.splitext(name)[0]}.xmp"]
-    try:
-        there = sorted(os.listdir(folder or "."))
-    except OSError:
-        there = []
-    others = [one for one in there if one != name and not one.casefold().endswith(".xmp")]
-    owned = {base for one in others for base in (one, os.path.splitext(one)[0])}
-    for candidate in wanted:
-        same = [one for one in there if one.casefold() == candidate.casefold()]
-        free = [one for one in same if one[: -len(".xmp")] not in owned]
-        if candidate in same or free:
-            return os.path.join(folder, candidate if candidate in same else free[0])
-    return os.path.join(folder, wanted[0])
 
 
 def raw_partners(photo: str) -> list[str]:

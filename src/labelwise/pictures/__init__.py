@@ -1,6 +1,5 @@
 """Bytes to pixels to batches: where pictures are, how they are decoded, resized and loaded."""
 
-from labelwise.pictures.derived import CropImages, JoinedImages
 from labelwise.pictures.memory import (
     ArrayImages,
     BytesImages,
@@ -8,7 +7,7 @@ from labelwise.pictures.memory import (
     PictureImages,
     as_images,
 )
-from labelwise.pictures.sources import FileImages, ImageSource, SpanImages
+from labelwise.pictures.sources import CropImages, FileImages, ImageSource, JoinedImages, SpanImages
 from labelwise.pictures.transform import Transform
 
 __all__ = [

@@ -31,21 +31,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.pictures.ahead import available_cores, in_thread, started_ahead
 from labelwise.pictures.device import DeviceFeeder
-from labelwise.pictures.inputs import (
+from labelwise.pictures.loading import (
     CHUNK,
     Decode,
     Failure,
     Inputs,
+    PictureLoader,
     PlanesResizer,
     Resizer,
     decodes_on_gpu,
     sent,
 )
-from labelwise.pictures.loading import PictureLoader
-from labelwise.pictures.mapped import MappedFeatures
-from labelwise.pictures.memory import ArrayImages, FeatureRows
+from labelwise.pictures.memory import ArrayImages, FeatureRows, MappedFeatures
+from labelwise.pictures.prefetch import available_cores, in_thread, started_ahead
 from labelwise.pictures.processes import (
     DecodedChunk,
     DecodingProcesses,
@@ -54,8 +53,7 @@ from labelwise.pictures.processes import (
     items_ahead,
 )
 from labelwise.pictures.sources import ImageSource
-from labelwise.pictures.transform import Transform
-from labelwise.pictures.window import Window
+from labelwise.pictures.transform import Transform, Window
 from labelwise.pictures.work import HEADER, NAME, Item, Kind, Work, reason_of
 
 AHEAD = 3  # batches begun before they are asked for

@@ -11,24 +11,178 @@ their content: most are TIFF files of which Pillow would read the thumbnail.
 import io
 import os
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
-from labelwise.errors import ImageError, SettingsError
+from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.pictures.dicom import HAS_DICOM, is_dicom
 from labelwise.pictures.jpeg import plain_pixels
 from labelwise.pictures.labelwise_runtime import upright_rgb
-from labelwise.pictures.raw import HAS_RAW, RAW_SUFFIXES, decode_raw
+from labelwise.system.names import printable
+
+# The pictures in a folder, by the names of its files.
+#
+# Only regular files are named: a pipe or a device in a folder could be read for ever.
+
+
+def image_files(folder: Path) -> list[str]:
+    """Return the image files under a folder, sorted, relative to it, hidden ones left out."""
+    return find_images(folder)[0]
+
+
+def find_images(folder: Path) -> tuple[list[str], tuple[str, ...]]:
+    """Return the image files under a folder as above, and a note on pictures that are skipped."""
+    found: list[str] = []
+    skipped: Counter[str] = Counter()
+    for inside in one_per_photo(sorted(regular_files(folder))):
+        suffix = os.path.splitext(inside)[1].lower()
+        if suffix in IMAGE_SUFFIXES:
+            found.append(inside)
+        elif suffix in UNREAD_SUFFIXES:
+            skipped[suffix] += 1
+    return found, _skipped_note(skipped)
+
+
+def regular_files(folder: Path) -> Iterator[str]:
+    """Yield the regular files under a folder, relative to it; hidden ones are left out.
+
+    Links are followed, a folder that holds itself is entered once.
+    """
+    waiting, seen = [""], set()
+    while waiting:
+        below = waiting.pop()
+        try:
+            facts = os.stat(os.path.join(folder, below))
+            entries = list(os.scandir(os.path.join(folder, below)))
+        except OSError as error:
+            raise DataError(
+                f"{printable(str(folder / below))}: cannot be read ({error.strerror})"
+            ) from None
+        if (facts.st_dev, facts.st_ino) in seen:
+            continue
+        seen.add((facts.st_dev, facts.st_ino))
+        for entry in entries:
+            inside = f"{below}/{entry.name}" if below else entry.name
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                waiting.append(inside)
+            elif entry.is_file():
+                yield inside
+
+
+def _skipped_note(skipped: Counter[str]) -> tuple[str, ...]:
+    if not skipped:
+        return ()
+    counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(skipped.items()))
+    return (f"skipped {counts}: `{install_for(skipped)}` reads them",)
+
+
+# RAW photos, as cameras write them, to upright 8-bit RGB: by rawpy (LibRaw), where installed.
+#
+#     preview     the JPEG inside, if both its sides are at least ``at_least`` long, or half as
+# long
+#                 as the sensor's where no length is asked for: what the camera made of the photo
+#     demosaic    otherwise, at half the size (one pixel per 2 x 2 of the sensor) unless that is
+# too
+#                 small; white balance of the camera, sRGB
+#
+# What they are known by stands in ``decode``.
+
+
+if TYPE_CHECKING:
+    from rawpy import RawPy
+
+
+RAW_SUFFIXES = frozenset(
+    {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}
+)
+HAS_RAW = find_spec("rawpy") is not None
+
+TURNS = {3: 3, 5: 8, 6: 6}  # LibRaw's flip as an EXIF orientation
+SIDEWAYS = (5, 6, 7, 8)
+
+
+@contextmanager
+def _opened(content: bytes) -> Iterator["RawPy"]:
+    """Give a RAW photo of which only the header was read; what LibRaw refuses is a ValueError."""
+    if not HAS_RAW:
+        raise ValueError("RAW photos need rawpy: pip install 'labelwise[photos]'")
+    from rawpy import LibRawError, NotSupportedError, RawPy
+
+    try:
+        with RawPy() as raw:
+            raw.open_buffer(io.BytesIO(content))
+            yield raw
+    except (LibRawError, NotSupportedError) as error:
+        reason = error.args[0] if error.args else type(error).__name__
+        text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        raise ValueError(f"LibRaw: {text}") from error
+
+
+def decode_raw(content: bytes, at_least: int | None, max_pixels: int) -> Image.Image:
+    """Return a RAW photo as upright RGB, or raise a ValueError that says why not."""
+    with _opened(content) as raw:
+        sides = sorted((raw.sizes.width, raw.sizes.height))
+        if sides[0] * sides[1] > 2 * max_pixels:
+            raise ValueError(f"it has more than {2 * max_pixels:,} pixels")
+        preview = _preview(raw, sides[0] // 2 if at_least is None else at_least, max_pixels)
+        if preview is not None:
+            return preview
+        raw.unpack()
+        half = at_least is None or sides[0] // 2 >= at_least
+        return Image.fromarray(raw.postprocess(use_camera_wb=True, half_size=half))
+
+
+def _preview(raw: "RawPy", wanted: int, max_pixels: int) -> Image.Image | None:
+    """Return the preview if it is whole and large enough, turned as the camera was held."""
+    from rawpy import LibRawError
+
+    try:
+        data = raw.extract_thumb().data
+        image: Image.Image
+        if isinstance(data, bytes):
+            image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
+        else:
+            image = Image.fromarray(np.asarray(data))
+        if min(image.size) < wanted or image.width * image.height > max_pixels:
+            return None
+        image.draft(None, (wanted, wanted))
+        unturned = (image.width > image.height) == (raw.sizes.width > raw.sizes.height)
+        exif, turn = image.getexif(), ExifTags.Base.Orientation
+        exif.setdefault(turn, TURNS.get(raw.sizes.flip, 1))
+        if exif[turn] in SIDEWAYS and not unturned:  # LibRaw writes this for all previews
+            exif[turn] = 1
+        return ImageOps.exif_transpose(image).convert("RGB")
+    except (LibRawError, OSError, ValueError, SyntaxError):  # there is none, or it is broken
+        return None
+
+
+def raw_header(content: bytes) -> tuple[tuple[int, int], Image.Exif]:
+    """Return the upright width and height of a RAW photo, and its EXIF facts."""
+    with _opened(content) as raw:
+        width, height = raw.sizes.width, raw.sizes.height
+        if TURNS.get(raw.sizes.flip, 1) in SIDEWAYS:
+            width, height = height, width
+    exif = Image.Exif()
+    if content[:2] in (b"II", b"MM"):  # the others keep their facts elsewhere
+        exif.load((b"II*\0" if content[:2] == b"II" else b"MM\0*") + content[4:])
+    return (width, height), exif
+
 
 TOO_LARGE = ": the image has more than "
 MAX_PIXELS = 89_478_485  # unless LABELWISE_MAX_PIXELS is set; 268 MB once decoded
+MAX_SIDE = 1 << 20  # no transform keeps more of a thin picture, and each row costs 16 bytes more
 
 # On one core a Pillow picture is made faster by Pillow, which fills it while it decodes; but many
 # threads of it wait for each other. The pixels are the same.
@@ -94,6 +248,17 @@ def too_large(name: str) -> str:
     )
 
 
+def check_size(name: str, width: int, height: int) -> None:
+    """Raise an ImageError for a picture that would take too much memory to decode."""
+    if width * height > max_pixels():
+        raise ImageError(too_large(name))
+    if max(width, height) > MAX_SIDE:
+        raise ImageError(
+            f"{name}: a side has {max(width, height):,} pixels, and at most {MAX_SIDE:,} are read; "
+            "cut the picture into pieces"
+        )
+
+
 def was_too_large(reason: str) -> bool:
     """Return whether a picture was refused for pixels that may be within today's limit."""
     _, found, limit = reason.partition(TOO_LARGE)
@@ -120,9 +285,7 @@ def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.I
         if is_raw(content):
             return decode_raw(content, at_least, max_pixels())
         with open_picture(content) as image:
-            width, height = image.size
-            if width * height > max_pixels():
-                raise ImageError(too_large(name))
+            check_size(name, *image.size)
             if at_least is not None:
                 image.draft(None, (at_least, at_least))
             return upright_rgb(image)

@@ -25,10 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import ImageError, LabelwiseError
-from labelwise.pictures.forks import Worker, WorkerAnswer, WorkerStartError, can_start, start_worker
 from labelwise.pictures.transform import Transform
 from labelwise.pictures.work import NAME, Item, Kind, Work
 from labelwise.pictures.worker import Limits
+from labelwise.pictures.worker_starter import (
+    Worker,
+    WorkerAnswer,
+    WorkerStartError,
+    can_start,
+    start_worker,
+)
 
 TRIES = 2
 

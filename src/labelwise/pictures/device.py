@@ -6,23 +6,272 @@ A portion is as much as is well decoded or resized at once, whatever the size of
 thread works on another portion, and decoding, resizing and the network have a stream each.
 """
 
+import ctypes
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.pictures.ahead import by_threads, in_thread
-from labelwise.pictures.gpu_decoder import GpuDecoder, beside, borrowed_decoder, new_stream
-from labelwise.pictures.inputs import Failure, Inputs, sent
-from labelwise.pictures.loading import Jpeg, Loaded, PictureLoader, Pictures
+from labelwise.pictures.jpeg import operators_library, turned
+from labelwise.pictures.loading import Failure, Inputs, Jpeg, Loaded, PictureLoader, Pictures, sent
+from labelwise.pictures.prefetch import by_threads, in_thread
 from labelwise.pictures.work import reason_of
+
+# JPEGs to pixels on a GPU: by its JPEG engines, by torchvision's nvJPEG, or refused.
+
+
+# nvJPEG's decoder on the JPEG engines of a GPU, by the functions of its library.
+#
+# torchvision calls them too, but keeps one decoder behind a lock, allocates each picture by itself
+# and reads each header twice. Of a :class:`HardwareDecoder` there can be several at work, and each
+# writes pictures of one size one after the other, ready to be resized. The library is the one that
+# torchvision brings along, so there is nothing to install. Where it cannot be found, or the GPU
+# has
+# no such engines (they came with the A100), :func:`hardware_decoder` answers None.
+
+
+HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE
+RGB = 3  # NVJPEG_OUTPUT_RGB: three planes
+CHANNELS = 4  # NVJPEG_MAX_COMPONENT
+
+POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int
+SIGNATURES: dict[str, list[Any]] = {
+    "nvjpegCreateEx": [NUMBER, POINTER, POINTER, ctypes.c_uint, POINTER],
+    "nvjpegJpegStateCreate": [POINTER, POINTER],
+    "nvjpegDecodeBatchedInitialize": [POINTER, POINTER, NUMBER, NUMBER, NUMBER],
+    "nvjpegDecodeBatched": [POINTER, POINTER, POINTER, POINTER, POINTER, POINTER],
+}
+
+
+class EqualSizes(NamedTuple):
+    """JPEGs on the host, uint8 (bytes,) each, of pictures with equal sides."""
+
+    contents: list[Tensor]
+    height: int
+    width: int
+
+
+class HardwareDecoder:
+    """A decoder on a GPU's JPEG engines; one thread at a time may use it.
+
+    It lives as long as the program, like the handle that all decoders of a GPU share.
+    """
+
+    def __init__(self, functions: dict[str, Any], device: torch.device):
+        self._functions = functions
+        self._device = device
+        self._state = POINTER()
+        self._batch = 0
+        with torch.cuda.device(device):
+            self._handle = _handle(device)
+            self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
+
+    def decode(self, groups: Sequence[EqualSizes]) -> list[Tensor]:
+        """Return the planes (n, 3, H, W) of each group, made in the current stream.
+
+        Contents must be kept until the stream has got there. Raise a RuntimeError if one of them
+        cannot be decoded.
+        """
+        planes = [
+            torch.empty((len(contents), 3, height, width), dtype=torch.uint8, device=self._device)
+            for contents, height, width in groups
+        ]
+        contents = [content for group in groups for content in group.contents]
+        data = np.array([content.data_ptr() for content in contents], np.uint64)
+        lengths = np.array([content.numel() for content in contents], np.uint64)
+        places = np.concatenate([_places(one) for one in planes])
+        with torch.cuda.device(self._device):
+            if len(contents) != self._batch:
+                self._batch = 0
+                given = len(contents), 1, RGB
+                self._call("nvjpegDecodeBatchedInitialize", self._handle, self._state, *given)
+                self._batch = len(contents)
+            arrays = (one.ctypes.data for one in (data, lengths, places))
+            stream = torch.cuda.current_stream(self._device).cuda_stream
+            self._call("nvjpegDecodeBatched", self._handle, self._state, *arrays, stream)
+        return planes
+
+    def _call(self, name: str, *given: object) -> None:
+        _check(name, self._functions[name](*given))
+
+
+def hardware_decoder(device: torch.device) -> HardwareDecoder | None:
+    """Return a new decoder, or None where there are no engines for it."""
+    functions = _functions()
+    if device.type != "cuda" or functions is None:
+        return None
+    try:
+        return HardwareDecoder(functions, device)
+    except RuntimeError:
+        return None
+
+
+@cache
+def _handle(device: torch.device) -> ctypes.c_void_p:
+    handle = POINTER()
+    functions = _functions() or {}
+    given = HARDWARE, None, None, 0, ctypes.byref(handle)
+    _check("nvjpegCreateEx", functions["nvjpegCreateEx"](*given))
+    return handle
+
+
+def _check(name: str, status: int) -> None:
+    if status:
+        raise RuntimeError(f"{name} answered {status}")
+
+
+def _places(planes: Tensor) -> NDArray[np.uint64]:
+    """Return an nvjpegImage_t for each picture: four pointers to planes, then their pitches."""
+    count, _, height, width = planes.shape
+    images = np.zeros((count, 2 * CHANNELS), np.uint64)
+    steps = np.arange(3 * count, dtype=np.uint64).reshape(count, 3)
+    images[:, :3] = planes.data_ptr() + steps * np.uint64(height * width)
+    images[:, CHANNELS : CHANNELS + 3] = width
+    return images
+
+
+@cache
+def _functions() -> dict[str, Any] | None:
+    """Return nvJPEG's functions, from the library that torchvision's own is linked with."""
+    path = operators_library()
+    if path is None:
+        return None
+    try:
+        library = ctypes.CDLL(path)
+        functions = {name: getattr(library, name) for name in SIGNATURES}
+    except (AttributeError, OSError):
+        return None
+    for name, function in functions.items():
+        function.argtypes = SIGNATURES[name]
+    return functions
+
+
+class GpuDecoder:
+    """Decodes JPEGs in a stream of its own; one thread at a time may use it."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._stream = new_stream(device, urgent=True)
+        self._hardware = hardware_decoder(device)
+
+    def decode(self, files: Sequence[Jpeg]) -> tuple[list[Pictures], list[Jpeg]]:
+        """Return upright pictures, there already, and the files that the GPU does not take."""
+        pictures: list[Pictures] = []
+        left = list(files)
+        with torch.inference_mode(), beside(self._stream):
+            if self._hardware is not None:
+                usual = [file for file in files if file.usual_coding]
+                pictures, refused = _by_halves(self._hardware.decode, usual)
+                left = [file for file in files if not file.usual_coding] + refused
+            others, refused = _by_halves(self._decode_by_torchvision, left)
+            if self._stream is not None:
+                self._stream.synchronize()
+        return pictures + others, refused
+
+    def _decode_by_torchvision(self, groups: Sequence[EqualSizes]) -> list[Tensor]:
+        decoded = decode_by_torchvision(
+            [one for group in groups for one in group.contents], self._device
+        )
+        planes, reached = [], 0
+        for group in groups:
+            last = reached + len(group.contents)
+            planes.append(torch.stack(decoded[reached:last]))
+            reached = last
+        if self._stream is not None:
+            # torchvision decodes in a stream of its own, which does not wait for whoever still
+            # reads a picture whose memory it is given anew: copy before these are freed
+            self._stream.synchronize()
+        return planes
+
+
+_idle: defaultdict[torch.device, list[GpuDecoder]] = defaultdict(list)
+
+
+@contextmanager
+def borrowed_decoder(device: torch.device) -> Generator[GpuDecoder]:
+    """Lend a decoder, which takes up to a second to make and is kept for the next who asks."""
+    try:
+        decoder = _idle[device].pop()
+    except IndexError:
+        decoder = GpuDecoder(device)
+    try:
+        yield decoder
+    finally:
+        _idle[device].append(decoder)
+
+
+def decode_by_torchvision(contents: list[Tensor], device: torch.device) -> list[Tensor]:
+    """Return planes (3, H, W) of JPEGs by nvJPEG, in the current stream."""
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    decoded: list[Tensor] = decode_jpeg(contents, mode=ImageReadMode.RGB, device=device)
+    return decoded
+
+
+def new_stream(device: torch.device, *, urgent: bool = False) -> torch.cuda.Stream | None:
+    """Return a stream of a GPU, whose work comes before that of others if it is urgent."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.Stream(device, priority=-int(urgent))  # type: ignore[no-untyped-call]
+
+
+def beside(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Make a stream the current one; without one, do nothing."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
+def _by_halves(
+    decode: Callable[[Sequence[EqualSizes]], list[Tensor]], files: list[Jpeg]
+) -> tuple[list[Pictures], list[Jpeg]]:
+    """Return upright pictures, and files that cannot be decoded.
+
+    One such file spoils all that are decoded with it, which are then decoded by halves.
+    """
+    if not files:
+        return [], []
+    groups: dict[tuple[int, int, int], list[Jpeg]] = {}
+    for file in files:
+        groups.setdefault((file.height, file.width, file.orientation), []).append(file)
+    try:
+        decoded = decode(
+            [
+                EqualSizes([file.content for file in some], height, width)
+                for (height, width, _), some in groups.items()
+            ]
+        )
+    except RuntimeError:
+        half = len(files) // 2
+        if not half:
+            return [], files
+        pictures, refused = _by_halves(decode, files[:half])
+        more, left = _by_halves(decode, files[half:])
+        return pictures + more, refused + left
+    pictures = [
+        Pictures([file.place for file in some], _upright(planes, orientation).permute(0, 2, 3, 1))
+        for ((_, _, orientation), some), planes in zip(groups.items(), decoded, strict=True)
+    ]
+    return pictures, []
+
+
+def _upright(planes: Tensor, orientation: int) -> Tensor:
+    """Return planes (n, 3, H, W) as the camera was held."""
+    if orientation == 1:
+        return planes
+    exchanged, rows, columns = turned(orientation)
+    if exchanged:
+        planes = planes.transpose(2, 3)
+    mirrored = [axis for axis, turn in ((2, rows), (3, columns)) if turn]
+    return planes.flip(mirrored).contiguous()
+
 
 PORTION = 256  # pictures that are decoded and resized together, or
 DECODED_VALUES = 1 << 28  # values of theirs, or as much as is given to nvJPEG at once, or

@@ -3,6 +3,8 @@
     modality     value = stored * RescaleSlope + RescaleIntercept, or the modality's table
     window       share = ((value - (c - 1/2)) / (w - 1) + 1/2, cut to 0..1   (PS3.3 C.11.2.1.2)
                  LINEAR_EXACT without the halves, SIGMOID as 1 / (1 + exp(-4 (value - c) / w))
+    VOI LUT      share = table[value] / (2^bits - 1), where a file has one and no window. Of both
+                 the window is taken; the standard allows either, pydicom prefers the table
     MONOCHROME1  is stored dark for bright: low + high - value, of the range that is stored; of a
                  window 1 - share
 
@@ -84,7 +86,7 @@ def _values(content: bytes, name: str, window: str, max_pixels: int) -> NDArray[
             return apply_color_lut(stored, facts) if kind == "PALETTE COLOR" else stored
         values = np.asarray(apply_modality_lut(stored, facts))
         if window != "none":
-            shares = _windowed(values.astype(np.float64), *_window_of(facts, window, name))
+            shares = _shares(values, facts, window, name)
             return (1 - shares if kind == "MONOCHROME1" else shares)[:, :, None]
         if kind == "MONOCHROME1":
             ends = np.asarray(apply_modality_lut(_ends(facts, stored), facts))
@@ -114,13 +116,13 @@ class _Inflatable(io.BytesIO):
 
 
 def _inflates_within(content: bytes, most: int) -> bool:
-    """Return whether deflated bytes become no more than so many; none are kept."""
+    """Return whether a deflated stream inflates to at most ``most`` bytes; none are kept."""
     inflating = zlib.decompressobj(-zlib.MAX_WBITS)
     size = 0
     with suppress(zlib.error):
         for start in range(0, len(content), PIECE):
             rest = content[start : start + PIECE]
-            while rest and size <= most:
+            while rest and size <= most and not inflating.eof:
                 size += len(inflating.decompress(rest, PIECE))
                 rest = inflating.unconsumed_tail
     return size <= most
@@ -147,6 +149,16 @@ def _ends(facts: Any, stored: NDArray[Any]) -> NDArray[Any]:
     if int(facts.PixelRepresentation):
         return np.array([-(1 << (bits - 1)), (1 << (bits - 1)) - 1], stored.dtype)
     return np.array([0, (1 << bits) - 1], stored.dtype)
+
+
+def _shares(values: NDArray[Any], facts: Any, window: str, name: str) -> NDArray[np.float64]:
+    """Return the share (0 to 1) of a window, or of a VOI LUT where the file has only that."""
+    if window == "file" and facts.get("WindowCenter") is None and facts.get("VOILUTSequence"):
+        from pydicom.pixels.processing import apply_voi
+
+        most = (1 << int(facts.VOILUTSequence[0].LUTDescriptor[2])) - 1
+        return np.asarray(apply_voi(values, facts), np.float64) / most
+    return _windowed(values.astype(np.float64), *_window_of(facts, window, name))
 
 
 def _window_of(facts: Any, window: str, name: str) -> tuple[float, float, str]:

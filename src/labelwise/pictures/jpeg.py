@@ -14,6 +14,7 @@ that every verdict on a file, and its words, is Pillow's.
 import io
 import os
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -70,7 +71,7 @@ def plain_pixels(content: bytes, largest: int, at_least: int | None = None) -> P
         or draft_scale(header, at_least) > 1
     ):
         return None
-    decoder = _decoder()
+    decoder = _decoder() if "torch" in sys.modules else None  # not worth its import
     if decoder is None:
         return None
     try:

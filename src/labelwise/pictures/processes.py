@@ -26,11 +26,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.pictures.ahead import by_threads
-from labelwise.pictures.forks import Worker, WorkerStartError, can_start, start_worker
+from labelwise.pictures.prefetch import by_threads
 from labelwise.pictures.sources import ImageSource, Location
 from labelwise.pictures.work import HEADER, NAME, SLOT_BYTES, Entry, Item, Work, reason_of
 from labelwise.pictures.worker import Limits
+from labelwise.pictures.worker_starter import Worker, WorkerStartError, can_start, start_worker
 
 MOST = 32  # processes
 SLOTS_EACH = 3

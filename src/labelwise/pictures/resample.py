@@ -1,6 +1,6 @@
 """Pillow's resize of 8-bit pictures as matrix products, on any device, to the bit.
 
-Weights and order are those of :mod:`labelwise.pictures.axes`.
+Weights and order are those of :mod:`labelwise.pictures.transform`.
 
 A weight is split into 2^12 high + low, both at most 2^11 in size. These and the levels are exact
 even in TF32 and float16, and sums of their products stay below 2^24 and so are exact in float32, in
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.pictures.axes import BITS, Axis, axis_weights, height_first
+from labelwise.pictures.transform import BITS, Axis, axis_weights, height_first
 
 LOW = 12
 LEVELS = 255

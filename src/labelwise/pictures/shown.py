@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.pictures.cubes import Cube, read_bands
 from labelwise.pictures.decode import decode
 from labelwise.pictures.memory import FeatureRows
+from labelwise.pictures.multiband import Cube, read_bands
 from labelwise.pictures.sources import ImageSource
 from labelwise.pictures.transform import Transform
 

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
-from labelwise.pictures.cubes import read_bands, read_npy_into
 from labelwise.pictures.decode import decode, decode_pixels, max_pixels
 from labelwise.pictures.jpeg import plain_header
+from labelwise.pictures.multiband import read_bands, read_npy_into
 from labelwise.pictures.shown import shown_picture
 from labelwise.pictures.sources import Location, read_location
-from labelwise.pictures.transform import STORED_TYPES, Transform
-from labelwise.pictures.window import Window
+from labelwise.pictures.transform import STORED_TYPES, Transform, Window
 
 SLOT_BYTES = 12 << 20
 HEADER = 8  # bytes of a slot: the place of the item at work

@@ -24,16 +24,16 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from io import BytesIO
 from mmap import mmap
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.pictures.cubes import load_band_readers
+from labelwise.pictures.multiband import load_band_readers
 from labelwise.pictures.transform import Transform
 from labelwise.pictures.work import SLOT_BYTES, Item, Kind, Work, fill, items_from_json, loaded
 
@@ -158,7 +158,9 @@ def main(control: int) -> None:
                 return
             facts = json.loads(text)
             if facts.get("bands"):
-                load_band_readers()  # a worker opens no file, not even of Python's
+                load_band_readers()
+            if facts.get("bands") or not facts["limits"]["strangers"]:
+                _load_torch()
             with suppress(BlockingIOError):  # no process can be had: whoever asked sees the end
                 if os.fork() == 0:
                     _lead_nowhere(control)  # which only the starter holds open
@@ -167,10 +169,22 @@ def main(control: int) -> None:
                 os.close(handle)
 
 
-def _open_one_of_each() -> None:
-    """Do all that workers do once, so that they find its code loaded; they open no file."""
+@cache
+def _load_torch() -> None:
+    """Load what scales pictures of bands, and torchvision's decoder; a worker opens no file.
+
+    Other pictures of strangers go without, so that a server whose starter was killed answers again
+    in a second: the import of torch takes most of a start.
+    """
+    import torch
+
     torch.set_num_threads(1)
     torch.backends.cpu.get_cpu_capability()  # from a file: without it, sums have other last bits
+    _open_one_of_each()
+
+
+def _open_one_of_each() -> None:
+    """Do all that workers do once, so that they find its code loaded."""
     transform = Transform(4, crop=0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

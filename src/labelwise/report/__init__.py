@@ -1,8 +1,11 @@
-"""The report: one HTML file, drawn in SVG, complete in itself."""
+"""The report: one HTML file, drawn in SVG, complete in itself.
+
+Names are imported when they are first used: an evaluation of scores is written without torch.
+"""
 
 from typing import TYPE_CHECKING
 
-from labelwise.system.later import imported_later
+from labelwise.system.lazy import imported_later
 
 if TYPE_CHECKING:
     from labelwise.report.comparison import write_comparison

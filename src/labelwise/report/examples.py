@@ -12,19 +12,20 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from labelwise.errors import ImageError
 from labelwise.links import Link
 from labelwise.markup import Markup, chance, join, paragraph, section, tag
-from labelwise.models import Predictor
-from labelwise.networks.heads import QueryDecoder
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.predictions import Predictions
-from labelwise.report.explain import attended, overlay
+
+if TYPE_CHECKING:  # a page without photos is written without torch
+    from labelwise.models import Predictor
 
 SIDE = 200  # pixels of the longer side of a picture in the page
 TINY = 96  # below this pictures are stored exactly
@@ -79,23 +80,25 @@ def choose_examples(
     *,
     each: int = 8,
     seed: int = 0,
-    predictor: Predictor | None = None,
+    predictor: "Predictor | None" = None,
 ) -> tuple[ExampleGroup, ...]:
     """Return the groups of examples; ``images`` may hold more rows than the predictions.
 
     Without images, or for rows that cannot be read, the examples have no picture. A
     ``predictor`` with attention maps shows where it looked.
     """
-    with torch.no_grad():
-        log_p, log_q = link.log_probs(predictions.logits.double())
-    known = torch.ones_like(log_p, dtype=torch.bool)
+    import torch
+
+    log_p, log_q = link.log_probs(predictions.logits.astype(np.float64))
+    known = np.ones(log_p.shape, bool)
     if predictions.observed is not None:
         known = predictions.observed
     present = (predictions.labels > 0.5) & known
-    surprise = -torch.where(present, log_p, log_q).where(known, torch.zeros(())).sum(1)
-    right = ((log_p > log_q) == present).logical_or(~known).all(1)
-    labelled, empty = present.any(1), known.all(1) & ~present.any(1)
-    suspect = log_p.masked_fill(present, -torch.inf).amax(1)
+    surprise = -np.where(known, np.where(present, log_p, log_q), 0.0).sum(1)
+    right = (((log_p > log_q) == present) | ~known).all(1)
+    labelled = np.any(present, axis=1)
+    empty = np.all(known, axis=1) & ~labelled
+    suspect = np.where(present, -np.inf, log_p).max(1)
     shuffled = torch.randperm(len(surprise), generator=torch.Generator().manual_seed(seed))
     chosen = [
         (
@@ -113,18 +116,18 @@ def choose_examples(
             "Missing labels?",
             "Marked absent or unknown, yet given the highest probability. Look "
             "here first for labels that are missing from the data.",
-            _first(-suspect, suspect > torch.tensor(0.5).log(), each),
+            _first(-suspect, suspect > np.log(0.5), each),
         ),
         (
             "No label, loudest",
             "Images with none of the labels, by their largest probability.",
-            _first(-log_p.amax(1), empty, each),
+            _first(-log_p.max(1), empty, each),
         ),
         ("Drawn at random", "Not chosen for anything.", shuffled[:each].tolist()),
     ]
     pictures = _Pictures(images)
     rows = sorted({row for _, _, group in chosen for row in group})
-    best = {row: log_p[row].argsort(descending=True, stable=True).tolist()[:TOP] for row in rows}
+    best = {row: np.argsort(-log_p[row], kind="stable").tolist()[:TOP] for row in rows}
     seen = _attention(predictor, pictures, {predictions.ids[row]: best[row][:SEEN] for row in rows})
     return tuple(
         ExampleGroup(
@@ -144,10 +147,15 @@ def choose_examples(
 
 
 def _attention(
-    predictor: Predictor | None, pictures: "_Pictures", labels: Mapping[str, list[int]]
+    predictor: "Predictor | None", pictures: "_Pictures", labels: Mapping[str, list[int]]
 ) -> dict[str, tuple[Seen, ...]]:
     """Return where the queries of the given labels looked, by image, if the model has queries."""
-    if predictor is None or not isinstance(predictor.model.head, QueryDecoder):
+    if predictor is None:
+        return {}
+    from labelwise.networks.heads import QueryDecoder
+    from labelwise.report.explain import attended, overlay
+
+    if not isinstance(predictor.model.head, QueryDecoder):
         return {}
     places = {pictures.rows[name]: name for name in labels if name in pictures.rows}
     if pictures.images is None or not places:
@@ -166,9 +174,9 @@ def _attention(
     return found
 
 
-def _first(key: Tensor, where: Tensor, count: int) -> list[int]:
-    rows = torch.nonzero(where).flatten()
-    order = torch.argsort(key[rows], stable=True)[:count]
+def _first(key: NDArray[Any], where: NDArray[Any], count: int) -> list[int]:
+    rows = np.flatnonzero(where)
+    order = np.argsort(key[rows], kind="stable")[:count]
     return [int(row) for row in rows[order]]
 
 
@@ -176,21 +184,21 @@ def _example(
     row: int,
     predictions: Predictions,
     best: list[int],
-    log_p: Tensor,
-    known: Tensor,
-    present: Tensor,
+    log_p: NDArray[Any],
+    known: NDArray[Any],
+    present: NDArray[Any],
     pictures: "_Pictures",
 ) -> Example:
     names = predictions.names
     guesses = tuple(
         Guess(
             names[column],
-            float(log_p[column].exp()),
+            float(np.exp(log_p[column])),
             "present" if present[row, column] else "absent" if known[row, column] else "unknown",
         )
         for column in best
     )
-    true = torch.nonzero(present[row]).flatten().tolist()
+    true = np.flatnonzero(present[row]).tolist()
     picture, tiny = pictures.read(predictions.ids[row])
     return Example(
         predictions.ids[row],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from labelwise.answers import Reviewed, SuspectPromise
+from labelwise.answers.suspects import Reviewed, SuspectPromise
 from labelwise.markup import Cell, Markup, chance, document, paragraph, section, table, tag
 from labelwise.report.contact_sheet import picture_address
 from labelwise.system.files import replacing

@@ -6,7 +6,7 @@
              the time of logarithms, and the same to rounding
 
 Labels that occur twice in a query are conditioned on, so the product is exact. Labels of a group
-that exclude each other (:mod:`labelwise.attributes`) are not independent: with such groups
+that exclude each other (:mod:`labelwise.taxonomy`) are not independent: with such groups
 
     P(query) = sum over the group's labels k in it of p_k P(query | k alone)
                + (1 - sum of p_k) P(query | none of them)
@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.attributes import AttributeColumns
 from labelwise.numeric.arrays import Array, Mask, as_mask, to_numpy
 from labelwise.retrieval.expression import AllOf, AnyOf, Expression, Has, Not, labels_of
 from labelwise.retrieval.logic import given, independent_parts, repeated_labels, simplified
 from labelwise.retrieval.query import Query
-from labelwise.taxonomy import Taxonomy
+from labelwise.taxonomy import AttributeColumns, Taxonomy
 from labelwise.types import LabelSpace
 
 Numbers = NDArray[np.float64]

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labelwise.attributes import AttributeColumns
 from labelwise.numeric.arrays import Array
 from labelwise.retrieval.bound_query import bind
 from labelwise.retrieval.query import Query
-from labelwise.taxonomy import Taxonomy
+from labelwise.taxonomy import AttributeColumns, Taxonomy
 from labelwise.types import LabelSpace
 
 

@@ -1,16 +1,7 @@
 """People's own scores: reading them, and judging calibrators and rules fitted on them."""
 
-from labelwise.scores.applied import Applied, apply, save_applied
-from labelwise.scores.fitted import (
-    comparison,
-    decision,
-    read_fitted,
-    save_calibration,
-    save_intervals,
-    save_json,
-    save_probabilities,
-)
-from labelwise.scores.judging import (
+from labelwise.scores.apply_fitted import Applied, apply, save_applied
+from labelwise.scores.cross_validate import (
     CrossFit,
     FitPlan,
     FittedPair,
@@ -19,6 +10,15 @@ from labelwise.scores.judging import (
     fixed_rule,
     judge,
     judge_as_given,
+)
+from labelwise.scores.fitted import (
+    comparison,
+    decision,
+    read_fitted,
+    save_calibration,
+    save_intervals,
+    save_json,
+    save_probabilities,
 )
 from labelwise.scores.promising import PromisedScores, promise_scores
 from labelwise.scores.read import ScoreTable, UnlabelledScores, read_scores, read_unlabelled

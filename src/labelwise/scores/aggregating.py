@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
-from labelwise.data.moments import read_times
+from labelwise.data.camera_results import read_times
 from labelwise.errors import DataError, SettingsError
 from labelwise.numeric.special import log_ndtr
 from labelwise.scores.read import unlabelled_scores
@@ -154,7 +154,7 @@ def aggregate_table(source: Path, kind: Kind | None, by: Sequence[str], how: How
     link = scores.link
     if link is None:
         raise SettingsError("scores that only rank cannot be aggregated; calibrate them first")
-    log_p, log_q = (part.double().numpy() for part in link.log_probs(scores.logits))
+    log_p, log_q = (part.astype(np.float64) for part in link.log_probs(scores.logits))
     keys = [" / ".join(cells) for cells in zip(*values, strict=True)]
     odd = next((row for row, key in enumerate(keys) if "\0" in key), None)
     if odd is not None:  # which NumPy would leave out at an end

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from labelwise.errors import DataError, SettingsError
 from labelwise.scores.calls import CallCount, CallMethod, count_calls
 from labelwise.scores.detections import Detections, is_detections, read_detections
-from labelwise.scores.labels import label_tensors
+from labelwise.scores.labels import label_arrays
 from labelwise.scores.read import unlabelled_scores, with_checks
 from labelwise.scores.tables import Kind, read_raw
-from labelwise.system.csv_files import write_csv
+from labelwise.system.table_files import write_csv
 from labelwise.system.text import with_slashes
 from labelwise.types import nearest
 
@@ -92,7 +92,7 @@ def _entries(source: Path, kind: Kind | None, keep: tuple[str, ...]) -> Detectio
     scores = unlabelled_scores(raw, kind, None)
     rows, labels = scores.logits.shape
     correct = np.full((rows, labels), np.nan) if raw.labels is None else raw.labels
-    present, known = label_tensors(correct)
+    present, known = label_arrays(correct)
     if ((present > 0) & (present < 1)).any():
         raise DataError(f"{source}: labels must be 1, 0 or empty to be counted, got soft ones")
     del known
@@ -106,7 +106,7 @@ def _entries(source: Path, kind: Kind | None, keep: tuple[str, ...]) -> Detectio
         np.tile(np.arange(labels), rows),
         np.repeat(file, labels).astype(np.int64),
         np.repeat(np.arange(rows, dtype=np.float64), labels),
-        scores.logits.double().numpy().ravel(),
+        scores.logits.astype(np.float64).ravel(),
         correct.ravel(),
         None,
         {name: np.repeat(np.array(values), labels) for name, values in raw.facts.items()},

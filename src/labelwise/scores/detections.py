@@ -20,13 +20,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 from pyarrow import compute
-from torch import Tensor
 
 from labelwise.data import LabelTable
-from labelwise.data.camera_results import is_camera_results, read_camera_results
+from labelwise.data.camera_results import CameraResults, is_camera_results, read_camera_results
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
@@ -38,7 +36,7 @@ from labelwise.scores.result_tables import (
     typed_columns,
 )
 from labelwise.scores.tables import Kind
-from labelwise.scores.unreported import failed_note, unreported_notes
+from labelwise.system.text import counted
 from labelwise.types import nearest
 
 UNREPORTED = -30.0  # log-odds that stand where nothing was reported, and are never looked at
@@ -185,9 +183,9 @@ class Detections:
         at = rows[first]
         found = Predictions(
             [f"{self.files[self.file[row]]}@{self.start[row]:g}" for row in at],
-            torch.from_numpy(logits),
-            torch.from_numpy(labels),
-            torch.from_numpy(observed),
+            logits,
+            labels,
+            observed,
             self.names,
             "",
             Sigmoid(),
@@ -204,9 +202,9 @@ class Detections:
         counts = np.bincount(self.label, minlength=len(self.names))
         different, place = np.unique(self.log_odds, return_inverse=True)
         if len(different) < counts.max():
-            grid = torch.from_numpy(np.repeat(different[:, None], len(self.names), 1))
-            every: Tensor = of(grid)
-            return np.asarray(every.double().numpy()[place, self.label])
+            grid = np.repeat(different[:, None], len(self.names), 1)
+            every: NDArray[Any] = of(grid)
+            return np.asarray(every.astype(np.float64)[place, self.label])
         order = np.argsort(self.label, kind="stable")
         depth = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
         found = np.empty(len(order))
@@ -221,8 +219,8 @@ class Detections:
             block = np.full((int(depth[rows].max()) - part * step + 1, len(self.names)), UNREPORTED)
             where = (depth[rows] - part * step, self.label[order[rows]])
             block[where] = odds[rows]
-            answers: Tensor = of(torch.from_numpy(block))
-            found[rows] = answers.double().numpy()[where]
+            answers: NDArray[Any] = of(block)
+            found[rows] = answers.astype(np.float64)[where]
         spread = np.empty(len(order))
         spread[order] = found
         return spread
@@ -402,3 +400,47 @@ def _codes(column: Any) -> tuple[tuple[str, ...], NDArray[np.int64]]:
 def _texts(table: Any, name: str) -> NDArray[np.str_]:
     words, codes = _codes(table[name])
     return np.asarray(np.array(words, dtype=str)[codes])
+
+
+# A photo with a label that the program reported nothing of has no score, so it is in no
+# calibration and under no threshold:
+#   sensitivity over all photos = sensitivity over reported ones * reported / seen by people
+
+NAMED = 5  # labels
+
+
+def failed_note(results: CameraResults) -> tuple[str, ...]:
+    """Return a sentence on the photos of which the program has no result, none if there is none."""
+    if not results.failed:
+        return ()
+    count = counted(len(results.failed), "photo")
+    return (f"{results.program} has no result of {count}, first {results.failed[0]}.",)
+
+
+def unreported_notes(found: Detections, table: LabelTable) -> tuple[str, ...]:
+    """Return sentences on labelled photos that are not in the results, or not under their label."""
+    place = {name: number for number, name in enumerate(found.files)}
+    at = np.array([place.get(name, -1) for name in table.ids], np.intp)
+    notes = []
+    if (at < 0).any():
+        first = table.ids[int((at < 0).argmax())]
+        count = counted(int((at < 0).sum()), "photo")
+        notes.append(f"Without a result in {found.source}: {count} of {table.name}, first {first}.")
+    labels, observed = table.targets()
+    known = np.ones(labels.shape, bool) if observed is None else np.asarray(observed)
+    seen = (np.asarray(labels) > 0.5) & known & (at >= 0)[:, None]
+    missed = []
+    for column, name in enumerate(table.space.names):
+        own = found.label == (found.names.index(name) if name in found.names else -1)
+        reported = np.isin(at, found.file[own])
+        lost = int((seen[:, column] & ~reported).sum())
+        if lost:
+            missed.append(f"{name} in {lost:,} of {int(seen[:, column].sum()):,}")
+    if missed:
+        more = f" and {len(missed) - NAMED:,} more labels" if len(missed) > NAMED else ""
+        notes.append(
+            "Photos in which people saw a label and the program reported none of it: "
+            f"{', '.join(missed[:NAMED])}{more}. Sensitivity and recall are those of reported "
+            "detections; over all photos they are lower by these shares."
+        )
+    return tuple(notes)

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from labelwise import calibration, decide
-from labelwise.attributes import AttributeColumns
 from labelwise.calibration import Choice
 from labelwise.calibration.auto import FOLDS
 from labelwise.decide import Check, OnePerGroup, Promise, Promised, Rule
 from labelwise.decide.cross_fit import same_sets
-from labelwise.decide.wishes import Wish
+from labelwise.decide.guarantee_spec import Wish
 from labelwise.links import Grouped, Link
 from labelwise.predictions import Predictions
+from labelwise.taxonomy import AttributeColumns
 
 
 def fit_calibrator(
@@ -100,7 +100,7 @@ def cross_fitted(
 
 def check_promises(promises: Iterable[Promise], rule: Rule, rows: Predictions) -> tuple[Check, ...]:
     """Return how each promise of a rule stands on other rows, under their link."""
-    sets = rows.sets(rule).numpy()
+    sets = rows.sets(rule)
     return tuple(
         decide.check_promise(
             promise,

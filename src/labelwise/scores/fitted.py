@@ -13,24 +13,25 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from torch import Tensor
 
 from labelwise.calibration import FewLabels
+from labelwise.calibration.link_specs import link_from_spec, link_to_spec
 from labelwise.decide import Rule, Threshold
+from labelwise.decide.specs import rule_from_spec, rule_to_spec
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation
 from labelwise.links import Link
-from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.models.spec import require_fit
 from labelwise.predictions import Predictions
-from labelwise.scores.judging import Judged
+from labelwise.scores.cross_validate import Judged
 from labelwise.scores.tables import FITTED_FORMAT, Kind
-from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
+from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.text import one_line_of
 from labelwise.types import LabelSpace
 
@@ -44,16 +45,15 @@ def save_json(path: Path, value: Any) -> None:
         )
 
 
-@torch.no_grad()
 def save_probabilities(path: Path, predictions: Predictions, link: Link) -> None:
     """Write the columns ``id``, ``score:NAME`` (probabilities), ``label:NAME`` as Parquet."""
-    probs = link(predictions.logits).float().numpy()
+    probs = link(predictions.logits).astype(np.float32)
     columns: dict[str, Any] = {"id": pa.array(list(predictions.ids), pa.string())}
     for number, name in enumerate(predictions.names):
         columns[f"score:{name}"] = pa.array(probs[:, number])
-    labels = predictions.labels.numpy()
+    labels = predictions.labels
     kind = pa.float32() if predictions.has_soft_labels() else pa.int8()
-    known = None if predictions.observed is None else predictions.observed.numpy()
+    known = predictions.observed
     for number, name in enumerate(predictions.names):
         hidden = None if known is None else ~known[:, number]
         columns[f"label:{name}"] = pa.array(labels[:, number], kind, mask=hidden)
@@ -61,12 +61,11 @@ def save_probabilities(path: Path, predictions: Predictions, link: Link) -> None
         pq.write_table(pa.table(columns), temporary)
 
 
-@torch.no_grad()
 def save_intervals(
-    path: Path, ids: Sequence[str], names: Sequence[str], logits: Tensor, fitted: FewLabels
+    path: Path, ids: Sequence[str], names: Sequence[str], logits: NDArray[Any], fitted: FewLabels
 ) -> None:
     """Write ``id``, ``score:NAME`` (probabilities), ``low:NAME`` and ``high:NAME`` as Parquet."""
-    probs = fitted.link(logits.double()).numpy()
+    probs = fitted.link(logits.astype(np.float64))
     low, high = fitted.interval(logits)
     columns: dict[str, Any] = {"id": pa.array(list(ids), pa.string())}
     for mark, values in (("score", probs), ("low", low), ("high", high)):

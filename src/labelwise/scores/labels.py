@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.data import LabelTable
 from labelwise.data.load import load_for_labels
 from labelwise.errors import DataError
 from labelwise.pictures import FileImages
-from labelwise.scores.tables import RawScores, read_parquet, read_raw
+from labelwise.scores.tables import RawScores, read_raw
+from labelwise.system.table_files import read_parquet
 from labelwise.types import matching_columns, nearest
 
 
@@ -96,16 +96,16 @@ def _holds_label_columns(path: Path) -> bool:
     return "id" in names and any(name.startswith(("label:", "score:")) for name in names)
 
 
-def label_tensors(labels: NDArray[np.float64]) -> tuple[Tensor, Tensor | None]:
+def label_arrays(labels: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Return labels (N, K) with NaN for unknown as predictions hold them, and which are known.
 
     Labels are uint8, or float32 if some are soft.
     """
     unknown = np.isnan(labels)
     values = np.where(unknown, 0.0, labels)
-    kind = torch.float32 if ((values > 0) & (values < 1)).any() else torch.uint8
-    known = torch.from_numpy(~unknown) if unknown.any() else None
-    return torch.from_numpy(values).to(kind), known
+    kind = np.float32 if ((values > 0) & (values < 1)).any() else np.uint8
+    known = ~unknown if unknown.any() else None
+    return values.astype(kind), known
 
 
 def aligned_labels(

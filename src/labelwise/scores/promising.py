@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from labelwise.calibration.link_specs import link_to_spec
 from labelwise.decide import Check, Promised, find_promise
 from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
+from labelwise.decide.specs import rule_to_spec
 from labelwise.errors import SettingsError
 from labelwise.links import Link
-from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.predictions import Predictions
+from labelwise.scores.cross_validate import FitPlan, chosen_plan, divided_rows, fit_pair, split_rows
 from labelwise.scores.fit import check_promises, cross_fitted, make_promise
-from labelwise.scores.judging import FitPlan, chosen_plan, divided_rows, fit_pair, split_rows
 from labelwise.scores.read import ScoreTable
 from labelwise.scores.tables import FITTED_FORMAT, Kind
 

@@ -9,30 +9,31 @@ reads; rows are matched by id (or by being the same file), labels by name.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from labelwise.attributes import AttributeColumns, AttributeGroups
+from labelwise.data.camera_results import days_spanned, read_times
 from labelwise.data.load import load_for_labels
-from labelwise.data.moments import days_spanned, read_times
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Subgroups
 from labelwise.links import Link, Sigmoid, Softmax
+from labelwise.numeric.special import logit
 from labelwise.predictions import Predictions
 from labelwise.scores.detections import Detections, is_detections, read_detections
 from labelwise.scores.embeddings import Texts, read_cosines
 from labelwise.scores.labels import (
     check_labels,
-    label_tensors,
+    label_arrays,
     labels_beside,
     refuse_entries,
 )
-from labelwise.scores.tables import Kind, RawScores, read_parquet, read_raw, unscored_note
+from labelwise.scores.tables import Kind, RawScores, read_raw, unscored_note
+from labelwise.system.table_files import read_parquet
 from labelwise.system.text import counted
+from labelwise.taxonomy import AttributeColumns, AttributeGroups
 from labelwise.types import LabelSpace, nearest
 
 LINK_NAMES = ("sigmoid", "softmax", "none")
@@ -46,7 +47,7 @@ class UnlabelledScores:
     source: str
     ids: tuple[str, ...]
     names: tuple[str, ...]
-    logits: Tensor
+    logits: NDArray[Any]
     link: Link | None
     kind: Kind
     failed: int = 0
@@ -64,7 +65,7 @@ class ScoreTable:
     source: str
     predictions: Predictions
     split: NDArray[np.str_] | None = None
-    unlabelled: Tensor | None = None
+    unlabelled: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
     kind: Kind = "logits"
     unlabelled_ids: tuple[str, ...] = ()
@@ -171,10 +172,10 @@ def read_scores(
             f"{labels} has labels of {int(matched.sum()):,} of the {len(matched):,} rows; "
             "the others are left out."
         )
-    present, known = label_tensors(truth[matched])
+    present, known = label_arrays(truth[matched])
     predictions = Predictions(
         [name for name, kept in zip(raw.ids, matched, strict=True) if kept],
-        scores.logits[torch.from_numpy(matched)],
+        scores.logits[matched],
         present,
         known,
         raw.names,
@@ -183,7 +184,7 @@ def read_scores(
         None if group is None else [group[row] for row in np.flatnonzero(matched).tolist()],
     )
     split = None if divided is None else np.array(divided)[matched]
-    rest = None if matched.all() else scores.logits[torch.from_numpy(~matched)]
+    rest = None if matched.all() else scores.logits[~matched]
     others = tuple(name for name, kept in zip(raw.ids, matched, strict=True) if not kept)
     facts = {name: np.array(values)[matched] for name, values in raw.facts.items()}
     return ScoreTable(str(path), predictions, split, rest, tuple(notes), scores.kind, others, facts)
@@ -298,7 +299,7 @@ def _link(kind: Kind, name: str | None) -> Link | None:
     return {"sigmoid": Sigmoid(), "softmax": Softmax(), "none": None}[name]
 
 
-def _logits(raw: RawScores, scores: NDArray[np.float64], kind: Kind) -> Tensor:
+def _logits(raw: RawScores, scores: NDArray[np.float64], kind: Kind) -> NDArray[Any]:
     refuse_entries(
         raw, np.isnan(scores), scores, "a score must be a number", "fill it in, or drop the row"
     )
@@ -307,7 +308,7 @@ def _logits(raw: RawScores, scores: NDArray[np.float64], kind: Kind) -> Tensor:
         refuse_entries(
             raw, large, scores, "a logit must be finite in 32 bits", "cut it to ±80 or so"
         )
-        return torch.from_numpy(scores.astype(np.float32))
+        return scores.astype(np.float32)
     outside = (scores < 0) | (scores > 1)
     refuse_entries(
         raw,
@@ -316,4 +317,4 @@ def _logits(raw: RawScores, scores: NDArray[np.float64], kind: Kind) -> Tensor:
         "a probability lies in [0, 1]",
         "if these are logits, say --scores logits",
     )
-    return torch.from_numpy(scores).logit()
+    return np.asarray(logit(scores))

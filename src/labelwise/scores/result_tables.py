@@ -27,7 +27,8 @@ from pyarrow import compute
 from pyarrow import csv as arrow_csv
 
 from labelwise.errors import DataError
-from labelwise.scores.tables import Kind, read_parquet
+from labelwise.scores.tables import Kind
+from labelwise.system.table_files import read_parquet
 from labelwise.types import nearest
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")

@@ -2,25 +2,29 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
+from labelwise.calibration.link_specs import link_to_spec
 from labelwise.data import LabelTable
 from labelwise.decide import Check, Promise, Rule
 from labelwise.errors import DataError
 from labelwise.links import Link
-from labelwise.methods import link_to_spec
-from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import infer
-from labelwise.pictures.inputs import Decode, Failure, decodes_on_gpu
+from labelwise.numeric.arrays import to_numpy
+from labelwise.pictures.loading import Decode, Failure, decodes_on_gpu
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import check_promises
-from labelwise.scores.labels import aligned_labels, label_tensors
+from labelwise.scores.labels import aligned_labels, label_arrays
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 from labelwise.taxonomy import Taxonomy
+
+if TYPE_CHECKING:  # what was saved is read without torch
+    from labelwise.pictures.loading import Decode, Failure
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +74,7 @@ def score_data(
     *,
     device: str = "cpu",
     batch_size: int = 64,
-    decode: Decode = "cpu",
+    decode: "Decode" = "cpu",
     watch: Watch | None = None,
 ) -> tuple[RunScores, tuple[str, ...]]:
     """Return what a run's model says of labelled data it has never seen, and what was left out.
@@ -78,6 +82,8 @@ def score_data(
     Labels are matched by name: those the data does not speak of are unknown, those the model does
     not know are left out.
     """
+    from labelwise.models.predictor import Predictor
+
     predictor = Predictor.load(folder, device)
     by_gpu = decodes_on_gpu(decode, predictor.device)
     truth, notes = aligned_labels(table, predictor.space.names)
@@ -92,13 +98,13 @@ def score_data(
         decode=decode,
     )
     rows: list[int] = []
-    logits: list[Tensor] = []
+    logits: list[NDArray[np.float32]] = []
     failures: list[Failure] = []
     for part in parts:
         failures += part.failures
         if part.values:
             rows += part.rows.tolist()
-            logits.append(part.values[0])
+            logits.append(to_numpy(part.values[0]))
         watch.advance(len(part.rows) + len(part.failures))
     watch.finish()
     if failures:
@@ -112,8 +118,8 @@ def score_data(
         raise DataError(f"{table.name}: no image could be read; {failures[0].reason}")
     predictions = Predictions(
         [table.ids[row] for row in rows],
-        torch.cat(logits),
-        *label_tensors(truth[rows]),
+        np.concatenate(logits),
+        *label_arrays(truth[rows]),
         predictor.space.names,
         table.name,
         predictor.link,

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import compute
 from pyarrow import csv as arrow_csv
@@ -26,6 +25,7 @@ from pyarrow import csv as arrow_csv
 from labelwise.errors import DataError
 from labelwise.predictions import matrix_of_lists
 from labelwise.scores.npz_files import npz_arrays, npz_matrix, npz_texts
+from labelwise.system.table_files import read_parquet
 from labelwise.system.text import counted, from_cell
 from labelwise.types import nearest
 
@@ -126,17 +126,6 @@ def _refuse_facts(source: str, keep: Sequence[str]) -> None:
             f"{source}: there is no column {keep[0]!r}: it holds paths and answers alone; use a "
             "table with columns id, score:NAME and the one asked for"
         )
-
-
-def read_parquet(path: Path) -> Any:
-    """Return a Parquet file as a table."""
-    try:
-        table = pq.read_table(path)
-        _ = table.column_names  # which need not be text
-    except (pa.ArrowException, OSError, UnicodeError) as error:
-        reason = (str(error).splitlines() or ["unknown reason"])[0]
-        raise DataError(f"{path}: not a readable Parquet file ({reason})") from None
-    return table
 
 
 def _delimited(path: Path) -> Any:

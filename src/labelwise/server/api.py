@@ -1,33 +1,328 @@
 """The paths under /api/v1: models, and pictures in, answers out."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic_core import to_json
 
 from labelwise.errors import DataError
+from labelwise.photos.filters import PhotoFilter
+from labelwise.photos.review import Reason
 from labelwise.server.batching import Tagged
-from labelwise.server.json_bodies import json_list
-from labelwise.server.library_routes import add_checks, add_library, add_no_library
-from labelwise.server.models import (
+from labelwise.server.bodies import Upload, from_base64, json_list, read_form, read_json
+from labelwise.server.checking import ListChecks, receipts_view
+from labelwise.server.library import SIDES, Library
+from labelwise.server.schemas import (
+    CURSOR,
+    PHOTO_ID,
+    CheckAnswerIn,
+    CheckIn,
+    CheckView,
+    CorrectionsIn,
     LabelView,
     ModelView,
+    PhotoFactsView,
+    PhotoView,
     Predicted,
     ProblemDetails,
     PromiseView,
+    ReceiptsView,
     ReloadedView,
+    Review,
+    SearchAnswer,
     SessionIn,
-    ShadowView,
+    SimilarView,
+    TextAnswer,
     TrustView,
 )
-from labelwise.server.reliability import trust_chart
-from labelwise.server.requests import PICTURES, PLACE, answered_or_left, read_pictures, require_json
 from labelwise.server.security import COOKIE, RefusedError, cookie_value, same_token
-from labelwise.server.served_model import ServedModel
-from labelwise.server.service import NO_SHADOW, Lane, Service
+from labelwise.server.service import Lane, ServedModel, Service, trust_chart
 from labelwise.server.settings import ServeSettings
+
+# The paths under /api/v1 that need an index: search, photos, review, checks of lists.
+
+
+PhotoId = Annotated[str, Path(pattern=PHOTO_ID, description="The SHA-256 of the photo's content.")]
+
+
+def add_no_library(api: APIRouter) -> None:
+    """Answer the same paths where no index is served, with how to serve one."""
+    missing = ("/search", "/text-search", "/complete", "/review", "/receipts")
+    for path in (*missing, "/check/{rest:path}", "/photos/{rest:path}"):
+
+        @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
+        async def no_index() -> None:
+            raise RefusedError(
+                404, "no index is served; start the server with one: labelwise serve RUN INDEX"
+            )
+
+
+def add_library(api: APIRouter, service: Service, library: Library) -> None:
+    """Add what can be asked of the photos of an index."""
+
+    @api.get("/search", summary="Photos that answer a query")
+    async def search(
+        q: Annotated[str, Query(max_length=2000, description="As in dog, -beach")],
+        top: Annotated[int, Query(ge=1, le=500)] = 50,
+        at_least: Annotated[float, Query(ge=0, le=1)] = 0.0,
+        wrong_at_most: Annotated[float | None, Query(gt=0, lt=1)] = None,
+        sort: Literal["score", "date"] = "score",
+        folder: Annotated[
+            str | None, Query(max_length=1000, description="Below a root, as in 2023/june")
+        ] = None,
+        since: Annotated[str | None, Query(max_length=10, description="As in 2023-06-30")] = None,
+        until: Annotated[str | None, Query(max_length=10, description="As in 2023")] = None,
+        camera: Annotated[str | None, Query(max_length=100, description="Part of its name")] = None,
+        rating: Annotated[int | None, Query(ge=1, le=5, description="At least")] = None,
+        keyword: Annotated[
+            list[str] | None, Query(max_length=20, description="Of the file or its side-car")
+        ] = None,
+        distinct: Annotated[bool, Query(description="Take near copies as one photo.")] = False,
+        who: Annotated[
+            str, Query(min_length=1, max_length=100, description="Whom a receipt names.")
+        ] = "page",
+        cursor: Annotated[
+            str | None, Query(pattern=CURSOR, description="Of the page before.")
+        ] = None,
+    ) -> SearchAnswer:
+        start = int(cursor or 0)
+        words = tuple(keyword or ())
+        photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
+        return await library.run(
+            lambda: library.search(q, top, start, at_least, wrong_at_most, sort, photos, who)
+        )
+
+    @api.get("/text-search", summary="Photos that look like a text")
+    async def text_search(
+        text: Annotated[str, Query(min_length=1, max_length=1000)],
+        q: Annotated[str, Query(max_length=2000, description="Only photos of this query.")] = "",
+        top: Annotated[int, Query(ge=1, le=500)] = 50,
+        at_least: Annotated[
+            float, Query(ge=0, le=1, description="The least probability of the query.")
+        ] = 0.5,
+    ) -> TextAnswer:
+        return await library.run(lambda: library.text_search(text, q, top, at_least))
+
+    @api.get("/complete", summary="How an unfinished query may go on")
+    async def complete(q: Annotated[str, Query(max_length=2000)] = "") -> list[str]:
+        return await library.run(lambda: library.completions(q))
+
+    @api.get("/photos/{photo}", summary="A photo and all its labels")
+    async def photo(photo: PhotoId) -> PhotoView:
+        return await library.run(lambda: library.photo(photo))
+
+    @api.get(
+        "/photos/{photo}/thumbnail",
+        summary="A small picture, drawn anew",
+        response_class=Response,
+    )
+    async def thumbnail(
+        photo: PhotoId,
+        side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320,
+    ) -> Response:
+        if side not in SIDES:
+            raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
+        drawn = await library.thumbnail(photo, side)
+        return Response(
+            drawn,
+            media_type="image/jpeg",
+            headers={"cache-control": "private, max-age=86400, immutable"},
+        )
+
+    @api.get("/photos/{photo}/facts", summary="Where a photo lies, and what its header says")
+    async def facts(photo: PhotoId) -> PhotoFactsView:
+        return await library.facts(photo)
+
+    @api.get(
+        "/photos/{photo}/original",
+        summary="The photo's own file, to be saved",
+        response_class=Response,
+    )
+    async def original(photo: PhotoId) -> Response:
+        content, name = await library.original(photo)
+        return Response(
+            content,
+            media_type="application/octet-stream",  # never shown by the browser as a page
+            headers={
+                "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+                "cache-control": "private, no-store",
+            },
+        )
+
+    @api.get("/photos/{photo}/similar", summary="Photos that look like it")
+    async def similar(
+        photo: PhotoId, count: Annotated[int, Query(ge=1, le=100)] = 12
+    ) -> list[SimilarView]:
+        return await library.run(lambda: library.similar(photo, count))
+
+    @api.put("/photos/{photo}/labels", summary="Say which labels a photo carries")
+    async def correct(request: Request, photo: PhotoId, given: CorrectionsIn) -> PhotoView:
+        require_json(request)
+        view = await asyncio.shield(library.run(lambda: library.correct(photo, given)))
+        for state in given.labels.values():
+            service.monitor.corrections.labels(state, given.source).inc()
+        return view
+
+    @api.get("/review", summary="Questions worth a person's minute")
+    async def review(
+        by: Annotated[
+            Literal["uncertain", "missing", "wrong", "value", "audit"],
+            Query(description="audit: photos drawn at random, for the calibration alarm."),
+        ] = "value",
+        count: Annotated[int, Query(ge=1, le=200)] = 20,
+        label: Annotated[list[str] | None, Query(max_length=100)] = None,
+    ) -> Review:
+        if by == "audit":
+            if label:
+                raise RefusedError(422, "an audit asks about every label; leave out label")
+            asked = await library.run(lambda: library.audit(count))
+        else:
+            reason: Reason = by
+            asked = await library.run(lambda: library.review(reason, count, label))
+        return Review(by=by, questions=asked)
+
+
+def add_checks(api: APIRouter, library: Library) -> None:
+    """Add how a person checks a list, and the receipts of lists."""
+    checks = ListChecks(library)
+
+    @api.post("/check/list", summary="Begin to check a list, or resume it")
+    async def begin_check(request: Request, asked: CheckIn) -> CheckView:
+        require_json(request)
+        return await asyncio.shield(library.run(lambda: checks.begin(asked)))
+
+    @api.post("/check/answer", summary="Say whether the photo asked about matches the query")
+    async def answer_check(request: Request, given: CheckAnswerIn) -> CheckView:
+        require_json(request)
+        return await asyncio.shield(library.run(lambda: checks.answer(given)))
+
+    @api.post("/check/undo", summary="Take the last answer about a query back")
+    async def undo_check(request: Request, asked: CheckIn) -> CheckView:
+        require_json(request)
+        return await asyncio.shield(library.run(lambda: checks.undo(asked)))
+
+    @api.get("/receipts", summary="Every promise of a list that was made, and whether it is kept")
+    async def receipts() -> ReceiptsView:
+        return await library.run(lambda: receipts_view(library))
+
+
+# What routes ask of a request: its pictures, its body, and whether its client still waits.
+
+
+T = TypeVar("T")
+
+IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
+
+PLACE = "labelwise.place"  # in the scope of a request: its place in the queue
+
+PICTURES = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {
+                        "file": {"type": "array", "items": {"type": "string", "format": "binary"}}
+                    },
+                }
+            },
+            "image/*": {"schema": {"type": "string", "format": "binary"}},
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["pictures"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "pictures": {
+                            "type": "array",
+                            "minItems": 1,
+                            "items": {
+                                "type": "string",
+                                "description": "base64, or a data URL of an image in base64",
+                            },
+                        }
+                    },
+                }
+            },
+        },
+    }
+}
+
+
+async def read_pictures(request: Request, service: Service) -> list[Upload]:
+    """Return the pictures of a request: files of a form, base64 in JSON, or the body itself."""
+    most = service.settings.max_files
+    kind = _kind(request)
+    if kind == "multipart/form-data":
+        uploads = await read_form(request.stream(), request.headers["content-type"], most)
+    elif kind == "application/json":
+        text = await whole_body(request, service)
+        uploads = await service.aside(lambda: _listed(text, most))
+    elif IMAGE_TYPE.fullmatch(kind):
+        uploads = [Upload("picture", await whole_body(request, service))]
+    else:
+        raise RefusedError(
+            415,
+            "send pictures as multipart/form-data, in base64 as application/json, or one as the "
+            "body with its image/ type",
+        )
+    if not uploads:
+        raise RefusedError(422, "there is no file in this form; name its part 'file'")
+    return uploads
+
+
+def _listed(body: bytes, most: int) -> list[Upload]:
+    given = read_json(body)
+    pictures = given.get("pictures") if isinstance(given, dict) and len(given) == 1 else None
+    if not isinstance(pictures, list) or not 1 <= len(pictures) <= most:
+        raise RefusedError(
+            422, f'send {{"pictures": [...]}} with 1 to {most} pictures in base64 or as data URLs'
+        )
+    return [Upload(f"picture {at}", from_base64(one)) for at, one in enumerate(pictures)]
+
+
+async def whole_body(request: Request, service: Service) -> bytes:
+    """Return the body; the request itself keeps nothing of it."""
+    parts = [part async for part in request.stream()]
+    return await service.aside(lambda: b"".join(parts))
+
+
+async def answered_or_left(request: Request, work: Awaitable[T]) -> T:
+    """Return the answer; if the client leaves before, the work is given up."""
+    doing = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(request.receive))
+    try:
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise RefusedError(408, "the client has gone")
+        return doing.result()
+    finally:
+        doing.cancel()
+        leaving.cancel()
+
+
+async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def require_json(request: Request) -> None:
+    """Refuse a body of another type than JSON, which another site's form could send."""
+    if _kind(request) != "application/json":
+        raise RefusedError(
+            415, "send the header Content-Type: application/json, also where there is no body"
+        )
+
+
+def _kind(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
 
 ModelName = Annotated[str, Path(max_length=300, description="One of /api/v1/models.")]
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -106,28 +401,6 @@ def _add_models(api: APIRouter, service: Service) -> None:
     @api.get("/model", summary="Which model answers where none is named")
     async def first_model() -> ModelView:
         return service.model_view(service.lane().model)
-
-    @api.get(
-        "/shadow",
-        summary="How the answers of the shadow model differ",
-        response_model=ShadowView,
-    )
-    async def shadow() -> Response:
-        found = service.shadow
-        if found is None:
-            raise RefusedError(404, NO_SHADOW)
-        content = await service.aside(lambda: found.view().model_dump_json())
-        return Response(content, media_type="application/json")
-
-    @api.post(
-        "/shadow/reload",
-        summary="Load what the folder of the shadow model holds now",
-        response_model=ShadowView,
-    )
-    async def reload_shadow(request: Request) -> Response:
-        require_json(request)
-        await asyncio.shield(service.reload_shadow())
-        return await shadow()
 
     _add_answers(api, service, first)
     several = APIRouter(prefix="/models/{model}")

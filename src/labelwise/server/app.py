@@ -1,10 +1,12 @@
 """The application: routes, errors as problems, measured requests, the page."""
 
+import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from importlib.resources import files
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -21,23 +23,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from labelwise import __version__
 from labelwise.errors import LabelwiseError
 from labelwise.pictures.decoders import DecoderError
-from labelwise.server.access_log import AccessLog
-from labelwise.server.api import make_api
+from labelwise.server.api import PLACE, make_api
+from labelwise.server.batching import BusyError
 from labelwise.server.bodies import Bodies
+from labelwise.server.bridges import make_label_studio, make_photoprism
 from labelwise.server.inference_protocol import make_inference_protocol, request_schemas
-from labelwise.server.job_routes import make_jobs
-from labelwise.server.jobs import Jobs
-from labelwise.server.label_studio import make_label_studio
 from labelwise.server.library import PhotoNotFoundError
-from labelwise.server.models import Health
-from labelwise.server.monitoring import Monitor
-from labelwise.server.page import add_page
-from labelwise.server.photoprism import make_photoprism
-from labelwise.server.queueing import BusyError
-from labelwise.server.requests import PLACE
+from labelwise.server.monitoring import AccessLog, Monitor
+from labelwise.server.schemas import CURSOR, PHOTO_ID, Health
 from labelwise.server.security import (
     COOKIE,
-    JOB_PICTURES,
     MISTAKE,
     Guard,
     RefusedError,
@@ -50,7 +45,56 @@ from labelwise.server.settings import ServeSettings
 from labelwise.system.files import WriteError
 from labelwise.system.storage import StorageError
 
+# The page: a few files of HTML, style and script, kept in memory and served as they are.
+#
+# The style sheet is the report's with the page's own after it. Nothing is put together from what
+# users or models bring: scripts set text, never markup.
+
+
+TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def add_page(app: FastAPI, name: str = "index.html") -> None:
+    """Add a page and all files of pages to an application."""
+    folder = files("labelwise.server") / "static"
+    kept = {
+        file.name: (file.read_bytes(), TYPES[f".{file.name.rpartition('.')[2]}"])
+        for file in folder.iterdir()
+        if f".{file.name.rpartition('.')[2]}" in TYPES
+    }
+    shared = (files("labelwise.markup") / "style.css").read_bytes()
+    kept["style.css"] = (shared, "text/css")
+    page, docs = ((folder / one).read_bytes() for one in (name, "docs.html"))
+
+    @app.get("/", include_in_schema=False)
+    async def index(request: Request) -> Response:
+        return _answer(request, page, "text/html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def described(request: Request) -> Response:
+        return _answer(request, docs, "text/html")
+
+    @app.get("/static/{name}", include_in_schema=False)
+    async def static(request: Request, name: str) -> Response:
+        if name not in kept:
+            return problem(404, "there is no such file")
+        return _answer(request, *kept[name])
+
+
+def _answer(request: Request, content: bytes, kind: str) -> Response:
+    mark = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    headers = {"etag": mark, "cache-control": "no-cache"}
+    if request.headers.get("if-none-match") == mark:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=f"{kind}; charset=utf-8", headers=headers)
+
+
 log = logging.getLogger("labelwise.server")
+
+PATTERNS = {  # what a text must be that has one of these
+    PHOTO_ID: "must be the id of a photo as /api/v1/search lists it: 64 digits and letters a to f",
+    CURSOR: "must be the one of the answer before, up to 7 digits; leave it out for the first page",
+}
 
 
 def create_app(
@@ -68,22 +112,15 @@ def create_app(
     settings = settings or ServeSettings()
     log = None if settings.access_log is None else AccessLog(settings.access_log)
     service = Service(run, index, settings, device, threads)
-    try:
-        jobs = Jobs(service)
-    except BaseException:
-        service.close()
-        raise
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if log is not None:
             log.start()
         await service.start()
-        jobs.start()
         try:
             yield
         finally:
-            await jobs.stop()
             await service.stop()
             if log is not None:
                 log.close()
@@ -101,7 +138,6 @@ def create_app(
     add_errors(app, when_busy=service.monitor.busy.inc)
     _add_health(app, service)
     app.include_router(make_api(service))
-    app.include_router(make_jobs(service, jobs))
     app.include_router(make_inference_protocol(service))
     if settings.photoprism:
         app.include_router(make_photoprism(service))
@@ -126,7 +162,7 @@ class ServerApp:
 
 
 def _operation_name(route: APIRoute) -> str:
-    """Return what a request is called in the description, and a method of the client."""
+    """Return what a request is called in the description."""
     name = route.name
     if route.path_format.startswith("/api/v1/"):
         is_answer = route.path_format.startswith("/api/v1/models/{model}/") and name != "reload"
@@ -204,6 +240,9 @@ def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> No
         if not isinstance(error, RequestValidationError):
             raise error
         first = error.errors()[0]
+        words = PATTERNS.get((first.get("ctx") or {}).get("pattern", ""))
+        if words is not None:
+            return problem(422, f"{first['loc'][-1]} {words}")
         where = ".".join(map(str, first["loc"]))
         return problem(422, f"{where}: {first['msg']}")
 
@@ -262,7 +301,7 @@ class _Room:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asks = scope["type"] == "http" and scope["method"] == "POST"
         route = picture_route(scope["path"]) if asks else None
-        if route in (None, JOB_PICTURES):  # those of a job wait in its folder, without a place
+        if route is None:
             await self.app(scope, receive, send)
             return
         scope["route_path"] = route

@@ -13,17 +13,258 @@ The event loop itself reads bodies without pictures: they are refused if that wo
 """
 
 import asyncio
+import base64
+import binascii
+import re
+import struct
 import tempfile
 from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
+from numpy.typing import NDArray
+from pydantic_core import from_json, to_json
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from labelwise.server.json_bodies import SMALL_COST, require_cheap
+from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.server.security import RefusedError, picture_route, problem
 from labelwise.system.allocator import give_back_freed_memory
+from labelwise.system.text import one_line
+
+# Pictures as they are sent: the files of a form, and how many pixels each says it has.
+#
+# Long bytes are searched and copied in pieces, so that other threads can run between two of them:
+# a call of C code such as a search, a copy or base64 holds the interpreter's lock until it is done,
+# in whichever thread it runs; 64 KiB take it less than a millisecond.
+#
+# The pixels that a picture says it has, in its first bytes, decide only whose turn it is: one that
+# lies there is caught where it is decoded.
+
+
+PIECE = 1 << 16
+BOUNDARY = re.compile(
+    r';\s*boundary=(?:"([ -!#-~]{1,70})"|([^\s;,"]{1,70}))\s*(?:;|$)', re.ASCII | re.I
+)
+FIELD_BYTES = 1 << 20
+NAME_LENGTH = 255
+SEGMENTS = 512  # of a JPEG, that are looked at
+NO_SIZE = {0xC4, 0xC8, 0xCC}  # among the markers from C0 to CF
+
+Pixels = NDArray[Any]  # uint8 (H, W, 3), or float32 (H, W, bands)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A picture of a request: its name and its encoded bytes, or its pixels (H, W, 3)."""
+
+    name: str
+    content: bytes | Pixels
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes."""
+        return len(self.content) if isinstance(self.content, bytes) else self.content.nbytes
+
+
+def copied(content: bytes | memoryview, start: int, end: int) -> bytes:
+    """Return ``content[start:end]``, which is copied in pieces."""
+    end = min(end, len(content))
+    # As bytes, of which many are joined without the lock; views would keep it.
+    return b"".join(bytes(content[at : min(at + PIECE, end)]) for at in range(start, end, PIECE))
+
+
+class _Form(MultiPartParser):
+    """Starlette's reader of forms, whose files stay in memory: their bytes are counted already."""
+
+    spool_max_size = 1 << 40
+    has_end = False
+
+    def on_end(self) -> None:
+        self.has_end = True
+
+
+async def read_form(parts: AsyncIterable[bytes], content_type: str, most: int) -> list[Upload]:
+    """Return the files of a form, ``most`` of them and as many other fields at most."""
+    found = BOUNDARY.search(content_type)
+    if found is None:
+        raise _unreadable("its Content-Type names no boundary")
+    headers = Headers({"content-type": f'form-data; boundary="{found[1] or found[2]}"'})
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        async for part in parts:
+            for at in range(0, len(part), PIECE):
+                yield part[at : at + PIECE]
+                await asyncio.sleep(0)  # others have a turn
+        if not reader.has_end:  # of which Starlette would leave out the last part
+            raise MultiPartException("a part has no end")
+
+    reader = _Form(headers, pieces(), max_files=most, max_fields=most, max_part_size=FIELD_BYTES)
+    try:
+        form = await reader.parse()
+    except MultiPartException as error:
+        raise _unreadable(error.message) from None
+    try:
+        files = [one for _, one in form.multi_items() if isinstance(one, UploadFile)]
+        return [Upload(_harmless(one.filename or ""), await one.read()) for one in files]
+    finally:
+        await form.close()
+
+
+def _unreadable(why: str) -> RefusedError:
+    return RefusedError(400, f"the form cannot be read: {why}")
+
+
+def _harmless(name: str) -> str:
+    """Return a client's file name as harmless text; it is shown and used for nothing else."""
+    text = name.replace("\\", "/").rpartition("/")[2]
+    return one_line(text or "picture")[:NAME_LENGTH]
+
+
+def claimed_pixels(content: bytes | Pixels) -> int:
+    """Return the pixels of a PNG, GIF, BMP, WebP or JPEG; as many as may be for any other file."""
+    if not isinstance(content, bytes):
+        return content.size // 3
+    sides: tuple[int, int] | None = None
+    try:
+        if content.startswith(b"\x89PNG\r\n\x1a\n"):
+            sides = struct.unpack_from(">II", content, 16)
+        elif content.startswith((b"GIF87a", b"GIF89a")):
+            sides = struct.unpack_from("<HH", content, 6)
+        elif content.startswith(b"BM"):
+            sides = struct.unpack_from("<ii", content, 18)
+        elif content.startswith(b"RIFF") and content[8:12] == b"WEBP":
+            sides = _webp(content)
+        elif content.startswith(b"\xff\xd8"):
+            sides = _jpeg(content)
+    except (struct.error, IndexError):
+        return MAX_PIXELS
+    return MAX_PIXELS if sides is None else min(max(1, abs(sides[0] * sides[1])), MAX_PIXELS)
+
+
+def _webp(content: bytes) -> tuple[int, int] | None:
+    kind = content[12:16]
+    if kind == b"VP8X":
+        width = int.from_bytes(content[24:27], "little") + 1
+        return width, int.from_bytes(content[27:30], "little") + 1
+    if kind == b"VP8L":
+        (bits,) = struct.unpack_from("<I", content, 21)
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 ":
+        width, height = struct.unpack_from("<HH", content, 26)
+        return width & 0x3FFF, height & 0x3FFF
+    return None
+
+
+def _jpeg(content: bytes) -> tuple[int, int] | None:
+    at = 2
+    for _ in range(SEGMENTS):
+        if content[at] != 0xFF:
+            return None
+        marker = content[at + 1]
+        if marker == 0xFF:  # a byte that fills
+            at += 1
+        elif 0xC0 <= marker <= 0xCF and marker not in NO_SIZE:
+            height, width = struct.unpack_from(">HH", content, at + 5)
+            return width, height
+        else:
+            (length,) = struct.unpack_from(">H", content, at + 2)
+            at += 2 + length
+    return None
+
+
+# JSON from strangers, read at a bounded cost; and answers in JSON, written piece by piece.
+#
+# A parser holds the interpreter's lock until it is done, in whichever thread it runs, so what it
+# may cost is counted before, piece by piece. A unit is about 40 ns, as a small number takes; long
+# strings cost next to nothing, so pictures in base64 may fill the body.
+#
+#     cost = commas + backslashes + 2 quotes + 5 brackets + 10 braces + 5 runs of 19 digits
+#          <= 450,000     a picture of 224 x 224 in lists of lists takes 403,000
+#          <=  50,000     where the framework reads it, on the event loop, and lists every error
+#
+# Letters beyond ASCII make a string several times as large, so long JSON has none.
+
+
+MOST, SMALL_COST = 450_000, 50_000
+COSTS = {b",": 1, b"\\": 1, b'"': 2, b"[": 5, b"{": 10}
+OTHERS = bytes(code for code in range(256) if bytes([code]) not in COSTS)
+LONG = 1 << 20
+DIGITS = 64
+DIGITS_AS_ZEROS = bytes(48 if 48 <= code < 58 else 32 for code in range(256))
+BIG_NUMBER, BIG_COST = b"0" * 19, 5
+DATA_URL = re.compile(r"data:image/[a-z0-9.+-]{1,64};base64,")
+
+
+def read_json(body: bytes) -> Any:
+    """Return what a body holds, or raise RefusedError."""
+    require_cheap(body, MOST)
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise RefusedError(422, f"the body is not JSON: {error}") from None
+
+
+def require_cheap(body: bytes, most: int) -> None:
+    """Refuse JSON that would cost more to read."""
+    cost = 0
+    for start in range(0, len(body), PIECE):
+        piece = body[start : start + PIECE + DIGITS - 1]
+        marks = piece[:PIECE].translate(None, OTHERS)
+        cost += sum(weight * marks.count(mark) for mark, weight in COSTS.items())
+        digits = piece.translate(DIGITS_AS_ZEROS)
+        cost += BIG_COST * digits.count(BIG_NUMBER)
+        if cost > most:
+            raise RefusedError(
+                413,
+                f"the JSON of a request may hold about {most:,} numbers here, or fewer values of "
+                "other kinds; send pictures encoded (PNG, JPEG, ...), in base64 or as files",
+            )
+        if b"0" * DIGITS in digits:
+            raise RefusedError(422, f"JSON may not hold {DIGITS} digits in a row")
+        if len(body) > LONG and not piece.isascii():
+            raise RefusedError(
+                422,
+                f"JSON of more than {LONG:,} bytes must be ASCII; write other letters as \\u....",
+            )
+
+
+def from_base64(text: Any) -> bytes:
+    """Return the bytes of base64, which may stand in a data URL of an image."""
+    if not isinstance(text, str):
+        raise RefusedError(422, "a picture must be text in base64")
+    address = DATA_URL.match(text)
+    start = address.end() if address else 0
+    last = len(text) - PIECE
+    try:
+        return b"".join(
+            _decoded(text[at : at + PIECE], is_last=at >= last)
+            for at in range(start, len(text), PIECE)
+        )
+    except (binascii.Error, ValueError):
+        raise RefusedError(
+            422, "a picture must be in base64, or a data URL of an image in base64"
+        ) from None
+
+
+def _decoded(piece: str, *, is_last: bool) -> bytes:
+    if "=" in piece and not is_last:
+        raise ValueError("only the end of base64 is padded")
+    return base64.b64decode(piece, validate=True)
+
+
+def json_list(parts: Iterable[bytes]) -> bytes:
+    """Return a JSON list of parts that are JSON."""
+    return b"[" + b",".join(parts) + b"]"
+
+
+def json_object(facts: dict[str, bytes]) -> bytes:
+    """Return a JSON object of values that are JSON."""
+    return b"{" + b",".join(to_json(name) + b":" + value for name, value in facts.items()) + b"}"
+
 
 METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
 WORTH_GIVING_BACK = 64 << 20

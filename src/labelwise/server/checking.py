@@ -8,12 +8,10 @@ from collections import OrderedDict
 
 from labelwise.errors import DataError
 from labelwise.photos.checking import CheckSession, CheckState, PhotoToCheck
-from labelwise.photos.receipts import Receipt, receipts_of
-from labelwise.photos.tag_receipts import is_of_tags, tags_title
-from labelwise.photos.verifying import verify_lists
+from labelwise.photos.receipts import Receipt, receipts_of, verify_lists
 from labelwise.retrieval import Query
 from labelwise.server.library import Library, photo_name
-from labelwise.server.library_models import (
+from labelwise.server.schemas import (
     CheckAnswerIn,
     CheckIn,
     CheckQuestion,
@@ -105,8 +103,8 @@ def _question(photo: PhotoToCheck, photo_id: str) -> CheckQuestion:
 
 def _withdrawn(receipt: Receipt) -> str:
     """Return why a receipt that was withdrawn no longer stands."""
-    if is_of_tags(receipt.query):
-        return "the tags were taken out again"
+    if receipt.is_of_tags:
+        return "tags are no longer held to answers"
     return "an answer it rests on was taken back"
 
 
@@ -120,7 +118,7 @@ def receipts_view(library: Library) -> ReceiptsView:
         views.append(
             ReceiptView(
                 number=one.number,
-                query=tags_title(one.query),
+                query=one.title,
                 kind=one.promise.kind,
                 text=str(one.promise),
                 method=one.promise.test,

@@ -33,15 +33,12 @@ from labelwise.photos.words import QuestionGuide, WordList, asking_order
 from labelwise.pictures import Transform
 from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.sources import read_image_file
-from labelwise.server.api import ERRORS, add_session
-from labelwise.server.app import add_errors
+from labelwise.server.api import ERRORS, PhotoId, add_session, require_json
+from labelwise.server.app import add_errors, add_page
+from labelwise.server.batching import Threads
 from labelwise.server.bodies import Bodies
 from labelwise.server.library import SIDES, PhotoNotFoundError
-from labelwise.server.library_routes import PhotoId
-from labelwise.server.models import Health
-from labelwise.server.page import add_page
-from labelwise.server.queueing import Threads
-from labelwise.server.requests import require_json
+from labelwise.server.schemas import Health
 from labelwise.server.security import Guard, RefusedError
 from labelwise.server.settings import ServeSettings
 
@@ -202,7 +199,8 @@ class _Asking:
         self._drawn: dict[str, list[str]] = {}  # paths in random order, by word
         self._orders: dict[str, tuple[QuestionGuide | None, list[str]]] = {}
         self._handed: dict[tuple[str, str], str] = {}
-        self._gone: dict[str, tuple[int, ...] | None] = {}  # with what was there in their place
+        # Photos that cannot be shown are not asked about until their file is another one.
+        self.gone: dict[str, tuple[int, ...] | None] = {}
 
     def look(self) -> None:
         """Find the photos that are there now; runs in the background."""
@@ -238,14 +236,10 @@ class _Asking:
             raise PhotoNotFoundError("there is no photo with this id")
         return self.paths[photo]
 
-    def note_gone(self, photo: str) -> None:
-        """Ask no more about a photo that cannot be shown, until its file is another one."""
-        self._gone[photo] = _facts(self.paths[photo])
-
     def _is_there(self, photo: str) -> bool:
-        if photo in self._gone and self._gone[photo] != _facts(self.paths[photo]):
-            del self._gone[photo]
-        return photo not in self._gone
+        if photo in self.gone and self.gone[photo] != file_facts(self.paths[photo]):
+            del self.gone[photo]
+        return photo not in self.gone
 
     def view(self) -> LabellingView:
         self._refresh()
@@ -393,6 +387,7 @@ def asking_app(
         if side not in SIDES:
             raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
         path = asking.path(photo)
+        facts = await readers.run(lambda: file_facts(path))
 
         def drawn() -> bytes:
             return decoders.thumbnail(read_image_file(path, path.name), path.name, side)
@@ -400,7 +395,7 @@ def asking_app(
         try:
             content = await readers.run(drawn)
         except ImageError as error:
-            asking.note_gone(photo)
+            asking.gone[photo] = facts
             raise PhotoNotFoundError(f"the photo cannot be shown: {error}") from None
         return Response(content, media_type="image/jpeg", headers={"cache-control": "no-cache"})
 
@@ -451,7 +446,7 @@ def photo_id(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
 
 
-def _facts(path: Path) -> tuple[int, ...] | None:
+def file_facts(path: Path) -> tuple[int, ...] | None:
     """Return what tells a file from the one before; None where there is none."""
     try:
         facts = path.stat()

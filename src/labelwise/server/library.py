@@ -24,17 +24,18 @@ from labelwise.errors import CheckpointError, DataError
 from labelwise.metrics.drift import Alarm, audit_order, calibration_alarm
 from labelwise.models import ModelSpec
 from labelwise.photos import Index, questions
-from labelwise.photos.answering import Found, Hit, Sort, answer, nearest_photos
 from labelwise.photos.filters import PhotoFilter
-from labelwise.photos.likeness import LibraryLikeness, likeness_of
-from labelwise.photos.photo_facts import read_facts
-from labelwise.photos.photo_files import PhotoFiles
-from labelwise.photos.receipts import keep_found
+from labelwise.photos.folder_scan import PhotoFiles
+from labelwise.photos.metadata import read_facts
+from labelwise.photos.query import Found, Hit, Sort, answer, nearest_photos
+from labelwise.photos.receipts import add
 from labelwise.photos.review import Reason
+from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction, Fact
 from labelwise.photos.words import FreeText
-from labelwise.retrieval import ListKind, Query, complete
-from labelwise.server.library_models import (
+from labelwise.retrieval import Query, complete
+from labelwise.server.batching import Threads
+from labelwise.server.schemas import (
     CorrectedState,
     CorrectionsIn,
     LikenessView,
@@ -49,7 +50,6 @@ from labelwise.server.library_models import (
     TextAnswer,
     WaysOutView,
 )
-from labelwise.server.queueing import Threads
 
 T = TypeVar("T")
 
@@ -187,7 +187,6 @@ class Library:
         start: int,
         at_least: float,
         wrong_at_most: float | None,
-        promise: ListKind,
         sort: Sort,
         photos: PhotoFilter,
         who: str,
@@ -200,11 +199,10 @@ class Library:
             top=start + top + 1,
             at_least=at_least,
             wrong_at_most=wrong_at_most,
-            promise=promise,
             sort=sort,
             photos=photos,
         )
-        receipt = keep_found(self.index, query, found, who)
+        receipt = add(self.index, found, who)
         shown = found.hits[start : start + top]
         ids = self.ids([hit.row for hit in shown])
         promised, (low, high) = found.promised, found.interval or (None, None)
@@ -230,13 +228,12 @@ class Library:
             untested=found.untested or None,
             above=found.above,
             promise=None if promised is None else str(promised),
-            promise_kind=None if promised is None else promise,
+            promise_kind=None if promised is None else "expected",
             promise_about=None if promised is None else promised.about,
             promise_condition=None if promised is None else promised.condition,
             receipt=None if receipt is None else receipt.number,
             refused=found.refusal() or None,
             ways=WaysOutView(**asdict(found.ways)) if found.refused else None,
-            bounded=None if found.bounded is None else str(found.bounded),
             near_copies=found.copies_sentence or None,
             likeness=_likeness(found),
             cursor=str(start + top) if len(found.hits) > start + top else None,

@@ -6,6 +6,7 @@
     token         where there is one, every answer but the page's own files and health needs it
     body          so many bytes, within so many seconds; its length is given in one way
     rate          so many requests per second and client, those for health counted apart
+    client        the address of the connection, or what a trusted proxy names last
 
 Decisions rest on the raw headers and the path as the server received them, never on an address
 put together from both. Every answer carries the headers that keep a browser from running or
@@ -21,14 +22,14 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from labelwise.server.settings import ServeSettings
+from labelwise.server.settings import ServeSettings, same_address
 from labelwise.system.text import shortened
 
 COOKIE = "labelwise_session"
@@ -38,14 +39,12 @@ OPEN_PATHS = (*HEALTH_PATHS, "/static/")
 SESSION = "/api/v1/session"
 OPEN_PAGES = ("/", "/favicon.svg", SESSION)
 PREDICT, INFER = "/api/v1/predict", "/v2/models/{model}/infer"
-PREDICT_OF, JOBS = "/api/v1/models/{model}/predict", "/api/v1/jobs"
-JOB_PICTURES = f"{JOBS}/{{job}}/pictures"
+PREDICT_OF = "/api/v1/models/{model}/predict"
 PHOTOPRISM, LABEL_STUDIO = "/photoprism/labels", "/label-studio"
 PICTURE_PATHS = (PREDICT, PHOTOPRISM, f"{LABEL_STUDIO}/predict")
 NAMED_PATHS = {
     INFER: re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer"),
     PREDICT_OF: re.compile(r"/api/v1/models/[^/]+/predict"),
-    JOB_PICTURES: re.compile(rf"{JOBS}/[^/]+/pictures"),
 }
 SMALL_BODY = 256 << 10  # of requests without pictures, which are read by the event loop
 TOKEN_BODY = 4 << 10  # of the request that everyone may send
@@ -118,7 +117,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self.app, self.settings = app, settings
         self.rates, self.health_rates = _Rates(settings.rate), _Rates(settings.rate)
-        self._names = settings.names
+        self._names, self._proxies = settings.names, settings.proxies
         token = settings.token
         self._proofs = None if token is None else (token, cookie_value(token))
 
@@ -145,6 +144,9 @@ class Guard:
         answer: Response | None = None
         try:
             headers = self._checked_headers(scope)
+            if self._proxies:
+                peer, port = scope.get("client") or ("", 0)
+                scope["client"] = (forwarded_client(peer, headers, self._proxies), port)
             if self.settings.origins:
                 shared += self._shared_with(headers)
             answer = self._check(scope, headers)
@@ -273,6 +275,13 @@ class _LimitedBody:
             if self.size > self.most:
                 raise _too_large(self.most)
         return message
+
+
+def forwarded_client(peer: str, headers: Mapping[str, list[str]], proxies: Set[str]) -> str:
+    """Return who asks: the address that a trusted proxy names last, or else the peer itself."""
+    if same_address(peer) not in proxies or "x-forwarded-for" not in headers:
+        return peer
+    return same_address(headers["x-forwarded-for"][-1].rpartition(",")[2]) or peer
 
 
 def _only(headers: Mapping[str, list[str]], name: str) -> str | None:

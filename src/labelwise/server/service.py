@@ -7,45 +7,440 @@ lane when it has shown that it answers; the old one is gone with its last reques
 """
 
 import asyncio
+import hashlib
+import json
 import logging
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from pydantic_core import to_json
 
 from labelwise import __version__
-from labelwise.errors import LabelwiseError
-from labelwise.models.loading import spec_of
+from labelwise.decide import Promise
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.evaluation import Curve
+from labelwise.links import Link
+from labelwise.markup import Markup
+from labelwise.metrics import Reliability, label_reliability
+from labelwise.metrics.drift import HeldOutShare, LabelShare, estimate_share, held_out_shares
+from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import require_probabilities, score_inputs
 from labelwise.models.spec import ModelSpec
+from labelwise.numeric.bounds import clopper_pearson
 from labelwise.pictures import PictureImages
 from labelwise.pictures.decoders import Decoders
-from labelwise.pictures.inputs import input_of
-from labelwise.server.batching import Batcher, Tagged, model_thread
+from labelwise.pictures.loading import input_of
+from labelwise.predictions import Predictions
+from labelwise.report.charts import reliability_chart
+from labelwise.server.batching import Batcher, PictureQueue, Place, Tagged, Threads, model_thread
+from labelwise.server.bodies import Pixels, Upload
 from labelwise.server.library import Library
-from labelwise.server.models import ModelView, PromiseView, TrustView
 from labelwise.server.monitoring import Monitor
-from labelwise.server.queueing import PictureQueue, Place, Threads
+from labelwise.server.schemas import (
+    AlarmView,
+    BinView,
+    LabelView,
+    ModelView,
+    PictureAnswer,
+    Predicted,
+    PromiseView,
+    ShareView,
+    TrustView,
+)
 from labelwise.server.security import RefusedError
-from labelwise.server.served_model import ServedModel
 from labelwise.server.settings import ServeSettings
-from labelwise.server.shadow import Shadow
-from labelwise.server.trust_views import promise_views, trust_view
-from labelwise.server.uploads import Pixels, Upload
+
+# One model as it was loaded: what it says of pictures, and what that is worth.
+#
+# It never changes, but for the counts of what it answered. A server that loads the same folder
+# again has another one, and requests that began with this one end with it.
+
+
+# How far to trust a probability: what became of held-out photos that got about the same one.
+
+
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Held-out photos whose probability for a label lay in (low, high]."""
+
+    low: float
+    high: float
+    photos: int
+    carried: int
+    share_low: float
+    share_high: float
+    mean: float | None
+
+    def sentence(self, label: str, split: str) -> str:
+        """Return what became of these photos, in words."""
+        spoken = f"{100 * self.low:.0f}–{100 * self.high:.0f} %"
+        if not self.photos:
+            return f"No photo of the {split} split got {spoken} for {label}."
+        return (
+            f"Of {self.photos:,} held-out photos that got {spoken} for {label}, "
+            f"{self.carried:,} carried it."
+        )
+
+
+@dataclass(frozen=True)
+class LabelTrust:
+    """The reliability of one label on held-out photos: its bins, and how many carry it."""
+
+    label: str
+    bins: tuple[Bin, ...]
+    photos: int
+    carried: int
+    ece: float | None
+
+
+def label_trust(held_out: Predictions, link: Link) -> list[LabelTrust]:
+    """Return the reliability of every label on held-out predictions."""
+    with torch.no_grad():
+        probs = link(held_out.logits.astype(np.float64))
+    found = label_reliability(probs, held_out.labels, held_out.observed, bins=BINS)
+    errors = found.ece()
+    return [
+        LabelTrust(
+            name,
+            bins := tuple(_bins(found, column)),
+            sum(one.photos for one in bins),
+            sum(one.carried for one in bins),
+            None if np.isnan(errors[column]) else float(errors[column]),
+        )
+        for column, name in enumerate(held_out.names)
+    ]
+
+
+def _bins(found: Reliability, column: int) -> list[Bin]:
+    bins = []
+    counts, present = found.counts[column], np.rint(found.present_sums[column]).astype(int)
+    means: NDArray[np.float64] = found.confidence[column]
+    for at, (low, high) in enumerate(zip(found.edges, found.edges[1:], strict=False)):
+        photos, carried = int(counts[at]), int(present[at])
+        share = clopper_pearson(carried, photos, 0.975)
+        mean = float(means[at]) if photos else None
+        bins.append(Bin(float(low), float(high), photos, carried, *share, mean))
+    return bins
+
+
+def trust_chart(trust: LabelTrust) -> Markup:
+    """Return the reliability diagram of one label, drawn as the report draws it."""
+    bins: Sequence[Bin] = trust.bins
+    curve = Curve(
+        (0.0, *(one.high for one in bins)),
+        tuple(one.mean for one in bins),
+        tuple(one.carried / one.photos if one.photos else None for one in bins),
+        tuple(one.photos for one in bins),
+        trust.ece,
+        None,
+        None,
+        "held-out photos",
+    )
+    stages = [("after", "held-out photos", curve)]
+    return reliability_chart(stages, title=f"Reliability of {trust.label}")
+
+
+FEWEST = 50  # pictures before a share is estimated
+RECENT = 4096  # photos whose probabilities are kept for the shares
+
+Floats = NDArray[np.float64]
+
+
+class AnswerCounts:
+    """What one model has answered since it was loaded."""
+
+    def __init__(self, names: Sequence[str], version: str) -> None:
+        self.names, self.version = tuple(names), version
+        self.recent: deque[Floats] = deque(maxlen=RECENT)
+        self.photos = self.nothing = 0
+        self.decided = np.zeros(len(self.names), np.int64)
+        self.share_now: dict[str, float] = {}
+
+    def answered(self, probs: Floats, chosen: NDArray[np.bool_]) -> None:
+        """Count the answer for one picture."""
+        self.photos += 1
+        self.recent.append(probs)
+        if not chosen.any():
+            self.nothing += 1
+        self.decided += chosen
+
+    def shares(self, held_out: Sequence[HeldOutShare | None]) -> list[LabelShare]:
+        """Return the shares of the labels among recent pictures, once they are not too few."""
+        if len(self.recent) < FEWEST:
+            return []
+        probs = np.stack(list(self.recent))
+        shares = [
+            estimate_share(name, probs[:, column], known)
+            for column, (name, known) in enumerate(zip(self.names, held_out, strict=True))
+            if known is not None
+        ]
+        self.share_now = {share.label: share.now for share in shares}
+        return shares
+
+
+class ServedModel:
+    """A model that answers, with what is known of its answers' worth."""
+
+    def __init__(self, name: str, folder: RunFolder, device: str) -> None:
+        self.name, self.spec = name, spec_of(folder.path)
+        self.predictor = load_model(folder.path, device).fused()
+        self.link = require_probabilities(self.predictor)
+        self.held_out = folder.held_out()
+        self.names = self.spec.space.names
+        self.weights = self.spec.weights_sha256[:12]
+        self.calibration = _digest(self.spec.link)
+        self.version = f"{self.weights}-{self.calibration}"
+        self.rule = str(self.spec.made_rule)
+        self.counts = AnswerCounts(self.names, self.version)
+        self._try_out(folder)
+
+    def _try_out(self, folder: RunFolder) -> None:
+        """Raise if there is no answer for a grey picture: better now than to those who ask."""
+        asked = self.spec.transform
+        kind = np.uint8 if asked.bands is None else np.float32
+        grey = np.full((asked.size, asked.size, asked.channels), 127, kind)
+        (answer,) = self.forward([grey], ["a grey picture"])
+        if answer.fault is not None:
+            raise CheckpointError(
+                f"{folder.path} has no answer for a grey picture: {answer.fault}; train the model "
+                "again, or serve another one"
+            )
+
+    # Tagging
+
+    def forward(self, pixels: Sequence[Pixels], names: Sequence[str]) -> list[Tagged]:
+        """Return what the model says of pictures, each of pixels (size, size, 3)."""
+        inputs = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+        found = score_inputs(self.predictor, inputs)
+        answers = zip(found.logits.numpy(), found.probs.numpy(), found.sets.numpy(), strict=True)
+        # The pixels were opened, so that a failure is not their fault.
+        faults = {one.row: one.reason.partition(": ")[2] for one in found.failures}
+        answered = [row for row in range(len(names)) if row not in faults]
+        tagged = {row: Tagged(names[row], *one) for row, one in zip(answered, answers, strict=True)}
+        tagged |= {row: Tagged(names[row], fault=fault) for row, fault in faults.items()}
+        return [tagged[row] for row in range(len(names))]
+
+    def picture_answer(self, tagged: Tagged) -> PictureAnswer:
+        """Return an answer as the API gives it."""
+        if tagged.probs is None or tagged.chosen is None:
+            return PictureAnswer(name=tagged.name, error=tagged.error)
+        order = np.argsort(-tagged.probs, kind="stable")
+        probs, chosen = tagged.probs[order].clip(0, 1).tolist(), tagged.chosen[order].tolist()
+        labels = [
+            {
+                "label": self.names[k],
+                "probability": probability,
+                "threshold": self.thresholds[k],
+                "decided": decided,
+            }
+            for k, probability, decided in zip(order.tolist(), probs, chosen, strict=True)
+        ]
+        given = [one["label"] for one in labels if one["decided"]]
+        facts = {"name": tagged.name, "labels": labels, "decided": given, "none": not given}
+        return PictureAnswer.model_validate(facts)
+
+    @cached_property
+    def answer_head(self) -> bytes:
+        """How every answer begins, in JSON: what it says beside its results."""
+        head = Predicted(
+            model=self.weights,
+            calibration=self.calibration,
+            caution=self.spec.caution,
+            rule=self.rule,
+            results=[],
+        )
+        return to_json(head).removesuffix(b"]}")
+
+    @cached_property
+    def thresholds(self) -> list[float | None]:
+        """The threshold of each label; None where the rule has none."""
+        values = self.spec.made_rule.thresholds(len(self.names))
+        return [None] * len(self.names) if values is None else list(values)
+
+    # What its answers are worth
+
+    @cached_property
+    def trust(self) -> dict[str, LabelTrust]:
+        """The reliability of every label; empty where no held-out photos are kept."""
+        if self.held_out is None:
+            return {}
+        return {one.label: one for one in label_trust(self.held_out.predictions, self.link)}
+
+    def label_view(self, label: str) -> LabelView:
+        """Return one label's reliability."""
+        threshold = self.thresholds[self.spec.space.column(label)]
+        trust = self.trust.get(label)
+        if trust is None:
+            return LabelView(
+                label=label, threshold=threshold, photos=0, carried=0, ece=None, bins=[]
+            )
+        split = "" if self.held_out is None else str(self.held_out)
+        bins = [
+            BinView(
+                low=one.low,
+                high=one.high,
+                photos=one.photos,
+                carried=one.carried,
+                share_low=one.share_low,
+                share_high=one.share_high,
+                sentence=one.sentence(label, split),
+            )
+            for one in trust.bins
+        ]
+        return LabelView(
+            label=label,
+            threshold=threshold,
+            photos=trust.photos,
+            carried=trust.carried,
+            ece=trust.ece,
+            bins=bins,
+        )
+
+    def recent_shares(self) -> list[LabelShare]:
+        """Return the shares of labels among recent pictures; none without held-out photos."""
+        known = self._held_out_shares
+        return [] if known is None else self.counts.shares(known)
+
+    @cached_property
+    def _held_out_shares(self) -> list[HeldOutShare | None] | None:
+        """What held-out photos say of each label's share; None for a label they cannot tell of."""
+        if self.held_out is None:
+            return None
+        photos = self.held_out.predictions
+        probs = self.link(photos.logits.astype(np.float64))
+        return held_out_shares(probs, photos.majority, photos.observed)
+
+    @property
+    def promises(self) -> list[Promise]:
+        """What was promised when the model was made."""
+        return [Promise.from_spec(promise) for promise in self.spec.promises]
+
+
+def _digest(spec: object) -> str:
+    text = json.dumps(spec, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+# What speaks for and against trusting a model today, as the API says it.
+
+
+CHECKABLE = ("recall", "precision", "f", "tags")
+
+
+async def promise_views(model: ServedModel, library: Library | None) -> list[PromiseView]:
+    """Return every promise, and what photos reviewed since then say of it."""
+    promises = model.promises
+    checkable = [one for one in promises if one.what in CHECKABLE]
+    checks = {}
+    if library is not None and checkable:
+        found = await library.run(lambda: library.check(checkable))
+        checks = dict(zip(map(id, checkable), found, strict=True))
+    views = []
+    for promise in promises:
+        check = checks.get(id(promise))
+        views.append(
+            PromiseView(
+                text=str(promise),
+                what=promise.what,
+                level=promise.level,
+                confidence=promise.confidence,
+                photos=promise.n,
+                made=promise.made,
+                verdict="cannot tell" if check is None else check.verdict,
+                checked="no photo has had all its labels reviewed yet"
+                if check is None or not check.counted
+                else str(check),
+            )
+        )
+    return views
+
+
+async def trust_view(
+    model: ServedModel, library: Library | None, monitor: Monitor, slowly: Threads
+) -> TrustView:
+    """Return what speaks for and against trusting the model today."""
+    alarms = await library.run(library.alarms) if library is not None else []
+    monitor.note_alarms(alarms)
+    recent = await slowly.run(model.recent_shares)  # seconds of many labels
+    shares = [_share(one, "recent pictures") for one in recent]
+    notes = _notes(model, library)
+    if library is not None:
+        likeness = await library.run(library.likeness)
+        shares += [_share(one, "library") for one in likeness.likeness.shares]
+        notes.append(likeness.sentence())
+    return TrustView(
+        alarms=[
+            AlarmView(
+                label=one.label,
+                audited=one.audited,
+                present=one.present,
+                expected=one.expected,
+                evidence=one.evidence,
+                threshold=one.threshold,
+                raised=one.raised,
+            )
+            for one in alarms
+        ],
+        shares=shares,
+        promises=await promise_views(model, library),
+        notes=notes,
+    )
+
+
+def _notes(model: ServedModel, library: Library | None) -> list[str]:
+    notes = []
+    if model.held_out is None:
+        notes.append(
+            "The folder of this model holds no predictions of held-out photos, so nothing can "
+            "be said of its reliability. Serve a whole run, not only its model."
+        )
+    elif not model.held_out.may_promise:
+        notes.append(
+            f"Reliability is shown on photos of the split {model.held_out}, which the "
+            "calibration was fitted on; on others it is somewhat worse."
+        )
+    if library is not None:
+        notes.append(
+            "Alarms rest on photos audited in a random order. What people correct on their own "
+            "is what they happened to see, and says nothing of the whole."
+        )
+    return notes
+
+
+def _share(share: LabelShare, source: str) -> ShareView:
+    return ShareView.model_validate(
+        {
+            "label": share.label,
+            "source": source,
+            "before": share.before,
+            "now": share.now,
+            "low": share.low,
+            "high": share.high,
+            "photos": share.photos,
+            "moved": share.moved,
+        }
+    )
+
 
 T = TypeVar("T")
 
 log = logging.getLogger("labelwise.server")
 
-SHADOW = "shadow"  # what it is called where it is loaded
-NO_SHADOW = "no shadow model is served; start the server with --shadow RUN"
 ASIDE = 2  # threads for reading requests and writing answers
 
 
@@ -129,15 +524,10 @@ class Service:
         self.library: Library | None = None
         self.lanes: dict[str, Lane] = {}
         self.monitor.registry.register(_Answers(self.lanes))
-        self.shadow: Shadow | None = None
         try:
             for name in self.folders:
                 model = self._loading.submit(self._load, name, self.folders[name]).result()
                 self._serve(model)
-            if settings.shadow is not None:
-                self.shadow = self._shadow_of(
-                    self._loading.submit(self._load, SHADOW, settings.shadow).result()
-                )
             if index is not None:
                 spec = self.lane().model.spec
                 self.library = Library(index, spec, self.decoders.thumbnail)
@@ -187,14 +577,6 @@ class Service:
     def _load(self, name: str, folder: Path) -> ServedModel:
         return ServedModel(name, RunFolder(folder), self.device)
 
-    def _shadow_of(self, model: ServedModel) -> Shadow:
-        share = self.settings.shadow_share
-        shadow = Shadow(self.lane().model, model, self._batcher(model), share)
-        if self.shadow is not None:
-            self.monitor.registry.unregister(self.shadow)
-        self.monitor.registry.register(shadow)
-        return shadow
-
     def _serve(self, model: ServedModel) -> None:
         """Answer with a model from now on."""
         self.lanes[model.name] = Lane(model, self._batcher(model))
@@ -212,9 +594,8 @@ class Service:
     async def reload(self, name: str) -> bool:
         """Answer with what the folder of a model holds now; return whether that has changed.
 
-        A model that cannot be loaded, has no answers or does not fit the index or the shadow is
-        refused, and the one before goes on. Requests that are under way end with the model they
-        began with.
+        A model that cannot be loaded, has no answers or does not fit the index is refused,
+        and the one before goes on. Requests that are under way end with the model they began with.
         """
         before = self.lane(name).model
         with self._alone(name):
@@ -223,35 +604,17 @@ class Service:
                 return False
             if self.library is not None and name == self.first:
                 self._require_same_weights(before.spec, model.spec)
-            if self.shadow is not None and name == self.first:
-                self.shadow.follow(model)
             self._serve(model)
-        return True
-
-    async def reload_shadow(self) -> bool:
-        """Compare with what the folder of the shadow model holds now, from the beginning."""
-        if self.shadow is None or self.settings.shadow is None:
-            raise RefusedError(404, NO_SHADOW)
-        with self._alone(SHADOW):
-            model = await self._loaded(SHADOW, self.settings.shadow, self.shadow.model.spec)
-            if model is None:
-                return False
-            self.shadow = self._shadow_of(model)
         return True
 
     async def reload_all(self) -> None:
         """Load every model whose folder has changed, and log what came of it."""
         for name in self.folders:
-            await self._reload_and_log(name, self.reload(name))
-        if self.shadow is not None:
-            await self._reload_and_log(SHADOW, self.reload_shadow())
-
-    async def _reload_and_log(self, name: str, reloading: Coroutine[Any, Any, bool]) -> None:
-        try:
-            if await reloading:
-                log.warning("%r was loaded anew", name)
-        except RefusedError as refused:
-            log.warning("%s", refused.detail)
+            try:
+                if await self.reload(name):
+                    log.warning("%r was loaded anew", name)
+            except RefusedError as refused:
+                log.warning("%s", refused.detail)
 
     async def _loaded(self, name: str, folder: Path, before: ModelSpec) -> ServedModel | None:
         """Return the model of a folder, None if it is the one before."""
@@ -319,8 +682,6 @@ class Service:
                 self.monitor.failures.inc()
             else:
                 lane.model.counts.answered(one.probs, one.chosen)
-        if self.shadow is not None and lane.model.name == self.first:
-            self.shadow.offer(lane.model, uploads, answers)
         return answers
 
     # What is known of a model

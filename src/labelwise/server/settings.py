@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from labelwise.errors import SettingsError
-from labelwise.pictures.ahead import available_cores
+from labelwise.pictures.prefetch import available_cores
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SHORTEST_TOKEN = 16
@@ -22,11 +22,10 @@ class ServeSettings:
     sites whose pages may ask. Sizes are in bytes, times in seconds; ``rate`` is requests per
     second and client, 0 for no limit. ``connections`` and ``client_connections`` may be open at
     a time, in all and from one address. ``client_queue`` pictures of one address may be on their
-    way, by default half of the queue. Bodies of all requests together may take ``body_memory``,
+    way, by default half of the queue. Of requests from ``trusted_proxies`` the address is the last
+    of X-Forwarded-For. Bodies of all requests together may take ``body_memory``,
     of which those that are still arriving take half, and beyond it ``body_disk``.
-    ``models`` are more models to serve, by the names that requests ask for them. The model of
-    ``shadow`` answers a share of the requests to the first one too, to be compared. Jobs are kept
-    in the folder ``jobs``, or until the server ends; they may take ``jobs_disk``.
+    ``models`` are more models to serve, by the names that requests ask for them.
     ``photoprism`` and ``label_studio`` answer these programs in their own forms; the latter is
     the folder that photos of tasks are read from.
     ``decoders`` is the number of processes that open pictures; 0 opens them in threads of the
@@ -49,6 +48,7 @@ class ServeSettings:
     rate: float = 200.0
     connections: int = 512
     client_connections: int = 256
+    trusted_proxies: tuple[str, ...] = ()
     request_seconds: float = 60.0
     idle_seconds: float = 10.0
     decode_seconds: float = 10.0
@@ -58,10 +58,6 @@ class ServeSettings:
     photoprism: bool = False
     label_studio: Path | None = None
     models: tuple[tuple[str, Path], ...] = ()
-    shadow: Path | None = None
-    shadow_share: float = 0.1
-    jobs: Path | None = None
-    jobs_disk: int = 4 << 30
 
     def __post_init__(self) -> None:
         if not is_loopback(self.host) and self.token is None:
@@ -82,6 +78,12 @@ class ServeSettings:
                     "an origin must be a scheme, a name and a port where it has one, in lower case "
                     f"and without a path, such as https://photos.example, got {origin!r}"
                 )
+        for address in self.trusted_proxies:
+            if same_address(address) is None:
+                raise SettingsError(
+                    "--trusted-proxy must be the address of one proxy, such as 10.0.0.2, "
+                    f"got {address!r}"
+                )
         if self.label_studio is not None and not self.label_studio.is_dir():
             raise SettingsError(
                 "--label-studio must be the folder that Label Studio serves photos from, "
@@ -93,15 +95,11 @@ class ServeSettings:
                     "the name of a model must begin with a letter or digit and hold up to 100 "
                     f"letters, digits, dots, dashes and underscores, got {name!r}"
                 )
-        if not 0 < self.shadow_share <= 1:
-            raise SettingsError(
-                f"--shadow-share must be above 0 and at most 1, got {self.shadow_share:g}"
-            )
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"a port must lie between 0 and 65535, got {self.port}")
         least = {"max_body": 1, "max_files": 1, "max_batch": 1, "max_queue": 1}
         least |= {"connections": 1, "client_connections": 1, "body_memory": 0, "body_disk": 0}
-        least |= {"max_wait": 0, "rate": 0, "decode_memory": 1 << 20, "jobs_disk": 1}
+        least |= {"max_wait": 0, "rate": 0, "decode_memory": 1 << 20}
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise SettingsError(f"{name} must be at least {bound}, got {getattr(self, name)}")
@@ -143,10 +141,24 @@ class ServeSettings:
         return available_cores() if self.decoders is None else self.decoders
 
     @property
+    def proxies(self) -> frozenset[str]:
+        """The addresses of trusted proxies, each written in one way."""
+        return frozenset(filter(None, map(same_address, self.trusted_proxies)))
+
+    @property
     def names(self) -> frozenset[str]:
         """The names that the Host header may hold, lower case, without port and brackets."""
         own = {self.host} if self.host not in ("0.0.0.0", "::") else set()
         return frozenset(name.lower().strip("[]") for name in {*LOOPBACK, *own, *self.hosts})
+
+
+def same_address(text: str) -> str | None:
+    """Return an IP address as it is written in one way, or None: it is not one."""
+    try:
+        found = ip_address(text.strip())
+    except ValueError:
+        return None
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 def is_loopback(host: str) -> bool:

@@ -8,10 +8,24 @@ nothing half-done, since a shard is written whole or not at all; its shard is gi
 :data:`ATTEMPTS` times in all.
 """
 
+import json
+import os
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, TypeVar
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import chain
+from multiprocessing import connection, get_context, parent_process
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
-from labelwise.errors import LabelwiseError
+from pydantic import Field, TypeAdapter, ValidationError
+
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.system.storage import Storage
 
 ATTEMPTS = 3  # workers that may die over one shard
 
@@ -42,3 +56,232 @@ class LostShardError(LabelwiseError):
             f"{ATTEMPTS} workers died over shard {shard}; they may have run out of memory: run the "
             "same command again with fewer --workers, or with a smaller --batch-size elsewhere"
         )
+
+
+# What stands in a folder of scores, and how far it is.
+#
+#     _plan.json            the question: inputs, model, options, number of rows and shards
+#     _plan/00000.parquet   the rows of each shard, fixed before the first is scored
+#     part-00000.parquet    the answers of a shard, whole or not there
+#     _manifest.jsonl       a line per finished shard: shard, rows, failed, bytes, hash
+#     _SUCCESS              empty; there when every row has come out
+#
+# The manifest is replaced as a whole every few seconds. A shard that was written after that is
+# scored again by the next run, into the same bytes, so nothing is lost and nothing is there twice.
+
+
+MANIFEST_FILE = "_manifest.jsonl"
+SUCCESS_FILE = "_SUCCESS"
+Count = Annotated[int, Field(ge=0)]
+SECONDS = 3.0  # between two writes of the manifest
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """A shard that is in its place: its rows, how many of them failed, and its SHA-256."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    shard: str
+    rows: Count
+    failed: Count
+    bytes: Count
+    hash: str
+
+    def __post_init__(self) -> None:
+        if self.failed > self.rows:
+            raise ValueError(f"of {self.rows} rows {self.failed} cannot have failed")
+
+
+RECORD = TypeAdapter(ShardRecord)
+
+
+def shard_name(number: int) -> str:
+    """Return the file name of a shard.
+
+    >>> shard_name(7)
+    'part-00007.parquet'
+    """
+    return f"part-{number:05d}.parquet"
+
+
+class Manifest:
+    """The finished shards of a folder; :meth:`add` keeps them in ``_manifest.jsonl``."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._records = {record.shard: record for record in _read(storage)}
+        self._written = time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def rows(self) -> int:
+        """The rows of all finished shards."""
+        return sum(record.rows for record in self._records.values())
+
+    @property
+    def failed(self) -> int:
+        """The rows among them without an answer."""
+        return sum(record.failed for record in self._records.values())
+
+    def records(self) -> list[ShardRecord]:
+        """Return the finished shards in order."""
+        return [self._records[name] for name in sorted(self._records)]
+
+    def missing(self, shards: int) -> Iterator[int]:
+        """Yield the numbers of the shards that are not there as the manifest says."""
+        for number in range(shards):
+            record = self._records.get(shard_name(number))
+            if record is None or self._storage.size(record.shard) != record.bytes:
+                self._records.pop(shard_name(number), None)
+                yield number
+
+    def add(self, record: ShardRecord) -> None:
+        """Note a finished shard; it is written within seconds."""
+        self._records[record.shard] = record
+        if time.monotonic() - self._written >= SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """Write the manifest now, in the order of the shards."""
+        lines = [json.dumps(asdict(record)) + "\n" for record in self.records()]
+        self._storage.write(MANIFEST_FILE, "".join(lines).encode())
+        self._written = time.monotonic()
+
+
+def _read(storage: Storage) -> Iterator[ShardRecord]:
+    if storage.size(MANIFEST_FILE) is None:
+        return
+    for number, line in enumerate(storage.read(MANIFEST_FILE).splitlines(), start=1):
+        try:
+            yield RECORD.validate_json(line, strict=True)
+        except ValidationError:
+            raise CheckpointError(
+                f"{storage.address}: line {number} of {MANIFEST_FILE} is not a finished shard; "
+                "delete the file to score every shard again"
+            ) from None
+
+
+# The engine of one machine: worker processes, or this process alone.
+
+
+SPAWN = get_context("spawn")  # a fork of threads that hold locks could wait for ever
+
+
+class LocalEngine:
+    """``workers`` processes on this machine; one worker is this process itself."""
+
+    def __init__(self, workers: int = 1) -> None:
+        if workers < 1:
+            raise ValueError(f"workers must be positive, got {workers}")
+        self.workers = workers
+
+    def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
+        """Yield the result of each shard when it is finished, in any order."""
+        if self.workers == 1:
+            yield from map(task.start(), shards)
+            return
+        lost: list[int] = []  # shards whose workers died
+        deaths: Counter[int] = Counter()
+        travelling = bytes(ForkingPickler.dumps(task))
+        busy: dict[Any, tuple[_Worker, int]] = {}
+        idle: list[_Worker] = []
+        remaining = iter(shards)
+        try:
+            while True:
+                while len(busy) < self.workers:
+                    shard = next(chain(iter(lost), remaining), None)
+                    if shard is None:
+                        break
+                    if shard in lost:
+                        lost.remove(shard)
+                    worker = idle.pop() if idle else _Worker(travelling)
+                    worker.give(shard)
+                    busy[worker.ours] = worker, shard
+                if not busy:
+                    return
+                for ready in connection.wait(list(busy)):
+                    worker, shard = busy.pop(ready)
+                    try:
+                        if not worker.has_task:
+                            worker.begin(shard)
+                            busy[ready] = worker, shard
+                            continue
+                        result, error = worker.answer()
+                    except (EOFError, OSError):  # it died
+                        worker.stop()
+                        deaths[shard] += 1
+                        if deaths[shard] == ATTEMPTS:
+                            raise LostShardError(shard) from None
+                        lost.append(shard)
+                        continue
+                    if error is not None:
+                        worker.stop()
+                        raise error
+                    idle.append(worker)
+                    yield result
+        finally:
+            for worker in (*idle, *(one for one, _ in busy.values())):
+                worker.stop()
+
+
+class _Worker:
+    """A process that is given one shard at a time.
+
+    The task, which may be large, is sent once the process asks for it: multiprocessing itself would
+    write it to a pipe that this process also reads from, and wait for ever if the other one died.
+    """
+
+    def __init__(self, task: bytes) -> None:
+        self.ours, theirs = SPAWN.Pipe()
+        self.process = SPAWN.Process(target=_work, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()  # so that its death is seen as the end of the pipe
+        self._task, self.has_task = task, False
+
+    def begin(self, shard: int) -> None:
+        """Send the task and the first shard to a process that asks for them."""
+        self.ours.recv()
+        self.ours.send_bytes(self._task)
+        self.has_task = True
+        self.ours.send(shard)
+
+    def give(self, shard: int) -> None:
+        """Send a shard; the first one goes with the task."""
+        if self.has_task:
+            with suppress(OSError):  # it died while it was idle: answer() will say so
+                self.ours.send(shard)
+
+    def answer(self) -> tuple[Any, Exception | None]:
+        """Return the result and what was raised instead, if anything."""
+        result, error = self.ours.recv()
+        return result, error
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.ours.close()
+
+
+def _work(theirs: "Connection[Any, Any]") -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        theirs.send("ready")
+        task: Task[Any] = theirs.recv()  # the bytes of the task, unpickled as all that is sent
+        work = task.start()
+        while True:
+            theirs.send((work(theirs.recv()), None))
+    except EOFError:
+        return
+    except Exception as error:
+        theirs.send((None, error))
+
+
+def _end_with_parent() -> None:
+    """A command that is killed leaves no workers behind."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

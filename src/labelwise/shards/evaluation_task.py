@@ -11,10 +11,13 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +25,333 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 from numpy.typing import NDArray
 
-from labelwise.data.columns import TableColumns, Vocabulary
+from labelwise.data import LabelTable
+from labelwise.data.columns import PATH_HEADERS, TableColumns, Vocabulary, find_columns
+from labelwise.data.folders import holds_parquet_shards
+from labelwise.data.load import load_for_labels
+from labelwise.data.shards import PARQUET_SUFFIXES, ShardPart, read_shards
+from labelwise.data.table import LabelSets
 from labelwise.data.table_builder import TableBuilder
+from labelwise.data.tabular import TABULAR
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.evaluation import Evaluation, EvaluationSums, describe_link, measure
 from labelwise.links import Link
 from labelwise.methods import link_from_spec
-from labelwise.models.launching import one_thread
+from labelwise.models.cuda_graphs import one_thread
 from labelwise.predictions import matrix_of_lists
 from labelwise.scores.tables import unscored_note
-from labelwise.shards.engine import Engine
-from labelwise.shards.label_store import KeyFiles, Keys, StoredLabels, keys_of
-from labelwise.shards.manifest import MANIFEST_FILE, SUCCESS_FILE, Manifest, ShardRecord
+from labelwise.shards.engine import MANIFEST_FILE, SUCCESS_FILE, Engine, Manifest, ShardRecord
 from labelwise.system.allocator import keep_freed_memory
 from labelwise.system.progress import Silent, Watch
-from labelwise.system.storage import Storage, storage_at, without_options
+from labelwise.system.storage import (
+    LocalStorage,
+    ObjectStorage,
+    Storage,
+    address_of,
+    is_uri,
+    parent_of,
+    storage_at,
+    without_options,
+)
 from labelwise.system.text import counted
-from labelwise.types import LabelSpace
+from labelwise.types import LabelSpace, matching_columns
+
+# The labels of very many rows, found by id: on disk, so that memory does not grow with them.
+#
+#     StoredLabels.build("labels.parquet", names, folder)   reads the table once, a batch at a time
+#     StoredLabels(folder, len(names)).find(ids)          the row of each id, -1 where there is none
+#
+# An id is known by 128 bits of BLAKE2b. Keys are spread over files by their first byte, and each
+# file is sorted by itself; sorted files one after the other are then sorted as a whole. What is in
+# the folder is mapped, not read. An image is also found by the place it is at: paths of a table are
+# below the folder of the table, images of a shard below the shard.
+
+
+FILES = 256
+BLOCK_ROWS = 1 << 16
+PREFIX = "label:"
+
+Keys = NDArray[np.uint64]
+
+
+def keys_of(ids: Sequence[str]) -> Keys:
+    """Return 128 bits of each id, (n, 2)."""
+    digests = [blake2b(name.encode(), digest_size=16).digest() for name in ids]
+    return np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).astype(np.uint64)
+
+
+class KeyFiles:
+    """Keys with a number each, spread over files; in the end sorted, a part at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self._stack = ExitStack()
+        self._files = [
+            self._stack.enter_context((folder / f"{number:02x}").open("w+b"))
+            for number in range(FILES)
+        ]
+
+    def add(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
+        """Put keys (n, 2) and their numbers (n,) aside."""
+        records = np.column_stack([keys, numbers.astype(np.uint64)])
+        order = np.argsort(keys[:, 0], kind="stable")
+        place = (keys[order, 0] >> np.uint64(56)).astype(np.intp)
+        ends = np.searchsorted(place, np.arange(FILES + 1))
+        for file, start, end in zip(self._files, ends[:-1], ends[1:], strict=True):
+            if end > start:
+                file.write(records[order[start:end]].tobytes())
+
+    def parts(self) -> Iterator[tuple[Keys, NDArray[np.int64]]]:
+        """Yield all keys in rising order with their numbers."""
+        for file in self._files:
+            file.seek(0)
+            records = np.frombuffer(file.read(), np.uint64).reshape(-1, 3)
+            order = np.lexsort((records[:, 2], records[:, 1], records[:, 0]))
+            yield records[order, :2], records[order, 2].astype(np.int64)
+
+    def __enter__(self) -> "KeyFiles":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @staticmethod
+    def first_repeat(keys: Keys, numbers: NDArray[np.int64]) -> tuple[int, int] | None:
+        """Return the numbers of the first key that stands there for two, of sorted keys."""
+        same = (keys[1:] == keys[:-1]).all(axis=1) & (numbers[1:] != numbers[:-1])
+        at = np.flatnonzero(same)
+        return (int(numbers[at[0]]), int(numbers[at[0] + 1])) if len(at) else None
+
+
+class StoredLabels:
+    """Labels in a folder that :meth:`build` wrote."""
+
+    def __init__(self, folder: Path, width: int) -> None:
+        self.first = _mapped(folder / "first", np.uint64)
+        self.second = _mapped(folder / "second", np.uint64)
+        self.numbers = _mapped(folder / "numbers", np.int64)
+        self.present, self.unknown = (
+            LabelSets(
+                _mapped(folder / f"{kind}-offsets", np.int64),
+                _mapped(folder / f"{kind}-columns", np.int32),
+                width,
+                _mapped(folder / f"{kind}-inverted", np.bool_),
+            )
+            for kind in ("present", "unknown")
+        )
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+    def find(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the row of each id, or of the image at that place; -1 where there is none."""
+        rows = self._find(keys_of(ids))
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            rows[missing] = self._find(keys_of([_place(ids[row]) for row in missing.tolist()]))
+        return rows
+
+    def take(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which labels are present and which known, each (n, K)."""
+        return self.present.take(rows).dense(), ~self.unknown.take(rows).dense()
+
+    def _find(self, keys: Keys) -> NDArray[np.int64]:
+        found = np.full(len(keys), -1, np.int64)
+        place = np.searchsorted(self.first, keys[:, 0])
+        waiting = np.arange(len(keys))
+        while len(waiting):  # once, but for ids that share 64 bits
+            waiting = waiting[place[waiting] < len(self.first)]
+            waiting = waiting[self.first[place[waiting]] == keys[waiting, 0]]
+            here = self.second[place[waiting]] == keys[waiting, 1]
+            found[waiting[here]] = self.numbers[place[waiting[here]]]
+            waiting = waiting[~here]
+            place[waiting] += 1
+        return found
+
+    @staticmethod
+    def build(source: str, names: tuple[str, ...], folder: Path) -> "StoredLabels":
+        """Read labels from a table, or any data that labelwise reads, into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with KeyFiles(folder / "keys") as keys:
+            with ExitStack() as stack:
+                sets = [
+                    stack.enter_context(_SetsFile(folder, kind)) for kind in ("present", "unknown")
+                ]
+                rows = 0
+                for ids, places, *parts in _batches(source, names, folder):
+                    numbers = np.arange(rows, rows + len(ids))
+                    keys.add(keys_of(ids), numbers)
+                    if places is not None:
+                        keys.add(keys_of(places), numbers)
+                    for file, part in zip(sets, parts, strict=True):
+                        file.add(part)
+                    rows += len(ids)
+            if not rows:
+                raise DataError(f"{source}: the table is empty")
+            _write_sorted(keys, folder, source)
+        return StoredLabels(folder, len(names))
+
+
+def _write_sorted(keys: KeyFiles, folder: Path, source: str) -> None:
+    with ExitStack() as stack:
+        files = [
+            stack.enter_context((folder / name).open("wb"))
+            for name in ("first", "second", "numbers")
+        ]
+        for part, numbers in keys.parts():
+            repeat = keys.first_repeat(part, numbers)
+            if repeat is not None:
+                raise DataError(
+                    f"{source}: rows {repeat[0] + 1:,} and {repeat[1] + 1:,} name the same image; "
+                    "keep one of them"
+                )
+            for file, values in zip(files, (part[:, 0], part[:, 1], numbers), strict=True):
+                file.write(values.tobytes())
+
+
+class _SetsFile:
+    """Sets of rows, written as they come; in the form that :class:`LabelSets` has."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self._stack = ExitStack()
+        self.offsets, self.columns, self.inverted = (
+            self._stack.enter_context((folder / f"{kind}-{part}").open("wb"))
+            for part in ("offsets", "columns", "inverted")
+        )
+        self.end = 0
+        self.offsets.write(np.zeros(1, np.int64).tobytes())
+
+    def __enter__(self) -> "_SetsFile":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def add(self, sets: LabelSets) -> None:
+        self.offsets.write((sets.offsets[1:] + self.end).tobytes())
+        self.columns.write(sets.columns.tobytes())
+        self.inverted.write(sets.inverted.tobytes())
+        self.end += len(sets.columns)
+
+
+Batch = tuple[list[str], list[str] | None, LabelSets, LabelSets]
+
+
+def _batches(source: str, names: tuple[str, ...], folder: Path) -> Iterator[Batch]:
+    """Yield ids, the places they are at, and the labels that are present and unknown."""
+    if is_uri(source) and isinstance(local := storage_at(source), LocalStorage):
+        source = local.place
+    named = Path(without_options(source))
+    if named.suffix.lower() in TABULAR and not named.is_dir() and not _only_holds_images(source):
+        path, base = named, os.path.dirname(os.path.abspath(source))
+        if is_uri(source):
+            above, name = parent_of(source)
+            path, base = _copied(above, name, folder), without_options(above)
+        yield from _table_batches(path, base, names)
+        return
+    table = _labelled(source, names)
+    _refuse_soft(table, table.name)
+    columns = _columns(table.name, table.space.names, names)
+    for start in range(0, len(table), BLOCK_ROWS):
+        rows = np.arange(start, min(start + BLOCK_ROWS, len(table)))
+        ids = [table.ids[row] for row in rows.tolist()]
+        places = [
+            table.images.address(row) or name for row, name in zip(rows.tolist(), ids, strict=True)
+        ]
+        present, unknown = (table.present.take(rows), table.unknown.take(rows))
+        yield ids, places, _renamed(present, columns), _renamed(unknown, columns)
+
+
+def _only_holds_images(source: str) -> bool:
+    """Return whether a file is Parquet that holds images without naming them."""
+    above, name = parent_of(source)
+    if Path(name).suffix.lower() not in PARQUET_SUFFIXES:
+        return False
+    try:
+        with storage_at(above).stream(name) as stream:
+            header = pq.read_schema(stream).names
+    except (OSError, pa.ArrowException):
+        return False  # whoever reads it says why
+    return not any(path in header for path in PATH_HEADERS)
+
+
+def _labelled(source: str, names: tuple[str, ...]) -> LabelTable:
+    """Return labelled data that is not a table; shards wherever they are, with their places."""
+    path = Path(source)
+    if is_uri(source) or path.suffix.lower() in PARQUET_SUFFIXES or holds_parquet_shards(path):
+        return read_shards([ShardPart(source, None)], names=list(names))
+    return load_for_labels(source, names)
+
+
+def _table_batches(path: Path, base: str, names: tuple[str, ...]) -> Iterator[Batch]:
+    if not path.is_file():
+        raise DataError(f"{path} is not there, or no file")
+    stream = TABULAR[path.suffix.lower()](path)
+    found = find_columns(
+        stream.header, path.name, columns=stream.meanings, text_only=stream.text_only
+    )
+    if found.path is None:
+        raise DataError(f"{path.name}: there must be a column 'path' that names the images")
+    layout: TableColumns = replace(found, image=None, split=None, group=None)
+    own = tuple(layout.label_names())
+    if own and all(name.startswith(PREFIX) for name in own):
+        own = tuple(name.removeprefix(PREFIX) for name in own)
+    columns = _columns(path.name, own, names) if own else np.arange(len(names), dtype=np.int32)
+    rows = 0
+    for batch in stream.batches(layout.headers()):
+        builder = TableBuilder(layout, Vocabulary(own or names))
+        builder.add(batch, path.name, rows)
+        table = builder.finish(path.parent, f"{path.name}, after row {rows:,}")
+        _refuse_soft(table, path.name)
+        ids = list(table.ids)
+        places = [name if is_uri(name) else _join(base, name) for name in ids]
+        yield ids, places, _renamed(table.present, columns), _renamed(table.unknown, columns)
+        rows += len(ids)
+
+
+def _refuse_soft(table: LabelTable, name: str) -> None:
+    if table.soft is not None:
+        raise DataError(
+            f"{name} has soft labels; shards are evaluated with present and absent ones"
+        )
+
+
+def _columns(source: str, theirs: tuple[str, ...], names: tuple[str, ...]) -> NDArray[np.int32]:
+    """Return the column in ``names`` of each of their labels, which must be the same ones."""
+    return np.array(matching_columns(theirs, names, of=source, in_="the scores"), np.int32)
+
+
+def _renamed(sets: LabelSets, columns: NDArray[np.int32]) -> LabelSets:
+    return LabelSets.from_csr(sets.offsets, columns[sets.columns], sets.width, sets.inverted)
+
+
+def _copied(place: str, name: str, folder: Path) -> Path:
+    """Return a copy of a table of a bucket, fetched a piece at a time."""
+    storage = storage_at(place)
+    size = storage.size(name)
+    if not isinstance(storage, ObjectStorage) or size is None:
+        raise DataError(f"{address_of(place, name)} is not there")
+    storage.download(name, folder / name, size)
+    return folder / name
+
+
+def _join(base: str, name: str) -> str:
+    return f"{base}/{name}" if is_uri(base) else os.path.normpath(os.path.join(base, name))
+
+
+def _place(name: str) -> str:
+    return name if is_uri(name) else os.path.abspath(name)
+
+
+def _mapped(path: Path, kind: Any) -> Any:
+    """Return a file as an array that lies on the disk; an empty one cannot be mapped."""
+    return np.memmap(path, kind, "r") if path.stat().st_size else np.zeros(0, kind)
+
 
 GROUP_ENTRIES = 1 << 21  # images times labels that are measured at once
 TRUTH, UNKNOWN = "truth", "unknown"
@@ -133,11 +442,11 @@ class EvaluationTask:
         logits, sets, present, known, keys, numbers = map(np.concatenate, zip(*parts, strict=True))
         sums = None
         if len(logits):
-            observed = None if known.all() else torch.from_numpy(known)
-            chosen = self.rule or torch.from_numpy(sets)
+            observed = None if known.all() else known
+            chosen = self.rule or sets
             sums = measure(
-                torch.from_numpy(logits),
-                torch.from_numpy(present & known),
+                logits,
+                present & known,
                 observed,
                 link=folder.link,
                 rule=chosen if self.sets else None,

@@ -30,8 +30,13 @@ from labelwise.data.shards import PARQUET_SUFFIXES
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError, ImageError
 from labelwise.pictures.decode import IMAGE_SUFFIXES, one_per_photo
-from labelwise.pictures.sources import MAX_BYTES, EncodedImages, Location, read_image_file
-from labelwise.pictures.tar import tar_members
+from labelwise.pictures.sources import (
+    MAX_BYTES,
+    EncodedImages,
+    Location,
+    read_image_file,
+    tar_members,
+)
 from labelwise.system.names import Names, printable
 from labelwise.system.storage import (
     LocalStorage,
@@ -43,6 +48,7 @@ from labelwise.system.storage import (
     storage_at,
     without_options,
 )
+from labelwise.system.table_files import with_text
 
 GROUPS_HELD = 2  # row groups of Parquet files in memory
 TABLES = frozenset(TABULAR) - PARQUET_SUFFIXES
@@ -139,7 +145,11 @@ def _parquet_rows(storage: Storage, name: str) -> Iterator[InputRow]:
         shown, file, number = _shown(storage, name), os.fsencode(name), 0
         for group in range(parquet.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
-            ids = parquet.read_row_group(group, columns=[header])[header] if header else None
+            ids = (
+                with_text(parquet.read_row_group(group, columns=[header]), shown, number)[header]
+                if header
+                else None
+            )
             for at in range(rows):
                 own = f"{shown}/{number + at:06d}" if ids is None else str(ids[at].as_py())
                 yield InputRow(own, storage.place, file, at, None, group)

@@ -28,14 +28,13 @@ from pydantic import TypeAdapter, ValidationError
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.methods import link_to_spec
 from labelwise.models.answer_rows import CAUTION
-from labelwise.models.launching import one_thread
+from labelwise.models.cuda_graphs import one_thread
 from labelwise.models.loading import load_model, model_files
 from labelwise.models.scoring import Scored, require_probabilities, score
-from labelwise.pictures.ahead import available_cores
-from labelwise.pictures.inputs import PictureReader
-from labelwise.shards.engine import Engine
+from labelwise.pictures.loading import PictureReader
+from labelwise.pictures.prefetch import available_cores
+from labelwise.shards.engine import SUCCESS_FILE, Engine, Manifest, ShardRecord, shard_name
 from labelwise.shards.inputs import InputRow, StoredImages, find_rows
-from labelwise.shards.manifest import SUCCESS_FILE, Manifest, ShardRecord, shard_name
 from labelwise.system.allocator import keep_freed_memory
 from labelwise.system.files import locked
 from labelwise.system.progress import Silent, Watch
@@ -85,7 +84,7 @@ class ModelFiles:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScoringPlan:
     """The question that a folder of scores answers; equal plans have equal answers."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -99,18 +98,18 @@ class Plan:
     decode: str = "cpu"  # who decodes JPEGs
 
     @staticmethod
-    def load(storage: Storage) -> "Plan | None":
+    def load(storage: Storage) -> "ScoringPlan | None":
         """Return the plan of a folder, None if it was not finished."""
         if storage.size(PLAN_FILE) is None:
             return None
         try:
-            return TypeAdapter(Plan).validate_json(storage.read(PLAN_FILE), strict=True)
+            return TypeAdapter(ScoringPlan).validate_json(storage.read(PLAN_FILE), strict=True)
         except ValidationError:
             raise CheckpointError(
                 f"{storage.address}: {PLAN_FILE} is damaged; choose another folder"
             ) from None
 
-    def write(self, storage: Storage, watch: Watch) -> "Plan":
+    def write(self, storage: Storage, watch: Watch) -> "ScoringPlan":
         """Find all rows, write which shard has which, and return the plan with their numbers."""
         found = find_rows(self.inputs)
         rows = shards = 0
@@ -127,7 +126,7 @@ class Plan:
         storage.write(PLAN_FILE, json.dumps(asdict(whole), indent=2).encode() + b"\n")
         return whole
 
-    def require_same(self, begun: "Plan", place: str) -> None:
+    def require_same(self, begun: "ScoringPlan", place: str) -> None:
         """Raise if a folder was begun with another question."""
         for name, value in asdict(self).items():
             other = getattr(begun, name)
@@ -280,7 +279,7 @@ def predict_shards(
     """Score all rows of the inputs into shards; what an earlier run finished is kept."""
     watch = watch or Silent()
     storage = storage_at(task.out)
-    asked = Plan(
+    asked = ScoringPlan(
         tuple(map(_absolute, inputs)),
         task.model.hash,
         task.batch_size,
@@ -292,7 +291,7 @@ def predict_shards(
             storage.folder.mkdir(parents=True, exist_ok=True)
             busy = f"{storage.address} is being written by another process; wait until it ends"
             stack.enter_context(locked(storage.folder, busy))
-        plan = Plan.load(storage)
+        plan = ScoringPlan.load(storage)
         if plan is None:
             _require_empty(storage)
             plan = asked.write(storage, watch)

@@ -115,7 +115,10 @@ class TrainingState:
         try:
             self.position = Position(**{k: facts[k] for k in asdict(Position()) if k in facts})
             self.model.load_state_dict(part_of(tensors, "model"))
-            self.objective.load_state_dict(part_of(tensors, "objective"))
+            kept = part_of(tensors, "objective").items()  # 0.2 kept the weights of a sigmoid too
+            self.objective.load_state_dict(
+                {key: value for key, value in kept if not key.endswith("link.log_weights")}
+            )
             if self.average is not None:
                 self.average.model.load_state_dict(part_of(tensors, "average"))
                 self.average.updates = facts["average_updates"]
@@ -139,13 +142,14 @@ class TrainingState:
             own = load_best(folder, self.position.best_step) if rank() == 0 else {}
             tensors = tensors_of_first(own, self.device)
             self.deployed.load_state_dict(part_of(tensors, "model"))
-            if self.objective.link is not None:
+            if isinstance(self.objective.link, nn.Module):
                 self.objective.link.load_state_dict(part_of(tensors, "link"))
 
 
 def _best_tensors(state: TrainingState) -> dict[str, Tensor]:
-    link: nn.Module = state.objective.link or nn.Identity()
-    return _named("model", state.deployed.state_dict()) | _named("link", link.state_dict())
+    link = state.objective.link
+    kept: dict[str, Tensor] = link.state_dict() if isinstance(link, nn.Module) else {}
+    return _named("model", state.deployed.state_dict()) | _named("link", kept)
 
 
 def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ Nothing here waits for the device: the loss stays there until someone asks for i
 be copied before the next call, which writes the same memory again.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,8 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelwise.training.recipe import Hardware
-from labelwise.training.settings import Precision
+from labelwise.training.settings import Hardware, Precision
 from labelwise.types import Targets
 
 WORTH_COMPILING = 2000  # steps: ResNet-18 on an H200 compiles in 20 s and saves 7 to 10 ms a step
@@ -40,15 +40,29 @@ FEWER_TRIALS = {
 LossFunction = Callable[[Tensor, Targets], Tensor]
 
 
+def reserve_workspace() -> None:
+    """Let cuBLAS compute the same sums each time; it reads this when CUDA starts."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 @contextmanager
-def fastest_convolutions() -> Iterator[None]:
-    """Let cuDNN try its algorithms on the shapes it meets while the block runs."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
+def kernels(*, deterministic: bool) -> Iterator[None]:
+    """Let cuDNN try its algorithms and take the fastest, or compute the same bits each time.
+
+    Which algorithm is the fastest differs from one process to the next, and with it the last bits.
+    An operation without a deterministic kernel then raises.
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    tried = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = not deterministic
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        torch.backends.cudnn.benchmark = tried
+        torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
 def autocast_type(precision: Precision, accelerator: str) -> torch.dtype | None:
@@ -72,10 +86,15 @@ def _cpu_computes_bfloat16() -> bool:
     return bool(there and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def compiles(hardware: Hardware, device: torch.device, world: int, steps: int) -> bool:
-    """Return whether a run of ``steps`` is compiled: as it was asked for, or where it pays."""
-    if hardware.compile is not None:
-        return hardware.compile
+def compiles(
+    hardware: Hardware, device: torch.device, world: int, steps: int, *, deterministic: bool = False
+) -> bool:
+    """Return whether a run of ``steps`` is compiled: as it was asked for, or where it pays.
+
+    The compiler times kernels too, so a deterministic run is compiled only if it is asked for.
+    """
+    if hardware.compile is not None or deterministic:
+        return bool(hardware.compile)
     return device.type == "cuda" and world == 1 and steps >= WORTH_COMPILING
 
 

@@ -10,7 +10,11 @@ without training.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 from warnings import catch_warnings, simplefilter
+
+import numpy as np
+from numpy.typing import NDArray
 
 from labelwise.calibration import expect_zero_share
 from labelwise.data import LabelTable
@@ -19,7 +23,8 @@ from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, evaluate
 from labelwise.links import Consistent, Link
 from labelwise.models import Model, Predictor
-from labelwise.models.held_out_copies import HeldOutCopies
+from labelwise.models.seen_photos import HeldOutCopies
+from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import (
@@ -45,6 +50,11 @@ class Fitted:
     promises: tuple[Promise, ...] = ()
 
 
+def _known(training: Training, split: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    labels, observed = training.targets(split)
+    return to_numpy(labels), None if observed is None else to_numpy(observed)
+
+
 def finish(training: Training, model: Model) -> Evaluation | None:
     """Write predictions, evaluation and model to the run's folder; None in helper processes."""
     found = {name: training.inferred(name, model) for name in training.splits}
@@ -54,8 +64,8 @@ def finish(training: Training, model: Model) -> Evaluation | None:
     predictions = {
         name: Predictions(
             table.ids,
-            found[name].logits,
-            *training.targets(name),
+            to_numpy(found[name].logits),
+            *_known(training, name),
             table.space.names,
             name,
             own,

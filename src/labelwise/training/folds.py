@@ -14,10 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from labelwise.answers import deal_folds
+from labelwise.answers.suspects import deal_folds
 from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.links import Sigmoid
@@ -25,7 +24,7 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
-from labelwise.training.frozen import frozen_features
+from labelwise.training.features import frozen_features
 from labelwise.training.processes import launch
 from labelwise.training.run import Run, train
 from labelwise.training.settings import Settings, read_settings
@@ -95,9 +94,8 @@ def _odds(folder: Path) -> Predictions:
     predictions, link = run.predictions("test"), run.spec.made_link
     if link is None:
         return predictions
-    with torch.no_grad():
-        odds = link.log_odds(predictions.logits.double()).clamp(-FAR, FAR)
-    return replace(predictions, logits=odds.float(), link=Sigmoid())
+    odds = link.log_odds(predictions.logits.astype(np.float64)).clip(-FAR, FAR)
+    return replace(predictions, logits=odds.astype(np.float32), link=Sigmoid())
 
 
 def _joined(parts: list[Predictions], ids: list[str]) -> Predictions:
@@ -105,17 +103,17 @@ def _joined(parts: list[Predictions], ids: list[str]) -> Predictions:
     places: dict[str, list[int]] = {}
     for place, name in enumerate(name for part in parts for name in part.ids):
         places.setdefault(name, []).append(place)
-    order = torch.tensor([places[name].pop(0) for name in ids])
+    order = np.array([places[name].pop(0) for name in ids])
     observed = [
-        torch.ones_like(part.labels, dtype=torch.bool) if part.observed is None else part.observed
+        np.ones(part.labels.shape, bool) if part.observed is None else part.observed
         for part in parts
     ]
-    known = torch.cat(observed)[order]
+    known = np.concatenate(observed)[order]
     groups = [name for part in parts for name in part.group or ()]
     return Predictions(
         ids,
-        torch.cat([part.logits for part in parts])[order],
-        torch.cat([part.labels for part in parts])[order],
+        np.concatenate([part.logits for part in parts])[order],
+        np.concatenate([part.labels for part in parts])[order],
         None if known.all() else known,
         parts[0].names,
         "train",

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import deepcopy
 from math import isfinite
 from types import FrameType
 from typing import Any
@@ -28,13 +27,11 @@ from labelwise.system.distributed import rank, tensors_of_first, wait_for_all, w
 from labelwise.system.storage import StorageError
 from labelwise.training.checkpoint import Position, TrainingState
 from labelwise.training.execution import LossFunction, accelerated, autocast_type, compiles
-from labelwise.training.inference import infer_logits
-from labelwise.training.loader import Batch
+from labelwise.training.inference import higher_is_better, infer_logits, validation_figures
+from labelwise.training.loader import Batch, kept_in_memory
 from labelwise.training.loggers import opened_loggers
 from labelwise.training.optimizer import WeightAverage, make_optimizer, rate, set_rate
-from labelwise.training.pixels import kept_in_memory
 from labelwise.training.prepare import Training
-from labelwise.training.validation import higher_is_better, validation_figures
 from labelwise.types import Targets
 
 SAVING_SHARE = 0.1  # of the time, at most, is spent on the checkpoints of short epochs
@@ -104,7 +101,13 @@ class Loop:
         batches = self.recipe.epochs * max(
             1, len(self.training.splits["train"]) // settings.batch_size
         )
-        compiled = compiles(settings.hardware, self.device, self.world, batches)
+        compiled = compiles(
+            settings.hardware,
+            self.device,
+            self.world,
+            batches,
+            deterministic=settings.deterministic,
+        )
         if compiled:
             torch.compiler.reset()  # a process that trains many models would reach dynamo's limit
         return accelerated(loss_of, precision=self.precision, compiled=compiled)
@@ -269,7 +272,7 @@ class Loop:
         found = infer_logits(
             self._deployed(), images, self.device, workers=workers, precision=self.precision
         )
-        link = deepcopy(self.training.objective.link)
+        link = self.training.objective.link
         return validation_figures(found.logits, labels, observed, link, self.recipe.metric)
 
     def _deployed(self) -> Model:

@@ -30,7 +30,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from labelwise.errors import SettingsError
 from labelwise.models import Model
 from labelwise.objectives import Objective
-from labelwise.training.recipe import OptimizerSettings, ScheduleSettings
+from labelwise.training.settings import OptimizerSettings, ScheduleSettings
 
 FIRST_RATE = 1 / 25
 LAST_RATE = FIRST_RATE / 1e4

@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.attributes import AttributeColumns, AttributeGroups
-from labelwise.calibration import expect_zero_share, find_calibrator
+from labelwise.calibration import expect_zero_share
 from labelwise.data import (
     LabelTable,
     find_unreadable,
@@ -29,40 +28,33 @@ from labelwise.data import (
     without_unreadable,
 )
 from labelwise.data.checks import reject_divided_groups
-from labelwise.data.exclusive import obey_groups
-from labelwise.decide import find_promise, find_rule
+from labelwise.data.hierarchy import obey_groups
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.links import Sigmoid
-from labelwise.methods import find_head, find_method
+from labelwise.methods import find_method
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.objectives import Objective
 from labelwise.system.distributed import rank, value_of_first, world_size
 from labelwise.system.files import sha256_of
 from labelwise.system.progress import Watch
-from labelwise.taxonomy import LabelTree, Taxonomy
+from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.training import checkpoint
-from labelwise.training.augment import make_augment, require_any_bands
-from labelwise.training.band_scale import bands_of
 from labelwise.training.build import (
     advice_for_photos,
+    bands_of,
     build_model,
     build_objective,
-    choose_method,
     labels_per_image,
     set_biases_to_priors,
     weights_of,
 )
 from labelwise.training.execution import autocast_type
-from labelwise.training.frozen import FrozenBackbone, frozen_features, standardised
+from labelwise.training.features import FrozenBackbone, frozen_features, standardised
 from labelwise.training.inference import Inference, infer_logits
 from labelwise.training.loader import Loader
-from labelwise.training.loggers import check_loggers
-from labelwise.training.network import choose_network
-from labelwise.training.settings import AUTO, Settings
-from labelwise.training.validation import higher_is_better
-
-ADDED_TO = ("precision", "label")  # the promise that parents added to a set may break
+from labelwise.training.plan import resolve
+from labelwise.training.settings import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,23 +148,13 @@ def prepare(
     loaded = table is None
     if table is None:
         table = _load(settings, watch)
-    if settings.backbone == AUTO or settings.effort is not None:
-        settings, reason = choose_network(settings, table)
-        watch.say(f"network {reason}")
+    table, taxonomy, attributes = _obeyed(settings, table, watch)
+    plan = resolve(settings, table)
+    for reason in plan.reasons:
+        watch.say(reason)
+    settings = plan.settings
     if loaded and not begun and settings.features is None and table.images.blocks is None:
         _readable(settings, table, watch)
-    taxonomy = None
-    if settings.taxonomy is not None:
-        taxonomy = Taxonomy.read(Path(settings.taxonomy))
-        obeyed = obey_taxonomy(table, taxonomy)
-        table = obeyed.table
-        if obeyed.raised or obeyed.learned:
-            watch.say(obeyed.sentence())
-    attributes = None
-    if settings.attributes is not None:
-        settled = obey_groups(table, AttributeGroups.read(Path(settings.attributes)))
-        table, attributes = settled.table, settled.columns
-        watch.say(settled.sentence())
     frozen, rows = None, table
     if settings.features is not None:
         try:
@@ -188,10 +170,6 @@ def prepare(
         splits = _with_promise_split(splits, settings.promise_share, settings.seed)
     if settings.zero_share is not None:
         _check_zero_share(settings.zero_share, splits)
-    if settings.method == AUTO:
-        name, reason = choose_method(splits["train"])
-        settings = settings.model_copy(update={"method": name})
-        watch.say(f"method {name}: {reason}")
     torch.manual_seed(settings.seed)
     model, head = build_model(settings, rows)
     if frozen is None:
@@ -239,6 +217,23 @@ def _load(settings: Settings, watch: Watch) -> LabelTable:
     return table
 
 
+def _obeyed(
+    settings: Settings, table: LabelTable, watch: Watch
+) -> tuple[LabelTable, Taxonomy | None, AttributeColumns | None]:
+    """Return the table with labels that obey the taxonomy, or groups that exclude each other."""
+    if settings.taxonomy is not None:
+        taxonomy = Taxonomy.read(Path(settings.taxonomy))
+        obeyed = obey_taxonomy(table, taxonomy)
+        if obeyed.raised or obeyed.learned:
+            watch.say(obeyed.sentence())
+        return obeyed.table, taxonomy, None
+    if settings.attributes is not None:
+        settled = obey_groups(table, AttributeGroups.read(Path(settings.attributes)))
+        watch.say(settled.sentence())
+        return settled.table, None, settled.columns
+    return table, None, None
+
+
 def _readable(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable:
     """Return the table without pictures that cannot be read, or raise with a list of them."""
     workers, bands = settings.hardware.workers or os.cpu_count() or 1, settings.bands
@@ -253,36 +248,6 @@ def _readable(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable
     finally:
         watch.finish()
     return without_unreadable(table, found, on_error=settings.on_error)
-
-
-def check_names(settings: Settings) -> None:
-    """Raise, before anything is loaded or written, if a name in the settings means nothing."""
-    head = settings.head
-    if settings.method != AUTO:
-        head = head or find_method(settings.method).head
-    if head is not None:
-        find_head(head)
-    if settings.calibrate != AUTO:
-        find_calibrator(settings.calibrate)
-    if settings.rule != AUTO:
-        find_rule(settings.rule)
-    wish = None if settings.promise is None else find_promise(settings.promise)
-    if settings.taxonomy is not None:
-        if wish is not None and (wish.what == "tags" or (wish.what, wish.scope) == ADDED_TO):
-            raise SettingsError(
-                f"the promise {settings.promise} cannot be kept with a taxonomy, which adds the "
-                "parents of chosen labels to a set; promise precision, recall or f"
-            )
-        if settings.rule.startswith("false-alarms-") and settings.rule.endswith("-per-label"):
-            raise SettingsError(
-                f"the rule {settings.rule} cannot be kept with a taxonomy, which adds the parents "
-                f"of chosen labels to a set; use {settings.rule.removesuffix('-per-label')}"
-            )
-    make_augment(settings.augment)
-    if settings.bands is not None:
-        require_any_bands(settings.augment)
-    check_loggers(settings.hardware.loggers)
-    higher_is_better(settings.recipe.metric)
 
 
 def _with_promise_split(

@@ -23,9 +23,9 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
-from labelwise.pictures.ahead import available_cores
+from labelwise.pictures.prefetch import available_cores
 from labelwise.system.distributed import rank, world_size
-from labelwise.training.recipe import Hardware
+from labelwise.training.settings import Hardware
 
 COLLECTIVE = timedelta(minutes=30)  # that processes wait for each other in a step they share
 ANSWER = timedelta(seconds=3)  # that an error waits to be taken by the first process

@@ -13,13 +13,10 @@ import numpy as np
 import pytest
 from labelling_setup import labelling
 from search_setup import picture
-from starlette.datastructures import Headers, UploadFile
-from starlette.formparsers import MultiPartParser
 from web_setup import encoded, form
 
-from labelwise.server.json_bodies import read_json
+from labelwise.server.bodies import PIECE, read_form, read_json
 from labelwise.server.security import RefusedError
-from labelwise.server.uploads import PIECE, read_form
 
 INFER = "/v2/models/tiny/infer"
 PICTURE = base64.b64encode(encoded()).decode()
@@ -145,7 +142,7 @@ def test_the_event_loop_reads_no_json_that_is_costly_to_check(server):
     lists = b'{"model":[' + b"[]," * 20_000 + b"1]}"
     kind = {"Content-Type": "application/json"}
     for body in (names, lists):
-        answer = server.send("POST", "/api/v1/jobs", body, kind)
+        answer = server.send("POST", "/api/v1/check/list", body, kind)
         assert "50,000 numbers" in server.problem(answer, 413)
     answer = server.send("POST", "/api/v1/session", names[:5000], kind)
     assert "4,096 bytes" in server.problem(answer, 413)
@@ -166,25 +163,18 @@ def test_the_labelling_page_reads_no_json_that_is_costly_to_check(tmp_path):
         assert server.put("/api/v1/answers", right)[0] == 200
 
 
-def starlettes(body, kind):
-    async def stream():
-        yield body
+def files_of(body, kind, most, at_a_time=1 << 16):
+    async def parts():
+        for at in range(0, len(body), at_a_time):
+            yield body[at : at + at_a_time]
 
-    async def parsed():
-        found = await MultiPartParser(Headers({"content-type": kind}), stream()).parse()
-        files = [one for _, one in found.multi_items() if isinstance(one, UploadFile)]
-        try:
-            return [(one.filename, await one.read()) for one in files]
-        finally:
-            await found.close()
-
-    return asyncio.run(parsed())
+    return asyncio.run(read_form(parts(), kind, most))
 
 
-def test_forms_are_read_as_starlette_reads_them():
+def test_forms_are_read_as_they_were_written_however_they_come():
     generator = np.random.default_rng(1)
     pieces = [b"\r\n", b"--", b"\r\n--B", b"-", b"\r", b"\n", b"B", b"\0", b"x" * 50]
-    for _ in range(200):
+    for _ in range(100):
         files = []
         for number in range(generator.integers(0, 4)):
             parts = generator.integers(0, len(pieces), generator.integers(0, 12))
@@ -192,16 +182,28 @@ def test_forms_are_read_as_starlette_reads_them():
             if b"\r\n--B" not in b"\r\n" + content:
                 files.append((f"{number} \u00e9.png", content))
         body, kind = form(*files)
-        for before, after in ((b"", b""), (b"preamble\r\n", b"epilogue")):
-            ours = read_form(before + body + after, kind, 10)
-            assert [(one.name, one.content) for one in ours] == starlettes(body, kind)
+        for after, at_a_time in ((b"", 1), (b"epilogue", 7), (b"", 1 << 20)):
+            found = files_of(body + after, kind, 10, at_a_time)
+            assert [(one.name, one.content) for one in found] == files
 
 
-def test_a_boundary_is_found_wherever_slices_of_the_search_end():
+def test_a_boundary_is_found_wherever_pieces_end():
     for before in range(PIECE - 80, PIECE + 3):
         content = b"\r" * before
         body, kind = form(("a", content), ("b", b"x"))
-        assert [one.content for one in read_form(body, kind, 2)] == [content, b"x"]
+        assert [one.content for one in files_of(body, kind, 2, 1 << 20)] == [content, b"x"]
+
+
+def test_the_files_and_fields_of_a_form_are_counted():
+    for count in (2, 3):
+        body, kind = form(*[(str(n), b"x") for n in range(count)])
+        fields, _ = form(*[("a", b"x")] * count)
+        for content in (body, fields.replace(b'; filename="a"', b"")):
+            if count == 2:
+                files_of(content, kind, 2)
+                continue
+            with pytest.raises(RefusedError, match="Too many"):
+                files_of(content, kind, 2)
 
 
 @pytest.mark.parametrize("fill", [b"\r", b"\r\n--", b"\r\n-", b"\n", b"-"])
@@ -211,7 +213,7 @@ def test_a_form_full_of_almost_boundaries_is_read_in_linear_time(fill):
     for size in (4 << 20, 16 << 20):
         body, kind = form(("a", fill * (size // len(fill))))
         began = time.thread_time()
-        assert len(read_form(body, kind, 1)) == 1
+        assert len(files_of(body, kind, 1)) == 1
         times.append(time.thread_time() - began)
     assert times[1] < 8 * times[0] + 0.05
 
@@ -231,17 +233,17 @@ def test_a_form_full_of_almost_boundaries_is_read_in_linear_time(fill):
 )
 def test_what_is_not_a_form_is_refused(body):
     with pytest.raises(RefusedError) as refused:
-        read_form(body, "multipart/form-data; boundary=B", 4)
+        files_of(body, "multipart/form-data; boundary=B", 4)
     assert refused.value.status == 400
 
 
 @pytest.mark.parametrize("kind", ["", "; boundary=", '; boundary="', "; boundary=" + "x" * 71])
 def test_a_form_needs_a_boundary(kind):
     with pytest.raises(RefusedError):
-        read_form(b"--x--", f"multipart/form-data{kind}", 4)
+        files_of(b"--x--", f"multipart/form-data{kind}", 4)
 
 
 def test_only_pictures_may_be_large(server):
     body = b'{"model": "' + b"x" * 300_000 + b'"}'
-    answer = server.send("POST", "/api/v1/jobs", body, {"Content-Type": "application/json"})
+    answer = server.send("POST", "/api/v1/check/list", body, {"Content-Type": "application/json"})
     assert "262,144 bytes" in server.problem(answer, 413)

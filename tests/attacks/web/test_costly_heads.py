@@ -12,8 +12,8 @@ import h11
 import pytest
 from web_setup import TOKEN
 
-from labelwise.server.connections import HEAD_BYTES, HEADERS_TAKEN, BoundedRequests
 from labelwise.server.security import COOKIE, cookie_value
+from labelwise.server.serving import HEAD_BYTES, HEADERS_TAKEN, BoundedRequests
 
 
 def sent_raw(server, content):

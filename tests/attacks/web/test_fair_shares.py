@@ -11,6 +11,7 @@ import random
 import socket
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -18,9 +19,8 @@ from web_setup import encoded, form, running, wait_until
 
 from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.pictures.decoders import Decoders
-from labelwise.server.bodies import Bodies, Budget
-from labelwise.server.queueing import USUAL_PIXELS, FairTurns
-from labelwise.server.uploads import claimed_pixels
+from labelwise.server.batching import USUAL_PIXELS, FairTurns
+from labelwise.server.bodies import Bodies, Budget, claimed_pixels
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "WEBP", "JPEG"])
@@ -39,6 +39,11 @@ def test_what_says_no_size_counts_as_the_largest():
     assert claimed_pixels(encoded()[:16] + b"\xff" * 8) == MAX_PIXELS
 
 
+def asking(client):
+    """Return a request of an address."""
+    return SimpleNamespace(client=client, end=0)
+
+
 def served(jobs, places, pixels):
     """Return the order in which jobs (client, pixels) are served; each ends when the next may."""
 
@@ -47,7 +52,7 @@ def served(jobs, places, pixels):
         most = [0, 0]
 
         async def one(number, client, cost):
-            async with turns.turn(client, cost):
+            async with turns.turn(asking(client), cost):
                 order.append(number)
                 most[0] = max(most[0], turns.under_way)
                 most[1] = max(most[1], turns.pixels_under_way)
@@ -67,9 +72,12 @@ def served(jobs, places, pixels):
 
 
 def slowly(jobs):
-    """Fair queueing of jobs that are all there at the start, one at a time: by virtual start."""
+    """Fair queueing of jobs that are all there at the start, one at a time: by virtual start.
+
+    The first is under way when the others come; an address has its smallest served first.
+    """
     ends, starts = {}, []
-    for number, (client, cost) in enumerate(jobs):
+    for number, (client, cost) in sorted(enumerate(jobs), key=lambda one: (one[0] > 0, one[1][1])):
         start = ends.get(client, 0)
         ends[client] = start + cost
         starts.append((start, client, number))
@@ -96,6 +104,50 @@ def test_who_sends_little_does_not_wait_for_who_sends_much():
     assert sorted(order) == list(range(19))
 
 
+def test_a_single_photo_comes_before_the_large_requests_of_its_own_address():
+    """At an attacker's address it waited for all of them: 79 s in the median."""
+    order, turns = [], FairTurns(1, 100, seconds=lambda: 0.0)
+
+    async def main():
+        async def one(request, name, pixels):
+            async with turns.turn(request, pixels):
+                order.append(name)
+                await asyncio.sleep(0)
+
+        large, other, few = asking("a"), asking("a"), asking("a")
+        large_ones = [one(large, f"large {n}", 81) for n in range(4)]
+        others = [one(other, f"other {n}", 30) for n in range(3)]
+        await asyncio.gather(*large_ones, *others, one(few, "single", 1))
+
+    asyncio.run(main())
+    assert order[:2] == ["large 0", "single"]  # the one that was under way, and then
+    # By the ends of requests: 30, 60, 90 of the other one, 162, 243, 324 of the large one.
+    assert order[2:] == [*(f"other {n}" for n in range(3)), *(f"large {n}" for n in (1, 2, 3))]
+
+
+def test_no_picture_waits_for_ever_beside_small_ones_of_its_address():
+    """Of an endless stream of small ones, as many come before it as it has pixels."""
+    order, turns = [], FairTurns(1, 100, seconds=lambda: 0.0)
+
+    async def main():
+        async def one(request, name, pixels):
+            async with turns.turn(request, pixels):
+                order.append(name)
+                await asyncio.sleep(0)
+
+        first = asyncio.create_task(one(asking("a"), "first", 1))
+        await asyncio.sleep(0)
+        waiting = [asyncio.create_task(one(asking("a"), "large", 20))]
+        stream = asking("a")
+        while "large" not in order and len(order) < 1000:
+            waiting.append(asyncio.create_task(one(stream, "small", 1)))
+            await asyncio.sleep(0)
+        await asyncio.gather(first, *waiting)
+
+    asyncio.run(main())
+    assert order.index("large") < 30
+
+
 def test_who_sends_slow_pictures_pays_by_the_time():
     """Ten small files that hold a decoder for a second each: ten of another client come between."""
     now, order = [0.0], []
@@ -104,7 +156,7 @@ def test_who_sends_slow_pictures_pays_by_the_time():
         turns = FairTurns(1, 100, seconds=lambda: now[0])
 
         async def one(client, seconds):
-            async with turns.turn(client, 5):
+            async with turns.turn(asking(client), 5):
                 order.append(client)
                 now[0] += seconds
                 await asyncio.sleep(0)
@@ -127,8 +179,8 @@ def test_up_to_five_decoders_never_open_two_of_the_largest_side_by_side():
 def test_who_goes_leaves_its_turn_to_others():
     async def main():
         turns = FairTurns(1, 100)
-        async with turns.turn("a", 50):
-            waiting = [asyncio.create_task(turns.turn(c, 1).__aenter__()) for c in "bcd"]
+        async with turns.turn(asking("a"), 50):
+            waiting = [asyncio.create_task(turns.turn(asking(c), 1).__aenter__()) for c in "bcd"]
             await asyncio.sleep(0)
             waiting[0].cancel()
             waiting[1].cancel()

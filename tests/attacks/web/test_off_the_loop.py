@@ -14,18 +14,13 @@ from random import Random
 import pytest
 from web_setup import encoded, running
 
-from labelwise.server import (
-    ServeSettings,
-    inference_protocol,
-    json_bodies,
-    label_studio,
-    photoprism,
-    requests,
-    serving,
-)
-from labelwise.server.json_bodies import from_base64, require_cheap
+from labelwise.server import ServeSettings, inference_protocol, serving
+from labelwise.server import api as requests
+from labelwise.server import bodies as json_bodies
+from labelwise.server import bridges as label_studio
+from labelwise.server import bridges as photoprism
+from labelwise.server.bodies import PIECE, copied, from_base64, require_cheap
 from labelwise.server.security import RefusedError
-from labelwise.server.uploads import PIECE, copied
 
 PICTURE = base64.b64encode(encoded()).decode()
 TENSOR = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [PICTURE]}
@@ -78,18 +73,6 @@ def test_nothing_long_is_read_on_the_event_loop(bridged, monkeypatch, module, na
     assert status in (200, 422), answer  # the labels of the config are others
     assert set(threads) == set(names)
     assert all(name.startswith("aside") for name in threads.values()), threads
-
-
-def test_a_form_is_read_beside_the_event_loop(bridged, monkeypatch):
-    threads = []
-    read = requests.read_form
-    monkeypatch.setattr(
-        requests,
-        "read_form",
-        lambda *given: threads.append(threading.current_thread().name) or read(*given),
-    )
-    assert bridged.upload(("a.png", encoded()))[0] == 200
-    assert [name.startswith("aside") for name in threads] == [True]
 
 
 def test_long_base64_is_decoded_in_pieces(monkeypatch):

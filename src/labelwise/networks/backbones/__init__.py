@@ -1,7 +1,6 @@
 """Backbones: from images to a feature map, by name."""
 
-from labelwise.networks.backbones.base import Backbone
-from labelwise.networks.backbones.freeze import freeze, freeze_batch_norm
+from labelwise.networks.backbones.base import Backbone, freeze, freeze_batch_norm
 from labelwise.networks.backbones.weights import PRETRAINED
 from labelwise.networks.backbones.zoo import (
     SMALL_BACKBONES,

@@ -1,12 +1,17 @@
 """Backbone: a map from images to a feature map; the one without a network; how others begin."""
 
 from abc import ABC, abstractmethod
-from typing import Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any, Self
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from labelwise.errors import SettingsError
 from labelwise.pictures.transform import Transform
+from labelwise.types import nearest
 
 
 class Backbone(nn.Module, ABC):
@@ -79,3 +84,88 @@ def he_init(network: nn.Module) -> None:
         elif isinstance(module, nn.BatchNorm2d):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
+
+
+# Freezing: parts of a backbone that training leaves as they are.
+
+
+def freeze(backbone: Backbone, stages: int = 0, prefixes: Sequence[str] = ()) -> None:
+    """Freeze the first ``stages`` stages and all parameters whose name starts with a prefix.
+
+    Their batch norms keep the stored statistics. ``stages=-1`` freezes the whole backbone.
+    A prefix may leave out the leading ``network.`` of timm's and torchvision's models.
+    """
+    groups = backbone.stages()
+    if not -1 <= stages <= len(groups):
+        raise SettingsError(
+            f"backbone {backbone.name!r} has {len(groups)} stages to freeze, got {stages}"
+        )
+    frozen = {name for group in (groups if stages == -1 else groups[:stages]) for name in group}
+    names = [name for name, _ in backbone.named_parameters()]
+    for prefix in prefixes:
+        matches = [name for name in names if _starts(name, prefix)]
+        if not matches:
+            tops = sorted({name.removeprefix("network.").partition(".")[0] for name in names})
+            raise SettingsError(f"no layer starts with {prefix!r}{nearest(prefix, tops)}")
+        frozen.update(matches)
+    for name, parameter in backbone.named_parameters():
+        if name in frozen:
+            parameter.requires_grad_(False)
+    backbone.train(backbone.training)
+
+
+def freeze_batch_norm(backbone: Backbone) -> None:
+    """Freeze weight, bias and statistics of every batch norm."""
+    for module in backbone.modules():
+        if isinstance(module, _BatchNorm):
+            module.requires_grad_(False)
+    backbone.train(backbone.training)
+
+
+def _starts(name: str, prefix: str) -> bool:
+    return f"{name.removeprefix('network.')}.".startswith(f"{prefix.rstrip('.')}.")
+
+
+# What a network calls its features becomes a map (B, D, h, w).
+#
+# Maps with channels last are turned, tokens (B, prefix + h w, D) lose the class and register tokens
+# in front and are folded into a square, a pooled vector becomes a 1 x 1 map.
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How features lie: ``maps``, ``maps-last``, ``tokens`` (after ``prefix`` others), ``rows``."""
+
+    kind: str
+    prefix: int = 0
+
+
+def find_layout(features: Any, channels: int, prefix: int | None = None) -> Layout:
+    """Return the layout of the features of one batch; ``prefix`` None is found from the count."""
+    shape = tuple(features.shape) if isinstance(features, Tensor) else ()
+    if len(shape) == 4 and shape[1] == channels:
+        return Layout("maps")
+    if len(shape) == 4 and shape[3] == channels:
+        return Layout("maps-last")
+    if len(shape) == 3 and shape[2] == channels:
+        if prefix is None:
+            prefix = shape[1] - isqrt(shape[1]) ** 2
+        if isqrt(shape[1] - prefix) ** 2 == shape[1] - prefix:
+            return Layout("tokens", prefix)
+    if len(shape) == 2 and shape[1] == channels:
+        return Layout("rows")
+    described = f"shape {shape}" if shape else type(features).__name__
+    raise ValueError(f"features must form one map of {channels} channels, got {described}")
+
+
+def fold(features: Tensor, layout: Layout) -> Tensor:
+    """Return the features as a map (B, D, h, w)."""
+    if layout.kind == "maps":
+        return features
+    if layout.kind == "maps-last":
+        return features.permute(0, 3, 1, 2)
+    if layout.kind == "rows":
+        return features[:, :, None, None]
+    tokens = features[:, layout.prefix :]
+    side = isqrt(tokens.shape[1])
+    return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)

@@ -9,10 +9,10 @@ from timm.models import group_parameters
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.networks.backbones.base import Backbone, names_by_child
-from labelwise.networks.backbones.fold import find_layout, fold
-from labelwise.networks.backbones.packaged import EXTRA, PACKAGED
+from labelwise.networks.backbones.base import Backbone, find_layout, fold, names_by_child
 from labelwise.networks.backbones.weights import (
+    EXTRA,
+    PACKAGED,
     PRETRAINED,
     cached_in_hub,
     check_architecture,

@@ -18,8 +18,7 @@ from torchvision.models.feature_extraction import (
 )
 
 from labelwise.errors import SettingsError
-from labelwise.networks.backbones.base import Backbone
-from labelwise.networks.backbones.fold import find_layout, fold
+from labelwise.networks.backbones.base import Backbone, find_layout, fold
 from labelwise.networks.backbones.weights import PRETRAINED, fetch_url, load_state
 from labelwise.pictures.transform import Transform
 

@@ -4,7 +4,7 @@
 here for small pictures, ``vgg16-fc7`` is VGG16 with its dense layers, ``cvt-13``, ``cvt-21`` and
 ``cvt-w24`` are CvTs, which timm lacks; ``torchvision/NAME`` is looked up in torchvision, every
 other name in timm; ``identity`` stands for stored features, and ``tower/...`` is the image half of
-a text-image model (:mod:`labelwise.networks.backbones.towers`).
+a text-image model (:mod:`labelwise.networks.backbones.transformers`).
 """
 
 from collections.abc import Callable
@@ -15,13 +15,14 @@ from torch import Tensor
 
 from labelwise.errors import SettingsError
 from labelwise.networks.backbones.base import Backbone, Identity
-from labelwise.networks.backbones.cvt import CVT, CvT
-from labelwise.networks.backbones.densenet import DenseNet40
-from labelwise.networks.backbones.imports import without_compiler
-from labelwise.networks.backbones.resnet32 import ResNet18Small
-from labelwise.networks.backbones.small_cnn import SmallCNN
-from labelwise.networks.backbones.towers import TOWER, ImageTower, TowerShape
-from labelwise.networks.backbones.vgg import VGG16Dense, VGG16Small
+from labelwise.networks.backbones.small_networks import (
+    DenseNet40,
+    ResNet18Small,
+    SmallCNN,
+    VGG16Dense,
+    VGG16Small,
+)
+from labelwise.networks.backbones.transformers import CVT, TOWER, CvT, ImageTower, TowerShape
 from labelwise.networks.backbones.weights import PRETRAINED, load_state
 from labelwise.pictures.bands import BandScale
 from labelwise.types import nearest
@@ -82,10 +83,9 @@ def create_classifier(
 
     W mean_places(features) + b are then the logits of the network as it was trained.
     """
-    with without_compiler():
-        import timm
+    import timm
 
-        from labelwise.networks.backbones.timm_models import read_classifier
+    from labelwise.networks.backbones.timm_models import read_classifier
 
     if not timm.is_model(name):
         raise SettingsError(f"unknown classifier {name!r}{nearest(name, timm.list_models())}")
@@ -125,17 +125,15 @@ def _create(
     if name in CVT:
         return _cvt(name, weights, image_size, in_chans)
     if name.startswith("torchvision/"):
-        with without_compiler():
-            from labelwise.networks.backbones.torchvision_models import (
-                TorchvisionBackbone,
-                torchvision_names,
-            )
+        from labelwise.networks.backbones.torchvision_models import (
+            TorchvisionBackbone,
+            torchvision_names,
+        )
 
         if name in torchvision_names():
             return TorchvisionBackbone(name, weights, image_size)
     else:
-        with without_compiler():
-            import timm
+        import timm
 
         if timm.is_model(name):
             from labelwise.networks.backbones.timm_models import TimmBackbone
@@ -174,10 +172,9 @@ def _cvt(name: str, weights: str | None, image_size: int | None, in_chans: int) 
 
 def backbone_names() -> list[str]:
     """Return every name: those made here, torchvision's and timm's."""
-    with without_compiler():
-        import timm
+    import timm
 
-        from labelwise.networks.backbones.torchvision_models import torchvision_names
+    from labelwise.networks.backbones.torchvision_models import torchvision_names
 
     ours = ["identity", *SMALL_BACKBONES, VGG16_DENSE, *CVT]
     return [*ours, *torchvision_names(), *timm.list_models()]

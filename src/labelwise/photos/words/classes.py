@@ -7,17 +7,27 @@ A word weighs the classes whose names mean what it means. The classifier is line
 features f of its network, logit_c = W_c f + b_c, and so is the score: word k has the weights
 sum_c a_kc W_c, and the mean photo the score 0. That is a linear head like any other.
 
-A folder of such a model holds an encoder (``encoder.py``); it may also hold the
+A folder of such a model holds an encoder; it may also hold the
 classifier as timm writes it for a hub (config.json, model.safetensors), with the names of its
 classes in classes.txt, one per line. Without them the classifier is EfficientNet-Lite0 from the
 extra ``weights``, with ImageNet's classes.
+
+The encoder gives texts vectors of length one: the unit mean of its hidden states, as sentence
+encoders such as all-MiniLM-L6-v2 are trained to be read. Its folder has one .onnx file (inputs
+input_ids, attention_mask and perhaps token_type_ids) and tokenizer.json. Each text is encoded by
+itself: files of 8-bit weights answer otherwise when a text has company.
+
+Words that no photo shows, such as justice, lean on some class as well. So a text is compared with
+ideas and with things that people look for in photos, and doubted where an idea is nearest.
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,15 +35,164 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from labelwise.errors import SettingsError
+from labelwise.errors import DataError, SettingsError
+from labelwise.models.graph_file import open_session
 from labelwise.networks.backbones import Backbone, create_classifier
-from labelwise.networks.backbones.imports import without_compiler
 from labelwise.networks.backbones.weights import PRETRAINED, architecture_of
-from labelwise.photos.words.encoder import SentenceEncoder
-from labelwise.photos.words.ideas import Ideas
 from labelwise.photos.words.text_image import TextDirections, TextHead, TextImageModel
 from labelwise.photos.words.word_list import Word, WordList, usual_texts
 from labelwise.system.files import replacing
+from labelwise.system.text import first_line
+
+EXTRA = "pip install 'labelwise[words]'"
+TOKENIZER_FILE = "tokenizer.json"
+LONGEST = 128  # tokens; what comes after is cut off, as all-MiniLM-L6-v2 does
+REMEMBERED = 4096  # vectors; a list of words is asked about several times
+SHORTEST = 3  # letters of a word that may be spelled out
+PIECE = 1.5  # letters per piece, below which a word is spelled out
+
+
+class SentenceEncoder:
+    """A text encoder of a local folder; nothing is fetched and no code of the folder is run."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        graph = self._graph()
+        try:
+            import onnxruntime  # noqa: F401
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise SettingsError(
+                f"words need the package {error.name!r}; install it with `{EXTRA}`"
+            ) from None
+        try:
+            self.tokenizer: Any = Tokenizer.from_file(str(self.folder / TOKENIZER_FILE))
+        except Exception as error:  # tokenizers raises no class of its own
+            raise SettingsError(
+                f"{self.folder / TOKENIZER_FILE} cannot be read: {first_line(error)}"
+            ) from None
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(LONGEST)
+        content = graph.read_bytes()
+        self.digest = hashlib.sha256(content).hexdigest()
+        self.session = open_session(content, threads=1, name=str(graph))
+        self.inputs = {one.name for one in self.session.get_inputs()}
+        self._vector = lru_cache(REMEMBERED)(self._encoded)
+        unknown = self.inputs - {"input_ids", "attention_mask", "token_type_ids"}
+        if unknown or "input_ids" not in self.inputs:
+            raise SettingsError(
+                f"{graph} must take input_ids and attention_mask, as sentence encoders do, got "
+                f"{', '.join(sorted(self.inputs))}"
+            )
+
+    def _graph(self) -> Path:
+        if not (self.folder / TOKENIZER_FILE).is_file():
+            raise SettingsError(
+                f"{self.folder} must hold {TOKENIZER_FILE} beside the encoder's .onnx file, and "
+                "does not; copy it from where the encoder comes from"
+            )
+        graphs = sorted(self.folder.glob("*.onnx"))
+        if len(graphs) != 1:
+            names = ", ".join(path.name for path in graphs) or "none"
+            raise SettingsError(f"{self.folder} must hold one .onnx file, got {names}")
+        return graphs[0]
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return one unit vector (D,) per text."""
+        return np.stack([self._vector(text) for text in texts])
+
+    def _encoded(self, text: str) -> NDArray[np.float32]:
+        encoding = self.tokenizer.encode(text)
+        ids = np.array([encoding.ids], np.int64)
+        if not ids.size:
+            raise DataError(
+                f"the encoder knows no part of the text {text!r}; describe it otherwise"
+            )
+        mask = np.array([encoding.attention_mask], np.int64)
+        fed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        answer = self.session.run(None, {name: fed[name] for name in self.inputs})[0]
+        if answer.ndim == 3:
+            answer = (answer * mask[:, :, None]).sum(1) / mask.sum(1, keepdims=True)
+        vector = answer.reshape(-1).astype(np.float64)
+        length = np.linalg.norm(vector)
+        if not np.isfinite(length) or length == 0:
+            raise DataError(f"the encoder gives {text!r} no direction; describe it otherwise")
+        unit: NDArray[np.float32] = (vector / length).astype(np.float32)
+        return unit
+
+    def describe(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the unit mean (D,) of the vectors of texts that describe one thing."""
+        mean = self.encode(texts).mean(0)
+        unit: NDArray[np.float32] = mean / np.linalg.norm(mean)
+        return unit
+
+    def knows(self, text: str) -> bool:
+        """Return whether the tokenizer has a piece for every part of a text."""
+        unknown = {self.tokenizer.token_to_id(mark) for mark in ("[UNK]", "<unk>")} - {None}
+        return not unknown & set(self.tokenizer.encode(text).ids)
+
+    def spelled(self, text: str) -> str | None:
+        """Return the first word of a text that the tokenizer has to take letter by letter, if any.
+
+        Such a word was rare where the encoder was trained, as those in other letters often are.
+        """
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for word, span in zip(encoding.word_ids, encoding.offsets, strict=True):
+            if word is not None:
+                spans[word].append(span)
+        for pieces in spans.values():
+            word = text[pieces[0][0] : pieces[-1][1]]
+            if word.isalpha() and SHORTEST <= len(word) < PIECE * len(pieces):
+                return word
+        return None
+
+
+IDEAS = (
+    *("freedom", "truth", "idea", "law", "thought", "belief", "theory", "knowledge", "wisdom"),
+    *("reason", "memory", "dream", "hope", "faith", "trust", "love", "hate", "fear", "anger"),
+    *("joy", "sadness", "courage", "honour", "pride", "luck", "fate", "danger", "peace", "power"),
+    *("money", "time", "history", "future", "culture", "religion", "politics", "economy"),
+    *("science", "education", "health", "success", "problem", "question", "meaning", "quality"),
+    *("beauty", "silence", "energy", "progress", "change", "choice", "duty"),
+)
+THINGS = (
+    *("person", "woman", "man", "child", "crowd", "party", "wedding", "birthday", "night"),
+    *("portrait", "selfie", "school", "museum", "festival", "city", "landscape", "building"),
+    *("clothes", "food", "drink", "sport", "game", "music", "concert", "dance", "weather", "sky"),
+    *("water", "plant", "animal", "vehicle", "room", "furniture", "tool", "toy", "drawing"),
+    *("text", "sign", "face", "hand", "holiday"),
+)
+
+
+class Ideas:
+    """Ideas and things as an encoder knows them; those that it does not know are left out."""
+
+    def __init__(self, encoder: SentenceEncoder) -> None:
+        self._encoder = encoder
+
+    @cached_property
+    def _ideas(self) -> dict[str, NDArray[np.float32]]:
+        return self._known(IDEAS)
+
+    @cached_property
+    def _things(self) -> dict[str, NDArray[np.float32]]:
+        return self._known(THINGS)
+
+    def _known(self, names: tuple[str, ...]) -> dict[str, NDArray[np.float32]]:
+        known = [name for name in names if self._encoder.knows(name)]
+        return {name: self._encoder.describe(usual_texts(name)) for name in known}
+
+    def nearest(self, vector: NDArray[np.float32], cosine: float) -> str | None:
+        """Return the idea that a text is nearest to; None if a thing is nearer.
+
+        ``cosine`` is that of the text and the nearest class.
+        """
+        near = {name: float(own @ vector) for name, own in self._ideas.items()}
+        things = [float(own @ vector) for own in self._things.values()]
+        best = max(near, key=near.__getitem__, default=None)
+        return None if best is None or near[best] <= max([cosine, *things]) else best
+
 
 DEFAULT_NETWORK = "tf_efficientnet_lite0"
 TEMPERATURE = 0.08  # T; on COCO photos .065 to .1 rank about equally well
@@ -157,8 +316,7 @@ class ClassesAndWords(TextImageModel):
                     f"{len(names):,}"
                 )
             return names
-        with without_compiler():
-            from timm.data.imagenet_info import ImageNetInfo
+        from timm.data.imagenet_info import ImageNetInfo
 
         info = ImageNetInfo()
         if info.num_classes() != count:

@@ -21,11 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index
-from labelwise.photos.answering import Hit, photos_along
 from labelwise.photos.check_log import name_of_text
 from labelwise.photos.checking import CheckSession
-from labelwise.photos.words.classes import WeighedClasses, WeighedTexts
-from labelwise.photos.words.encoder import SentenceEncoder
+from labelwise.photos.query import Hit, photos_along
+from labelwise.photos.words.classes import SentenceEncoder, WeighedClasses, WeighedTexts
 from labelwise.photos.words.text_image import TextDirections, TextImageKind, TextImageModel
 from labelwise.photos.words.tower_files import read_towers
 from labelwise.photos.words.towers import TowerTexts

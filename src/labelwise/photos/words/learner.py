@@ -7,9 +7,17 @@ Nothing is written: the run learns for good when `labelwise start` is given the 
 
 Beside the answered photos a fit looks at no more than 5,000 others, drawn by the hashes of their
 contents, so that its time does not grow with the library. All photos are scored by it.
+
+Photos that are set aside follow from their content alone. They are asked about in the random order
+of the word, whatever a model says, so that promises and counts can rest on them: one of five
+questions. All others are asked about by p (1 - p); a word without answers of its own has its
+likeliest photos first, since it needs a yes to learn from. A guess is never shown of a photo that
+is set aside, because guesses sway.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +30,6 @@ from labelwise.links import Consistent, Link
 from labelwise.models import Predictor
 from labelwise.photos.words.answered import answered_head
 from labelwise.photos.words.answers import KeptAnswers, PhotoAnswer, is_set_aside
-from labelwise.photos.words.guide import QuestionGuide
-from labelwise.photos.words.photos import features_of
 from labelwise.photos.words.start import (
     ANSWERS_FILE,
     EMBEDDINGS,
@@ -31,12 +37,75 @@ from labelwise.photos.words.start import (
     TEXT_HEAD_FILE,
     WORDS_FILE,
     can_teach,
+    features_of,
     targets_of,
 )
 from labelwise.photos.words.text_image import TextHead
 from labelwise.photos.words.word_list import WordList
 from labelwise.pictures import PictureImages
 from labelwise.system.progress import Watch
+
+EVERY = 5  # questions, one of which is about a photo set aside
+
+
+@dataclass(frozen=True, eq=False)
+class QuestionGuide:
+    """The photos that are set aside, and what a run thinks of each photo: probabilities (n, K).
+
+    ``learnt_from`` is how many answered photos moved these probabilities; ``unanswered`` are the
+    words of which none of them says anything.
+    """
+
+    aside: frozenset[str]
+    photos: tuple[str, ...]
+    labels: tuple[str, ...]
+    probs: NDArray[np.float64]
+    learnt_from: int = 0
+    unanswered: frozenset[str] = frozenset()
+
+    def order(
+        self, label: str, drawn: Sequence[str], answered: Collection[str] = frozenset()
+    ) -> list[str]:
+        """Return photos, given in the random order of a word, as they are asked about for it.
+
+        Those that were ``answered`` take the first places of their kind, so that one of five of
+        all questions is about a photo set aside, however often a new guide orders them anew.
+        """
+        drawn = sorted(drawn, key=lambda photo: photo not in answered)
+        random = [photo for photo in drawn if photo in self.aside]
+        others = [photo for photo in drawn if photo not in self.aside]
+        is_open = np.array([photo not in answered for photo in others], dtype=bool)
+        by_value = np.lexsort((-self._values(label, others), is_open))
+        places = [(EVERY * n, photo) for n, photo in enumerate(random)]
+        for n, row in enumerate(by_value.tolist()):
+            turn, place = divmod(n, EVERY - 1)
+            places.append((EVERY * turn + 1 + place, others[row]))
+        return [photo for _, photo in sorted(places)]
+
+    def guess(self, label: str, photo: str) -> bool | None:
+        """Return whether a run thinks that a photo shows a word; None of photos set aside.
+
+        None too where the run does not know word or photo, or has learnt of other words alone.
+        """
+        if photo in self.aside or photo not in self._rows or label not in self.labels:
+            return None
+        if label in self.unanswered:
+            return None
+        return bool(self.probs[self._rows[photo], self.labels.index(label)] >= 0.5)
+
+    def _values(self, label: str, photos: Sequence[str]) -> NDArray[np.float64]:
+        """Return p (1 - p) of photos, or p; 0 where the run does not know word or photo."""
+        if label not in self.labels:
+            return np.zeros(len(photos))
+        p = np.append(self.probs[:, self.labels.index(label)], 0.0)  # the last: unknown photos
+        own = p[[self._rows.get(photo, -1) for photo in photos]]
+        values: NDArray[np.float64] = own if label in self.unanswered else own * (1 - own)
+        return values
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {photo: row for row, photo in enumerate(self.photos)}
+
 
 POOL = 5000  # photos
 

@@ -16,38 +16,306 @@ labels of COCO together. SigLIP's scores are taken for the log-odds that they we
 probability says so too. With answers the head is :func:`.answered.answered_head`,
 and words that nobody answered about are ranked but never chosen: their probabilities follow from
 answers about other words, and may be far off.
+
+Features of photos are computed once for each content and kept in parts: .npz files of up to 512
+photos, in a folder named after the network's weights and its transform. What was interrupted goes
+on after the last part.
+
+A run of words is compared with one that was trained on the same answers by the infinitesimal
+jackknife: var d = sum over photos m of (U_am - U_bm)^2, where U_m is how much photo m moves a
+figure. Two figures are compared, so each interval is held to 97.5 %.
 """
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from math import sqrt
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.answers.agreement import write_table
 from labelwise.data import LabelTable
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
-from labelwise.errors import DataError, SettingsError
+from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.evaluation.jackknife import mean_ap_influence, mean_influence
 from labelwise.links import Consistent, Link, Sigmoid
+from labelwise.metrics import average_precision
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import infer
 from labelwise.models.spec import MODEL_FILE
+from labelwise.networks.backbones import Backbone
 from labelwise.networks.heads import LinearHead
+from labelwise.numeric.arrays import to_numpy
+from labelwise.numeric.special import ndtri
 from labelwise.photos.words.answered import AnsweredHead, answered_head
 from labelwise.photos.words.answers import KeptAnswers
 from labelwise.photos.words.free_text import save_free_text
-from labelwise.photos.words.photos import PhotoFeatures, features_of
 from labelwise.photos.words.text_image import TextHead, TextImageModel
 from labelwise.photos.words.word_list import WordList
-from labelwise.pictures import ImageSource
-from labelwise.pictures.inputs import Failure
+from labelwise.pictures import ImageSource, PictureImages
+from labelwise.pictures.loading import Failure
 from labelwise.predictions import Predictions
 from labelwise.scores.labels import aligned_labels
-from labelwise.system.files import replacing
+from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
+from labelwise.training.features import content_key
+
+LEAST = 20  # photos; below, the spread of the photos is not known well enough
+LEVEL = 1 - 0.05 / 2 / 2  # of one side: two figures, two sides
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """A figure of both runs on the same photos, and the interval of the difference."""
+
+    figure: str
+    words: float
+    trained: float
+    low: float
+    high: float
+    photos: int
+    higher_is_better: bool
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the interval does not hold zero."""
+        return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        verdict = "not told apart"
+        if self.told_apart:
+            verdict = "better" if (self.low > 0) == self.higher_is_better else "worse"
+            verdict = f"the trained run is {verdict}"
+        return (
+            f"{self.figure} on the {self.photos:,} photos set aside: words {self.words:.3f}, "
+            f"trained {self.trained:.3f}, difference {self.trained - self.words:+.3f} "
+            f"({self.low:+.3f} to {self.high:+.3f}): {verdict}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Answers:
+    """What a run says of photos: logits and log-probabilities (n, K) by photo and label."""
+
+    rows: dict[str, int]
+    names: tuple[str, ...]
+    logits: NDArray[Any]
+    labels: NDArray[Any]
+    observed: NDArray[np.bool_] | None
+    link: Link
+
+    @classmethod
+    def of(cls, folder: Path) -> "_Answers":
+        run = RunFolder(folder)
+        held_out, link = run.held_out(), run.spec.made_link
+        if held_out is None or not held_out.may_promise or link is None:
+            raise DataError(
+                f"{folder} has no answered photos that fitted nothing and so cannot be compared; "
+                "set some aside, or train on answers.csv of the run of `labelwise start`"
+            )
+        made = held_out.predictions
+        rows = {str(one): row for row, one in enumerate(made.ids)}
+        return cls(rows, made.names, made.logits, made.labels, made.observed, link)
+
+    def taken(self, photos: list[str], names: list[str]) -> tuple[NDArray[Any], ...]:
+        """Return logits, loss, labels and which are known (n, K), of some photos and labels."""
+        rows = [self.rows[photo] for photo in photos]
+        columns = [self.names.index(name) for name in names]
+        logits, labels = self.logits.astype(np.float64)[rows], self.labels[rows] > 0.5
+        log_p, log_q = self.link.log_probs(logits)
+        loss = -np.where(labels, log_p, log_q)
+        known = np.ones_like(labels) if self.observed is None else self.observed[rows]
+        return logits[:, columns], loss[:, columns], labels[:, columns], known[:, columns]
+
+
+def compare_runs(words: Path, trained: Path) -> list[RunDifference]:
+    """Return mAP and log loss of both runs on the photos that neither was fitted on."""
+    one, other = _Answers.of(words), _Answers.of(trained)
+    photos = sorted(one.rows.keys() & other.rows.keys())
+    names = [name for name in one.names if name in other.names]
+    if len(photos) < LEAST or not names:
+        raise DataError(
+            f"{words} and {trained} must share at least {LEAST} photos that are set aside in both, "
+            f"and a label, got {len(photos):,} and {len(names):,}; train on "
+            f"{words / 'answers.csv'}, whose split test they are"
+        )
+    logits, loss, labels, known = one.taken(photos, names)
+    their_logits, their_loss, _, _ = other.taken(photos, names)
+    counts = known.sum(1).astype(np.float64)
+    sums = [(part * known).sum(1) for part in (loss, their_loss)]
+    losses = [float(part.sum() / counts.sum()) for part in sums]
+    precisions = [
+        float(average_precision(part, labels, known).value) for part in (logits, their_logits)
+    ]
+    moved = [mean_influence(part, counts) for part in sums]
+    ranked = [mean_ap_influence(part, labels, known) for part in (logits, their_logits)]
+    return [
+        _difference("mAP", precisions, ranked, higher_is_better=True),
+        _difference("log loss", losses, moved, higher_is_better=False),
+    ]
+
+
+def _difference(
+    figure: str,
+    values: list[float],
+    influences: list[NDArray[np.float64]],
+    *,
+    higher_is_better: bool,
+) -> RunDifference:
+    apart = influences[1] - influences[0]
+    half = float(ndtri(LEVEL)) * sqrt(float(apart @ apart))
+    middle = values[1] - values[0]
+    return RunDifference(
+        figure, values[0], values[1], middle - half, middle + half, len(apart), higher_is_better
+    )
+
+
+PART = 512  # photos
+
+
+@dataclass(frozen=True, eq=False)
+class PhotoFeatures:
+    """Features of photos by content: ``digests`` are those of the rows that could be read.
+
+    ``known`` are all features of the cache; ``computed`` of them were not there before.
+    """
+
+    digests: Mapping[int, bytes]
+    known: Mapping[bytes, NDArray[np.float32]]
+    failures: tuple[Failure, ...]
+    computed: int
+
+    def of(self, digests: Sequence[bytes]) -> Tensor:
+        """Return the features (n, D) of photos."""
+        return torch.from_numpy(np.stack([self.known[digest] for digest in digests]))
+
+    def every(self) -> Tensor:
+        """Return the features (n, D) of the photos that were asked for, each content once."""
+        return self.of(list(dict.fromkeys(self.digests.values())))
+
+
+def features_of(
+    images: ImageSource,
+    backbone: Backbone,
+    cache: Path,
+    *,
+    batch_size: int = 64,
+    device: torch.device | str = "cpu",
+    watch: Watch | None = None,
+) -> PhotoFeatures:
+    """Return the features of photos, from the cache or computed and written there."""
+    folder = Path(cache) / content_key(PictureImages([]), backbone, pooled=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from None
+    with locked(folder):
+        return _features_of(images, backbone, folder, batch_size, device, watch or Silent())
+
+
+def _features_of(
+    images: ImageSource,
+    backbone: Backbone,
+    folder: Path,
+    batch_size: int,
+    device: torch.device | str,
+    watch: Watch,
+) -> PhotoFeatures:
+    digests, failures = _digests(images)
+    known = _read_parts(folder)
+    first: dict[bytes, int] = {}  # of photos with one content the first is computed
+    for row, digest in digests.items():
+        if digest not in known:
+            first.setdefault(digest, row)
+    todo = np.array(sorted(first.values()), np.int64)
+    held: dict[bytes, NDArray[np.float32]] = {}
+    home = next(backbone.parameters()).device
+
+    def network(values: Tensor) -> tuple[Tensor, ...]:
+        return (backbone(backbone.transform.inputs(values)).float().mean(dim=(2, 3)),)
+
+    backbone.eval().to(device)
+    watch.start("reading photos", len(digests), len(digests) - len(todo))
+    try:
+        for part in infer(
+            network,
+            images,
+            backbone.transform,
+            rows=todo.tolist(),
+            batch_size=batch_size,
+            device=torch.device(device),
+        ):
+            failures += part.failures
+            if part.values:
+                vectors = part.values[0].numpy()
+                for row, vector in zip(part.rows.tolist(), vectors, strict=True):
+                    held[digests[row]] = vector
+            watch.advance(len(part.rows) + len(part.failures))
+            if len(held) >= PART:
+                known |= _write_part(folder, held)
+                held = {}
+    finally:
+        if held:  # also when someone stops it: what was computed is kept
+            known |= _write_part(folder, held)
+        backbone.to(home)
+        watch.finish()
+    readable = {row: digest for row, digest in digests.items() if digest in known}
+    return PhotoFeatures(readable, known, tuple(failures), len(first))
+
+
+def _digests(images: ImageSource) -> tuple[dict[int, bytes], list[Failure]]:
+    """Return the hash of each photo's content, and the photos that cannot be opened."""
+
+    def identity(row: int) -> bytes | str:
+        try:
+            return images.identity(row)
+        except ImageError as error:
+            return str(error)
+
+    with ThreadPoolExecutor() as pool:
+        answers = list(pool.map(identity, range(len(images))))
+    found = {row: one for row, one in enumerate(answers) if isinstance(one, bytes)}
+    bad = [
+        Failure(row, images.ids[row], one)
+        for row, one in enumerate(answers)
+        if isinstance(one, str)
+    ]
+    return found, bad
+
+
+def _read_parts(folder: Path) -> dict[bytes, NDArray[np.float32]]:
+    """Return the features by content; a part that is damaged is computed again."""
+    known: dict[bytes, NDArray[np.float32]] = {}
+    for path in sorted(folder.glob("*.npz")):
+        try:
+            with path.open("rb") as stream, np.load(stream) as arrays:
+                digests, features = arrays["digests"], arrays["features"]
+        except (OSError, ValueError, LookupError, EOFError, BadZipFile):
+            path.unlink(missing_ok=True)
+            continue
+        known |= {bytes(digest): vector for digest, vector in zip(digests, features, strict=True)}
+    return known
+
+
+def _write_part(
+    folder: Path, held: dict[bytes, NDArray[np.float32]]
+) -> dict[bytes, NDArray[np.float32]]:
+    numbers = [int(path.stem) for path in folder.glob("*.npz") if path.stem.isdigit()]
+    path = folder / f"{max(numbers, default=0) + 1:09d}.npz"
+    digests = np.frombuffer(b"".join(held), np.uint8).reshape(len(held), -1)
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, digests=digests, features=np.stack(list(held.values())))
+    return held
+
 
 EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.jsonl", "words.txt"
 TABLE_FILE, TEXT_HEAD_FILE = "answers.csv", "text-head.safetensors"
@@ -278,7 +546,13 @@ class _Start:
             logits = features @ layer["classifier.weight"].T + layer["classifier.bias"]
             ids = [self._name(digest) for digest in digests]
             Predictions(
-                ids, logits, labels.float(), observed, self.words.names, name, Sigmoid()
+                ids,
+                to_numpy(logits),
+                to_numpy(labels.float()),
+                None if observed is None else to_numpy(observed),
+                self.words.names,
+                name,
+                Sigmoid(),
             ).save(path)
         if len(self.answers):
             photos = {digest: self._name(digest) for digest in self.answers.photos}

@@ -8,32 +8,283 @@
 
 Sizes follow from the tensors, and every tensor must find its place: a model that is built in
 another way is refused, never read wrongly. Nothing but safetensors and JSON is read.
+
+A text tower of CLIP has causal attention and reads the last token, which ends the text. SigLIP
+fills every text up to full length, all tokens see each other, and the last place is read. Texts are
+lower-cased for SigLIP and SigLIP 2, and the first SigLIP also loses its punctuation, as their
+training did it. Each text is encoded alone.
 """
 
 import json
+import re
+import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
-from labelwise.errors import SettingsError
-from labelwise.networks.backbones.towers import ImageTower, TowerKind, TowerShape
-from labelwise.photos.words.text_tower import TextTower, TextTowerShape, Tokens
-from labelwise.photos.words.tower_states import (
-    ReadState,
-    depth_of,
-    image_state,
-    open_image_state,
-    open_text_state,
-    text_state,
+from labelwise.errors import DataError, SettingsError
+from labelwise.networks.backbones.transformers import (
+    ImageTower,
+    TowerKind,
+    TowerShape,
+    TransformerBlock,
 )
+from labelwise.networks.heads import DualPrompts
 from labelwise.pictures.transform import Transform
 from labelwise.system.files import sha256_of
 from labelwise.system.text import first_line, one_line_of, shortened
+
+
+@dataclass(frozen=True)
+class TextTowerShape:
+    """What builds a text tower; a causal one is CLIP's."""
+
+    causal: bool
+    vocabulary: int
+    places: int
+    width: int
+    depth: int
+    heads: int
+    mlp: int
+    to: int
+    activation: str
+    eps: float
+
+    def __post_init__(self) -> None:
+        if self.heads < 1 or self.width % self.heads:
+            raise SettingsError(
+                f"the width of a text tower must be a multiple of its heads, got {self.width} and "
+                f"{self.heads}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """A tokenizer as a model's training used it; ``fill`` fills texts up to full length."""
+
+    tokenizer: Any
+    places: int
+    fill: int | None = None
+    fill_left: bool = False
+    lower: bool = False
+    drop_punctuation: bool = False
+
+    def __post_init__(self) -> None:
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(self.places)
+
+    def of(self, text: str) -> list[int]:
+        """Return the numbers of a text's tokens."""
+        if self.lower:
+            text = text.lower()
+        if self.drop_punctuation:
+            text = text.translate(str.maketrans("", "", string.punctuation))
+            text = re.sub(r"\s+", " ", text).strip()
+        try:
+            ids: list[int] = self.tokenizer.encode(text).ids
+        except Exception as error:  # tokenizers raises no class of its own
+            reason = first_line(error)
+            raise DataError(f"the model's tokenizer cannot read {text!r:.200}: {reason}") from None
+        if self.fill is None:
+            if not ids:
+                raise DataError(f"the model knows no part of the text {text!r}; describe it anew")
+            return ids
+        filling = [self.fill] * (self.places - len(ids))
+        return [*filling, *ids] if self.fill_left else [*ids, *filling]
+
+    @property
+    def knows_english_only(self) -> bool:
+        """Whether these are the tokens of CLIP, whose texts were English."""
+        return self.fill is None
+
+
+class TextTower(nn.Module):
+    """A transformer from the tokens of one text to its vector."""
+
+    def __init__(self, shape: TextTowerShape) -> None:
+        super().__init__()
+        self.shape, width = shape, shape.width
+        self.tokens = nn.Embedding(shape.vocabulary, width)
+        self.positions = nn.Parameter(torch.zeros(shape.places, width))
+        settings = (width, shape.heads, shape.mlp, shape.activation, shape.eps)
+        self.blocks = nn.ModuleList(TransformerBlock(*settings) for _ in range(shape.depth))
+        self.after = nn.LayerNorm(width, shape.eps)
+        self.projection = nn.Linear(width, shape.to, bias=not shape.causal)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.read(self.tokens(ids))
+
+    def read(self, embedded: Tensor) -> Tensor:
+        """Return one unit vector (D,) per text of embedded tokens (n, length, width)."""
+        x = embedded + self.positions[: embedded.shape[1]]
+        for block in self.blocks:
+            x = block(x, self.shape.causal)
+        return normalize(self.projection(self.after(x[:, -1])), dim=1)
+
+    @torch.inference_mode()
+    def encode(self, texts: Sequence[str], tokens: Tokens) -> Tensor:
+        """Return one unit vector (D,) per text."""
+        return torch.cat([self(torch.tensor([tokens.of(text)])) for text in texts])
+
+
+State = dict[str, Tensor]
+NOT_WEIGHTS = ("position_ids", "attn_mask")
+
+
+class ReadState(dict[str, Tensor]):
+    """Named tensors that remember which of them were read."""
+
+    def __init__(self, tensors: State) -> None:
+        super().__init__(tensors)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = super().__getitem__(name)
+        self.read.add(name)
+        return tensor
+
+    def require_all_read(self, folder: Path) -> None:
+        """Raise if a tensor has found no place."""
+        left = [
+            name
+            for name in sorted(set(self) - self.read)
+            if name not in ("logit_scale", "logit_bias") and not name.endswith(NOT_WEIGHTS)
+        ]
+        if left:
+            raise SettingsError(
+                f"{folder}: {len(left)} tensors of the model have no place in the towers that are "
+                f"read here, such as {left[0]!r}; take a vision transformer of CLIP, SigLIP or "
+                "SigLIP 2"
+            )
+
+
+def depth_of(state: State, blocks: str = "blocks.") -> int:
+    """Return how many blocks a tower has."""
+    numbers = {
+        name.removeprefix(blocks).partition(".")[0] for name in state if name.startswith(blocks)
+    }
+    return len(numbers)
+
+
+def _renamed(state: State, before: str, after: str, *, bias: bool = True) -> State:
+    parts = ("weight", "bias") if bias else ("weight",)
+    return {f"{after}.{part}": state[f"{before}.{part}"] for part in parts}
+
+
+def image_state(state: State, kind: TowerKind) -> State:
+    """Return the image half of a model of transformers under our names."""
+    old = "vision_model."
+    found = {
+        "patches.weight": state[f"{old}embeddings.patch_embedding.weight"],
+        "positions": state[f"{old}embeddings.position_embedding.weight"],
+        **_renamed(state, f"{old}post_layernorm", "after"),
+        **_blocks(state, f"{old}encoder.layers."),
+    }
+    if kind == "clip":
+        found["token"] = state[f"{old}embeddings.class_embedding"]
+        found |= _renamed(state, f"{old}pre_layrnorm", "before")
+        found |= _renamed(state, "visual_projection", "projection", bias=False)
+        return found
+    if found["patches.weight"].ndim == 2:  # SigLIP 2 flattens a patch by row, column, colour
+        width, numbers = found["patches.weight"].shape
+        side = round((numbers / 3) ** 0.5)
+        flat = found["patches.weight"].reshape(width, side, side, 3)
+        found["patches.weight"] = flat.permute(0, 3, 1, 2).contiguous()
+    found["patches.bias"] = state[f"{old}embeddings.patch_embedding.bias"]
+    found["pool.probe"] = state[f"{old}head.probe"]
+    found["pool.attention.qkv.weight"] = state[f"{old}head.attention.in_proj_weight"]
+    found["pool.attention.qkv.bias"] = state[f"{old}head.attention.in_proj_bias"]
+    for before, after in (
+        ("attention.out_proj", "attention.out"),
+        ("layernorm", "norm"),
+        ("mlp.fc1", "mlp.fc1"),
+        ("mlp.fc2", "mlp.fc2"),
+    ):
+        found |= _renamed(state, f"{old}head.{before}", f"pool.{after}")
+    return found
+
+
+def text_state(state: State) -> State:
+    """Return the text half of a model of transformers under our names."""
+    old = "text_model."
+    head = f"{old}head" if f"{old}head.weight" in state else "text_projection"
+    return {
+        "tokens.weight": state[f"{old}embeddings.token_embedding.weight"],
+        "positions": state[f"{old}embeddings.position_embedding.weight"],
+        **_blocks(state, f"{old}encoder.layers."),
+        **_renamed(state, f"{old}final_layer_norm", "after"),
+        **_renamed(state, head, "projection", bias=head != "text_projection"),
+    }
+
+
+def _blocks(state: State, old: str) -> State:
+    """Return the blocks of a transformer of transformers under our names."""
+    found: State = {}
+    depth = depth_of(state, old)
+    for number in range(depth):
+        own, new = f"{old}{number}.", f"blocks.{number}."
+        for part in ("weight", "bias"):
+            rows = [state[f"{own}self_attn.{name}_proj.{part}"] for name in "qkv"]
+            found[f"{new}attention.qkv.{part}"] = torch.cat(rows)
+        for before, after in (
+            ("layer_norm1", "norm1"),
+            ("layer_norm2", "norm2"),
+            ("self_attn.out_proj", "attention.out"),
+            ("mlp.fc1", "mlp.fc1"),
+            ("mlp.fc2", "mlp.fc2"),
+        ):
+            found |= _renamed(state, own + before, new + after)
+    return found
+
+
+def open_image_state(state: State) -> State:
+    """Return the image half of a model of open_clip under our names."""
+    return {
+        "patches.weight": state["visual.conv1.weight"],
+        "positions": state["visual.positional_embedding"],
+        "token": state["visual.class_embedding"],
+        **_renamed(state, "visual.ln_pre", "before"),
+        **_renamed(state, "visual.ln_post", "after"),
+        "projection.weight": state["visual.proj"].T.contiguous(),
+        **_open_blocks(state, "visual.transformer.resblocks."),
+    }
+
+
+def open_text_state(state: State) -> State:
+    """Return the text half of a model of open_clip under our names."""
+    return {
+        "tokens.weight": state["token_embedding.weight"],
+        "positions": state["positional_embedding"],
+        **_renamed(state, "ln_final", "after"),
+        "projection.weight": state["text_projection"].T.contiguous(),
+        **_open_blocks(state, "transformer.resblocks."),
+    }
+
+
+def _open_blocks(state: State, old: str) -> State:
+    found: State = {}
+    for number in range(depth_of(state, old)):
+        own, new = f"{old}{number}.", f"blocks.{number}."
+        for part in ("weight", "bias"):
+            found[f"{new}attention.qkv.{part}"] = state[f"{own}attn.in_proj_{part}"]
+        for before, after in (
+            ("ln_1", "norm1"),
+            ("ln_2", "norm2"),
+            ("attn.out_proj", "attention.out"),
+            ("mlp.c_fc", "mlp.fc1"),
+            ("mlp.c_proj", "mlp.fc2"),
+        ):
+            found |= _renamed(state, own + before, new + after)
+    return found
+
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 EXTRA = "pip install 'labelwise[words]'"
@@ -325,3 +576,38 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise SettingsError(f"{path} must be a JSON object")
     return read
+
+
+class EmbeddedText(nn.Module):
+    """A text tower that takes tokens which are embedded already."""
+
+    def __init__(self, tower: TextTower) -> None:
+        super().__init__()
+        self.tower = tower
+
+    def forward(self, texts: Tensor) -> Tensor:
+        return self.tower.read(texts)
+
+
+def dual_prompts(towers: Towers, names: Sequence[str], *, context: int = 16) -> DualPrompts:
+    """Return the head that learns ``context`` words before these label names, twice.
+
+    It takes the vectors that ``towers`` has for photos, as stored features or as a map.
+    """
+    shape = towers.text.shape
+    if not shape.causal:
+        raise SettingsError(
+            "learned prompts need a model of the CLIP sort: SigLIP fills every text up to full "
+            "length, which leaves no place for them"
+        )
+    ids = [towers.tokens.of(name) for name in names]
+    longest = max((len(one) for one in ids), default=0)
+    if longest + context > shape.places:
+        raise SettingsError(
+            f"names of up to {longest} tokens and {context} learned words must fit into the "
+            f"{shape.places} places of the text tower; set context to at most "
+            f"{shape.places - longest}"
+        )
+    with torch.no_grad():
+        embedded = [towers.text.tokens(torch.tensor(one)) for one in ids]
+    return DualPrompts(EmbeddedText(towers.text), embedded, context=context)

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from labelwise.errors import SettingsError
 from labelwise.links import Link, Sigmoid
-from labelwise.models.hub import HUB, fetched_from_hub
+from labelwise.models.run_folder import HUB, fetched_from_hub
 from labelwise.photos.words.classes import ClassesAndWords
 from labelwise.photos.words.text_image import TextDirections, TextHead, TextImageModel
 from labelwise.photos.words.tower_files import (

@@ -88,6 +88,4 @@ export function upload(path, file, onProgress, signal) {
   });
 }
 
-export const jobResults = (id, format) => `${API}/jobs/${id}/results?format=${format}`;
-
 export const thumbnail = (id, side = 320) => `${API}/photos/${id}/thumbnail?side=${side}`;

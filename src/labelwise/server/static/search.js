@@ -30,7 +30,7 @@ export function start() {
   cut.addEventListener("input", () => {
     find("cut-shown").value = Number(cut.value) ? `at least ${cut.value} %` : "any";
   });
-  for (const control of [wrong, promised, cut, ...["kind", "sort", ...FILTERS].map(find)]) {
+  for (const control of [wrong, promised, cut, ...["sort", ...FILTERS].map(find)]) {
     control.addEventListener("change", () => { if (query.value.trim()) run(); });
   }
   find("more").addEventListener("click", () => run(true));
@@ -75,7 +75,6 @@ async function look(text, more) {
     sort: find("sort").value,
     at_least: Number(find("cut").value) / 100 || null,
     wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
-    promise: find("promised").checked ? find("kind").value : null,
     ...(find("promised").checked ? signed() : {}),
     ...filters,
     cursor: more ? cursor : null,
@@ -140,7 +139,6 @@ function words(answer) {
       answer.receipt ? make("a", { class: "receipt", href: "#trust" }, `Receipt ${answer.receipt}`) : null));
   }
   if (answer.refused) parts.push(...refusal(answer));
-  if (answer.bounded) parts.push(make("p", {}, sentence(answer.bounded)));
   if (answer.near_copies) parts.push(make("p", { class: "muted small" }, answer.near_copies));
   if (answer.likeness && !answer.refused?.includes(answer.likeness.sentence.slice(0, -1))) {
     const { outcome, sentence: said } = answer.likeness;
@@ -167,7 +165,6 @@ function refusal(answer) {
 }
 
 function promise(percent) {
-  find("kind").value = "expected";
   if (percent) {
     find("wrong").value = percent;
     find("wrong-shown").value = `${percent} % wrong`;

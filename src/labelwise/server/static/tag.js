@@ -1,12 +1,10 @@
-// Drop photos, get labels. A few are sent each with its own progress and card; many become a job.
+// Drop photos, get labels. Each is sent with its own progress and card.
 
 import { get, upload } from "./api.js";
 import { chance, find, make, meter, patiently, say } from "./dom.js";
-import * as jobs from "./jobs.js";
 import { reliability } from "./trustworthy.js";
 
 const AT_ONCE = 3;
-const MANY = 50;  // photos given at once; index.html says so too
 const SHOWN = 12;
 const waiting = [];
 let running = 0;
@@ -21,7 +19,6 @@ export async function know(model) {
   } catch (error) {
     say(error.message, 8);
   }
-  jobs.look();
 }
 
 // The path of what is asked of the chosen model; before the server has told of its models, of the first.
@@ -61,11 +58,6 @@ export function start() {
 }
 
 function add(files) {
-  if (files.length >= MANY) {
-    say(`Sending ${files.length} photos as one job`, 4);
-    jobs.run([...files], chosen(), tooLarge);
-    return;
-  }
   for (const file of [...files].reverse()) {
     const card = new Card(file);
     find("cards").prepend(card.element);

@@ -1,0 +1,50 @@
+"""Links as plain data, and back, beside the rules of :mod:`labelwise.decide.specs`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from labelwise.calibration.beta import Beta
+from labelwise.calibration.few import AveragedCurves
+from labelwise.calibration.histogram import Histogram
+from labelwise.calibration.isotonic import Isotonic
+from labelwise.calibration.platt import Platt
+from labelwise.calibration.temperature import Temperature
+from labelwise.calibration.zero_share import ZeroShare
+from labelwise.decide.specs import made_from_spec
+from labelwise.links import (
+    Consistent,
+    FocalMarginLink,
+    Grouped,
+    Link,
+    PhiLink,
+    QuasibinaryLink,
+    Sigmoid,
+    Softmax,
+    SoftmaxOrNoneLink,
+    SPALink,
+    WeightedSigmoid,
+)
+
+LINKS: dict[str, type[Link]] = {
+    link.kind: link
+    for link in (
+        *(Sigmoid, WeightedSigmoid, Softmax, SoftmaxOrNoneLink, PhiLink, SPALink, QuasibinaryLink),
+        FocalMarginLink,
+        *(AveragedCurves, Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare, Consistent),
+        Grouped,
+    )
+}
+
+
+def link_to_spec(link: Link) -> dict[str, Any]:
+    """Return a link as plain data, nested links included."""
+    spec = {
+        key: link_to_spec(value) if isinstance(value, Link) else value
+        for key, value in link.spec().items()
+    }
+    return {"kind": link.kind, **spec}
+
+
+def link_from_spec(spec: Mapping[str, Any]) -> Link:
+    """Return the link that ``link_to_spec`` described."""
+    return made_from_spec(spec, LINKS, "link")

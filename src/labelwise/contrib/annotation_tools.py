@@ -1,0 +1,709 @@
+"""Label tables as annotation tools write them: Label Studio, CVAT, FiftyOne.
+
+A label that is not known is
+
+    Label Studio   in the choices named ``unknown``, beside those named ``labels``
+    CVAT           a tag with the attribute state = unknown, or = predicted by a model
+    FiftyOne       in the field ``unknown``, beside ``ground_truth``
+
+Where an object is marked in Label Studio or CVAT (a box, a polygon), its label is present, as in
+COCO and VOC.
+In CVAT a tag with state = absent says that the label is not there, and state = present says no
+more than the tag itself. A task without annotation, or one that was cancelled, and a sample without
+``ground_truth`` are unlabelled; one whose annotation is empty was reviewed and has none of them.
+What a model predicted (``predictions``) is never read as a label. COCO, VOC and Hugging Face's
+metadata have readers of their own; :mod:`labelwise.contrib.annotation_tools` writes them all.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlparse
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.data.export import json_rows
+from labelwise.data.load import Reader
+from labelwise.data.rows import AllBut, from_rows, parse_xml, read_json, read_xml
+from labelwise.data.table import SPLIT_WORDS, LabelSets, LabelTable
+from labelwise.errors import DataError
+from labelwise.pictures.decode import find_images
+from labelwise.pictures.sources import FileImages
+from labelwise.system.files import replacing, replacing_folder
+from labelwise.types import nearest
+
+# Label Studio's own forms: the addresses of its images, its labelling configs, its predictions.
+#
+#     /data/local-files/?d=a/b.jpg       the photo a/b.jpg below the document root
+#     /data/upload/3/0a1b2c3d-b_c.jpg    the photo ``b c.jpg``, uploaded to project 3
+#
+# A labelling config says under which names choices are stored, and in which field of a task its
+# image stands: ``<Image name="image" value="$image"/>``.
+
+
+DOCUMENT = "/data/local-files/"
+UPLOADED = re.compile(r"/?data/(?P<stored>upload/\d+/[0-9a-f]{8}-(?P<name>[^/]+))")
+CHANGED = re.compile(r"[^-\w.]")  # what Label Studio leaves out of the name of an upload
+
+
+def address_of_image(inside: str) -> str:
+    """Return the address of a photo given by its path below the document root."""
+    return f"{DOCUMENT}?d={quote(inside.replace(os.sep, '/'))}"
+
+
+@dataclass
+class ImageFolder:
+    """The folder that holds the images of tasks: the document root, or where uploads came from."""
+
+    root: Path
+    _by_upload: dict[str, list[str]] | None = field(default=None, repr=False)
+
+    def path_of(self, image: str) -> str:
+        """Return the path of an image, below the folder where its address says no more."""
+        parts = urlparse(image)
+        given = parse_qs(parts.query).get("d")
+        if parts.path.endswith("local-files/") and given:
+            return given[0]
+        uploaded = UPLOADED.fullmatch(unquote(parts.path))
+        if uploaded is not None:
+            return self._of_upload(image, uploaded["stored"], uploaded["name"])
+        return unquote(parts.path) if parts.scheme == "file" else image
+
+    def _of_upload(self, image: str, stored: str, name: str) -> str:
+        """Return where an upload is kept below a media folder, or else the photo it was made of."""
+        if (self.root / stored).is_file():
+            return stored
+        if self._by_upload is None:
+            self._by_upload = {}
+            for path in find_images(self.root)[0] if self.root.is_dir() else ():
+                plain = CHANGED.sub("", os.path.basename(path).strip().replace(" ", "_"))
+                self._by_upload.setdefault(plain, []).append(path)
+        found = self._by_upload.get(name, [])
+        if len(found) != 1:
+            what = f"{len(found)} photos of that name" if found else "no photo of that name"
+            raise DataError(
+                f"{image} was uploaded, and {self.root} holds {what}; give the folder of the "
+                "photos with --set root=FOLDER, or Label Studio's media folder"
+            )
+        return found[0]
+
+
+@dataclass(frozen=True)
+class LabellingConfig:
+    """Where a project stores choices of labels, and the field of a task that holds its image."""
+
+    from_name: str
+    to_name: str
+    field: str
+    labels: tuple[str, ...]
+
+
+def labelling_config(names: Sequence[str]) -> bytes:
+    """Return the config for a table: its labels, and which of them cannot be told."""
+    view = ElementTree.Element("View")
+    ElementTree.SubElement(view, "Image", name="image", value="$image")
+    for choices, words in (("labels", "Labels"), ("unknown", "Labels that cannot be told")):
+        ElementTree.SubElement(view, "Header", value=words)
+        listed = {"name": choices, "toName": "image", "choice": "multiple", "showInline": "true"}
+        group = ElementTree.SubElement(view, "Choices", listed)
+        for name in names:
+            ElementTree.SubElement(group, "Choice", value=name)
+    ElementTree.indent(view)
+    content: bytes = ElementTree.tostring(view, "utf-8")
+    return content + b"\n"
+
+
+def read_config(text: str, known: Collection[str]) -> LabellingConfig:
+    """Return the choices of a config that name labels of ``known``; other labels are left out.
+
+    Choices named ``unknown`` hold what cannot be told, and are never predicted.
+    """
+    view = parse_xml(text.encode(), "the labelling config")
+    images = {
+        tag.get("name", ""): (tag.get("value") or "").lstrip("$") for tag in view.iter("Image")
+    }
+    best: LabellingConfig | None = None
+    for tag in view.iter("Choices"):
+        name, target = tag.get("name", ""), tag.get("toName", "")
+        if name == "unknown" or not name or target not in images:
+            continue
+        values = [one.get("value", "") for one in tag.iter("Choice")]
+        labels = tuple(value for value in values if value in known)
+        if best is None or len(labels) > len(best.labels):
+            best = LabellingConfig(name, target, images[target], labels)
+    if best is None:
+        raise DataError("the labelling config must have <Image> and <Choices> of that image")
+    if not best.labels:
+        raise DataError(
+            f"none of the choices {best.from_name!r} of the labelling config is a label of the "
+            f"model, whose labels are {', '.join(sorted(known)[:5])} ..."
+        )
+    return best
+
+
+def chance_of_set(probs: NDArray[np.float64], chosen: NDArray[np.bool_]) -> float:
+    """Return the chance that every label (K,) is decided right, if labels are independent."""
+    return float(np.where(chosen, probs, 1 - probs).prod())
+
+
+def prediction(
+    names: Sequence[str], score: float, model: str, config: LabellingConfig | None = None
+) -> dict[str, Any]:
+    """Return a prediction of choices; without a config under the names of ours."""
+    from_name, to_name = (
+        ("labels", "image") if config is None else (config.from_name, config.to_name)
+    )
+    choices = {"from_name": from_name, "to_name": to_name, "type": "choices"}
+    return {
+        "model_version": model,
+        "score": score,
+        "result": [choices | {"value": {"choices": list(names)}}] if names else [],
+    }
+
+
+# Label tables written as annotation tools read them, with a model's predictions to begin from.
+#
+# All three states of a label survive the way there and back. A label that is not known is
+#
+#     label-studio  in the choices named ``unknown``, beside those named ``labels``
+#     cvat          a tag with the attribute state = unknown
+#     fiftyone      in the field ``unknown``, beside ``ground_truth``
+#     coco          in ``unknown_category_ids`` of its image (ours; other tools leave it alone)
+#     voc           an object that is difficult
+#     huggingface   in the column ``unknown``, or an empty cell where each label has a column
+#
+# Predictions are for people to accept or to correct, and are not labels: ``predictions`` of a task
+# in
+# Label Studio and of a sample in FiftyOne, tags with the attribute state = predicted in CVAT.
+# Where
+# a label is known already nothing is predicted; only FiftyOne, which keeps both apart, is told all
+# of them, with the fields by which it shows how they stand to the labels: ``eval`` of a label is
+# tp,
+# fp or fn, and ``eval_tp``, ``eval_fp`` and ``eval_fn`` of a sample count them.
+
+
+VOC_SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+@dataclass(frozen=True, eq=False)
+class Guesses:
+    """What a model says of the rows of a table: probabilities (N, K), sets (N, K), its name."""
+
+    probs: NDArray[np.float64]
+    sets: NDArray[np.bool_]
+    model: str
+
+    def chance(self, row: int) -> float:
+        """Return the chance that all labels of a row are right, if they are independent."""
+        return chance_of_set(self.probs[row], self.sets[row])
+
+    def of(self, table: LabelTable, row: int) -> list[tuple[str, float]]:
+        """Return the labels in the set of a row that are not known, with their probabilities."""
+        return [
+            (table.space.names[column], float(self.probs[row, column]))
+            for column in table.unknown.row(row)
+            if self.sets[row, column]
+        ]
+
+
+def export_for_tool(
+    table: LabelTable, path: str | Path, tool: str, guesses: Guesses | None = None
+) -> str:
+    """Write the table of image files as ``tool`` reads it; see TOOLS. Return how to open it.
+
+    ``guesses`` are written where the tool shows predictions; other formats refuse them.
+    """
+    target = Path(path)
+    if tool not in TOOLS:
+        raise DataError(f"a tool must be one of {', '.join(TOOLS)}, got {tool!r}")
+    suffix, write, predicts = TOOLS[tool]
+    if target.suffix.lower() != suffix:
+        what = "a file" if suffix else "the folder"
+        raise DataError(f"{target}: {what} for {tool} must end in {suffix or 'no suffix'}")
+    if guesses is not None and not predicts:
+        able = ", ".join(name for name, (_, _, can) in TOOLS.items() if can)
+        raise DataError(f"{tool} has no place for predictions; those that have: {able}")
+    if guesses is not None and guesses.probs.shape != (len(table), len(table.space)):
+        raise ValueError(f"guesses must be of {len(table)} rows, got {guesses.probs.shape}")
+    if not isinstance(table.images, FileImages) or table.images.real_names:
+        raise DataError(f"{table.name}: its images must be single files with UTF-8 names")
+    table.require_hard(f"{tool} knows yes, no and unknown")
+    if write is None:
+        _voc(table, target)
+        return ""
+    inside = os.path.relpath(table.images.root, target.parent)
+    paths = [os.path.normpath(os.path.join(inside, name)) for name in table.ids]
+    with replacing(target) as temporary:
+        temporary.write_bytes(write(table, paths, guesses))
+    if tool != "label-studio":
+        return ""
+    config = target.with_suffix(".config.xml")
+    with replacing(config) as temporary:
+        temporary.write_bytes(labelling_config(table.space.names))
+    served = os.path.abspath(os.path.join(target.parent, _folders_up(paths)))
+    return (
+        f"{config} is its labelling config. For Label Studio to show the photos, start it with "
+        f"LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
+        f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={served}"
+    )
+
+
+def _named(table: LabelTable, sets: LabelSets, row: int) -> list[str]:
+    return [table.space.names[column] for column in sets.row(row)]
+
+
+def _label_studio(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
+    for name in table.space.names:
+        _require_xml(name)
+    unlabelled = table.unlabelled()
+    root = _folders_up(paths)
+    meta = {"labels": list(table.space.names)} | ({"root": root} if root else {})
+    tasks = []
+    for row, path in enumerate(paths):
+        inside = path[len(root) + 1 :] if root else path
+        facts = {"image": address_of_image(inside)}
+        facts |= {} if table.split is None else {"split": str(table.split[row])}
+        results = [
+            {"from_name": name, "to_name": "image", "type": "choices", "value": {"choices": words}}
+            for name, words in (
+                ("labels", _named(table, table.present, row)),
+                ("unknown", _named(table, table.unknown, row)),
+            )
+            if words
+        ]
+        annotations = [] if unlabelled[row] else [{"result": results, "was_cancelled": False}]
+        task = {"id": row + 1, "data": facts, "annotations": annotations}
+        if guesses is not None:
+            names = [name for name, _ in guesses.of(table, row)]
+            task["predictions"] = [prediction(names, guesses.chance(row), guesses.model)]
+        tasks.append(task | {"meta": meta})
+    return json.dumps(tasks, ensure_ascii=False, indent=1).encode()
+
+
+def _folders_up(paths: Sequence[str]) -> str:
+    """Return how many folders up the photos begin, as in ``../..``; empty where none."""
+    parts = (path.replace(os.sep, "/").split("/") for path in paths)
+    ups = {"/".join(takewhile("..".__eq__, one)) for one in parts}
+    if len(ups) > 1 or any(map(os.path.isabs, paths)):
+        raise DataError(
+            "the photos begin in several folders; write the tasks into one that holds all of them"
+        )
+    return ups.pop() if ups else ""
+
+
+def _cvat(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
+    tree = ElementTree.Element("annotations")
+    ElementTree.SubElement(tree, "version").text = "1.1"
+    task = ElementTree.SubElement(ElementTree.SubElement(tree, "meta"), "task")
+    labels = ElementTree.SubElement(task, "labels")
+    for name in table.space.names:
+        _require_xml(name)
+        ElementTree.SubElement(ElementTree.SubElement(labels, "label"), "name").text = name
+    for row, path in enumerate(paths):
+        width, height = table.images.read(row).size
+        facts = {"id": str(row), "name": path, "width": str(width), "height": str(height)}
+        if table.split is not None:
+            facts["subset"] = str(table.split[row])
+        image = ElementTree.SubElement(tree, "image", facts)
+        for name in _named(table, table.present, row):
+            ElementTree.SubElement(image, "tag", label=name, source="manual")
+        guessed = {} if guesses is None else dict(guesses.of(table, row))
+        for name in _named(table, table.unknown, row):
+            source = "auto" if name in guessed else "manual"
+            tag = ElementTree.SubElement(image, "tag", label=name, source=source)
+            state = "predicted" if name in guessed else "unknown"
+            ElementTree.SubElement(tag, "attribute", name="state").text = state
+            if name in guessed:
+                chance = ElementTree.SubElement(tag, "attribute", name="confidence")
+                chance.text = f"{guessed[name]:.6f}"
+    ElementTree.indent(tree)
+    content: bytes = ElementTree.tostring(tree, "utf-8", xml_declaration=True)
+    return content
+
+
+def _coco(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, int]] = []
+    for row, path in enumerate(paths):
+        unknown = [int(column) + 1 for column in table.unknown.row(row)]
+        image = {"id": row + 1, "file_name": path, "unknown_category_ids": unknown}
+        images.append(image | ({} if table.split is None else {"split": str(table.split[row])}))
+        annotations += [
+            {"id": len(annotations) + n, "image_id": row + 1, "category_id": int(column) + 1}
+            for n, column in enumerate(table.present.row(row), 1)
+        ]
+    categories = [{"id": n, "name": name} for n, name in enumerate(table.space.names, 1)]
+    content = {"images": images, "categories": categories, "annotations": annotations}
+    return json.dumps(content, ensure_ascii=False).encode()
+
+
+def _fiftyone(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
+    unlabelled = table.unlabelled()
+
+    def classified(listed: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        found = [{"_cls": "Classification", **one} for one in listed]
+        return {"_cls": "Classifications", "classifications": found}
+
+    samples = []
+    for row, path in enumerate(paths):
+        tags = [] if table.split is None else [str(table.split[row])]
+        present, unknown = (_named(table, sets, row) for sets in (table.present, table.unknown))
+        labels = [{"label": name} for name in present]
+        sample: dict[str, Any] = {"filepath": path, "tags": tags, "_media_type": "image"}
+        if guesses is not None:
+            chosen = {table.space.names[k]: k for k in np.flatnonzero(guesses.sets[row])}
+            verdicts = dict.fromkeys(chosen, "fp") | dict.fromkeys(present, "fn")
+            verdicts |= {name: "tp" for name in present if name in chosen}
+            verdicts = {name: one for name, one in verdicts.items() if name not in unknown}
+            labels = [{"label": name, "eval": verdicts[name]} for name in present]
+            sample["predictions"] = classified(
+                {"label": name, "confidence": float(guesses.probs[row, column])}
+                | ({"eval": verdicts[name]} if name in verdicts else {})
+                for name, column in chosen.items()
+            )
+            counts = Counter(verdicts.values())
+            sample |= {f"eval_{kind}": counts[kind] for kind in ("tp", "fp", "fn")}
+        sample["ground_truth"] = None if unlabelled[row] else classified(labels)
+        blank = unlabelled[row] or not unknown
+        sample["unknown"] = None if blank else classified({"label": name} for name in unknown)
+        samples.append(sample)
+    content = {"samples": samples, "classes": list(table.space.names)}
+    return json.dumps(content, ensure_ascii=False, indent=1).encode()
+
+
+def _huggingface(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
+    for path in paths:
+        if os.path.isabs(path) or path.startswith(".."):
+            raise DataError(
+                f"{path}: photos of a Hugging Face folder lie in or below it; write metadata.jsonl "
+                "into the folder of the photos"
+            )
+    lines = [
+        json.dumps({"file_name": path} | {k: v for k, v in row.items() if k != "path"})
+        for path, row in zip(paths, json_rows(table, Path()), strict=True)
+    ]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _voc(table: LabelTable, target: Path) -> None:
+    """Write a folder in Pascal VOC's form, with the names of all labels as CVAT's labelmap.txt."""
+    images = table.images
+    if not isinstance(images, FileImages):
+        raise TypeError("VOC holds image files")
+    if target.exists():
+        raise DataError(f"{target} is there already; give a new folder")
+    for name in table.space.names:
+        _require_xml(name)
+        if ":" in name or name.startswith("#"):
+            raise DataError(f"the label {name!r} cannot stand in labelmap.txt, which uses : and #")
+    stems: dict[str, str] = {}
+    for name in table.ids:
+        stem, suffix = os.path.splitext(name.strip("/").replace("/", "_"))
+        if stem in stems or len(stem.split()) != 1 or suffix.lower() not in VOC_SUFFIXES:
+            raise DataError(
+                f"{name}: VOC knows photos by their names, which must differ, have no blanks and "
+                f"end in {', '.join(VOC_SUFFIXES)}"
+            )
+        stems[stem] = suffix
+    with replacing_folder(target) as folder:
+        for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
+            (folder / part).mkdir(parents=True)
+        for row, (stem, suffix) in enumerate(stems.items()):
+            file = f"{stem}{suffix.lower()}"
+            shutil.copyfile(images.path(row), folder / "JPEGImages" / file)
+            (folder / "Annotations" / f"{stem}.xml").write_bytes(_voc_xml(table, row, file))
+        splits = () if table.split is None else table.split.tolist()
+        for split in sorted(set(splits)):
+            own = [stem for stem, at in zip(stems, splits, strict=True) if at == split]
+            text = "".join(f"{stem}\n" for stem in own)
+            (folder / "ImageSets" / "Main" / f"{split}.txt").write_text(text, encoding="utf-8")
+        names = "".join(f"{name}:::\n" for name in table.space.names)
+        (folder / "labelmap.txt").write_text(
+            f"# label:color_rgb:parts:actions\n{names}", encoding="utf-8"
+        )
+
+
+def _voc_xml(table: LabelTable, row: int, file: str) -> bytes:
+    """Return the annotation of one photo; a label has no place, so its box is the whole photo."""
+    width, height = table.images.read(row).size
+    tree = ElementTree.Element("annotation")
+    ElementTree.SubElement(tree, "filename").text = file
+    size = ElementTree.SubElement(tree, "size")
+    for name, value in (("width", width), ("height", height), ("depth", 3)):
+        ElementTree.SubElement(size, name).text = str(value)
+    for sets, difficult in ((table.present, "0"), (table.unknown, "1")):
+        for name in _named(table, sets, row):
+            thing = ElementTree.SubElement(tree, "object")
+            ElementTree.SubElement(thing, "name").text = name
+            ElementTree.SubElement(thing, "difficult").text = difficult
+            box = ElementTree.SubElement(thing, "bndbox")
+            for end, value in (("xmin", 1), ("ymin", 1), ("xmax", width), ("ymax", height)):
+                ElementTree.SubElement(box, end).text = str(value)
+    ElementTree.indent(tree)
+    content: bytes = ElementTree.tostring(tree, "utf-8")
+    return content
+
+
+def _require_xml(name: str) -> None:
+    if name != name.strip() or not name.isprintable():
+        raise DataError(f"the label {name!r} cannot stand in XML as it is")
+
+
+Write = Callable[[LabelTable, list[str], Guesses | None], bytes]
+# Suffix of the file, its writer (None: a folder in VOC's form), and whether it shows predictions.
+TOOLS: dict[str, tuple[str, Write | None, bool]] = {
+    "label-studio": (".json", _label_studio, True),
+    "cvat": (".xml", _cvat, True),
+    "fiftyone": (".json", _fiftyone, True),
+    "coco": (".json", _coco, False),
+    "voc": ("", None, False),
+    "huggingface": (".jsonl", _huggingface, False),
+}
+
+
+FOLDERS_UP = re.compile(r"\.\.(/\.\.)*")
+CVAT_STATES = ("present", "absent", "unknown", "predicted")
+CVAT_SHAPES = {"box", "cuboid", "ellipse", "mask", "points", "polygon", "polyline", "skeleton"}
+
+
+@dataclass(frozen=True)
+class AnnotatedPhoto:
+    """One photo as a tool tells it; ``unknown`` is None if nothing is known of it.
+
+    ``where`` is its place in the file, in words.
+    """
+
+    where: str
+    image: str
+    present: list[str]
+    unknown: list[str] | None
+    split: str | None
+
+
+def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTable:
+    """Return the tasks of a Label Studio JSON file with an image and choices."""
+    tasks = read_json(path)
+    if not isinstance(tasks, list) or not tasks:
+        raise DataError(f"{path}: a Label Studio file must be a list of tasks")
+    rows: list[AnnotatedPhoto] = []
+    names: list[str] | None = None
+    images = ImageFolder(_document_root(tasks[0], path) if root is None else Path(root))
+    for number, task in enumerate(tasks, 1):
+        where = f"{path.name}, task {number}"
+        if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
+            raise DataError(
+                f"{where}: must be an object with 'data'; export from Label Studio as JSON, not "
+                "as JSON-MIN"
+            )
+        where = f"{path.name}, task {task.get('id', number)!r:.40}"
+        facts = task["data"]
+        image = facts.get("image", facts.get("img"))
+        if not isinstance(image, str) or not image:
+            raise DataError(f"{where}: 'data' must name an 'image'")
+        meta = task.get("meta")
+        if names is None and isinstance(meta, dict) and isinstance(meta.get("labels"), list):
+            names = _words(meta["labels"], where)
+        split = facts.get("split")
+        part = split if isinstance(split, str) else None
+        rows.append(AnnotatedPhoto(where, images.path_of(image), *_choices(task, where), part))
+    return _table(rows, names, path, images.root)
+
+
+def _document_root(task: Any, path: Path) -> Path:
+    """Return the folder that addresses begin in: where the file is, or some folders up."""
+    meta = task.get("meta") if isinstance(task, dict) else None
+    up = meta.get("root") if isinstance(meta, dict) else None
+    return path.parent / up if isinstance(up, str) and FOLDERS_UP.fullmatch(up) else path.parent
+
+
+def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str] | None]:
+    """Return the present and the unknown labels of the task's newest annotation.
+
+    Objects have the type rectanglelabels, polygonlabels, brushlabels and the like.
+    """
+    listed = task.get("annotations", task.get("completions", []))
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise DataError(f"{where}: 'annotations' must be a list of objects")
+    done = [one for one in listed if not one.get("was_cancelled")]
+    if not done:
+        return [], None
+    results = done[-1].get("result", [])
+    if not isinstance(results, list):
+        raise DataError(f"{where}: 'result' must be a list")
+    present: list[str] = []
+    unknown: list[str] = []
+    for result in results:
+        named = isinstance(result, dict) and result.get("from_name") == "unknown"
+        (unknown if named else present).extend(chosen_labels(result, where))
+    return present, unknown
+
+
+def chosen_labels(result: Any, where: str) -> list[str]:
+    """Return the labels of a result of Label Studio: choices, or those of a marked object."""
+    kind = result.get("type") if isinstance(result, dict) else None
+    if not isinstance(kind, str) or not (kind == "choices" or kind.endswith("labels")):
+        return []
+    value = result.get("value")
+    return _words(value.get(kind) if isinstance(value, dict) else None, where)
+
+
+def _words(value: Any, where: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(word, str) and word for word in value):
+        raise DataError(f"{where}: choices must be a list of names, got {value!r:.60}")
+    return value
+
+
+def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:
+    """Return the tags and the labels of the shapes of a "CVAT for images" XML file."""
+    tree = read_xml(path)
+    if tree.tag != "annotations":
+        raise DataError(f"{path}: a CVAT file must begin with <annotations>, got <{tree.tag:.40}>")
+    names = [(label.findtext("name") or "").strip() for label in tree.findall(".//labels/label")]
+    rows: list[AnnotatedPhoto] = []
+    for number, image in enumerate(tree.findall("image"), 1):
+        where = f"{path.name}, image {image.get('id', number)}"
+        name = image.get("name")
+        if not name:
+            raise DataError(f"{where}: must have a name")
+        present: list[str] = []
+        unknown: list[str] = []
+        for tag in image.findall("tag"):
+            label = (tag.get("label") or "").strip()
+            if not label:
+                raise DataError(f"{where}: every tag must have a label")
+            states = [a.text for a in tag.findall("attribute") if a.get("name") == "state"]
+            if states not in ([], *([one] for one in CVAT_STATES)):
+                raise DataError(
+                    f"{where}: the state of the tag {label!r} must be {', '.join(CVAT_STATES)} or "
+                    f"none, got {', '.join(map(repr, states)):.60}"
+                )
+            if states in (["unknown"], ["predicted"]):
+                unknown.append(label)
+            elif states != ["absent"]:
+                present.append(label)
+        shapes = (one for one in image if one.tag in CVAT_SHAPES)
+        present += [label for shape in shapes if (label := (shape.get("label") or "").strip())]
+        rows.append(AnnotatedPhoto(where, name, present, unknown, image.get("subset")))
+    if not rows:
+        raise DataError(f"{path}: there are no images")
+    return _table(rows, names or None, path, root)
+
+
+def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
+    """Return the samples of FiftyOne's ``samples.json``, or of the folder it lies in.
+
+    ``field`` holds the classifications; without it ``ground_truth``, or the only one that does.
+    """
+    file = path / "samples.json" if path.is_dir() else path
+    content = read_json(file)
+    samples = content.get("samples") if isinstance(content, dict) else None
+    if not isinstance(samples, list) or not samples:
+        raise DataError(f"{file}: a FiftyOne file must be an object with a list of 'samples'")
+    for number, sample in enumerate(samples, 1):
+        if not isinstance(sample, dict) or not isinstance(sample.get("filepath"), str):
+            raise DataError(f"{file.name}, sample {number}: must be an object with a 'filepath'")
+    chosen = field or _label_field(file, samples)
+    rows: list[AnnotatedPhoto] = []
+    for number, sample in enumerate(samples, 1):
+        where = f"{file.name}, sample {number}"
+        present = _classified(sample.get(chosen), where)
+        unknown = None if present is None else _classified(sample.get("unknown"), where) or []
+        tags = sample.get("tags")
+        named = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+        found = [SPLIT_WORDS[tag] for tag in named if tag in SPLIT_WORDS]
+        split = found[0] if len(found) == 1 else None
+        rows.append(AnnotatedPhoto(where, sample["filepath"], present or [], unknown, split))
+    return _table(rows, _fiftyone_classes(file, content, chosen), file, None)
+
+
+def _label_field(file: Path, samples: list[dict[str, Any]]) -> str:
+    found = {
+        name
+        for sample in samples
+        for name, value in sample.items()
+        if isinstance(value, dict) and value.get("_cls") in ("Classification", "Classifications")
+    } - {"predictions", "unknown"}
+    if not found or any("ground_truth" in sample for sample in samples):
+        return "ground_truth"
+    if len(found) > 1:
+        listed = ", ".join(sorted(found))
+        raise DataError(f"{file}: say which field holds the labels with --set field=NAME: {listed}")
+    return found.pop()
+
+
+def _classified(value: Any, where: str) -> list[str] | None:
+    """Return the labels of Classifications or of one Classification; None where there is none."""
+    if value is None:
+        return None
+    kind = value.get("_cls", "Classifications") if isinstance(value, dict) else ""
+    listed = value.get("classifications", [value]) if isinstance(value, dict) else None
+    if kind not in ("Classification", "Classifications") or not isinstance(listed, list):
+        raise DataError(f"{where}: labels must be Classifications, got {value!r:.60}")
+    names = [one.get("label") if isinstance(one, dict) else None for one in listed]
+    if not all(isinstance(name, str) and name for name in names):
+        raise DataError(f"{where}: every classification must have a 'label'")
+    return [str(name) for name in names]
+
+
+def _fiftyone_classes(file: Path, content: dict[str, Any], field: str) -> list[str] | None:
+    """Return the names of all labels: of our own exports, or of the metadata beside the samples."""
+    if content.get("classes") is not None:
+        return _words(content["classes"], f"{file.name}, 'classes'")
+    beside = file.with_name("metadata.json")
+    metadata = read_json(beside) if beside.is_file() else {}
+    classes = metadata.get("classes") if isinstance(metadata, dict) else None
+    own = classes.get(field) if isinstance(classes, dict) else None
+    default = metadata.get("default_classes") if isinstance(metadata, dict) else None
+    named = own or default
+    return _words(named, beside.name) if named else None
+
+
+def _table(
+    rows: Sequence[AnnotatedPhoto], names: list[str] | None, path: Path, root: str | Path | None
+) -> LabelTable:
+    """Return the table of rows; of one of which nothing is known every label is unknown."""
+    given = [(row.present, row.unknown or []) for row in rows]
+    if names is None:
+        names = sorted({word for lists in given for words in lists for word in words})
+    known = set(names)
+    for row, (present, unknown) in zip(rows, given, strict=True):
+        for word in (*present, *unknown):
+            if word not in known:
+                hint = nearest(word, names)
+                raise DataError(f"{row.where}: unknown label {word!r}{hint}")
+        both = sorted(set(present) & set(unknown))
+        if both:
+            raise DataError(f"{row.where}: {both[0]!r} cannot be both present and unknown")
+    images = [row.image for row in rows]
+    blank = [AllBut() if row.unknown is None else row.unknown for row in rows]
+    splits = [SPLIT_WORDS.get((row.split or "").strip().lower()) for row in rows]
+    return from_rows(
+        (Path(root) if root is not None else path.parent, images),
+        [present for present, _ in given],
+        names=names,
+        unknown=blank,
+        split=None if None in splits else [split or "" for split in splits],
+        name=path.stem,
+    )
+
+
+FIFTYONE = Reader(
+    "fiftyone",
+    read_fiftyone,
+    "samples.json of FiftyOne",
+    marks=("samples.json",),
+    begin=re.compile(rb'\{\s*"samples"'),
+)
+LABEL_STUDIO = Reader(
+    "label-studio", read_label_studio, "tasks of Label Studio", begin=re.compile(rb"\[")
+)
+CVAT = Reader("cvat", read_cvat, "CVAT for images", (".xml",))

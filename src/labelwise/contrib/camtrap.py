@@ -1,0 +1,361 @@
+"""Camtrap DP: packages of camera trap data (datapackage.json, deployments, media, observations).
+
+    label       scientificName of an animal; "human" and "vehicle" for those types without a name
+    blank       the photo, or the whole event, was looked at and has none of the labels
+    media       an observation of one photo: its labels are present, all others absent
+    event       one of all photos between its start and its end: a label that the event has may be
+                in any of them, so it is unknown in each; a label that it lacks is absent in all
+    unknown, unclassified   nothing is known of the photo; an event around an unclassified one tells
+    group       the location of the deployment; without one, the deployment
+
+What a machine classified is not a label and is left out, unless ``machine`` is true. Videos and
+sounds are left out, which a note says. Published packages name photos by addresses on the web:
+nothing is downloaded, and ``root`` is the folder where they lie by their fileName. Labels for the
+scores of another program (``--labels package/``) need no photo: its rows are found by fileName.
+:mod:`labelwise.contrib.camtrap` holds the tables to the standard.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.data.camera_results import read_times
+from labelwise.data.load import Reader
+from labelwise.data.rows import AllBut, from_rows, read_csv_rows, read_json
+from labelwise.data.table import LabelTable
+from labelwise.errors import DataError
+from labelwise.system.text import counted
+
+# A Camtrap DP package: datapackage.json and its three tables, with the keys that join them.
+#
+#     deployments    deploymentID
+#     media          mediaID, deploymentID, timestamp, filePath, fileMediatype
+#     observations   observationID, deploymentID, mediaID (level "media" alone), eventID,
+# eventStart,
+#                    eventEnd, observationLevel, observationType, scientificName, ...
+#
+# Columns, types and keys are those of version 1.0 (tdwg/camtrap-dp, its schemas as published under
+# rs.gbif.org); 1.0.1 and 1.0.2 have the same tables. Versions before 1.0 name their columns
+# otherwise
+# and are refused. A cell of NA, NaN or nan is a missing value, as from 1.0.2 on.
+
+
+NEEDED = {
+    "deployments": ("deploymentID",),
+    "media": ("mediaID", "deploymentID", "timestamp", "filePath", "fileMediatype"),
+    "observations": (
+        "observationID", "deploymentID", "mediaID", "eventStart", "eventEnd", "observationLevel",
+        "observationType", "scientificName",
+    ),
+}  # fmt: skip
+KEYS = {"deployments": "deploymentID", "media": "mediaID", "observations": "observationID"}
+CHOICES = {
+    "observationLevel": ("media", "event"),
+    "observationType": ("animal", "human", "vehicle", "blank", "unknown", "unclassified"),
+}
+MISSING = ("NA", "NaN", "nan")
+VERSION = re.compile(r"/camtrap-dp/v?(\d+)\.(\d[^/]*)/")
+
+Rows = list[dict[str, str]]
+MOST_AROUND = 300  # observations of events around one photo; each is looked at for each photo
+
+
+@dataclass(frozen=True)
+class CamtrapPackage:
+    """The tables of a package, whose keys were checked; ``files`` are their paths below it."""
+
+    folder: Path
+    stated: dict[str, Any]
+    files: Mapping[str, str]
+    deployments: Rows
+    media: Rows
+    observations: Rows
+
+    def path(self, table: str) -> Path:
+        """Return the file of a table."""
+        return self.folder / self.files[table]
+
+    @cached_property
+    def own_rows(self) -> dict[str, Rows]:
+        """The observations of each photo alone, by its mediaID."""
+        return {
+            media: [self.observations[place] for place in places]
+            for media, places in _places(self.observations, "mediaID", "media").items()
+        }
+
+    @cached_property
+    def event_rows(self) -> dict[str, Rows]:
+        """The observations of the events that each photo belongs to, by its mediaID.
+
+        A photo belongs to the events of its deployment that it was taken in, between eventStart
+        and eventEnd, both included, and to those that its own observations name by eventID.
+        """
+        by_deployment = _places(self.observations, "deploymentID", "event")
+        if not by_deployment:
+            return {}
+        starts = self._times("observations", self.observations, "eventStart")
+        ends = self._times("observations", self.observations, "eventEnd")
+        taken = self._times("media", self.media, "timestamp")
+        belongs: list[set[int]] = [set() for _ in self.media]
+        for deployment, photos in _places(self.media, "deploymentID").items():
+            rows = np.array(by_deployment.get(deployment, ()), np.intp)
+            inside = _covering(starts[rows], ends[rows], taken[photos])
+            for photo, covering in zip(photos, inside, strict=True):
+                belongs[photo].update(rows[covering].tolist())
+                self._require_few(belongs[photo])
+        by_event = _places(self.observations, "eventID", "event")
+        for photo, row in enumerate(self.media):
+            for own in self.own_rows.get(row["mediaID"], ()):
+                belongs[photo].update(by_event.get(own.get("eventID", ""), ()))
+            self._require_few(belongs[photo])
+        return {
+            row["mediaID"]: [self.observations[place] for place in sorted(places)]
+            for row, places in zip(self.media, belongs, strict=True)
+        }
+
+    def _require_few(self, around: set[int]) -> None:
+        """Refuse events that lie over each other without end: each photo of each is looked at."""
+        if len(around) > MOST_AROUND:
+            raise DataError(
+                f"{self.path('observations')}: one photo lies in the events of more than "
+                f"{MOST_AROUND} observations; give events the start and end of their own photos"
+            )
+
+    def _times(self, table: str, rows: Rows, column: str) -> NDArray[np.datetime64]:
+        return read_times([row[column] for row in rows], str(self.path(table)), column)
+
+
+def _places(rows: Rows, column: str, level: str | None = None) -> dict[str, list[int]]:
+    """Return the places of the rows, of one level, with each value of a column but an empty one."""
+    found: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        if row.get(column) and level in (None, row.get("observationLevel")):
+            found.setdefault(row[column], []).append(place)
+    return found
+
+
+def _covering(
+    starts: NDArray[np.datetime64], ends: NDArray[np.datetime64], moments: NDArray[np.datetime64]
+) -> Iterator[NDArray[np.intp]]:
+    """Yield the places of the intervals that each moment lies in."""
+    order = np.argsort(starts, kind="stable")
+    last = np.searchsorted(starts[order], moments, "right")
+    first = np.searchsorted(np.maximum.accumulate(ends[order]), moments, "left")
+    for moment, begin, end in zip(moments, first, last, strict=True):
+        here = order[begin:end]
+        yield here[ends[here] >= moment]
+
+
+def read_package(path: Path) -> CamtrapPackage:
+    """Return a package whose keys hold; ``path`` is its folder or datapackage.json."""
+    folder = path if path.is_dir() else path.parent
+    stated = read_json(folder / "datapackage.json")
+    resources = stated.get("resources") if isinstance(stated, dict) else None
+    if not isinstance(resources, list) or not all(isinstance(one, dict) for one in resources):
+        raise DataError(f"{folder}/datapackage.json: it must list its 'resources'")
+    version = VERSION.search(str(stated.get("profile", "")))
+    if version is not None and version[1] != "1":
+        raise DataError(
+            f"{folder}/datapackage.json: it is Camtrap DP {version[1]}.{version[2]}, and only 1.0 "
+            "and its patches are read; export the package again in that version"
+        )
+    files: dict[str, str] = {}
+    for name in NEEDED:
+        places = [one.get("path") for one in resources if one.get("name") == name]
+        place = places[0] if len(places) == 1 else None
+        if not isinstance(place, str) or not is_inside(place):
+            raise DataError(
+                f"{folder}/datapackage.json: the resource {name!r} must stand there once, with a "
+                f"path within the package, got {places!r:.200}"
+            )
+        files[name] = place
+    tables = {name: _rows(folder / files[name], columns) for name, columns in NEEDED.items()}
+    package = CamtrapPackage(folder, stated, files, **tables)
+    _check(package)
+    return package
+
+
+def photo_name(row: Mapping[str, str]) -> str:
+    """Return what names a photo of ``media``: its filePath, of one on the web its fileName."""
+    return row.get("fileName", "") if "://" in row["filePath"] else row["filePath"]
+
+
+def is_inside(place: str) -> bool:
+    """Return whether a path is relative and stays within its package, as the standard demands."""
+    leads_out = not place or ":" in place or place[0] in "./~\\" or ".." in place
+    return place.isprintable() and not leads_out
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Rows:
+    return [
+        {key: "" if value in MISSING else value for key, value in row.items()}
+        for row in read_csv_rows(path, columns)
+    ]
+
+
+def _check(package: CamtrapPackage) -> None:
+    """Raise where a key is empty or there twice, or names a row that is not there."""
+    deployments = _unique(package.deployments, "deployments", package)
+    media = _unique(package.media, "media", package)
+    _unique(package.observations, "observations", package)
+    for row in package.media:
+        _refer(row, "media", "deploymentID", deployments, package)
+    for row in package.observations:
+        for column, choices in CHOICES.items():
+            if row[column] not in choices:
+                raise DataError(
+                    f"{package.path('observations')}: observation {row['observationID']}: {column} "
+                    f"must be one of {', '.join(choices)}, got {row[column]!r}"
+                )
+        _refer(row, "observations", "deploymentID", deployments, package)
+        if row["observationLevel"] == "media":
+            _refer(row, "observations", "mediaID", media, package)
+
+
+def _unique(rows: Rows, table: str, package: CamtrapPackage) -> set[str]:
+    found: set[str] = set()
+    for number, row in enumerate(rows, 1):
+        key = row[KEYS[table]]
+        if not key:
+            raise DataError(f"{package.path(table)}: row {number} has no {KEYS[table]}")
+        if key in found:
+            raise DataError(f"{package.path(table)}: {key!r} stands there twice; keep one")
+        found.add(key)
+    return found
+
+
+def _refer(
+    row: Mapping[str, str], table: str, column: str, known: set[str], package: CamtrapPackage
+) -> None:
+    if row[column] not in known:
+        raise DataError(
+            f"{package.path(table)}: {KEYS[table]} {row[KEYS[table]]}: no row of the other table "
+            f"has the {column} {row[column]!r}; add it there, or leave this row out"
+        )
+
+
+def read_camtrap(
+    path: Path,
+    *,
+    machine: bool = False,
+    root: str | Path | None = None,
+    check_files: bool = True,
+) -> LabelTable:
+    """Return the photos of a Camtrap DP package; ``path`` is its folder or datapackage.json.
+
+    ``root`` is the folder of the photos, if that is not the package; where no file is opened, and
+    only labels are wanted, photos on the web need none.
+    """
+    package = read_package(path)
+    folder = package.folder
+
+    def believed(rows: Rows) -> Rows:
+        return [row for row in rows if machine or row.get("classificationMethod") != "machine"]
+
+    names = sorted(
+        {name for row in believed(package.observations) if (name := _label(row)) is not None}
+    )
+    if not names:
+        raise DataError(
+            f"{folder}: no observation names an animal, human or vehicle"
+            + ("" if machine else "; machine=true also takes what a machine classified")
+        )
+    photos = [row for row in package.media if row["fileMediatype"].startswith("image/")]
+    if not photos:
+        raise DataError(f"{package.path('media')}: no fileMediatype begins with 'image/'")
+    present: list[list[str]] = []
+    unknown: list[Sequence[str]] = []
+    for row in photos:
+        media = row["mediaID"]
+        known, doubtful = _states(
+            believed(package.own_rows.get(media, [])),
+            believed(package.event_rows.get(media, [])),
+        )
+        present.append(known)
+        unknown.append(doubtful)
+    sites = {
+        row["deploymentID"]: row.get("locationID") or row.get("locationName") or row["deploymentID"]
+        for row in package.deployments
+    }
+    table = from_rows(
+        (
+            Path(root) if root is not None else folder,
+            _files(photos, package, root is not None or not check_files),
+        ),
+        present,
+        name=folder.name,
+        names=names,
+        unknown=unknown,
+        group=[sites[row["deploymentID"]] for row in photos],
+    )
+    others = len(package.media) - len(photos)
+    if not others:
+        return table
+    note = f"left out: {counted(others, 'file')} of media.csv whose type is not an image"
+    return replace(table, notes=(*table.notes, note))
+
+
+def _files(photos: Rows, package: CamtrapPackage, named: bool) -> list[str]:
+    """Return where photos are, below the package or the folder that they were downloaded to.
+
+    Those on the web are ``named`` by their fileName.
+    """
+    media = package.path("media")
+    found: dict[str, str] = {}
+    for row in photos:
+        on_web, file = "://" in row["filePath"], photo_name(row)
+        if on_web and not named:
+            raise DataError(
+                f"{media}: {row['filePath']} is an address; download the photos and say which "
+                "folder they are in, each under its fileName, with root="
+            )
+        if not is_inside(file):
+            raise DataError(
+                f"{media}: mediaID {row['mediaID']}: {'fileName' if on_web else 'filePath'} must "
+                "stay within the package, without a dot, slash or ~ before it or '..' in it, "
+                f"got {file!r}"
+            )
+        if found.setdefault(file, row["mediaID"]) != row["mediaID"]:
+            raise DataError(
+                f"{media}: mediaID {row['mediaID']}: {file!r} is also the name of mediaID "
+                f"{found[file]}; give each photo a name of its own"
+            )
+    return list(found)
+
+
+def _states(own: Rows, event: Rows) -> tuple[list[str], Sequence[str]]:
+    """Return the present and the unknown labels of a photo, from its own and its event's rows."""
+    looked = [row for row in own if row["observationType"] not in ("unknown", "unclassified")]
+    if looked:
+        return _labels(looked), []
+    if any(row["observationType"] == "unknown" for row in own):
+        return [], AllBut()
+    if any(row["observationType"] in ("unknown", "unclassified") for row in event) or not event:
+        return [], AllBut()
+    return [], _labels(event)
+
+
+def _labels(rows: Rows) -> list[str]:
+    return sorted({name for row in rows if (name := _label(row)) is not None})
+
+
+def _label(row: Mapping[str, str]) -> str | None:
+    """Return the label of an observation, None for one without."""
+    kind = row["observationType"]
+    if kind == "animal":
+        return row["scientificName"].strip() or "animal"
+    return kind if kind in ("human", "vehicle") else None
+
+
+CAMTRAP_DP = Reader(
+    "camtrap-dp",
+    read_camtrap,
+    "Camtrap DP, a package of camera trap data",
+    marks=("datapackage.json",),
+)

@@ -1,0 +1,312 @@
+"""Chest X-rays in the folders that their authors publish: CheXpert, MIMIC-CXR-JPG, ChestX-ray14.
+
+CheXpert and MIMIC-CXR state each of 14 findings as 1 (present), 0 (absent), -1 (the report is not
+certain) or nothing (the report does not mention it):
+
+    1, 0     present, absent
+    -1       unknown
+    nothing  unknown, or absent with ``blank="absent"``, as the authors' own models take it
+
+ChestX-ray14 names the findings that were mined from a report; the others are taken to be absent,
+and "No Finding" is an image without labels. A patient's images are a group in all three.
+
+Headers were compared with those that public programs for these sets state; the sets themselves,
+which need a contract, were not at hand.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+
+from labelwise.data.load import Reader
+from labelwise.data.rows import from_rows, read_lines, require_file
+from labelwise.data.table import LabelTable
+from labelwise.errors import DataError
+from labelwise.system.text import first_line
+
+FINDINGS = (
+    "No Finding",
+    "Enlarged Cardiomediastinum",
+    "Cardiomegaly",
+    "Lung Opacity",
+    "Lung Lesion",
+    "Edema",
+    "Consolidation",
+    "Pneumonia",
+    "Atelectasis",
+    "Pneumothorax",
+    "Pleural Effusion",
+    "Pleural Other",
+    "Fracture",
+    "Support Devices",
+)
+MINED = (
+    *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),
+    *("Pneumothorax", "Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening"),
+    "Hernia",
+)
+STATES = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "-1": -1, "-1.0": -1, "": -2}
+CSV_BATCH = "CheXpert-v1.0 batch 1 (validate & csv)"
+TEST_TABLES = ("test.csv", "test_labels.csv")
+MIMIC_SPLITS = {"train": "train", "validate": "val", "test": "test"}
+
+Blank = Literal["unknown", "absent"]
+Views = Literal["all", "frontal", "lateral"]
+Columns = dict[str, list[str]]
+
+
+def read_chexpert(path: Path, blank: Blank = "unknown", views: Views = "all") -> LabelTable:
+    """Return CheXpert: train.csv, valid.csv and, if there, the test labels beside the images.
+
+    The full set may lie in its four batches, as they were unpacked. ``views`` keeps the frontal or
+    the lateral ones alone.
+    """
+    tables = path / CSV_BATCH if (path / CSV_BATCH).is_dir() else path
+    parts = {"train.csv": "train", "valid.csv": "val"}
+    parts |= {name: "test" for name in TEST_TABLES if (tables / name).is_file()}
+    batches = _batches(path)
+    files: list[str] = []
+    split: list[str] = []
+    states: list[np.ndarray[Any, np.dtype[np.int8]]] = []
+    for name, part in parts.items():
+        columns = _columns(tables / name, ("Path", *FINDINGS))
+        kept = [
+            row
+            for row, file in enumerate(columns["Path"])
+            if views == "all" or file.endswith(f"_{views}.jpg")
+        ]
+        inside = [_inside(path, columns["Path"][row], f"{name}, row {row + 1}") for row in kept]
+        files += [_in_batch(file, batches) for file in inside]
+        states.append(_states(columns, FINDINGS, tables / name)[kept])
+        split += [part] * len(kept)
+    patients = [_patient(file) for file in files]
+    return _of_states(path, files, np.concatenate(states), split, patients, blank, "chexpert")
+
+
+def _inside(path: Path, stated: str, where: str) -> str:
+    """Return a path of CheXpert's tables, which begins with the name of the folder, below it."""
+    first, _, rest = stated.partition("/")
+    if not rest:
+        raise DataError(f"{path}, {where}: Path must be FOLDER/train/..., got {stated!r}")
+    return stated if first in ("train", "valid", "test") else rest
+
+
+def _batches(path: Path) -> dict[str, str]:
+    """Return the folder that holds each part of a set in batches; nothing of one that is whole."""
+    if not (path / CSV_BATCH).is_dir():
+        return {}
+    places = {f"{part}/": f"{CSV_BATCH}/{part}/" for part in ("valid", "test")}
+    for batch in sorted(path.glob("CheXpert-v1.0 batch [234] (train *)")):
+        places |= {f"train/{one.name}/": f"{batch.name}/{one.name}/" for one in batch.iterdir()}
+    return places
+
+
+def _in_batch(file: str, batches: dict[str, str]) -> str:
+    """Return where a file lies: its patient's folder in a batch, or that of its part, or here."""
+    part, patient, rest = file.split("/", 2) if file.count("/") > 1 else (file, "", "")
+    for place, within in ((f"{part}/{patient}/", rest), (f"{part}/", f"{patient}/{rest}")):
+        if place in batches:
+            return f"{batches[place]}{within}"
+    return file
+
+
+def _patient(file: str) -> str:
+    return next((part for part in file.split("/") if part.startswith("patient")), file)
+
+
+def read_mimic_cxr(
+    path: Path, blank: Blank = "unknown", labeler: Literal["chexpert", "negbio"] = "chexpert"
+) -> LabelTable:
+    """Return MIMIC-CXR-JPG: files/, and mimic-cxr-2.0.0-{split,chexpert,negbio}.csv, or .csv.gz.
+
+    Labels are those of the study that an image belongs to; of one without them all are unknown.
+    """
+    place = _found(path, f"mimic-cxr-2.0.0-{labeler}.csv")
+    labels = _columns(place, ("study_id", *FINDINGS))
+    by_study = {study: row for row, study in enumerate(labels["study_id"])}
+    stated = np.vstack([_states(labels, FINDINGS, place), np.full((1, len(FINDINGS)), -2, np.int8)])
+    parts_file = _found(path, "mimic-cxr-2.0.0-split.csv")
+    parts = _columns(parts_file, ("dicom_id", "study_id", "subject_id", "split"))
+    files, rows, split = [], [], []
+    for at, (image, study, subject, part) in enumerate(
+        zip(*(parts[key] for key in ("dicom_id", "study_id", "subject_id", "split")), strict=True)
+    ):
+        if part not in MIMIC_SPLITS:
+            raise DataError(
+                f"{parts_file}, row {at + 1}: split must be one of "
+                f"{', '.join(MIMIC_SPLITS)}, got {part!r}"
+            )
+        files.append(f"files/p{subject[:2]}/p{subject}/s{study}/{image}.jpg")
+        rows.append(by_study.get(study, len(by_study)))
+        split.append(MIMIC_SPLITS[part])
+    patients = [f"p{subject}" for subject in parts["subject_id"]]
+    return _of_states(path, files, stated[rows], split, patients, blank, "mimic-cxr")
+
+
+def _of_states(
+    path: Path,
+    files: Sequence[str],
+    states: np.ndarray[Any, np.dtype[np.int8]],
+    split: Sequence[str],
+    patients: Sequence[str],
+    blank: Blank,
+    name: str,
+) -> LabelTable:
+    """Return the table of findings, with a note of what was read as unknown."""
+    uncertain, silent = states == -1, states == -2
+    unknown = uncertain if blank == "absent" else uncertain | silent
+    table = from_rows(
+        (path, files),
+        _named(states == 1),
+        names=FINDINGS,
+        unknown=_named(unknown),
+        split=split,
+        group=patients,
+        name=name,
+    )
+    note = (
+        f"{int(uncertain.sum()):,} entries of -1 are read as unknown, "
+        f"{int(silent.sum()):,} blank ones as {blank}"
+    )
+    way_out = "absent" if blank == "unknown" else "unknown"
+    return replace(table, notes=(*table.notes, f"{note} (`--set blank={way_out}` if otherwise)"))
+
+
+def _named(mask: np.ndarray[Any, np.dtype[np.bool_]]) -> list[list[str]]:
+    return [[FINDINGS[k] for k in np.flatnonzero(row)] for row in mask]
+
+
+def read_chestxray14(path: Path) -> LabelTable:
+    """Return ChestX-ray14: Data_Entry_2017*.csv, train_val_list.txt, test_list.txt and images.
+
+    Images lie in ``images/``, or in ``images_001/images/`` to ``images_012/images/``. The lists
+    tell training and test apart; where they are missing, nothing does.
+    """
+    entry, *others = sorted(path.glob("Data_Entry_2017*.csv")) or [path / "Data_Entry_2017.csv"]
+    if others:
+        raise DataError(
+            f"{path}: holds {entry.name} and {others[0].name}, whose findings may differ; keep the "
+            "one you mean"
+        )
+    wanted = ("Image Index", "Finding Labels", "Patient ID")
+    columns = _columns(entry, wanted)
+    places = _places(path)
+    known = {*MINED, "No Finding"}
+    labels = []
+    for row, text in enumerate(columns["Finding Labels"]):
+        words = text.split("|")
+        strange = [word for word in words if word not in known]
+        if strange:
+            raise DataError(f"{entry}, row {row + 1}: {strange[0]!r} is none of the 14 findings")
+        labels.append([word for word in words if word != "No Finding"])
+    names = columns["Image Index"]
+    files = [places.get(name, f"images/{name}") for name in names]
+    table = from_rows(
+        (path, files),
+        labels,
+        names=MINED,
+        split=_listed(path, names),
+        group=[f"patient {number}" for number in columns["Patient ID"]],
+        name="chestxray14",
+    )
+    note = "findings were mined from reports: those that are not named are taken to be absent"
+    return replace(table, notes=(*table.notes, note))
+
+
+def _places(path: Path) -> dict[str, str]:
+    """Return where the images of the twelve parts lie; those in ``images`` need no list."""
+    folders = sorted(path.glob("images_*/images"))
+    return {
+        file.name: file.relative_to(path).as_posix()
+        for folder in folders
+        for file in folder.iterdir()
+    }
+
+
+def _listed(path: Path, names: Iterable[str]) -> list[str] | None:
+    lists = {"train_val_list.txt": "train", "test_list.txt": "test"}
+    if not any((path / file).is_file() for file in lists):
+        return None
+    part = {
+        line.strip(): split for file, split in lists.items() for line in read_lines(path / file)
+    }
+    split = []
+    for name in names:
+        if name not in part:
+            raise DataError(f"{path}: {name} is in neither train_val_list.txt nor test_list.txt")
+        split.append(part[name])
+    return split
+
+
+# Tables
+
+
+def _found(path: Path, name: str) -> Path:
+    packed = path / f"{name}.gz"
+    return packed if packed.is_file() else path / name
+
+
+def _columns(file: Path, wanted: Sequence[str]) -> Columns:
+    """Return columns of a CSV file, perhaps packed, as text; nothing is an empty text."""
+    require_file(file)
+    options = arrow_csv.ConvertOptions(
+        column_types=dict.fromkeys(wanted, pa.string()),
+        include_columns=list(wanted),
+        strings_can_be_null=False,
+        quoted_strings_can_be_null=False,
+    )
+    try:
+        table = arrow_csv.read_csv(file, convert_options=options)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
+        raise DataError(
+            f"{file}: must be a CSV file with the columns {', '.join(wanted[:4])}, ...: "
+            f"{first_line(error)[:200]}"
+        ) from None
+    return {name: table.column(name).to_pylist() for name in wanted}
+
+
+def _states(
+    columns: Columns, findings: Sequence[str], file: Path
+) -> np.ndarray[Any, np.dtype[np.int8]]:
+    """Return states (rows, findings): 1, 0, -1 for uncertain, -2 for nothing."""
+    states = np.empty((len(columns[findings[0]]), len(findings)), np.int8)
+    for place, name in enumerate(findings):
+        for row, text in enumerate(columns[name]):
+            state = STATES.get(text)
+            if state is None:
+                raise DataError(
+                    f"{file}, row {row + 1}: {name!r} must be 1, 0, -1 or empty, got {text!r}"
+                )
+            states[row, place] = state
+    return states
+
+
+CHEXPERT = Reader(
+    "chexpert",
+    read_chexpert,
+    "CheXpert: train.csv, valid.csv",
+    marks=("train/patient*", "valid/patient*", "CheXpert-v1.0 batch 1 *"),
+    labels=14,
+    counts={"train": 223_414, "val": 234},
+)
+MIMIC_CXR = Reader(
+    "mimic-cxr",
+    read_mimic_cxr,
+    "MIMIC-CXR-JPG",
+    marks=("mimic-cxr-2.0.0-split.csv*",),
+    labels=14,
+    counts={"train": 368_960, "val": 2_991, "test": 5_159},
+)
+CHESTXRAY14 = Reader(
+    "chestxray14",
+    read_chestxray14,
+    "NIH ChestX-ray14",
+    marks=("Data_Entry_2017*.csv",),
+    labels=14,
+    counts={"train": 86_524, "test": 25_596},
+)

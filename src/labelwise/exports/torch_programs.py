@@ -1,0 +1,264 @@
+"""``export --format torch-export``: a program of torch, from scaled pixels to decided labels.
+
+    pixels uint8 (N, 3, size, size), N any -> {"logits", "probability", "label", "none"}
+    (of a model of bands: their values, float32 (N, bands, size, size))
+
+as in an ONNX file; a model that only ranks gives logits alone. The ``.pt2`` file holds the
+description of the model as ``model.json`` among its extra files. It is loaded again and compared
+with the model on real pictures before it is written.
+
+torch loads such files by unpickling, which runs what whoever wrote them put there. So labelwise
+writes them, for programs that are given files by people they trust, and runs none itself.
+"""
+
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.exports.graph import require_exportable, require_pictures
+from labelwise.exports.network import quiet
+from labelwise.exports.parity import MAX_LOGIT, Parity, assert_program_parity
+from labelwise.models import MODEL_FILE, ModelSpec, Predictor
+from labelwise.models.graph_model import NodeValue
+from labelwise.pictures import ImageSource
+from labelwise.pictures.loading import input_of
+from labelwise.system.files import replacing
+from labelwise.system.progress import Watch
+from labelwise.system.text import first_line, one_line
+
+# ``export --format executorch``: a program for phones, from scaled pixels to decided labels.
+#
+#     pixels uint8 (N, 3, size, size), N up to 15 -> logits, probability, label, none, in this order
+#     (of a model of bands: their values, float32 (N, bands, size, size))
+#
+# as in a program of torch.export, which is lowered to XNNPACK where that has its operators and to
+# ExecuTorch's own kernels elsewhere. The ``.pte`` file has a second method, ``model``, which gives
+# the description of the model as JSON. The file is loaded by ExecuTorch and compared with the model
+# on real pictures before it is written, one at a time and 15 as one batch: ExecuTorch sets the
+# memory of its input apart beforehand, which is that of 15 where a program takes any number.
+
+
+OUTPUTS = ("logits", "probability", "label", "none")
+MOST = 15  # pictures in one batch
+COMPILER = "FLATC_EXECUTABLE"  # where ExecuTorch looks for the one that its wheel brings
+
+
+def require_executorch() -> None:
+    """Raise with what to install, unless ExecuTorch is there."""
+    if find_spec("executorch") is None:
+        raise SettingsError(
+            "--format executorch needs the package 'executorch' of the version that goes with "
+            "torch, such as 1.1 with torch 2.10; see docs/export.md"
+        )
+
+
+def export_executorch(
+    predictor: Predictor,
+    spec: ModelSpec,
+    path: Path,
+    images: ImageSource,
+    rows: Sequence[int],
+    *,
+    watch: Watch | None = None,
+) -> tuple[int, Parity]:
+    """Write a ``.pte`` file once it agrees with the model; return its size and how it compares."""
+    require_executorch()
+    path = Path(path)
+    if path.suffix != ".pte":
+        raise SettingsError(f"--format executorch writes a file that ends in .pte, got {path}")
+    require_exportable(predictor)
+    require_pictures(rows)
+    description = json.dumps(spec.model_dump(mode="json"), ensure_ascii=False)
+    content = _lowered(picture_program(predictor), description)
+    program = LoadedProgram(content)
+
+    def values(pixels: Tensor) -> list[NodeValue]:
+        return [("forward", "ExecuTorch", program(pixels)["logits"].numpy())]
+
+    parity = assert_program_parity(program, values, predictor, images, rows, watch=watch)
+    whole = [input_of(images, rows[n % len(rows)], predictor.transform) for n in range(MOST)]
+    _assert_batch(program, predictor, torch.stack(whole))
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+    return len(content), parity
+
+
+class LoadedProgram:
+    """The program of a ``.pte`` file's bytes: pixels to its outputs by name."""
+
+    def __init__(self, content: bytes) -> None:
+        from executorch.runtime import Runtime, Verification
+
+        with quiet():
+            self._program = Runtime.get().load_program(content, verification=Verification.Minimal)
+            self._forward = self._program.load_method("forward")
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The description of the model."""
+        (text,) = self._program.load_method("model").execute([])
+        described: dict[str, Any] = json.loads(text)
+        return described
+
+    def __call__(self, pixels: Tensor) -> dict[str, Tensor]:
+        # ExecuTorch reads the memory of its input in the order of the axes, whatever the strides.
+        answers = self._forward.execute([pixels.contiguous()])
+        return dict(zip(OUTPUTS, answers, strict=False))  # a model that only ranks gives the first
+
+
+def _lowered(program: torch.export.ExportedProgram, description: str) -> bytes:
+    with quiet(), _compiler_found():
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        from executorch.exir import to_edge_transform_and_lower
+
+        try:
+            edge = to_edge_transform_and_lower(
+                program,
+                partitioner=[XnnpackPartitioner()],
+                constant_methods={"model": description},
+            )
+            return bytes(edge.to_executorch().buffer)
+        except Exception as error:  # whatever the lowering of an operator may raise
+            raise LabelwiseError(
+                "ExecuTorch cannot lower this model "
+                f"({one_line(first_line(error))[:200]}); use --format onnx"
+            ) from None
+
+
+@contextmanager
+def _compiler_found() -> Iterator[None]:
+    """Let ExecuTorch find the compiler of its own wheel, though its folder is not on the PATH."""
+    package = find_spec("executorch")
+    places = [] if package is None else package.submodule_search_locations or []
+    own = [place for place in (Path(one) / "data/bin/flatc" for one in places) if place.is_file()]
+    if COMPILER in os.environ or not own:
+        yield
+        return
+    os.environ[COMPILER] = str(own[0])
+    try:
+        yield
+    finally:
+        del os.environ[COMPILER]
+
+
+def _assert_batch(program: LoadedProgram, predictor: Predictor, pixels: Tensor) -> None:
+    """Raise unless pictures in one batch get the logits that the model gives them."""
+    found = program(pixels)["logits"]
+    gap = float((found - predictor.logits(pixels)).abs().max())
+    if not gap <= MAX_LOGIT:
+        raise LabelwiseError(
+            f"nothing was written: logits of a batch of {len(pixels)} are {gap:.2g} apart, more "
+            f"than {MAX_LOGIT:g}"
+        )
+
+
+class _Answers(nn.Module):
+    """Pixels to answers, as :func:`labelwise.models.scoring.scored` gives them."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.model, self.link, self.rule = predictor.model, predictor.link, predictor.rule
+        mean, std = predictor.transform.statistics()
+        self.register_buffer("mean", mean.clone())
+        self.register_buffer("std", std.clone())
+
+    def forward(self, pixels: Tensor) -> dict[str, Tensor]:
+        logits: Tensor = self.model((pixels - self.mean) / self.std).logits
+        if self.link is None:
+            return {"logits": logits}
+        probability = self.link(logits.double()).float()
+        label = self.rule(probability)
+        none = self.link.log_none(logits.double()).exp().float()
+        return {"logits": logits, "probability": probability, "label": label, "none": none}
+
+
+def export_program(
+    predictor: Predictor,
+    spec: ModelSpec,
+    path: Path,
+    images: ImageSource,
+    rows: Sequence[int],
+    *,
+    watch: Watch | None = None,
+) -> tuple[int, Parity]:
+    """Write a ``.pt2`` file once it agrees with the model; return its size and how it compares."""
+    path = Path(path)
+    if path.suffix != ".pt2":
+        raise SettingsError(f"--format torch-export writes a file that ends in .pt2, got {path}")
+    require_exportable(predictor)
+    require_pictures(rows)
+    buffer = io.BytesIO()
+    description = json.dumps(spec.model_dump(mode="json"), ensure_ascii=False)
+    program = picture_program(predictor)
+    with quiet():
+        torch.export.save(program, buffer, extra_files={MODEL_FILE: description})
+        buffer.seek(0)
+        loaded = torch.export.load(buffer).module()  # written a moment ago, by this process
+    parity = assert_program_parity(
+        loaded, partial(_node_values, loaded), predictor, images, rows, watch=watch
+    )
+    content = buffer.getvalue()
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+    return len(content), parity
+
+
+class _Nodes(torch.fx.Interpreter):
+    """Runs a program and keeps what its nodes give."""
+
+    def __init__(self, program: torch.fx.GraphModule) -> None:
+        super().__init__(program)
+        self.values: list[NodeValue] = []
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, Tensor) and value.dtype == torch.float32 and n.op != "get_attr":
+            self.values.append((n.name, str(n.target), value.detach().numpy().copy()))
+        return value
+
+
+def _node_values(program: torch.fx.GraphModule, pixels: Tensor) -> list[NodeValue]:
+    nodes = _Nodes(program)
+    with torch.no_grad():
+        nodes.run(pixels)
+    return nodes.values
+
+
+def picture_program(predictor: Predictor) -> torch.export.ExportedProgram:
+    """Return the program of a model from scaled pixels to its answers."""
+    return captured_program(_Answers(predictor), _example(predictor))
+
+
+def _example(predictor: Predictor) -> Tensor:
+    size, channels = predictor.transform.size, predictor.transform.channels
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (2, channels, size, size), generator=generator)
+    return pixels.to(predictor.transform.dtype)
+
+
+def captured_program(answers: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    """Return the program of a module that takes batches of any size."""
+    batch = torch.export.Dim("batch", min=1)
+    try:
+        with quiet(), torch.no_grad():
+            return torch.export.export(
+                answers.eval().cpu(), (example,), dynamic_shapes=({0: batch},)
+            )
+    except Exception as error:  # whatever the code of a network may raise
+        raise LabelwiseError(
+            "this model cannot be captured by torch.export "
+            f"({one_line(first_line(error))[:200]}); use --format onnx"
+        ) from None

@@ -1,0 +1,598 @@
+"""Heads: from a feature map to one logit per label."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from copy import deepcopy
+from math import pi
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from labelwise.types import Outputs
+
+# Head: a map from a feature map to one logit per label.
+
+
+class Head(nn.Module, ABC):
+    """A map from features (B, D, H, W), never pooled, to Outputs; ``aux`` names extra outputs.
+
+    ``pools`` says that it is linear in the mean over places, and so needs nothing else of them;
+    ``absorbs`` that it begins with a linear map, which can absorb how features were standardised.
+    """
+
+    aux: tuple[str, ...] = ()
+    pools: bool = False
+    absorbs: bool = False
+
+    @abstractmethod
+    def forward(self, features: Tensor) -> Outputs:
+        """Return logits (B, K), and whatever ``aux`` names."""
+
+    def start_at(self, logits: Tensor) -> None:
+        """Set the label biases to ``logits`` (K,); a head without such biases stays as it is."""
+
+    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
+        """Take features where ``(features - mean) / scale`` were given before."""
+        raise TypeError(f"{type(self).__name__} does not begin with a linear map")
+
+
+@torch.no_grad()
+def absorb_scaling(layer: nn.Linear, mean: Tensor, scale: Tensor) -> None:
+    """Fold ``(x - mean) / scale`` (D,) into a linear layer, which then takes x itself.
+
+    W (x - m) / s + b  =  (W / s) x + b - (W / s) m
+    """
+    layer.weight.div_(scale.to(layer.weight))
+    layer.bias.sub_(layer.weight @ mean.to(layer.weight))
+
+
+# Linear head: mean over the places of the feature map, then one weight vector per label.
+
+
+class LinearHead(Head):
+    """``logits = W mean_places(features) + b``."""
+
+    pools = True
+    absorbs = True
+
+    def __init__(self, channels: int, num_labels: int) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(channels, num_labels)
+
+    def forward(self, features: Tensor) -> Outputs:
+        return Outputs(self.classifier(features.mean(dim=(2, 3))))
+
+    @torch.no_grad()
+    def start_at(self, logits: Tensor) -> None:
+        self.classifier.bias.copy_(logits)
+
+    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
+        absorb_scaling(self.classifier, mean, scale)
+
+
+# BoostLU (Kim et al., CVPR 2023): evidence for a label counts more than evidence against it.
+#
+#     a_k(place) = w_k . features(place) + b_k          the class activation map of label k
+#     logit_k    = mean over places of f(a_k(place))
+#     f(a)       = alpha a where a > 0, else a          alpha = 5
+#
+# Where present labels were missing in training, a network finds the right places and rates them too
+# low; alpha makes up for it. The authors' code trains and answers with f (``boosts="always"``)
+# while large losses are dropped or corrected: LL-R, LL-Ct, LL-Cp. ``boosts="answers"`` trains
+# without f and applies it to the trained network alone.
+#
+# With alpha = 1 this is the linear head. Features of one place (stored and pooled) leave f to rise
+# with the logit: it then changes no order of images, only how high a logit stands.
+
+
+Boosts = Literal["always", "answers"]
+
+
+class BoostHead(Head):
+    """One weight vector per label at every place, boosted where positive, then the mean."""
+
+    absorbs = True
+
+    def __init__(
+        self, channels: int, num_labels: int, *, alpha: float = 5.0, boosts: Boosts = "always"
+    ) -> None:
+        super().__init__()
+        if not alpha >= 1:
+            raise ValueError(f"alpha must be at least 1, got {alpha}")
+        if boosts not in get_args(Boosts):
+            raise ValueError(f"boosts must be one of {get_args(Boosts)}, got {boosts!r}")
+        self.alpha, self.boosts = alpha, boosts
+        self.classifier = nn.Linear(channels, num_labels)
+
+    def forward(self, features: Tensor) -> Outputs:
+        places = self.classifier(features.flatten(2).transpose(1, 2))  # (B, H W, K)
+        if self.boosts == "always" or not self.training:
+            places = torch.where(places > 0, self.alpha * places, places)
+        return Outputs(places.mean(dim=1))
+
+    @torch.no_grad()
+    def start_at(self, logits: Tensor) -> None:
+        """Set the biases so that training starts with logits of ``logits`` (K,)."""
+        boosted = logits.clamp(min=0) / (self.alpha if self.boosts == "always" else 1)
+        self.classifier.bias.copy_(logits.clamp(max=0) + boosted)
+
+    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
+        absorb_scaling(self.classifier, mean, scale)
+
+
+# Two heads on shared features: Garcin et al., section 5 and Figure 3.
+#
+#     logits   = W  mean_places(features) + b       what is decided and deployed
+#     proposal = W' mean_places(features) + b'      proposes further labels in training (average-K)
+#
+# Both send gradients to the backbone. With ``answers="proposal"`` the second head answers once the
+# model is trained (Garcin et al., appendix C): its softmax is what may then be thresholded.
+
+
+class TwoHead(Head):
+    """Two linear heads; the second one's logits are the output ``proposal``."""
+
+    aux = ("proposal",)
+    pools = True
+    absorbs = True
+
+    def __init__(
+        self, channels: int, num_labels: int, *, answers: Literal["logits", "proposal"] = "logits"
+    ) -> None:
+        super().__init__()
+        if answers not in ("logits", "proposal"):
+            raise ValueError(f"answers must be 'logits' or 'proposal', got {answers!r}")
+        self.answers = answers
+        self.classifier = nn.Linear(channels, num_labels)
+        self.proposer = nn.Linear(channels, num_labels)
+
+    def forward(self, features: Tensor) -> Outputs:
+        pooled = features.mean(dim=(2, 3))
+        logits, proposal = self.classifier(pooled), self.proposer(pooled)
+        if self.answers == "proposal" and not self.training:
+            logits = proposal
+        return Outputs(logits, {"proposal": proposal})
+
+    @torch.no_grad()
+    def start_at(self, logits: Tensor) -> None:
+        self.classifier.bias.copy_(logits)
+
+    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
+        for layer in (self.classifier, self.proposer):
+            absorb_scaling(layer, mean, scale)
+
+
+# Query decoder: Query2Label (Liu et al. 2021), with the group decoding of ML-Decoder.
+#
+# One learned query per label looks at the feature map and gathers what speaks for its label:
+#
+#     memory   = features, one token per place; encoder layers: query = key = memory + position
+#     target_0 = 0
+#     target_i = decoder layer: query = target + label embedding, key = memory + position,
+#                value = memory; no self-attention among the labels, unless it is asked for
+#     logit_k  = w_k . LayerNorm(target)_k + b_k
+#
+# A layer is attention, then a feed-forward net, each added to its input and normalised after
+# (post-norm). With fewer queries than labels, query g decodes the labels g f .. (g+1) f - 1, f =
+# ceil(labels / queries) (queries left without a label are not made): the cost of attention no
+# longer grows with the number of labels.
+#
+# With self-attention the labels look at each other first: query = key = target + label embedding,
+# value = target. The published code can have it in all decoder layers, in the first alone, or in
+# all but the first, whose targets are all zero.
+
+
+SelfAttention = Literal["none", "first", "later", "all"]
+
+TEMPERATURE = 10_000.0
+EPS = 1e-6
+
+
+class AttentionLayer(nn.Module):
+    """Attention and feed-forward net, post-norm; encoder and decoder layers are both this.
+
+    With ``self_attention`` the states can look at each other before they look at the memory.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        feedforward: int,
+        dropout: float,
+        *,
+        self_attention: bool = False,
+    ) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, heads, dropout, batch_first=True)
+        self.expand = nn.Linear(width, feedforward)
+        self.contract = nn.Linear(feedforward, width)
+        self.norm_attention, self.norm_feedforward = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+        self.self_attention: nn.MultiheadAttention | None = None
+        if self_attention:
+            self.self_attention = nn.MultiheadAttention(width, heads, dropout, batch_first=True)
+            self.norm_self = nn.LayerNorm(width)
+
+    def forward(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return the next state (B, n, D) from queries (B, n, D), keys and values (B, m, D)."""
+        seen, _ = self.attention(query, key, value, need_weights=False)
+        return self.after(state, seen)
+
+    def look_around(self, state: Tensor, queries: Tensor) -> Tensor:
+        """Return the state (B, n, D) after self-attention, or as it is."""
+        if self.self_attention is None:
+            return state
+        query = state + queries
+        seen, _ = self.self_attention(query, query, state, need_weights=False)
+        result: Tensor = self.norm_self(state + self.dropout(seen))
+        return result
+
+    def after(self, state: Tensor, seen: Tensor) -> Tensor:
+        """Return the next state, given what the attention saw."""
+        state = self.norm_attention(state + self.dropout(seen))
+        hidden = self.dropout(torch.relu(self.expand(state)))
+        result: Tensor = self.norm_feedforward(state + self.dropout(self.contract(hidden)))
+        return result
+
+
+class GroupLinear(nn.Module):
+    """``logit_k = w_k . h_{query of k} + b_k``: every query decodes its own run of labels."""
+
+    def __init__(self, width: int, num_labels: int, share: int) -> None:
+        super().__init__()
+        self.num_labels = num_labels
+        queries, bound = -(-num_labels // share), width**-0.5
+        self.weight = nn.Parameter(torch.empty(queries, share, width).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(num_labels).uniform_(-bound, bound))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the logits (B, K) of states (B, queries, D)."""
+        logits = torch.einsum("bqd,qsd->bqs", hidden, self.weight).flatten(1)
+        return logits[:, : self.num_labels] + self.bias
+
+
+class QueryDecoder(Head):
+    """Transformer head with one query per label, or per group of labels.
+
+    ``width=None`` takes the feature map as it is, as the published model does; a number projects
+    it to that many channels first (1 x 1 convolution). ``feedforward=None`` is 4 times the width.
+    ``self_attention`` among the labels is in no decoder layer, as published, in the "first", in the
+    "later" ones, or in "all".
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_labels: int,
+        *,
+        width: int | None = None,
+        queries: int | None = None,
+        attention_heads: int = 4,
+        feedforward: int | None = None,
+        encoder_layers: int = 1,
+        decoder_layers: int = 2,
+        dropout: float = 0.1,
+        self_attention: SelfAttention = "none",
+    ) -> None:
+        super().__init__()
+        self.width = width = channels if width is None else width
+        if width % 4 or width % attention_heads:
+            raise ValueError(
+                f"the width of a query decoder must be a multiple of 4 and of its "
+                f"{attention_heads} attention heads, got {width}; set width=..."
+            )
+        queries = num_labels if queries is None else queries
+        if not 1 <= queries <= num_labels:
+            raise ValueError(f"queries must lie between 1 and {num_labels} labels, got {queries}")
+        if encoder_layers < 0 or decoder_layers < 1:
+            raise ValueError(
+                "a query decoder must have no negative number of encoder layers and at least one "
+                f"decoder layer, got {encoder_layers} and {decoder_layers}"
+            )
+        if self_attention not in get_args(SelfAttention):
+            raise ValueError(
+                f"self_attention must be one of {get_args(SelfAttention)}, got {self_attention!r}"
+            )
+        feedforward = 4 * width if feedforward is None else feedforward
+        self.project = nn.Identity() if width == channels else nn.Conv2d(channels, width, 1)
+        layer = (width, attention_heads, feedforward, dropout)
+        self.encoder = nn.ModuleList(AttentionLayer(*layer) for _ in range(encoder_layers))
+        there = {
+            "none": range(0),
+            "first": range(1),
+            "later": range(1, decoder_layers),
+            "all": range(decoder_layers),
+        }[self_attention]
+        self.decoder = nn.ModuleList(
+            AttentionLayer(*layer, self_attention=number in there)
+            for number in range(decoder_layers)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.classifier = GroupLinear(width, num_labels, share=-(-num_labels // queries))
+        self.queries = nn.Parameter(torch.randn(len(self.classifier.weight), width))
+        for parameter in (*self.encoder.parameters(), *self.decoder.parameters()):
+            if parameter.ndim > 1:
+                nn.init.xavier_uniform_(parameter)
+
+    def forward(self, features: Tensor) -> Outputs:
+        memory, key = self._memory(self.project(features))
+        target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
+        for layer in self._decoder():
+            target = layer.look_around(target, self.queries)
+            target = layer(target, target + self.queries, key, memory)
+        return Outputs(self.classifier(self.norm(target)))
+
+    @torch.no_grad()
+    def attention(self, features: Tensor) -> Tensor:
+        """Return where each label's query looks in its last layer: (B, K, H, W), each sums to 1.
+
+        The mean over the attention heads; labels of one query share its map.
+        """
+        memory, key = self._memory(self.project(features))
+        target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
+        weights = memory.new_zeros(())
+        for layer in self._decoder():
+            target = layer.look_around(target, self.queries)
+            seen, weights = layer.attention(target + self.queries, key, memory)
+            target = layer.after(target, seen)
+        share = self.classifier.weight.shape[1]
+        maps = weights.repeat_interleave(share, dim=1)[:, : self.classifier.num_labels]
+        return maps.reshape(*maps.shape[:2], *features.shape[2:])
+
+    def _decoder(self) -> list[AttentionLayer]:
+        return [layer for layer in self.decoder if isinstance(layer, AttentionLayer)]
+
+    def _memory(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the queries look at, (B, H W, D), without and with its position code."""
+        height, width = features.shape[2:]
+        place = sine_position(self.width, height, width, features).flatten(1).T  # (H W, D)
+        memory = features.flatten(2).transpose(1, 2)
+        for layer in self.encoder:
+            query = memory + place
+            memory = layer(memory, query, query, memory)
+        return memory, memory + place
+
+    @torch.no_grad()
+    def start_at(self, logits: Tensor) -> None:
+        self.classifier.bias.copy_(logits)
+
+
+def sine_position(channels: int, height: int, width: int, like: Tensor) -> Tensor:
+    """Return the sine position code (D, H, W) of a feature map, as in DETR and Query2Label.
+
+        angle(position, i) = 2 pi position / (size + 1e-6) / 10000^(2 floor(i/2) / (D/2))
+
+    with positions 1 to size; sine on even channels i, cosine on odd ones; the first D/2 channels
+    code the row, the last D/2 the column. Its dtype and device are those of ``like``.
+    """
+    if channels % 4:
+        raise ValueError(f"channels must be a multiple of 4, got {channels}")
+    rows, columns = (_axis(channels // 2, size, like) for size in (height, width))
+    grid = (channels // 2, height, width)
+    code = torch.cat([rows.unsqueeze(2).expand(grid), columns.unsqueeze(1).expand(grid)])
+    return code.to(like.dtype)
+
+
+def _axis(channels: int, size: int, like: Tensor) -> Tensor:
+    """Return the code (channels, size) of one axis, in float32."""
+    positions = torch.arange(1, size + 1, device=like.device, dtype=torch.float32)
+    pairs = torch.arange(channels // 2, device=like.device, dtype=torch.float32)
+    frequency = TEMPERATURE ** (2 * pairs / channels)
+    angles = 2 * pi * positions / (size + EPS) / frequency.unsqueeze(1)  # (channels / 2, size)
+    return torch.stack([angles.sin(), angles.cos()], dim=1).flatten(0, 1)
+
+
+# ML-Decoder (Ridnik et al., WACV 2023): queries that are not learned look at the feature map.
+#
+#     memory  = relu(W_m features + b_m), one token per place, no position code
+#     state   = LayerNorm(q + dropout(q))
+#     hidden  = attention to memory, then a feed-forward net, each added and normalised after
+#     fixed   q_g is drawn once and stays; query g decodes labels g f .. (g + 1) f - 1 by weights
+#             of their own, f = ceil(labels / queries)
+#     words   q_k = W_q word_k + b_q, and logit_k = w . hidden_k + b, with w and b for all labels
+#
+# There is no attention among queries. Fixed queries need not be learned: the layers after them are,
+# and a learned map of something fixed can be anything. With words nothing belongs to one label, so
+# that labels which were never trained on can be asked for by their words (``with_words``): of these
+# the logits rank; a calibrator of the trained labels says nothing about them.
+
+
+MOST_QUERIES = 100
+
+
+class DecoderTrunk(nn.Module):
+    """What queries see of a feature map: one layer of attention, as published."""
+
+    def __init__(
+        self, channels: int, width: int, attention_heads: int, feedforward: int, dropout: float
+    ) -> None:
+        super().__init__()
+        if width % attention_heads:
+            raise ValueError(
+                f"the width of an ML-Decoder must be a multiple of its {attention_heads} attention "
+                f"heads, got {width}"
+            )
+        self.project = nn.Linear(channels, width)
+        self.norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+        self.layer = AttentionLayer(width, attention_heads, feedforward, dropout)
+
+    def forward(self, features: Tensor, queries: Tensor) -> Tensor:
+        """Return the states (B, n, width) of queries (n, width) before features (B, D, H, W)."""
+        memory = torch.relu(self.project(features.flatten(2).transpose(1, 2)))
+        given = queries.expand(memory.shape[0], -1, -1)  # not len: it must stay open in exports
+        state = self.norm(given + self.dropout(given))
+        hidden: Tensor = self.layer(state, state, memory, memory)
+        return hidden
+
+
+class MLDecoder(Head):
+    """Transformer head with fixed queries, each of which decodes a group of labels.
+
+    ``queries=None`` is one per label, at most 100, as published.
+    """
+
+    queries: Tensor
+
+    def __init__(
+        self,
+        channels: int,
+        num_labels: int,
+        *,
+        width: int = 768,
+        queries: int | None = None,
+        attention_heads: int = 8,
+        feedforward: int = 2048,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        queries = min(num_labels, MOST_QUERIES) if queries is None else queries
+        if not 1 <= queries <= num_labels:
+            raise ValueError(f"queries must lie between 1 and {num_labels} labels, got {queries}")
+        self.trunk = DecoderTrunk(channels, width, attention_heads, feedforward, dropout)
+        self.classifier = GroupLinear(width, num_labels, share=-(-num_labels // queries))
+        nn.init.xavier_normal_(self.classifier.weight)
+        nn.init.zeros_(self.classifier.bias)
+        self.register_buffer("queries", torch.randn(len(self.classifier.weight), width))
+
+    def forward(self, features: Tensor) -> Outputs:
+        return Outputs(self.classifier(self.trunk(features, self.queries)))
+
+    @torch.no_grad()
+    def start_at(self, logits: Tensor) -> None:
+        self.classifier.bias.copy_(logits)
+
+
+class WordDecoder(Head):
+    """ML-Decoder whose queries are made of words, so that it can be asked for unseen labels.
+
+    ``words`` are vectors (K, E), one per label, such as those of a sentence encoder.
+    """
+
+    words: Tensor
+
+    def __init__(
+        self,
+        channels: int,
+        words: Tensor | Sequence[Sequence[float]],
+        *,
+        width: int = 768,
+        attention_heads: int = 8,
+        feedforward: int = 2048,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("words", _checked_words(words))
+        self.trunk = DecoderTrunk(channels, width, attention_heads, feedforward, dropout)
+        self.ask = nn.Linear(self.words.shape[1], width)
+        self.classifier = nn.Linear(width, 1)
+        nn.init.xavier_normal_(self.classifier.weight)
+        nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, features: Tensor) -> Outputs:
+        states = self.trunk(features, self.ask(self.words))
+        return Outputs(self.classifier(states).squeeze(2))
+
+    def with_words(self, words: Tensor | Sequence[Sequence[float]]) -> "WordDecoder":
+        """Return the same head for other labels, of these words (K, E)."""
+        given = _checked_words(words)
+        if given.shape[1] != self.words.shape[1]:
+            raise ValueError(
+                f"words must have the {self.words.shape[1]} numbers of those it was trained with, "
+                f"got {given.shape[1]}"
+            )
+        other = deepcopy(self)
+        other.words = given.to(self.words)
+        return other
+
+    @torch.no_grad()
+    def start_at(self, logits: Tensor) -> None:
+        """Start all labels at one bias, since there is one: the mean of theirs."""
+        self.classifier.bias.fill_(logits.mean().item())
+
+
+def _checked_words(words: Tensor | Sequence[Sequence[float]]) -> Tensor:
+    given = torch.as_tensor(words, dtype=torch.float32)
+    if given.ndim != 2 or not given.numel():
+        raise ValueError(f"words must be vectors (K, E), one per label, got {tuple(given.shape)}")
+    return given
+
+
+# DualCoOp (Sun et al., NeurIPS 2022): learned words around a label's name, for and against it.
+#
+#     t+_k    = encoder(start, v+_1 .. v+_N, name of k, end), t-_k the same with v-; unit vectors
+#     s+_ik   = cos(f_i, t+_k), s-_ik = cos(f_i, t-_k)          f_i are the features of place i
+#     w_ik    = softmax over places i of 20 s+_ik
+#     logit_k = 100 sum_i w_ik (s+_ik - s-_ik)
+#
+# sigma(logit_k) is the published softmax of two scores. v+ and v- are all that is learned, 2 N
+# vectors for all labels together, so a label that was never trained on can be asked for by its name
+# (``with_names``): of these the logits rank. The features must be those of the image tower that
+# belongs to the encoder; of one place (stored and pooled) w is 1.
+
+
+SHARPNESS = 20.0  # of the softmax over places
+SCALE = 100.0
+START = 0.02  # deviation of the words at the start
+
+
+class DualPrompts(Head):
+    """Two learned prompts for all labels, read by a text encoder that stays as it is.
+
+    ``names`` are the embedded tokens (n_k, W) of each label's name, the first of which starts a
+    text; ``encoder`` takes embedded texts (n, length, W) to unit vectors (n, D).
+    """
+
+    def __init__(self, encoder: nn.Module, names: Sequence[Tensor], *, context: int = 16) -> None:
+        super().__init__()
+        if context < 1:
+            raise ValueError(f"context must be at least 1, got {context}")
+        self.names = _checked(names)
+        self.encoder = encoder.requires_grad_(False)
+        width = self.names[0].shape[1]
+        self.present = nn.Parameter(START * torch.randn(context, width))
+        self.absent = nn.Parameter(START * torch.randn(context, width))
+
+    def forward(self, features: Tensor) -> Outputs:
+        places = normalize(features.flatten(2), dim=1)  # (B, D, H W)
+        present, absent = (self.text(words) @ places for words in (self.present, self.absent))
+        weights = torch.softmax(SHARPNESS * present, dim=2)
+        return Outputs(SCALE * (weights * (present - absent)).sum(dim=2))
+
+    def text(self, words: Tensor) -> Tensor:
+        """Return the vectors (K, D) of all labels with these learned words (N, W) before them."""
+        vectors: dict[int, Tensor] = {}
+        for length in {len(name) for name in self.names}:
+            alike = [number for number, name in enumerate(self.names) if len(name) == length]
+            given = torch.stack([self.names[number] for number in alike]).to(words)
+            between = words.expand(len(alike), -1, -1)
+            texts = torch.cat([given[:, :1], between, given[:, 1:]], dim=1)
+            vectors |= zip(alike, self.encoder(texts), strict=True)
+        return torch.stack([vectors[number] for number in range(len(self.names))])
+
+    def with_names(self, names: Sequence[Tensor]) -> "DualPrompts":
+        """Return a head with the same words for other labels, of these names (n_k, W)."""
+        other = DualPrompts(self.encoder, names, context=len(self.present))
+        if other.present.shape != self.present.shape:
+            raise ValueError(
+                f"names must have the width {self.present.shape[1]} of those it was trained with, "
+                f"got {other.present.shape[1]}"
+            )
+        other.load_state_dict(self.state_dict())
+        return other.to(self.present)
+
+
+def _checked(names: Sequence[Tensor]) -> list[Tensor]:
+    if not names or any(name.ndim != 2 or len(name) < 2 for name in names):
+        raise ValueError(
+            "names must be embedded texts (tokens, width) of two tokens or more, one per label, "
+            f"got {[tuple(name.shape) for name in names]}"
+        )
+    if len({name.shape[1] for name in names}) > 1:
+        raise ValueError(
+            f"names must have one width, got {sorted({name.shape[1] for name in names})}"
+        )
+    return [name.detach() for name in names]

@@ -1,0 +1,437 @@
+"""Losses for labels that are partly unknown: they revise them in training."""
+
+from math import ceil
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid, softplus
+
+from labelwise.links import Sigmoid
+from labelwise.objectives.base import EpochsSeen, Objective
+from labelwise.objectives.cross_entropy import bce_loss
+from labelwise.objectives.single_positive import expected_positives
+from labelwise.types import Outputs, Targets
+
+# Large losses betray missing labels: LL-R, LL-Ct and LL-Cp, Kim et al., CVPR 2022.
+#
+# Unknown labels are read as absent (``reads_unknown``), under cross-entropy. A network learns clean
+# labels first, so that after the first epoch the largest losses among the unknown entries of a
+# batch are likely to be labels that are present and missing:
+#
+#     n      = ceil(r t B K)                     r = 0.002, after t whole epochs; the authors tune
+#                                                it over 0.001, 0.002, 0.003, 0.004 and 0.005
+#     LL-R   drops the n largest losses of unknown entries
+#     LL-Ct  takes these entries as present in this step
+#     LL-Cp  takes ceil(r B K) of them as present for good, from the second epoch on
+#
+# Losses as large as the n-th go the same way. The mean runs over all B K entries. Known labels are
+# never touched: the public code compares a table with 0 at known entries, and would correct those
+# too once n exceeds the unknown entries that cost anything. LL-Cp keeps one bit for each image and
+# label.
+#
+# With complete labels this is cross-entropy, strictly proper under a sigmoid. With labels missing
+# it is not, and the share that is dropped, not the data, decides how far the rest is off; what
+# LL-Cp has once taken as present is never taken back.
+
+
+Correction = Literal["reject", "correct"]
+
+
+def largest_unknown(losses: Tensor, unknown: Tensor, count: Tensor) -> Tensor:
+    """Return which unknown entries are among the ``count`` largest, those that tie included."""
+    of_unknown = torch.where(unknown, losses, float("-inf"))
+    falling = of_unknown.flatten().sort(descending=True).values
+    last = (count - 1).clamp(0, losses.numel() - 1)
+    least = falling.gather(0, last.view(1))  # an index that a compiler can trace
+    return unknown & (of_unknown >= least) & (count > 0)
+
+
+class LargeLossForGood(Objective):
+    """LL-Cp: mean cross-entropy; unknown labels of the largest losses become present for good."""
+
+    reads_unknown = True
+    soft_labels = True
+    couples_batch = True
+    taken: Tensor
+
+    def __init__(self, num_images: int, num_labels: int, *, rate: float = 0.002) -> None:
+        super().__init__(Sigmoid())
+        if not 0 <= rate < 1:
+            raise ValueError(f"rate must lie in [0, 1), got {rate}")
+        self.rate = rate
+        self.epochs = EpochsSeen(num_images)
+        self.register_buffer("taken", torch.zeros(num_images, num_labels, dtype=torch.bool))
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        epochs = self.epochs(outputs.logits)
+        if targets.observed is None:
+            return bce_loss(outputs.logits, targets.labels).mean()
+        if targets.index is None:
+            raise ValueError("ll-cp remembers labels of images, so targets need their index")
+        taken = self.taken[targets.index]
+        loss = bce_loss(outputs.logits, torch.where(taken, 1.0, targets.labels))
+        count = torch.full_like(epochs, ceil(self.rate * loss.numel())) * (epochs > 0)
+        missing = largest_unknown(loss.detach(), ~targets.observed & ~taken, count)
+        if self.training:
+            self.taken[targets.index] = taken | missing
+        present = bce_loss(outputs.logits, torch.ones_like(loss))
+        return torch.where(missing, present, loss).mean()
+
+
+class LargeLoss(Objective):
+    """Mean cross-entropy, the largest losses of unknown labels rejected or corrected."""
+
+    reads_unknown = True
+    soft_labels = True
+    couples_batch = True
+
+    def __init__(
+        self, num_images: int, *, rate: float = 0.002, correction: Correction = "reject"
+    ) -> None:
+        super().__init__(Sigmoid())
+        if not 0 <= rate < 1:
+            raise ValueError(f"rate must lie in [0, 1), got {rate}")
+        if correction not in get_args(Correction):
+            raise ValueError(
+                f"correction must be one of {get_args(Correction)}, got {correction!r}"
+            )
+        self.rate, self.correction = rate, correction
+        self.epochs = EpochsSeen(num_images)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = bce_loss(outputs.logits, targets.labels)
+        share = (self.rate * self.epochs(loss).float()).clamp(max=1)
+        if targets.observed is None:
+            return loss.mean()
+        count = torch.ceil(share * loss.numel()).long()
+        missing = largest_unknown(loss.detach(), ~targets.observed, count)
+        instead = (
+            bce_loss(outputs.logits, torch.ones_like(loss))
+            if self.correction == "correct"
+            else torch.zeros_like(loss)
+        )
+        return torch.where(missing, instead, loss).mean()
+
+
+# Acknowledging the unknown by maximal entropy (EM): Zhou et al., ECCV 2022.
+#
+#     known     softplus(-v) at present, softplus(v) at absent labels
+#     unknown   -a H(p),  H(p) = -p log p - (1 - p) log(1 - p)           a = 0.1
+#
+# averaged over all entries. With the authors' asymmetric pseudo-labels it stands in
+# ``pseudo_labels``.
+#
+# With complete labels this is cross-entropy, strictly proper under a sigmoid. Where a label is
+# known to be present with chance s and unknown otherwise, the expected loss rests where
+#
+#     s / (1 - s) = a v sigmoid(v)
+#
+# so that v > 0 for every label, however rare: a sigmoid calls all of them likelier than not. The
+# chance that a label is *known* rises with v, so the ranking is right; to say how likely a label is
+# present needs a calibrator.
+
+
+def negative_entropy(logits: Tensor) -> Tensor:
+    """Return ``p log p + (1 - p) log(1 - p)`` of every logit."""
+    p = torch.sigmoid(logits)
+    return p * logsigmoid(logits) + (1 - p) * logsigmoid(-logits)
+
+
+class EntropyMaximisation(Objective):
+    """Cross-entropy at known labels; at unknown ones ``alpha`` times the negative entropy."""
+
+    reads_unknown = True
+    soft_labels = True
+
+    def __init__(self, *, alpha: float = 0.1) -> None:
+        super().__init__(Sigmoid())
+        if alpha < 0:
+            raise ValueError(f"alpha must not be negative, got {alpha}")
+        self.alpha = alpha
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = bce_loss(outputs.logits, targets.labels)
+        if targets.observed is not None:
+            unknown = self.alpha * negative_entropy(outputs.logits)
+            loss = torch.where(targets.observed, loss, unknown)
+        return loss.mean()
+
+
+# Entropy maximisation with asymmetric pseudo-labels (EM + APL): Zhou et al., ECCV 2022.
+#
+#     known     softplus(-v) at present, softplus(v) at absent labels
+#     unknown   -a H(p)                                               a = 0.1 (``negative_entropy``)
+#     pseudo    b (-q log p - (1 - q) log(1 - p))                       b = 0.9, their MS-COCO
+#
+# averaged over all entries. After every epoch from the ``wait``-th on (5) the unknown entries of
+# each label with the lowest p become pseudo-labels: q is their p at that time and stays. It is
+# ``share`` (0.18) of those that are unknown at first, so that after five such epochs 0.9 of them
+# are taken, as in the authors' code. Asymmetric: no label is taken as present, of which there are
+# too few to tell.
+#
+# The authors predict the training set once more after every epoch; here p is the last one that
+# training itself saw of an image. For every image and label two half floats are kept.
+#
+# With complete labels this is cross-entropy, strictly proper under a sigmoid. With labels missing
+# it is not: q is what the network believed, so nothing in the data says how far it is off.
+
+
+class EntropyWithPseudoLabels(Objective):
+    """Mean of cross-entropy, negative entropy of unknown labels, and pseudo-labels of absence."""
+
+    reads_unknown = True
+    soft_labels = True
+    last: Tensor
+    pseudo: Tensor
+    labelled: Tensor
+
+    def __init__(
+        self,
+        num_images: int,
+        num_labels: int,
+        *,
+        alpha: float = 0.1,
+        beta: float = 0.9,
+        share: float = 0.18,
+        wait: int = 5,
+    ) -> None:
+        super().__init__(Sigmoid())
+        if alpha < 0 or beta < 0:
+            raise ValueError(f"alpha and beta must not be negative, got {alpha} and {beta}")
+        if not 0 <= share <= 1 or wait < 1:
+            raise ValueError(
+                f"share must lie in [0, 1] and wait be at least 1, got {share} and {wait}"
+            )
+        self.alpha, self.beta, self.share, self.wait = alpha, beta, share, wait
+        self.epochs = EpochsSeen(num_images)
+        nothing = torch.full((num_images, num_labels), torch.nan, dtype=torch.float16)
+        self.register_buffer("last", nothing)  # logits of unknown entries, NaN elsewhere
+        self.register_buffer("pseudo", nothing.clone())  # probabilities, NaN where there is none
+        self.register_buffer("labelled", torch.zeros((), dtype=torch.int64))
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        logits, observed = outputs.logits, targets.observed
+        self.epochs(logits)
+        if observed is None:
+            return bce_loss(logits, targets.labels).mean()
+        if targets.index is None:
+            raise ValueError("em+apl remembers labels of images, so targets need their index")
+        if self.training:
+            seen = torch.where(observed, torch.nan, logits.detach())
+            self.last[targets.index] = seen.to(self.last.dtype)
+        believed = self.pseudo[targets.index].to(logits)
+        taken = ~observed & ~believed.isnan()
+        labels = torch.where(taken, believed, targets.labels)
+        known = bce_loss(logits, labels)
+        unknown = torch.where(taken, self.beta * known, self.alpha * negative_entropy(logits))
+        return torch.where(observed, known, unknown).mean()
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        epoch = self.epochs.images // self.epochs.num_images
+        if epoch <= self.labelled or epoch < self.wait:
+            return
+        self.labelled.copy_(epoch)
+        unknown, free = ~self.last.isnan(), self.pseudo.isnan()
+        scores = torch.where(unknown & free, self.last, torch.inf)
+        place = scores.argsort(dim=0, stable=True).argsort(dim=0)
+        lowest = place < (self.share * unknown.sum(dim=0)).long()
+        chosen = lowest & unknown & free
+        self.pseudo.copy_(torch.where(chosen, torch.sigmoid(self.last), self.pseudo))
+
+
+# Generalised pseudo-label robust loss (GPR) for single positives: Tran et al., ICCV 2025.
+#
+# A second model, such as one of texts and images, guesses some of the unknown labels. With p =
+# sigmoid(v), and the chance k(p), weight m(p) and schedule of GR (``generalized_robust``):
+#
+#     known            softplus(-v) at present, softplus(v) at absent labels
+#     unknown          as GR has it
+#     guessed present  clip(1 - m(p), low, high) (r softplus(-v) + (1 - r) softplus(v))     r = 0.9
+#     guessed absent   m(p) softplus(v)
+#     and of a batch   weight ((k^ - k) / K)^2       k^ the mean number of labels it expects (EPR)
+#
+# averaged over all entries; m and k(p) are constants in the gradient. The numbers are those of the
+# authors' settings for MS-COCO: k(p) = sigmoid(w p + b) with w from 0 to 10 and b from -2 to -8, m
+# as in GR, low = 0.5, high = 0.7, weight = 0.001. Their code looks for the guesses again in every
+# step, on crops of the picture; here they are given once. It also draws guesses of absence, but
+# writes 0 for them where it means -1, so that they are never used. ``guessed_labels`` makes guesses
+# of the scores of whole pictures, as Xing et al. do (VLPL): a share of the softmax over labels, of
+# which they try 0.1 to 0.3.
+#
+# With complete labels and weight = 0 this is cross-entropy, proper under a sigmoid. With labels
+# missing it is not: no data says how far the guesses are off.
+
+
+def guessed_labels(scores: Tensor, *, present: float = 0.3, absent: float = 0.0) -> Tensor:
+    """Return guesses (N, K): 1 present, -1 absent, 0 none, from scores (N, K) of texts.
+
+    A label is guessed present if its softmax among the labels of its image is at least
+    ``present``, absent if it is among the lowest share ``absent`` of them. Scores are the logits
+    of such a model: cosines times its scale.
+    """
+    if scores.ndim != 2:
+        raise ValueError(f"scores must be (N, K), got shape {tuple(scores.shape)}")
+    if not 0 < present <= 1 or not 0 <= absent < 1:
+        raise ValueError(
+            f"present must lie in (0, 1] and absent in [0, 1), got {present} and {absent}"
+        )
+    shares = torch.softmax(scores.double(), dim=1)
+    place = shares.argsort(dim=1, stable=True).argsort(dim=1)
+    lowest = place < int(absent * scores.shape[1])
+    return (shares >= present).to(torch.int8) - (lowest & (shares < present)).to(torch.int8)
+
+
+class PseudoLabelRobust(Objective):
+    """GR with guesses (N, K) of unknown labels, by training image: 1 present, -1 absent, 0 none.
+
+    ``k`` is the mean number of labels of an image; ``trust`` is r, ``low`` and ``high`` bound the
+    weight of a guessed presence, and ``weight`` is that of the expected number of labels.
+    """
+
+    reads_unknown = True
+    soft_labels = False
+    couples_batch = True
+    guesses: Tensor
+
+    def __init__(
+        self,
+        guesses: Tensor,
+        k: float,
+        *,
+        trust: float = 0.9,
+        low: float = 0.5,
+        high: float = 0.7,
+        weight: float = 0.001,
+        epochs: int = 8,
+    ) -> None:
+        super().__init__(Sigmoid())
+        if guesses.ndim != 2 or not torch.isin(guesses, guesses.new_tensor([-1, 0, 1])).all():
+            raise ValueError(
+                "guesses must be (N, K) of -1, 0 and 1, got "
+                f"{guesses.dtype} {tuple(guesses.shape)}; guessed_labels makes them of scores"
+            )
+        if not 0 <= trust <= 1 or not 0 <= low <= high:
+            raise ValueError(
+                f"trust must lie in [0, 1] and 0 <= low <= high, got {trust}, {low} and {high}"
+            )
+        if k <= 0 or weight < 0:
+            raise ValueError(f"k must be positive and weight not negative, got {k} and {weight}")
+        self.k, self.trust, self.low, self.high, self.weight = k, trust, low, high, weight
+        self.robust = GeneralizedRobust(
+            len(guesses), slope_last=10.0, offset_last=-8.0, epochs=epochs
+        )
+        self.register_buffer("guesses", guesses.to(torch.int8))
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        logits, observed = outputs.logits, targets.observed
+        unknown, counts = self.robust.unknown(logits)
+        losses = bce_loss(logits, targets.labels)
+        if observed is not None:
+            if targets.index is None:
+                raise ValueError("gpr has guesses of images, so targets need their index")
+            guessed = self.guesses[targets.index]
+            absent = softplus(logits)
+            mixed = self.trust * softplus(-logits) + (1 - self.trust) * absent
+            unknown = torch.where(guessed < 0, counts * absent, unknown)
+            sure = (1 - counts).clamp(self.low, self.high)
+            unknown = torch.where(guessed > 0, sure * mixed, unknown)
+            losses = torch.where(observed, losses, unknown)
+        excess = (expected_positives(logits) - self.k) / logits.shape[1]
+        return losses.mean() + self.weight * excess.square()
+
+
+# Generalised robust loss (GR) for single positives: Chen et al., IJCAI 2024.
+#
+#     known     softplus(-v) at present, softplus(v) at absent labels
+#     unknown   m(p) (k(p) (1 - p^a) / a + (1 - k(p)) (1 - (1 - p)^c) / c)      a = 0.01, c = 1
+#     k(p)      sigmoid(w p + b)                the chance that an unknown label is present
+#     m(p)      exp(-(p - u)^2 / (2 s^2))       how much the entry counts
+#
+# averaged over all entries, p = sigmoid(v). k and m are constants in the gradient. After t whole
+# epochs of T, w runs from 0 to 2 and b stays at -2, both at t / T; u runs from 0.5 to 0.8 and s
+# from 2 to 0.5, both at (t + 1) / T. From then on they stay. An exponent near 0 makes a
+# cross-entropy of the half it belongs to, 1 a linear price that wrong guesses cannot pull on
+# without end.
+#
+# The authors' code settles the numbers, the two paces and that k and m are constants; T, 8 epochs
+# there, is the option ``epochs``. They know no absences, and those that are known are ours to read:
+# as cross-entropy does.
+#
+# With complete labels this is cross-entropy, strictly proper under a sigmoid. With labels missing
+# it is not: k is a guess of what the network believes, and no data says how far it is off.
+
+
+def tempered_log(neg_log: Tensor, exponent: float) -> Tensor:
+    """Return ``(1 - p^exponent) / exponent`` where ``neg_log`` is -log p."""
+    return -torch.expm1(-exponent * neg_log) / exponent
+
+
+class GeneralizedRobust(Objective):
+    """Mean of cross-entropy at known labels and, at unknown ones, a mixture of two robust losses.
+
+    ``_first`` and ``_last`` name the values of k's slope w and offset b and of m's centre u and
+    width s at the first and the last of ``epochs`` epochs; ``present_exponent`` is a,
+    ``absent_exponent`` c.
+    """
+
+    reads_unknown = True
+    soft_labels = True
+
+    def __init__(
+        self,
+        num_images: int,
+        *,
+        present_exponent: float = 0.01,
+        absent_exponent: float = 1.0,
+        slope_first: float = 0.0,
+        slope_last: float = 2.0,
+        offset_first: float = -2.0,
+        offset_last: float = -2.0,
+        centre_first: float = 0.5,
+        centre_last: float = 0.8,
+        width_first: float = 2.0,
+        width_last: float = 0.5,
+        epochs: int = 8,
+    ) -> None:
+        super().__init__(Sigmoid())
+        for name, value in (
+            ("present_exponent", present_exponent),
+            ("absent_exponent", absent_exponent),
+        ):
+            if not 0 < value <= 1:
+                raise ValueError(f"{name} must lie in (0, 1], got {value}")
+        for name, value in (("width_first", width_first), ("width_last", width_last)):
+            if value <= 0:
+                raise ValueError(f"{name} must be positive, got {value}")
+        if epochs < 1:
+            raise ValueError(f"epochs must be at least 1, got {epochs}")
+        self.present_exponent, self.absent_exponent = present_exponent, absent_exponent
+        self.slope, self.offset = (slope_first, slope_last), (offset_first, offset_last)
+        self.centre, self.width = (centre_first, centre_last), (width_first, width_last)
+        self.over = epochs
+        self.epochs = EpochsSeen(num_images)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        known = bce_loss(outputs.logits, targets.labels)
+        unknown, _ = self.unknown(outputs.logits)
+        if targets.observed is None:
+            return known.mean()
+        return torch.where(targets.observed, known, unknown).mean()
+
+    def unknown(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what entries cost (B, K) that are unknown, and m(p); count the batch as seen."""
+        done = self.epochs(logits).to(logits)
+        before, within = ((done + ahead).div(self.over).clamp(max=1) for ahead in (0, 1))
+        p = torch.sigmoid(logits.detach())
+        chance = torch.sigmoid(_between(self.slope, before) * p + _between(self.offset, before))
+        far = (p - _between(self.centre, within)) / _between(self.width, within)
+        present = tempered_log(softplus(-logits), self.present_exponent)
+        absent = tempered_log(softplus(logits), self.absent_exponent)
+        counts = torch.exp(-far.square() / 2)
+        return counts * (chance * present + (1 - chance) * absent), counts
+
+
+def _between(ends: tuple[float, float], part: Tensor) -> Tensor:
+    return ends[0] + (ends[1] - ends[0]) * part

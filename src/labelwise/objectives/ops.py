@@ -1,0 +1,72 @@
+"""Stable primitives shared by links, objectives, rules and metrics."""
+
+from math import log
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax, softplus
+
+
+def log1mexp(log_p: Tensor) -> Tensor:
+    """Return ``log(1 - exp(log_p))`` for ``log_p <= 0``: -inf at 0, exact near both ends."""
+    small = log_p > -log(2.0)
+    near_zero = torch.where(small, log_p, -1.0)
+    far = torch.where(small, -1.0, log_p)
+    return torch.where(small, torch.log(-torch.expm1(near_zero)), torch.log1p(-torch.exp(far)))
+
+
+def log_softmax_and_rest(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``log p`` and ``log(1 - p)`` of a softmax over the last dimension, both exact.
+
+    The largest p may round to 1; its rest is the sum of the others.
+    """
+    log_p = log_softmax(values, dim=-1)
+    largest = log_p.argmax(dim=-1, keepdim=True)
+    others = log_p.scatter(-1, largest, float("-inf")).logsumexp(dim=-1, keepdim=True)
+    log_rest = log1mexp(log_p.scatter(-1, largest, -1.0))
+    return log_p, log_rest.scatter(-1, largest, others)
+
+
+def log_softplus(x: Tensor) -> Tensor:
+    """Return ``log(softplus(x))``; below -30 it is x itself (relative error e^x / 2)."""
+    deep = x < -30
+    return torch.where(deep, x, softplus(torch.where(deep, 0.0, x)).log())
+
+
+def masked_mean(values: Tensor, observed: Tensor | None) -> Tensor:
+    """Return the mean over observed entries; 0, still connected to the graph, if there are none."""
+    if observed is None:
+        return values.sum() / max(values.numel(), 1)
+    weights = observed.to(values.dtype)
+    return torch.where(observed, values, 0.0).sum() / weights.sum().clamp(min=1)
+
+
+def select_top_n(scores: Tensor, n: int) -> Tensor:
+    """Return a boolean mask of exactly ``n`` largest entries of the whole array."""
+    chosen = torch.zeros(scores.numel(), dtype=torch.bool, device=scores.device)
+    chosen[scores.flatten().topk(n).indices] = True
+    return chosen.view(scores.shape)
+
+
+def split_labels(labels: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the boolean masks (present, absent); an unobserved entry is in neither."""
+    present = labels > 0.5
+    if observed is None:
+        return present, ~present
+    return present & observed, ~present & observed
+
+
+def reviewed_rows(observed: Tensor | None) -> Tensor | None:
+    """Return which rows (B,) have anything observed; None means all of them."""
+    return None if observed is None else observed.any(dim=1)
+
+
+def masked_logsumexp(values: Tensor, mask: Tensor, dim: int) -> Tensor:
+    """Return the log-sum-exp over the masked entries along ``dim``.
+
+    Where the mask is empty the result is finite, has no gradient and no meaning: ask
+    ``mask.any(dim)``.
+    """
+    some = mask.any(dim=dim, keepdim=True)
+    kept = torch.where(mask, values, float("-inf"))
+    return torch.where(some, kept, 0.0).logsumexp(dim=dim)

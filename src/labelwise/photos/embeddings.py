@@ -1,0 +1,229 @@
+"""Embeddings: the photos of an index by how they look to the backbone.
+
+    projection.npy    from the backbone's features to the embeddings that the store keeps
+
+Photos are asked for by an embedding (those nearest to it, found by their signs and then measured)
+or by a direction in the backbone's features, such as a text's (those farthest along it).
+
+    embedding = unit vector of R V (features - mean)   V: main directions of the first photos'
+                                                       features; R: a fixed random rotation
+    code      = the signs of the embedding, one bit per number
+    nearness  = cosine of two embeddings
+
+Two vectors at angle a differ in a share a / pi of their signs. So the codes, 32 bytes per picture,
+choose the pictures worth a look, and their embeddings give the order. Without the rotation most
+signs would belong to directions in which the pictures hardly differ.
+"""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from os import cpu_count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.errors import DataError
+from labelwise.photos.store import Store
+from labelwise.photos.topk import value_at
+from labelwise.system.files import replacing
+
+PROJECTION_FILE = "projection.npy"
+WIDTH = 256
+LOOKED_AT = 2000
+SIFTED = 8  # times as many rows have all their signs counted
+SAMPLED = 1 << 16  # distances that say how many are small
+BLOCK = 1 << 14
+MEASURED = 1 << 13  # rows that a thread measures at once
+PARALLEL = 1 << 16  # rows; fewer are measured by one thread
+FAR = 255  # more signs than half a code has
+
+Rows = NDArray[np.int64]
+Vectors = NDArray[np.float32]
+Codes = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """From a backbone's features (n, D) to the embeddings (n, at most 256) that are kept.
+
+    ``numbers`` (1 + width, D) are the mean of the features, then the directions R V.
+    """
+
+    numbers: Vectors
+
+    @classmethod
+    def fitted(cls, features: Vectors) -> "Projection":
+        """Return the projection onto the directions in which some features differ most."""
+        mean = features.mean(axis=0, dtype=np.float64)
+        centred = features.astype(np.float64) - mean
+        width = min(WIDTH, features.shape[1])
+        directions = np.linalg.eigh(centred.T @ centred)[1][:, ::-1][:, :width]
+        rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((width, width)))[0]
+        return cls(np.vstack([mean, (directions @ rotation).T]).astype(np.float32))
+
+    def __call__(self, features: Vectors) -> NDArray[np.float16]:
+        mean, directions = self.numbers[0], self.numbers[1:]
+        turned = (features - mean) @ directions.T
+        length = np.linalg.norm(turned, axis=1, keepdims=True)
+        unit: NDArray[np.float16] = (turned / np.maximum(length, 1e-12)).astype(np.float16)
+        return unit
+
+
+class Embeddings:
+    """The embeddings of an index's photos, with the projection that made them."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self._folder, self._store = folder, store
+        self._codes: NDArray[np.uint64] | None = None
+
+    @cached_property
+    def projection(self) -> Projection | None:
+        """From the backbone's features to the embeddings kept here; None before the first."""
+        path = self._store.checksums.sound_file(PROJECTION_FILE)
+        if path is None:
+            return None
+        return Projection(np.asarray(np.load(path, allow_pickle=False), np.float32))
+
+    def start_projection(self, features: NDArray[np.float32]) -> Projection:
+        """Fit the projection of this index to some features."""
+        projection = Projection.fitted(features)
+        with (
+            self._store.checksums.rewriting(PROJECTION_FILE),
+            replacing(self._folder / PROJECTION_FILE) as temporary,
+            temporary.open("wb") as file,
+        ):
+            np.save(file, projection.numbers)
+        self.__dict__.pop("projection", None)
+        return projection
+
+    def nearest(
+        self, embedding: NDArray[np.float16], count: int, without: Iterable[int] = ()
+    ) -> tuple[Rows, NDArray[np.float64]]:
+        """Return the rows whose photos look most like an embedding, with the cosines."""
+        vectors = self._store.embeddings()
+        excluded = np.union1d(self._store.dead_rows(), np.array([*without], np.int64))
+        if self._codes is None or self._codes.shape[1] != len(vectors):
+            self._codes = codes_of(vectors)
+        rows, cosines = nearest_rows(embedding, vectors, self._codes, count, excluded)
+        return rows, cosines.astype(np.float64)
+
+    def along(
+        self, direction: NDArray[np.float64], count: int, among: Rows | None = None
+    ) -> tuple[Rows, NDArray[np.float64]]:
+        """Return the rows whose features lie farthest along a direction (D,), with the cosines.
+
+        ``among`` are the rows that are looked at, None for all. The answer is exact.
+        """
+        projection, vectors = self.projection, self._store.embeddings()
+        if projection is None or not vectors.shape[1]:
+            raise DataError(
+                f"{self._folder} keeps no embeddings, so its photos cannot be ranked by a text; "
+                "make it again with a model of `labelwise start`"
+            )
+        if direction.shape != projection.numbers.shape[1:]:
+            raise DataError(
+                f"the text has {len(direction):,} features and the photos of {self._folder} have "
+                f"{projection.numbers.shape[1]:,}; index them with the model of the text"
+            )
+        turned = projection.numbers[1:].astype(np.float64) @ direction
+        return farthest_rows(turned, vectors, count, self._store.dead_rows(), among)
+
+
+def codes_of(embeddings: NDArray[np.float16]) -> Codes:
+    """Return the signs of embeddings (n, D) in words of 64 bits, (ceil(D / 64), n)."""
+    words = -(-embeddings.shape[1] // 64)
+    codes = np.empty((words, len(embeddings)), np.uint64)
+    for start in range(0, len(embeddings), BLOCK):
+        part = embeddings[start : start + BLOCK]
+        signs = np.zeros((len(part), 64 * words), np.bool_)
+        signs[:, : part.shape[1]] = part > 0
+        codes[:, start : start + BLOCK] = np.packbits(signs, axis=1).view(np.uint64).T
+    return codes
+
+
+def nearest_rows(
+    target: NDArray[np.float16],
+    embeddings: NDArray[np.float16],
+    codes: Codes,
+    count: int,
+    excluded: Rows,
+) -> tuple[Rows, Vectors]:
+    """Return the ``count`` rows nearest to an embedding (D,), nearest first, and their cosines.
+
+    Half of the signs choose the rows whose other signs are counted, and all signs those whose
+    embeddings are measured.
+    """
+    own = codes_of(target[None])[:, 0]
+    looked_at = max(LOOKED_AT, 4 * count)
+    half = -(-len(own) // 2)
+    first = _differing_signs(own[:half], codes[:half])
+    first[excluded] = FAR
+    rows = _least(first, SIFTED * looked_at)
+    distance = first[rows].astype(np.uint16)
+    for word in range(half, len(own)):
+        distance += np.bitwise_count(codes[word, rows] ^ own[word])
+    rows = rows[_least(distance, looked_at)]
+    cosines = embeddings[rows].astype(np.float32) @ target.astype(np.float32)
+    order = np.argsort(-cosines, kind="stable")[:count]
+    return rows[order], cosines[order]
+
+
+def farthest_rows(
+    direction: NDArray[np.float64],
+    embeddings: NDArray[np.float16],
+    count: int,
+    excluded: Rows,
+    among: Rows | None = None,
+) -> tuple[Rows, NDArray[np.float64]]:
+    """Return the ``count`` rows farthest along a direction (D,), farthest first, and the cosines.
+
+    Photos are not as near to a text as to their like, and signs would miss some of them. So all of
+    ``among`` (None: all rows) are measured.
+    """
+    target = (direction / max(float(np.linalg.norm(direction)), 1e-12)).astype(np.float32)
+    every = np.arange(len(embeddings)) if among is None else among
+    rows = np.setdiff1d(every, excluded) if len(excluded) or among is not None else every
+    cosines = np.empty(len(rows), np.float32)
+
+    def measure(start: int) -> None:
+        some = rows[start : start + MEASURED]
+        whole = len(some) and some[-1] - some[0] == len(some) - 1
+        part = embeddings[some[0] : some[-1] + 1] if whole else embeddings[some]
+        np.dot(part.astype(np.float32), target, out=cosines[start : start + MEASURED])
+
+    threads = min(cpu_count() or 1, 4) if len(rows) >= PARALLEL else 1
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(measure, range(0, len(rows), MEASURED)):
+            pass
+    places = np.flatnonzero(cosines >= value_at(cosines, count))
+    order = places[np.argsort(-cosines[places], kind="stable")[:count]]
+    return rows[order], cosines[order].astype(np.float64)
+
+
+def _differing_signs(own: NDArray[np.uint64], codes: Codes) -> NDArray[np.uint8]:
+    """Return in how many signs each of n codes (at most 3 words, n) differs from ``own``."""
+    distance = np.empty(codes.shape[1], np.uint8)
+    for start in range(0, len(distance), BLOCK):
+        part = codes[:, start : start + BLOCK]
+        total = distance[start : start + BLOCK]
+        np.bitwise_count(part[0] ^ own[0], out=total)
+        for word in range(1, len(own)):
+            total += np.bitwise_count(part[word] ^ own[word])
+    return distance
+
+
+def _least(distance: NDArray[np.integer[Any]], count: int) -> Rows:
+    """Return the places of at least the ``count`` smallest distances, ties included.
+
+    Rows that are left out (at distance FAR) are never among them.
+    """
+    step = max(1, len(distance) // SAMPLED)
+    sample = np.bincount(distance[::step], minlength=FAR + 1)[:FAR].cumsum() * step
+    enough = sample >= count
+    farthest = int(enough.argmax()) if enough.any() else FAR - 1
+    places: Rows = np.flatnonzero(distance <= farthest)
+    return places

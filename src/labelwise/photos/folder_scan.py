@@ -1,0 +1,564 @@
+"""Looking at folders and buckets: what is new, changed, back or gone since they were last seen.
+
+A file whose size and time of change are known is unchanged, unless it had more pixels than were
+allowed, and the limit is another one now. What is gone is marked missing, never
+deleted; a root that is empty or not there at all, such as a disk that is not mounted, changes
+nothing; nor does a bucket that does not answer. A look costs a listing of each folder, and reads no
+file.
+
+Passed over are hidden files and folders, the folders that photo tools and network disks keep their
+own pictures in, links that lead out of the root or back into it, and everything but regular
+files. Names are compared as the system spells them; what a name looks like is left alone.
+
+On Linux, inotify tells which folders of local disks changed (:func:`events_of`). Where events were
+lost, or a root itself is gone, the answer is "everything".
+"""
+
+import ctypes
+import errno
+import hashlib
+import os
+import select
+import stat
+import struct
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from labelwise.errors import DataError, LabelwiseError
+from labelwise.photos.store import PhotoFile, Store
+from labelwise.pictures.decode import (
+    FORMATS,
+    IMAGE_SUFFIXES,
+    RAW_SUFFIXES,
+    UNREAD_SUFFIXES,
+    install_for,
+    was_too_large,
+)
+from labelwise.pictures.sources import read_image_file
+from labelwise.system.storage import (
+    ObjectStorage,
+    Storage,
+    StorageError,
+    StoredFile,
+    address_of,
+    is_uri,
+    storage_at,
+    without_options,
+)
+from labelwise.system.text import counted
+
+WRITTEN, MODIFIED, ATTRIBUTES = 0x8, 0x2, 0x4
+MOVED_FROM, MOVED_TO, CREATED, DELETED = 0x40, 0x80, 0x100, 0x200
+SELF_DELETED, SELF_MOVED = 0x400, 0x800
+UNMOUNTED, OVERFLOW, IGNORED = 0x2000, 0x4000, 0x8000
+IS_FOLDER, ONLY_FOLDERS = 0x40000000, 0x01000000
+WANTED = (
+    WRITTEN | MODIFIED | ATTRIBUTES | MOVED_FROM | MOVED_TO | CREATED | DELETED | SELF_DELETED
+    | SELF_MOVED | ONLY_FOLDERS
+)  # fmt: skip
+HEAD = struct.Struct("iIII")
+BYTES_AT_ONCE = 1 << 16
+REMOTE = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "fuse", "glusterfs", "lustre", "virtiofs")
+
+QUIET_SECONDS = 1.0  # without an event, after which a file that was written counts as whole
+LONGEST_SECONDS = 30.0  # after the first event, however much still happens
+
+
+class NoEventsError(Exception):
+    """Events cannot be had; the message says why."""
+
+
+def events_of(roots: Sequence[str], skip: Collection[str] = ()) -> "FolderEvents":
+    """Return the events of all folders below the roots, or raise :class:`NoEventsError`."""
+    try:
+        system = ctypes.CDLL(None, use_errno=True)
+        begin = system.inotify_init1
+    except (OSError, AttributeError, TypeError):
+        raise NoEventsError("this system has no inotify") from None
+    for root in roots:
+        if is_uri(root):
+            raise NoEventsError("buckets tell of no changes")
+        kind = file_system(root)
+        if kind.startswith(REMOTE):
+            raise NoEventsError(f"{root} is on a disk that may change without telling ({kind})")
+    descriptor = begin(os.O_CLOEXEC | os.O_NONBLOCK)
+    if descriptor < 0:
+        raise NoEventsError(f"inotify cannot be used ({os.strerror(ctypes.get_errno())})")
+    events = FolderEvents(system, descriptor, roots, skip)
+    try:
+        for root in roots:
+            events.watch_below(root, "")
+    except BaseException:
+        events.close()
+        raise
+    return events
+
+
+class FolderEvents:
+    """Open watches of all folders below some roots; a context manager."""
+
+    def __init__(
+        self, system: Any, descriptor: int, roots: Sequence[str], skip: Collection[str]
+    ) -> None:
+        self._system, self._descriptor = system, descriptor
+        self._roots, self._skip = tuple(roots), frozenset(skip)
+        self._folders: dict[int, tuple[str, str]] = {}
+        self._watches: dict[tuple[str, str], int] = {}
+
+    def __enter__(self) -> "FolderEvents":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._folders)
+
+    def close(self) -> None:
+        """End all watches."""
+        os.close(self._descriptor)
+
+    def watch_below(self, root: str, folder: str) -> set[tuple[str, str]]:
+        """Watch a folder and all below it; return those that were not watched before."""
+        new = set()
+        for place, _ in photos_below(root, (), self._skip, start=folder):
+            number = self._system.inotify_add_watch(
+                self._descriptor, os.fsencode(os.path.join(root, place)), WANTED
+            )
+            if number < 0:
+                problem = ctypes.get_errno()
+                if problem == errno.ENOSPC:
+                    raise NoEventsError(
+                        f"there are more folders than may be watched ({len(self):,}; "
+                        "fs.inotify.max_user_watches)"
+                    )
+                continue  # gone since it was listed, or not to be read: the look says so
+            if self._folders.get(number) != (root, place):
+                new.add((root, place))
+            self._forget(number)
+            self._folders[number], self._watches[root, place] = (root, place), number
+        return new
+
+    def wait(self, seconds: float | None = None) -> Mapping[str, set[str]] | None:
+        """Return the folders that changed, by root, once nothing has happened for a second.
+
+        None stands for everything, an empty answer for nothing within ``seconds``.
+        """
+        if not self._waits(seconds):
+            return {}
+        changed: set[tuple[str, str]] = set()
+        everything, latest = False, time.monotonic() + LONGEST_SECONDS
+        while True:
+            everything |= self._take_in(changed)
+            if time.monotonic() >= latest or not self._waits(QUIET_SECONDS):
+                break
+        if everything:
+            for root in self._roots:
+                self.watch_below(root, "")
+            return None
+        by_root: dict[str, set[str]] = {}
+        for root, folder in changed:
+            by_root.setdefault(root, set()).add(folder)
+        return by_root
+
+    def _waits(self, seconds: float | None) -> bool:
+        """Return whether there is an event, at the latest after so many seconds."""
+        return bool(select.select([self._descriptor], [], [], seconds)[0])
+
+    def _take_in(self, changed: set[tuple[str, str]]) -> bool:
+        """Add the folders of the events that wait; return whether some were lost."""
+        lost = False
+        blob = os.read(self._descriptor, BYTES_AT_ONCE)
+        place = 0
+        while place < len(blob):
+            number, mask, _, length = HEAD.unpack_from(blob, place)
+            name = os.fsdecode(blob[place + HEAD.size : place + HEAD.size + length].rstrip(b"\0"))
+            place += HEAD.size + length
+            lost |= bool(mask & (OVERFLOW | UNMOUNTED))
+            if number not in self._folders:
+                continue
+            root, folder = self._folders[number]
+            if mask & IGNORED:
+                self._forget(number)
+            elif mask & (SELF_DELETED | SELF_MOVED):
+                lost |= folder == ""
+            else:
+                changed.add((root, folder))
+            if mask & IS_FOLDER and not is_passed_over(name):
+                inside = os.path.join(folder, name)
+                if mask & (CREATED | MOVED_TO):
+                    changed |= self.watch_below(root, inside)
+                elif mask & (MOVED_FROM | DELETED):
+                    changed.add((root, inside))
+                if mask & MOVED_FROM:  # a deleted folder was empty, and its watch has ended
+                    self._leave(root, inside)
+        return lost
+
+    def _leave(self, root: str, gone: str) -> None:
+        """End the watches of a folder that is not where it was, and of all below it."""
+        for key, number in list(self._watches.items()):
+            inside = key[1] == gone or key[1].startswith(gone + os.sep)
+            if key[0] == root and inside:
+                self._system.inotify_rm_watch(self._descriptor, number)
+                self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        key = self._folders.pop(number, None)
+        if key is not None and self._watches.get(key) == number:
+            del self._watches[key]
+
+
+def file_system(path: str) -> str:
+    """Return the kind of file system a path lies on, as /proc tells it; "" where it does not."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    best, kind = "", ""
+    real = os.path.realpath(path)
+    for line in lines.splitlines():
+        before, _, after = line.partition(" - ")
+        words = before.split()
+        if len(words) < 5 or not after:
+            continue
+        point = words[4].encode().decode("unicode_escape")  # a space is \040
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, after.split()[0]
+    return kind
+
+
+@dataclass(frozen=True)
+class PhotoFiles:
+    """The files (root, name) that held a photo when they were indexed, and its hash."""
+
+    digest: bytes
+    places: tuple[tuple[str, str], ...]
+
+    def read(self) -> tuple[bytes, str] | None:
+        """Return the bytes of the photo and its name, from a file that still holds that photo.
+
+        None where no file does. Where a storage did not answer and no other file holds the photo,
+        its StorageError is raised. A link that leads out of its root is not followed.
+        """
+        unasked: StorageError | None = None
+        for root, name in self.places:
+            try:
+                storage = storage_at(root)
+                if isinstance(storage, ObjectStorage):
+                    blob = storage.read(name)
+                else:
+                    path = os.path.realpath(os.path.join(root, name))
+                    if not is_below(path, os.path.realpath(root)):
+                        continue
+                    blob = read_image_file(Path(path), name)
+            except StorageError as error:
+                unasked = error
+                continue
+            except (OSError, LabelwiseError):
+                continue
+            if hashlib.sha256(blob).digest() == self.digest:
+                return blob, os.path.basename(name)
+        if unasked is not None:
+            raise unasked
+        return None
+
+
+NAMED_SUFFIXES = IMAGE_SUFFIXES | UNREAD_SUFFIXES
+PICTURE_SUFFIXES = IMAGE_SUFFIXES - RAW_SUFFIXES
+NO_MORE: frozenset[str] = frozenset()
+Folder = tuple[str, list[StoredFile] | None]
+SKIPPED_FOLDERS = frozenset(
+    {"@eadir", "#recycle", "#snapshot", "lost+found", "thumbnails", "$recycle.bin"}
+)
+
+
+@dataclass
+class Changes:
+    """What bringing an index up to date found, counted in files."""
+
+    unchanged: int = 0
+    new: int = 0
+    changed: int = 0
+    moved: int = 0
+    copied: int = 0  # their content was known, and is where it was too
+    failed: int = 0
+    missing: int = 0
+    forgotten: int = 0
+    refused: list[str] = field(default_factory=list)
+    unlisted: list[str] = field(default_factory=list)
+    unread: Counter[str] = field(default_factory=Counter)  # by their endings
+    unlike: str = ""  # how the library differs from the held-out photos, in words
+    repeated: str = ""  # how many photos are near copies, in words
+    came: list[int] = field(default_factory=list)  # known rows that files were found of
+    went: list[int] = field(default_factory=list)  # rows of files that are gone
+
+    @property
+    def anything(self) -> bool:
+        """Whether anything is other than it was known."""
+        found = self.new + self.changed + self.moved + self.copied + self.failed
+        return bool(found + self.missing)
+
+    def settle(self) -> None:
+        """Count files that are gone from one place and were found at another as moved."""
+        moved = (Counter(self.came) & Counter(self.went)).total()
+        self.moved += moved
+        self.copied -= moved
+        self.missing -= moved
+        self.came, self.went = [], []
+
+    @property
+    def notes(self) -> list[str]:
+        """What was passed over, in words, and what would help."""
+        raw = sum(count for suffix, count in self.unread.items() if suffix in RAW_SUFFIXES)
+        dicom = sum(self.unread[suffix] for suffix in FORMATS["DICOM"])
+        others = self.unread.total() - raw - dicom
+        notes = [one for one in (self.unlike, self.repeated) if one]
+        if others:
+            notes.append(
+                f"{counted(others, 'HEIC photo')} passed over; "
+                "pip install 'labelwise[photos]' reads them"
+            )
+        if dicom:
+            notes.append(
+                f"{counted(dicom, 'DICOM file')} passed over; {install_for(['.dcm'])} reads them"
+            )
+        if raw:
+            notes.append(
+                f"{counted(raw, 'RAW photo')} without a JPEG beside passed over; "
+                "pip install 'labelwise[photos]' reads them"
+            )
+        return notes
+
+    def __str__(self) -> str:
+        counts = {
+            "new": self.new,
+            "changed": self.changed,
+            "moved": self.moved,
+            "copied": self.copied,
+            "unchanged": self.unchanged,
+            "unreadable": self.failed,
+            "missing": self.missing,
+            "forgotten": self.forgotten,
+        }
+        nothing = "nothing changed" if self.refused else "no photos found"
+        return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or nothing
+
+
+@dataclass(frozen=True)
+class FileToRead:
+    """A file that must be read, what was known of it, and the storage of its root."""
+
+    file: PhotoFile
+    before: PhotoFile | None
+    storage: Storage
+
+
+def look_at(
+    store: Store, root: str, changes: Changes, more: frozenset[str] = NO_MORE
+) -> list[FileToRead]:
+    """Compare one root with what is known of it; return the files that must be read.
+
+    ``more`` are endings that are pictures to the model of this index, beside the usual ones.
+    """
+    storage, number = storage_at(root), store.root(root)
+    seen: dict[str, _Compared] = {}
+    unlisted: list[str] = []
+    found_any = False
+    if isinstance(storage, ObjectStorage):
+        listed: Iterator[Folder] = storage.folders(SKIPPED_FOLDERS)
+    else:
+        listed = photos_below(root, NAMED_SUFFIXES | more, {os.path.realpath(store.folder)})
+    for folder, found in listed:
+        if found is None:
+            unlisted.append(folder)
+            continue
+        readable = _readable(found, changes, more)
+        found_any = found_any or bool(readable)
+        seen[folder] = _compared(store, storage, number, folder, readable)
+    known = {} if found_any else store.count_files(number)
+    present = known.get("ok", 0) + known.get("failed", 0)
+    if present:
+        changes.refused.append(
+            f"{without_options(root)} holds no photos now, but {present:,} were indexed there; "
+            f"is {'its address right' if is_uri(root) else 'its disk mounted'}? Nothing was changed"
+        )
+        return []
+    changes.unlisted += [address_of(root, folder) for folder in unlisted]
+    changes.unchanged += sum(one.unchanged + len(one.back) for one in seen.values())
+    with store.transaction():
+        store.put_files(file for one in seen.values() for file in one.back)
+        gone = [(folder, one.lost) for folder, one in seen.items() if one.lost]
+        lost = [store.mark_missing(number, folder, names) for folder, names in gone]
+        for folder in store.folders_of(number) - seen.keys():
+            if not any(_is_inside(folder, closed) for closed in unlisted):
+                lost.append(store.mark_missing(number, folder))
+    changes.missing += sum(map(len, lost))
+    changes.went += [row for rows in lost for row in rows if row is not None]
+    return [item for one in seen.values() for item in one.todo]
+
+
+def look_into(
+    store: Store,
+    root: str,
+    folders: Collection[str],
+    changes: Changes,
+    more: frozenset[str] = NO_MORE,
+) -> list[FileToRead] | None:
+    """Compare some folders with what is known of them; return the files that must be read.
+
+    None where anything is gone or cannot be listed: the whole root must then be looked at, which
+    alone can tell a folder that was emptied from a disk that is not there.
+    """
+    storage, number, seen = storage_at(root), store.root(root), list[_Compared]()
+    passed_over = Changes()
+    for folder in sorted(folders):
+        named, own = NAMED_SUFFIXES | more, {os.path.realpath(store.folder)}
+        place = photos_below(root, named, own, start=folder)
+        for _, found in islice(place, 1):
+            if found is None:
+                return None
+            readable = _readable(found, passed_over, more)
+            seen.append(_compared(store, storage, number, folder, readable))
+    if any(one.lost for one in seen):
+        return None
+    with store.transaction():
+        store.put_files(file for one in seen for file in one.back)
+    changes.unread += passed_over.unread
+    changes.unchanged += sum(one.unchanged + len(one.back) for one in seen)
+    return [item for one in seen for item in one.todo]
+
+
+def _readable(
+    found: Sequence[StoredFile], changes: Changes, more: frozenset[str]
+) -> list[StoredFile]:
+    """Return the photos that can be read, and count the others; a RAW and JPEG pair is one."""
+    named = [(*os.path.splitext(one.name), one) for one in found]
+    pictures = {stem.casefold() for stem, end, _ in named if end.lower() in PICTURE_SUFFIXES}
+    kept = []
+    for stem, suffix, one in named:
+        if suffix.lower() in RAW_SUFFIXES and stem.casefold() in pictures:
+            continue
+        if suffix.lower() in IMAGE_SUFFIXES | more:
+            kept.append(one)
+        elif suffix.lower() in NAMED_SUFFIXES:
+            changes.unread[suffix.lower()] += 1
+    return kept
+
+
+@dataclass
+class _Compared:
+    """One folder: files to read, files that are back, names that are gone, and the unchanged."""
+
+    todo: list[FileToRead] = field(default_factory=list)
+    back: list[PhotoFile] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    unchanged: int = 0
+
+
+def _compared(
+    store: Store, storage: Storage, number: int, folder: str, found: Sequence[StoredFile]
+) -> _Compared:
+    """Compare the files of one folder with what is known of them."""
+    seen, before = _Compared(), store.files_in(number, folder)
+    for one in found:
+        was = before.pop(one.name, None)
+        known = was is not None and (was.size, was.mtime_ns) == (one.size, one.mtime_ns)
+        if was is None or not known or was_too_large(was.reason or ""):
+            file = PhotoFile(number, folder, one.name, one.size, one.mtime_ns)
+            seen.todo.append(FileToRead(file, was, storage))
+        elif was.state == "missing":
+            seen.back.append(replace(was, state="failed" if was.row is None else "ok"))
+        else:
+            seen.unchanged += 1
+    seen.lost = [name for name, was in before.items() if was.state != "missing"]
+    return seen
+
+
+def _is_inside(folder: str, closed: str) -> bool:
+    return closed in ("", folder) or folder.startswith(closed + os.sep)
+
+
+# Which files are photos
+
+
+def root_place(root: str) -> str:
+    """Return the one spelling of a root: an absolute path, or a URI without a closing slash."""
+    if not is_uri(root):
+        return os.path.abspath(root)
+    parts = urlsplit(root)
+    if parts.scheme == "file":
+        return os.path.abspath(unquote(parts.path))
+    if not parts.netloc:
+        raise DataError(f"{root} names no bucket; give {parts.scheme}://BUCKET/FOLDER")
+    if "@" in parts.netloc:
+        raise DataError(
+            f"{parts.scheme}://...@{parts.hostname}: an index keeps the address of its photos, so "
+            "it must hold no password; give keys by the environment, such as AWS_ACCESS_KEY_ID"
+        )
+    return parts._replace(path=parts.path.rstrip("/")).geturl()
+
+
+def photos_below(
+    root: str, suffixes: Collection[str], skip: Collection[str] = (), *, start: str = ""
+) -> Iterator[Folder]:
+    """Yield each folder below ``root`` (relative, "" for itself) with its pictures in order.
+
+    A folder that cannot be listed comes with None: what cannot be seen must not count as
+    vanished. ``skip`` names folders by their real paths, such as the index itself; ``start`` is
+    the folder to begin at, which comes first.
+    """
+    home = os.path.realpath(root)
+    visited: set[str] = set()
+    waiting = [start]
+    while waiting:
+        folder = waiting.pop()
+        real = os.path.realpath(os.path.join(root, folder))
+        if real in visited or real in skip:
+            continue
+        visited.add(real)
+        try:
+            with os.scandir(os.path.join(root, folder)) as entries:
+                listed = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            yield folder, None
+            continue
+        found = []
+        for entry in listed:
+            if entry.name.startswith("."):
+                continue
+            try:
+                if entry.is_symlink() and not is_below(os.path.realpath(entry.path), home):
+                    continue
+                if entry.is_dir():
+                    if not is_passed_over(entry.name):
+                        waiting.append(os.path.join(folder, entry.name))
+                elif os.path.splitext(entry.name)[1].lower() in suffixes:
+                    facts = entry.stat()
+                    if stat.S_ISREG(facts.st_mode):
+                        found.append(StoredFile(entry.name, facts.st_size, facts.st_mtime_ns))
+            except OSError:  # it vanished since it was listed, or its link leads nowhere
+                continue
+        yield folder, found
+
+
+def is_passed_over(name: str) -> bool:
+    """Return whether folders of this name are passed over: hidden ones, and those of tools."""
+    return name.startswith(".") or name.casefold() in SKIPPED_FOLDERS
+
+
+def is_below(path: str, home: str) -> bool:
+    """Return whether a real path is the real folder ``home`` or lies below it."""
+    return os.path.commonpath([path, home]) == home

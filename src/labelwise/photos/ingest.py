@@ -1,0 +1,509 @@
+"""Bringing an index up to date with photos in folders and buckets.
+
+An index belongs to one model. Another link or rule of the same weights changes its answers and
+reads no picture; other weights, another decoder or a damaged file need a rebuild:
+the index is set aside until every photo has been scored again, and what people said of photos is
+carried over by content.
+"""
+
+import hashlib
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags
+
+from labelwise.errors import CheckpointError, DataError, ImageError
+from labelwise.models import Predictor
+from labelwise.models.loading import load_model, spec_of
+from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.models.scoring import DeployedModel, Scored, score
+from labelwise.photos.duplicates import near_copies
+from labelwise.photos.folder_scan import Changes, FileToRead, look_at, look_into, root_place
+from labelwise.photos.index import Index, IndexFacts
+from labelwise.photos.receipts import RECEIPTS_FILE, carry_receipts
+from labelwise.photos.shift import PICTURES_FILE, HeldOutPictures, likeness_of
+from labelwise.photos.store import Content, PhotoFile, Store
+from labelwise.pictures.decode import is_raw, open_picture, raw_header
+from labelwise.pictures.multiband import BAND_SUFFIXES
+from labelwise.pictures.prefetch import available_cores
+from labelwise.pictures.sources import EncodedImages, ImageSource
+from labelwise.system.files import locked, replacing, write_error
+from labelwise.system.names import Names
+from labelwise.system.progress import Watch
+from labelwise.system.storage import ObjectStorage, StorageError, is_uri, storage_at
+from labelwise.taxonomy import Taxonomy
+
+MOST_BYTES = 256 << 20  # of one photo
+ROWS_PER_WRITE = 4096
+SECONDS_PER_WRITE = 20.0
+REQUESTS = 16  # that wait for object storage at once
+ASIDE = "before-rebuild"
+KEPT_ASIDE = ("photos.sqlite", "model.json", "index.json", RECEIPTS_FILE)
+WRITTEN_FIRST = ("photos.sqlite", "model.json", ".")  # of an index whose making was stopped
+
+
+def score_files(
+    index: Index,
+    predictor: DeployedModel,
+    todo: Sequence[FileToRead],
+    changes: Changes,
+    *,
+    batch_size: int,
+    workers: int | None,
+    watch: Watch,
+) -> None:
+    """Make files part of an index, and count in ``changes`` what they were.
+
+    Files whose content is known are linked to it; the others are scored. An interruption keeps
+    what was scored.
+    """
+    if any(isinstance(item.storage, ObjectStorage) for item in todo):
+        workers = max(REQUESTS, workers or available_cores())
+    watch.start("indexing", len(todo))
+    files = _Files(index, todo, changes)
+    try:
+        rows = files.link_known(workers)
+        watch.advance(len(todo) - len(rows) - len(files.copies))
+        for part in score(
+            predictor,
+            files,
+            rows=rows,
+            batch_size=batch_size,
+            workers=workers,
+            embed=True,
+            decode=index.facts.decode,
+        ):
+            files.take_in(part)
+            watch.advance(len(part.rows) + len(part.failures))
+        files.link_copies()
+        watch.advance(len(files.copies))
+    finally:
+        files.write()
+        watch.finish()
+
+
+@dataclass
+class _Unwritten:
+    """Contents and files that were scored but not written yet."""
+
+    began: float = field(default_factory=time.monotonic)
+    contents: list[Content] = field(default_factory=list)
+    places: dict[bytes, int] = field(default_factory=dict)
+    logits: list[NDArray[np.float32]] = field(default_factory=list)
+    features: list[NDArray[np.float32]] = field(default_factory=list)
+    looks: list[NDArray[np.float16]] = field(default_factory=list)
+    files: list[tuple[PhotoFile, int | None]] = field(default_factory=list)
+    edited: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+class _Files(EncodedImages):
+    """The files to read, as images: each is read and hashed by the thread that decodes it.
+
+    ``copies`` have the content of an earlier one of these files. ``outage`` is why a storage cannot
+    be reached, which is not the fault of a file. Unreadable files are remembered with their reason,
+    and tried again when they change.
+    """
+
+    def __init__(self, index: Index, todo: Sequence[FileToRead], changes: Changes) -> None:
+        self.index, self.todo, self.changes = index, todo, changes
+        self.ids = Names([item.file.name for item in todo])
+        self.contents: dict[int, Content] = {}  # of files that are being scored
+        self.outage: StorageError | None = None
+        self.unwritten = _Unwritten()
+        self.copies: dict[int, bytes] = {}
+        self.reasons: dict[bytes, str] = {}
+
+    def content(self, row: int) -> bytes:
+        try:
+            blob = _read(self.todo[row])
+        except StorageError as error:
+            self.outage = error
+            raise
+        self.contents[row] = _content(hashlib.sha256(blob).digest(), blob)
+        return blob
+
+    def subset(self, rows: NDArray[np.int64]) -> "ImageSource":
+        raise NotImplementedError("files to index are read together")
+
+    def link_known(self, workers: int | None) -> list[int]:
+        """Link the files whose content is known, and return those to score.
+
+        A file is hashed for this only if its size is that of a known content or another file.
+        """
+        sizes = Counter(item.file.size for item in self.todo)
+        known = self.index.store.sizes()
+        maybe = [
+            row
+            for row, item in enumerate(self.todo)
+            if sizes[item.file.size] > 1 or item.file.size in known
+        ]
+        first: dict[bytes, int] = {}
+        linked = set[int]()
+        with ThreadPoolExecutor(workers or available_cores()) as pool:
+            for row, digest in zip(maybe, pool.map(self._digest, maybe), strict=True):
+                if digest is None:  # the decoder says why
+                    continue
+                if there := self.index.store.rows_by_hash([digest]):
+                    self._note(row, digest, None, row=there[digest])
+                    linked.add(row)
+                elif first.setdefault(digest, row) != row:
+                    self.copies[row] = digest
+        linked.update(self.copies)
+        return [row for row in range(len(self.todo)) if row not in linked]
+
+    def _digest(self, row: int) -> bytes | None:
+        try:
+            return hashlib.sha256(_read(self.todo[row])).digest()
+        except ImageError:
+            return None
+
+    def take_in(self, part: Scored) -> None:
+        """Note the files of a batch: scored or unreadable."""
+        new, kept = self.unwritten, []
+        for place, number in enumerate(part.rows.tolist()):
+            content = self.contents.pop(number)
+            there = self.index.store.rows_by_hash([content.hash])
+            if there or content.hash in new.places:  # it changed since it was hashed
+                self.copies[number] = content.hash
+                continue
+            kept.append(place)
+            new.places[content.hash] = len(new.contents)
+            new.contents.append(content)
+            self._note(number, content.hash, new.places[content.hash], scored=True)
+        if kept and part.embeddings is not None:
+            new.logits.append(part.logits.numpy()[kept])
+            new.features.append(part.embeddings.numpy()[kept])
+        if kept and part.looks is not None:
+            new.looks.append(part.looks.numpy()[kept].astype(np.float16))
+        if self.outage is not None:
+            raise self.outage
+        for failure in part.failures:
+            self._fail(failure.row, failure.reason)
+            if failure.row in self.contents:
+                self.reasons[self.contents.pop(failure.row).hash] = failure.reason
+        if len(new.contents) >= ROWS_PER_WRITE or time.monotonic() - new.began > SECONDS_PER_WRITE:
+            self.write()
+
+    def link_copies(self) -> None:
+        """Link the copies of files that were scored, or found unreadable, by now."""
+        self.write()
+        known = self.index.store.rows_by_hash(set(self.copies.values()))
+        for number, digest in self.copies.items():
+            if digest in known:
+                self._note(number, digest, None, row=known[digest])
+            elif digest in self.reasons:
+                self._fail(number, self.reasons[digest])
+
+    def _note(
+        self,
+        number: int,
+        digest: bytes,
+        place: int | None,
+        *,
+        row: int | None = None,
+        scored: bool = False,
+    ) -> None:
+        """Note a file by its ``place`` among the new contents, or by the row it has already."""
+        item = self.todo[number]
+        before = None if item.before is None else item.before.row
+        self.unwritten.files.append((replace(item.file, row=row), place))
+        if before is not None:
+            self.unwritten.edited.append((before, digest))
+        if row is not None and row == before:  # written again with the same content
+            self.changes.unchanged += 1
+        elif not scored:
+            self.changes.copied += 1
+            self.changes.came += [] if row is None else [row]
+        elif before is not None:
+            self.changes.changed += 1
+        else:
+            self.changes.new += 1
+
+    def _fail(self, number: int, reason: str) -> None:
+        file = replace(self.todo[number].file, state="failed", reason=reason)
+        self.unwritten.files.append((file, None))
+        self.changes.failed += 1
+
+    def write(self) -> None:
+        """Make everything that is unwritten part of the index."""
+        store, new, embeddings = self.index.store, self.unwritten, None
+        if new.files:
+            logits = np.concatenate([np.empty((0, len(store.labels)), np.float32), *new.logits])
+            if new.features:
+                features, known = np.concatenate(new.features), self.index.embeddings
+                projection = known.projection or known.start_projection(features)
+                embeddings = projection(features)
+            looks = np.concatenate(new.looks) if new.looks else None
+            store.append(new.contents, logits, embeddings, new.files, looks)
+            if new.edited:
+                rows = store.rows_by_hash(digest for _, digest in new.edited)
+                store.carry_corrections((before, rows[digest]) for before, digest in new.edited)
+        self.unwritten = _Unwritten()
+
+
+def _read(todo: FileToRead) -> bytes:
+    try:
+        blob = todo.storage.read(os.path.join(todo.file.folder, todo.file.name), 0, MOST_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)[:200]
+        raise ImageError(f"the file cannot be opened ({reason})") from None
+    if len(blob) > MOST_BYTES:
+        raise ImageError(f"a photo must have at most {MOST_BYTES >> 20} MiB")
+    return blob
+
+
+def _content(digest: bytes, blob: bytes) -> Content:
+    """Return what the header of a picture says of its size and time."""
+    content = Content(digest, len(blob))
+    with suppress(OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError):
+        if is_raw(blob):
+            (width, height), exif = raw_header(blob)
+        else:
+            with open_picture(blob) as image:
+                width, height = image.size
+                exif = image.getexif()
+            if exif.get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8):  # lies on its side
+                width, height = height, width
+        content = replace(content, width=width, height=height)
+        taken = exif.get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.DateTimeOriginal)
+        moment = time.strptime(str(taken).strip("\0 "), "%Y:%m:%d %H:%M:%S")
+        content = replace(content, taken=time.strftime("%Y-%m-%dT%H:%M:%S", moment))
+    return content
+
+
+def update_index(
+    folder: Path,
+    roots: Sequence[str | Path] = (),
+    *,
+    model: str | Path | None = None,
+    device: str = "cpu",
+    batch_size: int = 64,
+    workers: int | None = None,
+    decode: Literal["cpu", "cuda"] | None = None,
+    rebuild: bool = False,
+    forget_missing: bool = False,
+    taxonomy: Path | None = None,
+    only: Mapping[str, Collection[str]] | None = None,
+    watch: Watch,
+) -> Changes:
+    """Bring the index in ``folder`` up to date with the photos below ``roots``, or make it.
+
+    Without roots, those it was made of are looked at again; without a model, its own is used. A
+    model with the same weights but another link or rule changes the answers, and no picture is
+    read for it; one with other weights needs ``rebuild``. An interruption keeps what was scored.
+    JPEGs are decoded by ``decode``, by default by what decoded the others of the index.
+    ``only`` names, by root, the folders that changed, where that is known: no other is looked at.
+    """
+    if not (folder / "index.json").exists():
+        _check_new(folder, roots, model)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from None
+    busy = f"another process is indexing into {folder}; wait for it"
+    with locked(folder, busy), ExitStack() as opened:
+        if taxonomy is not None:
+            Taxonomy.read(taxonomy)
+        index, run = _opened(opened, folder, model, rebuild, decode)
+        if index.facts.decode == "cuda" and device.partition(":")[0] != "cuda":
+            raise DataError(
+                f"{folder} was made with --decode cuda, which needs --device cuda, got {device}; "
+                "or score every photo again with --decode cpu --rebuild"
+            )
+        if taxonomy is not None:
+            with (
+                index.store.checksums.rewriting("taxonomy.csv"),
+                replacing(folder / "taxonomy.csv") as temporary,
+            ):
+                shutil.copyfile(taxonomy, temporary)
+        index.store.checksums.put_missing()
+        known = list(index.store.roots().values())
+        places = [root_place(os.fspath(root)) for root in roots] or known
+        if not places:
+            raise DataError("name at least one folder of photos to index")
+        for root in places:
+            if root not in known:
+                _require_photos(root)
+        changes, todo = _looked_at(index, dict.fromkeys(places) if only is None else only)
+        if todo:  # else the model need not be read
+            predictor = load_model(run.path, device).fused(len(todo))
+            if index.embeddings.projection is None and isinstance(predictor, Predictor):
+                weights = index.spec.weights_sha256
+                pictures = HeldOutPictures.of_run(run, weights, predictor, watch)
+                if pictures is not None:  # the photos that fitted the model set the projection
+                    pictures.save(folder / PICTURES_FILE)
+                    index.embeddings.start_projection(pictures.fitted.astype(np.float32))
+            score_files(
+                index,
+                predictor,
+                todo,
+                changes,
+                batch_size=batch_size,
+                workers=workers,
+                watch=watch,
+            )
+        changes.settle()
+        if (folder / ASIDE).is_dir() and not changes.refused:
+            _finish_rebuild(index)
+        if forget_missing:
+            changes.forgotten = index.store.forget_missing()
+        index.prepare(watch)
+        found = likeness_of(index)
+        if found.likeness.outcome in ("shares differ", "pictures differ"):
+            changes.unlike = found.sentence()
+        copies = near_copies(index)
+        if copies is not None and copies.copies:
+            what = f"{copies.photos:,} photos of the index"
+            changes.repeated = f"{copies.sentence(what)}; --distinct takes such photos as one"
+    return changes
+
+
+def _check_new(folder: Path, roots: Sequence[str | Path], model: str | Path | None) -> None:
+    """Raise, before anything is written, if no index can be made, or not in this folder."""
+    if model is None:
+        raise DataError("a new index needs a model: name a run with --model")
+    if not roots:
+        raise DataError("name at least one folder of photos to index")
+    for root in roots:
+        _require_photos(root_place(os.fspath(root)))
+    if folder.is_dir() and not (folder / ASIDE).is_dir():
+        others = sorted(one for one in os.listdir(folder) if not one.startswith(WRITTEN_FIRST))
+        if others:
+            raise DataError(
+                f"{folder} is not an index and holds other files, such as {others[0]!r}; name a "
+                "new folder for the index with -o"
+            )
+
+
+def _require_photos(root: str) -> None:
+    if not storage_at(root).is_folder():
+        raise DataError(f"{root} " + ("holds no files" if is_uri(root) else "is not a folder"))
+
+
+def _looked_at(
+    index: Index, roots: Mapping[str, Collection[str] | None]
+) -> tuple[Changes, list[FileToRead]]:
+    """Return what changed below some roots, or in some of their folders, and what must be read."""
+    changes, todo = Changes(), list[FileToRead]()
+    more = BAND_SUFFIXES if index.spec.transform.bands is not None else frozenset()
+    for root, folders in roots.items():
+        found = None if folders is None else look_into(index.store, root, folders, changes, more)
+        try:
+            todo += look_at(index.store, root, changes, more) if found is None else found
+        except StorageError as error:
+            changes.refused.append(f"{error}. Nothing was changed")
+    return changes, todo
+
+
+# The model of an index
+
+
+def _opened(
+    opened: ExitStack,
+    folder: Path,
+    model: str | Path | None,
+    rebuild: bool,
+    decode: Literal["cpu", "cuda"] | None,
+) -> tuple[Index, RunFolder]:
+    """Return the index, new if there is none, and the run whose model gives its logits.
+
+    ``opened`` closes it.
+    """
+    there = (folder / "index.json").exists()
+    try:
+        index = opened.enter_context(Index(folder)) if there else None
+    except CheckpointError:
+        if not rebuild or model is None:
+            raise
+        _start_rebuild(folder)  # of an index with a damaged file
+        index = None
+    named = str(model) if model is not None else index.facts.model if index else ""
+    run = RunFolder(fetched_run(named))
+    spec = spec_of(run.path)
+    if index is not None and decode not in (None, index.facts.decode):
+        if not rebuild:
+            raise DataError(
+                f"{folder} was made with --decode {index.facts.decode}, got --decode {decode}; "
+                "add --rebuild to score every photo again"
+            )
+        _set_aside(index)
+        index = None
+    elif index is not None:
+        decode = index.facts.decode
+    unfinished = (folder / ASIDE).is_dir()  # a rebuild that goes on, if it is of these weights
+    same = index is not None and index.spec.weights_sha256 == spec.weights_sha256
+    if index is not None and rebuild and not (unfinished and same):
+        _set_aside(index)
+        index = None
+    if index is not None and model is None and spec == index.spec:
+        return index, run
+    if index is not None and not same:
+        raise DataError(
+            f"{folder} was made with other weights than {named} has; "
+            "add --rebuild to score every photo again with them"
+        )
+    held_out = run.held_out()
+    promising = held_out is not None and held_out.may_promise
+    split = None if held_out is None else str(held_out) if promising else "val"
+    if index is None:
+        lasting = named if is_uri(named) else os.path.abspath(named)
+        facts = IndexFacts(model=lasting, held_out=split, decode=decode or "cpu")
+        index = opened.enter_context(Index.create(folder, spec, facts))
+        if (folder / ASIDE).is_dir():
+            with Store(folder / ASIDE, ()) as before:
+                for root in before.roots().values():
+                    index.store.root(root)
+    elif index.facts.held_out != split:
+        index.facts = index.facts.model_copy(update={"held_out": split})
+        with index.store.checksums.rewriting("index.json"):
+            index.facts.save(folder / "index.json")
+    # Beside photos that fitted nothing, those of validation say which cuts are worth a test.
+    validation = run.predictions("val") if promising and "val" in run.splits else None
+    index.use(spec, None if held_out is None else held_out.predictions, validation)
+    return index, run
+
+
+def _set_aside(index: Index) -> None:
+    index.close()
+    _start_rebuild(index.folder)
+
+
+def _start_rebuild(folder: Path) -> None:
+    """Set the files of an index aside; its roots and corrections are taken up again."""
+    aside = folder / ASIDE
+    if aside.exists():  # an unfinished rebuild: the first index is the one to come back to
+        for name in KEPT_ASIDE:
+            (folder / name).unlink(missing_ok=True)
+    else:
+        aside.mkdir()
+        for name in KEPT_ASIDE:
+            with suppress(FileNotFoundError):
+                os.replace(folder / name, aside / name)
+    for name in ("scores", "embeddings", "looks", "cache"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in ("projection.npy", PICTURES_FILE):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _finish_rebuild(index: Index) -> None:
+    """Carry corrections and receipts over by content, and remove what was set aside."""
+    with Store(index.folder / ASIDE, ()) as before:
+        corrections = before.corrections()
+        contents = before.contents_of({one.row for one in corrections})
+        carry_receipts(before, index)
+    hashes = {row: one.hash for row, one in contents.items()}
+    rows = index.store.rows_by_hash(hashes.values())
+    index.store.correct(
+        [replace(one, row=rows[hashes[one.row]]) for one in corrections if hashes[one.row] in rows]
+    )
+    shutil.rmtree(index.folder / ASIDE)

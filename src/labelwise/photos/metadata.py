@@ -1,0 +1,417 @@
+"""What the files of photos say besides the picture; no pixels are decoded.
+
+    keywords   XMP (JPEG, TIFF, PNG, WebP, HEIC, and side-cars a.jpg.xmp or a.xmp): dc:subject,
+               lr:hierarchicalSubject, digiKam:TagsList; IPTC Keywords, in UTF-8 where it says so or
+               can be, else in Latin-1; XPKeywords of Windows, in UTF-16, parted by semicolons
+    camera     EXIF Make and Model
+    place      EXIF GPS, in degrees north and east
+    rating     xmp:Rating, -1 (rejected) to 5, of the side-car or else inside the file
+
+``animal|dog`` (Lightroom) and ``animal/dog`` (digiKam) say two labels, animal and dog, and that a
+dog is an animal. What a keyword does not say is unknown: nobody tags everything they see. Keywords
+that ``labelwise tag`` wrote and noted as its own are left out, so that no model learns from its
+own guesses; so are digiKam's internal tags.
+
+For filters, camera, rating and keywords are kept in the index beside the times of the file and of
+its side-car; where either changed since, they are read again. Photos in a bucket, and files that
+cannot be read, have none.
+"""
+
+import json
+import os
+import re
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import ExifTags, Image, IptcImagePlugin
+
+from labelwise.data.rows import from_rows
+from labelwise.data.table import LabelSets, LabelTable
+from labelwise.errors import DataError, LabelwiseError
+from labelwise.photos.index import Index
+from labelwise.photos.xmp import LARGEST, entries, noted, separator_of
+from labelwise.pictures.decode import find_images, is_raw, known_formats, open_picture, raw_header
+from labelwise.system.files import read_regular
+from labelwise.system.names import printable
+from labelwise.system.storage import is_uri
+from labelwise.system.text import counted, one_line_of
+from labelwise.taxonomy import Taxonomy
+
+HEADERS_TABLE = "photo_headers"
+RATING = re.compile(rb"""\bxmp:Rating\s*(?:=\s*["']|>)\s*(-?[0-9])""")
+HEAD = 1 << 20  # bytes of a photo in which its XMP is looked for
+MOST_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class PhotoHeader:
+    """The camera, the rating and the keywords of a photo, as its owner's programs wrote them."""
+
+    camera: str | None = None
+    rating: int | None = None
+    keywords: frozenset[str] = frozenset()
+
+
+def headers_of(index: Index, rows: Sequence[int]) -> dict[int, PhotoHeader]:
+    """Return the headers of some photos, read anew where a file or a side-car has changed."""
+    known = _known_headers(index)
+    found, read = {}, {}
+    for row, paths in index.store.paths_of(rows).items():
+        files = [path for path in paths if not is_uri(path)]
+        stamp = _stamp(files)
+        if row in known and known[row][0] == stamp:
+            found[row] = known[row][1]
+        else:
+            found[row] = _read_header(files)
+            read[row] = (stamp, found[row])
+    if read and index.store.writable:
+        _keep_headers(index, read)
+    return found
+
+
+def _stamp(files: Sequence[str]) -> str:
+    """Return the times of files and of their side-cars as text."""
+    times = []
+    for file in files:
+        for path in (file, sidecar_of(file)):
+            try:
+                times.append(os.stat(path).st_mtime_ns)
+            except OSError:
+                times.append(0)
+    return " ".join(map(str, times))
+
+
+def _read_header(files: Sequence[str]) -> PhotoHeader:
+    """Return what the first file that can be read says, with the keywords of all its copies."""
+    camera, rating, keywords = None, None, set[str]()
+    for file in files:
+        words, _ = photo_keywords(Path(file))
+        keywords |= {level for levels in words for level in levels}
+        with suppress(OSError, LabelwiseError):
+            content, _ = read_regular(file, MOST_BYTES)
+            camera = camera or read_facts(content).camera
+            own = _rating(content[:HEAD])
+            with suppress(OSError, LabelwiseError):
+                sidecar, _ = read_regular(sidecar_of(file), LARGEST)
+                beside = _rating(sidecar)
+                own = own if beside is None else beside
+            rating = own if rating is None else rating
+    return PhotoHeader(camera, rating, frozenset(keywords))
+
+
+def _rating(data: bytes) -> int | None:
+    found = RATING.search(data)
+    return None if found is None else min(5, int(found[1]))
+
+
+def _known_headers(index: Index) -> dict[int, tuple[str, PhotoHeader]]:
+    if not index.store.has_table(HEADERS_TABLE):
+        return {}
+    return {
+        int(row): (stamp, PhotoHeader(camera, rating, frozenset(json.loads(keywords))))
+        for row, stamp, camera, rating, keywords in index.store.read(HEADERS_TABLE)
+    }
+
+
+def _keep_headers(index: Index, read: dict[int, tuple[str, PhotoHeader]]) -> None:
+    with index.store.transaction() as database:
+        database.put(
+            HEADERS_TABLE,
+            [
+                (row, stamp, one.camera, one.rating, json.dumps(sorted(one.keywords)))
+                for row, (stamp, one) in read.items()
+            ],
+        )
+
+
+INTERNAL = "_Digikam_Internal_Tags_"
+NAMED = 3  # files or labels named in a note
+
+Levels = tuple[str, ...]  # the levels of a keyword, from the top
+
+
+@dataclass(frozen=True)
+class LibraryKeywords:
+    """The table of a library's keywords, and which keyword stands under which."""
+
+    table: LabelTable
+    taxonomy: Taxonomy
+    tagged: int  # photos that have a keyword
+
+
+def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
+    """Return the keywords of the photos below a folder; those on fewer than ``least`` are left out.
+
+    What could not be read is said in the table's notes.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(f"{folder} must be a folder of photos")
+    files, notes = find_images(folder)
+    if not files:
+        raise DataError(f"{folder} holds no photos{f' ({notes[0]})' if notes else ''}")
+    library = _Library()
+    for file in files:
+        library.add(*photo_keywords(folder / file))
+    counts = Counter(name for names in library.labels for name in names)
+    kept = {name for name, count in counts.items() if count >= least}
+    if not kept:
+        raise DataError(
+            f"{folder}: {counted(len(files), 'photo')} without a keyword"
+            + (f" that {least:,} photos share; lower --least" if counts else "")
+        )
+    rows = [sorted(kept & names) for names in library.labels]
+    table = from_rows((folder, files), rows, name=printable(folder.name))
+    present = table.present.plain()
+    unknown = LabelSets(
+        present.offsets, present.columns, present.width, np.ones(len(files), np.bool_)
+    )
+    parents, conflicts = library.parents(kept)
+    if len(kept) < len(counts):
+        notes += (
+            f"left out {counted(len(counts) - len(kept), 'keyword')} on fewer than {least} photos",
+        )
+    notes += tuple(_some(conflicts, "in several places of the hierarchy, so without a parent"))
+    notes += tuple(_some(library.failures, "not read"))
+    table = replace(table, unknown=unknown, notes=notes)
+    return LibraryKeywords(table, Taxonomy(parents), sum(map(bool, library.labels)))
+
+
+def photo_keywords(photo: Path) -> tuple[set[Levels], list[str]]:
+    """Return the keywords of a photo, each with its levels, and why a place was not read."""
+    found: set[Levels] = set()
+    failures = []
+    sidecar = Path(sidecar_of(str(photo)))
+    readers: list[tuple[Path, Callable[[Path], set[Levels]]]] = [(photo, _embedded)]
+    if sidecar.is_file():
+        readers.append((sidecar, _of_sidecar))
+    for path, read in readers:
+        try:
+            found |= read(path)
+        except (DataError, OSError) as error:
+            failures.append(f"{printable(path.name)} ({one_line_of(error)[:120]})")
+    return found, failures
+
+
+def _of_sidecar(path: Path) -> set[Levels]:
+    with path.open("rb") as stream:
+        return _of_xmp(stream.read(LARGEST + 1))
+
+
+def _of_xmp(data: bytes) -> set[Levels]:
+    ours = noted(data)
+    found: set[Levels] = set()
+    for prefix, texts in entries(data).items():
+        separator = separator_of(prefix)
+        for text in texts - set(ours.get(prefix, ())):
+            levels = [text] if separator is None else text.split(separator)
+            found.add(tuple(level.strip() for level in levels if level.strip()))
+    return {path for path in found if path and path[0] != INTERNAL}
+
+
+def _embedded(path: Path) -> set[Levels]:
+    """Return the keywords inside a photo; its pixels are not decoded."""
+    inside = read_photo_metadata(path)
+    found: set[Levels] = {(word,) for word in inside.words}
+    return found if inside.packet is None else found | _of_xmp(inside.packet)
+
+
+@dataclass
+class _Library:
+    """What the photos seen so far say."""
+
+    labels: list[set[str]] = field(default_factory=list)
+    above: dict[str, set[str]] = field(default_factory=dict)  # the parents that a name has had
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, paths: set[Levels], failures: Sequence[str]) -> None:
+        self.labels.append({level for path in paths for level in path})
+        for path in paths:
+            for parent, child in pairwise(path):
+                if parent != child:
+                    self.above.setdefault(child, set()).add(parent)
+        self.failures += failures
+
+    def parents(self, kept: set[str]) -> tuple[dict[str, str], list[str]]:
+        """Return the one parent of each kept name, and the names that have had several."""
+        several = sorted(name for name, above in self.above.items() if len(above) > 1)
+        one = {name: min(above) for name, above in self.above.items() if len(above) == 1}
+        parents: dict[str, str] = {}
+        for child, parent in sorted(one.items()):
+            at = parent
+            while at in parents:
+                at = parents[at]
+            if at == child:  # a stands under b and b under a
+                several.append(child)
+            elif child in kept and parent in kept:
+                parents[child] = parent
+        return parents, several
+
+
+def _some(names: Sequence[str], what: str) -> Iterator[str]:
+    if names:
+        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        yield f"{what}: {', '.join(names[:NAMED])}{more}"
+
+
+UNREADABLE_HEADER = (
+    *(OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError, struct.error),
+    Image.DecompressionBombError,
+)
+
+
+@dataclass(frozen=True)
+class PhotoFacts:
+    """The camera, and the place in degrees north and east; None where the header is silent."""
+
+    camera: str | None = None
+    latitude: float | None = None
+    longitude: float | None = None
+
+
+def read_facts(content: bytes) -> PhotoFacts:
+    """Return what the header of a picture file says; a damaged one says nothing."""
+    with suppress(*UNREADABLE_HEADER):
+        if is_raw(content):
+            _, exif = raw_header(content)
+            return PhotoFacts(_camera(exif), *_place(exif))
+        with open_picture(content) as image:  # parts of a TIFF header are read when asked for
+            exif = image.getexif()
+            return PhotoFacts(_camera(exif), *_place(exif))
+    return PhotoFacts()
+
+
+def _camera(exif: Any) -> str | None:
+    with suppress(*UNREADABLE_HEADER):
+        make, model = (
+            str(exif.get(tag) or "").strip("\0 ")
+            for tag in (ExifTags.Base.Make, ExifTags.Base.Model)
+        )
+        words = model if model.casefold().startswith(make.casefold()) else f"{make} {model}"
+        printable = "".join(one for one in words if one.isprintable()).strip()
+        return printable[:100] or None
+    return None
+
+
+def _place(exif: Any) -> tuple[float | None, float | None]:
+    with suppress(*UNREADABLE_HEADER):
+        gps = exif.get_ifd(ExifTags.IFD.GPSInfo)
+        north = _degrees(gps[ExifTags.GPS.GPSLatitude], gps[ExifTags.GPS.GPSLatitudeRef], "S", 90)
+        east = _degrees(gps[ExifTags.GPS.GPSLongitude], gps[ExifTags.GPS.GPSLongitudeRef], "W", 180)
+        return north, east
+    return None, None
+
+
+def _degrees(parts: Sequence[Any], side: Any, negative: str, most: float) -> float:
+    """Return degrees, minutes and seconds as degrees; ValueError where that cannot be a place."""
+    degrees, minutes, seconds = (float(one) for one in parts)
+    value = degrees + minutes / 60 + seconds / 3600
+    if not 0 <= value <= most:
+        raise ValueError(f"degrees must lie between 0 and {most}, got {value}")
+    return round(-value if str(side).strip("\0 ").upper() == negative else value, 6)
+
+
+IPTC_KEYWORDS, IPTC_CHARSET, UTF8 = (2, 25), (1, 90), b"\x1b%G"
+XP_KEYWORDS = 0x9C9E
+UNREADABLE = (
+    *(OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError, zlib.error),
+    *(struct.error, Image.DecompressionBombError),
+)
+PNG_START, PNG_PACKET = b"\x89PNG\r\n\x1a\n", b"XML:com.adobe.xmp"
+
+
+@dataclass(frozen=True)
+class PhotoMetadata:
+    """The XMP ``packet`` of a photo, None without one, and the ``words`` of its other keywords."""
+
+    format: str
+    packet: bytes | None = None
+    words: tuple[str, ...] = ()
+
+
+def read_photo_metadata(path: Path) -> PhotoMetadata:
+    """Return what a photo holds, or raise a DataError where it cannot be read as a picture."""
+    known_formats()  # HEIC among them
+    try:
+        with Image.open(path) as image:
+            format = image.format or "unknown"
+            packet = _packet_of_png(path) if format == "PNG" else image.info.get("xmp")
+            iptc = IptcImagePlugin.getiptcinfo(image) or {}
+            windows = image.getexif().get(XP_KEYWORDS)
+    except UNREADABLE as error:
+        raise DataError(one_line_of(error)) from None
+    packet = packet.encode() if isinstance(packet, str) else packet
+    packet = packet.strip(b"\0 \r\n\t") if packet else None
+    words = dict.fromkeys((*_of_iptc(iptc), *_of_windows(windows)))
+    return PhotoMetadata(format, packet or None, tuple(words))
+
+
+def _packet_of_png(path: Path) -> bytes | None:
+    """Return the text of the chunk that holds XMP, wherever it stands."""
+    with path.open("rb") as file:
+        file.seek(len(PNG_START))
+        while len(head := file.read(8)) == 8:
+            size, kind = struct.unpack(">I4s", head)
+            if kind == b"iTXt" and size <= LARGEST:
+                keyword, _, rest = file.read(size).partition(b"\0")
+                if keyword == PNG_PACKET:
+                    text = rest[2:].split(b"\0", 2)[-1]  # behind language and translated keyword
+                    return (
+                        zlib.decompressobj().decompress(text, LARGEST) if rest[:1] > b"\0" else text
+                    )
+                file.seek(4, 1)
+            else:
+                file.seek(size + 4, 1)
+    return None
+
+
+def _of_iptc(records: dict[tuple[int, int], bytes | list[bytes]]) -> Iterator[str]:
+    given = records.get(IPTC_KEYWORDS, [])
+    stated = records.get(IPTC_CHARSET) == UTF8
+    for raw in [given] if isinstance(given, bytes) else given:
+        try:
+            word = raw.decode("utf-8", "replace" if stated else "strict")
+        except UnicodeDecodeError:
+            word = raw.decode("latin-1")
+        if word.strip("\0 "):
+            yield word.strip("\0 ")
+
+
+def _of_windows(value: object) -> Iterator[str]:
+    """Yield the words of a field that holds bytes, or numbers that are bytes."""
+    if isinstance(value, tuple) and all(isinstance(one, int) and 0 <= one < 256 for one in value):
+        value = bytes(value)
+    if isinstance(value, bytes):
+        for word in value.decode("utf-16-le", "ignore").replace("\0", "").split(";"):
+            if word.strip():
+                yield word.strip()
+
+
+def sidecar_of(photo: str) -> str:
+    """Return the side-car of a photo: ``a.jpg.xmp`` or ``a.xmp``, whichever exists.
+
+    Disks that take ``A.XMP`` and ``a.xmp`` for the same are met as well as others: a name that
+    differs in its case is taken unless it is the side-car of another photo.
+    """
+    folder, name = os.path.split(photo)
+    wanted = [f"{name}.xmp", f"{os.path.splitext(name)[0]}.xmp"]
+    try:
+        there = sorted(os.listdir(folder or "."))
+    except OSError:
+        there = []
+    others = [one for one in there if one != name and not one.casefold().endswith(".xmp")]
+    owned = {base for one in others for base in (one, os.path.splitext(one)[0])}
+    for candidate in wanted:
+        same = [one for one in there if one.casefold() == candidate.casefold()]
+        free = [one for one in same if one[: -len(".xmp")] not in owned]
+        if candidate in same or free:
+            return os.path.join(folder, candidate if candidate in same else free[0])
+    return os.path.join(folder, wanted[0])

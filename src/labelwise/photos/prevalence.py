@@ -1,0 +1,393 @@
+"""Photos of an index drawn at random to be answered, and the estimates from their answers.
+
+A draw is noted in the answer log of the index before anyone looks: the query, when, from which
+seed, of how many rows, which photos (by the hash of their contents) in which group. Whoever asks
+for the same again gets the same photos, so nobody can draw until the answers please. Answers go to
+the same log, one after another: a person may stop and go on. Every photo of the sample must be
+answered: photos chosen for having an answer are not a random sample, and
+whoever stops where the figure pleases has chosen it. Photos that came after the draw are not part
+of the estimate; those that are gone leave both the library and the sample, which stays a random one
+of what is left.
+
+What is answered about a single label becomes a correction too: an ``audit``, as a random photo of
+the whole library is, or ``estimate`` where each group had a draw of its own, or the query has
+several labels and only a yes tells of them. The estimate itself takes the model's probabilities
+from before all corrections, since those of answered photos would otherwise be right by now.
+
+Without answers, the count of one label follows from the distribution of its probabilities
+(:func:`adapted_count`): of N photos about N t carry it, with the share t of
+:mod:`labelwise.metrics.drift`.
+"""
+
+import csv
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from labelwise.answers.log import Answer, Note, answered, now
+from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
+from labelwise.errors import DataError
+from labelwise.metrics.drift import estimate_share, held_out_share
+from labelwise.photos.duplicates import pictures_of
+from labelwise.photos.filters import EVERYTHING, PhotoGroups
+from labelwise.photos.index import Index
+from labelwise.photos.query import labels_told
+from labelwise.photos.store import Fact
+from labelwise.retrieval import Query
+from labelwise.retrieval.expression import literal_of
+from labelwise.system.table_files import write_csv
+from labelwise.system.text import from_cell, one_line
+
+ANSWER_WORDS: dict[str, Answer] = {"yes": "yes", "no": "no", "unsure": "unsure"}
+ANSWER_WORDS |= {"y": "yes", "n": "no", "u": "unsure", "?": "unsure", "1": "yes", "0": "no"}
+
+
+@dataclass(frozen=True)
+class AnsweredLine:
+    """A line that has an answer: where it stands, for errors, and what its other cells say."""
+
+    place: str
+    path: str
+    answer: Answer
+    cells: Mapping[str, str | None]
+
+
+def read_answered(path: Path) -> tuple[frozenset[str], list[AnsweredLine]]:
+    """Return the columns of a table, and its lines but for those whose answer is empty."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            table = csv.DictReader(file)
+            columns, lines = list(table.fieldnames or ()), list(table)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if not {"path", "answer"} <= set(columns):
+        got = one_line(", ".join(columns)) or "nothing"
+        raise DataError(f"{path} must have the columns path and answer, got {got:.200}")
+    found = []
+    for number, line in enumerate(lines, start=2):
+        word = (line["answer"] or "").strip().lower()
+        if not word:
+            continue
+        place = f"{path}, line {number}"
+        if word not in ANSWER_WORDS:
+            raise DataError(f"{place}: the answer must be yes, no or unsure, got {word!r}")
+        found.append(AnsweredLine(place, from_cell(line["path"] or ""), ANSWER_WORDS[word], line))
+    return frozenset(columns), found
+
+
+def read_answers(path: Path) -> dict[str, Answer]:
+    """Return the answers of a table by path; photos whose answer is empty are left out."""
+    found: dict[str, Answer] = {}
+    for line in read_answered(path)[1]:
+        if found.setdefault(line.path, line.answer) != line.answer:
+            raise DataError(
+                f"{line.place}: {line.path} has two different answers; leave one of them, or say "
+                "unsure"
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class AdaptedCount:
+    """How many of ``photos`` match, with a 95 % interval; ``before`` is the held-out share."""
+
+    photos: int
+    count: float
+    low: float
+    high: float
+    before: float
+
+
+def adapted_count(index: Index, query: Query) -> AdaptedCount:
+    """Return how many photos match a query for one label, wanted or unwanted."""
+    bound = index.bound(query)
+    literal = literal_of(bound.expression)
+    if literal is None or bound.limits:
+        raise DataError(
+            f"shares are adapted for one label at a time, and {query} asks for more; answer some "
+            "photos instead, with --answers 150"
+        )
+    held_out = index.held_out_photos
+    if held_out is None:
+        raise DataError(
+            f"shares need photos whose labels are known, and the model of {index.folder} has none; "
+            "answer some photos instead, with --answers 150"
+        )
+    column, wanted = int(literal[0]), bool(literal[1])
+    name, alive = index.space.names[column], index.store.alive_rows()
+    log_p, _ = index.known_log_probs(held_out, [column], refit=False)
+    seen = slice(None) if held_out.observed is None else held_out.observed[:, column]
+    truth = held_out.majority[:, column]
+    known = held_out_share(np.exp(log_p[seen, 0]), truth[seen])
+    if known is None:
+        raise DataError(
+            f"of the {index.facts.known} photos all or none carry {name}, so how it looks is not "
+            "known; answer some photos instead, with --answers 150"
+        )
+    probs = np.exp(index.odds(column, corrected=False).log_p[alive].astype(np.float64))
+    found = estimate_share(name, probs, known)
+    shares = (found.now, found.low, found.high, found.before)
+    if not wanted:
+        shares = (1 - found.now, 1 - found.high, 1 - found.low, 1 - found.before)
+    now, low, high, before = shares
+    return AdaptedCount(len(alive), len(alive) * now, len(alive) * low, len(alive) * high, before)
+
+
+COLUMNS = ("path", "question", "answer")
+VALUES: dict[Answer, float] = {"yes": 1.0, "no": 0.0, "unsure": np.nan}
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PhotoSample:
+    """Photos drawn at random for a query: hashes by group, of the first ``rows`` rows.
+
+    ``by`` and ``table`` (its digest) say how photos were grouped. Of ``distinct`` photos only the
+    earliest of each picture could be drawn, and only these are counted.
+    """
+
+    query: str
+    by: str
+    table: str
+    answers: int
+    rows: int
+    seed: int
+    at: str
+    drawn: Mapping[str, tuple[str, ...]]
+    distinct: bool = False
+
+    @property
+    def photos(self) -> list[str]:
+        """The hashes of all photos that were drawn, in the order of their draw."""
+        return [photo for group in self.drawn.values() for photo in group]
+
+
+SAMPLE = TypeAdapter(PhotoSample)
+
+
+@dataclass(frozen=True)
+class LibraryEstimate:
+    """The estimate of the whole library, of each group, and how many photos came after the draw."""
+
+    sample: PhotoSample
+    total: CountEstimate
+    groups: tuple[CountEstimate, ...]
+    newer: int
+
+
+def draw_sample(
+    index: Index,
+    query: Query,
+    answers: int,
+    groups: PhotoGroups = EVERYTHING,
+    *,
+    distinct: bool = False,
+    seed: int | None = None,
+) -> PhotoSample:
+    """Return ``answers`` photos drawn at random, in each group if there are some.
+
+    ``distinct`` takes near copies as one photo, the earliest of them. If so many were drawn before
+    for the same, it is those. Without a ``seed`` nobody knows the draw before it is made.
+    """
+    if answers < 1:
+        raise DataError(f"at least one photo must be answered, got {answers}")
+    for sample in _samples(index, query, groups, distinct):
+        if sample.answers == answers:
+            return sample
+    seed = secrets.randbits(63) if seed is None else seed
+    random = np.random.default_rng(seed)
+    drawn = {}
+    for group, rows in groups.of(index, _countable(index, distinct)).items():
+        chosen = random.permutation(rows)[:answers].tolist()
+        contents = index.store.contents_of(chosen)
+        drawn[group] = tuple(contents[row].hash.hex() for row in chosen)
+    if not drawn:
+        raise DataError(f"{index.folder} holds no photos to draw from")
+    kind = (groups.by, groups.digest)
+    sample = PhotoSample(str(query), *kind, answers, len(index), seed, now(), drawn, distinct)
+    index.store.answers.append([Note("count", vars(sample))])
+    return sample
+
+
+def write_questions(index: Index, sample: PhotoSample, path: Path) -> None:
+    """Write the table to answer: path, question, and an empty answer for each photo."""
+    rows = index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
+    paths = index.store.paths_of(rows.values())
+    found = [paths[row][0] for row in rows.values() if paths[row]]
+    write_csv(path, COLUMNS, [(place, f"does it match {sample.query}?", "") for place in found])
+
+
+def estimate_from_answers(
+    index: Index,
+    query: Query,
+    answers: Mapping[str, Answer],
+    groups: PhotoGroups = EVERYTHING,
+    *,
+    distinct: bool = False,
+    who: str | None = None,
+) -> LibraryEstimate:
+    """Return how many photos match a query, given answers by path for all photos of a sample."""
+    told = {index.row_of(path): value for path, value in answers.items()}
+    for sample in _samples(index, query, groups, distinct):
+        asked = SampleAnswers(index, query, sample, who=who)
+        alive = set(asked.rows)
+        if set(told) == alive:
+            break
+        if set(told) & alive and not set(told) <= alive:
+            raise DataError(
+                f"{len(set(told) - alive)} answers are of photos that were not drawn for {query}; "
+                "only photos that the program drew can be counted on"
+            )
+        if set(told) < alive and told:
+            raise DataError(
+                f"{len(alive - set(told))} of the {len(alive)} photos drawn for {query} have no "
+                "answer; answer each of them, if need be with unsure"
+            )
+    else:
+        by = (f" by {groups.by}" if groups.by else "") + (" as distinct photos" * distinct)
+        table = f" of {groups.table} as it is now" if groups.table else ""
+        raise DataError(
+            f"these photos were not drawn for {query}{by}{table}; draw some with "
+            "`labelwise estimate` and --answers, and answer those"
+        )
+    asked.note(told)
+    return asked.estimate(groups)
+
+
+class SampleAnswers:
+    """The answers about the photos of a sample: which photo is next, and the estimate in the end.
+
+    ``rows`` are the photos to answer, in the order of their draw.
+    """
+
+    def __init__(
+        self, index: Index, query: Query, sample: PhotoSample, *, who: str | None = None
+    ) -> None:
+        self._index, self.sample, self._who = index, sample, who
+        self._bound = index.bound(query)
+        by_hash = index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
+        dead = set(index.store.dead_rows().tolist())
+        places = {by_hash[key]: photo for photo in sample.photos
+                  if (key := bytes.fromhex(photo)) in by_hash}  # fmt: skip
+        self._photos = {row: photo for row, photo in places.items() if row not in dead}
+        self.rows = list(self._photos)
+
+    @property
+    def answers(self) -> dict[int, Answer]:
+        """What was answered so far by row, in the order of the answers."""
+        known: dict[int, Answer] = {}
+        rows = {photo: row for row, photo in self._photos.items()}
+        for line in self._index.store.answers.answers("count", self.sample.query):
+            if line.draw == str(self.sample.seed) and line.photo in rows:
+                known.pop(rows[line.photo], None)
+                if line.answer != "undo":
+                    known[rows[line.photo]] = line.answer
+        return known
+
+    def next_photo(self) -> tuple[int, str] | None:
+        """Return the row and path to ask about next; None where every photo was answered."""
+        answered = self.answers
+        row = next((one for one in self.rows if one not in answered), None)
+        return None if row is None else (row, self._index.store.paths_of([row])[row][0])
+
+    def note(self, told: Mapping[int, Answer]) -> None:
+        """Keep answers by row, and what they say of single labels."""
+        known = self.answers
+        new = {row: answer for row, answer in told.items() if known.get(row) != answer}
+        if not new:
+            return
+        self._write(new)
+        for row, answer in new.items():
+            before = self._told(known[row]) if row in known else {}
+            withdrawn: dict[str, Fact] = dict.fromkeys(before, "withdrawn")
+            self._correct(row, withdrawn | self._told(answer))
+
+    def undo(self) -> None:
+        """Take the last answer back, if there is one."""
+        known = self.answers
+        if not known:
+            return
+        row, answer = list(known.items())[-1]
+        self._write({row: "undo"})
+        self._correct(row, dict.fromkeys(self._told(answer), "withdrawn"))
+
+    def estimate(self, groups: PhotoGroups = EVERYTHING) -> LibraryEstimate:
+        """Return how many photos match, where every photo of the sample was answered."""
+        index, told = self._index, self.answers
+        if len(told) < len(self.rows):
+            raise DataError(f"{len(self.rows) - len(told)} photos have no answer yet")
+        probs, parts = self._probs(), []
+        alive = _countable(index, self.sample.distinct, self.sample.rows, self.rows)
+        for group, members in groups.of(index, alive).items():
+            drawn = np.intersect1d(members, self.rows)
+            places = np.searchsorted(members, drawn)
+            values = np.array([VALUES[told[row]] for row in drawn.tolist()])
+            parts.append(Answered.read(probs[members], places, values, group))
+        return LibraryEstimate(
+            self.sample,
+            estimate_total(parts),
+            tuple(map(estimate_count, parts)) if groups.by else (),
+            len(_countable(index, self.sample.distinct)) - len(alive),
+        )
+
+    def _probs(self) -> Numbers:
+        """Return the probability of the query for all rows, as the model alone says it."""
+        odds = [self._index.odds(column, corrected=False) for column in self._bound.columns]
+        log_p = np.stack([one.log_p for one in odds], axis=1).astype(np.float64)
+        log_q = np.stack([one.log_q for one in odds], axis=1).astype(np.float64)
+        return np.clip(np.exp(self._bound.log_scores(log_p, log_q)), 0.0, 1.0)
+
+    def _told(self, answer: Answer) -> dict[str, Fact]:
+        return labels_told(self._bound, self._index.space, answer)
+
+    def _correct(self, row: int, facts: dict[str, Fact]) -> None:
+        single = bool(self._told("no"))
+        source = "audit" if single and not self.sample.by else "estimate"
+        if facts:
+            self._index.correct(row, facts, who=self._who, source=source)
+
+    def _write(self, answers: Mapping[int, str]) -> None:
+        query, draw = self.sample.query, str(self.sample.seed)
+        self._index.store.answers.append(
+            [
+                answered(self._photos[row], query, one, self._who, "count", draw=draw)
+                for row, one in answers.items()
+            ]
+        )
+
+
+def _countable(
+    index: Index, distinct: bool, rows: int | None = None, drawn: Sequence[int] = ()
+) -> NDArray[np.int64]:
+    """Return the photos that are counted: all of the first ``rows``, or one of each picture.
+
+    A photo that was drawn stands for its picture, though an earlier copy may have come back.
+    """
+    alive = index.store.alive_rows(rows)
+    if not distinct:
+        return alive
+    firsts = pictures_of(index)[alive]
+    chosen = np.isin(alive, np.asarray(drawn, np.int64))
+    order = np.lexsort((alive, ~chosen, firsts))
+    return np.sort(alive[order[np.unique(firsts[order], return_index=True)[1]]])
+
+
+def _samples(
+    index: Index, query: Query, groups: PhotoGroups, distinct: bool
+) -> Sequence[PhotoSample]:
+    """Return what was drawn for a query and grouping, the latest first."""
+    try:
+        found = [SAMPLE.validate_python(one) for one in index.store.answers.notes("count")]
+    except ValidationError:
+        raise DataError(
+            f"{index.store.answers.path} holds a sample that cannot be read; bring the file back "
+            "from a copy, or move it away to draw other photos"
+        ) from None
+    kind = (str(query), groups.by, groups.digest, distinct)
+    return [one for one in found if (one.query, one.by, one.table, one.distinct) == kind][::-1]

@@ -1,0 +1,253 @@
+"""Rankings of all rows of an index by the score of a query, and exact top-k of them.
+
+Labels wanted and unwanted alone have a sum of log probabilities for a score. Of any other query,
+such as ``(cat | dog), -sofa``, the odds of all rows are computed in 32 bits by sums and products of
+p and 1 - p, which stay within ROUNDING of the score. So the rows whose odds come within ROUNDING of
+the k-th largest hold the k best ones, and they alone get the score itself, in 64 bits. A query that
+names two labels which exclude each other has the score itself for all rows.
+
+The k-th largest of many values is bounded from below by that of the maxima of blocks of DEPTH
+values, so that few values are sorted. Every way gives the rows of a full stable sort.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from os import cpu_count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.numeric.bucket_counts import BucketCounts
+from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
+from labelwise.retrieval.expression import AllOf, literal_of
+
+DEPTH = 1 << 6  # values of a block of which the largest is found first
+ROWS_AT_ONCE = 1 << 17
+PARALLEL = 1 << 21  # rows from which a second thread pays
+ROUNDING = 1e-3  # of odds in 32 bits; 400 labels with log p of -87 in sum reach a tenth of it
+LEAST_ODDS, MOST_ODDS = 1e-12, 1e12  # beyond, logs of sums have too few digits themselves
+
+Rows = NDArray[np.int64]
+Scores = NDArray[np.float32]
+
+
+class LabelOdds:
+    """log p and log(1 - p) of one label for every row; functions are called when first needed."""
+
+    def __init__(
+        self, log_p: Scores | Callable[[], Scores], log_q: Scores | Callable[[], Scores]
+    ) -> None:
+        self._given = log_p, log_q
+
+    @cached_property
+    def log_p(self) -> Scores:
+        """Log probabilities (N,)."""
+        return self._given[0]() if callable(self._given[0]) else self._given[0]
+
+    @cached_property
+    def log_q(self) -> Scores:
+        """Log probabilities (N,) of the label's absence."""
+        return self._given[1]() if callable(self._given[1]) else self._given[1]
+
+    @cached_property
+    def pair(self) -> tuple[Scores, Scores]:
+        """p and 1 - p themselves, for queries whose scores are not sums of logs."""
+        return np.exp(self.log_p), np.exp(self.log_q)
+
+
+def value_at(values: Scores, count: int) -> float:
+    """Return the ``count``-th largest value, minus infinity where there are fewer."""
+    if not 0 < count <= len(values):
+        return -np.inf
+    whole = len(values) // DEPTH * DEPTH
+    if whole >= DEPTH * count:
+        highest = np.maximum.reduce(values[:whole].reshape(DEPTH, -1), axis=0)
+        values = values[values >= np.partition(highest, -count)[-count]]
+    return float(np.partition(values, -count)[-count])
+
+
+def _best_of(rows: Rows, scores: Scores, count: int) -> tuple[Rows, Scores]:
+    """Return the best of some rows, which rise, and their scores; equal ones by row."""
+    kept = scores > -np.inf
+    rows, scores = rows[kept], scores[kept]
+    order = np.argsort(-scores, kind="stable")[:count]
+    return rows[order], scores[order]
+
+
+class Ranking(ABC):
+    """All rows of an index but those that are gone, ordered by the score of a query."""
+
+    _rising: Scores = np.empty(0, np.float32)
+    _least = np.inf  # the scores from here on are in _rising
+
+    @abstractmethod
+    def best(self, count: int) -> tuple[Rows, Scores]:
+        """Return the ``count`` rows of highest score, best first, and their scores."""
+
+    @abstractmethod
+    def count_at_least(self, least: float) -> int:
+        """Return how many rows have a score of at least ``least``."""
+
+    @abstractmethod
+    def _scores_at_least(self, least: float) -> Scores:
+        """Return the scores that are at least ``least``, in no order."""
+
+    @abstractmethod
+    def expected(self, query: CalibratedQuery) -> HitCount:
+        """Return how many rows are expected to answer the query as it is calibrated."""
+
+    def scores_at_least(self, least: float) -> Scores:
+        """Return the scores that are at least ``least``, the highest first."""
+        if least < self._least:
+            self._rising, self._least = np.sort(self._scores_at_least(least)), least
+        return self._rising[np.searchsorted(self._rising, np.float32(least)) :][::-1]
+
+    def tally_at_least(self, least: float) -> BucketCounts:
+        """Return how many rows have which score, of those from ``least`` on at least."""
+        return BucketCounts.of(self._scores_at_least(least))
+
+    def lowest_of(self, count: int) -> float:
+        """Return the lowest score of the best ``count`` rows, of which there must be so many."""
+        if count <= len(self._rising):
+            return float(self._rising[-count])
+        return float(self.best(count)[1][-1])
+
+
+class ScoreRanking(Ranking):
+    """Rows by scores that are computed for all of them; minus infinity where a row is gone."""
+
+    def __init__(self, scores: Scores) -> None:
+        self.scores = scores
+
+    def best(self, count: int) -> tuple[Rows, Scores]:
+        least = value_at(self.scores, count) if count > 0 else np.inf
+        rows = np.flatnonzero(self.scores >= least)
+        return _best_of(rows, self.scores[rows], count)
+
+    def count_at_least(self, least: float) -> int:
+        return int(np.count_nonzero(self.scores >= least))
+
+    def _scores_at_least(self, least: float) -> Scores:
+        return np.compress(self.scores >= least, self.scores)
+
+    def tally_at_least(self, least: float) -> BucketCounts:
+        return self._tally
+
+    @cached_property
+    def _tally(self) -> BucketCounts:
+        return BucketCounts.of(self.scores)
+
+    def expected(self, query: CalibratedQuery) -> HitCount:
+        return query.count(self._tally)
+
+
+class OddsRanking(Ranking):
+    """Rows by the score of any expression over columns."""
+
+    def __init__(self, query: BoundQuery, columns: Sequence[LabelOdds], gone: Rows) -> None:
+        self.query, self.columns, self.gone = query, columns, gone
+
+    @cached_property
+    def odds(self) -> Scores:
+        """The odds of all rows, to ROUNDING; 0 where a row is gone or left out by a limit."""
+        size = len(self.columns[0].log_p)
+        odds = np.empty(size, np.float32)
+        pairs = [one.pair for one in self.columns]
+
+        def compute(start: int) -> None:
+            rows = slice(start, start + ROWS_AT_ONCE)
+            part = self.query.odds([p[rows] for p, _ in pairs], [q[rows] for _, q in pairs])
+            inside = self.query.inside([one.log_p[rows] for one in self.columns])
+            odds[rows] = part if inside is None else np.where(inside, part, 0)
+
+        starts = range(0, size, ROWS_AT_ONCE)
+        with ThreadPoolExecutor(min(cpu_count() or 1, 4) if size >= PARALLEL else 1) as pool:
+            for _ in pool.map(compute, starts):
+                pass
+        odds[self.gone] = 0
+        return odds
+
+    def best(self, count: int) -> tuple[Rows, Scores]:
+        rows = self._near(value_at(self.odds, count)) if count > 0 else np.empty(0, np.int64)
+        return _best_of(rows, self._scores(rows), count)
+
+    def count_at_least(self, least: float) -> int:
+        odds = _odds_at(least)
+        rows = self._near(odds)
+        if odds * (1 - ROUNDING) <= LEAST_ODDS or odds >= MOST_ODDS:
+            return int(np.count_nonzero(self._scores(rows) >= least))
+        surely = self.odds[rows] > odds * (1 + ROUNDING)
+        reached = self._scores(rows[~surely]) >= least
+        return int(np.count_nonzero(surely) + np.count_nonzero(reached))
+
+    def _scores_at_least(self, least: float) -> Scores:
+        scores = self._scores(self._near(_odds_at(least)))
+        return scores[scores >= least]
+
+    def expected(self, query: CalibratedQuery) -> HitCount:
+        return query.count_of_odds(self.odds)
+
+    def _near(self, odds: float) -> Rows:
+        """Return the rows, in order, that may have these odds or higher ones."""
+        least = min(odds, MOST_ODDS) * (1 - ROUNDING)
+        if least > LEAST_ODDS:
+            return np.flatnonzero(self.odds >= least)
+        inside = self.query.inside([one.log_p for one in self.columns])
+        present = np.ones(len(self.odds), np.bool_) if inside is None else inside
+        present[self.gone] = False
+        return np.flatnonzero(present)
+
+    def _scores(self, rows: Rows) -> Scores:
+        """Return the scores of some rows, in 64 bits until the end.
+
+        Of log p and log(1 - p) the smaller one is taken: rounded on their own, p and 1 - p do not
+        add up to 1, which a query that names a label twice would multiply.
+        """
+        log_p = np.stack([one.log_p[rows] for one in self.columns], axis=1).astype(np.float64)
+        log_q = np.stack([one.log_q[rows] for one in self.columns], axis=1).astype(np.float64)
+        smaller = np.minimum(log_p, log_q)
+        larger = np.log1p(-np.exp(smaller))
+        likely = log_p > log_q
+        scores = self.query.log_scores(
+            np.where(likely, larger, smaller), np.where(likely, smaller, larger)
+        )
+        return scores.astype(np.float32)
+
+
+def _odds_at(least: float) -> float:
+    with np.errstate(divide="ignore"):
+        return float(np.exp(np.float64(least)) / -np.expm1(np.float64(least)))
+
+
+def ranking_of(query: BoundQuery, odds_of: Callable[[int], LabelOdds], gone: Rows) -> Ranking:
+    """Return the ranking of all rows by the odds of a query's labels, without those ``gone``."""
+    if query.groups:
+        columns = [odds_of(column) for column in query.columns]
+        return ScoreRanking(_grouped_scores(query, columns, gone))
+    expression = query.expression
+    parts = expression.parts if isinstance(expression, AllOf) else (expression,)
+    literals = [literal for literal in map(literal_of, parts) if literal is not None]
+    if query.limits or len({column for column, _ in literals}) != len(parts):
+        return OddsRanking(query, [odds_of(column) for column in query.columns], gone)
+    terms = [(odds_of(int(column)), wanted) for column, wanted in literals]
+    scores: Any = None
+    for odds, wanted in terms:
+        term = odds.log_p if wanted else odds.log_q
+        scores = term.copy() if scores is None else np.add(scores, term, out=scores)
+    scores[gone] = -np.inf
+    return ScoreRanking(scores)
+
+
+def _grouped_scores(query: BoundQuery, columns: Sequence[LabelOdds], gone: Rows) -> Scores:
+    size = len(columns[0].log_p)
+    scores = np.empty(size, np.float32)
+    for at in range(0, size, ROWS_AT_ONCE):
+        rows = slice(at, at + ROWS_AT_ONCE)
+        log_p = np.stack([one.log_p[rows] for one in columns], axis=1)
+        log_q = np.stack([one.log_q[rows] for one in columns], axis=1)
+        scores[rows] = query.log_scores(log_p, log_q)
+    scores[gone] = -np.inf
+    return scores

@@ -1,0 +1,340 @@
+"""Files of any depth and number of bands to arrays (height, width, bands), in the file's units.
+
+    .npy             (H, W) or (H, W, bands); nothing else is read of NumPy's formats
+    TIFF, GeoTIFF    by tifffile; bands are samples of a pixel, planes, or pages of one size
+    DICOM            by pydicom (``dicom``)
+    a folder         of single-band TIFFs, PATCH_B02.tif, ...: each named by what follows the last _
+    PNG, JPEG, ...   by Pillow: 8 bit colour, grey of 8 or 16 bit
+
+A pixel without data, by the file's own GDAL_NODATA or because it is NaN, is NaN. Bands of a folder
+that are smaller than its largest are enlarged by repeating pixels. Where a picture lies (its
+coordinate reference system) is not read, so an unknown one changes nothing.
+"""
+
+import io
+import json
+import logging
+import os
+import re
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache, lru_cache
+from html import unescape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from labelwise.errors import ImageError
+from labelwise.pictures.bands import Bands
+from labelwise.pictures.decode import check_size, decode_pixels, max_pixels, open_picture
+from labelwise.pictures.dicom import is_dicom, load_dicom_readers, read_dicom
+
+HAS_TIFF = find_spec("tifffile") is not None
+BAND_SUFFIXES = frozenset({".npy"})  # that are pictures to a model of bands alone
+NPY_HEAD = 128  # bytes, as NumPy writes it for up to three sides and plain numbers
+TIFF_SUFFIXES = (".tif", ".tiff")
+PACKED = b"LABELWISE-BANDS\n"
+DESCRIPTION = re.compile(r'<Item name="DESCRIPTION" sample="(\d+)" role="description">([^<]*)<')
+NODATA, GDAL_METADATA, ORIENTATION = KEPT_TAGS = 42113, 42112, 274
+RGB = ("red", "green", "blue")
+COMPRESSIONS = (None, "deflate", "lzw", "packbits", "lzma", "zstd", "jpeg2000", "lerc", "webp")
+
+
+class Cube(NamedTuple):
+    """Values (H, W, bands) of a file, the names it gives its bands, and the value of no data."""
+
+    values: NDArray[Any]
+    names: tuple[str, ...] | None = None
+    missing: float | None = None
+    usual: tuple[str, ...] | None = None  # names where the file gives none
+
+    @property
+    def found_names(self) -> tuple[str, ...]:
+        """The names of the bands: the file's own, the usual ones, or their numbers."""
+        count = self.values.shape[2]
+        usual = self.usual or (("grey",) if count == 1 else None)
+        return self.names or usual or tuple(map(str, range(1, count + 1)))
+
+
+def read_bands(content: bytes, name: str, bands: Bands) -> NDArray[Any]:
+    """Return the bands (H, W, n) of a file, or raise an ImageError.
+
+    They have the type of the file, or are float32 with NaN where it has no data.
+    """
+    return chosen_bands(open_cube(content, name, bands.window), name, bands)
+
+
+def chosen_bands(cube: Cube, name: str, bands: Bands) -> NDArray[Any]:
+    """Return the bands (H, W, n) of a cube in the order of a model."""
+    values, wanted = cube.values, bands.names
+    if cube.names is not None:
+        absent = [one for one in wanted if one not in cube.names]
+        if absent:
+            raise ImageError(
+                f"{name}: has no band {absent[0]!r}; its bands are {', '.join(cube.names)}"
+            )
+        places = [cube.names.index(one) for one in wanted]
+        if places != list(range(values.shape[2])):
+            values = values[:, :, places]
+    elif values.shape[2] != len(wanted):
+        raise ImageError(
+            f"{name}: has {values.shape[2]} bands without names, and {len(wanted)} are wanted "
+            f"({', '.join(wanted)}); every picture must have the same bands"
+        )
+    found = _with_gaps(cube._replace(values=values))
+    if values.dtype.kind == "f" and np.isinf(found).any():
+        raise ImageError(f"{name}: holds infinite values; write NaN where there is no data")
+    return found
+
+
+def _with_gaps(cube: Cube) -> NDArray[Any]:
+    """Return the values of a cube, NaN where it has no data; as they are if it has all."""
+    values, missing = cube.values, cube.missing
+    if missing is None or np.isnan(missing):
+        return values
+    gaps = values == missing
+    return np.where(gaps, np.float32(np.nan), values.astype(np.float32)) if gaps.any() else values
+
+
+def open_cube(content: bytes, name: str, window: str = "none") -> Cube:
+    """Return what a file holds, or raise an ImageError with ``name`` and what is wrong."""
+    if not content:
+        raise ImageError(f"{name}: the image is empty (0 bytes)")
+    try:
+        if content.startswith(PACKED):
+            return _from_folder(content, name)
+        if content.startswith(npy.MAGIC_PREFIX):
+            return Cube(_npy_values(content, name))
+        if is_dicom(content):
+            values = read_dicom(content, name, window, max_pixels())
+            return Cube(values, usual=RGB if values.shape[2] == 3 else None)
+        if content[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+            return _tiff(content, name)
+        return _by_pillow(content, name)
+    except (ImageError, MemoryError):
+        raise
+    except Exception as error:  # decoders raise a dozen kinds for broken bytes
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ImageError(f"{name}: the image cannot be read ({reason})") from error
+
+
+def _npy_values(content: bytes, name: str) -> NDArray[Any]:
+    end = _npy_head_bytes(content)
+    shape, by_columns, dtype = _npy_head(content[:end])
+    if dtype.kind not in "uif":
+        raise ImageError(f"{name}: a cube must hold numbers, got {dtype}")
+    if len(shape) not in (2, 3) or min(shape) < 1:
+        raise ImageError(
+            f"{name}: a cube must be (height, width) or (height, width, bands), got {shape}"
+        )
+    check_size(name, shape[1], shape[0])
+    count = int(np.prod(shape))
+    if len(content) - end < count * dtype.itemsize:
+        raise ImageError(f"{name}: the file ends early; it should hold {count:,} values")
+    flat = np.frombuffer(content, dtype, count, end)
+    values = flat.reshape(shape, order="F" if by_columns else "C")
+    return _with_bands(values)
+
+
+def _npy_head_bytes(content: bytes) -> int:
+    """Return how long the header of a .npy file is; version 1 says it in two bytes, not four."""
+    start = 10 if content[6:7] == b"\1" else 12
+    return start + int.from_bytes(content[8:start], "little")
+
+
+@lru_cache(maxsize=64)  # NumPy takes as long to parse it as to read a tile, and tiles are alike
+def _npy_head(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether columns come first, and type."""
+    stream = io.BytesIO(head)
+    version = npy.read_magic(stream)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    return read(stream)
+
+
+def read_npy_into(
+    path: str, shape: tuple[int, int, int], types: Sequence[str], room: NDArray[np.uint8]
+) -> str | None:
+    """Read the numbers of a .npy file straight into memory; return their type.
+
+    None, with anything in that memory, unless they have this shape and one of these types, in the
+    order and with the bytes of this machine, after a header as long as NumPy writes it.
+    """
+    head = bytearray(NPY_HEAD)
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        return None
+    with open(path, "rb", buffering=0) as file:
+        count = os.readv(file.fileno(), [head, room.data]) - NPY_HEAD
+    content = bytes(head)
+    if not content.startswith(npy.MAGIC_PREFIX) or _npy_head_bytes(content) != NPY_HEAD:
+        return None
+    found, by_columns, dtype = _npy_head(content)
+    is_plain = found == shape and not by_columns and dtype.isnative and dtype.name in types
+    size = dtype.itemsize * int(np.prod(shape))
+    return dtype.name if is_plain and size <= count else None
+
+
+def _with_bands(values: NDArray[Any]) -> NDArray[Any]:
+    return values[:, :, None] if values.ndim == 2 else values
+
+
+def _tiff(content: bytes, name: str) -> Cube:
+    if not HAS_TIFF:
+        raise ImageError(f"{name}: bands of TIFF files need `pip install 'labelwise[bands]'`")
+    from tifffile import COMPRESSION, PHOTOMETRIC, TiffFile
+
+    _keep_quiet()
+    with TiffFile(io.BytesIO(content)) as file:
+        page: Any = file.pages.first
+        check_size(name, page.imagewidth, page.imagelength)
+        facts = {tag.code: tag.value for tag in page.tags if tag.code in KEPT_TAGS}
+        if facts.get(ORIENTATION, 1) != 1:
+            raise ImageError(f"{name}: is stored turned; save it upright (TIFF orientation 1)")
+        if page.photometric == PHOTOMETRIC.PALETTE:
+            raise ImageError(f"{name}: holds colours by number (a palette), not bands; save RGB")
+        try:
+            values = _tiff_values(file, page, name)
+        except ValueError as error:
+            if "imagecodecs" not in str(error):
+                raise
+            kind = COMPRESSION(page.compression).name
+            raise ImageError(
+                f"{name}: is compressed by {kind}, which needs `pip install 'labelwise[bands]'`"
+            ) from None
+        missing = float(facts[NODATA]) if NODATA in facts else None
+        if page.photometric == PHOTOMETRIC.MINISWHITE and values.dtype.kind == "u":
+            white = np.iinfo(values.dtype).max
+            values = white - values
+            missing = (
+                None if missing is None else white - missing
+            )  # the mark is one of stored values
+        is_colour = page.photometric in (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR)
+    names = _descriptions(facts.get(GDAL_METADATA), values.shape[2])
+    usual = RGB if is_colour and values.shape[2] == 3 else None
+    return Cube(values, names, missing, usual)
+
+
+@cache
+def _keep_quiet() -> None:
+    """Keep a damaged TIFF from filling the terminal, where no program asked for tifffile's log."""
+    logging.getLogger("tifffile").addHandler(logging.NullHandler())
+
+
+def _tiff_values(file: Any, page: Any, name: str) -> NDArray[Any]:
+    """Return values (H, W, bands) of the one picture of a TIFF file."""
+    if len(file.pages) == 1:
+        axes, values = page.axes, page.asarray()
+    else:
+        whole = [
+            one for one in file.series if not (one.pages[0].is_reduced or one.pages[0].is_mask)
+        ]
+        if len(whole) != 1:
+            raise ImageError(f"{name}: holds {len(whole)} pictures of different sizes, not one")
+        axes, values = whole[0].axes, whole[0].asarray()
+    if values.dtype.kind not in "uif":
+        raise ImageError(f"{name}: bands must hold numbers, got {values.dtype}")
+    rest = [axis for axis in axes if axis not in "YX"]
+    if not {"Y", "X"} <= set(axes) or len(rest) > 1:
+        sides = "".join(axes)
+        raise ImageError(f"{name}: must have height, width and bands, got the axes {sides}")
+    return _with_bands(np.moveaxis(values, [axes.index("Y"), axes.index("X")], [0, 1]))
+
+
+def _descriptions(text: Any, bands: int) -> tuple[str, ...] | None:
+    """Return the names that GDAL's metadata gives all bands, None where some have none."""
+    if not isinstance(text, str):
+        return None
+    found = {int(at): unescape(words).strip() for at, words in DESCRIPTION.findall(text)}
+    names = tuple(found.get(at, "") for at in range(bands))
+    return names if all(names) and len(set(names)) == bands else None
+
+
+def _by_pillow(content: bytes, name: str) -> Cube:
+    with open_picture(content) as image:
+        check_size(name, *image.size)
+        if content.startswith(b"\x89PNG") and content[24] == 16 and content[25] not in (0, 4):
+            raise ImageError(f"{name}: 16-bit colour PNGs are not read; save a 16-bit TIFF")
+        if image.mode in ("I;16", "I;16B", "I", "F", "L"):
+            return Cube(_with_bands(np.asarray(image)))
+    return Cube(decode_pixels(content, name), usual=RGB)
+
+
+# Folders of single-band files
+
+
+def is_band_folder(path: str | Path) -> bool:
+    """Return whether a path is a folder that holds TIFF files."""
+    return os.path.isdir(path) and any(
+        name.lower().endswith(TIFF_SUFFIXES) for name in os.listdir(path)
+    )
+
+
+def pack_folder(folder: Path, name: str) -> bytes:
+    """Return the files of a folder of single-band TIFFs as one block of bytes."""
+    files = sorted(one for one in folder.iterdir() if one.suffix.lower() in TIFF_SUFFIXES)
+    if not files:
+        raise ImageError(f"{name}: the image cannot be opened (it is a folder)")
+    blobs = [one.read_bytes() for one in files]
+    facts = [[_band_name(one.stem), len(blob)] for one, blob in zip(files, blobs, strict=True)]
+    return PACKED + json.dumps(facts).encode() + b"\n" + b"".join(blobs)
+
+
+def _band_name(stem: str) -> str:
+    return stem.rpartition("_")[2]
+
+
+def _from_folder(content: bytes, name: str) -> Cube:
+    end = content.index(b"\n", len(PACKED))
+    at = end + 1
+    parts: list[NDArray[Any]] = []
+    names = []
+    for band, size in json.loads(content[len(PACKED) : end]):
+        one = _tiff(content[at : at + size], f"{name}/{band}")
+        at += size
+        if one.values.shape[2] != 1:
+            raise ImageError(
+                f"{name}: each file of a folder must hold one band, and {band} holds "
+                f"{one.values.shape[2]}"
+            )
+        parts.append(_with_gaps(one)[:, :, 0])
+        names.append(band)
+    return Cube(np.stack(_of_one_size(parts, names, name), axis=-1), tuple(names))
+
+
+def _of_one_size(
+    parts: Sequence[NDArray[Any]], names: Sequence[str], name: str
+) -> list[NDArray[Any]]:
+    height, width = max(part.shape for part in parts)
+    same = []
+    for part, band in zip(parts, names, strict=True):
+        down, across = height // part.shape[0], width // part.shape[1]
+        if part.shape != (height, width):
+            if (part.shape[0] * down, part.shape[1] * across) != (height, width):
+                raise ImageError(
+                    f"{name}: the band {band} has {part.shape[1]} x {part.shape[0]} pixels, which "
+                    f"do not divide the {width} x {height} of the largest"
+                )
+            part = part.repeat(down, axis=0).repeat(across, axis=1)
+        same.append(part)
+    return same
+
+
+@cache
+def load_band_readers() -> None:
+    """Read one file of each kind, so that the code for it is loaded: for those who open no file."""
+    with catch_warnings():
+        simplefilter("ignore")
+        if HAS_TIFF:
+            from tifffile import imwrite
+
+            for compression in COMPRESSIONS:
+                stream = io.BytesIO()
+                with suppress(Exception):  # what cannot be written here cannot be read either
+                    imwrite(stream, np.zeros((32, 32), np.uint16), compression=compression)
+                    open_cube(stream.getvalue(), "")
+        load_dicom_readers()

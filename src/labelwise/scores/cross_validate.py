@@ -1,0 +1,298 @@
+"""Fitting a calibrator and a rule on scores and judging them on rows they did not see.
+
+Three ways to keep the roles apart: two splits of one file, two files, or folds of one file. Rows
+of one group, such as a patient's, are never on both sides.
+
+Folds give honest figures from one unsplit file: rows are dealt by a seeded shuffle, and for each
+fold the link and the rule are fitted on the other folds and applied to it. What is saved is fitted
+on all rows; the figures speak of the procedure, and err a little on the cautious side, since each
+fit saw fewer rows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.calibration import Candidate, Choice
+from labelwise.calibration.auto import AUTO
+from labelwise.decide import Rule, find_rule
+from labelwise.errors import DataError, SettingsError
+from labelwise.evaluation import Evaluation, evaluate
+from labelwise.links import Link
+from labelwise.numeric.groups import Groups
+from labelwise.predictions import Predictions
+from labelwise.scores.fit import fit_calibrator, fit_groups, fit_rule, one_per_group
+from labelwise.scores.read import ScoreTable
+from labelwise.scores.tables import Kind
+from labelwise.taxonomy import AttributeColumns
+
+LEAKED = "what is fitted on some photos of a group looks better on its others than on new groups"
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """What is fitted, by name, and how the rows are divided."""
+
+    calibrator: str = "none"
+    rule: str = "0.5"
+    folds: int = 5
+    seed: int = 0
+    photos_per_day: float | None = None  # for rules per day
+    attributes: AttributeColumns | None = None  # labels that exclude each other
+
+
+@dataclass(frozen=True, eq=False)
+class FittedPair:
+    """A link (``None``: the scores keep theirs) and a rule, in words too; what was compared."""
+
+    link: Link | None
+    link_words: str
+    rule: Rule | None
+    rule_words: str
+    compared: tuple[Candidate, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The evaluation, the rows it is of, what to keep, and which rows that was fitted on.
+
+    ``sets`` are those the evaluation is of, where a rule was fitted; ``fitted_rows`` the rows that
+    link and rule were fitted on; ``kind`` what the scores were.
+    """
+
+    evaluation: Evaluation
+    predictions: Predictions
+    made: FittedPair
+    fitted_on: str
+    fitted_rows: Predictions
+    sets: NDArray[Any] | None = None
+    kind: Kind = "logits"
+
+    @property
+    def link(self) -> Link | None:
+        """The link to use from now on."""
+        return self.made.link or self.predictions.link
+
+
+def fixed_rule(text: str) -> Rule | None:
+    """Return the rule of a text that needs no fit, such as ``0.5`` or ``top-4``; or ``none``.
+
+    >>> fixed_rule("top-4"), fixed_rule("0.5")
+    (TopK(k=4), Threshold(value=0.5))
+    """
+    if text == "none":
+        return None
+    rule = find_rule(text).fixed
+    if rule is None:
+        raise SettingsError(
+            "a rule that needs no fit must be a threshold such as 0.5, top-4, expected-f or none, "
+            f"got {text!r}; others are fitted by `labelwise decide`"
+        )
+    return rule
+
+
+def judge_as_given(
+    table: ScoreTable,
+    rule: Rule | None,
+    *,
+    split: str | None = None,
+    by: Sequence[str] = (),
+    **options: Any,
+) -> Evaluation:
+    """Return the evaluation of scores as they are; nothing is fitted."""
+    predictions = split_rows(table, split)
+    parts = [table.subgroups(column, predictions) for column in by]
+    return evaluate(predictions, predictions.link, rule, by=parts, notes=table.notes, **options)
+
+
+def judge(
+    table: ScoreTable,
+    plan: FitPlan,
+    *,
+    other: ScoreTable | None = None,
+    fit_on: str | None = None,
+    report_on: str | None = None,
+    by: Sequence[str] = (),
+    **options: Any,
+) -> Judged:
+    """Fit as planned and judge on other rows: of ``other``, of a split, or of folds.
+
+    A calibrator left to ``auto`` is chosen once, on all the rows that may be fitted on. ``by`` are
+    columns whose values make subgroups that are judged by themselves too.
+    """
+    told = table if other is None else other
+    if other is not None or fit_on is not None or report_on is not None:
+        held, seen, words = divided_rows(table, other, fit_on, report_on)
+        made = fit_pair(held, *chosen_plan(held, plan))
+        evaluation = evaluate(
+            seen,
+            seen.link,
+            made.rule,
+            calibrated=made.link,
+            calibrator=made.link_words and f"{made.link_words}, fitted on {words}",
+            rule_words=made.rule_words and f"{made.rule_words}, fitted on {words}",
+            notes=(*table.notes, *made.notes),
+            attributes=plan.attributes,
+            by=[told.subgroups(column, seen) for column in by],
+            **options,
+        )
+        judged = seen if made.link is None else seen.with_link(made.link)
+        sets = None if made.rule is None else judged.sets(made.rule)
+        fitted_on = f"{len(held):,} rows of {words}"
+        return Judged(evaluation, seen, made, fitted_on, held, sets, table.kind)
+    whole = split_rows(table, None)
+    plan, choice = chosen_plan(whole, plan)
+    made = fit_pair(whole, plan, choice)
+    fits = crossfit(
+        whole, lambda part: _pair(fit_pair(part, plan)), folds=plan.folds, seed=plan.seed
+    )
+    note = (
+        f"One undivided table: calibrator and rule were fitted {plan.folds} times on "
+        f"{plan.folds - 1} of {plan.folds} parts and judged on the rest, so that no row is judged "
+        f"by a fit that saw it. What is saved was fitted on all {len(whole):,} rows."
+    )
+    evaluation = evaluate(
+        whole,
+        whole.link,
+        fits.sets,
+        calibrated=fits.log_odds,
+        calibrator=made.link_words and f"{made.link_words}, cross-fitted in {plan.folds} folds",
+        rule_words=made.rule_words and f"{made.rule_words}, cross-fitted in {plan.folds} folds",
+        thresholds=made.rule,
+        notes=(note, *table.notes, *made.notes),
+        attributes=plan.attributes,
+        by=[told.subgroups(column, whole) for column in by],
+        **options,
+    )
+    fitted_on = f"all {len(whole):,} rows"
+    return Judged(evaluation, whole, made, fitted_on, whole, fits.sets, table.kind)
+
+
+def chosen_plan(predictions: Predictions, plan: FitPlan) -> tuple[FitPlan, Choice | None]:
+    """Return the plan with ``auto`` replaced by what it chooses on these rows."""
+    if plan.calibrator != AUTO:
+        return plan, None
+    *_, choice = fit_calibrator(AUTO, predictions, predictions.link, folds=plan.folds)
+    if choice is None or choice.link is predictions.link:
+        return replace(plan, calibrator="none"), choice
+    return replace(plan, calibrator=choice.name), choice
+
+
+def fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = None) -> FittedPair:
+    """Return what the plan fits on these rows."""
+    given = predictions.link
+    link, words, _ = fit_calibrator(plan.calibrator, predictions, given, folds=plan.folds)
+    notes: tuple[str, ...] = ()
+    if choice is not None:
+        words = words and choice.words
+        if link is None:
+            notes = ("No calibrator had less log loss than the scores as they are.",)
+    last = link or given
+    if plan.attributes is not None and last is not None:
+        last, words = fit_groups(predictions, last, plan.attributes, words)
+        link = last
+    compared = () if choice is None else choice.candidates
+    if plan.rule == "none":
+        return FittedPair(link, words, None, "", compared, notes)
+    if last is None:
+        raise SettingsError(
+            "these scores only rank, so no rule can be fitted; calibrate them first, "
+            "for example with --calibrate platt"
+        )
+    rule, rule_words = fit_rule(plan.rule, predictions, last, plan.photos_per_day)
+    if plan.attributes is not None:
+        rule, rule_words = one_per_group(rule, rule_words, plan.attributes)
+    return FittedPair(link, words, rule, rule_words, compared, notes)
+
+
+def _pair(made: FittedPair) -> tuple[Link | None, Rule | None]:
+    return made.link, made.rule
+
+
+def divided_rows(
+    table: ScoreTable, other: ScoreTable | None, fit_on: str | None, report_on: str | None
+) -> tuple[Predictions, Predictions, str]:
+    """Return the rows to fit on, those to judge on, and the first ones' name; none in both."""
+    if other is None:
+        if fit_on is None or report_on is None:
+            raise SettingsError("--fit-on and --report-on go together: name both splits")
+        if fit_on == report_on:
+            raise SettingsError(f"--fit-on and --report-on must differ, got {fit_on!r} twice")
+        held, seen = table.part(fit_on), table.part(report_on)
+        seen.refuse_shared_groups(held, LEAKED)
+        return held, seen, fit_on
+    held = table.part(fit_on) if fit_on else split_rows(table, None)
+    seen = other.part(report_on) if report_on else split_rows(other, None)
+    seen = seen.with_columns(held.names, of=table.source, source=other.source)
+    shared = set(held.ids) & set(seen.ids)
+    if shared:
+        raise DataError(
+            f"{table.source} and {other.source} share rows, first {min(shared)!r}; "
+            "what is fitted on a row cannot be judged on it"
+        )
+    seen.refuse_shared_groups(held, LEAKED)
+    return held, seen, table.source
+
+
+def split_rows(table: ScoreTable, split: str | None) -> Predictions:
+    """Return the rows of the split, or all where there is no choice to make."""
+    if split == "all":
+        return table.predictions
+    if split is not None:
+        return table.part(split)
+    if table.split is None:
+        return table.predictions
+    there = sorted(set(table.split.tolist()))
+    if len(there) > 1:
+        raise SettingsError(
+            f"{table.source} has the splits {', '.join(there)}; name one with --split "
+            "(or fit and report with --fit-on and --report-on)"
+        )
+    return table.part(there[0])
+
+
+FitBoth = Callable[[Predictions], tuple[Link | None, Rule | None]]
+
+
+@dataclass(frozen=True)
+class CrossFit:
+    """Out-of-fold log-odds and sets, each (N, K); ``None`` where nothing of the kind was fitted."""
+
+    log_odds: NDArray[Any] | None
+    sets: NDArray[Any] | None
+
+
+def folds_of(rows: int, folds: int, seed: int, groups: Groups | None = None) -> NDArray[np.intp]:
+    """Return the fold of every row; sizes differ by at most one row, or one group."""
+    units, what = (rows, "rows") if groups is None else (groups.count, "groups")
+    if not 2 <= folds <= units:
+        raise SettingsError(f"folds must lie between 2 and the {units} {what}, got {folds}")
+    dealt = np.random.default_rng(seed).permutation(np.arange(units) % folds)
+    return dealt if groups is None else dealt[groups.codes]
+
+
+def crossfit(predictions: Predictions, fit: FitBoth, *, folds: int = 5, seed: int = 0) -> CrossFit:
+    """Return what fits on the other folds say of each row.
+
+    ``fit`` maps predictions to a link (``None``: none is fitted) and a rule.
+    """
+    fold = folds_of(len(predictions), folds, seed, predictions.groups)
+    shape = predictions.logits.shape
+    log_odds = np.empty(shape)
+    sets = np.zeros(shape, bool)
+    fitted_link = fitted_rule = False
+    for number in range(folds):
+        held = np.flatnonzero(fold == number)
+        own = predictions.take(held)
+        link, rule = fit(predictions.take(np.flatnonzero(fold != number)))
+        fitted_link, fitted_rule = link is not None, rule is not None
+        if link is not None:
+            log_odds[held] = link.log_odds(own.logits).astype(np.float64)
+        last = link or predictions.link
+        if rule is not None and last is not None:
+            sets[held] = rule(last.decision_probs(own.logits))
+    return CrossFit(log_odds if fitted_link else None, sets if fitted_rule else None)

@@ -1,0 +1,306 @@
+"""An ML backend for Label Studio: predictions of its tasks, as its labelling config asks for them.
+
+    GET  /label-studio/health
+    POST /label-studio/setup     {"schema": config}                   -> {"model_version": ...}
+    POST /label-studio/predict   {"tasks": [...], "label_config": ...} -> {"results": [...]}
+    POST /label-studio/webhook   is answered, and trains nothing
+
+No address of a task is opened: its photo is read from below one folder, Label Studio's document
+root or media folder. A score is the chance that all labels of a photo are decided right.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field, ValidationError
+
+from labelwise.contrib.annotation_tools import (
+    ImageFolder,
+    LabellingConfig,
+    chance_of_set,
+    prediction,
+    read_config,
+)
+from labelwise.errors import DataError, ImageError
+from labelwise.photos.folder_scan import is_below
+from labelwise.pictures.sources import read_image_file
+from labelwise.server.api import ERRORS, PLACE, answered_or_left, require_json, whole_body
+from labelwise.server.batching import Tagged
+from labelwise.server.bodies import Upload, from_base64, read_json
+from labelwise.server.security import LABEL_STUDIO, PHOTOPRISM, RefusedError
+from labelwise.server.service import Service
+from labelwise.system.text import shortened
+
+# PhotoPrism's Vision API: the labels of a photo in the form that PhotoPrism reads.
+#
+#     POST /photoprism/labels   {"id": ..., "images": ["data:image/jpeg;base64,..."]}
+#
+# Of several cut-outs of one photo a label has its largest probability, as PhotoPrism merges those
+# of its own model. PhotoPrism takes an answer that holds nothing for a failure; so one without
+# labels has an empty caption, which stands for none.
+
+
+LEAST = 0.001  # PhotoPrism takes a confidence of 0 for one that is not known
+
+
+class VisionLabel(BaseModel):
+    """A label, with its probability as PhotoPrism's confidence."""
+
+    name: str
+    source: Literal["image"] = "image"
+    confidence: float
+    topicality: float
+
+
+class VisionCaption(BaseModel):
+    """A caption without text: PhotoPrism would take a result that holds nothing for an error."""
+
+    text: Literal[""] = ""
+
+
+class VisionResult(BaseModel):
+    """The labels of the photo."""
+
+    labels: list[VisionLabel]
+    caption: VisionCaption | None = None
+
+
+class VisionModel(BaseModel):
+    """Which model answered."""
+
+    type: Literal["labels"] = "labels"
+    name: str
+    version: str
+
+
+class VisionAnswer(BaseModel):
+    """An answer of the Vision API; ``error`` says why there is none."""
+
+    id: str | None = None
+    code: int = 200
+    error: str | None = None
+    model: VisionModel | None = None
+    result: VisionResult | None = None
+
+
+class VisionRequest(BaseModel):
+    """What PhotoPrism sends, as far as it matters here."""
+
+    id: Annotated[str | None, Field(max_length=200)] = None
+    images: Annotated[list[str], Field(min_length=1)]
+
+
+def make_photoprism(service: Service) -> APIRouter:
+    """Return the routes of a service."""
+    api = APIRouter(tags=["photoprism"])
+
+    @api.post(
+        PHOTOPRISM,
+        response_model=VisionAnswer,
+        summary="Labels in the form that PhotoPrism reads",
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": VisionRequest.model_json_schema()}},
+            }
+        },
+    )
+    async def labels(request: Request) -> Response:
+        identity, lane = None, service.lane()
+        model = VisionModel(name=lane.model.name, version=lane.model.version)
+        try:
+            require_json(request)
+            body = await whole_body(request, service)
+            asked = await service.aside(lambda: _read_as(VisionRequest, body))
+            identity = asked.id
+            uploads = await service.aside(lambda: _cut_outs(asked, service.settings.max_files))
+            tagged = await answered_or_left(
+                request, service.tag(lane, uploads, request.scope.get(PLACE))
+            )
+            result = _labels(lane.model.names, tagged)
+        except RefusedError as refused:  # PhotoPrism reads code and error, and no problem details
+            told = VisionAnswer(id=identity, code=refused.status, error=refused.detail)
+            return _json(told, refused.status, refused.headers)
+        return _json(VisionAnswer(id=asked.id, model=model, result=result))
+
+    return api
+
+
+def _cut_outs(asked: VisionRequest, most: int) -> list[Upload]:
+    if len(asked.images) > most:
+        raise RefusedError(422, f"a request may hold 1 to {most} pictures, got {len(asked.images)}")
+    return [Upload(f"picture {at}", from_base64(one)) for at, one in enumerate(asked.images)]
+
+
+def _labels(names: Sequence[str], tagged: Sequence[Tagged]) -> VisionResult:
+    errors = [one.error for one in tagged if one.error is not None]
+    if errors:
+        raise RefusedError(422, errors[0])
+    probs = np.max([one.probs for one in tagged if one.probs is not None], axis=0)
+    given = np.any([one.chosen for one in tagged if one.chosen is not None], axis=0)
+    order = sorted(np.flatnonzero(given).tolist(), key=lambda column: -probs[column])
+    chances = {column: min(1.0, max(LEAST, float(probs[column]))) for column in order}
+    labels = [
+        VisionLabel(name=names[column], confidence=chance, topicality=chance)
+        for column, chance in chances.items()
+    ]
+    return VisionResult(labels=labels, caption=None if labels else VisionCaption())
+
+
+def _json(answer: VisionAnswer, status: int = 200, headers: Any = None) -> Response:
+    return JSONResponse(answer.model_dump(exclude_none=True), status, headers)
+
+
+MOST_TASKS = 1000
+LONGEST_CONFIG = 1 << 20
+NOT_TRAINED = "not trained: export the annotations, and train with them by `labelwise train`"
+
+Config = Annotated[str, Field(max_length=LONGEST_CONFIG)]
+
+
+class StudioTask(BaseModel):
+    """A task: what it is called, and its fields."""
+
+    id: int | str | None = None
+    data: dict[str, Any]
+
+
+class StudioTasks(BaseModel):
+    """A request for predictions."""
+
+    tasks: Annotated[list[StudioTask], Field(max_length=MOST_TASKS)]
+    label_config: Config
+
+
+class StudioProject(BaseModel):
+    """A project that is being connected."""
+
+    labelling: Annotated[Config, Field(alias="schema")]
+
+
+class StudioVersion(BaseModel):
+    """Which model answers."""
+
+    model_version: str
+
+
+class StudioHealth(BaseModel):
+    """Whether the backend is there."""
+
+    status: str = "UP"
+    model_class: str = "labelwise"
+
+
+class StudioPredictions(BaseModel):
+    """A prediction for each task, in their order; one without a photo says why in ``error``."""
+
+    results: list[dict[str, Any]]
+    model_version: str
+
+
+class StudioHeard(BaseModel):
+    """The answer to a webhook."""
+
+    status: str = "ok"
+    result: str = NOT_TRAINED
+
+
+def make_label_studio(service: Service, folder: Path) -> APIRouter:
+    """Return the routes of a service that reads the photos of tasks below a folder."""
+    api = APIRouter(prefix=LABEL_STUDIO, tags=["label studio"], responses=ERRORS)
+    images = ImageFolder(folder)
+
+    @api.get("/health")
+    async def health() -> StudioHealth:
+        return StudioHealth()
+
+    @api.post("/setup", response_model=StudioVersion)
+    async def setup(request: Request) -> StudioVersion:
+        given = await _read(request, service, StudioProject)
+        model = service.lane().model
+        # Says what does not fit before any task does.
+        await service.aside(lambda: read_config(given.labelling, model.names))
+        return StudioVersion(model_version=model.version)
+
+    @api.post("/predict", response_model=StudioPredictions)
+    async def predict(request: Request) -> StudioPredictions:
+        given = await _read(request, service, StudioTasks)
+        lane = service.lane()
+        names, version = lane.model.names, lane.model.version
+        config = await service.aside(lambda: read_config(given.label_config, names))
+        place, results = request.scope.get(PLACE), []
+        for start in range(0, len(given.tasks), service.settings.max_files):
+            tasks = given.tasks[start : start + service.settings.max_files]
+            photos = [await service.aside(partial(_photo, task, config, images)) for task in tasks]
+            uploads = [photo for photo in photos if isinstance(photo, Upload)]
+            tagged = iter(await answered_or_left(request, service.tag(lane, uploads, place)))
+            answers = [photo if isinstance(photo, str) else next(tagged) for photo in photos]
+            results += [
+                _result(task, answer, names, config, version)
+                for task, answer in zip(tasks, answers, strict=True)
+            ]
+        return StudioPredictions(results=results, model_version=version)
+
+    @api.post("/webhook", status_code=201)
+    async def webhook(request: Request) -> StudioHeard:
+        require_json(request)
+        return StudioHeard()
+
+    return api
+
+
+async def _read(request: Request, service: Service, kind: type[Any]) -> Any:
+    require_json(request)
+    body = await whole_body(request, service)
+    return await service.aside(lambda: _read_as(kind, body))
+
+
+def _read_as(kind: type[Any], body: bytes) -> Any:
+    try:
+        return kind.model_validate(read_json(body))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise RefusedError(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _photo(task: StudioTask, config: LabellingConfig, images: ImageFolder) -> Upload | str:
+    """Return the photo of a task from a file below the folder, or why there is none."""
+    address, home = task.data.get(config.field), os.path.realpath(images.root)
+    if isinstance(address, str) and address:
+        try:
+            path = os.path.realpath(os.path.join(home, images.path_of(address)))
+            if is_below(path, home) and os.path.isfile(path):
+                name = os.path.basename(path)
+                return Upload(name, read_image_file(Path(path), name))
+        except ImageError as error:
+            return str(error)
+        except (ValueError, DataError):  # a path that no file can have; an upload that is not there
+            pass
+    return (
+        f"field {config.field!r} names no file below the folder given with --label-studio: "
+        f"{shortened(repr(address), 200)}; addresses of other kinds are not opened"
+    )
+
+
+def _result(
+    task: StudioTask,
+    tagged: Tagged | str,
+    names: Sequence[str],
+    config: LabellingConfig,
+    version: str,
+) -> dict[str, Any]:
+    """Return the prediction for a task; where there is none, ``error`` says why."""
+    if isinstance(tagged, str):
+        return prediction([], 0.0, version, config) | {"error": f"task {task.id}: {tagged}"}
+    if tagged.probs is None or tagged.chosen is None:
+        return _result(task, tagged.error or "the photo cannot be read", names, config, version)
+    columns = [column for column, name in enumerate(names) if name in set(config.labels)]
+    probs, chosen = tagged.probs[columns].astype(np.float64), tagged.chosen[columns]
+    given = [names[column] for column, one in zip(columns, chosen, strict=True) if one]
+    return prediction(given, chance_of_set(probs, chosen), version, config)

@@ -1,0 +1,385 @@
+"""What the API says, as types: they make the answers, and the description at /openapi.json."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+State = Literal["present", "absent", "unknown", "withdrawn"]
+Probability = Annotated[float, Field(ge=0, le=1)]
+PHOTO_ID, CURSOR = "^[0-9a-f]{64}$", "^[0-9]{1,7}$"
+PhotoId = Annotated[str, Field(pattern=PHOTO_ID)]
+CorrectedState = Literal["present", "absent", "unknown"]
+
+
+class SearchHit(BaseModel):
+    """A photo that answers a query.
+
+    ``probability`` is calibrated for the query; ``reasons`` are those of its labels by themselves.
+    """
+
+    id: PhotoId
+    name: str
+    probability: Probability
+    reasons: dict[str, float]
+    taken: str | None
+    width: int | None
+    height: int | None
+    copies: int
+
+
+class WaysOutView(BaseModel):
+    """What would work where no list can be promised: a larger share, or checking some photos.
+
+    About ``checks`` of the best
+    ``listed`` photos would be asked about.
+    """
+
+    larger: float | None
+    checks: int | None
+    listed: int | None
+
+
+class LikenessView(BaseModel):
+    """Whether the library is like the held-out photos, which counts and promises suppose."""
+
+    outcome: Literal["alike", "shares differ", "pictures differ", "unknown"]
+    sentence: str
+
+
+class SearchAnswer(BaseModel):
+    """The best photos, and what is expected of all photos.
+
+    ``expected`` photos match, between ``low`` and ``high`` with 95 % confidence; without held-out
+    photos that match there is no such interval, and ``untested`` says so.
+    ``promise`` is a sentence, ``promise_about`` what it speaks of, and ``promise_condition`` under
+    which condition it holds.
+    ``near_copies`` says how many photos of a promised list look like an earlier one of it.
+    """
+
+    query: str
+    hits: list[SearchHit]
+    photos: int
+    expected: float
+    low: float | None
+    high: float | None
+    untested: str | None = None
+    above: int | None
+    promise: str | None
+    promise_kind: Literal["expected"] | None = None
+    promise_about: str | None = None
+    promise_condition: str | None = None
+    receipt: int | None = None
+    refused: str | None = None
+    ways: WaysOutView | None = None
+    near_copies: str | None = None
+    likeness: LikenessView | None = None
+    cursor: str | None
+
+
+class PhotoLabel(BaseModel):
+    """One label of a photo, and what a person said of it."""
+
+    label: str
+    probability: Probability
+    decided: bool
+    corrected: CorrectedState | None
+
+
+class PhotoView(BaseModel):
+    """A photo of the library with all its labels, the most probable first."""
+
+    id: PhotoId
+    name: str
+    taken: str | None
+    width: int | None
+    height: int | None
+    copies: int
+    none: bool
+    labels: list[PhotoLabel]
+    before: dict[str, State] | None = None
+
+
+class PhotoFactsView(BaseModel):
+    """Where a photo lies, and what its own header says of the camera and the place."""
+
+    paths: list[str]
+    camera: str | None
+    latitude: float | None
+    longitude: float | None
+
+
+class CorrectionsIn(BaseModel):
+    """What a person says of labels; ``withdrawn`` takes back what was said."""
+
+    model_config = ConfigDict(extra="forbid")
+    labels: Annotated[dict[str, State], Field(min_length=1, max_length=5000)]
+    source: Literal["correction", "audit"] = "correction"
+    who: Annotated[str, Field(max_length=100)] = "page"
+
+
+class SimilarView(BaseModel):
+    """A photo that looks like another one."""
+
+    id: PhotoId
+    name: str
+    likeness: float
+
+
+class TextAnswer(BaseModel):
+    """The photos most like a text, and what speaks against scoring that text, if anything."""
+
+    text: str
+    query: str | None
+    at_least: Probability | None
+    doubt: str | None
+    hits: list[SimilarView]
+
+
+class QuestionView(BaseModel):
+    """Does a photo carry a label?"""
+
+    id: PhotoId
+    name: str
+    label: str
+    probability: Probability
+    given: bool
+    source: Literal["correction", "audit"]
+
+
+class ListedPhoto(BaseModel):
+    """A photo of a list."""
+
+    id: PhotoId
+    name: str
+
+
+class CheckIn(BaseModel):
+    """Which list a person checks: our own, or the best ``top`` photos of a query."""
+
+    model_config = ConfigDict(extra="forbid")
+    q: Annotated[str, Field(max_length=2000)]
+    wrong_at_most: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    top: Annotated[int | None, Field(ge=1, le=10_000_000)] = None
+    alone: bool = False
+    who: Annotated[str, Field(min_length=1, max_length=100)] = "page"
+
+
+class CheckAnswerIn(BaseModel):
+    """Whether the photo that is asked about matches the query of a list."""
+
+    model_config = ConfigDict(extra="forbid")
+    checked: CheckIn
+    photo: PhotoId
+    answer: Literal["yes", "no", "unsure"]
+
+
+class CheckQuestion(BaseModel):
+    """Does this photo match the query? ``repeated``: it was asked about before."""
+
+    photo: ListedPhoto
+    repeated: bool
+
+
+class CheckView(BaseModel):
+    """What is known of a list, and the next question.
+
+    ``more`` is about how many more answers it takes, None where more would not do; ``shorter`` the
+    length of a list that may take fewer. ``photos`` are the first of a promised list.
+    """
+
+    query: str
+    wrong_at_most: float
+    listed: int
+    left: int
+    checked: int
+    more: int | None
+    shorter: int | None
+    promise: str | None
+    sentence: str
+    question: CheckQuestion | None
+    following: PhotoId | None
+    photos: list[ListedPhoto] = []
+
+
+class ReceiptView(BaseModel):
+    """A promise that was made of a list, and what people's answers since then say of it.
+
+    ``photos``, ``weights``, ``link`` and ``held_out`` are hashes: of the listed photos, the model,
+    and the photos that it was made on.
+    """
+
+    number: int
+    query: str
+    kind: Literal["expected", "sure", "checked", "tested"]
+    text: str
+    method: str
+    listed: int
+    who: str
+    at: str
+    withdrawn: bool
+    photos: str
+    weights: str
+    link: str
+    held_out: str
+    verdict: Literal["kept", "broken", "cannot tell"]
+    told: str
+
+
+class ReceiptsView(BaseModel):
+    """Every promise of a list that was made, the latest first, and how all of them stand."""
+
+    receipts: list[ReceiptView]
+    together: str
+
+
+class Review(BaseModel):
+    """Questions worth a person's minute, the best first."""
+
+    by: str
+    questions: list[QuestionView]
+
+
+class ProblemDetails(BaseModel):
+    """An error (RFC 9457); ``error`` is ``detail``, where the inference protocol looks for it."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    error: str
+
+
+class Health(BaseModel):
+    """Whether the server is there."""
+
+    status: Literal["live", "ready"]
+
+
+class SessionIn(BaseModel):
+    """The token, exchanged for a cookie."""
+
+    model_config = ConfigDict(extra="forbid")
+    token: Annotated[str, Field(max_length=512)]
+
+
+class ModelView(BaseModel):
+    """Which model answers, how it is calibrated and how it decides."""
+
+    name: str
+    method: str
+    backbone: str
+    labels: int
+    weights: str
+    calibration: str
+    caution: str | None
+    rule: str
+    version: str
+    photos: int | None = None
+    held_out: str | None = None
+    max_body: int
+
+
+class ReloadedView(BaseModel):
+    """The model that answers now; ``changed``: it is another one than before."""
+
+    changed: bool
+    model: ModelView
+
+
+class LabelAnswer(BaseModel):
+    """One label of a picture."""
+
+    label: str
+    probability: Probability
+    threshold: float | None
+    decided: bool
+
+
+class PictureAnswer(BaseModel):
+    """What is said of one picture, the most probable label first; or why nothing is."""
+
+    name: str
+    labels: list[LabelAnswer] = []
+    decided: list[str] = []
+    none: bool | None = None
+    error: str | None = None
+
+
+class Predicted(BaseModel):
+    """The answers for the pictures of a request, in their order."""
+
+    model: str
+    calibration: str
+    caution: str | None
+    rule: str
+    results: list[PictureAnswer]
+
+
+class BinView(BaseModel):
+    """Held-out photos whose probability lay in (low, high]."""
+
+    low: float
+    high: float
+    photos: int
+    carried: int
+    share_low: float
+    share_high: float
+    sentence: str
+
+
+class LabelView(BaseModel):
+    """A label: its threshold, and what its probabilities were worth on held-out photos."""
+
+    label: str
+    threshold: float | None
+    photos: int
+    carried: int
+    ece: float | None
+    bins: list[BinView]
+
+
+class PromiseView(BaseModel):
+    """What was promised when the model was made, and whether reviewed photos bear it out."""
+
+    text: str
+    what: str
+    level: float
+    confidence: float | None
+    photos: int
+    made: str
+    verdict: Literal["kept", "broken", "cannot tell"]
+    checked: str
+
+
+class AlarmView(BaseModel):
+    """The calibration alarm of one label."""
+
+    label: str
+    audited: int
+    present: int
+    expected: float
+    evidence: float
+    threshold: float
+    raised: bool
+
+
+class ShareView(BaseModel):
+    """The share of a label when the model was made, and now."""
+
+    label: str
+    source: Literal["recent pictures", "library"]
+    before: float
+    now: float
+    low: float
+    high: float
+    photos: int
+    moved: bool
+
+
+class TrustView(BaseModel):
+    """What speaks for and against trusting the model today."""
+
+    alarms: list[AlarmView]
+    shares: list[ShareView]
+    promises: list[PromiseView]
+    notes: list[str]

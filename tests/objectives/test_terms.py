@@ -1,0 +1,309 @@
+"""Terms beside a loss, against golden vectors and loops over pairs."""
+
+import itertools
+from math import comb, log
+
+import golden
+import pytest
+import reference
+import torch
+from contract import assert_recovers_probabilities, example
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import softplus
+
+import labelwise.objectives.terms as label_pair
+from labelwise.errors import SettingsError
+from labelwise.links import Sigmoid
+from labelwise.methods import METHODS, make_objective
+from labelwise.objectives import (
+    BCE,
+    MMCE,
+    SPA,
+    Asymmetric,
+    LabelPairs,
+    LogitMargin,
+    MeanDifference,
+    TwoWay,
+    kernel_calibration_error,
+    label_pair_loss,
+)
+from labelwise.objectives.ops import split_labels
+from labelwise.types import DatasetFacts, Outputs, Targets
+
+CASES = golden.cases("lpr")
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if "per_sample" in CASES[n]["expected"]])
+def test_golden_values(name):
+    log_odds, labels, observed = golden.batch(CASES[name])
+    loss = label_pair_loss(log_odds, *split_labels(labels, observed))
+    golden.assert_golden(loss, CASES[name]["expected"]["per_sample"])
+
+
+def test_golden_gradient():
+    case = CASES["gradient of batch mean wrt log-odds"]
+    log_odds, labels, observed = golden.batch(case)
+    label_pair_loss(log_odds, *split_labels(labels, observed)).mean().backward()
+    golden.assert_golden(log_odds.grad, case["expected"]["grad"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 9), st.floats(0, 1), st.integers(0, 99))
+def test_equals_the_loop_over_all_pairs(rows, columns, density, seed):
+    generator = torch.Generator().manual_seed(seed)
+    log_odds = 3 * torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    labels = (torch.rand(rows, columns, generator=generator) < density).double()
+    observed = torch.rand(rows, columns, generator=generator) < 0.8
+    for mask in (None, observed):
+        fast = label_pair_loss(log_odds, *split_labels(labels, mask))
+        slow = reference.label_pairs(log_odds, labels, mask)
+        torch.testing.assert_close(fast, torch.tensor(slow, dtype=torch.float64))
+
+
+def test_many_present_labels_keep_the_digits_of_tiny_terms():
+    """70 present labels, some pairs near and most far apart, in float32 against float64."""
+    scores = torch.cat([torch.linspace(5, 40, 70), torch.linspace(-40, 5, 90)])[None]
+    present = torch.arange(160)[None] < 70
+    for shift in (0.0, 30.0):
+        exact = (scores + shift * present).double()
+        expected = label_pair_loss(exact, present, ~present)
+        pairs = torch.nn.functional.softplus(exact[0, 70:, None] - exact[0, None, :70])
+        torch.testing.assert_close(expected.item(), pairs.sum().item() * 2 / (160 * 159))
+        found = label_pair_loss(exact.float(), present, ~present)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
+
+
+def test_hundreds_of_equal_labels_do_not_overflow():
+    present = torch.arange(400)[None] < 200
+    found = label_pair_loss(torch.zeros(1, 400), present, ~present).item()
+    torch.testing.assert_close(found, log(2) * 200 * 200 * 2 / (400 * 399), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("density", [0.2, 0.8])
+def test_chunks_change_nothing(density, monkeypatch):
+    log_odds = torch.randn(7, 11, dtype=torch.float64, requires_grad=True)
+    sides = split_labels((torch.rand(7, 11) < density).double(), None)
+    whole = label_pair_loss(log_odds, *sides)
+    (grad,) = torch.autograd.grad(whole.sum(), log_odds)
+    monkeypatch.setitem(label_pair._CHUNK, "cpu", 23)
+    parts = label_pair_loss(log_odds, *sides)
+    torch.testing.assert_close(parts, whole)
+    torch.testing.assert_close(torch.autograd.grad(parts.sum(), log_odds)[0], grad)
+    assert torch.autograd.gradcheck(lambda u: label_pair_loss(u, *sides), log_odds)
+
+
+def test_operator_meets_torchs_own_checks():
+    log_odds = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    present, absent = split_labels((torch.rand(5, 6) < 0.4).double(), None)
+    torch.library.opcheck(label_pair._pair_sums, (log_odds, present, absent))
+
+
+def test_reads_the_link_of_its_objective():
+    logits, labels = example()
+    for objective in (BCE(), SPA()):
+        total = (objective + 0.5 * LabelPairs())(logits, labels)
+        log_odds = objective.link.log_odds(logits)
+        pairs = label_pair_loss(log_odds, *split_labels(labels, None)).mean()
+        torch.testing.assert_close(total, objective(logits, labels) + 0.5 * pairs)
+
+
+def test_refuses_an_objective_without_link():
+    with pytest.raises(SettingsError, match="has no probabilities"):
+        (TwoWay() + LabelPairs())(*example())
+
+
+def test_infinite_log_odds_leave_a_finite_gradient():
+    objective = Asymmetric(phi="right") + LabelPairs()
+    logits = torch.tensor([[-9.0, -9.0, 2.0, -8.0]], requires_grad=True)
+    loss = objective(logits, torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
+    loss.backward()
+    assert loss.isfinite()
+    assert logits.grad.isfinite().all()
+
+
+def test_agrees_with_the_true_probabilities():
+    """At the minimum sigmoid(u_t - u_t') is the chance that t is the present one of the two."""
+    assert_recovers_probabilities(BCE() + 30.0 * LabelPairs(), steps=400)  # a steep valley
+
+
+def test_memory_stays_far_below_pairs():
+    """B x K x K would be 3.2 GB here; the listed pairs are 32 x 10 rows of 5,000."""
+    from torch.profiler import ProfilerActivity, profile
+
+    logits = torch.randn(32, 5000, requires_grad=True)
+    labels = torch.zeros(32, 5000)
+    labels[:, :10] = 1
+    outputs, targets = Outputs(logits), Targets(labels)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as trace:
+        LabelPairs()(outputs, targets, BCE().link).backward()
+    largest = max(
+        event.self_cpu_memory_usage / max(event.count, 1) for event in trace.key_averages()
+    )
+    assert largest < 4 * 32 * 5000 * 4
+
+
+def test_second_derivatives():
+    """gradgradcheck: the slope is no constant where a gradient is differentiated again."""
+    log_odds = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([[1.0, 0, 0, 1, 1], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
+    observed = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 1, 1], [1, 1, 1, 1, 1]], dtype=torch.bool)
+    masks = split_labels(labels, observed)
+    assert torch.autograd.gradgradcheck(lambda u: label_pair_loss(u, *masks), (log_odds,))
+
+
+SHARES = torch.tensor([[0.3, 0.0, 1.0, 0.6], [0.9, 0.8, 0.2, 1.0], [0.0, 0.0, 0.5, 0.0]]).double()
+SEEN = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 1], [0, 1, 1, 1]], dtype=torch.bool)
+
+
+@pytest.mark.parametrize("observed", [None, SEEN])
+def test_soft_labels_cost_the_mean_over_all_hard_labels(observed, monkeypatch):
+    logits = 2 * torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).double()
+
+    def cost(labels):
+        found = logits.clone().requires_grad_()
+        loss = LabelPairs()(Outputs(found), Targets(labels, observed), BCE().link)
+        return torch.stack([loss.detach().expand(3, 4), torch.autograd.grad(loss, found)[0]])
+
+    shares = SHARES if observed is None else torch.where(observed, SHARES, 0.0)
+    expected = torch.zeros(2, 3, 4).double()
+    for hard in itertools.product((0.0, 1.0), repeat=4):
+        labels = torch.tensor(hard).double().expand(3, 4)
+        chance = torch.where(labels == 1, shares, 1 - shares).prod(dim=1)
+        for row in range(3):  # each image by itself: the labels of the others do not matter
+            kept = torch.zeros(3, 4).double()
+            kept[row] = labels[row]
+            alone = cost(kept) - cost(torch.zeros(3, 4).double())
+            expected += chance[row] * alone
+    torch.testing.assert_close(cost(shares), expected)
+    monkeypatch.setitem(label_pair._CHUNK, "cpu", 5)
+    torch.testing.assert_close(cost(shares), expected)
+
+
+def test_derivatives_with_soft_labels():
+    log_odds = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    sides = (SHARES, 1 - SHARES)
+    assert torch.autograd.gradcheck(lambda u: label_pair_loss(u, *sides), log_odds)
+    assert torch.autograd.gradgradcheck(lambda u: label_pair_loss(u, *sides), (log_odds,))
+
+
+def test_labels_of_one_half_that_do_not_differ_price_every_order_alike():
+    # T (T - 1) ordered pairs of chance 1/4 at a gap of 0, divided by half their number.
+    half = torch.full((1, 5), 0.5).double()
+    found = label_pair_loss(torch.zeros(1, 5).double(), half, half).item()
+    assert found == pytest.approx(log(2) / 2)
+
+
+FACTS = DatasetFacts(8, 3, 1.0, (0.3,) * 3)
+
+
+def batch(rows=8, labels=3):
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(rows, labels, generator=generator, dtype=torch.float64)
+    truth = (torch.rand(rows, labels, generator=generator) < 0.4).double()
+    observed = torch.rand(rows, labels, generator=generator) < 0.7
+    return logits, truth, observed
+
+
+def value(term, logits, labels, observed=None):
+    return term(Outputs(logits), Targets(labels, observed), Sigmoid())
+
+
+@pytest.mark.parametrize("width", [0.4, 0.1])
+def test_mmce_is_the_sum_over_all_pairs(width):
+    logits, labels, observed = batch()
+    probs, truth = torch.sigmoid(logits)[observed], labels[observed]
+    total = 0.0
+    for p, y in zip(probs, truth, strict=True):
+        for q, z in zip(probs, truth, strict=True):
+            total += (y - p) * (z - q) * torch.exp(-(p - q).abs() / width)
+    expected = total / len(probs) ** 2
+    torch.testing.assert_close(value(MMCE(width), logits, labels, observed), expected)
+    everything = kernel_calibration_error(probs, truth, torch.ones_like(probs), width)
+    torch.testing.assert_close(everything, expected)
+
+
+def test_mdca_is_the_mean_gap_of_labels_that_were_seen():
+    logits, labels, observed = batch()
+    observed[:, 1] = False
+    gaps = []
+    for column in (0, 2):
+        seen = observed[:, column]
+        probs = torch.sigmoid(logits[seen, column])
+        gaps.append((probs.mean() - labels[seen, column].mean()).abs())
+    expected = torch.stack(gaps).mean()
+    torch.testing.assert_close(value(MeanDifference(), logits, labels, observed), expected)
+
+
+def test_mbls_is_what_exceeds_the_margin():
+    logits, labels, observed = batch()
+    excess = [max(0.0, abs(v.item()) - 2.0) for v in logits[observed]]
+    found = value(LogitMargin(2.0), logits, labels, observed)
+    assert found.item() == pytest.approx(sum(excess) / len(excess))
+
+
+def optimum(risk):
+    """The probability at which a risk of one logit is least, on a fine grid."""
+    grid = torch.linspace(-14, 14, 280_001, dtype=torch.float64)
+    return torch.sigmoid(grid[risk(grid).argmin()]).item()
+
+
+@pytest.mark.parametrize("truth", [0.0005, 0.05, 0.5, 0.9995])
+def test_mbls_clips_probabilities_at_its_margin_and_leaves_the_others(truth):
+    margin, weight = 6.0, METHODS["bce+mbls"].options["term_weight"]
+
+    def risk(v):
+        beyond = (v.abs() - margin).clamp(min=0)
+        return truth * softplus(-v) + (1 - truth) * softplus(v) + weight * beyond
+
+    ends = torch.sigmoid(torch.tensor([-margin, margin], dtype=torch.float64)).tolist()
+    assert optimum(risk) == pytest.approx(min(max(truth, ends[0]), ends[1]), abs=1e-4)
+
+
+def test_mdca_calls_rare_labels_rarer():
+    """Of 32 images with a label of 1 in 100, all read by one logit, the batch mean is mostly 0."""
+    truth, size, weight = 0.01, 32, 1.0
+
+    def risk(v):
+        p = torch.sigmoid(v)
+        chances = [comb(size, n) * truth**n * (1 - truth) ** (size - n) for n in range(size + 1)]
+        gap = sum(chance * (p - n / size).abs() for n, chance in enumerate(chances))
+        return truth * softplus(-v) + (1 - truth) * softplus(v) + weight * gap
+
+    assert optimum(risk) == pytest.approx(0.0069, abs=1e-4)
+
+
+def test_mmce_leaves_the_optimum_where_it_is():
+    """The expectation over all label vectors of two images, by hand, as a function of both p."""
+    chances = torch.tensor([0.03, 0.4], dtype=torch.float64)
+    logits = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    vectors = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * 2)
+    weights = torch.where(vectors == 1, chances, 1 - chances).prod(dim=1)
+    optimizer = torch.optim.LBFGS([logits], max_iter=200, line_search_fn="strong_wolfe")
+    objective = make_objective("bce+mmce", FACTS, term_weight=6.0)
+
+    def closure():
+        optimizer.zero_grad()
+        losses = [objective(Outputs(logits[:, None]), Targets(y[:, None])) for y in vectors]
+        risk = (weights * torch.stack(losses)).sum()
+        risk.backward()
+        return risk
+
+    for _ in range(4):
+        optimizer.step(closure)
+    torch.testing.assert_close(torch.sigmoid(logits.detach()), chances, atol=1e-5, rtol=0)
+
+
+def test_weights_are_options_and_reach_the_term():
+    logits, labels, _ = batch()
+    plain = BCE()(logits, labels)
+    for name, term in (("mmce", MMCE()), ("mdca", MeanDifference()), ("mbls", LogitMargin())):
+        found = make_objective(f"bce+{name}", FACTS, term_weight=0.7)(logits, labels)
+        torch.testing.assert_close(found, plain + 0.7 * value(term, logits, labels))
+
+
+def test_senseless_settings_are_refused():
+    with pytest.raises(ValueError, match="width must be above"):
+        MMCE(0.0)
+    with pytest.raises(ValueError, match="margin must not be negative"):
+        LogitMargin(-1.0)
