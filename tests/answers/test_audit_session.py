@@ -149,7 +149,7 @@ def test_missing_photos_are_skipped_and_asked_about_once_they_are_back(world):
     assert session.verdict().answers > 30
     (folder / "away.png").rename(path)
     assert session.question("ada") == first
-    session.note_unreadable(first.photo)
+    session.unreadable = {first.photo}
     assert session.question("ada") != first
 
 

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from audit_setup import NAMES, as_responses, tagged_photos
 
 from labelwise.answers.model_text import tags_of_text
@@ -134,8 +133,8 @@ def score_columns(folder, chances):
 def predictions(folder, chances):
     photos = sorted({photo for photo, _ in chances})
     probs = [[chances.get((photo, name), 0.2) for name in NAMES] for photo in photos]
-    logits = torch.tensor(probs, dtype=torch.float64).logit().float()
-    own = Predictions(photos, logits, torch.zeros(logits.shape), None, NAMES, "test", Sigmoid())
+    logits = np.log(probs) - np.log1p(-np.array(probs))
+    own = Predictions(photos, logits, np.zeros(logits.shape), None, NAMES, "test", Sigmoid())
     own.save(folder / "predictions.parquet")
     return folder / "predictions.parquet", {}
 

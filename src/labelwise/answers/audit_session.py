@@ -72,7 +72,7 @@ class AuditSession:
         order = np.random.default_rng((settings.seed, 3)).permutation(len(table.photos))
         self._random = [table.photos[row] for row in order.tolist()]
         self._held: dict[tuple[str, str], tuple[str, float]] = {}
-        self._unreadable: set[str] = set()
+        self.unreadable: set[str] = set()  # photos that are taken for missing
         self._read: list[Any] | None = None
         facts = {"table": table.digest(), **vars(settings)}
         facts.pop("random_photos")
@@ -213,12 +213,8 @@ class AuditSession:
             if (photo, EACH_TAG) not in taken:
                 yield Question(photo, EACH_TAG, self.tagged(photo), self.listed)
 
-    def note_unreadable(self, photo: str) -> None:
-        """Take a photo for missing, as long as this session lasts."""
-        self._unreadable.add(photo)
-
     def _is_there(self, photo: str) -> bool:
-        return photo not in self._unreadable and is_file(self.folder / photo)
+        return photo not in self.unreadable and is_file(self.folder / photo)
 
     def tagged(self, photo: str) -> tuple[str, ...]:
         """Return which of the listed tags a photo carries."""

@@ -85,7 +85,7 @@ def _of_scores(path: Path, kind: "Kind | None", at_least: float) -> TagTable:
     found = read_unlabelled(path, kind)
     if found.link is None:
         raise SettingsError(f"{path.name}: its scores are no probabilities; give --scores probs")
-    probs = found.link.decision_probs(found.logits).double().numpy()
+    probs = np.asarray(found.link.decision_probs(found.logits), np.float64)
     return TagTable.of_scores(path.name, found.ids, found.names, probs, probs >= at_least)
 
 
@@ -96,7 +96,7 @@ def _of_run(path: Path) -> TagTable:
     scores = (
         own.predictions if own.calibrated is None else own.predictions.with_link(own.calibrated)
     )
-    probs, sets = scores.decision_probs().double().numpy(), scores.sets(own.rule).numpy()
+    probs, sets = np.asarray(scores.decision_probs(), np.float64), scores.sets(own.rule)
     return TagTable.of_scores(path.name, scores.ids, scores.names, probs, sets)
 
 

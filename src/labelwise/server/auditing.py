@@ -14,10 +14,17 @@ from starlette.types import ASGIApp
 from labelwise import __version__
 from labelwise.answers.audit_outcome import progress, statement
 from labelwise.answers.audit_session import EACH_TAG, AuditSession, Question
-from labelwise.server.labelling import Background, Name, asking_app, photo_id, shown_name
+from labelwise.server.api import require_json
+from labelwise.server.batching import Threads
+from labelwise.server.labelling import (
+    Background,
+    Name,
+    asking_app,
+    file_facts,
+    photo_id,
+    shown_name,
+)
 from labelwise.server.library import PhotoNotFoundError
-from labelwise.server.queueing import Threads
-from labelwise.server.requests import require_json
 from labelwise.server.settings import ServeSettings
 
 Word = Literal["yes", "no", "unsure"]
@@ -68,6 +75,7 @@ class _Auditing:
     def __init__(self, session: AuditSession, out: Path) -> None:
         self.session, self.out = session, out
         self._photos: dict[str, str] = {}  # those that were asked about, by id
+        self.gone: dict[str, tuple[int, ...] | None] = {}
 
     def path(self, photo: str) -> Path:
         return self.session.folder.absolute() / self.photo(photo)
@@ -77,13 +85,14 @@ class _Auditing:
             raise PhotoNotFoundError("there is no photo with this id")
         return self._photos[photo]
 
-    def note_gone(self, photo: str) -> None:
-        self.session.note_unreadable(self._photos[photo])
-
     def finish(self) -> None:
         """Leave the outcome to whoever started the server."""
 
     def state(self, who: str | None, back: Question | None = None) -> AuditState:
+        gone = dict(self.gone)
+        self.session.unreadable = {
+            self._photos[one] for one, facts in gone.items() if facts == file_facts(self.path(one))
+        }
         question = back or (None if who is None else self.session.question(who))
         following = [] if question is None else self.session.upcoming(who or "", question)
         return AuditState(

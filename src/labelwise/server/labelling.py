@@ -159,13 +159,12 @@ class Background:
 
 
 class PhotoSource(Protocol):
-    """Where a page that asks about photos takes them from."""
+    """Where a page that asks about photos takes them from; ``gone`` are those not to be shown."""
+
+    gone: dict[str, tuple[int, ...] | None]
 
     def path(self, photo: str) -> Path:
         """Return where a photo is that was shown to someone."""
-
-    def note_gone(self, photo: str) -> None:
-        """Take note that a photo cannot be shown."""
 
     def finish(self) -> None:
         """Do what is left to do when the server ends."""
