@@ -21,7 +21,7 @@ from scipy.stats import binomtest
 
 from labelwise.decide.list_audit import ListAudit, size_list
 from labelwise.decide.list_estimates import (
-    HeldOut,
+    ScoredSplit,
     ListEstimate,
     NoEstimate,
     estimate_library_count,
@@ -44,7 +44,7 @@ def scored(model, size, share, rng):
 def draw_list(task):
     model, share, library, shift, held, seed = task
     rng = np.random.default_rng(seed)
-    splits = [HeldOut(*scored(model, held // 2, share, rng)) for _ in range(2)]
+    splits = [ScoredSplit(*scored(model, held // 2, share, rng)) for _ in range(2)]
     scores, truth = scored(model, library, share * shift, rng)
     row = {"shown": 0, "covers": 0, "width": 0.0, "wrong": 0.0, "counted": 0, "count_covers": 0}
     estimate = estimate_list(*splits, scores, wrong_at_most=WRONG)

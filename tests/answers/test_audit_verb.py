@@ -2,10 +2,14 @@
 
 import csv
 import json
+import re
 import shlex
 
 import pytest
 from audit_setup import as_responses, tagged_photos, truthful
+from browser_setup import launched
+from patience import PATIENCE
+from playwright.sync_api import expect
 from typer.testing import CliRunner
 from web_setup import served
 
@@ -16,6 +20,8 @@ from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.report.audit import write_audit
 from labelwise.server import ServeSettings, create_audit_app
+
+expect.set_options(timeout=1000 * PATIENCE)
 
 
 @pytest.fixture
@@ -96,7 +102,8 @@ def test_answers_in_the_terminal_of_a_language_models_tags(folder):
     assert json.loads((folder / "out/receipt.json").read_text())["answers"] == answers
 
 
-def test_nothing_is_overwritten_that_labelwise_did_not_make(folder):
+def test_nothing_is_overwritten_that_labelwise_did_not_make(folder, monkeypatch):
+    monkeypatch.delenv("LABELWISE_OVERWRITE", raising=False)
     tagged_photos(folder, 40)
     (folder / "mine").mkdir()
     (folder / "mine/notes.txt").write_text("mine")
@@ -176,3 +183,48 @@ def test_the_page_asks_one_tag_at_a_time_and_loads_ahead(folder):
         assert "does not carry" in server.problem(server.put("/api/v1/answer", wrong), 422)
     write_audit(session, folder / "out")
     assert (folder / "out/kept.csv").is_file()
+
+
+def test_keys_answer_in_the_browser(folder):
+    truth, _ = tagged_photos(folder)
+    settings = ServeSettings(decoders=0, rate=0, port=0)
+    session = AuditSession(
+        read_tags(folder / "tags.csv"),
+        folder / "photos",
+        AnswerLog(folder / "out/answers.jsonl"),
+        AuditSettings(random_photos=1),
+    )
+    made = create_audit_app(session, folder / "out", settings)
+    with served(made, settings) as server, launched() as browser:
+        page = browser.new_page()
+        page.goto(server.address)
+        heading, picture = page.locator("#ask"), page.locator("#grid img")
+        asked = []
+        for turn in range(400):
+            expect(picture).to_have_js_property("complete", True)
+            words, name = heading.text_content(), picture.get_attribute("alt")
+            if not words.startswith("Does it show: "):
+                break
+            tag = words.removeprefix("Does it show: ")[:-1]
+            asked.append((name, tag))
+            with page.expect_response("**/api/v1/answer"):
+                page.keyboard.press("y" if tag in truth[name] else "n")
+            expect(page.locator("#progress")).to_contain_text(f"{len(asked)} answer")
+            if turn == 3:
+                with page.expect_response("**/api/v1/undo"):
+                    page.keyboard.press("z")
+                expect(picture).to_have_attribute("alt", asked.pop()[0])
+        assert len(set(asked)) == len(asked) == session.verdict().answers
+        assert session.verdict().guaranteed
+        own = set(session.tagged(name))
+        expect(page.locator("#grid button[aria-pressed=true]")).to_have_count(len(own))
+        for tag in own ^ (truth[name] & set(session.listed)):
+            button = page.get_by_role("button", name=tag, exact=True)
+            for _ in range(1 if tag in own else 2):  # yes, no, unsure, yes
+                button.click()
+                button = page.get_by_role("button", name=re.compile(rf"^{tag}( \?)?$"))
+        page.keyboard.press("s")
+        expect(heading).to_have_text("Nothing is left to ask")
+    facts = session.shown[name]
+    assert set(facts["also"]) == truth[name] - own
+    assert set(facts["wrong"]) == own - truth[name]

@@ -6,10 +6,10 @@ from scipy.stats import betabinom, binom
 
 from labelwise.decide.list_audit import ListAudit, size_list
 from labelwise.decide.list_estimates import (
-    HeldOut,
     LibraryCount,
     ListEstimate,
     NoEstimate,
+    ScoredSplit,
     best_cut,
     estimate_library_count,
     estimate_list,
@@ -28,7 +28,7 @@ def test_interval_is_the_beta_binomial_one():
     rng = np.random.default_rng(0)
     truth = np.arange(600) % 5 == 0
     scores = np.repeat(rng.permutation(120), 5).astype(float)  # the same for both
-    held, library = HeldOut(scores, truth), rng.random(400) * 120
+    held, library = ScoredSplit(scores, truth), rng.random(400) * 120
     said = judge_cut(held, held, library, 110.0)
     listed, (hits, false) = int((library >= 110).sum()), (10, 40)
     assert (said.listed, said.test_above, said.test_wrong, said.share) == (listed, 50, false, 0.0)
@@ -45,7 +45,7 @@ def test_lists_and_counts_cover_under_label_shift(shift):
     covers, shown, counts = 0, 0, []
     for seed in range(60):
         rng = np.random.default_rng((8, seed))
-        splits = [HeldOut(*scored(500, 0.2, rng)) for _ in range(2)]
+        splits = [ScoredSplit(*scored(500, 0.2, rng)) for _ in range(2)]
         scores, truth = scored(1500, 0.2 * shift, rng)
         said, count = estimate_list(*splits, scores), estimate_library_count(*splits, scores)
         if isinstance(said, ListEstimate):
@@ -60,9 +60,9 @@ def test_lists_and_counts_cover_under_label_shift(shift):
 
 def test_the_cut_does_not_depend_on_test_photos():
     rng = np.random.default_rng(1)
-    validation, library = HeldOut(*scored(500, 0.2, rng)), scored(1000, 0.2, rng)[0]
+    validation, library = ScoredSplit(*scored(500, 0.2, rng)), scored(1000, 0.2, rng)[0]
     lists = [
-        estimate_list(validation, HeldOut(*scored(500, 0.2, np.random.default_rng(s))), library)
+        estimate_list(validation, ScoredSplit(*scored(500, 0.2, np.random.default_rng(s))), library)
         for s in (2, 3)
     ]
     assert [type(one) for one in lists] == [ListEstimate] * 2
@@ -77,14 +77,14 @@ def test_the_cut_does_not_depend_on_test_photos():
 
 def test_no_estimate_says_why():
     rng = np.random.default_rng(2)
-    good, library = HeldOut(*scored(400, 0.2, rng)), scored(300, 0.2, rng)[0]
-    few = HeldOut(good.scores[:40], good.present[:40])
-    blank = HeldOut(good.scores, np.zeros(400, bool))
+    good, library = ScoredSplit(*scored(400, 0.2, rng)), scored(300, 0.2, rng)[0]
+    few = ScoredSplit(good.scores[:40], good.present[:40])
+    blank = ScoredSplit(good.scores, np.zeros(400, bool))
     for pair, reason in (((good, few), "Too few test"), ((blank, good), "No validation photo")):
         said = estimate_list(*pair, library)
         assert isinstance(said, NoEstimate)
         assert said.reason.startswith(reason)
-    useless = [HeldOut(*scored(800, 0.1, rng, gap=0.0)) for _ in range(2)]
+    useless = [ScoredSplit(*scored(800, 0.1, rng, gap=0.0)) for _ in range(2)]
     assert isinstance(estimate_list(*useless, library), NoEstimate)
     assert isinstance(estimate_library_count(*useless, library), NoEstimate)
     with pytest.raises(DataError, match="between 0 and 1"):

@@ -23,7 +23,7 @@ import numpy as np
 from labelwise.answers.log import Answer, AnswerLog, Line, Note, answered, now
 from labelwise.answers.tag_tables import TagTable
 from labelwise.data.rows import is_file
-from labelwise.decide.audits import Audit, Use, Verdict
+from labelwise.decide.audits import Audit, AuditVerdict, Use
 from labelwise.errors import DataError, SettingsError
 from labelwise.types import nearest
 
@@ -36,7 +36,7 @@ WORDS: tuple[Answer, ...] = get_args(Answer)
 
 
 @dataclass(frozen=True)
-class Question:
+class TagQuestion:
     """A photo and a tag; or a photo and all ``listed`` tags, of which it carries ``tagged``."""
 
     photo: str
@@ -167,7 +167,7 @@ class AuditSession:
 
     # ---- asking
 
-    def question(self, who: str) -> Question | None:
+    def question(self, who: str) -> TagQuestion | None:
         """Return what to ask a person now, and hold it for them; None if nothing is left."""
         self.refresh()
         found = next(self._ahead(who), None)
@@ -175,19 +175,19 @@ class AuditSession:
         self._held = held if found is None else {**held, _key(found): (who, time.monotonic())}
         return found
 
-    def upcoming(self, who: str, after: Question) -> list[Question]:
+    def upcoming(self, who: str, after: TagQuestion) -> list[TagQuestion]:
         """Return what may follow a question, by the answer, to load photos ahead."""
         words: tuple[Answer | None, ...] = ("yes", "no") if after.tag != EACH_TAG else (None,)
         found = [next(self._ahead(who, {_key(after): word}), None) for word in words]
         return [one for one in dict.fromkeys(found) if one is not None]
 
-    def batch(self, count: int) -> list[Question]:
+    def batch(self, count: int) -> list[TagQuestion]:
         """Return the next questions on one path, for a spreadsheet."""
         return list(islice(self._ahead(""), count))
 
     def _ahead(
         self, who: str, assumed: Mapping[tuple[str, str], Answer | None] | None = None
-    ) -> Iterator[Question]:
+    ) -> Iterator[TagQuestion]:
         """Yield what a person can be asked, and what follows if each answer is yes."""
         limit, taken = time.monotonic() - HELD_SECONDS, dict(assumed or {})
         for key, (holder, since) in self._held.items():
@@ -198,7 +198,7 @@ class AuditSession:
             photo, tag = self._of(use)
             word = self.answers.get(use) or taken.get((photo, tag))
             if word is None and self._is_there(photo):
-                yield Question(photo, tag)
+                yield TagQuestion(photo, tag)
                 word = "yes"
             audit.answer(word or "unsure")
         room = self.settings.random_photos - len(self.shown)
@@ -211,7 +211,7 @@ class AuditSession:
                 continue
             room -= 1
             if (photo, EACH_TAG) not in taken:
-                yield Question(photo, EACH_TAG, self.tagged(photo), self.listed)
+                yield TagQuestion(photo, EACH_TAG, self.tagged(photo), self.listed)
 
     def _is_there(self, photo: str) -> bool:
         return photo not in self.unreadable and is_file(self.folder / photo)
@@ -235,7 +235,7 @@ class AuditSession:
     def shown_line(self, photo: str, shown: Mapping[str, str], who: str) -> Line | None:
         """Return what to log of a random photo: yes, no or unsure by tag; else the table is right.
 
-        What it says of the other listed tags is no for those that it does not carry.
+        A listed tag that is not named is as the table has it.
         """
         if photo not in self._rows:
             raise DataError(f"{photo!r:.200} is not a photo of the table")
@@ -260,11 +260,11 @@ class AuditSession:
         self.log.append([line for line in lines if line is not None])
         self.refresh()
 
-    def answer(self, question: Question, word: str, who: str) -> None:
+    def answer(self, question: TagQuestion, word: str, who: str) -> None:
         """Log what a person says of a tag on a photo."""
         self.record([self.line(question.photo, question.tag, word, who)])
 
-    def undo(self, who: str) -> Question | None:
+    def undo(self, who: str) -> TagQuestion | None:
         """Take back what a person answered last; return it, held for them again."""
         self.refresh()
         if not self._last.get(who):
@@ -272,9 +272,9 @@ class AuditSession:
         photo, tag = self._last[who][-1]
         if tag == EACH_TAG:
             self.record([Note(SHOWN, {"photo": photo, "who": who, "undo": True})])
-            return Question(photo, tag, self.tagged(photo), self.listed)
+            return TagQuestion(photo, tag, self.tagged(photo), self.listed)
         self.record([answered(photo, tag, "undo", who, WHY)])
-        return Question(photo, tag)
+        return TagQuestion(photo, tag)
 
     # ---- what is known
 
@@ -300,7 +300,7 @@ class AuditSession:
             audit.answer(word)
         return audit
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditVerdict:
         """Return what can be said now."""
         return self.known().verdict()
 
@@ -310,5 +310,5 @@ class AuditSession:
         return sorted(who for who, own in self._last.items() if own)
 
 
-def _key(question: Question) -> tuple[str, str]:
+def _key(question: TagQuestion) -> tuple[str, str]:
     return question.photo, question.tag

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from labelwise.photos.checking import CheckSession, CheckState
 
 WIDTH = 24
-OF_A_QUERY = ("wrong_at_most", "top", "alone", "distinct", "text", "encoder")
-OF_A_LIST = (*OF_A_QUERY, "confidence", "at_least", "who")
+OF_A_QUERY = ("wrong_at_most", "alone", "distinct", "text", "encoder")
+OF_A_LIST = (*OF_A_QUERY, "confidence", "at_least", "top", "who")
 OF_GUARANTEES = ("ask", "receipts", "strict", "json")
 
 

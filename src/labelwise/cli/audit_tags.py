@@ -13,7 +13,7 @@ from labelwise.cli.text import ask, complain, next_steps, say
 from labelwise.system.text import as_cell, counted, from_cell
 
 if TYPE_CHECKING:
-    from labelwise.answers.audit_session import AuditSession, Question
+    from labelwise.answers.audit_session import AuditSession, TagQuestion
 
 OF_TAGS = (
     *("photos", "right_at_least", "per_tag", "page", "csv", "again", "seed", "scores", "data"),
@@ -189,7 +189,7 @@ def _ask(session: "AuditSession", who: str) -> None:
                 complain(str(error))
 
 
-def _ask_all(question: "Question", photo: Path) -> str:
+def _ask_all(question: "TagQuestion", photo: Path) -> str:
     say(f"The tags: {', '.join(question.listed)}")
     own = ", ".join(question.tagged) or "none of them"
     how = "(as: dog, ?car; -cat takes a tag back)"

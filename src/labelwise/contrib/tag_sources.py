@@ -84,7 +84,7 @@ def _of_scores(path: Path, kind: "Kind | None", at_least: float) -> TagTable:
 
     found = read_unlabelled(path, kind)
     if found.link is None:
-        raise SettingsError(f"{path.name}: its scores are no probabilities; give --scores probs")
+        raise SettingsError(f"{path.name}: its scores are not probabilities; give --scores probs")
     probs = np.asarray(found.link.decision_probs(found.logits), np.float64)
     return TagTable.of_scores(path.name, found.ids, found.names, probs, probs >= at_least)
 

@@ -86,7 +86,7 @@ class Precision:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AuditVerdict:
     """What an audit can say now. ``certain``: enough uses were answered that no chance is left."""
 
     guaranteed: bool
@@ -242,7 +242,7 @@ class Audit:
 
     # ---- what is known
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditVerdict:
         """Return whether the guarantee is reached, for which tags."""
         kept = self.kept()
         tags = np.flatnonzero(kept.any(1)).tolist()
@@ -251,7 +251,9 @@ class Audit:
         reached = bool(tags) and (self.per_tag or certain or self._reached(self.test))
         uses, level = int(self.strata[kept].sum()), (self.level, self.confidence, self.per_tag)
         finished = self._next is None
-        return Verdict(reached, certain, tuple(tags), len(kept), uses, self.count, *level, finished)
+        return AuditVerdict(
+            reached, certain, tuple(tags), len(kept), uses, self.count, *level, finished
+        )
 
     def kept(self) -> NDArray[np.bool_]:
         """Mask (K, ranges of scores) of what is kept now; in phase one what would be."""

@@ -78,7 +78,7 @@ class LibraryCount:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
+class ScoredSplit:
     """Scores (n,) of photos whose truth (n,) is known, of one split."""
 
     scores: Numbers
@@ -98,8 +98,8 @@ class HeldOut:
 
 
 def estimate_list(
-    validation: HeldOut,
-    test: HeldOut,
+    validation: ScoredSplit,
+    test: ScoredSplit,
     library: Numbers,
     *,
     wrong_at_most: float = 0.1,
@@ -125,7 +125,12 @@ def estimate_list(
 
 
 def judge_cut(
-    validation: HeldOut, test: HeldOut, library: Numbers, cut: float, *, confidence: float = 0.95
+    validation: ScoredSplit,
+    test: ScoredSplit,
+    library: Numbers,
+    cut: float,
+    *,
+    confidence: float = 0.95,
 ) -> ListEstimate:
     """Return what test photos say of the list at or above a cut that they had no part in."""
     photos, listed, absent = len(library), int((library >= cut).sum()), test.sizes[1]
@@ -146,7 +151,7 @@ def judge_cut(
 
 
 def estimate_library_count(
-    validation: HeldOut, test: HeldOut, library: Numbers, *, confidence: float = 0.95
+    validation: ScoredSplit, test: ScoredSplit, library: Numbers, *, confidence: float = 0.95
 ) -> LibraryCount | NoEstimate:
     """Return how many photos of the library show the label, by the rates above the best cut.
 
@@ -176,7 +181,9 @@ def estimate_library_count(
     return LibraryCount(photos, min(max(centre, ends[0]), ends[1]), *ends, confidence)
 
 
-def best_cut(validation: HeldOut, sizes: tuple[int, int], library: Numbers) -> tuple[float, float]:
+def best_cut(
+    validation: ScoredSplit, sizes: tuple[int, int], library: Numbers
+) -> tuple[float, float]:
     """Return the cut at which the library's share is known best, and TPR - FPR there.
 
     Only validation photos choose it; ``sizes`` of the test photos say how well rates are known.
@@ -194,7 +201,7 @@ def best_cut(validation: HeldOut, sizes: tuple[int, int], library: Numbers) -> t
     return float(cuts[best]), float(gap[best])
 
 
-def _rates_at(cut: float, validation: HeldOut, test: HeldOut | None) -> Rates:
+def _rates_at(cut: float, validation: ScoredSplit, test: ScoredSplit | None) -> Rates:
     """Return the Beta laws of TPR (of all photos) and FPR (of test photos) at a cut."""
     with_label, without = (validation, *([] if test is None else [test])), test or validation
     hits = sum(int(one.above(np.array([cut]))[0][0]) for one in with_label)

@@ -17,7 +17,7 @@ Counts = NDArray[np.int64]
 
 GOOD, BAD = (1.6, 36.0), (3.0, 6.0)  # wrong rates of tags, Beta(wrong, right)
 SHARE_GOOD, SHARE_WEIGHT = 0.65, 4.0  # of the tags, and for how many tags this counts
-LINE = 0.11  # wrong rate above which a tag is no gain
+LINE = 0.11  # wrong rate above which a tag is not worth keeping
 MOST_FIRST = 10  # answers per tag in phase one
 FIRST_FACTORS = np.array([2.2, 1.3, 0.8, 0.45, 0.25])  # wrong rates by range, before any answer
 TILT = 2.0  # power at which a tag's own factor moves its odds of being bad

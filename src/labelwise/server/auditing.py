@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from labelwise import __version__
 from labelwise.answers.audit_outcome import progress, statement
-from labelwise.answers.audit_session import EACH_TAG, AuditSession, Question
+from labelwise.answers.audit_session import EACH_TAG, AuditSession, TagQuestion
 from labelwise.server.api import require_json
 from labelwise.server.batching import Threads
 from labelwise.server.labelling import (
@@ -88,7 +88,7 @@ class _Auditing:
     def finish(self) -> None:
         """Leave the outcome to whoever started the server."""
 
-    def state(self, who: str | None, back: Question | None = None) -> AuditState:
+    def state(self, who: str | None, back: TagQuestion | None = None) -> AuditState:
         gone = dict(self.gone)
         self.session.unreadable = {
             self._photos[one] for one, facts in gone.items() if facts == file_facts(self.path(one))
@@ -103,7 +103,7 @@ class _Auditing:
             ahead=[self._asked(one).id for one in following],
         )
 
-    def _asked(self, question: Question) -> AuditQuestion:
+    def _asked(self, question: TagQuestion) -> AuditQuestion:
         path = self.session.folder.absolute() / question.photo
         number = photo_id(path)
         self._photos[number] = question.photo
