@@ -7,9 +7,9 @@ import re
 import shlex
 
 import pytest
+from labelwise.cli.data_options import parse_options
 from search_setup import picture
 
-from labelwise.cli.data_options import parse_options
 from labelwise.data import describe, load
 from labelwise.errors import DataError
 

@@ -1,12 +1,15 @@
 """From probabilities to label sets: rules, and functions that fit them."""
 
+from labelwise.decide.audits import Audit, AuditVerdict, Precision
 from labelwise.decide.cut_lists import cut_to_try, is_believed, list_above, most_to_expect
 from labelwise.decide.estimate import (
     Answered,
     CountEstimate,
+    Recall,
     estimate_count,
     estimate_total,
     exact_count_bounds,
+    recall_of,
 )
 from labelwise.decide.figures import LabelFigures, label_figures
 from labelwise.decide.guarantee_spec import Wish, find_promise
@@ -76,6 +79,8 @@ __all__ = [
     "NEVER",
     "Answered",
     "AtMost",
+    "Audit",
+    "AuditVerdict",
     "Check",
     "CountEstimate",
     "Evidence",
@@ -89,10 +94,12 @@ __all__ = [
     "ListToCheck",
     "ListVerdict",
     "OnePerGroup",
+    "Precision",
     "Promise",
     "Promised",
     "PromisedAnswers",
     "PromisedList",
+    "Recall",
     "Rule",
     "RuleFit",
     "Threshold",
@@ -140,6 +147,7 @@ __all__ = [
     "promise_tags",
     "promised_check",
     "recall_at",
+    "recall_of",
     "specificity_at",
     "sure_list",
 ]
