@@ -50,7 +50,7 @@ def test_from_words_through_answers_to_a_promise(tmp_path, visit, warm_commands)
     assert NOT_CALIBRATED in said(*start)
     said("index", photos, "-m", run, "-o", index)
     way = refused("tag", index, "--xmp", "--wrong-at-most", 0.5)
-    assert "labelwise start PHOTOS --words WORDS --answers TABLE" in way
+    assert "labelwise train PHOTOS --words WORDS --answers TABLE" in way
 
     told = ("--label", photos, "--words", words, "--guide", run, "--answers", answers)
     with serving(warm_commands, tmp_path, *told) as place:
