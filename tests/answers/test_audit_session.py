@@ -91,6 +91,8 @@ def test_a_session_goes_on_where_it_was_and_undo_leaves_no_trace(world):
     question = first.question("ada")
     record(first, question, "no" if told(question, truth) == "yes" else "yes", "ada")
     assert first.undo("ada").photo == question.photo
+    assert first.question("ada") == question
+    assert first.verdict().answers == 30
     again = session_of(folder)
     assert answer(again, truth) == asked[30:]
     assert again.verdict() == whole.verdict()
