@@ -89,7 +89,7 @@ def test_answers_in_the_terminal_of_a_language_models_tags(folder):
     keys = ["n", "undo"]  # of the first question
     while (question := session.question("ada")).tag != EACH_TAG:
         word = "yes" if question.tag in truth[question.photo] else "no"
-        session.answer(question, word, "ada")
+        session.record([session.line(question.photo, question.tag, word, "ada")])
         keys.append(word[0])
     keys += ["unicorn", "dog, -beach", "stop"]
     command = "audit model.jsonl --photos photos -o out --who ada"

@@ -2,9 +2,8 @@
 
 The questions follow from the table, the seed and the answers (:class:`labelwise.decide.Audit`), so
 a session that was killed goes on where it was, and an answer that is taken back leaves no trace in
-the verdict: it is as if it had never been given. While one person looks at a photo, others are
-asked what would follow a yes; while a photo is missing, the audit goes on as if nobody could tell,
-and it is asked about once it is there again. Where people disagree, nobody can tell.
+the verdict. While one person looks at a photo, others are asked what would follow a yes. While a
+photo is missing, the audit goes on as if nobody could tell. Where people disagree, nobody can.
 
 Once the tags are settled, random photos are asked about as a whole: which of the most used tags do
 they show? That gives what was missed.
@@ -43,6 +42,11 @@ class TagQuestion:
     tag: str
     tagged: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The photo and the tag."""
+        return self.photo, self.tag
 
 
 @dataclass(frozen=True)
@@ -172,13 +176,13 @@ class AuditSession:
         self.refresh()
         found = next(self._ahead(who), None)
         held = {key: one for key, one in self._held.items() if one[0] != who}
-        self._held = held if found is None else {**held, _key(found): (who, time.monotonic())}
+        self._held = held if found is None else {**held, found.key: (who, time.monotonic())}
         return found
 
     def upcoming(self, who: str, after: TagQuestion) -> list[TagQuestion]:
         """Return what may follow a question, by the answer, to load photos ahead."""
         words: tuple[Answer | None, ...] = ("yes", "no") if after.tag != EACH_TAG else (None,)
-        found = [next(self._ahead(who, {_key(after): word}), None) for word in words]
+        found = [next(self._ahead(who, {after.key: word}), None) for word in words]
         return [one for one in dict.fromkeys(found) if one is not None]
 
     def batch(self, count: int) -> list[TagQuestion]:
@@ -233,10 +237,7 @@ class AuditSession:
         return answered(photo, tag, word, who, WHY)
 
     def shown_line(self, photo: str, shown: Mapping[str, str], who: str) -> Line | None:
-        """Return what to log of a random photo: yes, no or unsure by tag; else the table is right.
-
-        A listed tag that is not named is as the table has it.
-        """
+        """Return what to log of a random photo: yes, no or unsure by tag; others are as tagged."""
         if photo not in self._rows:
             raise DataError(f"{photo!r:.200} is not a photo of the table")
         for tag, word in shown.items():
@@ -260,16 +261,13 @@ class AuditSession:
         self.log.append([line for line in lines if line is not None])
         self.refresh()
 
-    def answer(self, question: TagQuestion, word: str, who: str) -> None:
-        """Log what a person says of a tag on a photo."""
-        self.record([self.line(question.photo, question.tag, word, who)])
-
     def undo(self, who: str) -> TagQuestion | None:
         """Take back what a person answered last; return it, held for them again."""
         self.refresh()
         if not self._last.get(who):
             return None
         photo, tag = self._last[who][-1]
+        self._held[photo, tag] = (who, time.monotonic())
         if tag == EACH_TAG:
             self.record([Note(SHOWN, {"photo": photo, "who": who, "undo": True})])
             return TagQuestion(photo, tag, self.tagged(photo), self.listed)
@@ -286,8 +284,7 @@ class AuditSession:
         """
         audit, words, last = deepcopy(self.audit), list[Answer](), 0
         while (use := audit.question) is not None:
-            word = self.answers.get(use)
-            key = self._of(use)
+            word, key = self.answers.get(use), self._of(use)
             if word is None and key not in self._held and self._is_there(key[0]):
                 break
             words.append(word or "unsure")
@@ -308,7 +305,3 @@ class AuditSession:
     def people(self) -> list[str]:
         """Who has answered."""
         return sorted(who for who, own in self._last.items() if own)
-
-
-def _key(question: TagQuestion) -> tuple[str, str]:
-    return question.photo, question.tag

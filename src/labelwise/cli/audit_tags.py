@@ -92,6 +92,8 @@ def _command(place: Path | None, given: Options, out: Path) -> str:
     for name in ("right_at_least", "confidence", "seed"):
         value = getattr(given, name)
         words += [] if value is None else [f"--{name.replace('_', '-')}", f"{value:g}"]
+    if place is not None and place.is_dir() and given.right_at_least is None:
+        words += ["--right-at-least", "0.9"]  # else past guarantees would be meant
     return " ".join(map(quote, words)) + (" --per-tag" if given.per_tag else "")
 
 
@@ -181,7 +183,7 @@ def _ask(session: "AuditSession", who: str) -> None:
             back = session.undo(who)
             say("nothing to take back" if back is None else f"taken back: {back.photo}, {back.tag}")
         elif question.tag != EACH_TAG:
-            session.answer(question, word, who)
+            session.record([session.line(question.photo, question.tag, word, who)])
         else:
             try:
                 session.record([session.shown_line(question.photo, shown_of(word), who)])

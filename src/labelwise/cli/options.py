@@ -32,7 +32,9 @@ class Options:
     overwrite: bool = option("Replace files that exist.", envvar="LABELWISE_OVERWRITE")
     json: bool = option("Print JSON.")
     html: Path | None = option("Also write a page, .html.", writes=True)
-    csv: Path | None = option("Also write the figures as .csv.", writes=True)
+    csv: Path | None = option(
+        "Write the figures, or the questions of an audit, as .csv.", writes=True
+    )
     plot: Path | None = option("Also draw them: .png or .svg.", writes=True)
     report: Path | None = option("Also write how each person answered.", writes=True)
     explain: Path | None = option(

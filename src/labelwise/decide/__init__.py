@@ -1,11 +1,10 @@
 """From probabilities to label sets: rules, and functions that fit them."""
 
-from labelwise.decide.audits import Audit, AuditVerdict, Precision
+from labelwise.decide.audits import Audit
 from labelwise.decide.cut_lists import cut_to_try, is_believed, list_above, most_to_expect
 from labelwise.decide.estimate import (
     Answered,
     CountEstimate,
-    Recall,
     estimate_count,
     estimate_total,
     exact_count_bounds,
@@ -80,7 +79,6 @@ __all__ = [
     "Answered",
     "AtMost",
     "Audit",
-    "AuditVerdict",
     "Check",
     "CountEstimate",
     "Evidence",
@@ -94,12 +92,10 @@ __all__ = [
     "ListToCheck",
     "ListVerdict",
     "OnePerGroup",
-    "Precision",
     "Promise",
     "Promised",
     "PromisedAnswers",
     "PromisedList",
-    "Recall",
     "Rule",
     "RuleFit",
     "Threshold",
