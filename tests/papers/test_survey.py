@@ -258,7 +258,7 @@ def test_the_pages_in_the_docs_are_made_of_the_results():
 
 
 def test_with_all_labels_known_methods_that_are_cross_entropy_have_its_figures():
-    """As docs/survey-missing-labels.md says of its tables."""
+    """As evidence/survey-missing-labels.md says of its tables."""
     for known in ("scene.full", "coco.full", "cifar100.full"):
         methods = MISSING[known].methods
         alike = ("bce", "an", "iu", "ll-r", "ll-ct", "ll-cp", "em", "em+apl", "gr")
@@ -269,13 +269,13 @@ def test_with_all_labels_known_methods_that_are_cross_entropy_have_its_figures()
 
 
 def test_what_is_said_of_missing_labels_is_what_came_out():
-    """As docs/survey-missing-labels.md says of its tables, and docs/methods.md after it."""
+    """As evidence/survey-missing-labels.md says of its tables, and docs/methods.md after it."""
     for name in ("coco", "cifar100"):
         single = MISSING[f"{name}.single"].methods
         assert single["ll-r"]["mAP@class"].rank == 1
         assert single["gr"]["log loss after"].rank == 1
         assert not any(single[other]["mAP@class"].level for other in ("wan", "epr", "role"))
-    gaps = {  # of ll-r to wan, as docs/decisions.md gives them
+    gaps = {  # of ll-r to wan, as evidence/decisions gives them
         name: 100
         * (
             MISSING[f"{name}.single"].methods["ll-r"]["mAP@class"].mean

@@ -230,7 +230,7 @@ def test_a_list_is_promised_or_refused_with_the_reason_and_the_photos(server):
     assert refused["promise"] is None
     assert refused["refused"].startswith("no list can be promised for cat: ")
     assert [hit["id"] for hit in refused["hits"]] == [hit["id"] for hit in plain["hits"]]
-    assert "labelwise check" not in refused["refused"]  # the page has a button for it
+    assert "labelwise audit" not in refused["refused"]  # the page has a button for it
     larger = refused["ways"]["larger"]
     kept = server.get(f"/api/v1/search?q=cat&wrong_at_most={larger}")
     assert kept["promise"] is not None

@@ -1,8 +1,8 @@
-"""From a folder of photos and two words to side-cars with a promise, as docs/words.md tells it: by
+"""From a folder of photos and two words to side-cars with a guarantee, by
 the commands, and by a person in a browser. Oracles: the colour that each photo was painted with,
 the label table and the side-cars on the disk, and the table's own column ``split``.
 
-With LABELWISE_DOCS_IMAGES=docs/images it also takes the picture of docs/words.md.
+With LABELWISE_DOCS_IMAGES=docs/images it also takes docs/images/label.png.
 """
 
 import os
@@ -50,7 +50,7 @@ def test_from_words_through_answers_to_a_promise(tmp_path, visit, warm_commands)
     assert NOT_CALIBRATED in said(*start)
     said("index", photos, "-m", run, "-o", index)
     way = refused("tag", index, "--xmp", "--wrong-at-most", 0.5)
-    assert "labelwise start PHOTOS --words WORDS --answers TABLE" in way
+    assert "labelwise train PHOTOS --words WORDS --answers TABLE" in way
 
     told = ("--label", photos, "--words", words, "--guide", run, "--answers", answers)
     with serving(warm_commands, tmp_path, *told) as place:

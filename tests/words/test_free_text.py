@@ -129,7 +129,7 @@ def test_an_encoder_that_moved_is_named_and_another_one_is_refused(library, word
     run = tmp_path / "run"
     shutil.copytree(library[0] / "run", run)
     (run / "words.safetensors").unlink()
-    with pytest.raises(LabelwiseError, match="run `labelwise start` again"):
+    with pytest.raises(LabelwiseError, match="run `labelwise train --words` again"):
         FreeText.load(run)
 
 

@@ -197,6 +197,7 @@ OURS = {  # files by which a folder is known to be labelwise's own
     *("evaluation.json", "link.json", "model.json", "dossier.json", "settings.yaml", "crops.csv"),
     *("index.json", "table.md", "comparison.json", "survey.json", "_manifest.jsonl"),
     *("metrics.jsonl", "thresholds.json", "answers.csv", "labelwise.json"),
+    *("answers.jsonl", "receipt.json"),
 }
 
 

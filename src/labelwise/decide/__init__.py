@@ -1,5 +1,6 @@
 """From probabilities to label sets: rules, and functions that fit them."""
 
+from labelwise.decide.audits import Audit
 from labelwise.decide.cut_lists import cut_to_try, is_believed, list_above, most_to_expect
 from labelwise.decide.estimate import (
     Answered,
@@ -7,6 +8,7 @@ from labelwise.decide.estimate import (
     estimate_count,
     estimate_total,
     exact_count_bounds,
+    recall_of,
 )
 from labelwise.decide.figures import LabelFigures, label_figures
 from labelwise.decide.guarantee_spec import Wish, find_promise
@@ -76,6 +78,7 @@ __all__ = [
     "NEVER",
     "Answered",
     "AtMost",
+    "Audit",
     "Check",
     "CountEstimate",
     "Evidence",
@@ -140,6 +143,7 @@ __all__ = [
     "promise_tags",
     "promised_check",
     "recall_at",
+    "recall_of",
     "specificity_at",
     "sure_list",
 ]

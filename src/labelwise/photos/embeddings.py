@@ -122,7 +122,7 @@ class Embeddings:
         if projection is None or not vectors.shape[1]:
             raise DataError(
                 f"{self._folder} keeps no embeddings, so its photos cannot be ranked by a text; "
-                "make it again with a model of `labelwise start`"
+                "make it again with a model of `labelwise train --words`"
             )
         if direction.shape != projection.numbers.shape[1:]:
             raise DataError(

@@ -136,7 +136,7 @@ class Found:
     @property
     def refused(self) -> str:
         """Why nothing is promised, and what would work; empty where nothing was refused."""
-        return self.refusal(": labelwise check")
+        return self.refusal(": labelwise audit")
 
     def refusal(self, how: str = "") -> str:
         """Return why nothing is promised and what would work; ``how`` says how to check."""

@@ -335,7 +335,9 @@ class PhotoTools:
     def tag_photo(self, photo: Photo) -> ExplainedPhoto:
         """Say which labels the model gives a file, which need not be in the index."""
         if self.run is None:
-            raise DataError("there is no model to tag with; start with: labelwise mcp INDEX RUN")
+            raise DataError(
+                "there is no model to tag with; start with: labelwise serve --mcp INDEX RUN"
+            )
         path = os.path.realpath(photo)
         if not any(is_below(path, home) for home in self._homes):
             raise DataError(
