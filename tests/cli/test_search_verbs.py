@@ -374,7 +374,7 @@ def test_tags_are_written_and_undone(library, tmp_path):
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
     labelwise("tag", folder, "--xmp")
     assert list((tmp_path / "photos").glob("*.png.xmp"))
-    labelwise("tag", folder, "--xmp", "--undo")
+    labelwise("tag", folder, "--undo")
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
     with pytest.raises(LabelwiseError, match="say where the labels go"):
         labelwise("tag", folder)

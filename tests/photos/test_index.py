@@ -64,8 +64,8 @@ def test_a_correction_is_certain_and_refits_the_others(index):
     after = np.exp(index.odds(DOG).log_p.astype(float))
     assert (after[rows] == 1).all()
     held_out = index.held_out
-    u = np.concatenate([stored(index)[rows, DOG], held_out.logits[:, DOG].numpy()])
-    y = np.concatenate([np.ones(4), held_out.labels[:, DOG].numpy()])
+    u = np.concatenate([stored(index)[rows, DOG], held_out.logits[:, DOG]])
+    y = np.concatenate([np.ones(4), held_out.labels[:, DOG]])
 
     def loss(weights):
         z = weights[0] * u + weights[1]
@@ -239,7 +239,7 @@ def test_promises_are_made_and_kept_under_the_models_own_link(index):
     log_p = -np.logaddexp(0, -stored(index)[:, DOG])
     assert (index.odds(DOG).log_p[8:] > log_p[8:] + 0.01).all()  # refitted
     held_out = index.held_out
-    odds = held_out.logits[:, [DOG]].double().numpy()
+    odds = held_out.logits[:, [DOG]].astype(np.float64)
     query = bind(Query.parse("dog"), index.space)
     fitted = calibrate_query(
         query, -np.logaddexp(0, -odds), -np.logaddexp(0, odds), held_out.labels[:, [DOG]]
