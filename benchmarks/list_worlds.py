@@ -21,9 +21,9 @@ from scipy.stats import binomtest
 
 from labelwise.decide.list_audit import ListAudit, size_list
 from labelwise.decide.list_estimates import (
-    ScoredSplit,
     ListEstimate,
     NoEstimate,
+    ScoredSplit,
     estimate_library_count,
     estimate_list,
 )

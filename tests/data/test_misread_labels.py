@@ -7,7 +7,6 @@ import re
 import shlex
 
 import pytest
-from labelwise.cli.data_options import parse_options
 from search_setup import picture
 
 from labelwise.cli.options import parsed
