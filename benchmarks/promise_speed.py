@@ -24,8 +24,9 @@ from search import LABELS, make_index
 
 from labelwise.decide import Answered, estimate_count
 from labelwise.links import Sigmoid
-from labelwise.photos import Index, answer, keep_found, likeness_of
+from labelwise.photos import Index, answer, likeness_of
 from labelwise.photos.checking import CheckSession
+from labelwise.photos.receipts import add
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
 
@@ -74,7 +75,7 @@ def measured(index, rows):
             name = f"{kind}-search{text[:-3]}"
             show(f"the same, {kind}", name, taken, f"{taken / plain:.2f}x, {words}")
     found = answer(index, DOG, wrong_at_most=0.3)
-    taken = milliseconds(lambda: keep_found(index, DOG, found), 3)
+    taken = milliseconds(lambda: add(index, found), 3)
     show(f"the receipt of a list of {found.above:,}", "receipt", taken)
     start = time.process_time()
     session = CheckSession(index, DOG, wrong_at_most=0.3)
