@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from made_index import made_index
 from open_indexes import open_index
 from scipy.stats import binomtest

@@ -39,7 +39,6 @@ import yaml
 from labelwise import __version__
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation
-from labelwise.models.predictor import Predictor
 from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, ModelSpec
 from labelwise.predictions import Predictions, stored_ids
 from labelwise.system.files import append_whole, locked, remove_leftovers, replacing, write_error
