@@ -343,7 +343,7 @@ def test_a_rule_is_applied_to_the_numbers_it_was_fitted_to(tmp_path):
     train(tiny_settings(calibrate="isotonic", rule="average-2"), tmp_path, table=tiny_table(600))
     run = RunFolder(tmp_path)
     model, val = run.model(), run.predictions("val")
-    sizes = scored(model, torch.as_tensor(val.logits)).sets.sum(1).float()
+    sizes = scored(model, torch.as_tensor(val.logits)).sets.sum(1).double()
     # By hand: the largest threshold that leaves two labels per image or more, ties included.
     probs = np.sort(model.link(val.logits.astype(float)).astype(np.float32).ravel())[::-1]
     least = probs[2 * len(val) - 1]
@@ -377,7 +377,9 @@ def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_ag
     assert [promise.n for promise in promised.promises] == [len(apart)]
     for part in (test, val, apart):
         sets = promised.rule(first.decision_probs(part.logits))
-        np.testing.assert_array_equal(scored(model, torch.as_tensor(part.logits)).sets.numpy(), sets)
+        np.testing.assert_array_equal(
+            scored(model, torch.as_tensor(part.logits)).sets.numpy(), sets
+        )
     assert run.fitted_splits == {"train", "val", "promise"}  # the link has seen them by now
     assert "fitted again on all" in run.evaluation.calibrator
     # A calibrator of steps cannot keep the sets: that is said, and the first one stays.
