@@ -73,7 +73,7 @@ class Projection:
         return unit
 
 
-class Embeddings:
+class IndexEmbeddings:
     """The embeddings of an index's photos, with the projection that made them."""
 
     def __init__(self, folder: Path, store: Store) -> None:
