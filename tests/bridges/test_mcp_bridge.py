@@ -247,8 +247,8 @@ def test_photos_are_explained_by_what_became_of_held_out_ones(library):
             index.probability(index.row_of(photo), one["label"])
         )
         edge = np.ceil(10 * one["probability"])
-        same = np.ceil(10 * held_out.link(held_out.logits.double())[:, column].numpy()) == edge
-        carried = held_out.labels[:, column].numpy()[same].sum()
+        same = np.ceil(10 * held_out.link(held_out.logits.astype(np.float64))[:, column]) == edge
+        carried = held_out.labels[:, column][same].sum()
         assert f"Of {same.sum()} held-out photos" in one["because"]
         assert f"{carried:.0f} carried it" in one["because"]
     counts = {one["label"]: one["held_out_photos_with_it"] for one in facts["labels"]}

@@ -85,14 +85,14 @@ def same_predictions(read: Predictions, folder: Path) -> bool:
     same(list(read.names), stated["names"])
     same(list(read.ids), table["id"].to_pylist())
     logits = np.array(table["logits"].to_pylist(), np.float32)
-    assert np.array_equal(read.logits.numpy(), logits), "logits changed"
+    assert np.array_equal(np.asarray(read.logits), logits), "logits changed"
     seen = np.ones(logits.shape, bool)
     if "observed" in table.column_names:
         seen = np.array(table["observed"].to_pylist())
     labels = np.array(table["labels"].to_pylist(), np.float64)
-    found = read.labels.numpy().astype(np.float64)
+    found = np.asarray(read.labels).astype(np.float64)
     assert np.allclose(found[seen], labels[seen]), "labels changed"
-    known = np.ones_like(seen) if read.observed is None else read.observed.numpy()
+    known = np.ones_like(seen) if read.observed is None else np.asarray(read.observed)
     assert np.array_equal(known, seen), "what is known changed"
     if read.link is not None:
         probs = read.link(read.logits)
