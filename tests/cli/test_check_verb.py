@@ -3,6 +3,7 @@
 import csv
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from open_indexes import open_index
 from search_setup import picture, save_model
