@@ -340,7 +340,7 @@ def test_the_verb_refuses_what_does_not_apply(library, tmp_path):
     for words, rule in (
         ([index, "--folder", str(tmp_path)], "which needs a RUN"),
         ([index, str(library / "model"), "--folder", str(tmp_path / "no")], "must be a folder"),
-        ([index, "--port", "8001"], "--port is for HTTP"),
+        ([index, "--port", "8001"], "--port does not apply: it is for HTTP"),
         ([index, "--http", "--host", "0.0.0.0"], "so a token is needed"),
     ):
         with pytest.raises(SettingsError, match=rule):
