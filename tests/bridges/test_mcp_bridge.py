@@ -247,8 +247,8 @@ def test_photos_are_explained_by_what_became_of_held_out_ones(library):
             index.probability(index.row_of(photo), one["label"])
         )
         edge = np.ceil(10 * one["probability"])
-        same = np.ceil(10 * held_out.link(held_out.logits.double())[:, column].numpy()) == edge
-        carried = held_out.labels[:, column].numpy()[same].sum()
+        same = np.ceil(10 * held_out.link(held_out.logits.astype(np.float64))[:, column]) == edge
+        carried = held_out.labels[:, column][same].sum()
         assert f"Of {same.sum()} held-out photos" in one["because"]
         assert f"{carried:.0f} carried it" in one["because"]
     counts = {one["label"]: one["held_out_photos_with_it"] for one in facts["labels"]}
@@ -340,7 +340,7 @@ def test_the_verb_refuses_what_does_not_apply(library, tmp_path):
     for words, rule in (
         ([index, "--folder", str(tmp_path)], "which needs a RUN"),
         ([index, str(library / "model"), "--folder", str(tmp_path / "no")], "must be a folder"),
-        ([index, "--port", "8001"], "--port is for HTTP"),
+        ([index, "--port", "8001"], "--port does not apply: it is for HTTP"),
         ([index, "--http", "--host", "0.0.0.0"], "so a token is needed"),
     ):
         with pytest.raises(SettingsError, match=rule):

@@ -3,6 +3,7 @@
 import csv
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from open_indexes import open_index
 from search_setup import picture, save_model
@@ -100,7 +101,7 @@ def one_photo(tmp_path):
 
 
 def only_the_highest(logits):
-    return (logits == logits.amax(0)).float()
+    return (logits == logits.max(0)).astype(np.float32)
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def by_arrays(index, text):
     bound = bind(Query.parse(text), LabelSpace(LABELS), index.taxonomy)
     columns = list(bound.columns)
     held_out = index.held_out
-    pairs = Sigmoid().log_probs(held_out.logits.double().numpy()[:, columns])
-    fitted = calibrate_query(bound, *pairs, held_out.labels.numpy()[:, columns])
+    pairs = Sigmoid().log_probs(held_out.logits.astype(np.float64)[:, columns])
+    fitted = calibrate_query(bound, *pairs, held_out.labels[:, columns])
     scores = bound.log_scores(*Sigmoid().log_probs(logits[:, columns]))
     return scores, fitted.probs(scores), fitted
 

@@ -644,8 +644,9 @@ def proposed(batch: Any, given: Mapping[str, Any]) -> list[str]:
         columns["path"] = paths[0]
     free = [name for name in free if name != columns.get("path")]
     states = [name for name in free if all(cell.lower() in STATES for cell in cells[name])]
-    texts = [name for name in free if name not in states and name not in unique]
-    texts.sort(key=lambda name: folded(name) not in USUAL_LABELS)
+    called = [name for name in free if folded(name) in USUAL_LABELS]
+    others = [name for name in free if name not in (*called, *unique)]
+    texts = [name for name in (*called, *others) if name not in states]
     options = [f"columns.path={columns['path']}"] if columns.get("path", "path") != "path" else []
     labels = columns.get("labels") or (texts[0] if texts and not states else None)
     if labels is not None:
