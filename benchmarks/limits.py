@@ -29,7 +29,7 @@ import yaml
 HERE = Path(__file__).parent
 RESULTS = HERE / "limits"
 COMMANDS = {
-    "search": "search.py --rows 1e6 1e7 --large 1e8 --similar 1e5 --files 0",
+    "search": "search.py --rows 1e6 1e7 --similar 1e5 --files 0",
     "heads": "heads.py",
     "heads_large": "heads_large.py --part memory",
     "heads_gpu": "heads_large.py",

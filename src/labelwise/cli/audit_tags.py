@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from labelwise.cli.command import refuse_overwriting
+from labelwise.cli.index import default_index
 from labelwise.cli.options import Options
 from labelwise.cli.text import ask, complain, next_steps, say
 from labelwise.system.text import as_cell, counted, from_cell
@@ -27,7 +28,10 @@ LOG = "answers.jsonl"
 def means_tags(place: Path | None, given: Options) -> bool:
     """Return whether tags are meant, and not past guarantees of an index or a run."""
     asked = any(getattr(given, name) not in (None, False) for name in OF_TAGS)
-    return asked or (place is not None and not place.is_dir())
+    if asked or place is None or place.is_dir():
+        return asked
+    is_query = not place.exists() and not place.suffix and default_index(None).is_dir()
+    return not is_query
 
 
 def audit_tags(place: Path | None, given: Options) -> None:
