@@ -170,9 +170,8 @@ class Database:
         )
         places = [columns.index(name) for name in equal]
         wanted = tuple(equal.values())
-        unsummed = self._sum(table) == "NULL"
         for *values, total in found:
-            right = unsummed or total == sum_of(*values)
+            right = total is None or total == sum_of(*values)
             if not right or tuple(values[place] for place in places) != wanted:
                 raise self.damaged(table)
         return [row[:-1] for row in found]
@@ -198,9 +197,7 @@ class Database:
         if self._verified.get(table) == state:
             return
         total, own = self._sum(table), ", ".join(SUMMED[table])
-        if total == "NULL":
-            return
-        query = f"SELECT count(*) FROM {table} WHERE {total} IS NOT sum_of({own})"
+        query = f"SELECT count(*) FROM {table} WHERE {total} != sum_of({own})"
         if self.execute(query) != [(0,)]:
             raise self.damaged(table)
         self._verified[table] = state
