@@ -12,9 +12,13 @@ from sklearn.metrics import average_precision_score
 
 from labelwise.metrics import average_precision
 from labelwise.retrieval import count_queries, retrieval_map
-from labelwise.retrieval.average_precision import average_precision_of_costs, average_precisions
-from labelwise.retrieval.enumeration import all_queries, sample_queries
-from labelwise.retrieval.quality import _table
+from labelwise.retrieval.quality import (
+    _table,
+    all_queries,
+    average_precision_of_costs,
+    average_precisions,
+    sample_queries,
+)
 
 
 def problem(images=60, labels=5, seed=0, *, decimals=None, unknown=False, zeros=False):
