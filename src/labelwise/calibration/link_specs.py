@@ -8,7 +8,6 @@ from labelwise.calibration.few import AveragedCurves
 from labelwise.calibration.isotonic import Histogram, Isotonic
 from labelwise.calibration.platt import Beta, Platt
 from labelwise.calibration.temperature import Temperature
-from labelwise.decide.specs import made_from_spec
 from labelwise.links import (
     Consistent,
     FocalMarginLink,
@@ -21,6 +20,7 @@ from labelwise.links import (
     SoftmaxOrNoneLink,
     SPALink,
     WeightedSigmoid,
+    made_from_spec,
 )
 
 LINKS: dict[str, type[Link]] = {

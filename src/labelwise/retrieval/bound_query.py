@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.numeric.array_api import log1mexp
 from labelwise.numeric.arrays import Array, Mask, as_mask, to_numpy
 from labelwise.retrieval.expression import (
     AllOf,
@@ -240,12 +241,6 @@ def _grouped(
             weight = np.log(np.maximum(share, 0.0))
         total = np.logaddexp(total, weight + _grouped(part, logs, groups[1:]))
     return total
-
-
-def log1mexp(values: Numbers) -> Numbers:
-    """Return log(1 - exp(values)) for values <= 0."""
-    with np.errstate(divide="ignore"):
-        return np.where(values > -0.6931, np.log(-np.expm1(values)), np.log1p(-np.exp(values)))
 
 
 class _Pairs(ABC):

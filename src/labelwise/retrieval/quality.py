@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.arrays import Array, as_mask, check_shapes, is_tensor, to_numpy, to_tensor
+from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
 
 # Average precision of queries, exact also under ties: one by one, all in a walk, or batched.
 #
@@ -107,7 +107,7 @@ def sample_queries(
 
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 FEW = 200
@@ -258,68 +258,6 @@ def grow(
                 grow(table, found, total, fits, root=root, first=label + 1, length=length + 1)
 
 
-def average_precisions(
-    costs: "Tensor",
-    relevant: "Tensor",
-    known: "Tensor | None",
-    queries: NDArray[np.intp],
-    chunk: int,
-) -> NDArray[np.float64]:
-    """Return the (Q,) average precision of each query, NaN where no image is relevant.
-
-    ``costs``, ``relevant`` and ``known`` are tables (2K, N); ``queries`` (Q, length) names rows.
-    An image counts for a query if it is known for all its labels. ``chunk`` bounds how many
-    numbers are sorted at once.
-    """
-    import torch
-
-    step = max(1, chunk // max(costs.shape[1], 1))
-    rows = torch.from_numpy(queries).to(costs.device)
-    found = torch.empty(len(rows), dtype=torch.float64)
-    for start in range(0, len(rows), step):
-        part = slice(start, start + step)
-        found[part] = _chunk(costs, relevant, known, rows[part]).cpu()
-    return found.numpy()
-
-
-def _chunk(costs: "Tensor", relevant: "Tensor", known: "Tensor | None", rows: "Tensor") -> "Tensor":
-    import torch
-
-    total, fits = costs[rows[:, 0]], relevant[rows[:, 0]]
-    for row in rows.T[1:]:
-        total += costs[row]
-        fits &= relevant[row]
-    counted = torch.ones_like(fits)
-    if known is not None:
-        for row in rows.T:
-            counted &= known[row]
-    ranked, order = total.sort(dim=1, descending=True)
-    fits, counted = fits.gather(1, order), counted.gather(1, order)
-    begins = torch.ones_like(fits)
-    begins[:, 1:] = ranked[:, 1:] != ranked[:, :-1]
-    place = torch.arange(ranked.shape[1], device=ranked.device, dtype=torch.int32)
-    first = torch.where(begins, place, 0).cummax(dim=1).values.long()
-    hits = _from_here_on(fits).gather(1, first)
-    images = _from_here_on(counted).gather(1, first)
-    precision = torch.where(fits, hits.double() / images, 0.0)
-    return precision.sum(1) / fits.sum(1)
-
-
-def _from_here_on(mask: "Tensor") -> "Tensor":
-    """Return how many are true at each place or after it."""
-    import torch
-
-    before = mask.cumsum(1, dtype=torch.int32)
-    return before[:, -1:] - before + mask
-
-
-if TYPE_CHECKING:
-    import torch
-
-
-CHUNK = 1 << 26
-
-
 @dataclass(frozen=True)
 class LengthResult:
     """Retrieval mAP of one query length.
@@ -351,28 +289,22 @@ def retrieval_map(
 
     A length with more than ``exhaustive`` queries is sampled: ``sample`` of them, by ``seed``.
 
-    ``log_p`` and ``log_q`` (N, K) are the link's pair. Arrays on an accelerator are evaluated
-    there, in chunks; on the CPU queries share the work of their first labels.
+    ``log_p`` and ``log_q`` (N, K) are the link's pair. Queries share the work of their first labels.
     """
     if longest < 1:
         raise ValueError(f"longest must be at least 1, got {longest}")
     table = _table(log_p, log_q, labels, observed)
     lengths = range(1, min(longest, table.num_labels) + 1)
     whole = [n for n in lengths if count_queries(table.num_labels, n) <= exhaustive]
-    device = log_p.device if is_tensor(log_p) else None
-    found: dict[int, NDArray[np.float64]] = {}
-    if whole and not _accelerated(device):
-        found = walk(table, max(whole))
+    found = walk(table, max(whole)) if whole else {}
     results = []
     for length in lengths:
         if length in whole:
-            if length not in found:
-                found[length] = _answers(table, all_queries(table.num_labels, length), device)
             skipped = count_queries(table.num_labels, length) - len(found[length])
             results.append(_result(length, found[length], skipped, exhaustive=True))
         else:
             queries, skipped = sample_queries(table.relevant, length, sample, seed + length)
-            answers = _answers(table, queries, device)
+            answers = np.array([average_precision_of(table, query) for query in queries])
             results.append(_result(length, answers, skipped, exhaustive=False))
     return tuple(results)
 
@@ -386,22 +318,6 @@ def _result(
     if not exhaustive:
         error = float(precisions.std(ddof=1) / count**0.5) if count > 1 else float("nan")
     return LengthResult(length, value, error, count, skipped, exhaustive)
-
-
-def _accelerated(device: "torch.device | None") -> bool:
-    return device is not None and device.type != "cpu"
-
-
-def _answers(
-    table: CostTable, queries: NDArray[np.intp], device: "torch.device | None"
-) -> NDArray[np.float64]:
-    """Return the average precision of the queries that have a relevant image."""
-    if not _accelerated(device):
-        return np.array([average_precision_of(table, query) for query in queries])
-    known = None if table.known is None else to_tensor(table.known, device)
-    costs, relevant = (to_tensor(t, device) for t in (table.costs, table.relevant))
-    precisions = average_precisions(costs, relevant, known, queries, CHUNK)
-    return precisions[~np.isnan(precisions)]
 
 
 def _table(log_p: Array, log_q: Array, labels: Array, observed: Array | None) -> CostTable:
