@@ -36,7 +36,7 @@ from labelwise.system.table_files import read_parquet
 from labelwise.system.text import counted
 from labelwise.types import nearest
 
-# Result tables of other programs: which columns mean what, and how they are read.
+# Result tables of other programs: which columns mean what.
 #
 #     BirdNET           Start (s), End (s), Scientific name, Common name, Confidence, File
 #     BirdNET (Raven)   Begin Time (s), Common Name, Confidence, Begin Path, File Offset (s)
@@ -46,13 +46,7 @@ from labelwise.types import nearest
 #     Perch (hoplite)   filename, window_start, window_end, label, logits
 #     Perch (chirp)     filename, timestamp_s, label, logit
 #
-# Layouts were read in what writes them: birdnet-team/BirdNET-Analyzer (analyze/utils.py; the R
-# table
-# in its versions before 2), tables that birdnet-team/birdnet publishes as examples, and Perch's
-# ``write_inference_csv``; hoplite's in files of its users. A Raven table of a recording without
-# detections has one row "nocall", which is left out. A name "Turdus merula_Eurasian Blackbird" is
-# the
-# scientific one before the underscore, as BirdNET itself divides it.
+# A Raven table of a recording without detections has one row "nocall", which is left out.
 
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
