@@ -23,8 +23,6 @@ from labelwise.pictures.sources import FileImages
 from labelwise.system.text import counted
 from labelwise.types import LabelSpace
 
-COCO_MARKS = ("annotations/*.json", "*/_annotations.coco.json", "_annotations.coco.json")
-
 
 def read_coco(
     path: Path,

@@ -20,12 +20,6 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES, image_files
 from labelwise.system.text import counted
 
-VOC_MARKS = tuple(
-    f"{above}{below}"
-    for above in ("", "*/", "VOCdevkit/*/")
-    for below in ("ImageSets/Main/*.txt", "Annotations/*.xml")
-)
-
 XML_FOLDERS = ("Annotations", "annotations", ".")
 PHOTO_FOLDERS = ("JPEGImages", "images", "Images", ".")
 SUFFIXES = (".jpg", ".jpeg", ".png", *sorted(IMAGE_SUFFIXES - {".jpg", ".jpeg", ".png"}))
