@@ -38,8 +38,7 @@ from labelwise.pictures.batches import HostResizer
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.processes import are_worth_it, borrowed_processes, items_ahead
 from labelwise.pictures.sources import SpanImages
-from labelwise.pictures.work import Kind, Work
-from labelwise.pictures.worker import Limits
+from labelwise.pictures.worker import Kind, Limits, Work
 from labelwise.training import loader as pixels
 from labelwise.training.augment import ImageDraws, draw_windows
 from labelwise.training.loader import DecodingStore, FedStore, RowRequest, make_store
@@ -278,7 +277,7 @@ PROGRAM = """
 import os, sys, time
 from labelwise.pictures import Transform
 from labelwise.pictures import BytesImages, worker_starter
-from labelwise.pictures.work import Kind, Work
+from labelwise.pictures.worker import Kind, Work
 from labelwise.pictures.processes import borrowed_processes, items_ahead
 
 images = BytesImages([b"no image"] * 8, [str(row) for row in range(8)])

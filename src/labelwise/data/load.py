@@ -15,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
+from labelwise.data.boxes import holds_annotated_photos
 from labelwise.data.checks import Duplicates, check_table
 from labelwise.data.generated import PosteriorData, posterior, scenes
 from labelwise.data.shards import ShardPart, read_shards
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.data.tabular import TABULAR, read_tables
-from labelwise.data.voc import holds_annotated_photos
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import image_files
 from labelwise.system.storage import is_uri

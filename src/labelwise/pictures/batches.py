@@ -54,7 +54,7 @@ from labelwise.pictures.processes import (
 )
 from labelwise.pictures.sources import ImageSource
 from labelwise.pictures.transform import Transform, Window
-from labelwise.pictures.work import HEADER, NAME, Item, Kind, Work, reason_of
+from labelwise.pictures.worker import HEADER, NAME, Item, Kind, Work, reason_of
 
 AHEAD = 3  # batches begun before they are asked for
 

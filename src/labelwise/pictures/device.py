@@ -24,7 +24,7 @@ from torch import Tensor
 from labelwise.pictures.jpeg import operators_library, turned
 from labelwise.pictures.loading import Failure, Inputs, Jpeg, Loaded, PictureLoader, Pictures, sent
 from labelwise.pictures.prefetch import by_threads, in_thread
-from labelwise.pictures.work import reason_of
+from labelwise.pictures.worker import reason_of
 
 # JPEGs to pixels on a GPU: by its JPEG engines, by torchvision's nvJPEG, or refused.
 

@@ -19,7 +19,6 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.pictures.bands import Bands
 from labelwise.pictures.decode import max_pixels
 from labelwise.pictures.jpeg import plain_header
 from labelwise.pictures.prefetch import available_cores, by_threads
@@ -30,8 +29,8 @@ from labelwise.pictures.processes import (
     items_ahead,
 )
 from labelwise.pictures.sources import ImageSource
-from labelwise.pictures.transform import Transform
-from labelwise.pictures.work import NAME, SLOT_BYTES, Entry, Kind, Work, reason_of
+from labelwise.pictures.transform import Bands, Transform
+from labelwise.pictures.worker import NAME, SLOT_BYTES, Entry, Kind, Work, reason_of
 
 # What a batch is made of: a resizer's protocol, inputs for a network, and failures.
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import DataError, ImageError
-from labelwise.pictures.bands import Bands
 from labelwise.pictures.decode import decode, decode_pixels
 from labelwise.pictures.multiband import Cube, chosen_bands, open_cube, pack_folder
+from labelwise.pictures.transform import Bands
 from labelwise.system.names import Names, printable, real_names
 from labelwise.system.storage import Storage, is_uri, split_address, storage_at
 
