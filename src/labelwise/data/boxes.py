@@ -28,12 +28,11 @@ from labelwise.pictures.sources import FileImages
 from labelwise.system.text import counted
 from labelwise.types import LabelSpace
 
-# COCO instances JSON: a label is present where an object of its class is.
+# COCO instances JSON, and Pascal VOC from read_voc on: a label is present where an object is.
 #
-# Category ids have gaps, so columns follow the order of ``categories``. An image without any
-# annotation was reviewed and has none of them; ``drop_unlabelled`` leaves those out, as the papers
-# do (82,081 and 40,137 of 82,783 and 40,504 images of 2014). LVIS says of each image which labels
-# were looked for in vain (``neg_category_ids``): all others without an annotation are unknown.
+# Category ids of COCO have gaps, so columns follow the order of ``categories``. An image without
+# annotation was reviewed and has none of them. LVIS says which labels were looked for in vain
+# (``neg_category_ids``): all others without an annotation are unknown.
 
 
 def read_coco(

@@ -34,9 +34,6 @@ from labelwise.system.names import Names
 from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
 
-# describe: what a table holds, as plain data: frequencies, sizes, pairs, zero-label, unknown.
-
-
 PAIRS_SHOWN = 20
 MOST_DENSE = 2048  # labels up to which a count is kept for every pair
 MOST_PAIRS = 50_000_000  # beyond so many different ones none is counted, for the memory they take
@@ -100,8 +97,8 @@ def describe(table: LabelTable) -> Description:
     present, unknown = table.present.counts(), table.unknown.counts()
     unknown_sizes = table.unknown.sizes()
     labels = [
-        LabelCount(name, int(p), len(table) - int(p) - int(u), int(u), _share(p, len(table) - u))
-        for name, p, u in zip(table.space.names, present, unknown, strict=True)
+        LabelCount(name, p, len(table) - p - u, u, p / (len(table) - u) if u < len(table) else None)
+        for name, p, u in zip(table.space.names, present.tolist(), unknown.tolist(), strict=True)
     ]
     unlabelled = int(table.unlabelled().sum())
     return Description(
@@ -177,10 +174,6 @@ def _soft_note(table: LabelTable) -> list[str]:
     ]
 
 
-def _share(present: int, known: int) -> float | None:
-    return float(present / known) if known else None
-
-
 def _pairs(table: LabelTable) -> list[PairCount]:
     sizes = table.present.sizes()
     if min(int((sizes * (sizes - 1) // 2).sum()), len(table.space) ** 2 // 2) > MOST_PAIRS:
@@ -212,9 +205,6 @@ def _counted(sets: LabelSets) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         counts[place[: len(images)]] += images
         images = counts
     return found, images
-
-
-# Files that a table names and that are not there: found elsewhere, left out, or an error.
 
 
 MOST_SEARCHED = 1_000_000  # files below a folder that are looked at for images by name
@@ -264,9 +254,10 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     return replace(kept, notes=(*kept.notes, f"left out: {sentence}"))
 
 
-def _with_slashes(
-    table: LabelTable, images: FileImages, there: NDArray[np.bool_]
-) -> tuple[LabelTable, FileImages, NDArray[np.bool_]]:
+Found = tuple[LabelTable, FileImages, NDArray[np.bool_]]  # and which of its files are there
+
+
+def _with_slashes(table: LabelTable, images: FileImages, there: NDArray[np.bool_]) -> Found:
     """Return the table with the paths that Windows wrote as others write them.
 
     Nothing changes unless that finds more images; a name may hold a backslash.
@@ -277,17 +268,18 @@ def _with_slashes(
     names = list(images.ids)
     for row in odd:
         names[row] = names[row].replace("\\", "/")
-    turned = FileImages(images.root, names)
-    found = _are_there(turned)
-    if found.sum() == there.sum():
-        return table, images, there
     note = f"{counted(len(odd), 'path')} had \\ between folders, read as /"
-    return replace(table, images=turned, notes=(*table.notes, note)), turned, found
+    renamed = _renamed(table, images, names, note)
+    return renamed if renamed[2].sum() > there.sum() else (table, images, there)
 
 
-def _in_other_case(
-    table: LabelTable, images: FileImages, there: NDArray[np.bool_]
-) -> tuple[LabelTable, FileImages, NDArray[np.bool_]]:
+def _renamed(table: LabelTable, images: FileImages, names: list[str], note: str) -> Found:
+    turned = FileImages(images.root, names)
+    notes = (*table.notes, note)
+    return replace(table, images=turned, notes=notes), turned, _are_there(turned)
+
+
+def _in_other_case(table: LabelTable, images: FileImages, there: NDArray[np.bool_]) -> Found:
     """Return the table with the names that files bear here, where just one is alike.
 
     Windows and macOS find ``a.JPG`` as ``a.jpg``, and macOS stores an umlaut as two characters.
@@ -303,13 +295,11 @@ def _in_other_case(
             names[row], changed = found, changed + 1
     if not changed:
         return table, images, there
-    turned = FileImages(images.root, names)
     note = (
         f"{counted(changed, 'path')} found under a name that differs in upper and lower case, or "
         "in how accents are stored"
     )
-    table = replace(table, images=turned, notes=(*table.notes, note))
-    return table, turned, _are_there(turned)
+    return _renamed(table, images, names, note)
 
 
 def _spelled_here(root: str, name: str, listed: dict[str, dict[str, list[str]]]) -> str | None:

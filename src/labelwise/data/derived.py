@@ -1,4 +1,4 @@
-"""Tables of which less is known, or less is right: single positives, partial labels, noise.
+"""Tables made of tables: labels that obey rules, single positives, partial labels, noise.
 
 Single positives as in Cole et al. 2021, bit for bit: RandomState(seed), made anew for the training
 file (train and val rows, in order) and for the test file; for each image the positive columns are
@@ -7,7 +7,6 @@ shuffled and the first is kept, then the negative columns are shuffled too, alth
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +14,8 @@ from numpy.typing import NDArray
 from labelwise.data.table import BLOCK, LabelSets, LabelTable, SoftLabels
 from labelwise.errors import SettingsError
 from labelwise.system.text import counted
-from labelwise.taxonomy import AttributeColumns, AttributeGroups
+from labelwise.taxonomy import AttributeColumns, AttributeGroups, Taxonomy
 from labelwise.types import LabelSpace
-
-# Tables whose labels obey a taxonomy: a present child makes its parent present, and so on.
-
-
-# Tables whose labels obey groups that exclude each other (:mod:`labelwise.taxonomy`).
 
 
 @dataclass(frozen=True)
@@ -70,10 +64,6 @@ def obey_groups(table: LabelTable, groups: AttributeGroups) -> SettledTable:
     return SettledTable(done, columns, tuple(np.concatenate(broken).tolist()), learned)
 
 
-if TYPE_CHECKING:
-    from labelwise.taxonomy import Taxonomy
-
-
 @dataclass(frozen=True)
 class Obeyed:
     """A table that obeys a taxonomy, and what that took.
@@ -96,7 +86,7 @@ class Obeyed:
         )
 
 
-def obey_taxonomy(table: LabelTable, taxonomy: "Taxonomy", *, add_groups: bool = False) -> Obeyed:
+def obey_taxonomy(table: LabelTable, taxonomy: Taxonomy, *, add_groups: bool = False) -> Obeyed:
     """Return the table with labels completed by :meth:`LabelTree.complete`.
 
     ``add_groups`` makes labels of parents that are none: present if one of their kinds is, absent

@@ -27,14 +27,9 @@ from labelwise.system.names import Names
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 
-# Tables whose near copies are groups: the same photo in another size, the next shot of a burst.
-#
-# Two photos are near copies if their fingerprints have a cosine of at least NEAR
-# (:mod:`labelwise.pictures.fingerprint`), or their embeddings by some model one that is given.
-# Photos
-# that a chain of near copies joins are one group, and so are photos of a group that the table has
-# already: no split that keeps groups together parts two near copies. A group is named after its
-# earliest photo, or after that one's group.
+# Near-duplicates as groups: two photos whose fingerprints (or embeddings, by a given bound) have a
+# cosine of at least NEAR. Chains of them are one group, joined with the groups that the table has,
+# so that no split parts two near-duplicates. A group is named after its earliest photo.
 
 
 MANY, LARGE = 20, 0.5  # photos, and the share of them in one group that is worth a word

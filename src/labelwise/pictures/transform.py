@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil, exp, floor, pi, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import PIL
@@ -30,12 +30,8 @@ from PIL import Image
 from labelwise.errors import SettingsError
 from labelwise.numeric.finite import require_finite
 
-# Bands: what a picture that is not 8-bit RGB holds, and how it is shown.
-#
 # A model of bands keeps their names, the order its network takes them in, and each one's mean and
-# deviation in training (in its transform); so whoever scores a picture reads the same bands at the
-# same depth. Values are those of the file, in float32: of a DICOM the modality's, after its
-# rescale.
+# deviation in training. Values are those of the file, in float32: of a DICOM after its rescale.
 #
 #     shown level = 255 (value - (mean - 2 std)) / (4 std), cut to 0..255
 #
@@ -140,9 +136,6 @@ def shown_levels(
     return np.nan_to_num(levels, nan=0.0).clip(0, 255).round().astype(np.uint8)
 
 
-# Window: a part of a picture, chosen before the size of the picture is known.
-
-
 @dataclass(frozen=True)
 class Window:
     """A share ``area`` of a picture, of shape exp(``log_shape``) = width / height.
@@ -169,17 +162,14 @@ class Window:
         return ceil(side / (0.75 * sqrt(self.area)))
 
 
-# How Pillow scales one axis of an 8-bit picture: which inputs count for an output, how much.
-#
-# Pillow (Resample.c), for output x of n made from N inputs, s = N / n, f = max(s, 1), radius r:
+# How Pillow (Resample.c) makes output x of n from N inputs, s = N / n, f = max(s, 1), radius r:
 #
 #     center = (x + 1/2) s;  taps from int(center - r f + 1/2) to int(center + r f + 1/2)
 #     weight = filter((tap - center + 1/2) / f), over their sum, rounded to 22 bits
 #     level  = floor(sum of weight * level / 2^22 + 1/2), cut to 0..255
 #
-# One axis is scaled after the other: the width first; from Pillow 13 on the height where it
-# shrinks
-# by more than twice as many pixels as the width.
+# The width is scaled first; from Pillow 13 on the height, where it shrinks by more than twice as
+# many pixels as the width.
 
 
 BITS = 22
@@ -264,6 +254,7 @@ class Transform:
     crop: float | None = None
     reduced_jpeg: bool = False
     bands: Bands | None = None
+    is_plain: ClassVar[bool] = True  # whether others may do what ``resize`` does, as it stands here
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", tuple(self.mean))  # JSON brings lists back
