@@ -18,7 +18,8 @@ from random import Random
 from typing import Any
 
 from fuzz_inputs import NASTY_TEXT, Files, as_json, damage, strange_json, strange_value
-from fuzz_readers import Target
+from fuzz_readers import drawn
+from fuzz_requests import no_constant
 from labelling_setup import labelling
 from search_setup import LABELS, picture, save_model
 from web_setup import served
@@ -108,7 +109,7 @@ def is_told_in_words(read: tuple[int, bytes], folder: Path) -> bool:
     assert status < 500, f"{status}: {body!r:.200}"
     if not body:
         return False
-    answer = json.loads(body, parse_constant=_no_constant)
+    answer = json.loads(body, parse_constant=no_constant)
     assert len(body) < 200_000
     assert b"Traceback" not in body
     if "result" not in answer:
@@ -133,10 +134,6 @@ def is_told_in_words(read: tuple[int, bytes], folder: Path) -> bool:
     for one in listed:
         assert one in mcp().ids if isinstance(one, str) else one["path"] in mcp().paths
     return True
-
-
-def _no_constant(word: str) -> None:
-    raise AssertionError(f"the answer holds {word}, which is not JSON")
 
 
 # The labelling page
@@ -195,6 +192,6 @@ def is_kept(read: tuple[int, bytes, list[Any]], folder: Path) -> bool:
 
 
 ASKED = (
-    Target("mcp", dict, asked_of_mcp, {}, is_told_in_words, question_files),
-    Target("labelling page", dict, answered_page, {}, is_kept, answer_files),
+    drawn("mcp", question_files, asked_of_mcp, is_told_in_words),
+    drawn("labelling page", answer_files, answered_page, is_kept),
 )

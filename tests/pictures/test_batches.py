@@ -57,7 +57,7 @@ BROKEN = [3, len(BLOBS) - 1]
 def fed(images, transform, *, decodes=False, batch=5, processes=False):
     rows = np.arange(len(images))
     parts = [rows[at : at + batch] for at in range(0, len(rows), batch)]
-    feeder = DeviceFeeder(PictureLoader(images, transform, transform, CPU, decodes, processes))
+    feeder = DeviceFeeder(PictureLoader(images, transform, CPU, decodes, processes))
     return list(feeder.batches(parts, workers=2))
 
 
