@@ -102,7 +102,7 @@ def test_files_for_the_devices_decoder_come_whole(monkeypatch):
 
 
 def test_as_many_files_come_at_once_as_fit_into_a_slot(tmp_path, monkeypatch):
-    loader = PictureLoader(files(tmp_path), TRANSFORM, TRANSFORM, CPU, decodes=True)
+    loader = PictureLoader(files(tmp_path), TRANSFORM, CPU, decodes=True)
     rows = [np.arange(len(BLOBS))[at:] for at in range(4)]
     largest = max(map(len, BLOBS[:4]))
     assert loader.files_of_a_slot(rows) == loading.CHUNK_OF_FILES
