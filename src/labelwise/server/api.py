@@ -440,9 +440,7 @@ def _add_answers(
     @api.get("/labels", summary="All labels with their reliability", response_model=list[LabelView])
     async def labels(lane: Chosen) -> Response:
         content = await service.aside(
-            lambda: json_list(
-                lane.model.label_view(name).model_dump_json().encode() for name in lane.model.names
-            )
+            lambda: json_list(to_json(one) for one in lane.model.trust.values())
         )
         return Response(content, media_type="application/json")
 
@@ -453,8 +451,8 @@ def _add_answers(
     )
     async def chart(lane: Chosen, label: Annotated[str, Query(max_length=1000)]) -> Response:
         lane.model.spec.space.column(label)
-        trust = (await service.aside(lambda: lane.model.trust)).get(label)
-        if trust is None:
+        trust = (await service.aside(lambda: lane.model.trust))[label]
+        if not trust.bins:
             raise RefusedError(404, "no predictions of held-out photos are kept with this model")
         return Response(_svg(trust_chart(trust)), media_type="image/svg+xml")
 

@@ -34,12 +34,11 @@ from labelwise.pictures import Transform
 from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.sources import read_image_file
 from labelwise.server.api import ERRORS, PhotoId, add_session, require_json
-from labelwise.server.app import add_errors, add_page
+from labelwise.server.app import Front, add_errors, add_page
 from labelwise.server.batching import Threads
-from labelwise.server.bodies import Bodies
 from labelwise.server.library import SIDES, PhotoNotFoundError
 from labelwise.server.schemas import Health
-from labelwise.server.security import Guard, RefusedError
+from labelwise.server.security import RefusedError
 from labelwise.server.settings import ServeSettings
 
 log = logging.getLogger("labelwise.server")
@@ -404,7 +403,7 @@ def asking_app(
 
     app.include_router(api)
     add_page(app, "label.html")
-    return Guard(Bodies(app, settings.body_memory, settings.body_disk), settings)
+    return Front(app, settings)
 
 
 def _add_questions(api: APIRouter, asking: _Asking, thread: Threads) -> Sequence[Background]:
