@@ -44,21 +44,11 @@ from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.loading import input_of
 from labelwise.predictions import Predictions
 from labelwise.report.charts import reliability_chart
+from labelwise.server import schemas
 from labelwise.server.batching import Batcher, PictureQueue, Place, Tagged, Threads, model_thread
 from labelwise.server.bodies import Pixels, Upload
 from labelwise.server.library import Library
 from labelwise.server.monitoring import Monitor
-from labelwise.server.schemas import (
-    AlarmView,
-    BinView,
-    LabelView,
-    ModelView,
-    PictureAnswer,
-    Predicted,
-    PromiseView,
-    ShareView,
-    TrustView,
-)
 from labelwise.server.security import RefusedError
 from labelwise.server.settings import ServeSettings
 
@@ -67,7 +57,7 @@ BINS = 10
 
 def label_views(
     held_out: Predictions, link: Link, split: str, thresholds: Sequence[float | None] | None = None
-) -> dict[str, LabelView]:
+) -> dict[str, schemas.LabelView]:
     """Return what became of held-out photos, for every label and ten ranges of probability."""
     found = label_reliability(
         link(held_out.logits.astype(np.float64)), held_out.labels, held_out.observed, bins=BINS
@@ -79,7 +69,7 @@ def label_views(
         carried = np.rint(found.present_sums[column]).astype(int).tolist()
         means = found.confidence[column].tolist()
         bins = [
-            BinView(
+            schemas.BinView(
                 *(low, high, n, k),
                 *clopper_pearson(k, n, 0.975),
                 mean if n else None,
@@ -89,7 +79,7 @@ def label_views(
         ]
         ece = None if np.isnan(errors[column]) else float(errors[column])
         threshold = None if thresholds is None else thresholds[column]
-        views[name] = LabelView(name, threshold, sum(photos), sum(carried), ece, bins)
+        views[name] = schemas.LabelView(name, threshold, sum(photos), sum(carried), ece, bins)
     return views
 
 
@@ -100,7 +90,7 @@ def _sentence(low: float, high: float, photos: int, carried: int, label: str, sp
     return f"Of {photos:,} held-out photos that got {spoken} for {label}, {carried:,} carried it."
 
 
-def trust_chart(trust: LabelView) -> Markup:
+def trust_chart(trust: schemas.LabelView) -> Markup:
     """Return the reliability diagram of one label, drawn as the report draws it."""
     curve = Curve(
         (0.0, *(one.high for one in trust.bins)),
@@ -196,10 +186,10 @@ class ServedModel:
         tagged |= {row: Tagged(names[row], fault=fault) for row, fault in faults.items()}
         return [tagged[row] for row in range(len(names))]
 
-    def picture_answer(self, tagged: Tagged) -> PictureAnswer:
+    def picture_answer(self, tagged: Tagged) -> schemas.PictureAnswer:
         """Return an answer as the API gives it."""
         if tagged.probs is None or tagged.chosen is None:
-            return PictureAnswer(name=tagged.name, error=tagged.error)
+            return schemas.PictureAnswer(name=tagged.name, error=tagged.error)
         order = np.argsort(-tagged.probs, kind="stable")
         probs, chosen = tagged.probs[order].clip(0, 1).tolist(), tagged.chosen[order].tolist()
         labels = [
@@ -213,12 +203,12 @@ class ServedModel:
         ]
         given = [one["label"] for one in labels if one["decided"]]
         facts = {"name": tagged.name, "labels": labels, "decided": given, "none": not given}
-        return PictureAnswer.model_validate(facts)
+        return schemas.PictureAnswer.model_validate(facts)
 
     @cached_property
     def answer_head(self) -> bytes:
         """How every answer begins, in JSON: what it says beside its results."""
-        head = Predicted(
+        head = schemas.Predicted(
             model=self.weights,
             calibration=self.calibration,
             caution=self.spec.caution,
@@ -236,11 +226,11 @@ class ServedModel:
     # What its answers are worth
 
     @cached_property
-    def trust(self) -> dict[str, LabelView]:
+    def trust(self) -> dict[str, schemas.LabelView]:
         """The reliability of every label; without bins where no held-out photos are kept."""
         if self.held_out is None:
             limits = zip(self.names, self.thresholds, strict=True)
-            return {name: LabelView(name, limit, 0, 0, None, []) for name, limit in limits}
+            return {name: schemas.LabelView(name, limit, 0, 0, None, []) for name, limit in limits}
         return label_views(
             self.held_out.predictions, self.link, str(self.held_out), self.thresholds
         )
@@ -274,7 +264,7 @@ CHECKABLE = ("recall", "precision", "f", "tags")
 NOT_CHECKED = "no photo has had all its labels reviewed yet"
 
 
-async def promise_views(model: ServedModel, library: Library | None) -> list[PromiseView]:
+async def promise_views(model: ServedModel, library: Library | None) -> list[schemas.PromiseView]:
     """Return every promise, and what photos reviewed since then say of it."""
     promises = model.promises
     checkable = [one for one in promises if one.what in CHECKABLE]
@@ -283,9 +273,9 @@ async def promise_views(model: ServedModel, library: Library | None) -> list[Pro
         found = await library.run(lambda: library.check(checkable))
         checks = dict(zip(map(id, checkable), found, strict=True))
 
-    def view(promise: Promise) -> PromiseView:
+    def view(promise: Promise) -> schemas.PromiseView:
         check = checks.get(id(promise))
-        return PromiseView(
+        return schemas.PromiseView(
             text=str(promise),
             what=promise.what,
             level=promise.level,
@@ -301,20 +291,20 @@ async def promise_views(model: ServedModel, library: Library | None) -> list[Pro
 
 async def trust_view(
     model: ServedModel, library: Library | None, monitor: Monitor, slowly: Threads
-) -> TrustView:
+) -> schemas.TrustView:
     """Return what speaks for and against trusting the model today."""
     alarms = await library.run(library.alarms) if library is not None else []
     monitor.note_alarms(alarms)
     recent = await slowly.run(model.recent_shares)  # seconds of many labels
-    shares = [ShareView(source="recent pictures", **asdict(one)) for one in recent]
+    shares = [schemas.ShareView(source="recent pictures", **asdict(one)) for one in recent]
     notes = _notes(model, library)
     if library is not None:
         likeness = await library.run(library.likeness)
         found = likeness.likeness.shares
-        shares += [ShareView(source="library", **asdict(one)) for one in found]
+        shares += [schemas.ShareView(source="library", **asdict(one)) for one in found]
         notes.append(likeness.sentence())
-    return TrustView(
-        alarms=[AlarmView.model_validate(one) for one in alarms],
+    return schemas.TrustView(
+        alarms=[schemas.AlarmView.model_validate(one) for one in alarms],
         shares=shares,
         promises=await promise_views(model, library),
         notes=notes,
@@ -593,10 +583,10 @@ class Service:
 
     # What is known of a model
 
-    def model_view(self, model: ServedModel) -> ModelView:
+    def model_view(self, model: ServedModel) -> schemas.ModelView:
         """Return which model answers."""
         library = self._library_of(model)
-        return ModelView(
+        return schemas.ModelView(
             name=model.name,
             method=model.spec.method,
             backbone=model.spec.backbone.name,
@@ -615,10 +605,10 @@ class Service:
         """Return the library that a model scored: the index belongs to the first model."""
         return self.library if model.name == self.first else None
 
-    async def promise_views(self, model: ServedModel) -> list[PromiseView]:
+    async def promise_views(self, model: ServedModel) -> list[schemas.PromiseView]:
         """Return every promise, and what photos reviewed since then say of it."""
         return await promise_views(model, self._library_of(model))
 
-    async def trust_view(self, model: ServedModel) -> TrustView:
+    async def trust_view(self, model: ServedModel) -> schemas.TrustView:
         """Return what speaks for and against trusting the model today."""
         return await trust_view(model, self._library_of(model), self.monitor, self._slowly)
