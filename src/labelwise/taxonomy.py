@@ -300,8 +300,8 @@ class Taxonomy:
         JSON-LD (.jsonld).
         """
         if Path(path).suffix.lower() in SKOS_SUFFIXES or Path(path).is_dir():
-            parents, uris = import_module("labelwise.contrib.skos").read_skos(Path(path))
-            return cls(parents, {}, str(path), uris)
+            skos = import_module("labelwise.contrib.skos").read_skos(Path(path))
+            return cls(skos.parents, {}, str(path), skos.uris)
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
             rows = list(csv.reader(text.splitlines(), skipinitialspace=True, strict=True))
