@@ -33,6 +33,7 @@ def window(photo, size, rng):
 
 
 def main(folder):
+    """Write the pictures and their table beside this file."""
     here, rng = Path(__file__).parent, np.random.default_rng(0)
     photos = {}
     for name in (*LABELS.values(), *NONE):
