@@ -78,28 +78,17 @@ def test_counts_cover_the_true_number_and_lists_keep_their_promise(world):
     right, _ = query.right(labels)
     scores = query.log_scores(log_p, log_q)
     rng = np.random.default_rng(0)
-    missed = broken = 0
-    sizes, shares = [], []
-    for seed in range(DRAWS):
+    missed, shares = 0, []
+    for _ in range(DRAWS):
         order = rng.permutation(len(right))
         held, new = order[:HELD], order[HELD : HELD + 5000]
         fitted = calibrate_query(query, log_p[held], log_q[held], labels[held])
         count = fitted.count(scores[new], 0.9)
         missed += not count.lower <= right[new].sum() <= count.upper
-        used = order[-HELD:]
-        tuning = calibrate_query(query, log_p[used], log_q[used], labels[used])
-        other = tuning if seed % 2 else None
-        library = ScoredLibrary(scores[new])
-        cut = fitted.cut(library, 0.4, kind="sure", confidence=0.9, seed=seed, tuning=other)
-        listed = scores[new] >= cut.threshold
-        broken += bool(listed.any()) and (~right[new][listed]).mean() > 0.4
-        sizes.append(listed.mean())
-        listed = scores[new] >= fitted.cut(library, 0.4).threshold
+        listed = scores[new] >= fitted.cut(ScoredLibrary(scores[new]), 0.4).threshold
         shares.append((~right[new][listed]).mean() if listed.any() else 0.0)
     assert 0.2 < np.mean(shares) < 0.4 + 3 * np.std(shares) / np.sqrt(DRAWS)
     assert binomtest(missed, DRAWS, 0.1, alternative="greater").pvalue > 0.01
-    assert binomtest(broken, DRAWS, 0.1, alternative="greater").pvalue > 0.01
-    assert np.mean(sizes) > 0.01
 
 
 def test_unknown_answers_and_limits_are_left_out_of_the_fit(world):
@@ -126,11 +115,9 @@ def test_a_list_may_be_cut_by_a_least_score_before_it_is_promised(world):
     kept = scores[:900] >= least
     by_hand = calibrate_query(query, log_p[:900][kept], log_q[:900][kept], labels[:900][kept])
     library = scores[900:].astype(np.float32)
-    for kind in ("expected", "sure"):
-        cut = fitted.cut(ScoredLibrary(library), 0.3, kind=kind, least=least)
-        same = by_hand.cut(ScoredLibrary(library[library >= least]), 0.3, kind=kind)
-        assert cut == same
-        assert cut.listed > 0
+    cut = fitted.cut(ScoredLibrary(library), 0.3, least=least)
+    assert cut == by_hand.cut(ScoredLibrary(library[library >= least]), 0.3)
+    assert cut.listed > 0
 
 
 def test_the_share_said_to_work_works_and_other_photos_set_the_cut(world):

@@ -5,7 +5,6 @@ from labelwise.retrieval.calibrated_query import (
     CalibratedQuery,
     HitCount,
     LibraryScores,
-    ListKind,
     ScoredLibrary,
     calibrate_query,
 )
@@ -18,7 +17,6 @@ __all__ = [
     "HitCount",
     "LengthResult",
     "LibraryScores",
-    "ListKind",
     "Query",
     "RankedImages",
     "ScoredLibrary",

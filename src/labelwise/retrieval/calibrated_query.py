@@ -11,7 +11,7 @@ variance of a count grows by the design effect of y - P among them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,12 @@ from labelwise.decide import (
     least_wrong,
     list_above,
     lowest_cut,
-    sure_list,
 )
 from labelwise.numeric.arrays import Array, Mask
 from labelwise.numeric.bucket_counts import BucketCounts
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.special import expit, fit_slope_and_offset, log_expit, logit, ndtri
 from labelwise.retrieval.bound_query import BoundQuery
-
-ListKind = Literal["expected", "sure"]
 
 Numbers = NDArray[np.float64]
 PRIOR = np.array([16.0, 4.0])  # precision of slope and offset before any photo is seen
@@ -147,54 +144,32 @@ class CalibratedQuery:
         library: "LibraryScores",
         wrong_at_most: float,
         *,
-        kind: ListKind = "expected",
-        confidence: float = 0.95,
         least: float = -np.inf,
         tuning: "CalibratedQuery | None" = None,
-        seed: int = 0,
     ) -> PromisedList:
         """Return the lowest log score of a library's list of which at most this share is wrong.
 
-        ``kind`` says in which sense: see :mod:`labelwise.decide.promised_lists`. The list holds no
-        photo below ``least``, and none that a limit leaves out; held-out photos below it do not
-        count either. ``tuning``, the query calibrated on other photos, sets the cut of an expected
-        list, without it all cuts are tried (:mod:`labelwise.decide.cut_lists` needs fewer held-out
-        photos); and how many held-out misses a sure list may pass, without it a fifth of the
-        held-out photos does.
+        That holds on average: see :mod:`labelwise.decide.promised_lists`. The list holds no photo
+        below ``least``, and none that a limit leaves out; held-out photos below it do not count
+        either. ``tuning``, the query calibrated on other photos, sets the cut; without it all cuts
+        are tried (:mod:`labelwise.decide.cut_lists` needs fewer held-out photos).
         """
         held = self._above(least)
         size = library.count_at_least(max(least, LEAST_SCORE))
         setter = self._cut_setter(size, tuning)
-        if kind == "expected" and setter is not None:
+        if setter is not None:
             return self._tried([wrong_at_most], library, least, size, setter)
-        if kind == "sure" and held.groups is not None:
-            why = (
-                f"the {len(held.scores):,} held-out photos come in {held.groups.count:,} groups, "
-                "and how wrong this very list may be depends on the groups of its own photos, "
-                "which are not known"
-            )
-            return PromisedList(np.inf, None, why)
         lowest = lowest_cut(held.scores, held.hits, wrong_at_most, held.groups)
         listed = library.scores_at_least(max(least, lowest, LEAST_SCORE))
-        if kind == "expected":
-            made = expected_list(
-                *(held.scores, held.hits, listed),
-                wrong_at_most=wrong_at_most,
-                size=size,
-                photos=self._photos,
-                groups=held.groups,
-                plausible=True,
-            )
-            return made if tuning is None else _believed(made, listed, tuning, wrong_at_most)
-        return sure_list(
+        made = expected_list(
             *(held.scores, held.hits, listed),
             wrong_at_most=wrong_at_most,
-            confidence=confidence,
-            tuning=None if tuning is None else tuning._chances_above(least),
             size=size,
-            seed=seed,
             photos=self._photos,
+            groups=held.groups,
+            plausible=True,
         )
+        return made if tuning is None else _believed(made, listed, tuning, wrong_at_most)
 
     def least_wrong(
         self,
@@ -275,10 +250,6 @@ class CalibratedQuery:
         used = scores >= np.float32(max(least, LEAST_SCORE))
         groups = None if self.groups is None else self.groups.take(used)
         return _Above(scores[used], self.hits[used], groups)
-
-    def _chances_above(self, least: float) -> Numbers:
-        """Return the probabilities of its own photos at or above a score."""
-        return self.probs(self.scores[self.scores >= max(least, LEAST_SCORE)])
 
 
 def _believed(
