@@ -25,9 +25,10 @@ def test_a_promise_shows_its_kind_its_condition_and_whether_that_was_seen(many, 
     page = visit(many, "/#search/-beach")
     said = page.locator("#counted")
     expect(page.locator("#grid li")).to_have_count(48)
+    page.locator("#filters summary").click()
     page.locator("#wrong").fill("40")
     page.locator("#promised").check()
-    expect(said).to_contain_text("Promised on average: On average over searches like this")
+    expect(said).to_contain_text("Guarantee On average over searches like this")
     expect(said).to_contain_text("it holds if these photos are like the 400 held-out ones.")
     expect(said).to_contain_text("Alike: These photos cannot be told from the held-out ones")
 
@@ -36,10 +37,11 @@ def test_where_nothing_is_promised_the_photos_stand_with_what_would_work(many, v
     page = visit(many, "/#search/dog")
     said, first = page.locator("#counted"), page.locator("#grid .chance").first
     best = first.text_content()
+    page.locator("#filters summary").click()
     page.locator("#wrong").fill("1")
     page.locator("#promised").check()
     truth = many.get("/api/v1/search?q=dog&wrong_at_most=0.01")
-    expect(said).to_contain_text("Not promised: No list can be promised for dog: of 400 held-out")
+    expect(said).to_contain_text("No guarantee: No list can be promised for dog: of 400 held-out")
     expect(page.locator("#grid li")).to_have_count(48)
     expect(first).to_have_text(best)
     larger = round(100 * truth["ways"]["larger"])
@@ -50,10 +52,11 @@ def test_where_nothing_is_promised_the_photos_stand_with_what_would_work(many, v
 
 def test_the_trust_view_lists_receipts_and_what_became_of_them(own, visit):
     page = visit(own, "/#search/-beach")
+    page.locator("#filters summary").click()
     page.locator("#wrong").fill("50")
     page.locator("#promised").check()
     page.get_by_role("link", name="Receipt 1").click()
-    row = page.locator("#trust-body table").first.locator("tbody tr")
+    row = page.locator("#trust-body .receipts li")
     expect(row).to_have_count(1)
     (receipt,) = own.get("/api/v1/receipts")["receipts"]
     expect(row).to_contain_text(receipt["text"])
