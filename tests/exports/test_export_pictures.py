@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from labelwise.exports.graph import Graph
-from labelwise.exports.pictures import write_resize
+from labelwise.exports.onnx_file import write_resize
 from labelwise.models.graph_file import open_session
 from labelwise.pictures import Transform
 

@@ -19,10 +19,9 @@ from labelwise.cli.app import app
 from labelwise.decide import Threshold
 from labelwise.exports.onnx_file import export_onnx
 from labelwise.links import Sigmoid
-from labelwise.models.answer_rows import NOT_FINITE
 from labelwise.models.graph_file import sealed
 from labelwise.models.graph_model import OnnxModel
-from labelwise.models.onnx_answers import OnnxAnswers
+from labelwise.models.onnx_answers import NOT_FINITE, OnnxAnswers
 from labelwise.models.scoring import score
 from labelwise.pictures import PictureImages
 

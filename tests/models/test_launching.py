@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from labelwise.models import cuda_graphs as launching
-from labelwise.models.cuda_graphs import captured, launch, one_thread
+from labelwise.models import scoring as launching
+from labelwise.models.scoring import captured, launch, one_thread
 
 CPU = torch.device("cpu")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

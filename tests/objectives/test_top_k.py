@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 
 from labelwise.objectives import NoisedTopK, SmoothTopK, noised_top_k_loss, smooth_top_k_loss
-from labelwise.objectives.top_k import log_symmetric_sums
+from labelwise.objectives.softmax import log_symmetric_sums
 
 
 def random_batch(seed, rows=4, labels=6):

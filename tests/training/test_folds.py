@@ -17,8 +17,7 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows
 from labelwise.system.names import Names
 from labelwise.system.progress import Silent
-from labelwise.training.folds import train_folds
-from labelwise.training.run import train
+from labelwise.training.run import train, train_folds
 
 
 def trained(table, folder, **flags):

@@ -21,7 +21,7 @@ from labelwise.pictures import ArrayImages, BytesImages, FeatureRows
 from labelwise.system.progress import Silent
 from labelwise.system.tensors import load_tensors
 from labelwise.training import checkpoint
-from labelwise.training.build import (
+from labelwise.training.features import (
     advice_for_photos,
     build_model,
     build_objective,
@@ -173,7 +173,7 @@ def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for():
     assert on_host("cuda", table="memory")
     assert on_host("cpu")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelwise.training.build.TABLE_ENTRIES", 7)
+        patch.setattr("labelwise.training.features.TABLE_ENTRIES", 7)
         assert on_host("cuda")
     build_objective(tiny_settings(method="bce"), facts, model, "cuda")
 

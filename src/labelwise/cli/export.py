@@ -130,9 +130,9 @@ def _onnx(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
 def _program(folder: "RunFolder", kind: str, form: dict[str, Any], given: Options) -> None:
     """Write a page, or a program of another runtime."""
     from labelwise.exports.onnx_file import pictures_of
-    from labelwise.exports.openvino_folder import export_openvino
     from labelwise.exports.torch_programs import (
         export_executorch,
+        export_openvino,
         export_program,
         require_executorch,
     )

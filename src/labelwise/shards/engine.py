@@ -118,7 +118,6 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """The rows of all finished shards."""
         return sum(record.rows for record in self._records.values())
 
     @property
@@ -127,7 +126,6 @@ class Manifest:
         return sum(record.failed for record in self._records.values())
 
     def records(self) -> list[ShardRecord]:
-        """Return the finished shards in order."""
         return [self._records[name] for name in sorted(self._records)]
 
     def missing(self, shards: int) -> Iterator[int]:
@@ -179,7 +177,6 @@ class LocalEngine:
         self.workers = workers
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
-        """Yield the result of each shard when it is finished, in any order."""
         if self.workers == 1:
             yield from map(task.start(), shards)
             return

@@ -27,10 +27,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.methods import link_to_spec
-from labelwise.models.answer_rows import CAUTION
-from labelwise.models.cuda_graphs import one_thread
 from labelwise.models.loading import load_model, model_files
-from labelwise.models.scoring import Scored, require_probabilities, score
+from labelwise.models.onnx_answers import CAUTION
+from labelwise.models.scoring import Scored, one_thread, require_probabilities, score
 from labelwise.pictures.loading import PictureReader
 from labelwise.pictures.prefetch import available_cores
 from labelwise.shards.engine import SUCCESS_FILE, Engine, Manifest, ShardRecord, shard_name
@@ -64,7 +63,6 @@ class ModelFiles:
 
     @staticmethod
     def read(place: Path) -> "ModelFiles":
-        """Return the files of a model of any form."""
         try:
             files = {path.name: path.read_bytes() for path in model_files(place)}
         except OSError as error:

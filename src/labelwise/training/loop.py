@@ -352,11 +352,9 @@ class LossBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether no further loss fits."""
         return self._count == len(self._values)
 
     def add(self, loss: Tensor) -> None:
-        """Keep the loss of a batch."""
         self._values[self._count] = loss.detach()
         self._count += 1
 
@@ -373,7 +371,6 @@ class StopRequest:
     asked = False
 
     def ask(self, signum: int, frame: FrameType | None) -> None:
-        """Note the request (a signal handler)."""
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
