@@ -64,7 +64,9 @@ def test_half_precision_reaches_the_model_but_not_the_objective(model):
     ],
 )
 def test_long_runs_on_one_gpu_are_compiled(asked, device, world, steps, expected):
-    assert compiles(Hardware(compile=asked), torch.device(device), world, steps) is expected
+    found, why = compiles(Hardware(compile=asked), torch.device(device), world, steps)
+    assert found is expected
+    assert bool(why) == (asked is None and device == "cuda" and world == 1)
 
 
 @pytest.mark.parametrize("precision", [None, torch.bfloat16])
@@ -92,8 +94,8 @@ def test_options_of_the_compiler_are_those_that_this_torch_knows(monkeypatch):
 
 def test_a_deterministic_run_is_compiled_only_if_asked_for():
     cuda = torch.device("cuda")
-    assert not compiles(Hardware(), cuda, 1, 10**6, deterministic=True)
-    assert compiles(Hardware(compile=True), cuda, 1, 1, deterministic=True)
+    assert not compiles(Hardware(), cuda, 1, 10**6, deterministic=True)[0]
+    assert compiles(Hardware(compile=True), cuda, 1, 1, deterministic=True)[0]
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

@@ -101,13 +101,10 @@ class Loop:
         batches = self.recipe.epochs * max(
             1, len(self.training.splits["train"]) // settings.batch_size
         )
-        compiled = compiles(
-            settings.hardware,
-            self.device,
-            self.world,
-            batches,
-            deterministic=settings.deterministic,
-        )
+        hardware, fixed = settings.hardware, settings.deterministic
+        compiled, why = compiles(hardware, self.device, self.world, batches, deterministic=fixed)
+        if why:
+            self.watch.say(why)
         if compiled:
             torch.compiler.reset()  # a process that trains many models would reach dynamo's limit
         return accelerated(loss_of, precision=self.precision, compiled=compiled)
