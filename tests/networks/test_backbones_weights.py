@@ -39,7 +39,7 @@ def no_network(monkeypatch, tmp_path):
     return asked
 
 
-@pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224", "small-cnn"])
+@pytest.mark.parametrize("name", ["resnet10t", "test_vit", "small-cnn"])
 @pytest.mark.parametrize("suffix", ["safetensors", "pth"])
 def test_a_file_brings_its_weights(name, suffix, tmp_path):
     source = create_backbone(name, image_size=32)

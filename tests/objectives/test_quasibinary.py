@@ -4,7 +4,6 @@ from math import exp, isnan, log
 
 import golden
 import pytest
-import reference
 import torch
 from contract import assert_recovers_probabilities, example, value_and_grad
 from sklearn.datasets import load_digits
@@ -55,13 +54,6 @@ def test_golden_moving_average():
         golden.assert_golden(average.exp(), expected)
         link.track(golden.tensor(c).log())
         golden.assert_golden(link.log_normalizer.exp(), expected)
-
-
-def test_equals_the_loop():
-    for seed in range(4):
-        logits, labels = example(seed=seed)
-        found = Quasibinary()(logits, labels).item()
-        torch.testing.assert_close(found, reference.quasibinary(logits, labels))
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)

@@ -1,23 +1,13 @@
-"""Oracles: golden vectors, loops over pairs, the law of the sampled rank."""
+"""Oracles: golden vectors, the law of the sampled rank; loops are in test_written_formulas."""
 
 import golden
 import pytest
-import reference
 import torch
 from contract import example, value_and_grad
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from labelwise.objectives import LSEP, RML, WARP, PairwiseHinge
 from labelwise.objectives.ops import split_labels
 from labelwise.objectives.ranking import RankWeights, harmonic_numbers, hinge_sum, sort_rivals
-
-LOOPS = [
-    (PairwiseHinge(), reference.pairwise_hinge),
-    (LSEP(), reference.lsep),
-    (WARP(rank="exact"), reference.warp_exact),
-    (RML(rank="exact"), reference.rml_exact),
-]
 
 
 @pytest.mark.parametrize(
@@ -50,22 +40,6 @@ def test_golden_harmonic_numbers():
     sums = harmonic_numbers(79, torch.zeros(1, dtype=torch.float64))
     golden.assert_golden(sums[case["inputs"]["r"]], case["expected"]["L"])
     assert sums[0] == 0
-
-
-@pytest.mark.parametrize(("objective", "loop"), LOOPS, ids=lambda x: type(x).__name__)
-@settings(max_examples=15, deadline=None)
-@given(rows=st.integers(1, 5), columns=st.integers(1, 9), seed=st.integers(0, 99))
-def test_equals_the_loop(objective, loop, rows, columns, seed):
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(rows, columns, generator=generator, dtype=torch.float64)
-    labels = (torch.rand(rows, columns, generator=generator) < 0.4).double()
-    observed = torch.rand(rows, columns, generator=generator) < 0.8
-    observed[:, 0] = True
-    for mask in (None, observed):
-        slow = []
-        for row, scores in enumerate(logits.tolist()):
-            slow.append(loop(scores, *reference.sides(labels, row, mask)))
-        torch.testing.assert_close(objective(logits, labels, mask).item(), sum(slow) / rows)
 
 
 def test_ties_of_scores_do_no_harm():

@@ -3,7 +3,6 @@
 import golden
 import pytest
 import torch
-from contract import assert_recovers_probabilities, assert_repeating_a_batch_changes_nothing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -55,12 +54,6 @@ def test_printed_link_is_not_produced():
     probs = SPALink(*sides(case))(golden.tensor(case["inputs"]["scores"]))
     assert (wrong.diff() < 0).all()
     assert (probs.diff() > 0).all()
-
-
-@ABSENT
-def test_meets_the_contract(absent):
-    assert_recovers_probabilities(SPA(absent=absent))
-    assert_repeating_a_batch_changes_nothing(SPA(absent=absent))
 
 
 @pytest.mark.parametrize("label", [0.0, 0.3, 1.0])

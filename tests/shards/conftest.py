@@ -37,6 +37,7 @@ def cluster(worker_python):
     environment = ray_cluster.worker_environment() | {"py_executable": worker_python}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ray_cluster, "worker_environment", lambda: environment)
+        patched.setenv("CUDA_VISIBLE_DEVICES", "")  # a cluster of this machine's cores alone
         patched.setenv("AWS_ACCESS_KEY_ID", "k")
         patched.setenv("AWS_SECRET_ACCESS_KEY", "s")
         patched.setenv("RAY_prestart_worker_first_driver", "0")  # cold ones, whom nobody asks

@@ -395,16 +395,10 @@ def export_onnx(
 ) -> Exported:
     """Write a model to ``path`` once its file agrees with it on pictures."""
     chosen = range(len(images)) if rows is None else rows
-    content, parity = onnx_content(
-        predictor,
-        spec,
-        images,
-        chosen,
-        input=input,
-        exact_resize=exact_resize,
-        open_thresholds=open_thresholds,
-        watch=watch,
+    facts = facts_of(
+        predictor, spec, input=input, exact_resize=exact_resize, open_thresholds=open_thresholds
     )
+    content, parity = onnx_content(predictor, facts, images, chosen, watch)
     path = Path(path)
     with replacing(path) as temporary:
         temporary.write_bytes(content)
@@ -413,20 +407,13 @@ def export_onnx(
 
 def onnx_content(
     predictor: Predictor,
-    spec: ModelSpec,
+    facts: Facts,
     images: ImageSource,
     rows: Sequence[int],
-    *,
-    input: Input,
-    exact_resize: bool,
-    open_thresholds: bool = False,
     watch: Watch | None = None,
 ) -> tuple[bytes, Parity]:
     """Return the bytes of the file and how it compares with the model on pictures."""
     require_pictures(rows)
-    facts = facts_of(
-        predictor, spec, input=input, exact_resize=exact_resize, open_thresholds=open_thresholds
-    )
     network = export_network(predictor.model, predictor.transform.size)
     content = sealed(assemble(network, facts))
     model = OnnxModel(*read_model(content, "the new file"))
