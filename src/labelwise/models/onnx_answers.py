@@ -23,7 +23,7 @@ from labelwise.links import require_link
 from labelwise.models.graph_file import FORMAT, Facts, is_whole, open_session
 from labelwise.pictures import ImageSource
 from labelwise.pictures.prefetch import available_cores, by_threads
-from labelwise.pictures.work import reason_of
+from labelwise.pictures.worker import reason_of
 from labelwise.system.text import as_cell, first_line
 
 # The answer for one photo, as a line of JSON and as a row of CSV, wherever answers are written.

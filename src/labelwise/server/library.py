@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from labelwise.decide import Check, Promise, check_promise
 from labelwise.errors import CheckpointError, DataError
-from labelwise.metrics.drift import Alarm, audit_order, calibration_alarm
+from labelwise.metrics.shift import Alarm, audit_order, calibration_alarm
 from labelwise.models import ModelSpec
 from labelwise.photos import Index, questions
 from labelwise.photos.filters import PhotoFilter

@@ -38,7 +38,7 @@ from labelwise.photos.prevalence import draw_sample, estimate_from_answers
 from labelwise.photos.query import Hit, nearest_photos
 from labelwise.pictures import BytesImages
 from labelwise.pictures.sources import read_image_file
-from labelwise.pictures.work import Kind, Work
+from labelwise.pictures.worker import Kind, Work
 from labelwise.retrieval import Query
 from labelwise.server.batching import BusyError, Threads
 from labelwise.server.bodies import Bodies

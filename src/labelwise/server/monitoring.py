@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from labelwise.errors import SettingsError
-from labelwise.metrics.drift import Alarm
+from labelwise.metrics.shift import Alarm
 
 # The access log: one line of JSON per request, in a file that is turned over as it grows.
 #

@@ -33,7 +33,7 @@ from labelwise.evaluation import Curve
 from labelwise.links import Link
 from labelwise.markup import Markup
 from labelwise.metrics import Reliability, label_reliability
-from labelwise.metrics.drift import HeldOutShare, LabelShare, estimate_share, held_out_shares
+from labelwise.metrics.shift import HeldOutShare, LabelShare, estimate_share, held_out_shares
 from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities, score_inputs

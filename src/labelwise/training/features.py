@@ -38,8 +38,8 @@ from labelwise.networks.backbones import (
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
 from labelwise.pictures import FeatureRows, ImageSource
-from labelwise.pictures.bands import ALL, Bands, BandScale, named_bands
 from labelwise.pictures.memory import Features, MappedFeatures, moments_of, scaled
+from labelwise.pictures.transform import ALL, Bands, BandScale, named_bands
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.storage import is_uri

@@ -25,7 +25,7 @@ from labelwise.data import LabelTable
 from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents, find_promise
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, evaluate
-from labelwise.evaluation.jackknife import mean_ap_influence
+from labelwise.evaluation.intervals import mean_ap_influence
 from labelwise.links import Consistent, Link, Sigmoid
 from labelwise.metrics import average_precision
 from labelwise.models import Model, Predictor
@@ -322,7 +322,7 @@ def _say_not_fitted(training: Training, notes: list[str], sentence: str) -> None
 #
 # Each try is a run in ``trials/``. The next one is kept instead of the best so far if its mAP on
 # validation is higher by more than the standard error of the difference, from how much each image
-# moves it (:mod:`labelwise.evaluation.jackknife`): what cannot be told apart stays simple. Nothing
+# moves it (:mod:`labelwise.evaluation.intervals`): what cannot be told apart stays simple. Nothing
 # more is tried once that mAP is 1, or where the data holds features and there is no network. When
 # ``minutes`` have passed, the try that is going on is given up, unless it is the first. The files
 # of the one that is kept become those of the run, and what was tried stands in its notes.

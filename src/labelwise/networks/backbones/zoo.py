@@ -19,8 +19,7 @@ from labelwise.errors import SettingsError
 from labelwise.networks.backbones.base import Backbone, Identity, he_init
 from labelwise.networks.backbones.transformers import CVT, TOWER, CvT, ImageTower, TowerShape
 from labelwise.networks.backbones.weights import PRETRAINED, fetch_url, load_state
-from labelwise.pictures.bands import BandScale
-from labelwise.pictures.transform import CIFAR_MEAN, CIFAR_STD, Transform
+from labelwise.pictures.transform import CIFAR_MEAN, CIFAR_STD, BandScale, Transform
 from labelwise.types import nearest
 
 # Networks for small pictures, which the papers train, and VGG16 with its dense layers.
