@@ -206,9 +206,10 @@ class Facts:
             raise ValueError(first_fault(error)) from None
         except (LabelwiseError, RecursionError, *NOT_USABLE) as error:
             raise ValueError(one_line_of(error)) from None
-        made = {"link": link, "rule": rule, "taxonomy": taxonomy}
-        same = {field.name: getattr(stated, field.name, None) for field in fields(Facts)}
-        return Facts(**{**same, **made, "space": space})
+        same: dict[str, Any] = {
+            field.name: getattr(stated, field.name, None) for field in fields(Facts)
+        }
+        return Facts(**same | {"space": space, "link": link, "rule": rule, "taxonomy": taxonomy})
 
 
 class StatedFacts(BaseModel):
