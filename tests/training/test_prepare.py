@@ -30,6 +30,7 @@ from labelwise.training.features import (
 from labelwise.training.plan import choose_method
 from labelwise.training.prepare import hash_of_rows
 from labelwise.training.run import train
+from labelwise.training.settings import read_settings
 from labelwise.types import Outputs
 
 
@@ -356,3 +357,46 @@ def test_other_labels_and_other_heads_are_refused_before_anything_is_written(ear
     with pytest.raises(LabelwiseError, match="nowhere"):
         train(tiny_settings(start="nowhere"), place, table=table)
     assert not place.exists()
+
+
+# The labels per image that role and epr expect; oracle: the complete validation split.
+
+
+RNG = np.random.default_rng(0)
+
+
+class Kept(Silent):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def one_positive(rows=120):
+    truth = RNG.random((rows, 4)) < 0.6
+    split = np.repeat(["train", "val", "test"], rows // 3)
+    images = FeatureRows(RNG.normal(size=(rows, 3)).astype(np.float32))
+    table = LabelTable.from_arrays("abcd", images, truth, split=split)
+    return single_positive(table), truth[split == "val"].sum(1).mean()
+
+
+def settings(method, **values):
+    fixed = {"data": "t", "backbone": "identity", "method": method, "recipe.epochs": 1}
+    return read_settings(None, {**fixed, "calibrate": "none", "rule": "0.5", **values})
+
+
+@pytest.mark.parametrize("method", ["role", "epr"])
+def test_it_comes_from_a_complete_validation_split(tmp_path, method):
+    table, mean = one_positive()
+    watch = Kept()
+    train(settings(method), tmp_path / "run", table=table, watch=watch)
+    assert f"labels per image, from validation: {mean:.2f} (options.k)" in watch.lines
+
+
+def test_it_is_asked_for_where_no_split_tells_it(tmp_path):
+    table, _ = one_positive()
+    rows = np.flatnonzero(table.split != "val")
+    with pytest.raises(SettingsError, match=r"set options\.k, or give a validation split"):
+        train(settings("epr"), tmp_path / "run", table=table.subset(rows))
+    train(settings("epr", **{"options.k": 2.0}), tmp_path / "run", table=table.subset(rows))
