@@ -141,8 +141,8 @@ def _write_model(predictor: Predictor, folder: Path) -> HubModel:
     try:
         if predictor.model.mirrored or predictor.model.crops > 1:
             raise SettingsError("its probabilities are those of several views of a picture")
-        plain = folded(predictor)
-        written, marks = plain.predictor, {"problem_type": plain.problem_type}
+        written, problem_type = folded(predictor)
+        marks = {"problem_type": problem_type}
     except SettingsError as error:
         why_not_transformers = str(error)
     try:

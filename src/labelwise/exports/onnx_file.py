@@ -49,8 +49,7 @@ from labelwise.system.progress import Watch
 #
 # The width is scaled first, then the height; from Pillow 13 on it is the other way round where the
 # height shrinks by more than twice as many pixels as the width. Such pictures are turned before,
-# and
-# turned back after.
+# and turned back after.
 
 
 BITS = 2.0**22

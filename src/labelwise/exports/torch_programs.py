@@ -54,8 +54,7 @@ from labelwise.system.text import first_line, one_line, one_line_of
 #     model.xml, model.bin   the graph of the ONNX file
 #     labelwise.json         the metadata of the ONNX file, and the hashes of the other two
 #
-# The folder is made from the ONNX graph, read back, and compared with the model on real pictures
-# as
+# The folder is made from the ONNX graph, read back, and compared with the model on real pictures as
 # the file is. OpenVINO computes in float32 throughout, so that some pixels are a level off.
 
 

@@ -32,10 +32,8 @@ from labelwise.system.text import as_cell, first_line
 #     CSV     path, labels, error, then one column of probabilities per label
 #
 # Where a caution must stand beside the probabilities, JSON has it as ``caution``, and CSV in a
-# column
-# of that name behind ``error``. In CSV a text that a spreadsheet would take for a formula is
-# quoted
-# by an apostrophe.
+# column of that name behind ``error``. In CSV a text that a spreadsheet would take for a formula is
+# quoted by an apostrophe.
 
 
 CAUTION = "caution"

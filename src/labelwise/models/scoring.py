@@ -41,16 +41,13 @@ from labelwise.types import LabelSpace
 #     inputs --copy--> those of the graph --one call: all kernels--> values --copy--> pinned memory
 #
 # A network is some hundred kernels, each of them launched by a call from Python. Where threads of
-# the
-# same process feed the GPU, every such call waits for Python's lock: ResNet-50 on 256 tiles is 5.8
-# ms
-# of kernels, which took 9 ms to launch with nothing beside it and 16 ms beside the feeding
-# threads.
-# A CUDA graph launches them all at once. They are the same kernels, so its values are the same.
+# the same process feed the GPU, every such call waits for Python's lock: ResNet-50 on 256 tiles is
+# 5.8 ms of kernels, which took 9 ms to launch with nothing beside it and 16 ms beside the feeding
+# threads. A CUDA graph launches them all at once. They are the same kernels, so its values are the
+# same.
 #
 # What the CPU then makes of the values takes one thread: torch would give a part of it to each
-# core,
-# and wait until cores that are decoding have looked at theirs.
+# core, and wait until cores that are decoding have looked at theirs.
 
 
 Network = Callable[[Tensor], tuple[Tensor, ...]]

@@ -45,8 +45,7 @@ from labelwise.types import Outputs, Targets
 #     absent(v)  = p^g softplus(v)                          SPLC
 #
 # Hill's absent half is flat near p = 1, so that what is probably a missing label is left alone.
-# SPLC goes further: after the first epoch an unknown label with p > t (0.6) is taken as present,
-# at
+# SPLC goes further: after the first epoch an unknown label with p > t (0.6) is taken as present, at
 # present(v) with m = 0.
 #
 # With complete labels both are strictly proper, under a link that is not a sigmoid: log odds =
@@ -56,10 +55,9 @@ from labelwise.types import Outputs, Targets
 #     absent'(v)   = p^2 (1 - p) (2 l - 3 p)                Hill, l >= 1.5
 #     absent'(v)   = p^g (p + g (1 - p) softplus(v))        SPLC
 #
-# which rises from -inf to inf for the settings above; others are refused where it does not.
-# Read through a sigmoid, probabilities of 0.1, 0.5 and 0.9 come out as 0.27, 0.94 and 0.99 (Hill)
-# and 0.35, 0.62 and 0.84 (SPLC). With labels missing no link is right: an unknown label counts as
-# an
+# which rises from -inf to inf for the settings above; others are refused where it does not. Read
+# through a sigmoid, probabilities of 0.1, 0.5 and 0.9 come out as 0.27, 0.94 and 0.99 (Hill) and
+# 0.35, 0.62 and 0.84 (SPLC). With labels missing no link is right: an unknown label counts as an
 # absence, and once SPLC has taken one as present nothing pushes it down again.
 
 

@@ -206,7 +206,7 @@ class LocalEngine:
                             worker.begin(shard)
                             busy[ready] = worker, shard
                             continue
-                        result, error = worker.answer()
+                        result, error = worker.ours.recv()  # what was raised, if anything
                     except (EOFError, OSError):  # it died
                         worker.stop()
                         deaths[shard] += 1
@@ -248,13 +248,8 @@ class _Worker:
     def give(self, shard: int) -> None:
         """Send a shard; the first one goes with the task."""
         if self.has_task:
-            with suppress(OSError):  # it died while it was idle: answer() will say so
+            with suppress(OSError):  # it died while it was idle: the next look says so
                 self.ours.send(shard)
-
-    def answer(self) -> tuple[Any, Exception | None]:
-        """Return the result and what was raised instead, if anything."""
-        result, error = self.ours.recv()
-        return result, error
 
     def stop(self) -> None:
         self.process.kill()

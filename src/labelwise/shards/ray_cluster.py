@@ -45,10 +45,9 @@ from labelwise.training.settings import Settings
 #
 # Each worker is an actor with one core (and one GPU, where the cluster has some): a process that
 # finds the others by the environment variables of torchrun and trains its share of every batch.
-# When
-# a worker or its node dies, all are started anew and go on from the newest checkpoint, as many as
-# the cluster then has room for. Folder, data and weights must be the same place for every node; a
-# run that is kept in a bucket is fetched by the first worker and followed by this process.
+# When a worker or its node dies, all are started anew and go on from the newest checkpoint, as many
+# as the cluster then has room for. Folder, data and weights must be the same place for every node;
+# a run that is kept in a bucket is fetched by the first worker and followed by this process.
 
 
 START_SECONDS = 600.0  # that workers may take to start where there is room for them

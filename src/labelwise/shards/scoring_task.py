@@ -11,7 +11,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -319,16 +319,13 @@ def decoders_per_worker(workers: int) -> int:
 
 def _require_empty(storage: Storage) -> None:
     """Raise if a folder holds files that are not ours."""
-    odd = next((name for name in _some_files(storage) if not name.startswith("_plan/")), None)
+    names = storage.files() if storage.is_folder() else iter(())
+    odd = next((name for name in names if not name.startswith("_plan/")), None)
     if odd is not None:
         raise SettingsError(
             f"{storage.address} holds other files, such as {odd}; give a folder of its own for the "
             "shards"
         )
-
-
-def _some_files(storage: Storage) -> Iterator[str]:
-    return storage.files() if storage.is_folder() else iter(())
 
 
 def _absolute(place: str) -> str:

@@ -344,9 +344,6 @@ class LossBuffer:
         self._values = torch.zeros(capacity, device=device)
         self._count = 0
 
-    def __len__(self) -> int:
-        return self._count
-
     @property
     def full(self) -> bool:
         return self._count == len(self._values)
