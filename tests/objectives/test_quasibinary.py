@@ -191,7 +191,7 @@ def train_on_digits(penalty, epochs):
 
 def test_detached_runs_away_and_is_stopped_while_the_others_learn(monkeypatch):
     for penalty in ("literal", "centred"):
-        accuracy, common = train_on_digits(penalty, epochs=8)
+        accuracy, common = train_on_digits(penalty, epochs=5)
         assert accuracy > 0.9
         assert common < 2
     with pytest.raises(TrainingError, match="use penalty='centred'"):
