@@ -112,7 +112,7 @@ def train_and_report(
         if on_ray is None:
             done = run(settings, folder, watch=watch, fresh=fresh)
         else:
-            from labelwise.shards.ray_training import RayTraining
+            from labelwise.shards.ray_cluster import RayTraining
 
             done = RayTraining(on_ray)(settings, folder, watch, fresh=fresh)
     if done is None:
@@ -121,7 +121,7 @@ def train_and_report(
     log_trained_model(folder, settings)
     folder.publish()
     if folds is not None:
-        from labelwise.training.folds import train_folds
+        from labelwise.training.run import train_folds
 
         with resumable(place):
             train_folds(done, folds, watch=make_watch(), fresh=fresh, publish=folder.publish)

@@ -74,7 +74,6 @@ class HeadSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def make(self, channels: int, num_labels: int) -> "Head":
-        """Return a new head for feature maps of ``channels``."""
         from labelwise.methods import find_head
 
         try:
@@ -151,7 +150,6 @@ class ModelSpec(BaseModel):
 
     @cached_property
     def space(self) -> LabelSpace:
-        """The labels."""
         try:
             return LabelSpace(self.labels)
         except LabelwiseError as error:
@@ -159,14 +157,12 @@ class ModelSpec(BaseModel):
 
     @cached_property
     def made_link(self) -> "Link | None":
-        """The link, None if the logits only rank labels."""
         from labelwise.calibration.link_specs import link_from_spec
 
         return None if self.link is None else link_from_spec(self.link)
 
     @cached_property
     def made_rule(self) -> Rule:
-        """The rule."""
         from labelwise.methods import rule_from_spec
 
         return rule_from_spec(self.rule)

@@ -79,11 +79,7 @@ def read_classifier(
 
     It must be linear in the mean over places, as in most convolutional networks; that is tried.
     """
-    try:
-        config = timm.get_pretrained_cfg(name)
-    except RuntimeError as error:
-        raise SettingsError(f"backbone {name!r} does not exist: {error}") from None
-    state = _pretrained(name, config) if weights == PRETRAINED else _given(name, weights)
+    state = _state(name, weights)
     backbone = TimmBackbone(name, weights, image_size)
     layer = backbone.classifier
     weight, bias = state.get(f"{layer}.weight"), state.get(f"{layer}.bias")
@@ -112,10 +108,7 @@ def read_classifier(
 
 
 def _network(name: str, weights: str | None, image_size: int | None, in_chans: int) -> Any:
-    try:
-        config = timm.get_pretrained_cfg(name)
-    except RuntimeError as error:
-        raise SettingsError(f"backbone {name!r} does not exist: {error}") from None
+    config = _published(name)
     options: dict[str, Any] = {}
     if image_size is not None and config is not None and config.fixed_input_size:
         options["img_size"] = image_size
@@ -123,7 +116,7 @@ def _network(name: str, weights: str | None, image_size: int | None, in_chans: i
     if in_chans != 3:
         options["in_chans"] = in_chans
     if weights is not None:
-        state = _pretrained(name, config) if weights == PRETRAINED else _given(name, weights)
+        state = _state(name, weights)
         overlay: dict[str, Any] = {}
         if in_chans != 3:  # timm would leave a first convolution out that has its channels already
             with torch.device("meta"):
@@ -142,13 +135,20 @@ def _network(name: str, weights: str | None, image_size: int | None, in_chans: i
     return network
 
 
-def _given(name: str, weights: str) -> dict[str, Tensor]:
-    check_architecture(weights, name)
-    return read_state(weights)
+def _published(name: str) -> Any:
+    """Return what timm knows of a network's weights, None if nothing."""
+    try:
+        return timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise SettingsError(f"backbone {name!r} does not exist: {error}") from None
 
 
-def _pretrained(name: str, config: Any) -> dict[str, Tensor]:
-    """Return the published weights: of the hub's cache, of a package, or of the hub."""
+def _state(name: str, weights: str) -> dict[str, Tensor]:
+    """Return given weights, or the published: of the hub's cache, of a package, or of the hub."""
+    config = _published(name)
+    if weights != PRETRAINED:
+        check_architecture(weights, name)
+        return read_state(weights)
     if config is not None and config.hf_hub_id:
         cached = cached_in_hub(config.hf_hub_id)
         if cached is not None:
