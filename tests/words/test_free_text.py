@@ -191,7 +191,6 @@ def test_a_checked_list_of_a_text_carries_a_promise(library, tmp_path):
     for options, reason in (
         ((), "end its list with --top"),
         (("red", "--top", 5), "and not both"),
-        (("--top", 5, "--alone"), "leave out --cut, --alone and --distinct"),
     ):
         wrong = run_verb(*common, *options)
         assert isinstance(wrong.exception, LabelwiseError)

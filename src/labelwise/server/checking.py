@@ -57,14 +57,14 @@ class ListChecks:
         index = self._library.index
         query = Query.parse(asked.q, index.space, index.taxonomy)
         photos = (len(index), len(index.store.dead_rows()))
-        key = (str(query), asked.wrong_at_most, asked.top, asked.alone, asked.who, photos)
+        key = (str(query), asked.wrong_at_most, asked.top, asked.answers, asked.who, photos)
         if key not in self._sessions:
             self._sessions[key] = CheckSession(
                 index,
                 query,
                 wrong_at_most=asked.wrong_at_most,
                 top=asked.top,
-                alone=asked.alone,
+                answers=asked.answers,
                 who=asked.who,
             )
             if len(self._sessions) > KEPT:
@@ -88,7 +88,7 @@ class ListChecks:
             checked=check.checked,
             more=state.more,
             shorter=None if promise is not None else state.shorter,
-            promise=None if promise is None else str(promise),
+            guarantee=None if promise is None else promise.in_words(asked.q),
             sentence=state.sentence(),
             question=None if photo is None else _question(photo, ids[photo.row]),
             following=None if after is None else ids[after.row],

@@ -28,7 +28,6 @@ from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.folder_scan import PhotoFiles
 from labelwise.photos.metadata import read_facts
 from labelwise.photos.query import Found, Hit, Sort, answer, nearest_photos
-from labelwise.photos.receipts import add
 from labelwise.photos.review import Reason
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction, Fact
@@ -38,6 +37,7 @@ from labelwise.server.batching import Threads
 from labelwise.server.schemas import (
     CorrectedState,
     CorrectionsIn,
+    EstimateView,
     LikenessView,
     PhotoFactsView,
     PhotoLabel,
@@ -48,7 +48,6 @@ from labelwise.server.schemas import (
     SimilarView,
     State,
     TextAnswer,
-    WaysOutView,
 )
 
 T = TypeVar("T")
@@ -189,9 +188,8 @@ class Library:
         wrong_at_most: float | None,
         sort: Sort,
         photos: PhotoFilter,
-        who: str,
     ) -> SearchAnswer:
-        """Return one page of the answer to a query; a receipt of its promise names ``who``."""
+        """Return one page of the answer to a query."""
         query = Query.parse(text, self.index.space, self.index.taxonomy)
         found = answer(
             self.index,
@@ -202,10 +200,9 @@ class Library:
             sort=sort,
             photos=photos,
         )
-        receipt = add(self.index, found, who)
         shown = found.hits[start : start + top]
         ids = self.ids([hit.row for hit in shown])
-        promised, (low, high) = found.promised, found.interval or (None, None)
+        low, high = found.interval or (None, None)
         return SearchAnswer(
             query=found.query,
             hits=[
@@ -227,13 +224,8 @@ class Library:
             high=high,
             untested=found.untested or None,
             above=found.above,
-            promise=None if promised is None else str(promised),
-            promise_kind=None if promised is None else "expected",
-            promise_about=None if promised is None else promised.about,
-            promise_condition=None if promised is None else promised.condition,
-            receipt=None if receipt is None else receipt.number,
-            refused=found.refusal() or None,
-            ways=WaysOutView(**asdict(found.ways)) if found.refused else None,
+            estimate=_estimate(found),
+            doubt=found.doubt or None,
             near_copies=found.copies_sentence or None,
             likeness=_likeness(found),
             cursor=str(start + top) if len(found.hits) > start + top else None,
@@ -426,6 +418,14 @@ def photo_name(paths: Sequence[str]) -> str:
     if not paths:
         return "(no file)"
     return os.fsencode(os.path.basename(paths[0])).decode("utf-8", "backslashreplace")
+
+
+def _estimate(found: Found) -> EstimateView | None:
+    made, judged = found.estimate, found.judged
+    if made is None or judged is None:
+        return None
+    shares = {"wrong": made.wrong, "low": made.low, "high": made.high}
+    return EstimateView(listed=made.listed, sentence=judged.sentence(), **shares)
 
 
 def _likeness(found: Found) -> LikenessView | None:

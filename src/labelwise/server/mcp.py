@@ -226,11 +226,11 @@ class PhotoTools:
         at_least: Annotated[Share, Field(description="The least probability of a photo.")] = 0.0,
         wrong_at_most: Annotated[
             float | None,
-            Field(gt=0, lt=1, description="Cut the list so that this share of it may be wrong."),
+            Field(gt=0, lt=1, description="Cut the list where this share of it is wrong."),
         ] = None,
         newest_first: bool = False,
     ) -> PhotoList:
-        """Find photos by labels, the most probable first, with the promise of the list."""
+        """Find photos by labels, the most probable first, with an estimate of how much is wrong."""
         found = answer(
             self.index,
             self._query(query),

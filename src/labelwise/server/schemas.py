@@ -27,16 +27,14 @@ class SearchHit(BaseModel):
     copies: int
 
 
-class WaysOutView(BaseModel):
-    """What would work where no list can be promised: a larger share, or checking some photos.
+class EstimateView(BaseModel):
+    """How much of a list is wrong: a share, with the ends of its 95 % interval."""
 
-    About ``checks`` of the best
-    ``listed`` photos would be asked about.
-    """
-
-    larger: float | None
-    checks: int | None
-    listed: int | None
+    listed: int
+    wrong: Probability
+    low: Probability
+    high: Probability
+    sentence: str
 
 
 class LikenessView(BaseModel):
@@ -51,9 +49,9 @@ class SearchAnswer(BaseModel):
 
     ``expected`` photos match, between ``low`` and ``high`` with 95 % confidence; without held-out
     photos that match there is no such interval, and ``untested`` says so.
-    ``promise`` is a sentence, ``promise_about`` what it speaks of, and ``promise_condition`` under
-    which condition it holds.
-    ``near_copies`` says how many photos of a promised list look like an earlier one of it.
+    ``estimate`` is of the list above the cut that was set for ``wrong_at_most``; where there is
+    none, ``doubt`` says why. ``near_copies`` says how many photos of that list look like an earlier
+    one of it.
     """
 
     query: str
@@ -64,13 +62,8 @@ class SearchAnswer(BaseModel):
     high: float | None
     untested: str | None = None
     above: int | None
-    promise: str | None
-    promise_kind: Literal["expected"] | None = None
-    promise_about: str | None = None
-    promise_condition: str | None = None
-    receipt: int | None = None
-    refused: str | None = None
-    ways: WaysOutView | None = None
+    estimate: EstimateView | None = None
+    doubt: str | None = None
     near_copies: str | None = None
     likeness: LikenessView | None = None
     cursor: str | None
@@ -154,13 +147,13 @@ class ListedPhoto(BaseModel):
 
 
 class CheckIn(BaseModel):
-    """Which list a person checks: our own, or the best ``top`` photos of a query."""
+    """Which list a person checks: our own, for so many ``answers``, or the best ``top`` photos."""
 
     model_config = ConfigDict(extra="forbid")
     q: Annotated[str, Field(max_length=2000)]
     wrong_at_most: Annotated[float, Field(gt=0, lt=1)] = 0.1
     top: Annotated[int | None, Field(ge=1, le=10_000_000)] = None
-    alone: bool = False
+    answers: Annotated[int, Field(ge=1, le=10_000)] = 30
     who: Annotated[str, Field(min_length=1, max_length=100)] = "page"
 
 
@@ -184,7 +177,7 @@ class CheckView(BaseModel):
     """What is known of a list, and the next question.
 
     ``more`` is about how many more answers it takes, None where more would not do; ``shorter`` the
-    length of a list that may take fewer. ``photos`` are the first of a promised list.
+    length of a list that may take fewer. ``guarantee`` is of the list of ``photos``.
     """
 
     query: str
@@ -194,7 +187,7 @@ class CheckView(BaseModel):
     checked: int
     more: int | None
     shorter: int | None
-    promise: str | None
+    guarantee: str | None
     sentence: str
     question: CheckQuestion | None
     following: PhotoId | None

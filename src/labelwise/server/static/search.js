@@ -3,9 +3,7 @@
 import { get, thumbnail } from "./api.js";
 import { chance, count, find, make } from "./dom.js";
 import { box, renew } from "./select.js";
-import { signed } from "./who.js";
 
-const PROMISES = { expected: "Promised on average", sure: "Promised for this list" };
 const LIKE = { alike: "Alike", "shares differ": "Shares differ", "pictures differ": "Pictures differ", unknown: "Not known" };
 
 const FILTERS = ["folder", "since", "until", "camera", "rating", "keyword", "distinct"];
@@ -75,7 +73,6 @@ async function look(text, more) {
     sort: find("sort").value,
     at_least: Number(find("cut").value) / 100 || null,
     wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
-    ...(find("promised").checked ? signed() : {}),
     ...filters,
     cursor: more ? cursor : null,
   });
@@ -123,7 +120,7 @@ async function run(more = false) {
 
 function textWords(answer) {
   const rest = answer.query === null ? [] : [", among those of ", make("strong", { class: "asked" }, answer.query), ` of at least ${chance(answer.at_least)}`];
-  const promise = find("promised").checked ? " Nothing can be promised of it." : "";
+  const promise = find("promised").checked ? " Nothing is estimated of it." : "";
   return [make("p", {}, "The photos most like ", make("strong", { class: "asked" }, answer.text), " first", ...rest,
     `. A likeness is not a probability: nobody has answered about this text.${answer.doubt ? ` ${answer.doubt}.` : ""}${promise}`)];
 }
@@ -134,13 +131,12 @@ function words(answer) {
   if (answer.above !== null) text += ` ${count(answer.above)} ${answer.above === 1 ? "is" : "are"} in this list.`;
   const start = `About ${count(Math.round(answer.expected))} of ${count(answer.photos)} ${answer.photos === 1 ? "photo matches" : "photos match"} `;
   const parts = [make("p", {}, start, make("strong", { class: "asked" }, answer.query), text)];
-  if (answer.promise) {
-    parts.push(make("p", {}, make("span", { class: "verdict good" }, `${PROMISES[answer.promise_kind]}: `), sentence(answer.promise),
-      answer.receipt ? make("a", { class: "receipt", href: "#trust" }, `Receipt ${answer.receipt}`) : null));
+  if (answer.estimate) {
+    parts.push(make("p", {}, make("span", { class: "badge", id: "list-badge" }, "Estimate"), " ", sentence(answer.estimate.sentence)));
   }
-  if (answer.refused) parts.push(...refusal(answer));
+  if (answer.doubt) parts.push(make("p", {}, make("span", { class: "verdict" }, "No estimate: "), sentence(answer.doubt)));
   if (answer.near_copies) parts.push(make("p", { class: "muted small" }, answer.near_copies));
-  if (answer.likeness && !answer.refused?.includes(answer.likeness.sentence.slice(0, -1))) {
+  if (answer.likeness) {
     const { outcome, sentence: said } = answer.likeness;
     parts.push(make("p", { class: "muted small" },
       make("span", { class: outcome === "pictures differ" ? "verdict bad" : "verdict" }, `${LIKE[outcome]}: `), said));
@@ -149,28 +145,6 @@ function words(answer) {
 }
 
 const sentence = (said) => `${said[0].toUpperCase()}${said.slice(1)}.`;
-
-// Why nothing is promised, with a button for each way that would work; the photos are shown anyway.
-function refusal(answer) {
-  const { larger, expected, checks, listed } = answer.ways;
-  const percent = larger === null ? null : Math.round(100 * larger);
-  const ways = [
-    percent ? make("button", { class: "button quiet row-action", onclick: () => promise(percent) }, `Let ${percent} % be wrong`) : null,
-    expected ? make("button", { class: "button quiet row-action", onclick: () => promise(null) }, "Promise it on average") : null,
-    checks ? make("a", { class: "button quiet row-action", href: `#check/${find("wrong").value},${listed}/${encodeURIComponent(answer.query)}` },
-      `Check about ${count(checks)} photos`) : null,
-  ].filter(Boolean);
-  return [make("p", {}, make("span", { class: "verdict" }, "Not promised: "), sentence(answer.refused)),
-    ways.length ? make("p", { class: "options" }, ...ways) : null].filter(Boolean);
-}
-
-function promise(percent) {
-  if (percent) {
-    find("wrong").value = percent;
-    find("wrong-shown").value = `${percent} % wrong`;
-  }
-  run();
-}
 
 export function tile(hit) {
   const labels = Object.entries(hit.reasons ?? {}); // by themselves; of a single one the query's probability says it

@@ -1,0 +1,158 @@
+"""List estimates under label shift against scipy's laws, and audits of ranked lists."""
+
+import numpy as np
+import pytest
+from scipy.stats import betabinom, binom
+
+from labelwise.decide.list_audit import ListAudit, size_list
+from labelwise.decide.list_checks import promised_check
+from labelwise.decide.list_estimates import (
+    LibraryCount,
+    ListEstimate,
+    NoEstimate,
+    ScoredSplit,
+    best_cut,
+    estimate_library_count,
+    estimate_list,
+    judge_cut,
+)
+from labelwise.errors import DataError
+
+
+def scored(size, share, rng, gap=2.8):
+    truth = rng.random(size) < share
+    return rng.normal(size=size) + gap * truth, truth
+
+
+def test_interval_is_the_beta_binomial_one():
+    """Scores that say nothing tell no share: the law is a single beta-binomial, cut at the list."""
+    rng = np.random.default_rng(0)
+    truth = np.arange(600) % 5 == 0
+    scores = np.repeat(rng.permutation(120), 5).astype(float)  # the same for both
+    held, library = ScoredSplit(scores, truth), rng.random(400) * 120
+    said = judge_cut(held, held, library, 110.0)
+    listed, false = int((library >= 110).sum()), 40
+    assert (said.listed, said.test_absent, said.test_wrong) == (listed, 480, false)
+    assert said.share == 0.0
+    law = betabinom.pmf(np.arange(listed + 1), 400, false + 0.5, 480 - false + 0.5)
+    law = law.cumsum() / law.sum()
+    ends = np.searchsorted(law, [0.025, 0.975], side="right")
+    assert (said.low * listed, said.high * listed) == pytest.approx(np.minimum(ends, listed))
+    assert said.wrong == pytest.approx(min(false / 480 * 400 / listed, 1.0), abs=1e-9)
+    words = said.sentence()
+    assert words.startswith(f"{listed} photos; of 480 test photos without it 40 score above this")
+    assert f"about {100 * said.wrong:.2g} % of the list is wrong (" in words
+
+
+def test_photos_found_wrong_leave_the_estimate():
+    """Oracle: 40 photos, 4 to 20 wrong, about 8; 6 of the wrong ones are gone."""
+    said = ListEstimate(0.5, 40, 0.2, 0.1, 0.5, 0.1, 480, 8, 0.95).without(6)
+    assert (said.listed, said.low, said.wrong) == (34, 0, pytest.approx(2 / 34))
+    assert said.high == pytest.approx(14 / 34)
+
+
+def test_a_long_list_has_the_interval_of_the_law_at_every_number():
+    """Oracle: scipy's quantiles of the beta-binomial, for a list of far more photos than FINE."""
+    truth = np.arange(600) % 5 == 0
+    scores = np.repeat(np.arange(120.0), 5)
+    held, library = ScoredSplit(scores, truth), np.random.default_rng(0).random(60_000) * 120
+    said = judge_cut(held, held, library, 20.0)
+    law = betabinom(60_000, 400.5, 80.5)
+    inside = law.cdf(said.listed)
+    ends = [law.ppf(inside * tail) / said.listed for tail in (0.025, 0.975)]
+    assert (said.low, said.high) == pytest.approx(ends, rel=2e-3)
+
+
+@pytest.mark.parametrize("shift", [0.3, 1.0, 2.0])
+def test_lists_and_counts_cover_under_label_shift(shift):
+    covers, shown, counts = 0, 0, []
+    for seed in range(60):
+        rng = np.random.default_rng((8, seed))
+        splits = [ScoredSplit(*scored(500, 0.2, rng)) for _ in range(2)]
+        scores, truth = scored(1500, 0.2 * shift, rng)
+        said, count = estimate_list(*splits, scores), estimate_library_count(*splits, scores)
+        if isinstance(said, ListEstimate):
+            shown += 1
+            covers += said.low <= (~truth[scores >= said.cut]).mean() <= said.high
+        assert isinstance(count, LibraryCount)
+        counts.append(count.low <= truth.sum() <= count.high)
+    assert shown >= 30
+    assert covers >= binom.ppf(0.01, shown, 0.95)
+    assert sum(counts) >= binom.ppf(0.005, 60, 0.95)
+
+
+def test_the_cut_does_not_depend_on_test_photos():
+    rng = np.random.default_rng(1)
+    validation, library = ScoredSplit(*scored(500, 0.2, rng)), scored(1000, 0.2, rng)[0]
+    lists = [
+        estimate_list(validation, ScoredSplit(*scored(500, 0.2, np.random.default_rng(s))), library)
+        for s in (2, 3)
+    ]
+    assert [type(one) for one in lists] == [ListEstimate] * 2
+    slow = [
+        cut
+        for cut in np.unique(library)
+        if (validation.present & (validation.scores >= cut)).sum() >= 5
+    ]
+    assert all(one.cut in slow for one in lists)
+    assert best_cut(validation, (100, 400), library)[1] > 0.5
+
+
+def test_no_estimate_says_why():
+    rng = np.random.default_rng(2)
+    good, library = ScoredSplit(*scored(400, 0.2, rng)), scored(300, 0.2, rng)[0]
+    few = ScoredSplit(good.scores[:40], good.present[:40])
+    blank = ScoredSplit(good.scores, np.zeros(400, bool))
+    for pair, reason in (
+        ((good, few), "fewer than 50 test"),
+        ((blank, good), "no validation photo"),
+    ):
+        said = estimate_list(*pair, library)
+        assert isinstance(said, NoEstimate)
+        assert said.reason.startswith(reason)
+    useless = [ScoredSplit(*scored(800, 0.1, rng, gap=0.0)) for _ in range(2)]
+    assert isinstance(estimate_list(*useless, library), NoEstimate)
+    assert isinstance(estimate_library_count(*useless, library), NoEstimate)
+    with pytest.raises(DataError, match="between 0 and 1"):
+        estimate_list(good, good, library, wrong_at_most=0)
+
+
+def test_more_answers_carry_a_longer_list():
+    probs = 1 / (1 + np.exp(np.linspace(-6, 6, 5000)))
+    lengths = [size_list(probs, answers) for answers in (12, 30, 80)]
+    longest = [one[0] for one in lengths]
+    assert longest == sorted(longest)
+    assert longest[0] < longest[-1]
+    assert size_list(np.full(50, 0.2), 20) == ()
+
+
+def test_list_guarantee_holds_as_said():
+    """Every prefix holds one wrong photo too many; few audits may say otherwise."""
+    broken = 0
+    for seed in range(70):
+        rng = np.random.default_rng(seed)
+        right = np.ones(100, bool)
+        for start in range(0, 100, 20):
+            right[start + rng.permutation(20)[:3]] = False
+        audit = ListAudit((100, 60, 40), seed=seed)
+        while (rank := audit.question) is not None and audit.count < 60:
+            audit.answer("yes" if right[rank] else "no")
+        if (length := audit.guaranteed) is not None:
+            left = length - audit.found_wrong(length)
+            broken += left - right[:length].sum() > 0.1 * left
+    assert broken <= binom.ppf(0.99, 70, 0.05)
+
+
+def test_list_audit_resumes_and_ends_with_what_is_known():
+    audit, told = ListAudit((3,), seed=1), {}
+    while (rank := audit.question) is not None:
+        told[rank] = "yes"
+        audit.answer("yes")
+    assert audit.guaranteed == 3
+    promise = promised_check(audit.check)
+    assert promise.in_words("dog") == (
+        "at least 90 % of these 3 photos match dog: known, not estimated, 3 photos checked"
+    )
+    assert ListAudit((3,), seed=1).resume(told).check == audit.check
+    with pytest.raises(DataError, match="fall"):
+        ListAudit((3, 5))
