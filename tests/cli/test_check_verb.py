@@ -113,7 +113,7 @@ def only_the_highest(logits):
     ("answers", "why"),
     [
         (None, "no estimate: the model has no test photos; audit the list: labelwise audit "),
-        (only_the_highest, "% wrong; audit a list instead: labelwise audit "),
+        (only_the_highest, "; audit a list instead: labelwise audit "),
     ],
 )
 def test_too_little_evidence_about_a_single_photo_estimates_nothing(one_photo, answers, why):
