@@ -113,10 +113,10 @@ bench: install ## print every figure that the README claims, and the other ratio
 	    $$([ $$name = labelling ] && echo $(if $(FEATURES),--features "$(FEATURES)")) || status=1; \
 	done; exit $${status:-0}
 
-limits: install ## measure what docs/limits.md shows on this machine, and write that page (PARTS="search heads")
+limits: install ## measure what evidence/limits.md shows on this machine, and write that page (PARTS="search heads")
 	$(PIP) -e ".[bench,ray,serve,train]"
 	"$(BIN)/python" benchmarks/limits.py run $(PARTS)
-	"$(BIN)/python" benchmarks/limits.py page docs/limits.md
+	"$(BIN)/python" benchmarks/limits.py page evidence/limits.md
 
 docs: install ## build the documentation into site/ and run every example in it
 	NO_MKDOCS_2_WARNING=1 "$(BIN)/mkdocs" build --strict

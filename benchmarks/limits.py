@@ -2,7 +2,7 @@
 
     python benchmarks/limits.py run search heads      measure parts of limits.yaml on this machine
     python benchmarks/limits.py table                 print what was measured, machine by machine
-    python benchmarks/limits.py page docs/limits.md   write the page of the documentation
+    python benchmarks/limits.py page evidence/limits.md   write the page
     python benchmarks/limits.py keep FILE --machine "NVIDIA H200, 16 cores"
                                                       keep figures that were recorded elsewhere
 
@@ -29,7 +29,7 @@ import yaml
 HERE = Path(__file__).parent
 RESULTS = HERE / "limits"
 COMMANDS = {
-    "search": "search.py --rows 1e6 1e7 --large 1e8 --similar 1e5 --files 0",
+    "search": "search.py --rows 1e6 1e7 --similar 1e5 --files 0",
     "heads": "heads.py",
     "heads_large": "heads_large.py --part memory",
     "heads_gpu": "heads_large.py",
@@ -44,9 +44,9 @@ COMMANDS = {
 ON_GPU = ("heads_gpu", "scoring_gpu", "overlap", "training", "first_minutes")
 HEAD = """# At the limit
 
-What labelwise was held to, beside the peer or the limit named, both measured in one run. This page
-is written by `python benchmarks/limits.py page docs/limits.md` from the figures that `make limits`
-measured; a goal that was missed, or not measured, stays in the table. Milliseconds are those of the
+Each goal beside the peer or the limit named, both measured in one run. This page is
+written by `python benchmarks/limits.py page evidence/limits.md` from the figures of `make limits`.
+A goal that was missed, or not measured, stays in the table. Milliseconds are those of the
 machine named; ratios carry over better.
 """
 

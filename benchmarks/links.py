@@ -1,4 +1,4 @@
-"""Write the table of docs/links.md: what the optimum of every method reads as.
+"""Write the table of evidence/links.md: what the optimum of every method reads as.
 
 python benchmarks/links.py            write it (two minutes on one core)
 python benchmarks/links.py --check    fail if the page has another
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from labelwise.papers.readings import readings_table
 
-PAGE = Path(__file__).parents[1] / "docs" / "links.md"
+PAGE = Path(__file__).parents[1] / "evidence" / "links.md"
 MARK = "<!-- table: python benchmarks/links.py -->\n"
 
 

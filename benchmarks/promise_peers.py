@@ -16,7 +16,7 @@ often they hold and how much they give.
     recall         the same; MAPIE bounds the risk by bets (its default)
     interval       95 % intervals of a count from 50, 150 and 400 answers of 5,000 photos
 
-``--save`` writes the figures as JSON; ``table`` makes of them the table of docs/decide.md. The
+``--save`` writes the figures as JSON; ``table`` makes of them the table of evidence/decide.md. The
 peers are in the extra ``bench``; one that is not installed is left out, and said so.
 """
 

@@ -1,7 +1,7 @@
 """Write the tables of the survey's pages from the results of `labelwise reproduce survey`.
 
-    python benchmarks/survey.py FOLDER ...           take these results, and write docs/survey.md
-    python benchmarks/survey.py --missing FOLDER ... the same for docs/survey-missing-labels.md
+    python benchmarks/survey.py FOLDER ...           take these results, write evidence/survey.md
+    python benchmarks/survey.py --missing FOLDER ... the same for evidence/survey-missing-labels.md
     python benchmarks/survey.py                      write the pages from the results that are kept
     python benchmarks/survey.py --check              fail if a page has other tables
 
@@ -15,10 +15,10 @@ from pathlib import Path
 from labelwise.papers.survey import Survey
 
 HERE = Path(__file__).parent
-DOCS = HERE.parent / "docs"
+EVIDENCE = HERE.parent / "evidence"
 PAGES = {
-    DOCS / "survey.md": HERE / "survey.json",
-    DOCS / "survey-missing-labels.md": HERE / "survey_missing_labels.json",
+    EVIDENCE / "survey.md": HERE / "survey.json",
+    EVIDENCE / "survey-missing-labels.md": HERE / "survey_missing_labels.json",
 }
 MARK = "<!-- tables: python benchmarks/survey.py -->\n"
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> None:
     if folders:
         found = [Survey.load(folder / "survey.json") for folder in folders]
         page = "survey-missing-labels.md" if "--missing" in arguments else "survey.md"
-        results = PAGES[DOCS / page]
+        results = PAGES[EVIDENCE / page]
         results.write_text(reduce(Survey.joined, found).plain(), encoding="utf-8")
     for path, results in PAGES.items():
         page = path.read_text(encoding="utf-8")

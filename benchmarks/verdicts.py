@@ -1,4 +1,4 @@
-"""Write the tables of docs/reproduction.md: the papers' claims, our runs, and the verdicts.
+"""Write the tables of evidence/reproduction.md: the papers' claims, our runs, and the verdicts.
 
     python benchmarks/verdicts.py            write them
     python benchmarks/verdicts.py --check    fail if the page has others
@@ -19,7 +19,7 @@ from labelwise.papers.protocols import RunResults, claims_table, read_claims
 CLAIMS = Path(__file__).with_name("claims.yaml")
 RESULTS = Path(__file__).with_name("results")
 COSTS = ("seconds", "host MB", "GPU MB")
-PAGE = Path(__file__).parents[1] / "docs" / "reproduction.md"
+PAGE = Path(__file__).parents[1] / "evidence" / "reproduction.md"
 
 
 def kept_results() -> dict[str, RunResults]:

@@ -1,6 +1,6 @@
 """How much of labelwise four everyday things pass through: functions, files and rooms that run.
 
-    python tests/count_functions.py        # the figures of docs/decisions.md
+    python tests/count_functions.py        # functions, files and rooms on each road
 
 A function is counted once however often it runs, in whichever thread; what happens in processes of
 their own is not seen, so pictures are opened in threads. The body of a class, which runs when its

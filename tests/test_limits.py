@@ -18,7 +18,9 @@ def limits(monkeypatch):
 
 
 def test_the_page_is_made_of_the_kept_figures(limits):
-    assert (ROOT / "docs" / "limits.md").read_text(encoding="utf-8") == limits.page(limits.goals())
+    assert (ROOT / "evidence" / "limits.md").read_text(encoding="utf-8") == limits.page(
+        limits.goals()
+    )
 
 
 def test_each_goal_has_a_figure_that_its_program_records(limits):

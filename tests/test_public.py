@@ -5,14 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from sample_scores import sample
 from search_setup import picture, save_model
+from sklearn.metrics import average_precision_score
 from tiny_run import tiny_table
 
 import labelwise
 from labelwise import evaluation, photos
-from labelwise.errors import CheckpointError, SettingsError
+from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.system.progress import Silent
 
 PACKAGE = Path(labelwise.__file__).parent
@@ -98,6 +101,45 @@ def test_load_run_names_what_is_no_run(tmp_path):
         labelwise.load_run(tmp_path)
 
 
+def test_arrays_are_evaluated_and_calibrated_as_people_guess():
+    """Oracles: scikit-learn's mAP, the same rows as Predictions, and Platt on the log-odds."""
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(200, 3))
+    labels = (random.random((200, 3)) < 1 / (1 + np.exp(-2 * logits))).astype(float)
+    probs = 1 / (1 + np.exp(-logits))
+    found = labelwise.evaluate(probs, labels, query_length=0)
+    assert found.ranking.map_class == pytest.approx(average_precision_score(labels, probs))
+    assert found.before.pooled.ece == pytest.approx(
+        labelwise.evaluate(logits, labels, logits=True, query_length=0).before.pooled.ece
+    )
+    some = np.where(random.random((200, 3)) < 0.1, np.nan, labels)
+    assert labelwise.evaluate(probs, some, query_length=0).rows[0].known < 200
+    with pytest.raises(DataError, match="Say logits=True"):
+        labelwise.evaluate(logits, labels)
+    with pytest.raises(DataError, match="same shape"):
+        labelwise.evaluate(probs, labels[:, :2])
+    platt = labelwise.calibrate.platt(logits, labels)
+    assert np.allclose(platt(logits), labelwise.calibrate(logits, labels, method="platt")(logits))
+    assert np.mean(labelwise.calibrate(logits, labels)(logits)) == pytest.approx(
+        labels.mean(), abs=0.02
+    )
+    assert labelwise.metrics.mean_average_precision(probs, labels) == found.ranking.map_class
+
+
+def test_a_run_predicts_folders_arrays_and_tensors_and_exports(tmp_path):
+    """Oracle: the model's own predict."""
+    for number in range(3):
+        picture(tmp_path / "photos" / f"{number}.png", number)
+    save_model(tmp_path / "run")
+    run = labelwise.RunFolder(tmp_path / "run")
+    paths = sorted((tmp_path / "photos").iterdir())
+    expected = run.model().predict(paths)
+    assert run.predict(tmp_path / "photos").labels == expected.labels
+    assert np.allclose(run.predict(paths).probabilities, expected.probs)
+    pixels = torch.zeros(2, 3, 8, 8)
+    assert run.predict(pixels).probs.shape == (2, len(run.spec.labels))
+
+
 def test_functions_that_people_call_answer_as_those_of_their_rooms(tmp_path):
     """Oracle: the functions themselves."""
     rows = sample(60)
@@ -109,5 +151,8 @@ def test_functions_that_people_call_answer_as_those_of_their_rooms(tmp_path):
     photos.update_index(index, [tmp_path / "photos"], model=model, watch=Silent())
     with labelwise.Index(index) as opened:
         expected = photos.answer(opened, labelwise.Query.parse("dog, -beach"), top=3)
-    assert labelwise.search(index, "dog, -beach", top=3) == expected
+    found = labelwise.search(index, "dog, -beach", top=3)
+    assert (found.query, found.hits, found.count) == (expected.query, expected.hits, expected.count)
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    np.testing.assert_array_equal(found.scores, expected.scores)
     assert len(expected.hits) == 3

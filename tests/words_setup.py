@@ -111,7 +111,7 @@ def save_photos(folder: Path, count: int = 30) -> dict[str, str]:
 
 
 def save_words_example(folder: Path) -> None:
-    """Write what docs/words.md starts with: minilm/, photos/, words.txt and answers.csv.
+    """Write what tutorial-no-labels.md starts with: minilm/, photos/, words.txt and answers.csv.
 
     Red photos count as dogs, green ones as cats and blue ones as beaches.
     """

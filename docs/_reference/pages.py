@@ -3,7 +3,8 @@
 reference/*.md     one page per package, from its public names and its docstrings
 reference/cli.md   ``--help`` of every command
 tour.md            the notebook
-contributing.md    and others that stand in the root of the repository
+contributing.md    and others from the root of the repository
+evidence/*.md      how we measured; outside the navigation and the search
 """
 
 import json
@@ -37,12 +38,12 @@ PACKAGES = {
     "predictions": "Predictions",
     "photos": "Photo index",
     "evaluation": "Evaluation",
-    "answers": "Label quality",
     "report": "Report",
     "contrib.sklearn": "scikit-learn",
     "contrib.torchmetrics": "torchmetrics",
     "errors": "Errors",
 }
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 FROM_THE_ROOT = ("CONTRIBUTING", "SECURITY", "CHANGELOG")
 
 
@@ -54,7 +55,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             entry["Reference"] = [
                 "reference/index.md",
                 {"Command line": "reference/cli.md"},
-                *pages,
+                {"Papers": "papers.md"},
+                {"Python": pages},
             ]
     return config
 
@@ -70,14 +72,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for other in FROM_THE_ROOT:
             text = text.replace(f"]({other}.md", f"]({other.lower()}.md")
         pages[f"{name.lower()}.md"] = text.replace("](docs/", "](")
+    for path in sorted((ROOT / "evidence").rglob("*.md")):
+        text = path.read_text("utf-8").replace("](../docs/", "](../")
+        pages[path.relative_to(ROOT).as_posix()] = UNSEARCHED + text
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Take out what tells the tests which examples to run; a block inside a note is indented."""
-    return re.sub(r"^([ ]*```\w+) no-run$", r"\1", markdown, flags=re.M)
+    """Take out what tells the tests which examples to run; lead ``../evidence`` into the site."""
+    shown = re.sub(r"^([ ]*```\w+) no-run$", r"\1", markdown, flags=re.M)
+    for name in FROM_THE_ROOT:
+        shown = shown.replace(f"](../{name}.md", f"]({name.lower()}.md")
+    return shown.replace("](../evidence/", "](evidence/")
 
 
 def package(name: str) -> griffe.Object:
@@ -94,7 +102,8 @@ def public_names(module: griffe.Object) -> Iterator[tuple[str, list[str]]]:
         home = module.imports[name].rpartition(".")[0] if name in module.imports else module.path
         homes.setdefault(home, []).append(name)
     order = list(dict.fromkeys([*(p.rpartition(".")[0] for p in module.imports.values()), *homes]))
-    yield from ((home, homes[home]) for home in order if home in homes)
+    own = {f"labelwise.{name}" for name in PACKAGES} - {module.path}  # shown on their own pages
+    yield from ((home, homes[home]) for home in order if home in homes and home not in own)
 
 
 def package_page(module: griffe.Object, name: str) -> str:

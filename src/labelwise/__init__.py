@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from labelwise.system.lazy import imported_later
 
 if TYPE_CHECKING:
-    from labelwise import calibration as calibrate
     from labelwise import (
         data,
         decide,
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
         objectives,
         retrieval,
     )
-    from labelwise.api import load_run, train
+    from labelwise.api import calibrate, evaluate, export, load_run, predict, train
     from labelwise.data import LabelTable, load
     from labelwise.decide import Rule, Threshold, TopK
     from labelwise.errors import LabelwiseError
-    from labelwise.evaluation import Evaluation, evaluate
+    from labelwise.evaluation import Evaluation
     from labelwise.links import Link, Sigmoid, Softmax
     from labelwise.methods import METHODS, Method
     from labelwise.models import (
@@ -84,11 +83,13 @@ __all__ = [
     "data",
     "decide",
     "evaluate",
+    "export",
     "load",
     "load_model",
     "load_run",
     "metrics",
     "objectives",
+    "predict",
     "retrieval",
     "retrieval_map",
     "score",
@@ -103,13 +104,13 @@ _MODULES = {
         *("data", "decide"),
         *("metrics", "objectives", "retrieval"),
     )
-} | {"calibrate": "calibration", "scoring": "models.scoring"}
+} | {"scoring": "models.scoring"}
 _HOMES = {
-    "api": ("load_run", "train"),
+    "api": ("calibrate", "evaluate", "export", "load_run", "predict", "train"),
     "data": ("LabelTable", "load"),
     "decide": ("Rule", "Threshold", "TopK"),
     "errors": ("LabelwiseError",),
-    "evaluation": ("Evaluation", "evaluate"),
+    "evaluation": ("Evaluation",),
     "networks.heads": ("Head",),
     "links": ("Link", "Sigmoid", "Softmax"),
     "methods": ("METHODS", "Method"),

@@ -1,23 +1,34 @@
-"""What a program calls: train a model, open the run of an earlier one."""
+"""What a program calls: train, load_run, predict, evaluate, calibrate, export.
+
+``evaluate`` and ``calibrate`` work on arrays and never import torch.
+"""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from labelwise.data import LabelTable
-from labelwise.errors import CheckpointError, SettingsError
+import numpy as np
+
+from labelwise import calibration
+from labelwise.errors import CheckpointError, DataError, SettingsError
+from labelwise.evaluation import Evaluation
+from labelwise.evaluation import evaluate as evaluate_predictions
+from labelwise.links import Link, Sigmoid
 from labelwise.models.run_folder import RunFolder, fetched_run
-from labelwise.pictures.shown import shown_images
-from labelwise.report import choose_examples, write_report
-from labelwise.report.explain import model_with_attention
+from labelwise.numeric.arrays import to_numpy
+from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, make_watch
-from labelwise.training.run import Run
-from labelwise.training.run import train as train_in
-from labelwise.training.settings import SHORT_NAMES, Settings, read_settings
+
+if TYPE_CHECKING:
+    from labelwise.data import LabelTable
+    from labelwise.models import Scored
+    from labelwise.training.run import Run
+    from labelwise.training.settings import Settings
 
 
 def train(
-    data: str | Path | LabelTable,
+    data: "str | Path | LabelTable",
     folder: str | Path | None = None,
     *,
     method: str = "auto",
@@ -34,6 +45,10 @@ def train(
     and returns at once if the run is finished. Of a run that is kept in a bucket, a copy is
     returned. ``engine="ray"`` trains by ``workers`` processes of a Ray cluster.
     """
+    from labelwise.data import LabelTable
+    from labelwise.training.run import train as train_in
+    from labelwise.training.settings import SHORT_NAMES, read_settings
+
     table = data if isinstance(data, LabelTable) else None
     flags = {SHORT_NAMES.get(name, name): value for name, value in settings.items()}
     if engine not in ("local", "ray"):
@@ -74,8 +89,137 @@ def load_run(folder: str | Path) -> RunFolder:
     return run
 
 
-def report_run(run: Run, *, command: str | None = None) -> Path:
+def predict(run: "str | Path | RunFolder", pictures: Any, **options: Any) -> "Scored":
+    """Return the labels and probabilities that the model of a run gives to pictures.
+
+    ``pictures``: a folder, paths, Pillow images, uint8 arrays (N, H, W, 3) or a batch of tensors.
+    """
+    return (run if isinstance(run, RunFolder) else load_run(run)).predict(pictures, **options)
+
+
+def export(run: "str | Path | RunFolder", path: str | Path, **options: Any) -> Path:
+    """Write the model of a run as an ONNX file that gives the same answers; return its path.
+
+    The file is compared with the model on the run's own validation pictures before it is written.
+    Options are those of ``labelwise export``: ``open_thresholds=True``, ``input="pixels"``.
+    """
+    return (run if isinstance(run, RunFolder) else load_run(run)).export(path, **options)
+
+
+def evaluate(
+    what: Any,
+    labels: Any = None,
+    rule: Any = None,
+    *,
+    observed: Any = None,
+    names: Sequence[str] | None = None,
+    logits: bool = False,
+    **options: Any,
+) -> Evaluation:
+    """Return everything that can be measured: of a run, of predictions, or of arrays.
+
+    ``evaluate(run)`` returns what the run measured on its test photos.
+    ``evaluate(probs, y)`` takes arrays or data frames (N, K); NaN in ``y`` is an unknown label.
+    Say ``logits=True`` if the first array holds logits. ``evaluate(predictions, link, rule)`` takes
+    :class:`Predictions`. ``rule`` is 0.5 for arrays unless given.
+    """
+    from labelwise.decide import Threshold
+
+    if isinstance(what, str | Path):
+        what = load_run(what)
+    if isinstance(what, RunFolder):
+        return what.evaluation
+    if isinstance(what, Predictions):
+        return evaluate_predictions(what, what.link if labels is None else labels, rule, **options)
+    rows = as_predictions(what, labels, observed=observed, names=names, logits=logits)
+    return evaluate_predictions(
+        rows, rows.link, Threshold(0.5) if rule is None else rule, **options
+    )
+
+
+def as_predictions(
+    scores: Any,
+    labels: Any,
+    *,
+    observed: Any = None,
+    names: Sequence[str] | None = None,
+    logits: bool = False,
+) -> Predictions:
+    """Return probabilities or logits (N, K) with their labels, as arrays or data frames."""
+    if labels is None:
+        raise DataError("Give the true labels too: labelwise.evaluate(probs, labels).")
+    columns = names if names is not None else getattr(scores, "columns", None)
+    values, truth = _matrix(scores), _matrix(labels)
+    if values.shape != truth.shape:
+        raise DataError(
+            f"Scores and labels must have the same shape, got {values.shape} and {truth.shape}."
+        )
+    known = ~np.isnan(truth) if observed is None else _matrix(observed).astype(bool)
+    if not logits and (values.min(initial=0.0) < 0 or values.max(initial=1.0) > 1):
+        raise DataError(
+            "These scores are not probabilities: some are below 0 or above 1. Say logits=True if "
+            "they are logits of a sigmoid."
+        )
+    if not logits:
+        with np.errstate(divide="ignore"):
+            values = np.log(values) - np.log1p(-values)
+    return Predictions(
+        ids=[str(row) for row in getattr(scores, "index", range(len(values)))],
+        logits=values,
+        labels=np.where(known, truth, 0.0),
+        observed=None if known.all() else known,
+        names=tuple(map(str, columns if columns is not None else range(values.shape[1]))),
+        split="",
+        link=Sigmoid(),
+    )
+
+
+def _matrix(given: Any) -> np.ndarray:
+    """Return an array, a tensor or a data frame as float64 (N, K); one column stays one label."""
+    values = np.asarray(to_numpy(getattr(given, "to_numpy", lambda: given)()), np.float64)
+    return values[:, None] if values.ndim == 1 else values
+
+
+class Calibrate:
+    """``calibrate(logits, labels)``; and each calibrator by name, as ``calibrate.platt(...)``."""
+
+    def __call__(
+        self,
+        logits: Any,
+        labels: Any,
+        link: Link | None = None,
+        *,
+        method: str = "auto",
+        observed: Any = None,
+    ) -> Link:
+        """Return the link that turns logits into calibrated probabilities: ``link(new_logits)``.
+
+        Logits are those of a sigmoid unless ``link`` is given. ``auto`` keeps the link where no
+        calibrator is better on held-out rows.
+        """
+        own = Sigmoid() if link is None else link
+        rows = as_predictions(logits, labels, observed=observed, logits=True)
+        fitted, _, _ = calibration.fit_calibrator(
+            method, rows.logits, rows.labels, own, rows.observed
+        )
+        return own if fitted is None else fitted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(calibration, name)
+
+    def __dir__(self) -> list[str]:
+        return calibration.__all__
+
+
+calibrate = Calibrate()
+
+
+def report_run(run: "Run", *, command: str | None = None) -> Path:
     """Write ``report.html`` into the run's folder unless it is there; return its path."""
+    from labelwise.pictures.shown import shown_images
+    from labelwise.report import choose_examples, write_report
+    from labelwise.report.explain import model_with_attention
+
     files = RunFolder(run.folder)
     if run.was_finished and files.report.exists():
         return files.report
@@ -102,7 +246,7 @@ def report_run(run: Run, *, command: str | None = None) -> Path:
     )
 
 
-def log_trained_model(run: RunFolder, settings: Settings) -> None:
+def log_trained_model(run: RunFolder, settings: "Settings") -> None:
     """Log the model of a finished run to MLflow, if that is one of its loggers."""
     if "mlflow" in settings.hardware.loggers:
         from labelwise.contrib.mlflow import log_model
@@ -115,6 +259,8 @@ def origin_of(run: RunFolder, *, command: str | None = None) -> dict[str, str]:
     """Return what a run was made from, for its report: method, network, data and command."""
     if not run.settings_path.exists():  # a model that was copied out of its run
         return {} if command is None else {"Command": command}
+    from labelwise.training.settings import read_settings
+
     settings = read_settings(run.settings_path, {})
     options = "".join(f", {name} {value}" for name, value in settings.options.items())
     weights = f"the run {settings.start}" if settings.start else settings.weights
@@ -128,7 +274,7 @@ def origin_of(run: RunFolder, *, command: str | None = None) -> dict[str, str]:
     return origin if command is None else origin | {"Command": command}
 
 
-def default_folder(settings: Settings) -> Path:
+def default_folder(settings: "Settings") -> Path:
     """Return where a run is written if nothing else is said: ``runs/DATA-METHOD``."""
     stem = Path(settings.data).stem or "run"
     return Path("runs") / re.sub(r"[^\w.+-]+", "-", f"{stem}-{settings.method}")

@@ -142,6 +142,9 @@ class Link(ABC):
 class OddsLink(Link):
     """A link whose log-odds have a formula; ``p`` is their sigmoid."""
 
+    @abstractmethod
+    def log_odds(self, logits: A) -> A: ...
+
     def log_probs(self, logits: A) -> tuple[A, A]:
         odds = self.log_odds(logits)
         return log_sigmoid(odds), log_sigmoid(-odds)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from search_setup import picture, save_model
 
+from labelwise.calibration.link_specs import link_to_spec
 from labelwise.decide import promise_tags
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.models import ModelSpec
@@ -217,7 +218,7 @@ def stated(run):
     numbers = (
         np.asarray(kept.logits).tobytes(),
         np.asarray(kept.labels).tobytes(),
-        repr(kept.link),
+        None if kept.link is None else link_to_spec(kept.link),
     )
     spec = ModelSpec.load(run / "model.json")
     return spec.model_dump(), numbers, list(kept.ids), kept.names, kept.split

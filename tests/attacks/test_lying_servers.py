@@ -6,7 +6,8 @@ The oracle is the one error that it knows, in a sentence.
 import pytest
 from lying_server import answering
 
-from labelwise.contrib.immich import Immich, ImmichError
+from labelwise.contrib.http import ServiceError
+from labelwise.contrib.immich import Immich
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
@@ -21,5 +22,5 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
     ],
 )
 def test_a_server_that_is_not_immich(answer, sentence):
-    with answering(answer) as address, pytest.raises(ImmichError, match=sentence):
+    with answering(answer) as address, pytest.raises(ServiceError, match=sentence):
         Immich(address, "key").tags()

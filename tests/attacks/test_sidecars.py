@@ -145,7 +145,7 @@ def test_the_writer_of_an_earlier_version_is_undone_without_losing_what_was_ther
     path.write_bytes(before)
     write_sidecar(store, str(path), DOG)
     with store.transaction() as database:  # as 0.1 left it
-        database.execute("UPDATE sidecars SET wrote = NULL")
+        database.execute("UPDATE sidecars SET wrote = NULL, sum = NULL")
     path.write_bytes(forged(path.read_bytes(), "grandma"))
     assert undo_sidecar(store, str(path)).state == "undone"
     assert subjects(path.read_bytes()) == ["grandma"]

@@ -132,7 +132,9 @@ def test_a_promise_decides_what_is_written(library, immich, tag):
 
 
 def test_mistakes_get_one_sentence(library, immich, tag, monkeypatch):
-    with pytest.raises(SettingsError, match="leave out --xmp"):
+    with pytest.raises(
+        SettingsError, match="--xmp does not apply: --immich writes to a server alone"
+    ):
         tag("--xmp")
     monkeypatch.setenv("LABELWISE_IMMICH_KEY", "another-key")
     with pytest.raises(LabelwiseError, match=r"refuses the key for POST .*\(401\); it needs the"):

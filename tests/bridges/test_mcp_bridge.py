@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -208,12 +209,17 @@ def test_a_list_says_its_interval_its_estimate_and_its_condition(made):
         told, asking(PhotoTools(index), *[("search_photos", asked), ("search_photos", few)])
     )
     expected = answer(index, Query.parse("dog"), top=5, wrong_at_most=0.3)
-    assert expected.estimate is not None
-    for words in (expected.counted, expected.judged.sentence(), "5 photos of them are listed here"):
+    assert listed["statement"] == asdict(expected.statement)
+    assert expected.statement.kind == "estimate"
+    for words in (
+        expected.counted,
+        expected.statement.sentence,
+        "5 photos of them are listed here",
+    ):
         assert words in listed["in_words"]
     assert "interval: " in listed["in_words"]
     assert "It holds if these photos are like the held-out ones." in listed["holds_if"]
-    assert "no estimate: " in refusing["in_words"]
+    assert "No estimate: " in refusing["in_words"]
 
 
 def test_counts_come_with_their_interval(made):
@@ -247,8 +253,8 @@ def test_photos_are_explained_by_what_became_of_held_out_ones(library):
             index.probability(index.row_of(photo), one["label"])
         )
         edge = np.ceil(10 * one["probability"])
-        same = np.ceil(10 * held_out.link(held_out.logits.double())[:, column].numpy()) == edge
-        carried = held_out.labels[:, column].numpy()[same].sum()
+        same = np.ceil(10 * held_out.link(held_out.logits.astype(np.float64))[:, column]) == edge
+        carried = held_out.labels[:, column][same].sum()
         assert f"Of {same.sum()} held-out photos" in one["because"]
         assert f"{carried:.0f} carried it" in one["because"]
     counts = {one["label"]: one["held_out_photos_with_it"] for one in facts["labels"]}
@@ -340,7 +346,7 @@ def test_the_verb_refuses_what_does_not_apply(library, tmp_path):
     for words, rule in (
         ([index, "--folder", str(tmp_path)], "which needs a RUN"),
         ([index, str(library / "model"), "--folder", str(tmp_path / "no")], "must be a folder"),
-        ([index, "--port", "8001"], "--port is for HTTP"),
+        ([index, "--port", "8001"], "--port does not apply: it is for HTTP"),
         ([index, "--http", "--host", "0.0.0.0"], "so a token is needed"),
     ):
         with pytest.raises(SettingsError, match=rule):

@@ -1,4 +1,4 @@
-"""Files opened by others, as docs/bridges/tables.md says. Oracles: Predictions and Index."""
+"""Files opened by others, as docs/export.md says. Oracles: Predictions and Index."""
 
 import sqlite3
 from contextlib import closing

@@ -6,9 +6,11 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from importlib.resources import files
 from inspect import getsourcefile, unwrap
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer.main
@@ -289,6 +291,27 @@ def test_an_unforeseen_error_is_a_sentence_too(monkeypatch, capsys):
         "labelwise: ZeroDivisionError: division by zero; "
         "this should not happen, --debug shows where it did\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [
+        *((name, "train") for name in ("torch", "torchvision.io", "timm", "safetensors.torch")),
+        *(("fastapi", "serve"), ("uvicorn", "serve"), ("onnx", "onnx"), ("onnxruntime", "onnx")),
+        *(("ray", "ray"), ("mcp.server", "mcp")),
+    ],
+)
+def test_a_package_that_is_not_installed_says_which_extra_brings_it(
+    monkeypatch, capsys, module, extra
+):
+    monkeypatch.setitem(sys.modules, module, None)  # Python says of it that it is not there
+    package = module.partition(".")[0]
+    if package != module:
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+    monkeypatch.setattr("labelwise.cli.papers.show_table", lambda *_, **__: import_module(module))
+    assert call(monkeypatch, "papers", "methods") == 1
+    said = f"labelwise: This needs labelwise[{extra}]: pip install 'labelwise[{extra}]'\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_message_is_cut_in_its_middle(monkeypatch, capsys):

@@ -115,7 +115,7 @@ def test_predict_sees_full_depth(run, tiles, tmp_path, monkeypatch):
     predictor = Predictor.load(run)
     with torch.inference_mode():
         logits = predictor.model(((values - mean) / std).float()).logits
-        expected = predictor.link(logits.double()).numpy()
+        expected = np.asarray(predictor.link(logits.double()))
     with out.open() as stream:
         rows = list(csv.DictReader(stream))
     found = [[float(row[name]) for name in predictor.space.names] for row in rows]
@@ -163,7 +163,10 @@ def test_an_exported_file_is_run_from_values_read_elsewhere(run, tiles, tmp_path
     [
         (("--input", "image"), "--input image is for models of 8-bit RGB, and this one takes 5"),
         (("--format", "hf", "--data", "TILES"), "a folder for a hub is for models of 8-bit RGB"),
-        (("--with-runtime",), "--with-runtime reads photos, and this model takes bands"),
+        (
+            ("--with-runtime",),
+            "--with-runtime reads photos; leave it out for --input pixels and for models of b",
+        ),
     ],
 )
 def test_exports_that_read_photos_are_refused(

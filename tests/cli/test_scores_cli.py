@@ -27,9 +27,9 @@ def scores(tmp_path):
     predictions = sample(200, unknown=0.1)
     np.savez(
         tmp_path / "scores.npz",
-        scores=predictions.logits.numpy(),
-        labels=predictions.labels.numpy(),
-        observed=predictions.observed.numpy(),
+        scores=predictions.logits,
+        labels=predictions.labels,
+        observed=predictions.observed,
         names=np.array(NAMES),
         split=np.repeat(["val", "test"], 100),
     )
@@ -41,8 +41,8 @@ def undivided(tmp_path):
     predictions = sample(200)
     np.savez(
         tmp_path / "all.npz",
-        scores=predictions.logits.sigmoid().numpy(),
-        labels=predictions.labels.numpy(),
+        scores=1 / (1 + np.exp(-predictions.logits)),
+        labels=predictions.labels,
         names=np.array(NAMES),
     )
     return tmp_path / "all.npz"
@@ -156,8 +156,8 @@ def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
     predictions = sample(1600)
     np.savez(
         tmp_path / "many.npz",
-        scores=predictions.logits.numpy(),
-        labels=predictions.labels.numpy(),
+        scores=predictions.logits,
+        labels=predictions.labels,
         names=np.array(NAMES),
         split=np.repeat(["val", "test"], 800),
     )

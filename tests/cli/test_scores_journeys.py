@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from PIL import Image
 from sample_scores import NAMES as LABELS
 from sample_scores import sample
@@ -170,7 +169,7 @@ def fitted(tmp_path_factory):
     held, new = sample(200), sample(50, seed=1)
     np.savez(tmp_path / "held.npz", scores=held.logits, labels=held.labels, names=np.array(LABELS))
     back = list(range(len(LABELS)))[::-1]
-    columns = {f"score:{LABELS[k]}": new.logits[:, k].numpy() for k in back}
+    columns = {f"score:{LABELS[k]}": new.logits[:, k] for k in back}
     pq.write_table(pa.table({"id": list(new.ids), **columns}), tmp_path / "new.parquet")
     held_words = ("held.npz", "--scores", "logits")
     path = tmp_path / "thresholds.json"
@@ -199,13 +198,13 @@ def test_what_was_fitted_is_applied_to_scores_without_labels(fitted, suffix):
     link, rule = folder / "fit" / "link.json", folder / "thresholds.json"
     words = done("apply", link, rule, folder / "new.parquet", "-o", out)
     assert "50 rows, 5 labels" in words
-    probs = read_fitted(link).link(new.logits.double())
+    probs = read_fitted(link).link(new.logits.astype(np.float64))
     sets = read_fitted(rule).rule(read_fitted(link).link.decision_probs(new.logits))
     truth = folder / "truth.npz"
     np.savez(truth, labels=new.labels, ids=np.array(new.ids), names=np.array(LABELS))
     kind = () if suffix == "jsonl" else ("--scores", "probs")
     found = read_scores(out, "probs", labels=truth).predictions
-    torch.testing.assert_close(Sigmoid()(found.logits), probs, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(Sigmoid()(found.logits), probs, rtol=1e-9, atol=1e-12)
     assert found.names == LABELS
     assert evaluated(out, *kind, "--labels", truth).data.rows == 50
     if suffix == "parquet":

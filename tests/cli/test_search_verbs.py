@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import ceil, floor
 from pathlib import Path
 
@@ -164,8 +164,9 @@ def test_a_list_that_was_not_compared_has_no_interval(library):
     output, status = labelwise("search", index, "--wrong-at-most", "0.4", "--", "-beach")
     assert status == 0
     said = " ".join(output.split())
-    assert "above the cut; no estimate: your photos were not compared with the test photos" in said
-    assert f"; audit the list: labelwise audit {index} -beach" in said
+    assert "above the cut. No estimate: your photos were not compared with the test photos" in said
+    assert "; audit the list." in said
+    assert f"labelwise audit {index} -beach" in said
     assert likeness_of(open_index(index)).sentence() in said
     (found,) = lines("search", index, "--count", "--json", "--", "-beach")
     assert found["likeness"]["outcome"] == "unknown"  # it takes more photos to tell
@@ -179,15 +180,21 @@ def test_a_list_is_cut_with_an_estimate(tmp_path):
     output, status = labelwise("search", index, "dog", "--wrong-at-most", "0.3")
     assert status == 0
     said = " ".join(output.split())
-    assert f"; estimate: {truth.above} photos; of " in said
-    assert "test photos without it" in said
-    assert truth.judged.sentence() in said
+    assert f" % of this list of {truth.above} photos is wrong (95 % interval: " in said
+    assert truth.statement.sentence in said
     (found,) = lines("search", index, "dog", "--wrong-at-most", "0.3", "--count", "--json")
-    assert found["estimate"]["low"] <= found["estimate"]["wrong"] <= found["estimate"]["high"]
-    assert (found["estimate"]["listed"], found["doubt"]) == (truth.above, None)
+    assert found["statement"] == asdict(truth.statement)
+    assert truth.statement.low < truth.statement.wrong < truth.statement.high
     (none,) = lines("search", index, "dog", "--wrong-at-most", "0.001", "--count", "--json")
-    assert none["estimate"] is None
-    assert none["doubt"] == "no list is expected to be at most 0.1 % wrong; audit a list instead"
+    assert none["statement"]["sentence"] == (
+        "No estimate: no list is expected to be at most 0.1 % wrong; audit a list instead."
+    )
+    with open_index(index) as opened:  # a photo that somebody called wrong leaves the list
+        opened.correct(truth.hits[0].row, {"dog": "absent"})
+        fewer = answer(opened, Query.parse("dog"), wrong_at_most=0.3)
+    assert fewer.above == truth.above - 1
+    wrong = (truth.statement.wrong * truth.above - 1) / fewer.above
+    assert fewer.statement.wrong == pytest.approx(wrong)
 
 
 def test_likeness_tells_copies_from_similar_photos(library):
@@ -278,7 +285,7 @@ def test_counts_are_there_for_programs_too(library):
         f"(95% interval: {floor(found['lower'])} to {ceil(found['upper'])}); {found['above']} "
         in sentence
     )
-    assert found["estimate"] is found["doubt"] is None
+    assert found["statement"] is None
 
 
 def test_the_page_holds_its_pictures(library, tmp_path):
@@ -376,7 +383,7 @@ def test_tags_are_written_and_undone(library, tmp_path):
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
     labelwise("tag", folder, "--xmp")
     assert list((tmp_path / "photos").glob("*.png.xmp"))
-    labelwise("tag", folder, "--xmp", "--undo")
+    labelwise("tag", folder, "--undo")
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
     with pytest.raises(LabelwiseError, match="say where the labels go"):
         labelwise("tag", folder)

@@ -53,11 +53,13 @@ def test_other_settings_are_refused(run_folder, monkeypatch, capsys):
 def test_what_an_error_says_to_give_is_taken(tmp_path, monkeypatch, capsys):
     (tmp_path / "photos.csv").write_text("file;tags\na.png;dog, cat\n")  # the photo is not there
     command = ["train", str(tmp_path / "photos.csv"), "-o", str(tmp_path / "run")]
-    for advice in ("delimiter=;", "columns.labels=tags", "separator=,"):
+    for advice in ("delimiter=;", "separator=,"):
         assert call(monkeypatch, *command) == 1
         shown = capsys.readouterr().err
         assert f"--set {advice}`" in shown or f"--set '{advice}'`" in shown
         command += ["--set", advice]
+    whole = "`--set columns.path=file --set columns.labels=tags --set separator=,`"
+    assert f"All that this table seems to need: {whole}" in shown
     assert call(monkeypatch, *command) == 1
     assert "1 of 1 image is missing" in capsys.readouterr().err
 

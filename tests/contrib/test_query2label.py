@@ -285,4 +285,4 @@ def test_released_checkpoints_are_judged_beside_the_printed_figures(tmp_path, mo
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    assert "--checkpoint is for 004-table1" in capsys.readouterr().err
+    assert "--quick does not apply: scores and checkpoints are judged" in capsys.readouterr().err

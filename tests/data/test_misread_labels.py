@@ -9,7 +9,7 @@ import shlex
 import pytest
 from search_setup import picture
 
-from labelwise.cli.data_options import parse_options
+from labelwise.cli.options import parsed
 from labelwise.data import describe, load
 from labelwise.errors import DataError
 
@@ -148,7 +148,7 @@ def test_all_that_is_missing_is_one_command(table, header, rows, command):
         load(file)
     assert command in str(caught.value)
     (typed,) = re.findall(r"seems to need: `(.*)`", str(caught.value))
-    options = parse_options([word for word in shlex.split(typed) if word != "--set"])
+    options = parsed([word for word in shlex.split(typed) if word != "--set"])
     assert len(load(file, **options)) == 3
 
 
@@ -159,7 +159,7 @@ def test_words_that_mean_none_or_unknown_are_asked_about(table):
     ) as e:
         load(file)
     (typed,) = re.findall(r"give `(--set .*?)`; if", str(e.value))
-    options = parse_options([word for word in shlex.split(typed) if word != "--set"])
+    options = parsed([word for word in shlex.split(typed) if word != "--set"])
     read = load(file, **options)
     assert read.space.names == ("cat", "dog")
     labels, observed = read.targets()

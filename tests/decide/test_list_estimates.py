@@ -39,9 +39,9 @@ def test_interval_is_the_beta_binomial_one():
     ends = np.searchsorted(law, [0.025, 0.975], side="right")
     assert (said.low * listed, said.high * listed) == pytest.approx(np.minimum(ends, listed))
     assert said.wrong == pytest.approx(min(false / 480 * 400 / listed, 1.0), abs=1e-9)
-    words = said.sentence()
-    assert words.startswith(f"{listed} photos; of 480 test photos without it 40 score above this")
-    assert f"about {100 * said.wrong:.2g} % of the list is wrong (" in words
+    words = said.stated().sentence
+    assert words.startswith(f"About {100 * said.wrong:.2g} % of this list of {listed} photos is ")
+    assert words.endswith(": 40 of 480 test photos that do not match score this high.")
 
 
 def test_photos_found_wrong_leave_the_estimate():

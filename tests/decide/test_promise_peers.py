@@ -22,7 +22,7 @@ def peers(monkeypatch):
 def test_the_docs_show_the_figures_that_are_kept(peers):
     kept = ROOT / "benchmarks" / "promise_peers.json"
     table = peers.table(json.loads(kept.read_text(encoding="utf-8")))
-    assert table in (ROOT / "docs" / "decide.md").read_text(encoding="utf-8")
+    assert table in (ROOT / "evidence" / "decide.md").read_text(encoding="utf-8")
 
 
 def test_digits_are_those_of_the_worst_pair(peers):

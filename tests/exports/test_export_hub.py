@@ -216,7 +216,9 @@ def test_the_verbs_write_read_and_measure_a_folder(tmp_path, run_verb):
     source, out = tmp_path / "run", tmp_path / "hub"
     with pytest.raises(SettingsError, match="has no test predictions; give labelled photos"):
         run_verb("export", source, "--format", "hf", "-o", out)
-    with pytest.raises(SettingsError, match="--int8 does not apply to --format hf"):
+    with pytest.raises(
+        SettingsError, match="--int8 does not apply: it is not an option of --format hf"
+    ):
         run_verb("export", source, "--format", "hf", "-o", out, "--int8")
     printed = run_verb(
         "export", source, "--format", "hf", "-o", out, "--data", tmp_path / "photos.csv"

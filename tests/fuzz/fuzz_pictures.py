@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from band_files import dicom, npy, tiff
 from fuzz_inputs import Files, damage, damage_json
-from fuzz_kept import DATABASE, receipt_files
+from fuzz_kept import index_with_receipts
 from fuzz_readers import Target, one
 from PIL import Image
 from tiny_clip import clip_folder
@@ -197,12 +197,11 @@ ASKED = b"path,answer,query\n/p/0.jpg,yes,dog\n/p/2.jpg,no,dog\n/p/3.jpg,unsure,
 
 
 def asked_files(rng: Random) -> Files:
-    whole = receipt_files(rng)
-    return {**whole, "change.json": b"", "asked.csv": damage(rng, ASKED)}
+    return {**index_with_receipts(), "asked.csv": damage(rng, ASKED)}
 
 
 def read_asked(folder: Path) -> Any:
-    with Index(folder / Path(DATABASE).parent) as index:
+    with Index(folder / "i.index") as index:
         return read_list_answers(index, folder / "asked.csv")
 
 

@@ -120,7 +120,7 @@ def test_sentences_say_what_was_compared_and_what_to_do():
     assert shares.moved[0].label == "label 0"
     assert shares.moved[0].now == pytest.approx(0.6, abs=0.08)
     assert "label 0 " in shares.sentence()
-    assert "labelwise estimate" in shares.sentence()
+    assert "labelwise count" in shares.sentence()
     pictures = outcome(random, prior=FLAT, scale=0.4)
     assert "do not look like the held-out ones" in pictures.sentence()
 

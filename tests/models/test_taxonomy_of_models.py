@@ -134,11 +134,11 @@ def test_a_trained_model_obeys_its_taxonomy(place):
     assert model.taxonomy == KINDS
     saved = RunFolder(place / "run").predictions("train")
     assert saved.observed is None  # what was unknown follows from the dogs
-    assert not violated(saved.labels.numpy()).any()
+    assert not violated(saved.labels).any()
     link = model.link
     assert isinstance(link, Consistent)
     assert isinstance(model.rule, WithParents)
-    logits = saved.logits.double()
+    logits = torch.as_tensor(saved.logits).double()
     inner = link.link.log_probs(logits)
     assert violated((inner[0] - inner[1]).numpy()).any(), "nothing to make consistent"
     expected = consistent_log_probs(*inner, LabelTree(PARENTS))[0]

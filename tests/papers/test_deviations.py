@@ -129,6 +129,7 @@ OTHER = {
     "mirror": None,
     "crops": 5,
     "precision": None,
+    "deterministic": True,
     "calibrate": "isotonic",
     "zero_share": 0.123,
     "rule": "top-7",

@@ -243,7 +243,7 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
     for value in ("0", "1"):
         folder = tmp_path / "out" / f"spa+lpr lpr_weight={value}" / "seed-0"
         val = FinishedRun(folder).val
-        probs, labels = val.link(val.logits.double()).flatten(), val.labels.double().flatten()
+        probs, labels = val.link(val.logits.astype(float)).ravel(), val.labels.astype(float).ravel()
         bins = [(probs >= k / 10) & (probs < (k + 1) / 10) for k in range(10)]
         gaps = [abs(float((probs[b] - labels[b]).mean())) for b in bins if b.any()]
         errors[value] = sum(gaps) / len(gaps)
@@ -271,7 +271,7 @@ def test_a_choice_is_by_any_validation_metric_and_among_something():
 def test_measures_agree_with_sklearn(tmp_path):
     val, test = predictions(split="val", link=Sigmoid()), predictions(link=Sigmoid())
     found = measure(outcome(tmp_path, val, test), queries=50)
-    truth, probs = test.labels.numpy(), torch.sigmoid(test.logits.double()).numpy()
+    truth, probs = test.labels, torch.sigmoid(torch.as_tensor(test.logits).double()).numpy()
     assert set(found) <= set(MEASURES)
     assert found["mAP@class"] == pytest.approx(average_precision_score(truth, probs))
     assert found["Brier before"] == pytest.approx(brier_score_loss(truth.ravel(), probs.ravel()))
@@ -288,12 +288,12 @@ def test_image_effects_are_the_paired_bootstrap(tmp_path):
     # The errors of calibration are far from 0, where their modulus has a kink.
     first = predictions(300, link=Sigmoid())
     first = replace(first, logits=first.logits + 1.5)
-    second = replace(first, logits=first.logits + 0.7 * torch.randn(first.logits.shape))
+    second = replace(first, logits=first.logits + 0.7 * torch.randn(first.logits.shape).numpy())
     runs = [outcome(tmp_path / part, table) for part, table in (("a", first), ("b", second))]
     effects = [image_effects(run) for run in runs]
     gaps = []
     for _ in range(150):
-        rows = torch.from_numpy(RNG.integers(300, size=300))
+        rows = RNG.integers(300, size=300)
         found = []
         for table in (first, second):
             drawn = replace(table, logits=table.logits[rows], labels=table.labels[rows])
@@ -326,7 +326,7 @@ def test_image_effects_of_copies_in_groups_are_those_of_single_images(tmp_path):
             expected = effect * np.sqrt(100 / 99)
             np.testing.assert_allclose(second[name], expected, atol=1e-9, rtol=1e-6)
     expected = np.zeros(100)
-    for scores, hits in zip(once.logits.numpy().T, once.labels.numpy().T == 1, strict=True):
+    for scores, hits in zip(once.logits.T, once.labels.T == 1, strict=True):
         moved = ap_influence(scores, hits) / len(once.names)
         expected += np.sqrt(99 / 100) * moved / np.where(hits, 1 - 1 / hits.sum(), 0.99)
     np.testing.assert_allclose(second["mAP@class"], expected, atol=1e-9, rtol=1e-6)
@@ -347,8 +347,8 @@ def test_groups_that_have_a_rare_label_carry_its_precision(tmp_path):
             common = random.normal(size=(20, 4))[group]
             return 0.9 * common + 0.44 * random.normal(size=(len(group), 4))
 
-        scores = torch.from_numpy(alike())
-        present = scores + 0.6 * torch.from_numpy(alike()) > 0.7
+        scores = alike()
+        present = scores + 0.6 * alike() > 0.7
         values.append(average_precision(scores, present).value)
         moved = mean_ap_by_group(scores, present, None, Groups.of(group))
         variances.append(0.95 * float(moved @ moved))
@@ -385,16 +385,19 @@ def test_a_dry_run_on_features_computes_none(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["labelwise", *arguments, "--jobs", "2"])
     with pytest.raises(SystemExit):
         main()
-    assert "are trained in this process; leave out --jobs" in capsys.readouterr().err
+    assert (
+        "are trained in this process; leave out --engine ray and --jobs" in capsys.readouterr().err
+    )
 
 
 def test_columns_are_the_papers_definitions(tmp_path):
     test = predictions(link=Sigmoid())
     run = outcome(tmp_path, test)
     found = columns.in_and_out(run)
-    probs, out = torch.sigmoid(test.logits.double()).numpy(), ~test.labels.numpy().any(axis=1)
+    probs = torch.sigmoid(torch.as_tensor(test.logits).double()).numpy()
+    out = ~test.labels.any(axis=1)
     assert found["OUT MMC"] == pytest.approx(100 * probs[out].max(axis=1).mean())
-    top = test.labels.numpy()[np.arange(len(probs)), probs.argmax(axis=1)]
+    top = test.labels[np.arange(len(probs)), probs.argmax(axis=1)]
     assert found["IN accuracy"] == pytest.approx(100 * top[~out].mean())
     labelled = outcome(tmp_path / "labelled", replace_rows(test, ~out))
     assert columns.top_error(labelled)["error"] == pytest.approx(100 - found["IN accuracy"])
@@ -416,11 +419,11 @@ def test_average_five_is_counted_over_images_and_over_classes_by_shot(tmp_path):
     )
     train.labels[:, 0], train.labels[:, 1] = 0, 1  # one class seldom, one often
     found = columns.average_sets(5)(outcome(tmp_path, train, val, test))
-    probs = val.logits.double().softmax(dim=1)
+    probs = torch.as_tensor(val.logits).double().softmax(dim=1)
     place = 5 * len(val)  # the cut lies midway between the last chosen and the first left out
     lowest = probs.flatten().sort(descending=True).values[place - 1 : place + 1].mean()
-    chosen = (test.logits.double().softmax(dim=1) >= lowest).numpy()
-    truth, counts = test.labels.numpy() == 1, train.labels.sum(dim=0).numpy()
+    chosen = (torch.as_tensor(test.logits).double().softmax(dim=1) >= lowest).numpy()
+    truth, counts = test.labels == 1, train.labels.sum(axis=0)
     assert found["overall"] == pytest.approx(100 * (chosen & truth).sum() / len(test))
     recall = [100 * chosen[truth[:, k], k].mean() for k in range(20)]
     groups = {"few": counts < 20, "medium": (counts >= 20) & (counts <= 100), "many": counts > 100}
@@ -436,16 +439,15 @@ def test_expecting_more_empty_images_lowers_confidence_at_a_price(tmp_path):
     assert shifted["OUT MMC"] < found["OUT MMC"]
     assert shifted["log loss OUT"] < found["log loss OUT"]
     assert shifted["log loss IN"] > found["log loss IN"]
-    inside = float((test.labels.sum(dim=1) > 0).double().mean())
+    inside = float(test.labels.any(axis=1).mean())
     for name in ("log loss", "Brier"):
         whole = inside * found[f"{name} IN"] + (1 - inside) * found[f"{name} OUT"]
         assert found[name] == pytest.approx(whole)
 
 
 def replace_rows(table, rows):
-    kept = torch.from_numpy(rows)
     ids = [name for name, keep in zip(table.ids, rows, strict=True) if keep]
-    return replace(table, ids=ids, logits=table.logits[kept], labels=table.labels[kept])
+    return replace(table, ids=ids, logits=table.logits[rows], labels=table.labels[rows])
 
 
 def test_validation_rows_come_from_train_in_proportion():
@@ -624,8 +626,8 @@ def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatc
     hidden = []
     for seed in (0, 1):
         run = FinishedRun(tmp_path / "runs" / "softmax" / f"seed-{seed}")
-        hidden.append(run.train.labels.sum(dim=1) == 0)
-    assert not torch.equal(*hidden)  # each seed has its own 40 classes
+        hidden.append(run.train.labels.sum(axis=1) == 0)
+    assert not np.array_equal(*hidden)  # each seed has its own 40 classes
     (file,) = (tmp_path / "runs" / "features").iterdir()  # for all of them, once
     assert np.load(file).shape == (180, backbone.channels)
 
@@ -664,9 +666,9 @@ def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
         )
         assert (tuned.freeze, Path(tuned.start)) == (0, linear)
         run = FinishedRun(linear)
-        assert run.train.labels.sum(dim=1).max() == 1
+        assert run.train.labels.sum(axis=1).max() == 1
         assert not run.train.observed.all()
-        assert run.test.labels.sum(dim=1).max() > 1
+        assert run.test.labels.sum(axis=1).max() > 1
 
 
 def test_an_executor_is_given_what_others_start_from_first(tmp_path):

@@ -51,7 +51,7 @@ def test_what_is_printed_of_the_losses_comes_out():
 
 
 def test_the_computed_table_is_shown_and_written(monkeypatch, tmp_path, capsys):
-    assert call(monkeypatch, "reproduce", "001-table1", "-o", str(tmp_path)) == 0
+    assert call(monkeypatch, "papers", "run", "001-table1", "-o", str(tmp_path)) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["asl", "0.371", "0.371", "all", "no", "no", "no", "no"] in lines
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def test_the_computed_table_is_shown_and_written(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_drawn(monkeypatch, tmp_path, capsys, name):
     figure = FIGURES[name]
-    arguments = ["reproduce", name, "-o", str(tmp_path / "out"), "--seeds", "1"]
+    arguments = ["papers", "run", name, "-o", str(tmp_path / "out"), "--seeds", "1"]
     if figure.table:
         official.write(find_experiment(figure.table).data, tmp_path / "data")
         arguments += ["--root", str(tmp_path / "data")]
@@ -77,11 +77,12 @@ def test_every_figure_is_drawn(monkeypatch, tmp_path, capsys, name):
 
 
 def test_a_query_is_for_the_figure_of_retrieved_photos(monkeypatch, capsys):
-    assert call(monkeypatch, "reproduce", "000-table2", "--query", "dog") != 0
+    assert call(monkeypatch, "papers", "run", "000-table2", "--query", "dog") != 0
     assert "--query is for 001-fig4" in capsys.readouterr().err
     for name, option in (("001-fig2", "--query=dog"), ("001-table1", "--quick")):
-        assert call(monkeypatch, "reproduce", name, option) != 0
-        assert f"{name} is computed and takes --out alone" in capsys.readouterr().err
+        assert call(monkeypatch, "papers", "run", name, option) != 0
+        flag = option.partition("=")[0]
+        assert f"{flag} does not apply: {name} is computed" in capsys.readouterr().err
 
 
 def test_the_normaliser_is_in_the_journal_and_runs_without_it_are_refused(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from labelwise.methods import METHODS, READINGS
 from labelwise.papers.readings import CHANCES, reading_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "links.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "evidence" / "links.md").read_text(encoding="utf-8")
 SHOWN = {
     line.split("`")[1]: [cell.strip() for cell in line.strip("| ").split(" | ")]
     for line in PAGE.splitlines()

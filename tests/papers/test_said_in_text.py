@@ -60,8 +60,7 @@ class StoredRun:
     """A run of given logits under a normaliser, with a journal of given log C."""
 
     def __init__(self, folder, logits, log_c, journal):
-        link = QuasibinaryLink(momentum=0.9)
-        link.track(torch.tensor(log_c))
+        link = QuasibinaryLink(log_c, momentum=0.9)
         labels = torch.zeros(logits.shape, dtype=torch.uint8)
         labels[:, 0] = 1
         ids = [str(row) for row in range(len(logits))]
@@ -116,14 +115,22 @@ def test_statistics_are_those_of_the_label_matrix(tmp_path, name, last):
 
 def test_statistics_stand_beside_the_printed_ones(monkeypatch, tmp_path, capsys):
     official.write("voc", tmp_path)
-    arguments = ("reproduce", "001-table2", "--root", str(tmp_path), "-o", str(tmp_path / "out"))
+    arguments = (
+        "papers",
+        "run",
+        "001-table2",
+        "--root",
+        str(tmp_path),
+        "-o",
+        str(tmp_path / "out"),
+    )
     assert call(monkeypatch, *arguments) == 0
     capsys.readouterr()
     text = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
     assert "| voc | paper | 20 | 5,717 | 5,823 | 0.08 |" in text
     assert "- voc: differs from what is printed." in text
     assert "- coco: not counted; put into" in text
-    empty = ("reproduce", "001-table2", "--root", str(tmp_path / "nothing"))
+    empty = ("papers", "run", "001-table2", "--root", str(tmp_path / "nothing"))
     assert call(monkeypatch, *empty) != 0
     assert "none of the data sets" in " ".join(capsys.readouterr().err.split())
 
@@ -150,14 +157,14 @@ def test_best_results_of_the_printed_table_are_counted(rows):
 
 
 def test_counts_say_what_the_missing_rows_would_have_to_be(monkeypatch, tmp_path, capsys):
-    assert call(monkeypatch, "reproduce", "001-counts", "-o", str(tmp_path)) == 0
+    assert call(monkeypatch, "papers", "run", "001-counts", "-o", str(tmp_path)) == 0
     capsys.readouterr()
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     best, _ = best_counts(("spa", "spa+lpr"))
     assert f"| spa or spa+lpr | 29 of 32 | {best} of 24 |" in text
     assert f"29 are reached if {29 - best} of them are won" in text
-    assert call(monkeypatch, "reproduce", "001-counts", "--data", "x.csv") != 0
-    assert "001-counts is computed and takes --out alone" in capsys.readouterr().err
+    assert call(monkeypatch, "papers", "run", "001-counts", "--source", "x.csv") != 0
+    assert "--source does not apply: 001-counts is computed" in capsys.readouterr().err
 
 
 def test_a_figure_of_another_cell_is_drawn_from_that_cell():

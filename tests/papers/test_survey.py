@@ -49,8 +49,8 @@ def run(*words):
 
 def command(folder, *more):
     return [
-        *("reproduce", "survey", "--quick", "--seeds", "2", "--rows", ",".join(METHODS_HERE)),
-        *("--data", f"scene={folder / 'rows.npz'}", "--set", "recipe.epochs=2"),
+        *("papers", "run", "survey", "--quick", "--seeds", "2", "--rows", ",".join(METHODS_HERE)),
+        *("--source", f"scene={folder / 'rows.npz'}", "--set", "recipe.epochs=2"),
         *("-o", str(folder / "out"), *more),
     ]
 
@@ -167,13 +167,13 @@ def test_surveys_of_several_sets_are_joined_if_made_alike(surveyed):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--data", "cocoa=x.npz"], "data sets coco, scene, cifar100, got 'cocoa'"),
-        (["--data", "x.npz"], "must be SET=SOURCE"),
-        (["--query", "dog"], "takes neither --scores nor --query"),
+        (["--source", "cocoa=x.npz"], "data sets coco, scene, cifar100, got 'cocoa'"),
+        (["--source", "x.npz"], "must be SET=SOURCE"),
+        (["--query", "dog"], "--query does not apply: the survey does not take it"),
         (["--set", "options.k=3"], "options.k is chosen by the survey itself"),
         (["--root", "nowhere"], "the survey needs data"),
-        (["--rows", "bcee", "--data", "scene=rows.npz"], "did you mean 'bce'"),
-        (["--data", "coco=photos"], "name their backbone with --features"),
+        (["--rows", "bcee", "--source", "scene=rows.npz"], "did you mean 'bce'"),
+        (["--source", "coco=photos"], "name their backbone with --features"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, monkeypatch, capsys, words, message):
@@ -182,12 +182,12 @@ def test_what_does_not_fit_is_refused(tmp_path, monkeypatch, capsys, words, mess
     for label in ("cat", "dog"):
         (tmp_path / "photos" / label).mkdir(parents=True)
         Image.new("RGB", (4, 4)).save(tmp_path / "photos" / label / f"{label}.png")
-    assert run("reproduce", "survey", "--quick", *words) != 0
+    assert run("papers", "run", "survey", "--quick", *words) != 0
     assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_other_tables_take_one_source(capsys):
-    assert run("reproduce", "000-table2", "--data", "a", "--data", "b") != 0
+    assert run("papers", "run", "000-table2", "--source", "a", "--source", "b") != 0
     assert "is run on one source" in capsys.readouterr().err
 
 
@@ -217,7 +217,7 @@ def test_the_power_of_promises_is_that_of_a_slow_loop():
         *([str(row) for row in range(400)], torch.from_numpy(logits).float()),
         *(torch.from_numpy(labels.astype(np.uint8)), None, names, "test", None),
     )
-    scores = test.logits.double().numpy()
+    scores = test.logits.astype(float)
     half = np.random.default_rng(0).permutation(400) % 2
     power, wrong = [], []
     for column in range(4):
@@ -258,7 +258,7 @@ def test_the_pages_in_the_docs_are_made_of_the_results():
 
 
 def test_with_all_labels_known_methods_that_are_cross_entropy_have_its_figures():
-    """As docs/survey-missing-labels.md says of its tables."""
+    """As evidence/survey-missing-labels.md says of its tables."""
     for known in ("scene.full", "coco.full", "cifar100.full"):
         methods = MISSING[known].methods
         alike = ("bce", "an", "iu", "ll-r", "ll-ct", "ll-cp", "em", "em+apl", "gr")
@@ -269,13 +269,13 @@ def test_with_all_labels_known_methods_that_are_cross_entropy_have_its_figures()
 
 
 def test_what_is_said_of_missing_labels_is_what_came_out():
-    """As docs/survey-missing-labels.md says of its tables, and docs/methods.md after it."""
+    """As evidence/survey-missing-labels.md says of its tables, and docs/methods.md after it."""
     for name in ("coco", "cifar100"):
         single = MISSING[f"{name}.single"].methods
         assert single["ll-r"]["mAP@class"].rank == 1
         assert single["gr"]["log loss after"].rank == 1
         assert not any(single[other]["mAP@class"].level for other in ("wan", "epr", "role"))
-    gaps = {  # of ll-r to wan, as docs/decisions.md gives them
+    gaps = {  # of ll-r to wan, as evidence/decisions gives them
         name: 100
         * (
             MISSING[f"{name}.single"].methods["ll-r"]["mAP@class"].mean

@@ -98,26 +98,26 @@ def test_what_is_missing_or_unfit_is_said_before_anything_is_computed(data, tmp_
 
 def test_the_verb_shows_both_choices_and_what_differs(data, tmp_path, monkeypatch, capsys):
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["labelwise", "reproduce", *arguments])
+        monkeypatch.setattr(sys, "argv", ["labelwise", "papers", *arguments])
         with pytest.raises(SystemExit) as end:
             main()
         output = capsys.readouterr()
         return end.value.code or 0, output.out + output.err
 
     root = ("--root", str(data))
-    code, text = call("002-tableA", *root, "--list")
+    code, text = call("list", "002-tableA", *root)
     assert code == 0
     assert "put into" in text
     ready = [line.split() for line in text.splitlines() if "yes" in line.split()]
     assert ready == [["dtd", "yes"], ["pets", "yes"]]
-    code, text = call("002-tableA", *root, "--rows", "dtd", "-o", str(tmp_path))
+    code, text = call("run", "002-tableA", *root, "--rows", "dtd", "-o", str(tmp_path))
     assert code != 0
     assert "name it with --features" in text
-    code, text = call("002-tableA", *root, "--quick", "--features", "small-cnn")
+    code, text = call("run", "002-tableA", *root, "--quick", "--features", "small-cnn")
     assert code != 0
-    assert "002-tableA takes --root" in text
+    assert "--quick does not apply: 002-tableA judges a backbone" in text
     code, text = call(
-        "002-tableA", *root, "--rows", "dtd", "--features", "small-cnn", "-o", str(tmp_path)
+        "run", "002-tableA", *root, "--rows", "dtd", "--features", "small-cnn", "-o", str(tmp_path)
     )
     assert code == 0, text
     assert "dtd: classes: published 47, here 2." in text

@@ -160,7 +160,7 @@ def test_every_kept_result_names_a_command_and_is_used_by_a_claim():
 
 def test_the_page_has_the_verdicts_that_the_rule_gives():
     script = runpy.run_path(str(ROOT / "benchmarks" / "verdicts.py"))
-    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    page = (ROOT / "evidence" / "reproduction.md").read_text(encoding="utf-8")
     assert script["with_tables"](page, CLAIMS) == page
     changed = CLAIMS.replace('ours: "54.6, 49.6, 47.1"', 'ours: "54.6, 55.6, 57.1"')
     assert changed != CLAIMS

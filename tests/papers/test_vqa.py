@@ -127,7 +127,7 @@ def test_brought_scores_are_judged_like_a_run_of_our_own(root, tmp_path, monkeyp
     columns = {
         "question_id": [int(name) for name in test.ids],
         "answers": [[names[k].upper() for k in order]] * len(test),
-        "logits": test.logits.double().numpy()[:, order].tolist(),
+        "logits": test.logits.astype(float)[:, order].tolist(),
     }
     pq.write_table(pa.table(columns), file)
     (one,) = judge_scores(root / "vqa", {"spa": file})
@@ -139,8 +139,8 @@ def test_brought_scores_are_judged_like_a_run_of_our_own(root, tmp_path, monkeyp
     (tmp_path / "s.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert judge_scores(root / "vqa", {"bce": tmp_path / "s.jsonl"})[0].accuracy == one.accuracy
 
-    given = ["reproduce", "001-vqa", "--root", str(root), "-o", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["labelwise", *given, "--scores", f"spa={file}"])
+    given = ["papers", "run", "001-vqa", "--root", str(root), "-o", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["labelwise", *given, "--judge", f"spa={file}"])
     with pytest.raises(SystemExit) as end:
         main()
     assert not end.value.code, capsys.readouterr().err
@@ -193,7 +193,7 @@ def test_every_row_trains_on_soft_labels(root, tmp_path):
 def test_a_dry_run_finds_what_a_run_would_die_of(root, monkeypatch, capsys, setting, reason):
     arguments = ["001-vqa", "--rows", "spa+lpr", "--root", str(root), "--quick", "--set", setting]
     arguments += ["--set", "data_options.at_least=1"]
-    monkeypatch.setattr(sys, "argv", ["labelwise", "reproduce", *arguments, "--dry-run"])
+    monkeypatch.setattr(sys, "argv", ["labelwise", "papers", "run", *arguments, "--dry-run"])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code

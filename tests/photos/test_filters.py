@@ -46,7 +46,7 @@ def test_a_search_of_a_folder_is_that_of_an_index_of_the_folder(
     alone = answer(other, query, **options)
     assert [hit.row for hit in found.hits] == [within[hit.row] for hit in alone.hits]
     assert [hit.probability for hit in found.hits] == [hit.probability for hit in alone.hits]
-    assert (found.photos, found.above, found.judged) == (240, alone.above, alone.judged)
+    assert (found.photos, found.above, found.statement) == (240, alone.above, alone.statement)
     assert found.count.expected == pytest.approx(alone.count.expected)
     assert "of 240 photos below 2023 match" in found.counted
     if share is None:

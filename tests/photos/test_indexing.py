@@ -320,14 +320,14 @@ def test_validation_photos_set_the_cut_of_a_list_and_test_photos_judge_it(update
     run = save_model(tmp_path / "run")
     update(model=run)
     splits = Asked(open_index(update.folder), query).splits
-    assert splits.halved == 400 == len(splits.setting.scores) + len(splits.test.scores)
+    assert len(splits.setting.scores) + len(splits.test.scores) == 400
     assert 150 < len(splits.test.scores) < 250
     test = open_index(update.folder).held_out
     test.save(run / "predictions" / "val.parquet")
     update(model=run)
     index = open_index(update.folder)
     splits = Asked(index, query).splits
-    assert (len(splits.setting.scores), len(splits.test.scores), splits.halved) == (400, 400, 0)
+    assert (len(splits.setting.scores), len(splits.test.scores)) == (400, 400)
     assert index.tuning().photos == "validation photos of the model"
 
 
@@ -358,20 +358,23 @@ def test_photos_of_a_cross_fitted_promise_are_called_validation_photos(update, t
     (predictions / "test.parquet").rename(predictions / "promise.parquet")
     update(model=run)
     query = Query.parse("dog")
-    assert answer(open_index(update.folder), query, wrong_at_most=0.6).judged.known == "test"
+    found = answer(open_index(update.folder), query, wrong_at_most=0.6)
+    assert "the test photos;" in found.statement.sentence
     (run / "settings.yaml").write_text("cross_fit: true\n")
     update(model=run)  # the same weights
     assert open_index(update.folder).facts.held_out == "val"
     assert len(open_index(update.folder).held_out) == 400
     found = answer(open_index(update.folder), query, wrong_at_most=0.6)
-    assert (found.judged.known, found.judged.halved) == ("validation", 400)
+    assert "the validation photos;" in found.statement.sentence
     shutil.copy(predictions / "promise.parquet", predictions / "test.parquet")
     update(model=run)
-    assert answer(open_index(update.folder), query, wrong_at_most=0.6).judged.known == "test"
+    found = answer(open_index(update.folder), query, wrong_at_most=0.6)
+    assert "the test photos;" in found.statement.sentence
     (run / "settings.yaml").write_text("cross_fit: false\n")
     rows = Predictions.load(predictions / "test.parquet")
     replace(rows, ids=[f"t{id}" for id in rows.ids]).save(predictions / "test.parquet")
     update(model=run)  # photos of both splits fitted nothing
     index = open_index(update.folder)
     assert (len(index.held_out), index.facts.held_out) == (800, "promise and test")
-    assert answer(index, query, wrong_at_most=0.6).judged.halved == 800
+    splits = Asked(index, query).splits
+    assert len(splits.setting.scores) + len(splits.test.scores) == 800

@@ -91,7 +91,7 @@ def test_known_photos_are_the_predictions_under_the_link_of_the_model(update, li
     for _ in range(2):  # computed, then mapped
         with Index(update.folder) as index:
             known, held_out = index.held_out_photos, index.held_out.with_link(link)
-            log_p, log_q = link.log_probs(held_out.logits.double())
+            log_p, log_q = link.log_probs(held_out.logits.astype(np.float64))
             np.testing.assert_array_equal(known.log_p, log_p)
             np.testing.assert_array_equal(known.log_q, log_q)
             np.testing.assert_array_equal(known.probs, held_out.decision_probs())

@@ -45,10 +45,10 @@ def pair(tmp_path, model):
 
 
 def test_one_photo_of_each_group_judges_a_list(pair):
-    once, many = (Asked(index, DOG).splits for index in pair)
-    assert once.halved == many.halved == 400
+    splits = [Asked(index, DOG).splits for index in pair]
+    assert {len(one.setting.scores) + len(one.test.scores) for one in splits} == {400}
     found = [answer(index, DOG, wrong_at_most=0.3) for index in pair]
-    assert found[0].judged.estimate == found[1].judged.estimate
+    assert found[0].statement == found[1].statement
 
 
 def test_the_interval_of_a_count_does_not_narrow_with_copies(pair):

@@ -145,12 +145,12 @@ def test_an_index_without_looks_says_so(library):
             answer(index, Query.parse("dog", index.space), photos=DISTINCT)
 
 
-def test_a_judged_list_counts_its_near_copies(library):
+def test_a_cut_list_counts_its_near_copies(library):
     with Index(library.folder) as index:
         query = Query.parse("-beach", index.space)
         found = answer(index, query, top=99, wrong_at_most=0.5)
         shots = [hit for hit in found.hits if "shot" in hit.paths[0]]
-        assert found.judged.estimate.listed == len(found.hits)
+        assert found.above == len(found.hits)
         assert len(shots) == 3
         assert found.copies == NearCopies(len(found.hits), 2)
         assert found.copies_sentence.startswith(
@@ -158,7 +158,7 @@ def test_a_judged_list_counts_its_near_copies(library):
             f"{len(found.hits) - 2} different pictures."
         )
         distinct = answer(index, query, top=99, wrong_at_most=0.5, photos=DISTINCT)
-        assert distinct.judged.estimate.listed == len(found.hits) - 2
+        assert distinct.above == len(found.hits) - 2
         assert distinct.copies_sentence == ""
 
 

@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("run")
     own = sample(300)
     sex = np.where(np.arange(300) // 10 % 3 == 0, "f", "m")
-    logits = own.logits.clone()
+    logits = own.logits.copy()
     logits[sex == "f"] *= -1
     group = [f"patient-{row // 10}" for row in range(300)]
     replace(own, logits=logits, group=group).save(place / "predictions" / "test.parquet")

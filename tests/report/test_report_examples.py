@@ -34,8 +34,8 @@ def group(groups, title):
 
 def test_groups_are_what_they_say(predictions):
     groups = choose_examples(predictions, Sigmoid(), each=3)
-    probs = predictions.logits.double().sigmoid()
-    present = predictions.labels == 1
+    probs = torch.as_tensor(predictions.logits).double().sigmoid()
+    present = torch.as_tensor(predictions.labels == 1)
     fit = torch.where(present, probs.log(), (-probs).log1p()).sum(1)
     labelled = present.any(1)
     best = [f"image-{r}" for r in fit.argsort(descending=True).tolist() if labelled[r]][:3]
@@ -56,19 +56,19 @@ def test_surest_right_are_right(predictions):
     right = ((predictions.logits > 0) == (predictions.labels == 1)).all(1)
     labelled = (predictions.labels == 1).any(1)
     rows = {int(example.id.removeprefix("image-")) for example in shown}
-    assert rows == set(torch.nonzero(right & labelled).flatten().tolist())
+    assert rows == set(np.flatnonzero(right & labelled).tolist())
     assert 0 < len(rows) < int(labelled.sum())
 
 
 def test_the_four_surest_labels_stand_with_what_is_known_of_them(predictions):
-    observed = torch.ones_like(predictions.labels, dtype=torch.bool)
+    observed = np.ones(predictions.labels.shape, bool)
     observed[:, 1] = False
     masked = replace(predictions, observed=observed)
     drawn = group(choose_examples(masked, Sigmoid()), "Drawn at random").examples
     assert drawn
     for example in drawn:
         row = int(example.id.removeprefix("image-"))
-        probs = predictions.logits[row].double().sigmoid().tolist()
+        probs = torch.as_tensor(predictions.logits[row]).double().sigmoid().tolist()
         assert [g.prob for g in example.guesses] == pytest.approx(sorted(probs, reverse=True)[:4])
         for guess in example.guesses:
             column = predictions.names.index(guess.name)

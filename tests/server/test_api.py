@@ -155,8 +155,8 @@ def test_trouble_of_the_server_is_not_blamed_on_the_picture(server, monkeypatch)
 
 def test_reliability_is_counted_on_held_out_photos(server, run):
     held_out = RunFolder(run).predictions("test")
-    probs = held_out.link(held_out.logits.double()).numpy()
-    truth = held_out.labels.numpy() > 0
+    probs = held_out.link(held_out.logits.astype(np.float64))
+    truth = held_out.labels > 0
     for column, view in enumerate(server.get("/api/v1/labels")):
         assert view["label"] == held_out.names[column]
         for one in view["bins"]:
@@ -220,13 +220,18 @@ def test_search_is_that_of_the_index(server, library, query):
 def test_a_list_is_cut_with_an_estimate_or_the_reason_why_there_is_none(server):
     """Oracle: the plain search, whose photos are shown where there is no list, too."""
     plain = server.get("/api/v1/search?q=cat&top=3")
-    assert plain["estimate"] is plain["doubt"] is plain["above"] is None
+    assert plain["statement"] is plain["above"] is None
     made = server.get("/api/v1/search?q=-beach&wrong_at_most=0.5")  # of 12 photos
-    assert made["estimate"] is None
-    assert made["doubt"] == "your photos were not compared with the test photos; audit the list"
+    nothing = {"kind": "none", "wrong": None, "low": None, "high": None}
+    assert made["statement"] == nothing | {
+        "sentence": "No estimate: your photos were not compared with the test photos; "
+        "audit the list."
+    }
     assert made["above"] == len(made["hits"]) > 0
     none = server.get("/api/v1/search?q=cat&top=3&wrong_at_most=0.001")
-    assert none["doubt"] == "no list is expected to be at most 0.1 % wrong; audit a list instead"
+    assert none["statement"]["sentence"].startswith(
+        "No estimate: no list is expected to be at most"
+    )
     assert [hit["id"] for hit in none["hits"]] == [hit["id"] for hit in plain["hits"]]
 
 
@@ -242,12 +247,12 @@ def test_an_answer_says_whether_its_photos_are_like_the_held_out_ones(run, tmp_p
             assert found["likeness"] == {"outcome": outcome, "sentence": likeness.sentence()}
             assert len(found["hits"]) == 50
             if outcome == "alike":
-                judged = found["estimate"]
+                judged = found["statement"]
                 assert judged["low"] <= judged["wrong"] <= judged["high"]
-                assert judged["sentence"].startswith(f"{found['above']} photos; of ")
+                assert f" of this list of {found['above']} photos is wrong (" in judged["sentence"]
             else:
-                assert found["estimate"] is None
-                assert found["doubt"].startswith("your photos differ from the test photos; audit")
+                assert found["statement"]["kind"] == "none"
+                assert "your photos differ from the test photos;" in found["statement"]["sentence"]
 
 
 def test_what_is_not_an_id_or_a_cursor_is_told_so_without_a_pattern(server):

@@ -3,6 +3,7 @@ stand in the index afterwards.
 """
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 from made_index import made_index
@@ -39,7 +40,7 @@ def id_of(index, row):
 def test_a_check_asks_what_the_session_asks_and_ends_with_its_promise(own):
     view = asked(own)
     seen = []
-    while view["guarantee"] is None:
+    while view["statement"] is None:
         index, session = beside(own)
         photo, state = session.next_photo(), session.state()
         assert view["question"]["photo"]["id"] == id_of(index, photo.row)
@@ -51,7 +52,7 @@ def test_a_check_asks_what_the_session_asks_and_ends_with_its_promise(own):
         seen.append(view["question"]["photo"]["id"])
         view = asked(own, "answer", photo=seen[-1], answer="no" if len(seen) == 2 else "yes")
     index, session = beside(own)
-    assert view["guarantee"] == session.state().promise.in_words("dog")
+    assert view["statement"] == asdict(session.state().statement)
     assert view["question"] is None
     left = [id_of(index, row) for row in session.left().tolist()]
     assert [one["id"] for one in view["photos"]] == left
@@ -124,7 +125,7 @@ def test_receipts_are_those_of_the_index_with_what_is_known_of_each(own):
     """Oracle: the receipts and verdicts of the index, read beside the server."""
     assert own.get("/api/v1/receipts") == {"receipts": [], "together": "nothing was promised"}
     view = asked(own)
-    while view["guarantee"] is None:
+    while view["statement"] is None:
         view = asked(own, "answer", photo=view["question"]["photo"]["id"], answer="yes")
     shown = own.get("/api/v1/receipts")
     with open_index(own.library) as index:

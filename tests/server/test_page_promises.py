@@ -19,42 +19,33 @@ def many(run, tmp_path_factory):
         yield server
 
 
-def test_a_list_shows_its_badge_and_its_estimate(many, visit):
-    page = visit(many, "/#search/-beach")
-    said = page.locator("#counted")
+@pytest.mark.parametrize(
+    ("query", "percent", "kind"), [("-beach", 40, "estimate"), ("dog", 1, "none")]
+)
+def test_a_list_shows_its_statement_as_the_api_words_it(many, visit, query, percent, kind):
+    """Where there is no list, the photos of the plain search are shown with the reason."""
+    page = visit(many, f"/#search/{query}")
     expect(page.locator("#grid li")).to_have_count(48)
-    page.locator("#wrong").fill("40")
+    page.locator("#wrong").fill(str(percent))
     page.locator("#promised").check()
-    expect(said.locator("#list-badge")).to_have_text("Estimate")
-    truth = many.get("/api/v1/search?q=-beach&wrong_at_most=0.4")
-    expect(said).to_contain_text(truth["estimate"]["sentence"])
-    expect(said).to_contain_text("Alike: These photos cannot be told from the held-out ones")
-
-
-def test_where_there_is_no_such_list_the_photos_are_shown_with_the_reason(many, visit):
-    page = visit(many, "/#search/dog")
-    said, first = page.locator("#counted"), page.locator("#grid .chance").first
-    best = first.text_content()
-    page.locator("#wrong").fill("1")
-    page.locator("#promised").check()
-    expect(said).to_contain_text("No estimate: No list is expected to be at most 1 % wrong")
+    truth = many.get(f"/api/v1/search?q={query}&wrong_at_most={percent / 100}")["statement"]
+    assert truth["kind"] == kind
+    expect(page.locator("#statement").first).to_have_text(truth["sentence"])
     expect(page.locator("#grid li")).to_have_count(48)
-    expect(first).to_have_text(best)
-    expect(page.locator("#list-badge")).to_have_count(0)
+    assert page.heard == []
 
 
 def test_a_checked_list_is_guaranteed_and_the_trust_view_has_its_receipt(own, visit):
     page = visit(own, "/#check/30,12/dog")
-    badge = page.locator("#list-badge")
+    guarantee = page.locator("#check-state .good")
     for _ in range(14):
-        page.get_by_role("button", name="Yes, it matches").or_(badge).first.wait_for()
-        if badge.count():
+        page.get_by_role("button", name="Yes, it matches").or_(guarantee).first.wait_for()
+        if guarantee.count():
             break
         before = page.locator("#check-state").text_content()
         page.keyboard.press("y")
         expect(page.locator("#check-state")).not_to_have_text(before)
-    expect(badge).to_have_text("Guarantee")
-    expect(page.locator("#check-state")).to_contain_text("of these 12 photos match dog")
+    expect(guarantee).to_contain_text("of these 12 photos match dog")
     page.get_by_role("link", name="Trust").click()
     row = page.locator("#trust-body table").first.locator("tbody tr")
     expect(row).to_have_count(1)

@@ -1,8 +1,8 @@
-"""From a folder of photos and two words to side-cars with a promise, as docs/words.md tells it: by
+"""From a folder of photos and two words to side-cars with a guarantee, by
 the commands, and by a person in a browser. Oracles: the colour that each photo was painted with,
 the label table and the side-cars on the disk, and the table's own column ``split``.
 
-With LABELWISE_DOCS_IMAGES=docs/images it also takes the picture of docs/words.md.
+With LABELWISE_DOCS_IMAGES=docs/images it also takes docs/images/label.png.
 """
 
 import os
@@ -50,9 +50,9 @@ def test_from_words_through_answers_to_a_promise(tmp_path, visit, warm_commands)
     assert NOT_CALIBRATED in said(*start)
     said("index", photos, "-m", run, "-o", index)
     way = refused("tag", index, "--xmp", "--wrong-at-most", 0.5)
-    assert "labelwise start PHOTOS --words WORDS --answers TABLE" in way
+    assert "labelwise train PHOTOS --words WORDS --answers TABLE" in way
 
-    told = ("--label", photos, "--words", words, "--guide", run, "--answers", answers)
+    told = ("--page", photos, "--words", words, "--guide", run, "-o", answers)
     with serving(warm_commands, tmp_path, *told) as place:
         answer_everything(visit(place, viewport=VIEWPORT), colours, answers)
 
@@ -68,7 +68,7 @@ def test_from_words_through_answers_to_a_promise(tmp_path, visit, warm_commands)
     learnt = said(*start, "--answers", answers)
     assert NOT_CALIBRATED not in learnt
     assert f"calibrated on {PHOTOS - aside} answered photos" in learnt
-    assert f"{aside} answered photos were set aside: promises are made on them" in learnt
+    assert f"{aside} answered photos were set aside: guarantees are made on them" in learnt
     said("index", photos, "-m", run, "-o", index, "--rebuild")
     more = refused("tag", index, "--xmp", "--wrong-at-most", 0.01)
     assert "without a single error 299 that count would be needed" in more  # .99 ** 299 < .05
@@ -212,8 +212,8 @@ def refused(*arguments):
 
 @contextmanager
 def serving(warm_commands, folder, *arguments):
-    """Run ``labelwise serve`` as a process and stop it as a person does."""
-    words = ["serve", *arguments, "--port", "0", "--decoders", "0"]
+    """Run ``labelwise label`` as a process and stop it as a person does."""
+    words = ["label", *arguments, "--port", "0"]
     with warm_commands.running(words, folder) as process:
         found = re.search(r"at (http://\S+:\d+)/", process.line())
         yield SimpleNamespace(address=found[1])

@@ -203,7 +203,7 @@ def test_the_command_evaluates_shards(shards, photos, monkeypatch, capsys):
     assert call(monkeypatch, "evaluate", str(shards), "--labels", labels, "--split", "test") == 1
     assert "--split does not apply" in capsys.readouterr().err
     assert call(monkeypatch, "evaluate", labels, "--workers", "2") == 1
-    assert "is for shards" in capsys.readouterr().err
+    assert "--workers does not apply" in capsys.readouterr().err
 
 
 def test_the_report_says_what_has_no_interval(shards, photos, tmp_path):

@@ -274,7 +274,7 @@ def test_two_processes_write_the_bytes_of_one(model, photos, whole, tmp_path, mo
 
 def test_options_of_shards_need_shards(model, photos, monkeypatch, capsys):
     assert call(monkeypatch, "predict", str(model), str(photos), "--workers", "2") == 1
-    assert "--workers is for shards: give -o a folder" in capsys.readouterr().err
+    assert "--workers does not apply: it is for shards, with -o a folder" in capsys.readouterr().err
     assert call(monkeypatch, "predict", str(model), "s3://bucket/photos") == 1
     assert "s3://bucket/photos is scored into shards" in capsys.readouterr().err
 

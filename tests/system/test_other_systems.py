@@ -144,9 +144,6 @@ WITHOUT = """
 import os
 from labelwise.pictures.worker_starter import can_start
 from labelwise.pictures.prefetch import available_cores
-from labelwise.photos.events import NoEventsError, events_of, file_system
-from labelwise.pictures.forks import can_start
-from labelwise.pictures.inputs import available_cores
 from labelwise.photos.folder_scan import NoEventsError, events_of, file_system
 from labelwise.system.allocator import give_back_freed_memory, keep_freed_memory
 try:

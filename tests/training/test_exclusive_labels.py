@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from made_index import made_index
 from open_indexes import open_index
 from scipy.stats import binomtest
@@ -60,10 +59,10 @@ def test_labels_probabilities_and_sets_obey_the_rules(coloured):
     assert any("2 photos of 360 break a rule, first '000000'" in one for one in messages)
     predictor = Predictor.load(folder / "run")
     rows = RunFolder(folder / "run").predictions("test").with_link(predictor.link)
-    probs = rows.decision_probs().numpy()
+    probs = rows.decision_probs()
     assert probs[:, :3].sum(1) == pytest.approx(np.ones(len(rows)), abs=1e-5)
     assert (probs[:, 3:5].sum(1) < 1).all()
-    sets = rows.sets(predictor.rule).numpy()
+    sets = rows.sets(predictor.rule)
     assert (sets[:, :3].sum(1) == 1).all()
     assert (sets[:, 3:5].sum(1) <= 1).all()
     assert not rows.observed[0, :3].any()  # the row that has no colour
@@ -74,8 +73,8 @@ def test_figures_of_each_group_are_those_of_a_loop(coloured):
     evaluation = RunFolder(folder / "run").evaluation
     predictor = Predictor.load(folder / "run")
     rows = RunFolder(folder / "run").predictions("test").with_link(predictor.link)
-    sets = rows.sets(predictor.rule).numpy()
-    labels = rows.majority.numpy()
+    sets = rows.sets(predictor.rule)
+    labels = rows.majority
     for figures, columns in zip(evaluation.exclusive, ([0, 1, 2], [3, 4]), strict=True):
         known = [n for n in range(len(rows)) if rows.observed[n, columns].all()]
         right = sum((sets[n, columns] == labels[n, columns]).all() for n in known)
@@ -93,14 +92,14 @@ def test_evaluate_counts_clashes_and_broken_sets(coloured):
     predictor = Predictor.load(folder / "run")
     rows = RunFolder(folder / "run").predictions("test")
     as_given = coloured_table().splits()["test"].targets()[0]
-    given = replace(rows, labels=torch.from_numpy(as_given).to(rows.labels.dtype), observed=None)
-    sets = torch.ones(len(rows), 6, dtype=torch.bool)
+    given = replace(rows, labels=as_given.astype(rows.labels.dtype), observed=None)
+    sets = np.ones((len(rows), 6), bool)
     found = evaluate(given, rows.link, sets, calibrated=predictor.link)
     assert [one.clashes for one in found.exclusive] == [1, 0]
     assert [one.broken for one in found.exclusive] == [len(rows), len(rows)]
     assert [one.right for one in found.exclusive] == [0, 0]
     assert any("1 photo with labels that exclude each other" in note for note in found.notes)
-    empty = evaluate(given, rows.link, torch.zeros_like(sets), calibrated=predictor.link)
+    empty = evaluate(given, rows.link, np.zeros_like(sets), calibrated=predictor.link)
     assert [one.broken for one in empty.exclusive] == [len(rows), 0]
     plain = evaluate(given, rows.link, sets)
     assert plain.exclusive == ()

@@ -243,8 +243,8 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     assert NOT_CALIBRATED in made.output
     assert "nearest class" in made.output
     assert "as in 'Hund: a dog'" in made.output
-    way = f"--label {folder / 'photos'} --words {tmp_path / 'words.txt'} --guide {run}"
-    assert f"to answer in a browser: labelwise serve {way}" in " ".join(made.output.split())
+    way = f"{folder / 'photos'} --words {tmp_path / 'words.txt'} --guide {run}"
+    assert f"labelwise label --page {way}" in " ".join(made.output.split())
     for verb in (
         ("predict", run, folder / "photos" / "000.png"),
         ("index", folder / "photos", "-m", run, "-o", index),

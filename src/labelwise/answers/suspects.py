@@ -127,7 +127,7 @@ def read_review(path: Path) -> list[Reviewed]:
         if name not in headers:
             raise DataError(
                 f"{path}: there is no column {name!r}{nearest(name, headers)}; "
-                "review files are written by `labelwise data suspects` and `data next`"
+                "review files are written by `labelwise data review`"
             )
     found: dict[int, Reviewed] = {}
     for line, row in enumerate(rows, start=2):

@@ -58,7 +58,7 @@ class Beta(OnLogOdds):
 def beta(
     logits: Array,
     labels: Array,
-    link: Link | None,
+    link: Link | None = None,
     observed: Array | None = None,
     *,
     scope: Scope = "label",

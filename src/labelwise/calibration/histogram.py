@@ -74,7 +74,7 @@ class Histogram(OnLogOdds):
 def histogram(
     logits: Array,
     labels: Array,
-    link: Link | None,
+    link: Link | None = None,
     observed: Array | None = None,
     *,
     bins: int = 20,

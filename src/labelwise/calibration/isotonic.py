@@ -103,7 +103,7 @@ class Isotonic(OnLogOdds):
 def isotonic(
     logits: Array,
     labels: Array,
-    link: Link | None,
+    link: Link | None = None,
     observed: Array | None = None,
     *,
     scope: Literal["shared", "label"] = "label",

@@ -75,7 +75,7 @@ class Platt(OnLogOdds):
 def platt(
     logits: Array,
     labels: Array,
-    link: Link | None,
+    link: Link | None = None,
     observed: Array | None = None,
     *,
     scope: Scope = "label",

@@ -59,7 +59,7 @@ class Temperature(OnLogOdds):
 
 
 def temperature(
-    logits: Array, labels: Array, link: Link | None, observed: Array | None = None
+    logits: Array, labels: Array, link: Link | None = None, observed: Array | None = None
 ) -> Link:
     """Return the link with the temperature of the least log loss; a softmax stays a softmax."""
     if isinstance(link, Softmax):

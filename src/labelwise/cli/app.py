@@ -283,10 +283,23 @@ def _note(
         complain(str(message))
 
 
+EXTRAS = {
+    **dict.fromkeys(("torch", "torchvision", "timm", "safetensors"), "train"),
+    **dict.fromkeys(("fastapi", "starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "onnx"),
+    "ray": "ray",
+    "mcp": "mcp",
+}  # which extra brings a package
+
+
 def _sentence(error: Exception) -> str:
     """Say what went wrong; only what no input or machine can cause is called a bug."""
     if isinstance(error, LabelwiseError):
         return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is not None:
+            return f"This needs labelwise[{extra}]: pip install 'labelwise[{extra}]'"
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"{where}{error.strerror}"

@@ -1,4 +1,4 @@
-"""``labelwise audit``: are these labels right? A list of photos, or past guarantees."""
+"""``labelwise audit``: are these labels right? Any tags, a list of photos, or past guarantees."""
 
 import json
 from pathlib import Path
@@ -20,21 +20,22 @@ if TYPE_CHECKING:
     from labelwise.photos.checking import CheckSession, CheckState
 
 WIDTH = 24
-LIMITS = ("wrong_at_most", "confidence", "answers_at_most", "at_least", "top")
-OF_A_LIST = (*LIMITS, "distinct", "text", "who")
+OF_A_QUERY = ("wrong_at_most", "answers_at_most", "distinct", "text", "encoder")
+OF_A_LIST = (*OF_A_QUERY, "confidence", "at_least", "top", "who")
 OF_GUARANTEES = ("ask", "receipts", "strict", "json")
 
 
 @verb(
-    "wrong_at_most confidence answers_at_most at_least top answers ask out distinct strict json "
-    "who",
-    more="text encoder receipts",
-    examples=("audit photos.index 'dog, -beach' --wrong-at-most 0.1", "audit runs/photos"),
+    "photos right_at_least confidence per_tag page csv answers again out who wrong_at_most "
+    "answers_at_most",
+    more="at_least top ask scores data trust seed distinct strict json text encoder receipts "
+    "host port token_file allow_host open",
+    examples=("audit tags.csv --photos photos/ --page", "audit photos.index 'dog, -beach'"),
 )
 def audit(
     place: Annotated[
         Path | None,
-        typer.Argument(metavar="INDEX|RUN", help="An index or a run; photos.index if left out."),
+        typer.Argument(metavar="TAGS|INDEX|RUN", help="Tags of any kind; photos.index if omitted."),
     ] = None,
     query: Annotated[
         str | None, typer.Argument(help="Check the list of this query, as 'dog, -beach'.")
@@ -42,7 +43,14 @@ def audit(
     *,
     given: Options,
 ) -> None:
-    """Check a list of photos, or whether past guarantees were kept.
+    """Find out which tags can be trusted, or check a list of photos or past guarantees.
+
+    TAGS is a label table, a score file, JSON Lines of a language model, Label Studio predictions,
+    COCO results (--data instances.json), several annotators (--trust NAME) or a folder of photos
+    with keywords. Answer y (the tag is right), n, u (cannot be told), undo or stop; the next call
+    goes on. --page asks in the browser; --csv writes questions for a spreadsheet, and --answers
+    takes them back. -o names the folder of the results (TAGS.audit). --again RECEIPT tests what
+    another audit kept.
 
     INDEX QUERY asks about photos of the list, drawn at random, until at most --wrong-at-most (0.1)
     of it is wrong with --confidence (0.95). Answer y (it matches), n, u (cannot be told), undo or
@@ -55,6 +63,14 @@ def audit(
     or on labelled photos with --answers. Exit status 1 where more guarantees are broken than may
     be.
     """
+    from labelwise.cli.audit_tags import OF_TAGS, audit_tags, means_tags
+
+    if query is None and given.text is None and means_tags(place, given):
+        given.refuse("it is for the list of a query", *OF_A_QUERY)
+        given.refuse("it is for past guarantees", "receipts", "strict", "json")
+        audit_tags(place, given)
+        return
+    given.refuse("it is for tags: leave out the query", *OF_TAGS)
     if place is not None and query is None and given.text is None:
         is_index = (place / "index.json").is_file()
         if is_index or (place / "model.json").is_file():

@@ -87,8 +87,8 @@ def verb(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Mark a function as a verb with these options.
 
-    ``uri_out``: it also writes to buckets. ``dashes``: words that begin with a dash and are no
-    option are arguments, such as ``-beach``.
+    ``uri_out``: it also writes to buckets. ``dashes``: words that begin with a dash, but are not
+    options, are arguments, such as ``-beach``.
     """
     names = shown.split()
     needed = frozenset(name[:-1] for name in names if name.endswith("!"))
@@ -197,6 +197,7 @@ OURS = {  # files by which a folder is known to be labelwise's own
     *("evaluation.json", "link.json", "model.json", "dossier.json", "settings.yaml", "crops.csv"),
     *("index.json", "table.md", "comparison.json", "survey.json", "_manifest.jsonl"),
     *("metrics.jsonl", "thresholds.json", "answers.csv", "labelwise.json"),
+    *("answers.jsonl", "receipt.json"),
 }
 
 

@@ -14,7 +14,6 @@ from labelwise.cli.options import (
     model_path,
 )
 from labelwise.cli.text import complain, next_steps, say, show_table
-from labelwise.numeric.arrays import to_numpy
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
@@ -213,6 +212,7 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> "P
     from labelwise.answers.suspects import crossfit_heads
     from labelwise.errors import DataError
     from labelwise.links import Sigmoid
+    from labelwise.numeric.arrays import to_numpy
     from labelwise.predictions import Predictions
     from labelwise.scores.embeddings import read_embeddings
     from labelwise.system.progress import make_watch

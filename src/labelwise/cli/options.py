@@ -32,14 +32,16 @@ class Options:
     overwrite: bool = option("Replace files that exist.", envvar="LABELWISE_OVERWRITE")
     json: bool = option("Print JSON.")
     html: Path | None = option("Also write a page, .html.", writes=True)
-    csv: Path | None = option("Also write the figures as .csv.", writes=True)
+    csv: Path | None = option(
+        "Write the figures, or the questions of an audit, as .csv.", writes=True
+    )
     plot: Path | None = option("Also draw them: .png or .svg.", writes=True)
     report: Path | None = option("Also write how each person answered.", writes=True)
     explain: Path | None = option(
         "Also write an .html page of where labels were seen.", writes=True
     )
     taxonomy_out: Path | None = option("Also write the hierarchy of keywords, .csv.", writes=True)
-    photos: Path | None = option("Also write a folder of new pictures to try.")
+    photos: Path | None = option("The folder of the photos; of `demo`, where to write some.")
     log: list[str] | None = option("Also log to tensorboard, wandb or mlflow.")
     changes: Path | None = option(
         "The answer log that changes are appended to (OUT.answers.jsonl)."
@@ -168,6 +170,10 @@ class Options:
     )
     cross_fit: bool = option("Fit the calibrator again on all rows afterwards.")
     per_label: bool = option("Guarantee each label, not all together.")
+    per_tag: bool = option("Guarantee each tag, not all together.")
+    right_at_least: float | None = option("Guarantee that this share of the tags is right (0.9).")
+    again: Path | None = option("Test what a receipt.json says, with other random questions.")
+    trust: str | None = option("Of several annotators, the one whose answers count.")
     test: Path | None = option("Other scores, to report on.")
     fit_on: str | None = option("Split to fit on.")
     report_on: str | None = option("Split to report on.")

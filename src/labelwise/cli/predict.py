@@ -77,7 +77,7 @@ def predict(
             given.refuse(f"--{name} is for answers in one file, not for shards", name)
         _predict_shards(model, images, out, given)
         return
-    reason = "it is for shards: give -o a folder that ends in /"
+    reason = "it is for shards, with -o a folder that ends in /"
     given.refuse(reason, "engine", "workers", "decoders", "shard_rows")
     for place in images:
         if "://" in place:

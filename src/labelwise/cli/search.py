@@ -98,7 +98,7 @@ def search(
             if given.json:
                 say(json.dumps(_numbers(found, beside)))
             else:
-                _say_counted(found, audit)
+                _say_counted(found)
             return
         _show_hits(found.hits, beside, given)
         if given.html is not None:
@@ -106,12 +106,12 @@ def search(
 
             write_contact_sheet(given.html, opened, found, beside)
         if not given.json and not given.paths_only:
-            _say_counted(found, audit)
+            _say_counted(found)
             if given.html is not None:
                 say(f"the page: {given.html}")
             if given.wrong_at_most is None:
                 next_steps(f"search {place} {quote(str(wanted))} --wrong-at-most 0.1")
-            elif not found.doubt:
+            else:
                 next_steps(audit)
 
 
@@ -160,7 +160,7 @@ def _search_text(
 def _numbers(found: "Found", caution: str | None) -> dict[str, Any]:
     """Return what is known of an answer as plain data, with what must be shown beside it."""
     count, (lower, upper) = found.count, found.interval or (None, None)
-    estimate, likeness = found.estimate, found.likeness
+    statement, likeness = found.statement, found.likeness
     return {
         "query": found.query,
         "photos": found.photos,
@@ -170,10 +170,7 @@ def _numbers(found: "Found", caution: str | None) -> dict[str, Any]:
         "confidence": None if lower is None else count.confidence,
         "untested": found.untested or None,
         "above": found.above,
-        "estimate": None
-        if estimate is None or found.judged is None
-        else {**asdict(estimate), "text": found.judged.sentence()},
-        "doubt": found.doubt or None,
+        "statement": None if statement is None else asdict(statement),
         "likeness": {"outcome": likeness.likeness.outcome, "text": likeness.sentence()},
         "near_copies": None if found.copies is None else found.copies.copies,
         **_beside(caution),
@@ -184,12 +181,11 @@ def _beside(caution: str | None) -> dict[str, str]:
     return {} if caution is None else {"caution": caution}
 
 
-def _say_counted(found: "Found", audit: str) -> None:
+def _say_counted(found: "Found") -> None:
     """Say how many photos match, how much of the list is wrong, and whether photos differ."""
-    sentence = found.sentence() + (f": labelwise {audit}" if found.doubt else "")
-    for one in (sentence, found.copies_sentence, found.likeness_sentence):
-        if one:
-            say(one)
+    for line in (found.sentence(), found.copies_sentence, found.likeness_sentence):
+        if line:
+            say(line)
 
 
 def _show_paths(paths: "Sequence[str]", null: bool) -> None:

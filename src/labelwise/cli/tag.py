@@ -43,7 +43,7 @@ def tag(folder: IndexFolder = DEFAULT_INDEX, *, given: Options) -> None:
     from labelwise.system.storage import is_uri, without_options
 
     _check(given)
-    if given.embed and not given.undo:
+    if given.embed:
         require_exiftool()
     if given.immich is not None:
         _tag_immich(folder, _immich(given.immich, given.immich_key_file), given)
@@ -79,11 +79,11 @@ def _check(given: Options) -> None:
 
     if given.immich is not None:
         given.refuse("--immich writes to a server alone", "xmp", "embed", "adopt")
-    elif not given.undo and given.xmp == given.embed:
+    elif given.xmp + given.embed + given.undo != 1:
         raise SettingsError(
             "say where the labels go: --xmp writes side-cars beside the photos, --embed writes "
-            "into the photos, --immich ADDRESS to a server; --undo takes out all that the first "
-            "two wrote"
+            "into the photos, --immich ADDRESS to a server; --undo alone takes out all that the "
+            "first two wrote"
         )
     else:
         given.refuse("it is the key of a server: say --immich ADDRESS too", "immich_key_file")

@@ -542,14 +542,18 @@ def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str] | N
     present: list[str] = []
     unknown: list[str] = []
     for result in results:
-        kind = result.get("type") if isinstance(result, dict) else None
-        if not isinstance(kind, str) or not (kind == "choices" or kind.endswith("labels")):
-            continue
-        value = result.get("value")
-        chosen = value.get(kind) if isinstance(value, dict) else None
-        target = unknown if result.get("from_name") == "unknown" else present
-        target.extend(_words(chosen, where))
+        named = isinstance(result, dict) and result.get("from_name") == "unknown"
+        (unknown if named else present).extend(chosen_labels(result, where))
     return present, unknown
+
+
+def chosen_labels(result: Any, where: str) -> list[str]:
+    """Return the labels of a result of Label Studio: choices, or those of a marked object."""
+    kind = result.get("type") if isinstance(result, dict) else None
+    if not isinstance(kind, str) or not (kind == "choices" or kind.endswith("labels")):
+        return []
+    value = result.get("value")
+    return _words(value.get(kind) if isinstance(value, dict) else None, where)
 
 
 def _words(value: Any, where: str) -> list[str]:

@@ -314,13 +314,14 @@ def _first_line_not_utf8(path: Path) -> int | str:
 
 def open_jsonlines(path: Path) -> TabularFile:
     """Return the table in a .jsonl file; the first object says which columns there are."""
-    first = next(_json_objects(path), None)
+    first = next(json_objects(path), None)
     if first is None:
         raise DataError(f"{path.name}: the table is empty")
     return TabularFile(list(first[1]), partial(_json_batches, path), text_only=True)
 
 
-def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSON Lines file, each with the number of its line."""
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if not line.strip():
@@ -339,8 +340,8 @@ def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _json_batches(path: Path, headers: list[str]) -> Iterator[Any]:
-    rows = _json_objects(path)
-    first = _json_objects(path)
+    rows = json_objects(path)
+    first = json_objects(path)
     columns = set(next(first)[1])
     while chunk := list(islice(rows, BATCH_ROWS)):
         for number, row in chunk:
@@ -643,8 +644,9 @@ def proposed(batch: Any, given: Mapping[str, Any]) -> list[str]:
         columns["path"] = paths[0]
     free = [name for name in free if name != columns.get("path")]
     states = [name for name in free if all(cell.lower() in STATES for cell in cells[name])]
-    texts = [name for name in free if name not in states and name not in unique]
-    texts.sort(key=lambda name: folded(name) not in USUAL_LABELS)
+    called = [name for name in free if folded(name) in USUAL_LABELS]
+    others = [name for name in free if name not in (*called, *unique)]
+    texts = [name for name in (*called, *others) if name not in states]
     options = [f"columns.path={columns['path']}"] if columns.get("path", "path") != "path" else []
     labels = columns.get("labels") or (texts[0] if texts and not states else None)
     if labels is not None:

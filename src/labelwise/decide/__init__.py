@@ -1,11 +1,13 @@
 """From probabilities to label sets: rules, and functions that fit them."""
 
+from labelwise.decide.audits import Audit
 from labelwise.decide.estimate import (
     Answered,
     CountEstimate,
     estimate_count,
     estimate_total,
     exact_count_bounds,
+    recall_of,
 )
 from labelwise.decide.figures import LabelFigures, label_figures
 from labelwise.decide.guarantee_spec import Wish, find_promise
@@ -23,6 +25,7 @@ from labelwise.decide.list_estimates import (
     ListEstimate,
     NoEstimate,
     ScoredSplit,
+    Statement,
     estimate_library_count,
     estimate_list,
     judge_cut,
@@ -70,6 +73,7 @@ __all__ = [
     "NEVER",
     "Answered",
     "AtMost",
+    "Audit",
     "Check",
     "CountEstimate",
     "Evidence",
@@ -91,6 +95,7 @@ __all__ = [
     "Rule",
     "RuleFit",
     "ScoredSplit",
+    "Statement",
     "Threshold",
     "TopK",
     "Wish",
@@ -130,6 +135,7 @@ __all__ = [
     "promise_tags",
     "promised_check",
     "recall_at",
+    "recall_of",
     "size_list",
     "specificity_at",
 ]

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from labelwise.decide.total_bounds import DrawnGroup, betting_total_bounds
 from labelwise.errors import DataError
 from labelwise.numeric.arrays import Array, to_numpy
-from labelwise.numeric.special import gammaln, stdtrit
+from labelwise.numeric.special import betaincinv, gammaln, stdtrit
 
 EstimateMethod = Literal["exact", "prediction-powered", "betting", "all answered"]
 Numbers = NDArray[np.float64]
@@ -247,3 +247,63 @@ def _first(holds: Any, low: int, high: int) -> int:
         else:
             low = middle + 1
     return low
+
+
+@dataclass(frozen=True)
+class Recall:
+    """How much of a label was tagged, and how many photos were missed, from random photos."""
+
+    photos: int
+    answered: int
+    tagged: int
+    missed: int
+    recall: float | None
+    low: float
+    high: float
+    missing: float
+    least_missing: int
+    most_missing: int
+
+    def sentence(self, name: str) -> str:
+        """Return the estimate in words."""
+        missing = f"about {self.missing:,.0f} photos with {name} were missed "
+        missing += f"({self.least_missing:,} to {self.most_missing:,})"
+        if self.recall is None:
+            return f"{missing}; none of {self.answered:,} random photos shows {name}"
+        share = f"{_share(self.recall)} of the photos with {name} are tagged"
+        return f"{share} ({_share(self.low)} to {_share(self.high)}); {missing}"
+
+
+def recall_of(
+    photos: int,
+    uses: int,
+    untagged: tuple[int, int],
+    tagged: tuple[int, int],
+    *,
+    unsure: int = 0,
+    confidence: float = 0.95,
+) -> Recall:
+    """Return recall of a tag on ``uses`` of ``photos``, from photos drawn at random.
+
+    ``untagged`` and ``tagged`` are (drawn, of them showing the label). Given how many drawn photos
+    show it, those that are tagged are a hypergeometric draw; Clopper and Pearson's binomial
+    interval contains the hypergeometric one. ``unsure`` untagged photos widen the upper end of
+    what was missed and the lower end of recall.
+    """
+    (drawn, missed), (drawn_tagged, hits) = untagged, tagged
+    if not (0 <= missed + unsure <= drawn <= photos - uses and 0 <= hits <= drawn_tagged <= uses):
+        raise DataError("The drawn photos do not fit the table.")
+    least, _ = exact_count_bounds(missed, drawn, photos - uses, confidence)
+    _, most = exact_count_bounds(missed + unsure, drawn, photos - uses, confidence)
+    tail, shown = (1 - confidence) / 2, hits + missed + unsure
+    low = float(betaincinv(hits, missed + unsure + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, missed, 1 - tail)) if missed else 1.0
+    centre = missed + unsure / 2
+    missing = centre * (photos - uses) / drawn if drawn else 0.0
+    recall = hits / (hits + centre) if shown else None
+    answered = drawn + drawn_tagged
+    return Recall(photos, answered, hits, missed, recall, low, high, missing, least, most)
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.3g} %"

@@ -14,6 +14,7 @@ The count draws FPR and TPR from their Beta laws and solves L = count TPR + (N -
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,21 @@ LEAST_GAP = 0.15  # between TPR and FPR, for a count
 FEWEST_HITS = 5  # validation photos with the label above the cut
 DRAWS, SHARES = 4000, 60
 FINE = 4000  # wrong photos up to which each number is considered
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What is said of a list: an estimate, a guarantee by answers, or why there is neither.
+
+    ``wrong`` is the share of wrong photos, between ``low`` and ``high``; a guarantee has only
+    ``high``.
+    """
+
+    kind: Literal["estimate", "guarantee", "none"]
+    sentence: str
+    wrong: float | None = None
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -54,13 +70,17 @@ class ListEstimate:
     test_wrong: int
     confidence: float
 
-    def sentence(self, known: str = "test") -> str:
-        """Return the estimate in words; ``known`` names the photos that judged it."""
-        scores = "scores" if self.test_wrong == 1 else "score"
-        of = f"of {self.test_absent:,} {known} photos without it {self.test_wrong:,} {scores} above"
-        about = f"about {_percent(self.wrong)} % of the list is wrong"
+    def stated(self, known: str = "test") -> Statement:
+        """Return what is said of the list; ``known`` names the photos that judged it."""
+        about = f"About {_percent(self.wrong)} % of this list of {counted(self.listed, 'photo')}"
         ends = f"{_percent(self.low)} to {_percent(self.high)} %"
-        return f"{counted(self.listed, 'photo')}; {of} this cut: {about} ({ends})"
+        score = "scores" if self.test_wrong == 1 else "score"
+        why = (
+            f"{self.test_wrong:,} of {self.test_absent:,} {known} photos that do not match {score}"
+        )
+        level = f"{100 * self.confidence:.3g} % interval"
+        words = f"{about} is wrong ({level}: {ends}): {why} this high."
+        return Statement("estimate", words, self.wrong, self.low, self.high)
 
     def without(self, found: int) -> "ListEstimate":
         """Return the estimate of the list after photos that were found wrong have left it."""

@@ -187,8 +187,7 @@ def row_sums(answers: Probabilities, known: Known) -> list[NDArray[np.float64]]:
     if mask is not None:
         loss, square = (np.where(mask, part, 0.0) for part in (loss, square))
     counts = np.full(len(labels), labels.shape[1]) if mask is None else mask.sum(1)
-    sums = (loss.sum(1), square.sum(1), counts)
-    return [part.astype(np.float64) for part in sums]
+    return [loss.sum(1, dtype=float), square.sum(1, dtype=float), counts.astype(float)]
 
 
 def _times(weight: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:

@@ -23,7 +23,7 @@ The bias is a guess that is too small where a label has one or two positives. Th
 Satterthwaite's, of a mean over labels whose variances go as 1 / n_k (n_k - 1 is 1/2 for one
 positive): the error of few positives is itself a guess. In worlds of 3 to 80 labels with 2.5
 positives or more on average it holds the truth of mAP in 93 to 99 % of draws of 50 to 1,000 images
-(docs/report.md), where U alone gives 64 to 94 %. With 1.3 it held it in 91 %, so below two it is
+(evidence/report.md), where U alone gives 64 to 94 %. With 1.3 it held in 91 %, so below two it is
 not shown. A condition on single labels would make it worse: it shows
 draws with more positives than usual, whose mAP is too high.
 

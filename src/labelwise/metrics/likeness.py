@@ -81,13 +81,13 @@ class Likeness:
             return (
                 f"These photos do not look like the {known} ones ({sides}, "
                 f"p = {self.p_value:.3f}): probabilities and counts may be wrong. A count by "
-                "answers holds whatever the photos look like: labelwise estimate --answers 150."
+                "answers holds whatever the photos look like: labelwise count --ask 150."
             )
         named = first_shares(self.moved)
         return (
             f"Labels are more or less frequent than among the {known} photos ({named}; {sides}): "
             "probabilities and counts are off for them. A count by answers holds all the same: "
-            "labelwise estimate --answers 150."
+            "labelwise count --ask 150."
         )
 
     def _too_few(self, known: str) -> str:

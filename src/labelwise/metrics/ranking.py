@@ -45,6 +45,11 @@ from labelwise.numeric.arrays import Array
 Variant: TypeAlias = Literal["tied", "untied", "voc"]
 
 
+def mean_average_precision(scores: Array, labels: Array, observed: Array | None = None) -> float:
+    """Return mAP, the mean over labels of their average precision."""
+    return float(average_precision(scores, labels, observed).value)
+
+
 def average_precision(
     scores: Array,
     labels: Array,

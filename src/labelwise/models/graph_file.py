@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -26,10 +24,11 @@ from pydantic import (
 )
 
 from labelwise import __version__
+from labelwise.calibration.link_specs import link_from_spec, link_to_spec
 from labelwise.decide import Rule
+from labelwise.decide.specs import rule_from_spec, rule_to_spec
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.links import Link
-from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.models.spec import NOT_USABLE, require_fit
 from labelwise.numeric.finite import require_as_stated
 from labelwise.pictures import Transform
@@ -37,6 +36,9 @@ from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.text import first_line, one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, ValueInfoProto
 
 # ONNX files as all who read them open them: whole, in a session of onnxruntime.
 #
@@ -145,8 +147,10 @@ class Facts:
             choices = " or ".join(get_args(Input))
             raise ValueError(f"the input of a file must be {choices}, got {self.input!r}")
 
-    def pixels_info(self, batch: str | int) -> ValueInfoProto:
+    def pixels_info(self, batch: str | int) -> "ValueInfoProto":
         """Return the type and shape of the network's input, before it is normalised."""
+        from onnx import TensorProto, helper
+
         size, channels = self.transform.size, self.transform.channels
         kind = TensorProto.UINT8 if self.transform.bands is None else TensorProto.FLOAT
         return helper.make_tensor_value_info(PIXELS, kind, [batch, channels, size, size])
@@ -262,8 +266,10 @@ class StatedFacts(BaseModel):
         return transform
 
 
-def sealed(model: ModelProto) -> bytes:
+def sealed(model: "ModelProto") -> bytes:
     """Return the bytes of a model with their hash in its metadata."""
+    from onnx import helper
+
     helper.set_model_props(model, {**_properties(model), "sha256": UNSEALED})
     content: bytes = model.SerializeToString()
     if content.count(UNSEALED.encode()) != 1:
@@ -271,12 +277,14 @@ def sealed(model: ModelProto) -> bytes:
     return content.replace(UNSEALED.encode(), hashlib.sha256(content).hexdigest().encode())
 
 
-def _properties(model: ModelProto) -> dict[str, str]:
+def _properties(model: "ModelProto") -> dict[str, str]:
     return {prop.key: prop.value for prop in model.metadata_props}
 
 
-def read_model(content: bytes, name: str) -> tuple[ModelProto, Facts]:
+def read_model(content: bytes, name: str) -> tuple["ModelProto", Facts]:
     """Return the model in a file's bytes and what it says of itself, if it is whole and ours."""
+    import onnx
+
     try:
         model = onnx.load_model_from_string(content)
         metadata = _properties(model)
@@ -311,9 +319,11 @@ def read_model(content: bytes, name: str) -> tuple[ModelProto, Facts]:
 
 
 def cut(
-    model: ModelProto, inputs: list[ValueInfoProto], outputs: list[ValueInfoProto]
-) -> ModelProto:
+    model: "ModelProto", inputs: list["ValueInfoProto"], outputs: list["ValueInfoProto"]
+) -> "ModelProto":
     """Return the part of a model between values inside it, which become inputs and outputs."""
+    from onnx import helper
+
     wanted = {one.name for one in outputs}
     begin = {one.name for one in inputs}
     kept: list[NodeProto] = []
@@ -340,7 +350,7 @@ class GraphFeatures:
     width: int
 
 
-def features_of(model: ModelProto) -> GraphFeatures | None:
+def features_of(model: "ModelProto") -> GraphFeatures | None:
     """Return what goes into the last layer of a network; None where that is not linear."""
     makers = {name: node for node in model.graph.node for name in node.output}
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
@@ -357,14 +367,14 @@ def features_of(model: ModelProto) -> GraphFeatures | None:
     return GraphFeatures(node.input[0], shape[1 if turned else 0])
 
 
-def _before(makers: Mapping[str, NodeProto], name: str, passing: Sequence[str]) -> str:
+def _before(makers: Mapping[str, "NodeProto"], name: str, passing: Sequence[str]) -> str:
     """Return the name of a value before operators that only pass it on, or round it."""
     while name in makers and makers[name].op_type in passing:
         name = makers[name].input[0]
     return name
 
 
-def _reads(node: NodeProto) -> set[str]:
+def _reads(node: "NodeProto") -> set[str]:
     """Return the names a node reads, those that its bodies take from outside too."""
     names = set(node.input)
     for attribute in node.attribute:

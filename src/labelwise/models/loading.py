@@ -12,11 +12,11 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from labelwise.calibration.link_specs import link_to_spec
+from labelwise.decide.specs import rule_to_spec
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models.graph_file import features_of, read_model
 from labelwise.models.run_folder import MODEL_FILES, OPENVINO_FILES, fetched_run
-from labelwise.models.scoring import DeployedModel
 from labelwise.models.spec import MODEL_FILE, NOT_CALIBRATED, BackboneSpec, HeadSpec, ModelSpec
 
 if TYPE_CHECKING:

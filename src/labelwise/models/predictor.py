@@ -279,16 +279,18 @@ class Predictor:
 
     def predict(
         self,
-        images: ImageSource | Picture | Sequence[Picture],
+        images: ImageSource | Picture | Sequence[Picture] | Tensor,
         *,
         batch_size: int = 64,
         workers: int | None = None,
     ) -> Scored:
         """Return the probabilities and label sets of pictures: paths, arrays, Pillow images.
 
-        One picture, or many. One that cannot be read raises its ImageError;
-        :func:`labelwise.models.scoring.score` goes on with the others.
+        One picture, or many; or a batch of tensors as :meth:`logits` takes it. One that cannot be
+        read raises its ImageError; :func:`labelwise.models.scoring.score` goes on with the others.
         """
+        if isinstance(images, Tensor):
+            return scored(self, self.logits(images).cpu())
         parts = []
         source = as_images(images, any_depth=self.transform.bands is not None)
         for part in score(self, source, batch_size=batch_size, workers=workers):

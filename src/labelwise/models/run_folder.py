@@ -39,7 +39,6 @@ import yaml
 from labelwise import __version__
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation
-from labelwise.models.predictor import Predictor
 from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, ModelSpec
 from labelwise.predictions import Predictions, stored_ids
 from labelwise.system.files import append_whole, locked, remove_leftovers, replacing, write_error
@@ -59,6 +58,7 @@ if TYPE_CHECKING:  # results are read without torch
     import torch
 
     from labelwise.models.predictor import Predictor
+    from labelwise.models.scoring import Scored
 
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "mlflow", "folds", "trials")
 SEEN_FILE = "seen-photos.parquet"
@@ -311,6 +311,22 @@ class RunFolder:
         from labelwise.models.predictor import Predictor
 
         return Predictor.load(self.path, device)
+
+    def predict(self, pictures: Any, **options: Any) -> "Scored":
+        """Return what the model says of pictures: a folder, paths, images, arrays or tensors."""
+        if isinstance(pictures, str | Path) and Path(pictures).is_dir():
+            from labelwise.pictures.decode import find_images
+
+            pictures = [Path(pictures) / name for name in find_images(Path(pictures))[0]]
+        return self.model().predict(pictures, **options)
+
+    def export(self, path: str | Path, **options: Any) -> Path:
+        """Write the model as an ONNX file that gives the same answers; return its path."""
+        from labelwise.exports.onnx_file import export_onnx, pictures_of
+
+        data, count = options.pop("data", None), options.pop("pictures", 16)
+        images = pictures_of(self, data, count)
+        return export_onnx(self.model(), self.spec, Path(path), *images, **options).path
 
     @property
     def is_finished(self) -> bool:

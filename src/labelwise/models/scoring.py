@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -129,6 +129,18 @@ class Scored:
     def probs(self) -> Tensor:
         """The probabilities (n, K), float64."""
         return self.log_p.exp()
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """The probabilities (n, K) as a NumPy array."""
+        values: NDArray[np.float64] = self.probs.numpy()
+        return values
+
+    def to_frame(self) -> Any:
+        """Return a pandas data frame of probabilities: photos by labels."""
+        from pandas import DataFrame
+
+        return DataFrame(self.probabilities, index=list(self.ids), columns=list(self.space.names))
 
     @property
     def labels(self) -> list[tuple[str, ...]]:

@@ -40,7 +40,7 @@ FORMAT = 1
 TRIED = "tried"
 NOT_CALIBRATED = (
     "not calibrated: no answers yet; probabilities are a guess until photos are answered "
-    "(labelwise start PHOTOS --words WORDS --answers TABLE)"
+    "(labelwise train PHOTOS --words WORDS --answers TABLE)"
 )
 SHOWN = 5  # labels of a caution
 NOT_USABLE = (LookupError, TypeError, ValueError, RuntimeError, ArithmeticError)

@@ -244,7 +244,7 @@ def best_counts(rows: tuple[str, ...]) -> tuple[int, int]:
 
 def _counts(root: Path, source: str | None) -> Computed:
     if source is not None:
-        raise SettingsError("001-counts counts the printed figures of Table 3 and takes no --data")
+        raise SettingsError("001-counts counts printed figures of Table 3 and takes no --source")
     rows, notes = [], []
     for ours, (said, of) in CLAIMED.items():
         best, counted = best_counts(ours)
@@ -268,7 +268,7 @@ def _counts(root: Path, source: str | None) -> Computed:
 
 def _recovery(root: Path, source: str | None) -> Computed:
     if source is not None:
-        raise SettingsError("001-table1 is computed from formulas and takes no --data")
+        raise SettingsError("001-table1 is computed from formulas and takes no --source")
     return Computed(*recovery_rows())
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.answers.log import Answer
-from labelwise.decide import ListAudit, ListCheck, Promise, promised_check
+from labelwise.decide import ListAudit, ListCheck, Promise, Statement, promised_check
 from labelwise.errors import DataError
 from labelwise.photos.check_log import CheckLog, Said
 from labelwise.photos.filters import PhotoFilter
@@ -73,6 +73,15 @@ class CheckState:
     def unsteady(self) -> bool:
         """Whether too many repeated photos were answered in another way."""
         return self.repeats >= FEWEST_REPEATS and 3 * self.changed > self.repeats
+
+    @property
+    def statement(self) -> Statement | None:
+        """The guarantee of the list, once there is one."""
+        if self.promise is None:
+            return None
+        words = self.promise.in_words(self.query)
+        words = f"{words[0].upper()}{words[1:]}."
+        return Statement("guarantee", words, high=self.check.wrong_at_most)
 
     def __str__(self) -> str:
         return self.sentence(f": --top {self.shorter}")

@@ -73,7 +73,7 @@ class Projection:
         return unit
 
 
-class Embeddings:
+class IndexEmbeddings:
     """The embeddings of an index's photos, with the projection that made them."""
 
     def __init__(self, folder: Path, store: Store) -> None:
@@ -122,7 +122,7 @@ class Embeddings:
         if projection is None or not vectors.shape[1]:
             raise DataError(
                 f"{self._folder} keeps no embeddings, so its photos cannot be ranked by a text; "
-                "make it again with a model of `labelwise start`"
+                "make it again with a model of `labelwise train --words`"
             )
         if direction.shape != projection.numbers.shape[1:]:
             raise DataError(

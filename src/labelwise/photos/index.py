@@ -29,7 +29,7 @@ from labelwise.errors import CheckpointError, DataError
 from labelwise.models.spec import MODEL_FILE, ModelSpec, require_fit
 from labelwise.photos.corrections import SettledCorrections, corrected_odds, refitted
 from labelwise.photos.database import way_out
-from labelwise.photos.embeddings import Embeddings
+from labelwise.photos.embeddings import IndexEmbeddings
 from labelwise.photos.folder_scan import PhotoFiles
 from labelwise.photos.probabilities import (
     ROWS_AT_ONCE,
@@ -124,7 +124,7 @@ class Index(AbstractContextManager["Index", None]):
         except BaseException:
             self.store.close()
             raise
-        self.embeddings = Embeddings(self.folder, self.store)
+        self.embeddings = IndexEmbeddings(self.folder, self.store)
         self._odds: OrderedDict[tuple[int, str], tuple[Any, LabelOdds]] = OrderedDict()
         self._sets: tuple[Any, NDArray[np.bool_]] | None = None
 

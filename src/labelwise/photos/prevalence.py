@@ -254,7 +254,7 @@ def estimate_from_answers(
         table = f" of {groups.table} as it is now" if groups.table else ""
         raise DataError(
             f"these photos were not drawn for {query}{by}{table}; draw some with "
-            "`labelwise estimate` and --answers, and answer those"
+            "`labelwise count --ask`, and answer those"
         )
     asked.note(told)
     return asked.estimate(groups)

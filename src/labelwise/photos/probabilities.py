@@ -98,13 +98,10 @@ class ModelOdds:
         cache.remove(f"{name}-*", but=made_of)
 
         def computed(done: int, _rows: int) -> Iterator[NDArray[np.float64]]:
-            import torch
-
-            logits = torch.from_numpy(stored.logits.astype(np.float32)).double()
-            with torch.no_grad():
-                log_p, log_q = self._link().log_probs(logits)
-            probs = log_p.exp().float().double()  # as Link.decision_probs
-            yield torch.cat([log_p, log_q, probs], dim=1).numpy()[done:]
+            logits = stored.logits.astype(np.float32).astype(np.float64)
+            log_p, log_q = self._link().log_probs(logits)
+            probs = np.exp(log_p).astype(np.float32)  # as Link.decision_probs
+            yield np.concatenate([log_p, log_q, probs], axis=1)[done:]
 
         shape = (len(stored.ids), 3 * len(stored.names))
         found = cache.grown(f"{name}-{made_of}.bin", np.dtype(np.float64), shape, computed)

@@ -13,7 +13,7 @@ a person's answers (:mod:`labelwise.photos.checking`).
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, floor
 from typing import Literal, get_args
@@ -27,6 +27,7 @@ from labelwise.decide import (
     ListEstimate,
     NoEstimate,
     ScoredSplit,
+    Statement,
     estimate_library_count,
     estimate_list,
     judge_cut,
@@ -78,51 +79,23 @@ class Hit:
         return self.reasons if len(self.reasons) > 1 else {}
 
 
-@dataclass(frozen=True)
-class JudgedList:
-    """A list cut where an estimated share of it is wrong; ``estimate`` is None where none is.
-
-    ``doubt`` says why there is no list, or no interval. ``known`` photos judged the list; of
-    ``halved`` photos one half set the cut and the other judged it, 0 where others set it.
-    """
-
-    estimate: ListEstimate | None
-    doubt: str = ""
-    known: str = "test"
-    halved: int = 0
-
-    @property
-    def badge(self) -> Literal["estimate"] | None:
-        """What is stated of the list: an estimate, or nothing."""
-        return None if self.doubt else "estimate"
-
-    def sentence(self) -> str:
-        """Return the estimate in words, or why there is none."""
-        if self.estimate is None or self.doubt:
-            return self.doubt
-        words = self.estimate.sentence(self.known)
-        if self.halved:
-            words += f"; the other half of {self.halved:,} {self.known} photos set the cut"
-        return words
-
-
 @dataclass(frozen=True, eq=False)
 class Found:
     """The photos of a query with what is said of them.
 
-    ``rows`` and ``scores`` are those of the list: the ``hits``, or all photos of a judged list.
+    ``rows`` and ``scores`` are those of the list: the ``hits``, or all photos above a cut for a
+    share of wrong ones. ``statement`` is of that list; where there is none, all photos are shown.
     ``above`` counts the photos at or above the cut, where there is one; ``checked_on`` the held-out
     photos, and ``positives`` those among them that match: the probabilities rest on them.
-    ``judged`` is of the list above the cut; where there is none, all photos are shown.
     ``likeness`` says whether the library is like the held-out photos, as all of this supposes;
-    ``copies`` are the near-duplicates on a judged list. ``answers`` are those that made a model
+    ``copies`` are the near-duplicates on such a list. ``answers`` are those that made a model
     which began with words, None for a trained one; ``known`` is :attr:`IndexFacts.known`.
     """
 
     query: str
     hits: tuple[Hit, ...]
-    rows: Rows
-    scores: NDArray[np.float32]
+    rows: Rows = field(compare=False)
+    scores: NDArray[np.float32] = field(compare=False)
     photos: int
     count: HitCount
     above: int | None
@@ -132,7 +105,7 @@ class Found:
     filter: PhotoFilter
     answers: int | None
     known: str
-    judged: JudgedList | None = None
+    statement: Statement | None = None
     copies: NearCopies | None = None
 
     @property
@@ -141,26 +114,16 @@ class Found:
         return None if self.untested else (self.count.lower, self.count.upper)
 
     @property
-    def estimate(self) -> ListEstimate | None:
-        """How much of the list is wrong, where that was asked for and can be estimated."""
-        return None if self.judged is None or self.judged.doubt else self.judged.estimate
-
-    @property
-    def doubt(self) -> str:
-        """Why nothing is estimated of the list; empty where it is, or nobody asked."""
-        return "" if self.judged is None else self.judged.doubt
-
-    @property
     def likeness_sentence(self) -> str:
         """Whether the library is like the held-out photos."""
         said = self.likeness.sentence()
-        if said and self.filter and self.judged is None:
+        if said and self.filter and self.statement is None:
             said += " That is of all photos of the index."
         return said
 
     @property
     def copies_sentence(self) -> str:
-        """How many photos of a judged list are near copies; empty where none are known."""
+        """How many photos of the list are near copies; empty where none are known."""
         said = "" if self.copies is None else self.copies.sentence("the photos of this list")
         if not said:
             return ""
@@ -181,11 +144,9 @@ class Found:
     def sentence(self) -> str:
         """Return all that can be said of the list: how many match, and how many are wrong."""
         text = self.counted
-        if self.above is not None and self.estimate is None:
+        if self.above is not None and (self.statement is None or self.statement.kind == "none"):
             text += f"; {self.above:,} {'is' if self.above == 1 else 'are'} above the cut"
-        if self.judged is not None:
-            text += f"; {self.judged.badge or 'no estimate'}: {self.judged.sentence()}"
-        return text
+        return text if self.statement is None else f"{text}. {self.statement.sentence}"
 
     @property
     def untested(self) -> str:
@@ -273,16 +234,15 @@ class Asked:
         """Return the list of which this share is estimated to be wrong.
 
         ``count`` photos of it are hits. Where there can be no such list, all photos are shown and
-        ``doubt`` says why.
+        the statement says why.
         """
         least = self.own.held_out.score_at(_checked(at_least, sort))
         self.likeness = self._covered_likeness()
-        judged, ranking = self._judged(wrong_at_most, least), self._without_wrong()
-        if judged.estimate is not None:
-            least = judged.estimate.cut
-            gone = judged.estimate.listed - ranking.count_at_least(least)
-            judged = replace(judged, estimate=judged.estimate.without(gone))
-        return self._found(self.own, ranking, least, count, sort, judged)
+        made, ranking = self._estimated(wrong_at_most, least), self._without_wrong()
+        if isinstance(made, ListEstimate):
+            least = made.cut
+            made = made.without(made.listed - ranking.count_at_least(least))
+        return self._found(self.own, ranking, least, count, sort, made)
 
     def _found(
         self,
@@ -291,9 +251,9 @@ class Asked:
         least: float,
         count: int,
         sort: Sort,
-        judged: JudgedList | None = None,
+        made: ListEstimate | NoEstimate | None = None,
     ) -> Found:
-        index, listed = self.index, judged is not None and judged.estimate is not None
+        index, listed = self.index, isinstance(made, ListEstimate)
         above = ranking.count_at_least(least) if least > -np.inf else None
         # By date, the newest photos above the cut come first, not the most probable ones.
         whole = above is not None and (listed or sort == "date")
@@ -303,7 +263,7 @@ class Asked:
         probs = ranked.held_out.probs(scores[shown].astype(np.float64))
         labels = [index.space.names[column] for column in self.bound.columns]
         labels = labels if len(labels) < len(index.space) else []
-        hits = hits_of(index, labels, rows[shown], probs, judged is None)
+        hits = hits_of(index, labels, rows[shown], probs, made is None)
         if sort == "date":
             hits.sort(key=lambda hit: hit.taken or "", reverse=True)
         return Found(
@@ -320,7 +280,7 @@ class Asked:
             filter=self.filter,
             answers=index.spec.answers,
             known=index.facts.known,
-            judged=judged,
+            statement=None if made is None else self._statement(made),
             copies=near_copies(index, rows) if listed else None,
         )
 
@@ -348,7 +308,7 @@ class Asked:
         setting_half, test_half = (
             ScoredSplit(test.scores[some], test.present[some]) for some in (first, ~first)
         )
-        return Splits(setting_half, test_half, halved=len(test.scores))
+        return Splits(setting_half, test_half)
 
     @cached_property
     def _library(self) -> Scores:
@@ -370,28 +330,32 @@ class Asked:
             return None
         return HitCount(made.count, made.low, made.high, made.confidence)
 
-    def _judged(self, wrong_at_most: float, least: float) -> JudgedList:
-        """Return the list above the cut that is set for this share, with what is known of it."""
+    def _estimated(self, wrong_at_most: float, least: float) -> ListEstimate | NoEstimate:
+        """Return the list above the cut that is set for this share of wrong photos."""
         if not 0 < wrong_at_most < 1:
             raise DataError(f"wrong_at_most must lie between 0 and 1, got {wrong_at_most:g}")
-        splits = self.splits
-        if splits is None or not len(self._library):
-            why = "the model has no test photos" if splits is None else "no photo passes the query"
-            return JudgedList(None, f"{why}; audit the list")
-        photos = splits.setting, splits.test
+        if self.splits is None or not len(self._library):
+            without = "the model has no test photos"
+            return NoEstimate(without if self.splits is None else "no photo passes the query")
+        photos = self.splits.setting, self.splits.test
         made = estimate_list(*photos, self._library, wrong_at_most=wrong_at_most)
+        if isinstance(made, NoEstimate) or made.cut >= least:
+            return made
+        if not (self._library >= least).any():
+            return NoEstimate("no photo is as probable as that")
+        return judge_cut(*photos, self._library, least)
+
+    def _statement(self, made: ListEstimate | NoEstimate) -> Statement:
+        """Return what is said of a list: nothing where its photos may differ from the test ones."""
         if isinstance(made, NoEstimate):
-            return JudgedList(None, f"{made.reason}; audit a list instead")
-        if made.cut < least:
-            if not (self._library >= least).any():
-                return JudgedList(None, "no photo is as probable as that")
-            made = judge_cut(*photos, self._library, least)
-        doubt, known = "", "test" if self.index.facts.may_promise else "validation"
-        if self.likeness.likeness.outcome in ("pictures differ", "unknown"):
-            differ = self.likeness.likeness.outcome == "pictures differ"
-            doubt = "differ from" if differ else "were not compared with"
-            doubt = f"your photos {doubt} the {known} photos; audit the list"
-        return JudgedList(made, doubt, known, splits.halved)
+            return Statement("none", f"No estimate: {made.reason}; audit a list instead.")
+        known = "test" if self.index.facts.may_promise else "validation"
+        outcome = self.likeness.likeness.outcome
+        if outcome in ("pictures differ", "unknown"):
+            how = "differ from" if outcome == "pictures differ" else "were not compared with"
+            words = f"No estimate: your photos {how} the {known} photos; audit the list."
+            return Statement("none", words)
+        return made.stated(known)
 
     def list_to_check(
         self,
@@ -429,7 +393,6 @@ class Splits:
 
     setting: ScoredSplit
     test: ScoredSplit
-    halved: int = 0
 
 
 def _split(known: CalibratedQuery) -> ScoredSplit:

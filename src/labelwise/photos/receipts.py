@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.answers.log import AnswerLog, Note
 from labelwise.decide import (
     KeptLists,
     ListAnswers,
@@ -41,7 +42,6 @@ from labelwise.decide import (
     judge_lists,
 )
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.models.run_folder import Journal
 from labelwise.photos.check_log import answers_of, is_of_text
 from labelwise.photos.index import Index
 from labelwise.photos.prevalence import read_answered
@@ -52,6 +52,7 @@ from labelwise.system.table_files import write_csv
 from labelwise.system.text import from_cell
 
 RECEIPTS_FILE = "receipts.jsonl"
+NOTE = "receipt"
 QUESTION_COLUMNS = ("receipt", "query", "path", "answer")
 OLD_TABLE = "receipts"
 OLD_COLUMNS = "id, query, promise, photos, weights, link, held_out, seed, who, at, withdraws, rows"
@@ -156,7 +157,7 @@ def keep_receipt(
             withdraws=None,
             rows=packed,
         )
-        _journal(index.store).write(vars(made))
+        _write(index.store, vars(made))
     return _receipt(made, False)
 
 
@@ -167,7 +168,7 @@ def withdraw(index: Index, number: int, who: str | None = None) -> None:
         line = next(line for line in lines if line.number == number)
         noted = {"promise": None, "seed": 0, "who": who or getuser(), "at": _now(), "rows": ""}
         last = max(line.number for line in lines)
-        _journal(index.store).write(vars(line) | noted | {"number": last + 1, "withdraws": number})
+        _write(index.store, vars(line) | noted | {"number": last + 1, "withdraws": number})
 
 
 def carry_receipts(before: Store, index: Index) -> None:
@@ -185,7 +186,7 @@ def carry_receipts(before: Store, index: Index) -> None:
             hashes = [contents[row].hash for row in listed[line.number]]
             rows = np.array([found[one] for one in hashes if one in found], np.int64)
             moved = {"withdraws": numbers[line.withdraws], "rows": _packed(rows), "number": last}
-            _journal(index.store).write(vars(line) | moved)
+            _write(index.store, vars(line) | moved)
         numbers[line.number] = known.get(line.origin, last)
 
 
@@ -212,19 +213,21 @@ def _lines(store: Store) -> list[_Line]:
             spec = None if promise is None else json.loads(promise)
             rows = b64encode(record.pop("rows")).decode()
             lines.append(_Line(number=number, promise=spec, rows=rows, **record))
-    for record in _journal(store).read():
-        try:
-            lines.append(_Line(**record))
-        except TypeError:
-            raise CheckpointError(
-                f"{store.folder / RECEIPTS_FILE} holds a line that is not a receipt; bring the "
-                "file back from a copy, or move it away"
-            ) from None
-    return lines
+    try:
+        return [*lines, *(_Line(**record) for record in _log(store).notes(NOTE))]
+    except (DataError, TypeError):
+        raise CheckpointError(
+            f"{store.folder / RECEIPTS_FILE} holds a line that is not a receipt as it was written; "
+            "bring the file back from a copy, or move it away"
+        ) from None
 
 
-def _journal(store: Store) -> Journal:
-    return Journal(store.folder / RECEIPTS_FILE)
+def _write(store: Store, record: Mapping[str, Any]) -> None:
+    _log(store).append([Note(NOTE, record)])
+
+
+def _log(store: Store) -> AnswerLog:
+    return AnswerLog(store.folder / RECEIPTS_FILE)
 
 
 def _receipt(line: _Line, withdrawn: bool) -> Receipt:

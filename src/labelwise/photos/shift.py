@@ -155,7 +155,7 @@ def promise_photos(index: Index, likeness: LibraryLikeness | None = None) -> Kno
     if held_out is None and index.spec.answers is not None:
         raise DataError(
             f"a promise needs answered photos that were set aside, and the model of "
-            f"{index.folder} has none; answer photos, then `labelwise start PHOTOS --words "
+            f"{index.folder} has none; answer photos, then `labelwise train PHOTOS --words "
             "WORDS --answers TABLE --set-aside 0.3`, and index again with --rebuild"
         )
     if held_out is None or not index.facts.may_promise:

@@ -9,15 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, isfinite, log1p, log10
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labelwise.decide import CountEstimate
 from labelwise.errors import SettingsError
-from labelwise.evaluation import Curve
 from labelwise.markup.document import charts_of
 from labelwise.markup.html import Markup, join, tag
 from labelwise.markup.svg import LETTER, Axis, Frame, cut, legend, path, short, spread, ticks
 from labelwise.numeric.bounds import wilson
 from labelwise.system.files import replacing
+
+if TYPE_CHECKING:  # audits are reported without torch
+    from labelwise.evaluation import Curve
 
 # Charts of several methods: a dot plot with a row per name, and named points in the plane.
 #
@@ -43,9 +46,16 @@ class Dots:
     strong: bool = False
 
 
-def dot_plot(rows: Sequence[Dots], *, title: str, x: str, description: str) -> Markup:
+def dot_plot(
+    rows: Sequence[Dots],
+    *,
+    title: str,
+    x: str,
+    description: str,
+    ends: tuple[float, float] | None = None,
+) -> Markup:
     """Return the plot, rows from top to bottom, with each mean written out at the right."""
-    low, high = limits(rows)
+    low, high = limits(rows) if ends is None else ends
     left = BOLD * max(len(cut(row.name, LETTERS)) for row in rows) + 10
     right = BOLD * max(len(row.text) for row in rows) + 12
     lines = [(place + 0.5, "") for place in range(len(rows))]
@@ -481,7 +491,7 @@ def scatter_chart(points: Sequence[Point], *, title: str, x: str, y: str) -> Mar
     return frame.draw(*dots, title=title, description=text)
 
 
-Stage = tuple[str, str, Curve]  # class of its marks, name, curve
+Stage = tuple[str, str, "Curve"]  # class of its marks, name, curve
 
 
 def reliability_chart(stages: Sequence[Stage], *, title: str) -> Markup:
@@ -512,7 +522,7 @@ def reliability_thumbnail(stages: Sequence[Stage], *, title: str) -> Markup:
     )
 
 
-def _filled(curve: Curve) -> list[tuple[float, float, int]]:
+def _filled(curve: "Curve") -> list[tuple[float, float, int]]:
     return [
         (confidence, frequency, count)
         for confidence, frequency, count in zip(
@@ -529,7 +539,9 @@ def _diagonal(frame: Frame) -> Markup:
     )
 
 
-def _stage_marks(frame: Frame, class_: str, name: str, curve: Curve, radius: float = 3.2) -> Markup:
+def _stage_marks(
+    frame: Frame, class_: str, name: str, curve: "Curve", radius: float = 3.2
+) -> Markup:
     bins = _filled(curve)
     whiskers = [
         tag(
@@ -558,7 +570,7 @@ def _stage_marks(frame: Frame, class_: str, name: str, curve: Curve, radius: flo
     return join(*whiskers, line if len(bins) > 1 else None, *dots)
 
 
-def _count_strip(frame: Frame, curve: Curve, class_: str) -> Markup:
+def _count_strip(frame: Frame, curve: "Curve", class_: str) -> Markup:
     foot, tall = frame.height - 24, 44
     peak = log1p(max(curve.counts, default=1) or 1)
     bars = [
@@ -580,7 +592,7 @@ def _count_strip(frame: Frame, curve: Curve, class_: str) -> Markup:
     return join(*bars, base, name, scale, words)
 
 
-def _stage_text(name: str, curve: Curve) -> str:
+def _stage_text(name: str, curve: "Curve") -> str:
     points = ", ".join(f"{c:.2f} said {f:.2f} seen ({n:,})" for c, f, n in _filled(curve))
     return f"{name}: {points}."
 

@@ -35,8 +35,8 @@ LEFT_TO_PEOPLE = {
     "standards": "Not stated. Which standards were applied is for whoever provides the system to "
     "say; nothing here was measured against one.",
     "declaration": "None. This file declares nothing: it lists what was recorded and measured.",
-    "after": "Not stated by the run. labelwise can count and check: `labelwise estimate` (how "
-    "many, with an interval), `labelwise check` and `verify` (were promises kept), the trust view "
+    "after": "Not stated by the run. labelwise can count and check: `labelwise count` (how "
+    "many, with an interval), `labelwise audit` (were guarantees kept), the trust view "
     "of `labelwise serve` (does calibration still hold).",
 }
 DISCLAIMER = (

@@ -90,7 +90,7 @@ def fixed_rule(text: str) -> Rule | None:
     if rule is None:
         raise SettingsError(
             "a rule that needs no fit must be a threshold such as 0.5, top-4, expected-f or none, "
-            f"got {text!r}; others are fitted by `labelwise decide`"
+            f"got {text!r}; others are fitted by `labelwise calibrate`"
         )
     return rule
 

@@ -170,7 +170,7 @@ class FittedFile:
 
 
 def read_fitted(path: Path) -> FittedFile:
-    """Return what ``labelwise calibrate`` or ``labelwise decide`` wrote."""
+    """Return what ``labelwise calibrate`` wrote."""
     if path.is_dir():
         raise DataError(f"{path} is a folder; give the file in it, such as {path / 'link.json'}")
     try:
@@ -181,8 +181,8 @@ def read_fitted(path: Path) -> FittedFile:
         raise DataError(f"{path} is not JSON: {one_line_of(error)}") from None
     if not isinstance(facts, dict) or not {"link", "rule"} & facts.keys() or "names" not in facts:
         raise DataError(
-            f"{path} must be a link.json of `labelwise calibrate` or a file of "
-            "`labelwise decide -o`, with the names of its labels; write it again"
+            f"{path} must be a link.json or a thresholds file of "
+            "`labelwise calibrate -o`, with the names of its labels; write it again"
         )
     if facts.get("format") != FITTED_FORMAT:
         raise DataError(f"{path} must have format {FITTED_FORMAT}, got {facts.get('format')!r}")

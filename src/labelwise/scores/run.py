@@ -13,9 +13,7 @@ from labelwise.decide import Check, Promise, Rule
 from labelwise.errors import DataError
 from labelwise.links import Link
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.scoring import infer
 from labelwise.numeric.arrays import to_numpy
-from labelwise.pictures.loading import Decode, Failure, decodes_on_gpu
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import check_promises
 from labelwise.scores.labels import aligned_labels, label_arrays
@@ -83,6 +81,8 @@ def score_data(
     not know are left out.
     """
     from labelwise.models.predictor import Predictor
+    from labelwise.models.scoring import infer
+    from labelwise.pictures.loading import decodes_on_gpu
 
     predictor = Predictor.load(folder, device)
     by_gpu = decodes_on_gpu(decode, predictor.device)

@@ -5,6 +5,7 @@ the index, not in a session: one that was dropped is opened again where it was l
 """
 
 from collections import OrderedDict
+from dataclasses import asdict
 
 from labelwise.errors import DataError
 from labelwise.photos.checking import CheckSession, CheckState, PhotoToCheck
@@ -19,6 +20,7 @@ from labelwise.server.schemas import (
     ListedPhoto,
     ReceiptsView,
     ReceiptView,
+    StatementView,
 )
 
 KEPT = 16  # sessions
@@ -73,7 +75,7 @@ class ListChecks:
         return self._sessions[key]
 
     def _view(self, asked: CheckIn, session: CheckSession, state: CheckState) -> CheckView:
-        promise, check = state.promise, state.check
+        promise, check, said = state.promise, state.check, state.statement
         hopeless = state.more is None and check.checked > 0
         photo = None if promise is not None or hopeless else session.next_photo()
         after = None if photo is None else session.photo_after(photo)
@@ -88,7 +90,7 @@ class ListChecks:
             checked=check.checked,
             more=state.more,
             shorter=None if promise is not None else state.shorter,
-            guarantee=None if promise is None else promise.in_words(asked.q),
+            statement=None if said is None else StatementView(**asdict(said)),
             sentence=state.sentence(),
             question=None if photo is None else _question(photo, ids[photo.row]),
             following=None if after is None else ids[after.row],

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, TypeVar
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -124,8 +124,11 @@ class Background:
     long as it took, so that it does not hold up answers.
     """
 
-    def __init__(self, what: str, work: Callable[[], None], rest: float = 0) -> None:
+    def __init__(
+        self, what: str, work: Callable[[], None], rest: float = 0, *, at_start: bool = True
+    ) -> None:
         self._what, self._work, self._thread, self._rest = what, work, Threads(1, what), rest
+        self.at_start = at_start
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
 
@@ -155,6 +158,21 @@ class Background:
         self._thread.close(wait=True)
 
 
+class PhotoSource(Protocol):
+    """Where a page that asks about photos takes them from; ``gone`` are those not to be shown."""
+
+    gone: dict[str, tuple[int, ...] | None]
+
+    def path(self, photo: str) -> Path:
+        """Return where a photo is that was shown to someone."""
+
+    def finish(self) -> None:
+        """Do what is left to do when the server ends."""
+
+
+Source = TypeVar("Source", bound=PhotoSource)
+
+
 class _Asking:
     """The photos of a folder, whom they were handed to, and what was said of them."""
 
@@ -171,7 +189,7 @@ class _Asking:
             raise SettingsError(f"the answers are exported to a .csv file, got {table}")
         self.words, self.table, self.guide = words, table, guide
         self._learn, self._find = learn, find
-        self.paths = {_id(path): path.absolute() for path in photos}
+        self.paths = {photo_id(path): path.absolute() for path in photos}
         self._found: Mapping[str, Path] = {}
         log = AnswerLog(table.with_suffix(".jsonl"))
         self.said = LabelAnswers(log, None if guide is None else guide.aside)
@@ -186,7 +204,7 @@ class _Asking:
     def look(self) -> None:
         """Find the photos that are there now; runs in the background."""
         if self._find is not None:
-            self._found = {_id(one): one.absolute() for one in self._find()}
+            self._found = {photo_id(one): one.absolute() for one in self._find()}
 
     def _refresh(self) -> None:
         """Take in photos found and answers given since; an empty folder may be an absent disk."""
@@ -204,6 +222,13 @@ class _Asking:
         """Write the label table, once there is an answer."""
         if self.said.log.lines():
             self.said.export(self.table, self.words.names)
+
+    def finish(self) -> None:
+        """Write the label table once more, when the server ends."""
+        try:
+            self.export()
+        except LabelwiseError as error:
+            log.error("the answers are in %s, but: %s", self.said.log.path, error)
 
     def path(self, photo: str) -> Path:
         if photo not in self.paths:
@@ -256,7 +281,7 @@ class _Asking:
             photos=[
                 AskedPhoto(
                     id=one,
-                    name=_name(self.paths[one]),
+                    name=shown_name(self.paths[one]),
                     guess=guide.guess(label, str(self.paths[one])) if guesses and guide else None,
                 )
                 for one in chosen[:count]
@@ -274,7 +299,7 @@ class _Asking:
             drawn = self._drawn[label]
             answered = {path for path in drawn if self.said.is_answered(path, label)}
             paths = drawn if guide is None else guide.order(label, drawn, answered)
-            order = [_id(Path(path)) for path in paths]
+            order = [photo_id(Path(path)) for path in paths]
             self._orders[label] = guide, order
         return order
 
@@ -300,7 +325,23 @@ def create_labelling_app(
     ``learn`` makes a new guide of all answers; it is called in the background while people answer.
     ``find`` lists the photos that there are now; someone who opens the page has it called, too.
     """
-    settings = settings or ServeSettings()
+
+    def make() -> _Asking:
+        return _Asking(photos, words, table, guide, learn, find)
+
+    return asking_app(make, settings or ServeSettings(), _add_questions)
+
+
+def asking_app(
+    make: Callable[[], Source],
+    settings: ServeSettings,
+    add_routes: Callable[[APIRouter, Source, Threads], Sequence[Background]],
+) -> ASGIApp:
+    """Return the application of the page that shows photos of a source and asks about them.
+
+    ``add_routes`` adds how questions are asked and answered, which all run in one thread, and
+    returns what works in the background.
+    """
     decoders = Decoders(
         ANY_TRANSFORM,
         settings.decode_processes,
@@ -308,42 +349,35 @@ def create_labelling_app(
         memory=settings.decode_memory,
     )
     try:
-        asking = _Asking(photos, words, table, guide, learn, find)
+        asking = make()
         decoders.await_start()
     except BaseException:
         decoders.close()
         raise
     answers, readers = Threads(1, "answers"), Threads(READERS, "photo")
-    looking = Background("looking for photos", asking.look, REST)
-    after_answers = [
-        Background("fitting the guide of the questions", asking.learn),
-        Background("exporting the answers", asking.export, REST),
-    ]
+    api = APIRouter(prefix="/api/v1", responses=ERRORS)
+    add_session(api, settings)
+    background = add_routes(api, asking, answers)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        for one in after_answers:
-            one.want()  # answers of an earlier time
+        for one in background:
+            if one.at_start:
+                one.want()  # answers of an earlier time
         try:
             yield
         finally:
-            for one in (looking, *after_answers):
+            for one in background:
                 await one.close()
             readers.close(wait=False)
             answers.close(wait=True)
             decoders.close()
-            try:
-                asking.export()
-            except LabelwiseError as error:
-                log.error("the answers are in %s, but: %s", asking.said.log.path, error)
+            asking.finish()
 
     app = FastAPI(
         title="labelwise", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
     )
     add_errors(app)
-    api = APIRouter(prefix="/api/v1", responses=ERRORS)
-    add_session(api, settings)
-    _add_questions(api, asking, answers, looking, after_answers)
 
     @api.get("/photos/{photo}/thumbnail", summary="A small picture, drawn anew")
     async def thumbnail(
@@ -373,13 +407,13 @@ def create_labelling_app(
     return Guard(Bodies(app, settings.body_memory, settings.body_disk), settings)
 
 
-def _add_questions(
-    api: APIRouter,
-    asking: _Asking,
-    thread: Threads,
-    looking: Background,
-    after_answers: Sequence[Background],
-) -> None:
+def _add_questions(api: APIRouter, asking: _Asking, thread: Threads) -> Sequence[Background]:
+    looking = Background("looking for photos", asking.look, REST, at_start=False)
+    after_answers = [
+        Background("fitting the guide of the questions", asking.learn),
+        Background("exporting the answers", asking.export, REST),
+    ]
+
     @api.get("/labelling", summary="The words, and how far people have come")
     async def labelling() -> LabellingView:
         looking.want()
@@ -403,8 +437,11 @@ def _add_questions(
             one.want()
         return view
 
+    return [looking, *after_answers]
 
-def _id(path: Path) -> str:
+
+def photo_id(path: Path) -> str:
+    """Return the id of a photo: the hash of its path."""
     return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
 
 
@@ -417,5 +454,6 @@ def file_facts(path: Path) -> tuple[int, ...] | None:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
-def _name(path: Path) -> str:
+def shown_name(path: Path) -> str:
+    """Return the name of a file as text, whatever its bytes are."""
     return os.fsencode(path.name).decode("utf-8", "backslashreplace")

@@ -37,7 +37,6 @@ from labelwise.server.batching import Threads
 from labelwise.server.schemas import (
     CorrectedState,
     CorrectionsIn,
-    EstimateView,
     LikenessView,
     PhotoFactsView,
     PhotoLabel,
@@ -47,6 +46,7 @@ from labelwise.server.schemas import (
     SearchHit,
     SimilarView,
     State,
+    StatementView,
     TextAnswer,
 )
 
@@ -202,7 +202,7 @@ class Library:
         )
         shown = found.hits[start : start + top]
         ids = self.ids([hit.row for hit in shown])
-        low, high = found.interval or (None, None)
+        said, (low, high) = found.statement, found.interval or (None, None)
         return SearchAnswer(
             query=found.query,
             hits=[
@@ -224,8 +224,7 @@ class Library:
             high=high,
             untested=found.untested or None,
             above=found.above,
-            estimate=_estimate(found),
-            doubt=found.doubt or None,
+            statement=None if said is None else StatementView(**asdict(said)),
             near_copies=found.copies_sentence or None,
             likeness=_likeness(found),
             cursor=str(start + top) if len(found.hits) > start + top else None,
@@ -418,14 +417,6 @@ def photo_name(paths: Sequence[str]) -> str:
     if not paths:
         return "(no file)"
     return os.fsencode(os.path.basename(paths[0])).decode("utf-8", "backslashreplace")
-
-
-def _estimate(found: Found) -> EstimateView | None:
-    made, judged = found.estimate, found.judged
-    if made is None or judged is None:
-        return None
-    shares = {"wrong": made.wrong, "low": made.low, "high": made.high}
-    return EstimateView(listed=made.listed, sentence=judged.sentence(), **shares)
 
 
 def _likeness(found: Found) -> LikenessView | None:

@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labelwise import __version__
-from labelwise.decide import Promise
+from labelwise.decide import Promise, Statement
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import HeldOut, RunFolder
@@ -90,6 +90,7 @@ class PhotoList(BaseModel):
     in_words: InWords
     holds_if: HoldsIf
     photos: list[FoundPhoto]
+    statement: Statement | None
 
 
 class PhotoCount(BaseModel):
@@ -250,8 +251,10 @@ class PhotoTools:
             )
             for hit in found.hits
         ]
-        words = f"{found.sentence()}; {counted(len(photos), 'photo')} of them are listed here"
-        return PhotoList(in_words=words, holds_if=self._condition, photos=photos)
+        said = found.statement
+        words = f"{found.sentence()}{'; ' if said is None else ' '}"
+        words += f"{counted(len(photos), 'photo')} of them are listed here"
+        return PhotoList(in_words=words, holds_if=self._condition, photos=photos, statement=said)
 
     def count_photos(self, query: Asked) -> PhotoCount:
         """Say how many photos match, by the model alone.
@@ -335,7 +338,9 @@ class PhotoTools:
     def tag_photo(self, photo: Photo) -> ExplainedPhoto:
         """Say which labels the model gives a file, which need not be in the index."""
         if self.run is None:
-            raise DataError("there is no model to tag with; start with: labelwise mcp INDEX RUN")
+            raise DataError(
+                "there is no model to tag with; start with: labelwise serve --mcp INDEX RUN"
+            )
         path = os.path.realpath(photo)
         if not any(is_below(path, home) for home in self._homes):
             raise DataError(

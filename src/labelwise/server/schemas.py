@@ -27,14 +27,14 @@ class SearchHit(BaseModel):
     copies: int
 
 
-class EstimateView(BaseModel):
-    """How much of a list is wrong: a share, with the ends of its 95 % interval."""
+class StatementView(BaseModel):
+    """What is said of a list, as a sentence to show; the share of wrong photos, if known."""
 
-    listed: int
-    wrong: Probability
-    low: Probability
-    high: Probability
+    kind: Literal["estimate", "guarantee", "none"]
     sentence: str
+    wrong: Probability | None
+    low: Probability | None
+    high: Probability | None
 
 
 class LikenessView(BaseModel):
@@ -49,9 +49,8 @@ class SearchAnswer(BaseModel):
 
     ``expected`` photos match, between ``low`` and ``high`` with 95 % confidence; without held-out
     photos that match there is no such interval, and ``untested`` says so.
-    ``estimate`` is of the list above the cut that was set for ``wrong_at_most``; where there is
-    none, ``doubt`` says why. ``near_copies`` says how many photos of that list look like an earlier
-    one of it.
+    ``statement`` is of the list above the cut that was set for ``wrong_at_most``, and null without
+    it. ``near_copies`` says how many photos of that list look like an earlier one of it.
     """
 
     query: str
@@ -62,8 +61,7 @@ class SearchAnswer(BaseModel):
     high: float | None
     untested: str | None = None
     above: int | None
-    estimate: EstimateView | None = None
-    doubt: str | None = None
+    statement: StatementView | None = None
     near_copies: str | None = None
     likeness: LikenessView | None = None
     cursor: str | None
@@ -177,7 +175,7 @@ class CheckView(BaseModel):
     """What is known of a list, and the next question.
 
     ``more`` is about how many more answers it takes, None where more would not do; ``shorter`` the
-    length of a list that may take fewer. ``guarantee`` is of the list of ``photos``.
+    length of a list that may take fewer. ``statement`` is the guarantee of the list of ``photos``.
     """
 
     query: str
@@ -187,7 +185,7 @@ class CheckView(BaseModel):
     checked: int
     more: int | None
     shorter: int | None
-    guarantee: str | None
+    statement: StatementView | None
     sentence: str
     question: CheckQuestion | None
     following: PhotoId | None

@@ -11,7 +11,7 @@ Whatever follows, checks included, reads the plan. The first line that applies n
 
 Photos have a shorter side of at least 64 pixels (the median of a few). A pretrained network needs
 far fewer of them than one that begins with random values, which a photo never meets unless it is
-asked for by name. The method is what the comparisons in docs/reproduction.md recommend:
+asked for by name. The method is what the comparisons in evidence/reproduction.md recommend:
 
     some labels are soft                  bce
     no label is known to be absent        wan

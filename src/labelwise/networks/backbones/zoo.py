@@ -151,7 +151,7 @@ def _tower(shape: TowerShape, weights: str | None, image_size: int | None) -> Ba
     if weights == PRETRAINED:
         raise SettingsError(
             f"the tower {shape.name} gets its weights from the folder of its model; name that "
-            "folder to `labelwise start --model`"
+            "folder: `labelwise train PHOTOS --words WORDS --model FOLDER`"
         )
     tower = ImageTower(shape)
     if weights is not None:

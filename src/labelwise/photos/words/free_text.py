@@ -84,7 +84,7 @@ class FreeText:
         if not cls.is_kept(run):
             raise DataError(
                 f"free text needs a model that began with words, and the model of {index.folder} "
-                f"({index.facts.model}) did not, or is not there; make one with `labelwise start "
+                f"({index.facts.model}) did not, or is not there; make one with `labelwise train "
                 "PHOTOS --words WORDS`"
             )
         if RunFolder(run).spec.weights_sha256 != index.spec.weights_sha256:
@@ -104,7 +104,7 @@ class FreeText:
         except (OSError, CheckpointError, ValidationError, ValueError, LookupError) as error:
             raise CheckpointError(
                 f"{path} and {CLASSES_FILE} cannot be used ({one_line_of(error)}); run `labelwise "
-                "start` again"
+                "train --words` again"
             ) from None
         folder = Path(facts.model) if encoder is None else encoder
         what = "text-image model" if classes is None else "sentence encoder"
@@ -123,7 +123,7 @@ class FreeText:
         if digest != facts.encoder:
             raise SettingsError(
                 f"{folder} holds another {what} than {run} was made with; name the folder of that "
-                "one with --encoder, or run `labelwise start` again"
+                "one with --encoder, or run `labelwise train --words` again"
             )
         return cls(texts)
 

@@ -1,9 +1,9 @@
 """WordsLearner: a run of words that learns from answers while people give them.
 
 It starts from what the run thinks and keeps the photos' features at hand. Each time it is given all
-answers, it fits the head with the words as its prior again, as ``labelwise start`` does, and
+answers, it fits the head with the words as its prior again, as ``train --words`` does, and
 returns the guide of the next questions. Photos that are set aside fit nothing here either.
-Nothing is written: the run learns for good when `labelwise start` is given the answers.
+Nothing is written: the run learns for good when `train --words` is given the answers.
 
 Beside the answered photos a fit looks at no more than 5,000 others, drawn by the hashes of their
 contents, so that its time does not grow with the library. All photos are scored by it.
@@ -128,7 +128,7 @@ class WordsLearner:
         if predictor.answers is None or predictor.link is None:
             raise SettingsError(
                 f"{run} did not begin with words, so it cannot guide questions about them; give a "
-                "run of `labelwise start`"
+                "run of `labelwise train --words`"
             )
         images, backbone = PictureImages(photos), predictor.model.backbone
         self._features = features_of(images, backbone, run / EMBEDDINGS, watch=watch)

@@ -120,7 +120,7 @@ class _Answers:
         if held_out is None or not held_out.may_promise or link is None:
             raise DataError(
                 f"{folder} has no answered photos that fitted nothing and so cannot be compared; "
-                "set some aside, or train on answers.csv of the run of `labelwise start`"
+                "set some aside, or train on answers.csv of the run of `train --words`"
             )
         made = held_out.predictions
         rows = {str(one): row for row, one in enumerate(made.ids)}

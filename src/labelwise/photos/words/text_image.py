@@ -52,13 +52,13 @@ class TextHead:
             weight, bias = tensors["weight"], tensors["bias"]
         except KeyError as error:
             raise CheckpointError(
-                f"{path} must hold {error}; run `labelwise start` again"
+                f"{path} must hold {error}; run `labelwise train --words` again"
             ) from None
         plain = weight.is_floating_point() and bias.is_floating_point() and weight.ndim == 2
         if not plain or bias.shape != weight.shape[1:] or not _are_finite(weight, bias):
             raise CheckpointError(
                 f"{path} must hold a weight (D, K) and a bias (K,) of finite numbers; run "
-                "`labelwise start` again"
+                "`labelwise train --words` again"
             )
         return TextHead(weight, bias)
 

@@ -2,6 +2,7 @@
 
 import { get, onTokenWanted, send, thumbnail } from "./api.js";
 import { count, find, make, say, table } from "./dom.js";
+import { nextOne, startOne } from "./one.js";
 import { askForToken } from "./sign_in.js";
 import { keepName, who } from "./who.js";
 
@@ -155,12 +156,18 @@ function pressed(event) {
 async function start() {
   let asking = null;
   onTokenWanted(() => { asking ??= askForToken().finally(() => { asking = null; }); return asking; });
-  keepName(() => { if (who()) reload(); });
+  let renamed = reload;
+  keepName(() => { if (who()) renamed(); });
   find("who").value ||= "me";
   const view = await get("/labelling");
+  find("choice").addEventListener("submit", (event) => event.preventDefault());
+  if (view.one_at_a_time) {
+    renamed = nextOne;
+    await startOne(view);
+    return;
+  }
   find("word").replaceChildren(...view.words.map((one) => make("option", { value: one.label }, one.label)));
   tell(view);
-  find("choice").addEventListener("submit", (event) => event.preventDefault());
   find("word").addEventListener("change", reload);
   find("guesses").addEventListener("change", reload);
   find("save").addEventListener("click", () => once(save));

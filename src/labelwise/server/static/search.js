@@ -131,10 +131,7 @@ function words(answer) {
   if (answer.above !== null) text += ` ${count(answer.above)} ${answer.above === 1 ? "is" : "are"} in this list.`;
   const start = `About ${count(Math.round(answer.expected))} of ${count(answer.photos)} ${answer.photos === 1 ? "photo matches" : "photos match"} `;
   const parts = [make("p", {}, start, make("strong", { class: "asked" }, answer.query), text)];
-  if (answer.estimate) {
-    parts.push(make("p", {}, make("span", { class: "badge", id: "list-badge" }, "Estimate"), " ", sentence(answer.estimate.sentence)));
-  }
-  if (answer.doubt) parts.push(make("p", {}, make("span", { class: "verdict" }, "No estimate: "), sentence(answer.doubt)));
+  if (answer.statement) parts.push(make("p", { id: "statement", class: answer.statement.kind }, answer.statement.sentence));
   if (answer.near_copies) parts.push(make("p", { class: "muted small" }, answer.near_copies));
   if (answer.likeness) {
     const { outcome, sentence: said } = answer.likeness;
@@ -143,8 +140,6 @@ function words(answer) {
   }
   return parts;
 }
-
-const sentence = (said) => `${said[0].toUpperCase()}${said.slice(1)}.`;
 
 export function tile(hit) {
   const labels = Object.entries(hit.reasons ?? {}); // by themselves; of a single one the query's probability says it

@@ -29,9 +29,9 @@ export async function open() {
 
 function promises(list) {
   if (!list.length) {
-    return [make("h2", {}, "Promises"), make("p", { class: "muted" }, "This model was made without a promise. ", make("code", {}, "labelwise decide --promise"), " makes one.")];
+    return [make("h2", {}, "Guarantees"), make("p", { class: "muted" }, "This model was trained without a guarantee. ", make("code", {}, "labelwise train --guarantee precision=0.9"), " gives one.")];
   }
-  return [make("h2", {}, "Promises"), make("ul", {}, ...list.map((one) => make("li", {},
+  return [make("h2", {}, "Guarantees"), make("ul", {}, ...list.map((one) => make("li", {},
     verdict(one.verdict, one.verdict === "broken", one.verdict === "kept"), ` — ${one.text}. On reviewed photos: ${one.checked}.`)))];
 }
 

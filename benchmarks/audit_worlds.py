@@ -1,0 +1,185 @@
+"""Does an audit of a tag table keep its word, and at what price? Simulated worlds, 1,000 draws.
+
+    python benchmarks/audit_worlds.py [--draws 1000] [--out benchmarks/results/audit_worlds.json]
+
+    mixed       40 tags, log-normal volumes, 65 % of the tags near .96 right, the others near .67
+    scores      the same; right uses score 1.5 standard deviations higher
+    no signal   the same; scores are noise
+    good        25 tags near .975 right
+    broad       60 tags, precision Beta(5, 1.2)
+    at the line 30 tags, each just below 90 % right: every guarantee of two or more is broken
+    small       1 to 4 tags of 1 to 25 uses
+    per tag     12 tags, one guarantee per tag
+
+The sentence is what is tested: level and uses are read from its text. An audit ends at 600
+answers. Shares carry Clopper-Pearson intervals.
+"""
+
+import argparse
+import json
+import re
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import binomtest
+
+from labelwise.decide.audits import Audit
+from labelwise.decide.estimate import recall_of
+
+MOST = 600
+PARTS = {"at the line": 0.2, "per tag": 0.1, "no signal": 0.2, "broad": 0.2, "good": 0.2}
+WORLDS = ("scores", "mixed", "small", "good", "broad", "no signal", "at the line", "per tag")
+SAID = re.compile(r"at least ([\d.]+) % of (?:their ([\d,]+) uses|the uses of each) are right")
+
+
+def table(world, rng):
+    """Return which uses of each tag are right, and scores or None."""
+    tags = {"good": 25, "broad": 60, "at the line": 30, "per tag": 12}.get(world, 40)
+    sizes = np.ceil(np.exp(rng.normal(np.log(100), 1.4, tags))).astype(int)
+    near = rng.random(tags) < 0.65
+    rates = np.where(near, rng.beta(48, 2, tags), rng.beta(10, 5, tags))
+    if world == "good":
+        rates = rng.beta(78, 2, tags)
+    if world == "broad":
+        rates = rng.beta(5, 1.2, tags)
+    if world == "small":
+        sizes = rng.integers(1, 26, rng.integers(1, 5))
+        rates = rng.choice([0.6, 0.9, 1.0], len(sizes))
+    right = [rng.random(n) < p for n, p in zip(sizes, rates, strict=True)]
+    if world == "at the line":
+        sizes = np.maximum(sizes, 20)
+        right = [rng.permutation(n) >= np.floor(0.1 * n) + 1 for n in sizes]
+    gap = {"scores": 1.5, "no signal": 0.0}.get(world)
+    return right, None if gap is None else [rng.normal(size=len(r)) + gap * r for r in right]
+
+
+def draw(task):
+    world, seed = task
+    rng = np.random.default_rng((5, seed))
+    right, scores = table(world, rng)
+    sizes = [len(one) for one in right]
+    audit = Audit(sizes, scores=scores, seed=seed, per_tag=world == "per tag")
+    most = 4000 if world == "per tag" else MOST
+    while (use := audit.question) is not None and audit.count < most:
+        audit.answer("yes" if right[use[0]][use[1]] else "no")
+    verdict, kept = audit.verdict(), audit.kept()
+    in_kept = [kept[k][audit.bins[k]] for k in range(len(right))]
+    hits = np.array([(one & mask).sum() for one, mask in zip(right, in_kept, strict=True)])
+    uses = np.array([mask.sum() for mask in in_kept])
+    total = sum(one.sum() for one in right)
+    said = SAID.search(verdict.sentence())
+    broken = tags_broken = 0
+    if said:
+        level = float(said[1]) / 100
+        if said[2]:
+            broken = int(hits.sum() < level * int(said[2].replace(",", "")) - 1e-9)
+        else:
+            tags_broken = int((hits < level * uses - 1e-9).sum())
+            broken = int(tags_broken > 0)
+    inside = [
+        (one.low - 1e-9 <= right[k].mean() <= one.high + 1e-9)
+        for k in range(len(right))
+        if (one := audit.precision(k)).answered
+    ]
+    whole = audit.kept_precision()
+    share = hits.sum() / max(uses.sum(), 1)
+    return {
+        "made": int(said is not None),
+        "broken": broken,
+        "tags_broken": tags_broken,
+        "tags_made": len(verdict.kept) if said else 0,
+        "answers": audit.count,
+        "right_kept": float(hits.sum() / total) if said and total else 0.0,
+        "precision": float(share),
+        "tag_intervals": [int(sum(inside)), len(inside)],
+        "kept_interval": None
+        if whole is None
+        else int(whole.low <= share + 1e-9 <= whole.high + 2e-9),
+    }
+
+
+def draw_recall(seed):
+    rng = np.random.default_rng((6, seed))
+    photos, share, recall = (
+        int(rng.integers(200, 5000)),
+        rng.choice([0.01, 0.05, 0.3]),
+        rng.random(),
+    )
+    shows = rng.random(photos) < share
+    tagged = np.where(shows, rng.random(photos) < recall, rng.random(photos) < 0.02)
+    drawn = rng.permutation(photos)[: rng.integers(20, 200)]
+    pairs = [
+        (int(part.sum()), int((part & shows[drawn]).sum()))
+        for part in (~tagged[drawn], tagged[drawn])
+    ]
+    said = recall_of(photos, int(tagged.sum()), *pairs)
+    missed, there = int((shows & ~tagged).sum()), int(shows.sum())
+    truth = 1 - missed / there if there else None
+    return (
+        said.least_missing <= missed <= said.most_missing,
+        truth is None or said.low - 1e-9 <= truth <= said.high + 1e-9,
+    )
+
+
+def interval(hits, of):
+    if not of:
+        return None
+    ends = binomtest(int(hits), int(of)).proportion_ci(0.95)
+    return [round(float(one), 4) for one in (hits / of, ends.low, ends.high)]
+
+
+def summary(rows):
+    made = [row for row in rows if row["made"]]
+    whole = [row["kept_interval"] for row in rows if row["kept_interval"] is not None]
+    covered = np.sum([row["tag_intervals"] for row in rows], 0)
+    answers = sorted(row["answers"] for row in made)
+    return {
+        "draws": len(rows),
+        "made": interval(len(made), len(rows)),
+        "broken_of_draws": interval(sum(row["broken"] for row in rows), len(rows)),
+        "broken_of_made": interval(sum(row["broken"] for row in made), len(made)),
+        "tags_broken_of_made": interval(
+            sum(row["tags_broken"] for row in rows), sum(row["tags_made"] for row in rows)
+        ),
+        "median_answers": float(np.median(answers)) if made else None,
+        "answers_90": float(np.quantile(answers, 0.9)) if made else None,
+        "right_uses_kept": round(float(np.mean([r["right_kept"] for r in made])), 4)
+        if made
+        else None,
+        "true_precision": round(float(np.mean([r["precision"] for r in made])), 4)
+        if made
+        else None,
+        "tag_intervals_cover": interval(*covered),
+        "kept_interval_covers": interval(sum(whole), len(whole)),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--worlds", nargs="*", default=WORLDS)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/audit_worlds.json"))
+    arguments = parser.parse_args()
+    text = {"command": "python " + " ".join(["benchmarks/audit_worlds.py", *sys.argv[1:]])}
+    with ProcessPoolExecutor(arguments.workers) as pool:
+        for world in arguments.worlds:
+            draws = round(arguments.draws * PARTS.get(world, 1.0))
+            tasks = [(world, seed) for seed in range(draws)]
+            text[world] = summary(list(pool.map(draw, tasks, chunksize=4)))
+            print(world, text[world], flush=True)
+            arguments.out.write_text(json.dumps(text, indent=1) + "\n")
+        rows = list(pool.map(draw_recall, range(arguments.draws), chunksize=50))
+    missed, recall = np.sum(rows, 0)
+    text["recall"] = {
+        "missed_count_covers": interval(missed, len(rows)),
+        "recall_covers": interval(recall, len(rows)),
+    }
+    print("recall", text["recall"])
+    arguments.out.write_text(json.dumps(text, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

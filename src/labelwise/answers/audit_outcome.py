@@ -1,0 +1,217 @@
+"""What an audit found, in words and as files: the kept table, figures per tag, and a receipt.
+
+    kept.csv      the table with the tags that can be trusted, as people corrected it
+    tags.csv      the share of right uses of each tag, and what was missed, with intervals
+    audit.html    the same to look at (:mod:`labelwise.report.audit`)
+    receipt.json  what was found, so that a second person can test it again
+
+A file that labelwise did not write from this audit's log is never overwritten.
+"""
+
+import csv
+import json
+import secrets
+from math import ceil, floor
+from pathlib import Path
+
+from labelwise import __version__
+from labelwise.answers.agreement import require_own
+from labelwise.answers.audit_session import AuditSession
+from labelwise.answers.log import Note, now
+from labelwise.data.export import export
+from labelwise.data.rows import from_rows
+from labelwise.decide.audits import Precision
+from labelwise.decide.estimate import Recall, recall_of
+from labelwise.system.files import sha256_of, summed, write_error
+from labelwise.system.text import as_cell, counted
+
+KEPT, TAGS, PAGE, RECEIPT = "kept.csv", "tags.csv", "audit.html", "receipt.json"
+NAMED = 3  # tags whose missed photos the verdict names
+HEAD = (
+    *("tag", "kept", "uses", "answered", "wrong", "unsure", "right", "right_low", "right_high"),
+    *("tagged_share", "tagged_low", "tagged_high", "missed", "missed_low", "missed_high"),
+)
+
+
+def statement(session: AuditSession) -> str:
+    """Return the verdict in words."""
+    verdict = session.verdict()
+    if session.settings.again:
+        known, answers = precisions(session)[0], counted(verdict.answers, "new answer")
+        level, of = percent(verdict.right_at_least), f"of these {known.uses:,} uses are right"
+        if verdict.guaranteed:
+            sure = f"{percent(verdict.confidence)} confidence"
+            sure = "known, not estimated" if verdict.certain else sure
+            return f"Confirmed: at least {level} {of} ({sure}, {answers})."
+        if known.high < verdict.right_at_least:
+            return f"Contradicted: at most {percent(known.high)} {of}, not {level} ({answers})."
+        ends = f"{percent(known.low)} to {percent(known.high)}"
+        return f"Not confirmed yet: {ends} {of} ({answers})."
+    kept = {session.table.tags[k] for k in verdict.kept}
+    missed = [
+        (-one.missing, f"About {one.missing:,.0f} photos with {tag} were missed ({ends}).")
+        for tag, one in recalls(session).items()
+        if one.least_missing and tag in kept
+        for ends in [f"{one.least_missing:,} to {one.most_missing:,}"]
+    ]
+    return " ".join((verdict.sentence(), *(words for _, words in sorted(missed)[:NAMED])))
+
+
+def progress(session: AuditSession) -> str:
+    """Return in words how far the audit is."""
+    audit = session.known()
+    verdict, answers = audit.verdict(), counted(audit.count, "answer")
+    if verdict.guaranteed and verdict.finished:
+        return f"{answers}, the tags are guaranteed"
+    if audit.test is None and not audit.per_tag:
+        return f"{answers}, choosing the tags to keep"
+    return f"{answers}, testing {counted(len(verdict.kept) or verdict.tags, 'tag')}"
+
+
+def precisions(session: AuditSession) -> list[Precision]:
+    """Return the share of right uses of each tag; of all together where it is done again."""
+    audit = session.known()
+    kept = audit.kept()
+    return [audit.precision(k, kept) for k in range(len(audit.sizes))]
+
+
+def recalls(session: AuditSession) -> dict[str, Recall]:
+    """Return how much of each listed tag was tagged, by the random photos."""
+    found: dict[str, Recall] = {}
+    for tag in session.listed if session.shown else ():
+        own = [facts for photo, facts in session.shown.items() if session.found(photo, tag)]
+        other = [facts for photo, facts in session.shown.items() if not session.found(photo, tag)]
+        hits = sum(tag not in (*facts["wrong"], *facts["unsure"]) for facts in own)
+        missed = sum(tag in facts["also"] for facts in other)
+        unsure = sum(tag in facts["unsure"] for facts in other)
+        uses = len(session.table.uses[session.table.tags.index(tag)])
+        drawn, level = ((len(other), missed), (len(own), hits)), session.settings.confidence
+        photos = len(session.table.photos)
+        found[tag] = recall_of(photos, uses, *drawn, unsure=unsure, confidence=level)
+    return found
+
+
+def known_tags(session: AuditSession) -> list[tuple[str, Precision, Recall | None]]:
+    """Return each tag with what is known of its uses, and of what was missed."""
+    names = ["all kept tags"] if session.settings.again else list(session.table.tags)
+    missed = recalls(session)
+    return [
+        (name, known, missed.get(name))
+        for name, known in zip(names, precisions(session), strict=True)
+    ]
+
+
+def corrected(session: AuditSession) -> tuple[list[list[str]], list[list[str]]]:
+    """Return per photo the kept tags, as people corrected them, and those not known.
+
+    With scores, uses of a kept tag with a low score may have been dropped: they are not known.
+    """
+    audit, table = session.known(), session.table
+    mask, kept, again = audit.kept(), set[str](), session.settings.again
+    labels: list[set[str]] = [set() for _ in table.photos]
+    unknown: list[set[str]] = [set() for _ in table.photos]
+    for k, (tag, own) in enumerate(zip(table.tags, table.uses, strict=True)):
+        if not again and not mask[k].any():
+            continue
+        kept.add(tag)
+        for place, row in enumerate(own.tolist()):
+            word = session.answers.get(session.use_of(k, place))
+            inside = again or mask[k, audit.bins[k][place]]
+            if word == "unsure" or (word is None and not inside):
+                unknown[row].add(tag)
+            elif word != "no":
+                labels[row].add(tag)
+    rows = {photo: row for row, photo in enumerate(table.photos)}
+    for photo, facts in session.shown.items():
+        row = rows[photo]
+        unknown[row] = (unknown[row] | kept.intersection(facts["unsure"])) - {*facts["wrong"]}
+        labels[row] |= kept.intersection(facts["also"])
+        labels[row] -= {*facts["wrong"], *unknown[row]}
+    return [sorted(one) for one in labels], [sorted(one) for one in unknown]
+
+
+def write_outcome(session: AuditSession, out: Path, page: str) -> None:
+    """Write what the audit found into its folder; the kept tags only if they are guaranteed."""
+    made = session.verdict().guaranteed and not session.settings.again
+    names = [*([KEPT] if made else []), TAGS, PAGE, RECEIPT]
+    for name in names:
+        require_own(session.log, out / name)
+    if not made and (out / KEPT).exists():
+        require_own(session.log, out / KEPT)
+        (out / KEPT).unlink()
+    mark = secrets.token_hex(4)
+    written = {name: out / f".{mark}.{name}" for name in names}
+    try:
+        for name, temporary in written.items():
+            if name == PAGE:
+                temporary.write_text(page, encoding="utf-8")
+            else:
+                _write(session, name, temporary, written.get(KEPT))
+        session.log.append(
+            [Note("export", {"sha256": sha256_of(temporary)}) for temporary in written.values()]
+        )
+        for name, temporary in written.items():
+            temporary.replace(out / name)
+    except OSError as error:
+        raise write_error(out, error) from None
+    finally:
+        for temporary in written.values():
+            temporary.unlink(missing_ok=True)
+
+
+def _write(session: AuditSession, name: str, path: Path, kept: Path | None) -> None:
+    if name == KEPT:
+        labels, unknown = corrected(session)
+        images = (session.folder.absolute(), session.table.photos)
+        export(from_rows(images, labels, name="kept", unknown=unknown), path)
+    elif name == TAGS:
+        with path.open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream).writerows([HEAD, *_rows(session)])
+    else:
+        path.write_text(json.dumps(summed(_receipt(session, kept)), indent=1), encoding="utf-8")
+
+
+def _receipt(session: AuditSession, kept: Path | None) -> dict[str, object]:
+    verdict, own = session.verdict(), session.table
+    return {
+        "labelwise": __version__,
+        "format": 1,
+        "when": now(),
+        "source": own.source,
+        "table": own.digest(),
+        "photos": len(own.photos),
+        "uses": len(own),
+        **vars(session.settings),
+        "kept": [] if session.settings.again else [own.tags[k] for k in verdict.kept],
+        "kept_uses": verdict.uses,
+        "guaranteed": verdict.guaranteed,
+        "answers": verdict.answers,
+        "people": session.people,
+        "statement": statement(session),
+        "kept_sha256": None if kept is None else sha256_of(kept),
+    }
+
+
+def _rows(session: AuditSession) -> list[list[str]]:
+    rows = []
+    for name, known, missed in known_tags(session):
+        cells = [name, "yes" if known.kept else "no", known.uses, known.answered]
+        cells += [known.wrong - known.unsure, known.unsure]
+        cells += _shares(known.estimate, known.low, known.high)
+        cells += [""] * 6 if missed is None else _shares(missed.recall, missed.low, missed.high)
+        if missed is not None:
+            cells += [round(missed.missing), missed.least_missing, missed.most_missing]
+        rows.append([as_cell(str(cell)) for cell in cells])
+    return rows
+
+
+def _shares(centre: float | None, low: float, high: float) -> list[str]:
+    """Return a share and its interval, rounded outwards; nothing where it is not known."""
+    if centre is None:
+        return ["", "", ""]
+    return [f"{centre:.4f}", f"{floor(1e4 * low) / 1e4:.4f}", f"{ceil(1e4 * high) / 1e4:.4f}"]
+
+
+def percent(share: float) -> str:
+    """Return a share in words."""
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,307 @@
+"""AuditSession: people answer the questions of an audit, and every answer is in the log.
+
+The questions follow from the table, the seed and the answers (:class:`labelwise.decide.Audit`), so
+a session that was killed goes on where it was, and an answer that is taken back leaves no trace in
+the verdict. While one person looks at a photo, others are asked what would follow a yes. While a
+photo is missing, the audit goes on as if nobody could tell. Where people disagree, nobody can.
+
+Once the tags are settled, random photos are asked about as a whole: which of the most used tags do
+they show? That gives what was missed.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from labelwise.answers.log import Answer, AnswerLog, Line, Note, answered, now
+from labelwise.answers.tag_tables import TagTable
+from labelwise.data.rows import is_file
+from labelwise.decide.audits import Audit, AuditVerdict, Use
+from labelwise.errors import DataError, SettingsError
+from labelwise.types import nearest
+
+WHY, SHOWN, BEGUN = "audit", "shown", "audit"  # of answers; kinds of notes
+RANDOM_PHOTOS = 30
+LISTED = 30  # tags that a random photo is asked about
+HELD_SECONDS = 120.0  # that a question waits for the person who has it
+EACH_TAG = "*"
+WORDS: tuple[Answer, ...] = get_args(Answer)
+
+
+@dataclass(frozen=True)
+class TagQuestion:
+    """A photo and a tag; or a photo and all ``listed`` tags, of which it carries ``tagged``."""
+
+    photo: str
+    tag: str
+    tagged: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The photo and the tag."""
+        return self.photo, self.tag
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """What an audit is to show. ``again``: one set of tags that was kept before, tested afresh."""
+
+    right_at_least: float = 0.9
+    confidence: float = 0.95
+    per_tag: bool = False
+    seed: int = 0
+    random_photos: int = RANDOM_PHOTOS
+    again: bool = False
+
+
+class AuditSession:
+    """One audit of a table by any number of people; threads must take turns."""
+
+    def __init__(
+        self, table: TagTable, folder: Path, log: AnswerLog, settings: AuditSettings
+    ) -> None:
+        self.table, self.folder, self.log, self.settings = table, folder, log, settings
+        self._start = np.cumsum([0, *map(len, table.uses)])
+        self._rows = {photo: row for row, photo in enumerate(table.photos)}
+        self._tags = {tag: k for k, tag in enumerate(table.tags)}
+        most = sorted(range(len(table.tags)), key=lambda k: (-len(table.uses[k]), table.tags[k]))
+        self.listed = tuple(sorted(table.tags[k] for k in most[:LISTED]))
+        order = np.random.default_rng((settings.seed, 3)).permutation(len(table.photos))
+        self._random = [table.photos[row] for row in order.tolist()]
+        self._held: dict[tuple[str, str], tuple[str, float]] = {}
+        self.unreadable: set[str] = set()  # photos that are taken for missing
+        self._read: list[Any] | None = None
+        facts = {"table": table.digest(), **vars(settings)}
+        facts.pop("random_photos")
+        begun = log.notes(BEGUN)
+        if not begun:
+            log.append([Note(BEGUN, {**facts, "source": table.source, "when": now()})])
+        elif other := [name for name in facts if begun[0].get(name) != facts[name]]:
+            what = "the tags have changed" if other == ["table"] else f"{other[0]} was different"
+            raise SettingsError(
+                f"{log.path.parent} holds another audit: {what}; name another folder with -o"
+            )
+        self.refresh()
+
+    def use_of(self, tag: int, place: int) -> Use:
+        """Return how the audit numbers a use: its tag, and its place among the tag's uses."""
+        return (0, int(self._start[tag]) + place) if self.settings.again else (tag, place)
+
+    def found(self, photo: str, tag: str) -> Use | None:
+        """Return the use of a tag on a photo, None if the table has none."""
+        row, k = self._rows.get(photo), self._tags.get(tag)
+        if row is None or k is None:
+            return None
+        own = self.table.uses[k]
+        place = int(np.searchsorted(own, row))
+        return self.use_of(k, place) if place < len(own) and own[place] == row else None
+
+    def _of(self, use: Use) -> tuple[str, str]:
+        tag, place = use
+        if self.settings.again:
+            tag = int(np.searchsorted(self._start, place, "right")) - 1
+            place -= int(self._start[tag])
+        return self.table.photos[int(self.table.uses[tag][place])], self.table.tags[tag]
+
+    def _fresh(self) -> Audit:
+        own, sizes, scores = self.settings, [len(one) for one in self.table.uses], self.table.scores
+        level: dict[str, Any] = {"right_at_least": own.right_at_least, "confidence": own.confidence}
+        if own.again:
+            return Audit([sum(sizes)], seed=own.seed, per_tag=True, most=sum(sizes), **level)
+        return Audit(sizes, scores=scores, seed=own.seed, per_tag=own.per_tag, **level)
+
+    # ---- what was answered
+
+    def refresh(self) -> None:
+        """Take in what this process or another has logged since."""
+        lines = self.log.lines()
+        if lines is not self._read:
+            self._read, self._taken = lines, 0
+            self._said: dict[tuple[str, str], dict[str, Answer]] = {}
+            self.shown: dict[str, Mapping[str, Any]] = {}
+            self._last: dict[str, list[tuple[str, str]]] = {}  # what each person answered, in order
+            known = ((self.found(*key), word) for key, word in self.table.known.items())
+            self.answers: dict[Use, Answer] = {use: word for use, word in known if use is not None}
+            self.audit = self._fresh()
+        changed = False
+        for line in lines[self._taken :]:
+            changed |= self._take(line)
+        self._taken = len(lines)
+        if changed:
+            self.audit = self._fresh()
+        self.audit.resume(self.answers)
+
+    def _take(self, line: Line) -> bool:
+        """Take in a line; return whether it changes an answer that was there."""
+        if isinstance(line, Note):
+            if line.kind == SHOWN:
+                photo, who = line.facts["photo"], line.facts["who"]
+                own = self._last.setdefault(who, [])
+                if line.facts.get("undo"):
+                    self.shown.pop(photo, None)
+                    own[:] = [key for key in own if key != (photo, EACH_TAG)]
+                else:
+                    self.shown[photo] = line.facts
+                    own.append((photo, EACH_TAG))
+            return False
+        key = (line.photo, line.label)
+        use = self.found(*key) if line.why == WHY else None
+        if use is None:
+            return False
+        people, own = self._said.setdefault(key, {}), self._last.setdefault(line.who, [])
+        own[:] = [one for one in own if one != key]
+        people.pop(line.who, None)
+        if line.answer != "undo":
+            people[line.who] = line.answer
+            own.append(key)
+        words = set(people.values())
+        before = self.answers.pop(use, None)
+        if words:
+            self.answers[use] = next(iter(words)) if len(words) == 1 else "unsure"
+        elif key in self.table.known:
+            self.answers[use] = self.table.known[key]
+        return before is not None and before != self.answers.get(use)
+
+    # ---- asking
+
+    def question(self, who: str) -> TagQuestion | None:
+        """Return what to ask a person now, and hold it for them; None if nothing is left."""
+        self.refresh()
+        found = next(self._ahead(who), None)
+        held = {key: one for key, one in self._held.items() if one[0] != who}
+        self._held = held if found is None else {**held, found.key: (who, time.monotonic())}
+        return found
+
+    def upcoming(self, who: str, after: TagQuestion) -> list[TagQuestion]:
+        """Return what may follow a question, by the answer, to load photos ahead."""
+        words: tuple[Answer | None, ...] = ("yes", "no") if after.tag != EACH_TAG else (None,)
+        found = [next(self._ahead(who, {after.key: word}), None) for word in words]
+        return [one for one in dict.fromkeys(found) if one is not None]
+
+    def batch(self, count: int) -> list[TagQuestion]:
+        """Return the next questions on one path, for a spreadsheet."""
+        return list(islice(self._ahead(""), count))
+
+    def _ahead(
+        self, who: str, assumed: Mapping[tuple[str, str], Answer | None] | None = None
+    ) -> Iterator[TagQuestion]:
+        """Yield what a person can be asked, and what follows if each answer is yes."""
+        limit, taken = time.monotonic() - HELD_SECONDS, dict(assumed or {})
+        for key, (holder, since) in self._held.items():
+            if holder != who and since > limit:
+                taken.setdefault(key, "yes")
+        audit = deepcopy(self.audit)
+        while (use := audit.question) is not None:
+            photo, tag = self._of(use)
+            word = self.answers.get(use) or taken.get((photo, tag))
+            if word is None and self._is_there(photo):
+                yield TagQuestion(photo, tag)
+                word = "yes"
+            audit.answer(word or "unsure")
+        room = self.settings.random_photos - len(self.shown)
+        if self.settings.again:
+            return
+        for photo in self._random:
+            if room <= 0:
+                return
+            if photo in self.shown or not self._is_there(photo):
+                continue
+            room -= 1
+            if (photo, EACH_TAG) not in taken:
+                yield TagQuestion(photo, EACH_TAG, self.tagged(photo), self.listed)
+
+    def _is_there(self, photo: str) -> bool:
+        return photo not in self.unreadable and is_file(self.folder / photo)
+
+    def tagged(self, photo: str) -> tuple[str, ...]:
+        """Return which of the listed tags a photo carries."""
+        return tuple(tag for tag in self.listed if self.found(photo, tag) is not None)
+
+    # ---- answering
+
+    def line(self, photo: str, tag: str, word: str, who: str) -> Line | None:
+        """Return what to log of a tag on a photo; None if the person has said so already."""
+        if self.found(photo, tag) is None:
+            raise DataError(f"{photo!r:.200} does not carry the tag {tag!r:.100} in the table")
+        if word not in WORDS:
+            raise DataError(f"an answer is yes, no or unsure, got {word!r:.60}")
+        if self._said.get((photo, tag), {}).get(who) == word:
+            return None
+        return answered(photo, tag, word, who, WHY)
+
+    def shown_line(self, photo: str, shown: Mapping[str, str], who: str) -> Line | None:
+        """Return what to log of a random photo: yes, no or unsure by tag; others are as tagged."""
+        if photo not in self._rows:
+            raise DataError(f"{photo!r:.200} is not a photo of the table")
+        for tag, word in shown.items():
+            if tag not in self.listed:
+                raise DataError(f"{tag!r:.100} is not a listed tag{nearest(tag, self.listed)}")
+            if word not in WORDS:
+                raise DataError(f"an answer is yes, no or unsure, got {word!r:.60}")
+        own = set(self.tagged(photo))
+        facts = {
+            "also": sorted(tag for tag, word in shown.items() if word == "yes" and tag not in own),
+            "wrong": sorted(tag for tag, word in shown.items() if word == "no" and tag in own),
+            "unsure": sorted(tag for tag, word in shown.items() if word == "unsure"),
+        }
+        before = self.shown.get(photo, {})
+        if facts == {name: before.get(name) for name in facts}:
+            return None
+        return Note(SHOWN, {"photo": photo, "who": who, "when": now(), **facts})
+
+    def record(self, lines: Iterable[Line | None]) -> None:
+        """Log lines; they are on the disk when this returns."""
+        self.log.append([line for line in lines if line is not None])
+        self.refresh()
+
+    def undo(self, who: str) -> TagQuestion | None:
+        """Take back what a person answered last; return it, held for them again."""
+        self.refresh()
+        if not self._last.get(who):
+            return None
+        photo, tag = self._last[who][-1]
+        self._held[photo, tag] = (who, time.monotonic())
+        if tag == EACH_TAG:
+            self.record([Note(SHOWN, {"photo": photo, "who": who, "undo": True})])
+            return TagQuestion(photo, tag, self.tagged(photo), self.listed)
+        self.record([answered(photo, tag, "undo", who, WHY)])
+        return TagQuestion(photo, tag)
+
+    # ---- what is known
+
+    def known(self) -> Audit:
+        """Return the audit with all answers that follow from each other.
+
+        A question that another person has, or whose photo is missing, counts as unsure, which no
+        guarantee profits from, if there are answers to later ones.
+        """
+        audit, words, last = deepcopy(self.audit), list[Answer](), 0
+        while (use := audit.question) is not None:
+            word, key = self.answers.get(use), self._of(use)
+            if word is None and key not in self._held and self._is_there(key[0]):
+                break
+            words.append(word or "unsure")
+            audit.answer(words[-1])
+            last = len(words) if word is not None else last
+        if last == len(words):
+            return audit
+        audit = deepcopy(self.audit)
+        for word in words[:last]:
+            audit.answer(word)
+        return audit
+
+    def verdict(self) -> AuditVerdict:
+        """Return what can be said now."""
+        return self.known().verdict()
+
+    @property
+    def people(self) -> list[str]:
+        """Who has answered."""
+        return sorted(who for who, own in self._last.items() if own)

@@ -1,0 +1,306 @@
+"""TagTable: who tagged what, however it was written down. A use is one tag on one photo.
+
+    label tables            path, labels; or one column per label; COCO, VOC and all that load reads
+    one use per row         photo, tag and, if there is one, score
+    language models         JSON Lines of Ollama and OpenAI: tags as JSON or with commas
+    COCO results            a list of image_id, category_id and score, and the instances file
+    several annotators      photo, label, worker, answer, and the name of the one you trust
+
+A line of a language model must say which photo it is about: ``path`` (or photo, image, file,
+file_name, custom_id, id) beside the response. Scores only steer which uses are asked about.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.answers.log import Answer
+from labelwise.answers.model_text import SCORE_NAMES, tags_of_text, text_of
+from labelwise.data.load import load
+from labelwise.data.rows import is_file, read_json, require_file
+from labelwise.data.table import LabelTable
+from labelwise.data.tabular import TABULAR, json_objects
+from labelwise.data.votes import HEADERS as VOTE_HEADERS
+from labelwise.data.votes import YES, Votes
+from labelwise.errors import DataError, SettingsError
+from labelwise.system.text import counted
+from labelwise.types import nearest
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+FoundUse = tuple[str, str, float | None]  # photo, tag, score
+
+PHOTO_KEYS = ("path", "photo", "image", "file", "file_name", "filename", "custom_id", "id")
+BY_MODELS = {"response", "message", "choices", "output", "body", "tags", "keywords", "objects"}
+LOOKED_FOR = 200  # photos, before the first question
+
+
+@dataclass(frozen=True, eq=False)
+class TagTable:
+    """Photos, tags, and per tag the rows of the photos that carry it.
+
+    ``scores`` are per tag and use, higher means surer. ``known`` is what a trusted person said of
+    a (photo, tag).
+    """
+
+    source: str
+    photos: tuple[str, ...]
+    tags: tuple[str, ...]
+    uses: tuple[Ints, ...]
+    scores: tuple[Floats, ...] | None = None
+    known: Mapping[tuple[str, str], Answer] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        source: str,
+        found: Iterable[FoundUse],
+        photos: Iterable[str] = (),
+        *,
+        known: Mapping[tuple[str, str], Answer] | None = None,
+        notes: Sequence[str] = (),
+    ) -> "TagTable":
+        """Return the table of uses; ``photos`` are those without one. The highest score counts."""
+        rows: dict[str, int] = {photo: row for row, photo in enumerate(dict.fromkeys(photos))}
+        tags: dict[str, dict[int, float | None]] = {}
+        strange = 0
+        for photo, text, score in found:
+            tag = " ".join(text.split())
+            if not tag or not tag.isprintable():
+                strange += 1
+                continue
+            row, own = rows.setdefault(photo, len(rows)), tags.setdefault(tag, {})
+            before = own.get(row)
+            own[row] = score if before is None or score is None else max(before, score)
+        if not tags:
+            raise DataError(f"{source}: there is no tag in it")
+        names = sorted(tags)
+        scored = all(score is not None for own in tags.values() for score in own.values())
+        uses = [np.array(sorted(tags[name]), np.int64) for name in names]
+        scores = [
+            np.array([tags[n][row] for row in own.tolist()], np.float64) if scored else None
+            for n, own in zip(names, uses, strict=True)
+        ]
+        if strange:
+            notes = (*notes, f"left out {counted(strange, 'tag')} without a name that can be shown")
+        return cls(
+            source,
+            tuple(rows),
+            tuple(names),
+            tuple(uses),
+            tuple(one for one in scores if one is not None) if scored else None,
+            known or {},
+            tuple(notes),
+        )
+
+    @classmethod
+    def of_labels(cls, table: LabelTable) -> "TagTable":
+        """Return the present labels of a label table; labels that no photo carries are left out."""
+        present = table.present.plain()
+        row, column = np.divmod(present.keys(), max(present.width, 1))
+        order = np.argsort(column, kind="stable")
+        parts = np.split(row[order], np.cumsum(np.bincount(column, minlength=present.width))[:-1])
+        used = [k for k, own in enumerate(parts) if len(own)]
+        if not used:
+            raise DataError(f"{table.name}: there is no tag in it")
+        names = tuple(table.space.names[k] for k in used)
+        uses = tuple(np.asarray(parts[k], np.int64) for k in used)
+        return cls(table.name, tuple(table.ids), names, uses, notes=table.notes)
+
+    @classmethod
+    def of_scores(
+        cls, source: str, photos: Sequence[str], names: Sequence[str], probs: Floats, sets: Any
+    ) -> "TagTable":
+        """Return the tags that a rule chose, ``sets`` (N, K), with their probabilities."""
+        used = np.flatnonzero(sets.any(0)).tolist()
+        if not used:
+            raise DataError(f"{source}: no photo has a tag; lower --at-least")
+        uses = tuple(np.flatnonzero(sets[:, k]) for k in used)
+        scores = tuple(probs[own, k] for k, own in zip(used, uses, strict=True))
+        tags = tuple(names[k] for k in used)
+        notes = () if np.isfinite(np.concatenate(scores)).all() else ("scores are not finite",)
+        return cls(source, tuple(photos), tags, uses, None if notes else scores, {}, notes)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.uses))
+
+    def digest(self) -> str:
+        """Return a hash of what an audit's questions follow from."""
+        found = hashlib.sha256("\n".join((*self.photos, "", *self.tags)).encode("utf-8", "replace"))
+        for numbers in (*self.uses, *(self.scores or ())):
+            found.update(np.ascontiguousarray(numbers).tobytes())
+        return found.hexdigest()
+
+    def require_usable(self, folder: Path) -> None:
+        """Raise unless some photos are in the folder, and a label table can hold the tags."""
+        odd = next((tag for tag in self.tags if "|" in tag or tag == "*"), None)
+        if odd is not None:
+            raise DataError(
+                f"{self.source}: the tag {odd!r:.100} cannot be in a label table, where | parts "
+                "tags and * means every tag; rename it"
+            )
+        rows = np.random.default_rng(0).permutation(len(self.photos))[:LOOKED_FOR]
+        if not any(is_file(folder / self.photos[row]) for row in rows.tolist()):
+            raise DataError(
+                f"{self.source}: none of its photos is in {folder}, such as "
+                f"{self.photos[0]!r:.200}; give the folder that its paths start from with --photos"
+            )
+
+
+def read_tags(
+    path: Path, *, trust: str | None = None, images: Path | None = None, at_least: float = 0.5
+) -> TagTable:
+    """Return the tags of a file or folder that holds no scores of labelwise's own forms.
+
+    ``trust`` names the annotator whose answers count; ``images`` is the instances file of COCO
+    results, which count from the score ``at_least``.
+    """
+    suffix = path.suffix.lower()
+    header = _header(path) if suffix in TABULAR else []
+    if trust is not None:
+        return _trusted(path, trust)
+    if suffix in (".jsonl", ".ndjson") and "labels" not in header and BY_MODELS & {*header}:
+        return _language_model(path)
+    if suffix == ".json" and require_file(path):
+        content = read_json(path)
+        first = content[0] if isinstance(content, list) and content else None
+        if isinstance(first, dict) and "image_id" in first and "category_id" in first:
+            return _coco_results(path, content, images, at_least)
+    photo, label = (_one_of(header, VOTE_HEADERS[name]) for name in ("photo", "label"))
+    if photo and label and "labels" not in header and not _one_of(header, VOTE_HEADERS["worker"]):
+        return _use_rows(path, photo, label, _one_of(header, SCORE_NAMES))
+    named = None if "labels" in header else _one_of(header, ("tags", "keywords"))
+    options: dict[str, Any] = {} if named is None else {"columns": {"labels": named}}
+    return TagTable.of_labels(load(path, check_files=False, duplicates="drop", **options))
+
+
+def _header(path: Path) -> list[str]:
+    return list(TABULAR[path.suffix.lower()](require_file(path)).header)
+
+
+def _one_of(header: Sequence[str], names: Sequence[str]) -> str | None:
+    return next((one for one in header if one.strip().lower() in names), None)
+
+
+def _use_rows(path: Path, photo: str, label: str, score: str | None) -> TagTable:
+    headers = [photo, label, *([] if score is None else [score])]
+
+    def found() -> Iterator[FoundUse]:
+        number = 0
+        for batch in TABULAR[path.suffix.lower()](path).batches(headers):
+            for row in zip(*(batch.column(name).to_pylist() for name in headers), strict=True):
+                number += 1
+                if row[0] in (None, "") or row[1] is None:
+                    raise DataError(f"{path.name}, row {number}: it names no photo, or no tag")
+                chance = None if score is None else score_of(row[2], f"{path.name}, row {number}")
+                yield str(row[0]), str(row[1]), chance
+
+    return TagTable.of(path.name, found())
+
+
+def score_of(value: Any, where: str) -> float:
+    """Return a score, or raise a DataError that names its place."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if not np.isfinite(number) or isinstance(value, bool):
+        raise DataError(f"{where}: a score must be a number, got {value!r:.60}")
+    return number
+
+
+def _trusted(path: Path, trust: str) -> TagTable:
+    """Return what most of the other annotators say, and what the trusted one does."""
+    votes = Votes.read(path)
+    if trust not in votes.workers:
+        raise SettingsError(
+            f"{path.name}: no answer is by {trust!r}{nearest(trust, votes.workers)}"
+        )
+    own, said = votes.worker == votes.workers.index(trust), votes.answered()
+    other = said.worker != votes.workers.index(trust)
+    entries, place = np.unique(said.entry[other], return_inverse=True)
+    share = np.bincount(place, said.answer[other] == YES) / np.bincount(place)
+    yes = entries[share > 0.5]
+    photos, labels, width = list(votes.photos), votes.labels, len(votes.labels)
+    words: dict[int, Answer] = {1: "yes", 0: "no", -1: "unsure"}
+    known = {
+        (photos[photo], labels[label]): words[int(answer)]
+        for photo, label, answer in zip(
+            votes.photo[own], votes.label[own], votes.answer[own], strict=True
+        )
+    }
+    found = ((photos[one // width], labels[one % width], None) for one in yes.tolist())
+    note = f"tags are what most of {counted(len(votes.workers) - 1, 'annotator')} say; {trust} is"
+    note += f" trusted, and has answered {len(known):,} times"
+    return TagTable.of(path.name, found, photos, known=known, notes=[note])
+
+
+def _coco_results(path: Path, found: Any, images: Path | None, at_least: float) -> TagTable:
+    if images is None:
+        raise SettingsError(
+            f"{path.name} holds COCO results; give the file that names their images and "
+            "categories with --data instances.json"
+        )
+    named = read_json(images)
+    try:
+        photos = {one["id"]: str(one["file_name"]) for one in named["images"]}
+        tags = {one["id"]: str(one["name"]) for one in named["categories"]}
+    except (TypeError, KeyError):
+        raise DataError(
+            f"{images}: must have 'images' with id and file_name, and 'categories' with id and name"
+        ) from None
+
+    def uses() -> Iterator[FoundUse]:
+        for number, one in enumerate(found, 1):
+            where = f"{path.name}, result {number}"
+            if not isinstance(one, dict):
+                raise DataError(f"{where}: must be an object")
+            photo, tag = (one.get(key) for key in ("image_id", "category_id"))
+            if not isinstance(photo, int | str) or not isinstance(tag, int | str):
+                raise DataError(f"{where}: must have image_id and category_id")
+            if photo not in photos or tag not in tags:
+                raise DataError(f"{where}: {images.name} has no image {photo} or category {tag}")
+            score = score_of(one.get("score"), where)
+            if score >= at_least:
+                yield photos[photo], tags[tag], score
+
+    note = f"results with a score of at least {at_least:g} are tags (--at-least)"
+    return TagTable.of(path.name, uses(), photos.values(), notes=[note])
+
+
+def _language_model(path: Path) -> TagTable:
+    found: list[FoundUse] = []
+    photos: list[str] = []
+    failed, prose = 0, list[int]()
+    for number, line in json_objects(path):
+        photo = next((line[key] for key in PHOTO_KEYS if isinstance(line.get(key), str)), None)
+        if not photo:
+            raise DataError(
+                f"{path.name}, line {number}: it must say which photo it is about, as "
+                '{"path": "a.jpg", "response": ...}'
+            )
+        text = None if line.get("error") else text_of(line)
+        if text is None:
+            failed += 1
+            continue
+        tags = tags_of_text(text)
+        if tags is None:
+            prose.append(number)
+            continue
+        photos.append(photo)
+        found += [(photo, tag, score) for tag, score in tags]
+    notes = []
+    if failed:
+        notes.append(f"left out {counted(failed, 'photo')} without a response")
+    if prose:
+        lines = f"{counted(len(prose), 'response')}, first line {prose[0]}"
+        notes.append(f"left out what is not a list of tags: {lines}")
+    if not found:
+        raise DataError(f"{path.name}: there is no tag in it; {'; '.join(notes) or 'it is empty'}")
+    return TagTable.of(path.name, found, photos, notes=notes)

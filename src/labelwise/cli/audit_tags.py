@@ -1,0 +1,276 @@
+"""The audit of any tags: in the terminal, on a page, or through a spreadsheet."""
+
+import secrets
+from getpass import getuser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from labelwise.cli.command import refuse_overwriting
+from labelwise.cli.index import default_index
+from labelwise.cli.options import Options
+from labelwise.cli.text import ask, complain, next_steps, say
+from labelwise.system.text import as_cell, counted, from_cell
+
+if TYPE_CHECKING:
+    from labelwise.answers.audit_session import AuditSession, TagQuestion
+
+OF_TAGS = (
+    *("photos", "right_at_least", "per_tag", "page", "csv", "again", "seed", "scores", "data"),
+    *("trust", "host", "port", "token_file", "allow_host", "open"),
+)
+OF_THE_PAGE = ("host", "port", "token_file", "allow_host", "open")
+QUESTIONS = 50  # of a spreadsheet
+LOG = "answers.jsonl"
+
+
+def means_tags(place: Path | None, given: Options) -> bool:
+    """Return whether tags are meant, and not past guarantees of an index or a run."""
+    asked = any(getattr(given, name) not in (None, False) for name in OF_TAGS)
+    if asked or place is None or place.is_dir():
+        return asked
+    is_query = not place.exists() and not place.suffix and default_index(None).is_dir()
+    return not is_query
+
+
+def audit_tags(place: Path | None, given: Options) -> None:
+    """Ask until the tags can be guaranteed, or the person stops; write what was found."""
+    from labelwise.answers.audit_outcome import KEPT, PAGE, RECEIPT, TAGS, statement
+    from labelwise.report.audit import write_audit
+
+    if not given.page:
+        given.refuse("it belongs to --page", *OF_THE_PAGE)
+    out = Path(given.out or f"{_name(place, given)}.audit")
+    if given.out is None:
+        refuse_overwriting(out)
+    session = _session(place, out, given)
+    for note in session.table.notes:
+        say(note)
+    if given.csv is not None:
+        _write_questions(session, given.csv, given, f"{_command(place, given, out)}")
+        return
+    if given.answers is not None:
+        _read_answers(session, Path(given.answers), given.who or getuser())
+    elif given.page:
+        _serve(session, out, given)
+    else:
+        _ask(session, given.who or getuser())
+    write_audit(session, out)
+    say(statement(session))
+    say(f"{out / PAGE} shows every tag, {out / TAGS} has the figures")
+    verdict = session.verdict()
+    if verdict.guaranteed and not session.settings.again:
+        next_steps(f"train {out / KEPT}", f"audit --again {out / RECEIPT} --page")
+    elif not verdict.guaranteed and not verdict.finished:
+        more = "" if given.answers is None else f" --csv {_next_name(Path(given.answers))}"
+        next_steps(f"{_command(place, given, out)}{more}")
+
+
+def _name(place: Path | None, given: Options) -> str:
+    from labelwise.errors import SettingsError
+
+    if given.again is not None:
+        return f"{given.again.resolve().parent.name.removesuffix('.audit')}-again"
+    if place is None:
+        raise SettingsError("name the tags: labelwise audit TAGS --photos PHOTOS")
+    return place.resolve().with_suffix("").name or "tags"
+
+
+def _next_name(path: Path) -> Path:
+    """Return a name for the next questions: questions-2.csv after questions.csv."""
+    stem, _, number = path.stem.rpartition("-")
+    if stem and number.isdecimal():
+        return path.with_stem(f"{stem}-{int(number) + 1}")
+    return path.with_stem(f"{path.stem}-2")
+
+
+def _command(place: Path | None, given: Options, out: Path) -> str:
+    """Return the command that goes on with this audit."""
+    from shlex import quote
+
+    words = ["audit", *([] if place is None else [str(place)]), "-o", str(out)]
+    for name in ("again", "photos", "trust", "data", "scores", "at_least"):
+        value = getattr(given, name)
+        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    for name in ("right_at_least", "confidence", "seed"):
+        value = getattr(given, name)
+        words += [] if value is None else [f"--{name.replace('_', '-')}", f"{value:g}"]
+    if place is not None and place.is_dir() and given.right_at_least is None:
+        words += ["--right-at-least", "0.9"]  # else past guarantees would be meant
+    return " ".join(map(quote, words)) + (" --per-tag" if given.per_tag else "")
+
+
+def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
+    from labelwise.answers.audit_session import RANDOM_PHOTOS, AuditSession, AuditSettings
+    from labelwise.answers.log import AnswerLog
+    from labelwise.contrib.tag_sources import tags_to_audit
+    from labelwise.errors import SettingsError
+
+    for name in ("right_at_least", "confidence"):
+        value = getattr(given, name)
+        if value is not None and not 0 < value < 1:
+            flag = f"--{name.replace('_', '-')}"
+            raise SettingsError(f"{flag} is a share between 0 and 1, such as 0.9; got {value:g}")
+    log = AnswerLog(out / LOG)
+    level = {"right_at_least": given.right_at_least, "confidence": given.confidence}
+    seed, photos = given.seed, given.photos
+    if given.again is not None:
+        if place is not None or given.per_tag or given.right_at_least is not None:
+            raise SettingsError("--again takes the tags and the level from the receipt alone")
+        facts = _receipt(given.again)
+        place = given.again.parent / "kept.csv"
+        photos = place.parent  # where its paths start
+        level = {"right_at_least": facts["right_at_least"]}
+        level["confidence"] = given.confidence or facts["confidence"]
+        begun = log.notes("audit")
+        if seed is None:  # never that of the first audit
+            seed = begun[0]["seed"] if begun else secrets.randbelow(1 << 31)
+        if seed == facts["seed"]:
+            raise SettingsError(f"--seed {seed} is that of the receipt; leave it out")
+    settings = AuditSettings(
+        **{name: value for name, value in level.items() if value is not None},
+        per_tag=given.per_tag,
+        seed=seed or 0,
+        random_photos=RANDOM_PHOTOS if given.ask is None else given.ask,
+        again=given.again is not None,
+    )
+    if place is None:
+        raise SettingsError("name the tags: labelwise audit TAGS --photos PHOTOS")
+    table, folder = tags_to_audit(
+        place,
+        photos,
+        kind=given.scores,
+        at_least=given.at_least,
+        trust=given.trust,
+        data=given.data,
+    )
+    table.require_usable(folder)
+    return AuditSession(table, folder, log, settings)
+
+
+def _receipt(path: Path) -> dict[str, Any]:
+    """Return what a receipt says, if its table is as it was."""
+    from labelwise.data.rows import read_json
+    from labelwise.errors import DataError
+    from labelwise.system.files import sha256_of, without_sum
+
+    content = read_json(path)
+    facts = without_sum(content) if isinstance(content, dict) and content else None
+    if facts is None or facts.get("format") != 1:
+        raise DataError(f"{path} is not a receipt as `labelwise audit` wrote it")
+    kept = path.parent / "kept.csv"
+    if facts["kept_sha256"] is None:
+        raise DataError(f"{path}: nothing was guaranteed, so there is nothing to test again")
+    if not kept.is_file() or sha256_of(kept) != facts["kept_sha256"]:
+        raise DataError(f"{kept} must be the table of the receipt, and it is not as it was written")
+    return facts
+
+
+def _ask(session: "AuditSession", who: str) -> None:
+    """Ask in the terminal until nothing is left, or the person stops."""
+    from labelwise.answers.audit_outcome import progress
+    from labelwise.answers.audit_session import EACH_TAG
+    from labelwise.errors import DataError
+
+    say("Is the tag right? y yes, n no, u unsure, undo, stop; answers are kept at once")
+    while (question := session.question(who)) is not None:
+        say(progress(session))
+        photo = session.folder / question.photo
+        if question.tag != EACH_TAG:
+            word: str = ask(f"{photo}\n  Does it show: {question.tag}?")
+        else:
+            word = _ask_all(question, photo)
+        if word == "stop":
+            return
+        if word == "undo":
+            back = session.undo(who)
+            say("nothing to take back" if back is None else f"taken back: {back.photo}, {back.tag}")
+        elif question.tag != EACH_TAG:
+            session.record([session.line(question.photo, question.tag, word, who)])
+        else:
+            try:
+                session.record([session.shown_line(question.photo, shown_of(word), who)])
+            except DataError as error:
+                complain(str(error))
+
+
+def _ask_all(question: "TagQuestion", photo: Path) -> str:
+    say(f"The tags: {', '.join(question.listed)}")
+    own = ", ".join(question.tagged) or "none of them"
+    how = "(as: dog, ?car; -cat takes a tag back)"
+    text = f"{photo}\n  It is tagged {own}. What else does it show? {how}"
+    try:
+        return str(typer.prompt(text, default="none")).strip()
+    except typer.Abort:
+        return "stop"
+
+
+def shown_of(text: str) -> dict[str, str]:
+    """Return yes, no or unsure by tag.
+
+    >>> shown_of("dog, -cat, ?car"), shown_of("none")
+    ({'dog': 'yes', 'cat': 'no', 'car': 'unsure'}, {})
+    """
+    signs = {"-": "no", "!": "no", "?": "unsure"}
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if [word.lower() for word in words] == ["none"]:
+        return {}
+    return {
+        (word[1:].strip() if word[0] in signs else word): signs.get(word[0], "yes")
+        for word in words
+    }
+
+
+def _write_questions(session: "AuditSession", path: Path, given: Options, command: str) -> None:
+    import csv
+
+    from labelwise.system.files import replacing
+
+    questions = session.batch(QUESTIONS if given.top is None else given.top)
+    if not questions:
+        say("there is nothing left to ask")
+        next_steps(command)
+        return
+    rows = [(one.photo, one.tag, "", ", ".join(one.listed)) for one in questions]
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([["path", "tag", "answer", "tags"]])
+        csv.writer(stream).writerows(map(as_cell, row) for row in rows)
+    say(f"wrote {path}: {counted(len(questions), 'question')} to answer with yes, no or unsure")
+    if any(one.listed for one in questions):
+        say("where the tag is *, name all tags of the last column that the photo shows, or none;")
+        say("-cat says that a tag it has is wrong, ?car that you cannot tell")
+    next_steps(f"{command} --answers {path}")
+
+
+def _read_answers(session: "AuditSession", path: Path, who: str) -> None:
+    """Log the answers of a spreadsheet: all of them, or none where one cannot be read."""
+    from labelwise.answers.audit_session import EACH_TAG
+    from labelwise.data.rows import read_csv_rows
+    from labelwise.errors import DataError
+    from labelwise.photos.prevalence import ANSWER_WORDS
+
+    lines = []
+    for number, row in enumerate(read_csv_rows(path, ("path", "tag", "answer")), start=2):
+        photo, tag, said = (from_cell(row[name]) for name in ("path", "tag", "answer"))
+        if not said.strip():
+            continue
+        try:
+            if tag == EACH_TAG:
+                lines.append(session.shown_line(photo, shown_of(said), who))
+            else:
+                word = ANSWER_WORDS.get(said.strip().lower(), said)
+                lines.append(session.line(photo, tag, word, who))
+        except DataError as error:
+            raise DataError(f"{path}, line {number}: {error}") from None
+    session.record(lines)
+    say(f"{path}: {counted(sum(line is not None for line in lines), 'new answer')}")
+
+
+def _serve(session: "AuditSession", out: Path, given: Options) -> None:
+    from labelwise.cli.serve import run_until_stopped, server_settings
+
+    settings = server_settings(given)
+    from labelwise.server import create_audit_app
+
+    run_until_stopped(create_audit_app(session, out, settings), settings, given)

@@ -1,0 +1,138 @@
+"""Any tags to audit: what :mod:`labelwise.answers.tag_tables` reads, and labelwise's own forms.
+
+score files       score:NAME columns, predictions.parquet, what `labelwise predict` wrote
+a run             the labels that its rule gives its test photos
+an index          the labels that its model gives the photos
+a folder          keywords in the photos and their side-cars
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labelwise.answers.tag_tables import FoundUse, TagTable, read_tags, score_of
+from labelwise.contrib.annotation_tools import ImageFolder, chosen_labels
+from labelwise.data.rows import read_json
+from labelwise.data.tabular import TABULAR
+from labelwise.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from labelwise.scores.tables import Kind
+
+AT_LEAST = 0.5
+
+
+def tags_to_audit(
+    path: Path,
+    photos: Path | None,
+    *,
+    kind: "Kind | None" = None,
+    at_least: float | None = None,
+    trust: str | None = None,
+    data: str | None = None,
+) -> tuple[TagTable, Path]:
+    """Return the tags of a file, run, index or folder of photos, and the folder of the photos.
+
+    ``kind`` says what scores are, where the file does not; from ``at_least`` on they are tags.
+    """
+    least = AT_LEAST if at_least is None else at_least
+    if not path.exists():
+        raise DataError(f"there is no file or folder {path}")
+    if (path / "index.json").is_file():
+        return _of_index(path), Path(photos or "/")
+    if (path / "model.json").is_file():
+        return _of_run(path), _required(photos)
+    if path.is_dir() and (photos is None or photos.samefile(path)):
+        from labelwise.photos.metadata import read_keywords
+
+        return TagTable.of_labels(read_keywords(path).table), path
+    if path.is_file() and trust is None and _has_scores(path):
+        return _of_scores(path, kind, least), _required(photos)
+    if path.suffix.lower() == ".json":
+        tasks = read_json(path)
+        if isinstance(tasks, list) and any(
+            isinstance(o, dict) and "predictions" in o for o in tasks
+        ):
+            return _of_label_studio(path, tasks), _required(photos)
+    images = None if data is None else Path(data)
+    return read_tags(path, trust=trust, images=images, at_least=least), _required(photos)
+
+
+def _required(photos: Path | None) -> Path:
+    if photos is None:
+        raise SettingsError("give the folder that the paths of the tags start from with --photos")
+    if not photos.is_dir():
+        raise DataError(f"there is no folder {photos}; --photos names where the photos are")
+    return photos
+
+
+def _has_scores(path: Path) -> bool:
+    """Return whether a file is one of scores, by its columns."""
+    suffix = path.suffix.lower()
+    if suffix not in TABULAR:
+        return suffix == ".npz"
+    header = TABULAR[suffix](path).header
+    predicted = {"path", "labels", "error"} <= set(header) or {"path", "probs"} <= set(header)
+    named = any(name.startswith("score:") for name in header)
+    return named or predicted or {"id", "logits"} <= set(header)
+
+
+def _of_scores(path: Path, kind: "Kind | None", at_least: float) -> TagTable:
+    from labelwise.scores.read import read_unlabelled
+
+    found = read_unlabelled(path, kind)
+    if found.link is None:
+        raise SettingsError(f"{path.name}: its scores are not probabilities; give --scores probs")
+    probs = np.asarray(found.link.decision_probs(found.logits), np.float64)
+    return TagTable.of_scores(path.name, found.ids, found.names, probs, probs >= at_least)
+
+
+def _of_run(path: Path) -> TagTable:
+    from labelwise.scores import read_run
+
+    own = read_run(path, "test")
+    scores = (
+        own.predictions if own.calibrated is None else own.predictions.with_link(own.calibrated)
+    )
+    probs, sets = np.asarray(scores.decision_probs(), np.float64), scores.sets(own.rule)
+    return TagTable.of_scores(path.name, scores.ids, scores.names, probs, sets)
+
+
+def _of_index(path: Path) -> TagTable:
+    from labelwise.photos.index import Index
+    from labelwise.photos.tagging import tags_of
+
+    with Index(path) as index:
+        tagged = list(tags_of(index, None))
+        paths = index.store.paths_of(row for row, _ in tagged)
+    found = [
+        (paths[row][0], keyword.label, float(np.float64(keyword.probability)))
+        for row, own in tagged
+        for keyword in own
+    ]
+    return TagTable.of(path.name, found, [paths[row][0] for row, _ in tagged])
+
+
+def _of_label_studio(path: Path, tasks: Sequence[Any]) -> TagTable:
+    folder = ImageFolder(path.parent)
+    found: list[FoundUse] = []
+    photos: list[str] = []
+    for number, task in enumerate(tasks, 1):
+        where = f"{path.name}, task {number}"
+        facts = task.get("data") if isinstance(task, dict) else None
+        image = facts.get("image", facts.get("img")) if isinstance(facts, dict) else None
+        if not isinstance(image, str) or not image:
+            raise DataError(f"{where}: 'data' must name an 'image'")
+        made = task.get("predictions") or []
+        if not isinstance(made, list) or not all(isinstance(one, dict) for one in made):
+            raise DataError(f"{where}: 'predictions' must be a list of objects")
+        photos.append(folder.path_of(image))
+        if made:
+            score = made[-1].get("score")
+            for result in made[-1].get("result") or []:
+                own = result.get("score", score) if isinstance(result, dict) else None
+                chance = None if own is None else score_of(own, where)
+                found += [(photos[-1], name, chance) for name in chosen_labels(result, where)]
+    return TagTable.of(path.name, found, photos)

@@ -1,0 +1,480 @@
+"""Audit of a tag table: answers about (photo, tag) pairs until the kept tags are guaranteed.
+
+A use is one tag on one photo. Tag k has N_k uses; an unknown number of them is wrong. An answer
+"unsure" counts as wrong for every guarantee and for the low end of every interval.
+
+**Phase one** decides which tags are kept. The wrong rate of a tag has the prior w Beta(GOOD) +
+(1 - w) Beta(BAD), w learned from all answers. A tag is asked about while an optimal sequence of
+answers is expected to gain more than it costs (``worth_asking``). Then tags are ranked by their
+posterior mean, and the prefix of the largest value is kept: its share of all right uses, less PRICE
+times the answers that its test will take.
+
+**Phase two** tests the kept set S (N uses, W wrong) on new answers. Stratum h (a tag, or a tag and
+a range of scores) has R_h uses without an answer. It is drawn with probability q_h, then a use of
+it at random; y = 1 if that is wrong, and x were known before. With predictions g_h made before,
+
+    Z = [x + sum_h R_h g_h + (y - g_h) R_h / q_h] / N,        E[Z | past] = W / N,
+
+so that under "too many are wrong", W / N >= a = (floor((1 - level) N) + 1) / N, each capital
+prod (1 + c (a - Z)) with stakes c fixed before each answer is a nonnegative supermartingale, and so
+is their mean over STAKES (Waudby-Smith and Ramdas 2024). It ever reaches 1 / delta with chance at
+most delta (Ville): a person may stop at any time. R_h / q_h is the inverse-probability weight
+(Zrnic and Candes 2024). When another set promises more, a new test starts on new answers; test
+number j may err with chance delta times ``error_share(j)``, and the shares sum to 1.
+
+Per tag there is no selection: each tag has its own test, on all its answers, at the confidence.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.decide.tag_beliefs import (
+    MOST_FIRST,
+    answers_needed,
+    asked_on,
+    learned,
+    log_bayes,
+)
+from labelwise.errors import DataError
+
+Answer = Literal["yes", "no", "unsure"]
+ANSWERED: tuple[Answer, ...] = ("yes", "no")
+Use = tuple[int, int]  # tag, place among the uses of the tag
+Numbers = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+ASK_PRICE = (0.00006, 0.00012)  # of all uses, for one answer in phase one; with scores
+PRICE = (0.0004, 0.0014)  # of all right uses, for one answer in phase two; with scores
+FIRST_TEST = 0.85  # of delta
+TESTS = 6
+SWITCH = 0.04  # by how much another set must be worth more
+STAKES = np.array([0.35, 0.5, 0.65, 0.8])  # of the largest stake
+BINS = 5  # ranges of scores
+GRID = 401  # shares at which an interval is sought
+HOPELESS = 300  # answers (per tag)
+TOLERANCE = 1e-9
+
+
+def error_share(test: int) -> float:
+    """Return the share of delta that test number ``test`` may spend, from 0; they sum to 1.
+
+    >>> [round(error_share(j), 4) for j in range(3)]
+    [0.85, 0.075, 0.0375]
+    """
+    return FIRST_TEST if test == 0 else (1 - FIRST_TEST) / 2**test
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Estimate of the share of right uses, with an interval that holds at any stopping time."""
+
+    tag: int | None
+    uses: int
+    answered: int
+    wrong: int
+    unsure: int
+    estimate: float | None
+    low: float
+    high: float
+    kept: bool
+    guaranteed: bool
+
+
+@dataclass(frozen=True)
+class AuditVerdict:
+    """What an audit can say now. ``certain``: enough uses were answered that no chance is left."""
+
+    guaranteed: bool
+    certain: bool
+    kept: tuple[int, ...]
+    tags: int
+    uses: int
+    answers: int
+    right_at_least: float
+    confidence: float
+    per_tag: bool
+    finished: bool
+
+    def sentence(self) -> str:
+        """Return the verdict in words: what is guaranteed, of how many uses, how surely."""
+        kept, checked = len(self.kept), f"{self.answers:,} answers"
+        if not self.guaranteed:
+            why = "no tag set reached it" if self.finished else "more answers are needed"
+            return f"Nothing is guaranteed yet: {why} ({checked})."
+        level, sure = _percent(self.right_at_least), f"{_percent(self.confidence)} confidence"
+        if self.certain:
+            sure = "known, not estimated"
+        of = f"of their {self.uses:,} uses"
+        if self.per_tag:
+            of, sure = "of the uses of each", f"{sure} for each tag"
+        return (
+            f"{kept:,} of {self.tags:,} tags can be trusted: at least {level} {of} are right "
+            f"({sure}, {checked}). {self.tags - kept:,} were dropped."
+        )
+
+
+@dataclass(eq=False)
+class _Test:
+    """A running test of one set of tags: log capital per stake, and Z - its stakes' history."""
+
+    kept: NDArray[np.bool_]
+    delta: float
+    log_capital: Numbers = field(default_factory=lambda: np.zeros(len(STAKES)))
+    seen: list[tuple[float, float, float]] = field(default_factory=list)  # Z, its least, its most
+
+    @property
+    def gained(self) -> float:
+        """The log of the mean capital."""
+        return float(np.logaddexp.reduce(self.log_capital) - np.log(len(STAKES)))
+
+
+class Audit:
+    """Which use to ask about next, and what is known, from the answers so far.
+
+    Everything follows from the table, the seed and the answers: ``Audit(...).resume(answers)`` is
+    the audit that was interrupted. ``scores`` (one array per tag) only steer: higher means surer.
+    Per tag, one that is expected to take more than ``most`` answers is not asked about again.
+    """
+
+    def __init__(
+        self,
+        uses: Sequence[int],
+        *,
+        scores: Sequence[Numbers] | None = None,
+        seed: int = 0,
+        right_at_least: float = 0.9,
+        confidence: float = 0.95,
+        per_tag: bool = False,
+        most: int = HOPELESS,
+    ) -> None:
+        sizes = np.asarray(uses, np.int64)
+        if sizes.ndim != 1 or not len(sizes) or (sizes < 1).any():
+            raise DataError("An audit needs at least one tag, and each tag at least one use.")
+        if not (0 < right_at_least < 1 and 0 < confidence < 1):
+            raise DataError("right_at_least and confidence must lie between 0 and 1.")
+        self.sizes, self.seed, self.per_tag = sizes, seed, per_tag
+        self.level, self.confidence, self.most = right_at_least, confidence, most
+        self.bins = _bins(sizes, scores)  # of each use, per tag
+        self.scored = scores is not None
+        width = BINS if self.scored else 1
+        self.strata = np.array([np.bincount(b, minlength=width) for b in self.bins], np.int64)
+        self.asked, self.wrong = np.zeros_like(self.strata), np.zeros_like(self.strata)
+        self.unsure = np.zeros(len(sizes), np.int64)
+        self.own: dict[int, _Test] = {}  # of the tags that were asked about
+        self.test: _Test | None = None
+        self.tests = 0
+        self.done = False
+        self.count = 0
+        self._bayes = np.zeros(len(sizes))  # log odds of good over bad, by the answers
+        self._memo: tuple[int, Numbers, Numbers, Numbers] | None = None
+        self._orders: dict[tuple[int, int], Counts] = {}
+        self._uniform = self._chances = np.empty(0)
+        self._next: tuple[int, int] | None = None
+        self._choose()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Audit":
+        """Return a copy to look ahead with; what never changes is shared."""
+        other = copy(self)
+        for name in ("asked", "wrong", "unsure", "_bayes"):
+            setattr(other, name, getattr(self, name).copy())
+        other.own = {tag: replace(test, seen=[*test.seen]) for tag, test in self.own.items()}
+        other.test = None if self.test is None else replace(self.test, seen=[*self.test.seen])
+        return other
+
+    def _own(self, tag: int) -> "_Test":
+        if tag not in self.own:
+            mask = np.zeros(self.strata.shape, bool)
+            mask[tag] = True
+            self.own[tag] = _Test(mask, 1 - self.confidence)
+        return self.own[tag]
+
+    # ---- asking
+
+    @property
+    def question(self) -> Use | None:
+        """The (tag, use) to ask about now; None once there is nothing left to ask."""
+        if self._next is None:
+            return None
+        tag, part = self._next
+        if self._next not in self._orders:
+            members = np.flatnonzero(self.bins[tag] == part)
+            rng = np.random.default_rng((self.seed, 2, tag, part))
+            self._orders[self._next] = rng.permutation(members)
+        return tag, int(self._orders[self._next][self.asked[tag, part]])
+
+    def answer(self, value: Answer) -> None:
+        """Record the answer to ``question`` and choose the next one."""
+        if self._next is None:
+            raise DataError("The audit asks nothing more.")
+        if value not in ("yes", "no", "unsure"):
+            raise DataError(f"An answer is yes, no or unsure, got {value!r}.")
+        tag, part = self._next
+        wrong = value != "yes"
+        self._bet(self._own(tag), tag, part, wrong)
+        if self.test is not None and self.test.kept[tag, part]:
+            self._bet(self.test, tag, part, wrong)
+        self.asked[tag, part] += 1
+        self.wrong[tag, part] += wrong
+        self.unsure[tag] += value == "unsure"
+        self._bayes[tag] = log_bayes(self.asked[tag].sum(), self.wrong[tag].sum())
+        self.count += 1
+        self._choose()
+
+    def resume(self, answers: Mapping[Use, Answer]) -> "Audit":
+        """Replay stored answers, in whatever order they are stored, as far as they go."""
+        while (use := self.question) is not None and use in answers:
+            self.answer(answers[use])
+        return self
+
+    def upcoming(self) -> dict[Answer, Use | None]:
+        """Return the question that follows each possible answer, to load photos ahead."""
+        follow: dict[Answer, Use | None] = {}
+        for value in ANSWERED if self._next is not None else ():
+            ahead = deepcopy(self)
+            ahead.answer(value)
+            follow[value] = ahead.question
+        return follow
+
+    # ---- what is known
+
+    def verdict(self) -> AuditVerdict:
+        """Return whether the guarantee is reached, for which tags."""
+        kept = self.kept()
+        tags = np.flatnonzero(kept.any(1)).tolist()
+        sets = [self._own(k).kept for k in tags] if self.per_tag else [kept]
+        certain = bool(tags) and all(self._certain(one) for one in sets)
+        reached = bool(tags) and (self.per_tag or certain or self._reached(self.test))
+        uses, level = int(self.strata[kept].sum()), (self.level, self.confidence, self.per_tag)
+        finished = self._next is None
+        return AuditVerdict(
+            reached, certain, tuple(tags), len(kept), uses, self.count, *level, finished
+        )
+
+    def kept(self) -> NDArray[np.bool_]:
+        """Mask (K, ranges of scores) of what is kept now; in phase one what would be."""
+        if self.per_tag:
+            made = np.array([self._reached(self.own.get(k)) for k in range(len(self.sizes))])
+            return np.repeat(made[:, None], self.strata.shape[1], 1)
+        if self.test is not None:
+            return self.test.kept
+        return self._best_set(0)[0]
+
+    def precision(self, tag: int, kept: NDArray[np.bool_] | None = None) -> Precision:
+        """Return the share of right uses of a tag; ``kept`` saves asking for it for each tag."""
+        inside = bool((self.kept() if kept is None else kept)[tag].any())
+        if tag not in self.own:
+            return Precision(tag, int(self.sizes[tag]), 0, 0, 0, None, 0.0, 1.0, inside, False)
+        return self._precision(self.own[tag], tag, inside, self.per_tag and inside)
+
+    def kept_precision(self) -> Precision | None:
+        """Return the share of right uses of the kept set, from the answers that tested it."""
+        if self.per_tag or self.test is None:
+            return None
+        return self._precision(self.test, None, True, self._reached(self.test))
+
+    def _precision(self, test: _Test, tag: int | None, kept: bool, made: bool) -> Precision:
+        inside, uses = test.kept, int(self.strata[test.kept].sum())
+        answered, wrong = int(self.asked[inside].sum()), int(self.wrong[inside].sum())
+        unsure = int(self.unsure[inside.any(1)].sum())
+        least, most = wrong - unsure, uses - answered + wrong
+        low, high = _interval(test.seen, test.delta)
+        low, high = max(low - unsure / uses, least / uses), min(high, most / uses)
+        centre = wrong / answered if answered else None
+        if test.seen:
+            centre = float(np.mean([z for z, _, _ in test.seen]))
+        if answered == uses:
+            low, high, centre = least / uses, most / uses, (least + wrong) / 2 / uses
+        if centre is not None:
+            centre = 1 - min(max(centre, low), high)
+        return Precision(tag, uses, answered, wrong, unsure, centre, 1 - high, 1 - low, kept, made)
+
+    # ---- choosing
+
+    def _choose(self) -> None:
+        """Choose the stratum of the next question; may end phase one or start another test."""
+        self._next = None
+        if self.done:
+            return
+        left = self.sizes - self.asked.sum(1)
+        if self.per_tag:
+            self._choose_per_tag(left)
+            return
+        if self._certain(np.ones(self.strata.shape, bool)) or not left.any():
+            self._settle()
+            return
+        if self.test is None:
+            price = ASK_PRICE[self.scored] * self.sizes.sum() / self.sizes
+            seen = self.asked.sum(1), self.wrong.sum(1)
+            wanted = (left > 0) & asked_on(self._beliefs()[0], *seen, price, 1 - self.level)
+            if wanted.any():
+                rounds = np.where(wanted, self.asked.sum(1), np.iinfo(np.int64).max)
+                first = np.flatnonzero(rounds == rounds.min())
+                self._draw(int(first[np.argmax(self.sizes[first])]))
+                return
+            self._start()
+        elif self._reached(self.test):
+            self.done = True
+            return
+        else:
+            self._reconsider()
+        if self.test is None or not (self.strata - self.asked)[self.test.kept].any():
+            self._settle()
+        elif self._certain(self.test.kept):
+            self.done = True
+        else:
+            self._draw(None)
+
+    def _choose_per_tag(self, left: Counts) -> None:
+        """Ask about the tag that is expected to take the fewest further answers."""
+        rate = self._beliefs()[1]
+        limit = -np.log(1 - self.confidence)
+        gained, new = np.zeros(len(left)), self.asked.sum(1) < MOST_FIRST
+        gained[list(self.own)] = [test.gained for test in self.own.values()]
+        need = np.minimum(answers_needed(limit + 1 - gained, rate, 1 - self.level), left)
+        need[[k for k, test in self.own.items() if self._reached(test)]] = np.inf
+        need[left == 0] = np.inf
+        need[new & (left > 0)] = np.minimum(need[new & (left > 0)], self.most)
+        self.done = bool(need.min() > self.most)
+        if not self.done:
+            self._draw(int(np.argmin(need)))
+
+    def _draw(self, tag: int | None) -> None:
+        """Draw a stratum: of one tag, or of the kept tags."""
+        left = (self.strata - self.asked).astype(np.float64)
+        if tag is not None:
+            left = np.where(np.arange(len(left))[:, None] == tag, left, 0.0)
+        elif self.test is not None:
+            left = np.where(self.test.kept, left, 0.0)
+        chances = left / left.sum()
+        if self.count % 1024 == 0 or not len(self._uniform):
+            self._uniform = np.random.default_rng((self.seed, 1, self.count // 1024)).random(1024)
+        flat = chances.ravel().cumsum()
+        place = int(np.searchsorted(flat, self._uniform[self.count % 1024] * flat[-1], "right"))
+        place = min(place, int(np.flatnonzero(chances.ravel())[-1]))
+        self._chances = chances
+        self._next = (place // left.shape[1], place % left.shape[1])
+
+    def _bet(self, test: _Test, tag: int, part: int, wrong: bool) -> None:
+        """Multiply the capitals of a test by what one answer pays."""
+        inside = test.kept
+        left = np.where(inside, self.strata - self.asked, 0)
+        uses, known = int(self.strata[inside].sum()), int(self.wrong[inside].sum())
+        chances = np.where(inside, self._chances, 0.0)
+        reached = chances > 0
+        if (left[~reached] > 0).any():
+            return  # a draw that could not reach all of the set says nothing of it
+        weights = left / np.where(reached, chances / chances.sum(), 1.0)
+        g = np.where(inside, self._beliefs()[2], 0.0)
+        base = (known + float((left * g).sum())) / uses
+        lows, highs = base - g * weights / uses, base + (1 - g) * weights / uses
+        low, high = float(lows[reached].min()), float(highs[reached].max())
+        z = float(highs[tag, part] if wrong else lows[tag, part])
+        test.seen.append((z, low, high))
+        null = (np.floor((1 - self.level) * uses + TOLERANCE) + 1) / uses
+        stakes = STAKES / max(high - null, TOLERANCE)
+        test.log_capital = test.log_capital + _log(1 + stakes * (null - z))
+
+    def _beliefs(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Return what was learned by now: see :func:`tag_beliefs.learned`."""
+        if self._memo is None or self._memo[0] != self.count:
+            now = learned(self.strata, self.asked, self.wrong, self._bayes)
+            self._memo = (self.count, *now)
+        return self._memo[1:]
+
+    def _best_set(self, test: int) -> tuple[NDArray[np.bool_], float]:
+        """Return the set that is most worth a new test, and its value."""
+        rates, sizes = self._beliefs()[2].ravel(), self.strata.ravel()
+        order = np.argsort(rates, kind="stable")
+        order = order[sizes[order] > 0]
+        uses, wrong = sizes[order].cumsum(), (sizes * rates)[order].cumsum()
+        value = self._value(uses, wrong, 1 - np.log((1 - self.confidence) * error_share(test)))
+        size = int(np.argmax(value)) + 1
+        mask = np.zeros(len(rates), bool)
+        mask[order[:size]] = True
+        return mask.reshape(self.strata.shape), float(value[size - 1])
+
+    def _value(self, uses: Counts, wrong: Numbers, gain: float) -> Numbers:
+        """Return the share of all right uses, less the price of the answers that win ``gain``."""
+        right = (self.strata * (1 - self._beliefs()[2])).sum()
+        needed = answers_needed(gain, wrong / uses, 1 - self.level)
+        return np.asarray((uses - wrong) / right - PRICE[self.scored] * needed)
+
+    def _start(self) -> None:
+        kept, _ = self._best_set(self.tests)
+        self.test = _Test(kept, (1 - self.confidence) * error_share(self.tests))
+        self.tests += 1
+
+    def _reconsider(self) -> None:
+        """Start another test where a smaller set is worth more than going on."""
+        if self.test is None or self.tests >= TESTS or len(self.test.seen) < 10:
+            return
+        inside, limit = self.test.kept, 1 - np.log(self.test.delta) - self.test.gained
+        wrong = (self.strata * self._beliefs()[2])[inside].sum()
+        value = self._value(self.strata[inside].sum(), wrong, limit)
+        other, best = self._best_set(self.tests)
+        if best > value + SWITCH and (other != inside).any():
+            self._start()
+
+    def _settle(self) -> None:
+        """End with the largest set that is known to be good even if all unanswered are wrong."""
+        self.done = True
+        sizes, worst = self.strata.ravel(), (self.strata - self.asked + self.wrong).ravel()
+        order = np.argsort(worst / np.maximum(sizes, 1), kind="stable")
+        order = order[sizes[order] > 0]
+        good = worst[order].cumsum() <= (1 - self.level) * sizes[order].cumsum() + TOLERANCE
+        if good.any():
+            known = np.zeros(len(sizes), bool)
+            known[order[: int(np.flatnonzero(good)[-1]) + 1]] = True
+            self.test = _Test(known.reshape(self.strata.shape), 1 - self.confidence)
+
+    def _reached(self, test: _Test | None) -> bool:
+        if test is None:
+            return False
+        return bool(test.gained >= -np.log(test.delta)) or self._certain(test.kept)
+
+    def _certain(self, kept: NDArray[np.bool_]) -> bool:
+        """Whether the set holds few enough wrong uses even if all others are wrong."""
+        uses = int(self.strata[kept].sum())
+        worst = uses - int(self.asked[kept].sum()) + int(self.wrong[kept].sum())
+        return bool(worst <= (1 - self.level) * uses + TOLERANCE)
+
+
+def _bins(sizes: Counts, scores: Sequence[Numbers] | None) -> list[Counts]:
+    if scores is None:
+        return [np.zeros(n, np.int64) for n in sizes]
+    values = [np.asarray(one, np.float64) for one in scores]
+    if [len(one) for one in values] != sizes.tolist():
+        raise DataError("Scores must be one per use of each tag.")
+    everything = np.concatenate(values)
+    if not np.isfinite(everything).all():
+        raise DataError("Scores must be finite numbers.")
+    edges = np.quantile(everything, np.arange(1, BINS) / BINS)
+    return [np.searchsorted(edges, one, side="right") for one in values]
+
+
+def _interval(seen: Sequence[tuple[float, float, float]], delta: float) -> tuple[float, float]:
+    """Return the shares that bets on Z, up and down, leave standing (a confidence sequence)."""
+    grid, stakes = np.linspace(0, 1, GRID), STAKES[:, None]
+    up, down = np.zeros((len(STAKES), GRID)), np.zeros((len(STAKES), GRID))
+    for z, low, high in seen:
+        down += _log(1 + stakes / np.maximum(high - grid, TOLERANCE) * (grid - z))
+        up += _log(1 + stakes / np.maximum(grid - low, TOLERANCE) * (z - grid))
+    limit = np.log(2 * len(STAKES) / delta)
+    few = np.flatnonzero(np.logaddexp.reduce(up, 0) < limit)  # not shown to be more than this
+    many = np.flatnonzero(np.logaddexp.reduce(down, 0) < limit)
+    low_end = grid[max(few[0] - 1, 0)] if len(few) else 1.0
+    high_end = grid[min(many[-1] + 1, GRID - 1)] if len(many) else 0.0
+    return float(low_end), float(high_end)
+
+
+def _log(factor: Numbers) -> Numbers:
+    return np.asarray(np.log(np.maximum(factor, TOLERANCE)))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,93 @@
+"""The page of an audit: the verdict first, then every tag with its interval."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from labelwise.answers.audit_outcome import known_tags, percent, statement, write_outcome
+from labelwise.answers.audit_session import AuditSession
+from labelwise.decide.audits import Precision
+from labelwise.decide.estimate import Recall
+from labelwise.markup import Cell, Markup, document, paragraph, section, table, tag
+from labelwise.report.charts import Dots, dot_plot
+from labelwise.system.text import counted
+
+DRAWN = 40  # tags in the chart
+HOW = (
+    "A use is one tag on one photo. People answered about uses drawn at random; 'unsure' counts as "
+    "wrong. A few answers per tag chose the tags to keep. New answers then tested the kept tags "
+    "together, by a betting test that holds whenever you stop (Waudby-Smith and Ramdas 2024).",
+    "The intervals per tag hold whenever you stop, too. What was missed is estimated from photos "
+    "drawn at random, of which people said which of the most used tags they show (Clopper and "
+    "Pearson). Scores, if there are any, only chose the questions.",
+)
+
+
+def write_audit(session: AuditSession, out: Path) -> None:
+    """Write the page, the tables and the receipt of an audit into its folder."""
+    write_outcome(session, out, page(session))
+
+
+def page(session: AuditSession) -> str:
+    """Return the page as text."""
+    verdict, known, own = session.verdict(), known_tags(session), session.table
+    people = ", ".join(session.people) or "nobody"
+    tags, photos = counted(len(own.tags), "tag"), counted(len(own.photos), "photo")
+    made = (
+        f"{own.source}: {len(own):,} uses of {tags} on {photos}; "
+        f"{counted(verdict.answers, 'answer')} by {people}; seed {session.settings.seed}."
+    )
+    known.sort(key=lambda one: (not one[1].kept, -one[1].uses))
+    shown = section("tags", "How often each tag is right", _chart(known), _table(known))
+    how = section("how", "How it was computed", paragraph(made), *map(paragraph, HOW))
+    parts = [("tags", "Tags", shown), ("how", "How", how)]
+    return document("Audit of tags", statement(session), parts)
+
+
+def _chart(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup | None:
+    rows = [
+        Dots(
+            name,
+            {},
+            100 * one.estimate,
+            100 * one.low,
+            100 * one.high,
+            _counted(one),
+            "after" if one.kept else "absent",
+            one.kept,
+        )
+        for name, one, _ in known
+        if one.estimate is not None
+    ][:DRAWN]
+    if not rows:
+        return None
+    title = "Share of right uses by tag"
+    words = "; ".join(f"{row.name} {row.text}" for row in rows)
+    x = "per cent of uses that are right"
+    chart = dot_plot(rows, title=title, x=x, description=words, ends=(0, 100))
+    note = "Kept tags are bold. Bars are intervals; at the right, how many answers said yes."
+    return tag("figure", chart, tag("figcaption", note))
+
+
+def _table(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup:
+    cells: list[list[str | Cell]] = []
+    for name, one, missed in known:
+        ends = "" if one.estimate is None else f"{percent(one.low)} to {percent(one.high)}"
+        lost = "" if missed is None else f"{missed.missing:,.0f}"
+        range_ = "" if missed is None else f"{missed.least_missing:,} to {missed.most_missing:,}"
+        cells.append(
+            [
+                name,
+                "kept" if one.kept else "dropped",
+                Cell(f"{one.uses:,}", one.uses),
+                Cell(_counted(one), one.answered),
+                ends,
+                Cell(lost, -1 if missed is None else missed.missing),
+                range_,
+            ]
+        )
+    head = ("tag", "", "uses", "answered yes", "right", "photos missed", "from, to")
+    return table(head, cells, caption="Every tag", sortable=True)
+
+
+def _counted(one: Precision) -> str:
+    return f"{one.answered - one.wrong:,} of {one.answered:,}"

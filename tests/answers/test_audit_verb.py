@@ -1,0 +1,230 @@
+"""``labelwise audit TAGS``, typed as a person does. Oracle: what the photos really show."""
+
+import csv
+import json
+import re
+import shlex
+
+import pytest
+from audit_setup import as_responses, tagged_photos, truthful
+from browser_setup import launched
+from patience import PATIENCE
+from playwright.sync_api import expect
+from typer.testing import CliRunner
+from web_setup import served
+
+from labelwise.answers.audit_session import EACH_TAG, AuditSession, AuditSettings
+from labelwise.answers.log import AnswerLog
+from labelwise.answers.tag_tables import read_tags
+from labelwise.cli.app import app
+from labelwise.data import load
+from labelwise.report.audit import write_audit
+from labelwise.server import ServeSettings, create_audit_app
+
+expect.set_options(timeout=1000 * PATIENCE)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def typed(command, status=0, **options):
+    done = CliRunner().invoke(app, shlex.split(command), **options)
+    assert done.exit_code == status, (done.output, done.exception)
+    return done.output + str(done.exception or "")
+
+
+def by_spreadsheet(folder, truth, command):
+    """Write questions and answer them until none is left; return what was said last."""
+    for _ in range(30):
+        questions = folder / f"q{len(list(folder.glob('q*.csv')))}.csv"
+        if "nothing left" in typed(f"{command} --csv {questions}"):
+            return typed(command)
+        truthful(questions, truth)
+        typed(f"{command} --answers {questions}")
+    raise AssertionError("too many questions")
+
+
+def test_a_spreadsheet_brings_a_guarantee_that_holds(folder):
+    truth, tagged = tagged_photos(folder)
+    output = by_spreadsheet(folder, truth, "audit tags.csv --photos photos")
+    assert "Next: labelwise train tags.audit/kept.csv" in output
+    receipt = json.loads((folder / "tags.audit/receipt.json").read_text())
+    uses = [(p, tag) for p, own in tagged.items() for tag in own & set(receipt["kept"])]
+    assert f"at least 90 % of their {len(uses)} uses are right" in receipt["statement"]
+    assert sum(tag in truth[photo] for photo, tag in uses) >= 0.9 * len(uses)
+    page = (folder / "tags.audit/audit.html").read_text()
+    assert receipt["statement"] in page
+    with (folder / "tags.audit/tags.csv").open() as stream:
+        rows = {row["tag"]: row for row in csv.DictReader(stream)}
+    assert {tag for tag, row in rows.items() if row["kept"] == "yes"} == set(receipt["kept"])
+    for tag, row in rows.items():
+        own = [photo for photo, tags in tagged.items() if tag in tags]
+        right = sum(tag in truth[photo] for photo in own) / len(own)
+        assert float(row["right_low"]) <= right <= float(row["right_high"])
+    table = load(folder / "tags.audit/kept.csv")  # and its photos are found
+    assert set(table.space.names) == set(receipt["kept"])
+    assert len(table) == len(truth)
+
+    again = by_spreadsheet(folder, truth, "audit --again tags.audit/receipt.json")
+    assert "Confirmed: at least 90 % of these" in again
+    shown = {path: {"none"} for path in truth}  # a second person who sees none of it
+    denied = by_spreadsheet(folder, shown, "audit --again tags.audit/receipt.json -o denied")
+    assert "Contradicted: at most" in denied
+    (folder / "tags.audit/kept.csv").write_text("path,labels\n")
+    assert "not as it was written" in typed("audit --again tags.audit/receipt.json", 1)
+
+
+def test_answers_in_the_terminal_of_a_language_models_tags(folder):
+    truth, tagged = tagged_photos(folder)
+    as_responses(folder / "model.jsonl", tagged)
+    session = AuditSession(
+        read_tags(folder / "model.jsonl"),
+        folder / "photos",
+        AnswerLog(folder / "other.jsonl"),
+        AuditSettings(),
+    )
+    keys = ["n", "undo"]  # of the first question
+    while (question := session.question("ada")).tag != EACH_TAG:
+        word = "yes" if question.tag in truth[question.photo] else "no"
+        session.record([session.line(question.photo, question.tag, word, "ada")])
+        keys.append(word[0])
+    keys += ["unicorn", "dog, -beach", "stop"]
+    command = "audit model.jsonl --photos photos -o out --who ada"
+    output = typed(command, input="\n".join(keys) + "\n")
+    assert "can be trusted" in output
+    assert "'unicorn' is not a listed tag" in output
+    log = AnswerLog(folder / "out/answers.jsonl")
+    assert len(log.notes("shown")) == 1
+    answers = sum(key in "yn" for key in keys) - 1
+    assert json.loads((folder / "out/receipt.json").read_text())["answers"] == answers
+
+
+def test_nothing_is_overwritten_that_labelwise_did_not_make(folder, monkeypatch):
+    monkeypatch.delenv("LABELWISE_OVERWRITE", raising=False)
+    tagged_photos(folder, 40)
+    (folder / "mine").mkdir()
+    (folder / "mine/notes.txt").write_text("mine")
+    command = "audit tags.csv --photos photos"
+    assert "did not make" in typed(f"{command} -o mine --csv q.csv", 1)
+    (folder / "q.csv").write_text("mine")
+    assert "would be overwritten" in typed(f"{command} -o out --csv q.csv", 1)
+    typed(f"{command} -o out", input="y\ny\nstop\n")
+    (folder / "out/tags.csv").write_text("edited")
+    assert "is not overwritten" in typed(f"{command} -o out", 1, input="stop\n").replace("\n", " ")
+    assert (folder / "out/tags.csv").read_text() == "edited"
+    assert (folder / "q.csv").read_text() == "mine"
+    (folder / "out/tags.csv").unlink()
+    typed(f"{command} -o out", input="y\nstop\n")
+    assert json.loads((folder / "out/receipt.json").read_text())["answers"] == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("audit tags.csv", "--photos"),
+        ("audit nothing.csv --photos photos", "there is no file"),
+        ("audit tags.csv --photos .", "none of its photos is in"),
+        ("audit tags.csv --photos photos --right-at-least 90", "between 0 and 1"),
+        ("audit tags.csv --photos photos --wrong-at-most 0.1", "does not apply"),
+        ("audit tags.csv --photos photos --answers bad.csv", "line 3: '001.png' does not carry"),
+        ("audit tags.csv --photos photos --answers odd.csv", "yes, no or unsure, got 'perhaps'"),
+        ("audit --again tags.csv", "not JSON"),
+        ("audit --again odd.json", "is not a receipt"),
+    ],
+)
+def test_mistakes_are_named_and_nothing_is_logged(folder, command, words):
+    tagged = tagged_photos(folder, 40)[1]
+    tag = min(tagged["000.png"])
+    (folder / "bad.csv").write_text(f"path,tag,answer\n000.png,{tag},yes\n001.png,unicorn,yes\n")
+    (folder / "odd.csv").write_text(f"path,tag,answer\n000.png,{tag},perhaps\n")
+    (folder / "odd.json").write_text("{}")
+    assert words in " ".join(typed(command, 1).split())
+    log = folder / "tags.audit/answers.jsonl"
+    assert not log.exists() or len(AnswerLog(log).lines()) == 1
+
+
+def test_the_page_asks_one_tag_at_a_time_and_loads_ahead(folder):
+    truth, _ = tagged_photos(folder)
+    settings = ServeSettings(decoders=0, rate=0, port=0)
+    session = AuditSession(
+        read_tags(folder / "tags.csv"),
+        folder / "photos",
+        AnswerLog(folder / "out/answers.jsonl"),
+        AuditSettings(random_photos=5),
+    )
+    with served(create_audit_app(session, folder / "out", settings), settings) as server:
+        assert server.get("/api/v1/labelling")["one_at_a_time"]
+        state, ahead, last = server.get("/api/v1/question?who=ada"), set(), None
+        while (asked := state["question"]) is not None:
+            assert last is None or asked["id"] in ahead
+            ahead, shows = set(state["ahead"]), truth[asked["name"]]
+            said = {"photo": asked["id"], "who": "ada"}
+            if asked["label"] is None:
+                assert set(asked["tagged"]) <= set(asked["listed"])
+                said["shown"] = {t: "yes" if t in shows else "no" for t in asked["listed"]}
+            else:
+                said |= {"label": asked["label"]}
+                said["answer"] = "yes" if asked["label"] in shows else "no"
+            status, _, body = server.put("/api/v1/answer", said)
+            assert status == 200, body
+            if last is None:  # taken back, it is asked again
+                state = json.loads(server.put("/api/v1/undo", {"who": "ada"})[2])
+                assert state["question"] == asked
+                body = server.put("/api/v1/answer", said)[2]
+            state, last = json.loads(body), asked
+        assert "can be trusted" in state["statement"]
+        assert server.send("GET", f"/api/v1/photos/{last['id']}/thumbnail?side=640")[0] == 200
+        server.problem(server.send("GET", f"/api/v1/photos/{'0' * 64}/thumbnail"), 404)
+        server.problem(server.put("/api/v1/answer", {**said, "photo": "0a" * 32}), 404)
+        wrong = {"photo": last["id"], "who": "ada", "label": "unicorn", "answer": "yes"}
+        assert "does not carry" in server.problem(server.put("/api/v1/answer", wrong), 422)
+    write_audit(session, folder / "out")
+    assert (folder / "out/kept.csv").is_file()
+
+
+def test_keys_answer_in_the_browser(folder):
+    truth, _ = tagged_photos(folder)
+    settings = ServeSettings(decoders=0, rate=0, port=0)
+    session = AuditSession(
+        read_tags(folder / "tags.csv"),
+        folder / "photos",
+        AnswerLog(folder / "out/answers.jsonl"),
+        AuditSettings(random_photos=1),
+    )
+    made = create_audit_app(session, folder / "out", settings)
+    with served(made, settings) as server, launched() as browser:
+        page = browser.new_page()
+        page.goto(server.address)
+        heading, picture = page.locator("#ask"), page.locator("#grid img")
+        asked = []
+        for turn in range(400):
+            expect(picture).to_have_js_property("complete", True)
+            words, name = heading.text_content(), picture.get_attribute("alt")
+            if not words.startswith("Does it show: "):
+                break
+            tag = words.removeprefix("Does it show: ")[:-1]
+            asked.append((name, tag))
+            with page.expect_response("**/api/v1/answer"):
+                page.keyboard.press("y" if tag in truth[name] else "n")
+            expect(page.locator("#progress")).to_contain_text(f"{len(asked)} answer")
+            if turn == 3:
+                with page.expect_response("**/api/v1/undo"):
+                    page.keyboard.press("z")
+                expect(picture).to_have_attribute("alt", asked.pop()[0])
+        assert len(set(asked)) == len(asked) == session.verdict().answers
+        assert session.verdict().guaranteed
+        own = set(session.tagged(name))
+        expect(page.locator("#grid button[aria-pressed=true]")).to_have_count(len(own))
+        for tag in own ^ (truth[name] & set(session.listed)):
+            button = page.get_by_role("button", name=tag, exact=True)
+            for _ in range(1 if tag in own else 2):  # yes, no, unsure, yes
+                button.click()
+                button = page.get_by_role("button", name=re.compile(rf"^{tag}( \?)?$"))
+        page.keyboard.press("s")
+        expect(heading).to_have_text("Nothing is left to ask")
+    facts = session.shown[name]
+    assert set(facts["also"]) == truth[name] - own
+    assert set(facts["wrong"]) == own - truth[name]
