@@ -39,7 +39,6 @@ from labelwise.metrics.likeness import (
 )
 from labelwise.numeric.duplicates import first_near
 from labelwise.photos.index import LIKENESS_FILE, Index
-from labelwise.photos.probabilities import KnownPhotos
 from labelwise.pictures import ImageSource
 from labelwise.pictures.fingerprint import NEAR
 from labelwise.predictions import Predictions
@@ -149,8 +148,8 @@ def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryL
     return found
 
 
-def promise_photos(index: Index, likeness: LibraryLikeness | None = None) -> KnownPhotos:
-    """Return held-out photos that fitted nothing; an error where none can tell of the library."""
+def evidence_of(index: Index) -> Evidence:
+    """Return held-out photos that fitted nothing; an error where there are none."""
     held_out = index.held_out_photos
     if held_out is None and index.spec.answers is not None:
         raise DataError(
@@ -163,15 +162,7 @@ def promise_photos(index: Index, likeness: LibraryLikeness | None = None) -> Kno
             f"a promise needs photos that fitted nothing, and the model of {index.folder} has "
             "none; train it with a split test or promise, then index again"
         )
-    found = likeness or likeness_of(index)
-    if found.likeness.outcome == "pictures differ":
-        raise DataError(f"nothing can be promised of {index.folder}. {found.sentence()}")
-    return held_out
-
-
-def evidence_of(index: Index) -> Evidence:
-    """Return :func:`promise_photos` as what rules are promised on."""
-    return promise_photos(index).evidence(f"{index.facts.held_out} photos of the model")
+    return held_out.evidence(f"{index.facts.held_out} photos of the model")
 
 
 def _compared(index: Index, alive: NDArray[np.int64], *, far: bool = True) -> LibraryLikeness:
