@@ -36,7 +36,7 @@ def test_interval_is_the_beta_binomial_one():
     assert said.share == 0.0
     law = betabinom.pmf(np.arange(listed + 1), 400, false + 0.5, 480 - false + 0.5)
     law = law.cumsum() / law.sum()
-    ends = np.searchsorted(law, [0.025, 0.975], side="right")
+    ends = np.searchsorted(law, [0.015, 0.985], side="right")
     assert (said.low * listed, said.high * listed) == pytest.approx(np.minimum(ends, listed))
     assert said.wrong == pytest.approx(min(false / 480 * 400 / listed, 1.0), abs=1e-9)
     words = said.stated().sentence
@@ -59,7 +59,7 @@ def test_a_long_list_has_the_interval_of_the_law_at_every_number():
     said = judge_cut(held, held, library, 20.0)
     law = betabinom(60_000, 400.5, 80.5)
     inside = law.cdf(said.listed)
-    ends = [law.ppf(inside * tail) / said.listed for tail in (0.025, 0.975)]
+    ends = [law.ppf(inside * tail) / said.listed for tail in (0.015, 0.985)]
     assert (said.low, said.high) == pytest.approx(ends, rel=2e-3)
 
 

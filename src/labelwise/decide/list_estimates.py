@@ -8,7 +8,7 @@ Precision above a cut moves with the label's share. The rates at which photos wi
    photos above c, s = (L / N - FPR) / (TPR - FPR) its share, at the cut where it is known best.
 2. *Test* photos judge it: f of m photos without the label score above c. The wrong photos W of the
    list follow BetaBinomial(N (1 - s), f + 1/2, m - f + 1/2), given W <= L, mixed over the doubt in
-   s. The interval holds the middle 95 % of that law, and is shown whenever the list is.
+   s. A 95 % interval holds the middle 97 % of that law, and is shown whenever the list is.
 
 The count draws FPR and TPR from their Beta laws and solves L = count TPR + (N - count) FPR + noise.
 """
@@ -31,6 +31,7 @@ FEWEST_PRESENT = 5  # photos with the label, for a count
 LEAST_GAP = 0.15  # between TPR and FPR, for a count
 FEWEST_HITS = 5  # validation photos with the label above the cut
 DRAWS, SHARES = 4000, 60
+CAUTION = 0.6  # of each tail: the interval then covers in every simulated world, heavy tails too
 FINE = 4000  # wrong photos up to which each number is considered
 
 
@@ -170,7 +171,7 @@ def judge_cut(
         wrong = grid[grid <= without]
         logs = _log_betabinomial(wrong, without, false + 0.5, absent - false + 0.5)
         law[: len(wrong)] += np.exp(logs) * widths[: len(wrong)]
-    tail, law = (1 - confidence) / 2, law.cumsum() / law.sum()
+    tail, law = CAUTION * (1 - confidence) / 2, law.cumsum() / law.sum()
     ends = np.searchsorted(law, [tail, 1 - tail], side="right")
     low, high = (float(grid[min(end, len(grid) - 1)]) / listed for end in ends)
     centre = min(max(min(false / absent * photos * (1 - share) / listed, 1.0), low), high)
