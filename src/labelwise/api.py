@@ -216,7 +216,7 @@ calibrate = Calibrate()
 
 def report_run(run: "Run", *, command: str | None = None) -> Path:
     """Write ``report.html`` into the run's folder unless it is there; return its path."""
-    from labelwise.pictures.shown import shown_images
+    from labelwise.pictures.worker import shown_images
     from labelwise.report import choose_examples, write_report
     from labelwise.report.explain import model_with_attention
 

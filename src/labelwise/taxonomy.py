@@ -276,7 +276,7 @@ def _values(concept: str, what: str, one: Any) -> Iterator[Statement]:
 #     at-most-one   p_k = exp(u_k) / (1 + sum_j exp(u_j))       the same with "none" at 0
 #
 # which is Bayes' rule; where the labels' own probabilities know the rule already, slope and offsets
-# of u_k are fitted (:mod:`labelwise.calibration.within_groups`).
+# of u_k are fitted (:mod:`labelwise.calibration.adjusted`).
 #
 # What a rule says of labels: where one is present, all others are absent; in exactly-one, where all
 # others are absent, the last one is present. Two present ones, or none where there must be one, are

@@ -14,7 +14,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, f1_score,
 from labelwise.decide import Threshold, TopK
 from labelwise.errors import DataError
 from labelwise.evaluation import Evaluation, evaluate, measure
-from labelwise.evaluation.jackknife import (
+from labelwise.evaluation.intervals import (
     ap_influence,
     ap_without,
     degrees_of,

@@ -12,7 +12,7 @@ from sklearn.calibration import calibration_curve
 
 from labelwise import metrics
 from labelwise.metrics import CalibrationSums, mass_edges, reliability, width_edges
-from labelwise.metrics.bins import bin_of, round_edges
+from labelwise.metrics.calibration import bin_of, round_edges
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden.json").read_text())["calibration"]
 QUICK = settings(max_examples=60, deadline=None)

@@ -14,7 +14,7 @@ from labelwise.decide import ScoredSplit, Threshold, TopK, estimate_list
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
-from labelwise.metrics.drift import audit_order
+from labelwise.metrics.shift import audit_order
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, answer, questions
 from labelwise.photos.index import IndexFacts

@@ -20,8 +20,7 @@ from labelwise.cli.report import NOT_IN_TABLE, _input, _subgroups
 from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
-from labelwise.pictures.bands import Bands
-from labelwise.pictures.transform import Transform
+from labelwise.pictures.transform import Bands, Transform
 from labelwise.report.dossier import ANNEX_IV
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from labelwise.data import LabelTable
-from labelwise.data.observe import single_positive
+from labelwise.data.derived import single_positive
 from labelwise.errors import SettingsError
 from labelwise.pictures import FeatureRows
 from labelwise.system.progress import Silent

@@ -11,7 +11,7 @@ from PIL import Image
 from tiny_run import Hearing, tiny_settings, tiny_table
 
 from labelwise.data import LabelTable
-from labelwise.data.observe import single_positive
+from labelwise.data.derived import single_positive
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.methods import METHODS
 from labelwise.models import Predictor

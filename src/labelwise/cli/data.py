@@ -11,8 +11,8 @@ from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable, UnreadableImage
-    from labelwise.data.describe import Description
-    from labelwise.data.near_copies import GroupedTable
+    from labelwise.data.checks import Description
+    from labelwise.data.split import GroupedTable
 
 LABELS_SHOWN = 30
 SHARES = "train=.8,val=.1,test=.1"
@@ -32,11 +32,11 @@ def describe_table(source: Source, given: Options) -> None:
     import json
 
     from labelwise.data.checks import (
+        describe,
         reject_divided_groups,
         reject_shared_content,
         without_unreadable,
     )
-    from labelwise.data.describe import describe
     from labelwise.errors import DataError
 
     table = load_table(source, given)
@@ -175,8 +175,8 @@ def observe_table(source: Source, given: Options) -> None:
 
     Single positives are taken in the train split only; the other two act on every split.
     """
-    from labelwise.data import observe as corrupt
-    from labelwise.data.describe import describe
+    from labelwise.data import derived as corrupt
+    from labelwise.data.checks import describe
     from labelwise.data.export import export
     from labelwise.errors import SettingsError
 
@@ -215,8 +215,8 @@ def convert_table(source: Source, given: Options) -> None:
     --predictions and --crops put the classes of a model into them.
     """
     from labelwise.contrib.annotation_tools import Guesses, export_for_tool
+    from labelwise.data.derived import obey_taxonomy
     from labelwise.data.export import export
-    from labelwise.data.hierarchy import obey_taxonomy
     from labelwise.errors import SettingsError
     from labelwise.models import load_model
     from labelwise.scores.unlabelled_pool import score_pool
@@ -363,7 +363,7 @@ def grouped_copies(
     table: "LabelTable", model: Path | None, vectors: Path | None, cosine: float | None
 ) -> "GroupedTable":
     """Return a table with its near copies as groups: by look, or by vectors of a given cosine."""
-    from labelwise.data.near_copies import group_near_copies, group_near_vectors
+    from labelwise.data.split import group_near_copies, group_near_vectors
     from labelwise.errors import SettingsError
     from labelwise.pictures import FeatureRows
     from labelwise.system.progress import make_watch
@@ -385,7 +385,7 @@ def grouped_copies(
             "say with --cosine from which on two photos are near copies, between 0 and 1, as 0.9; "
             f"what it means depends on the model (got {cosine})"
         )
-    from labelwise.scores.photo_vectors import (
+    from labelwise.scores.embeddings import (
         vectors_by_file,
         vectors_by_model,
         vectors_of_features,
@@ -402,7 +402,7 @@ def grouped_copies(
 
 def _obedience(table: "LabelTable", file: Path) -> str:
     """Return how far a table obeys a taxonomy, in one sentence."""
-    from labelwise.data.hierarchy import obey_taxonomy
+    from labelwise.data.derived import obey_taxonomy
     from labelwise.taxonomy import Taxonomy
 
     taxonomy = Taxonomy.read(file)
@@ -431,7 +431,7 @@ def _find_unreadable(table: "LabelTable") -> "list[UnreadableImage]":
 
 def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
     """Return whether counts are stated of this format, and the sentences where they differ."""
-    from labelwise.data.describe import count_mismatches
+    from labelwise.data.checks import count_mismatches
     from labelwise.data.load import GENERATED, find_parts
 
     parts = [] if source in GENERATED else find_parts(source)

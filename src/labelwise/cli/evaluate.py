@@ -330,11 +330,11 @@ def measured_data(
     """
     from labelwise.models.run_folder import RunFolder
     from labelwise.models.seen_photos import seen_photos
-    from labelwise.pictures.shown import shown_images
+    from labelwise.pictures.worker import shown_images
     from labelwise.report import choose_examples
     from labelwise.report.explain import model_with_attention
     from labelwise.scores import score_data
-    from labelwise.scores.label_shift import adapted_to_shares
+    from labelwise.scores.run import adapted_to_shares
     from labelwise.system.progress import make_watch
 
     decode = "cpu" if given is None else decoder_of(given)

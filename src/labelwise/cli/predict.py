@@ -101,8 +101,8 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
     from labelwise.errors import SettingsError
     from labelwise.scores import apply as applied
     from labelwise.scores import read_fitted, read_unlabelled, save_applied
-    from labelwise.scores.apply_fitted import check_output, save_detections
     from labelwise.scores.detections import is_detections, read_detections
+    from labelwise.scores.fitted import check_output, save_detections
     from labelwise.scores.tables import unscored_note
 
     if given.out is None:
@@ -276,7 +276,7 @@ class _Engine:
     def __init__(self, run: Path, source: "ImageSource", given: Options) -> None:
         from labelwise.errors import SettingsError
         from labelwise.models import Predictor, load_model
-        from labelwise.scores.label_shift import held_out_of
+        from labelwise.scores.run import held_out_of
         from labelwise.taxonomy import Taxonomy
 
         self.source, self.given = source, given
@@ -327,7 +327,7 @@ class _Engine:
             return
         import torch
 
-        from labelwise.scores.label_shift import share_shift
+        from labelwise.scores.run import share_shift
 
         shift = share_shift(self.held_out, self.predictor.link, torch.cat(self.logits))
         known = [share for share in shift.shares if share is not None]

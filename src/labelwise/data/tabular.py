@@ -45,14 +45,9 @@ from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.system.table_files import with_text
 from labelwise.system.text import FORMULA, counted, first_line, from_cell
 
-# Tabular files as a header and Arrow batches: CSV, TSV, JSON Lines, Parquet.
-#
-# Every value of CSV and TSV is text; JSON Lines has one object per line whose keys are the
-# columns.
-# Class names of Parquet are taken from ``classes`` or ``<column>_names`` (JSON lists) in its
-# metadata, or from the features that Hugging Face ``datasets`` writes. These also state which
-# column
-# holds images and which one classes; where there are two of a kind, nothing is taken from it.
+# Class names of Parquet come from ``classes`` or ``<column>_names`` (JSON lists) in the metadata,
+# or from the features that Hugging Face ``datasets`` writes. These also state which column holds
+# images and which one classes; where there are two of a kind, nothing is taken from it.
 
 
 BLOCK_BYTES = 1 << 22

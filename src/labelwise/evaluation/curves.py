@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from labelwise.evaluation.calibration import Known, Probabilities, curve_of, defined
 from labelwise.evaluation.evaluation import LabelCurves
-from labelwise.evaluation.group_intervals import student_reach
+from labelwise.evaluation.intervals import student_reach
 from labelwise.evaluation.subgroups import Subgroups
 from labelwise.metrics import average_precision, reliability
 from labelwise.numeric.bounds import wilson

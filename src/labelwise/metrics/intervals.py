@@ -45,8 +45,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.bins import Binning, edges_of, image_cells, width_edges
-from labelwise.metrics.calibration import Reliability
+from labelwise.metrics.calibration import Binning, Reliability, edges_of, image_cells, width_edges
 from labelwise.metrics.lines import blocks, chosen, read
 from labelwise.numeric.arrays import Array
 from labelwise.numeric.groups import Groups

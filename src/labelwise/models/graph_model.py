@@ -67,47 +67,19 @@ class Decided:
     none: NDArray[np.float32]
 
 
-@dataclass(frozen=True, eq=False)
-class GraphTransform:
-    """The resize of a file, in the place of a :class:`~labelwise.networks.backbones.Transform`."""
+class GraphTransform(Transform):
+    """The transform of a file, whose resize is part of its graph."""
 
-    model: "GraphModel"
+    is_plain = False
 
-    @property
-    def size(self) -> int:
-        """The side of the network's input."""
-        return self.model.size
-
-    @property
-    def bands(self) -> None:
-        """None: the input is 8-bit RGB."""
-        return
-
-    @property
-    def channels(self) -> int:
-        """Red, green and blue."""
-        return 3
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the pixels."""
-        return torch.uint8
-
-    def resize_bands(self, values: NDArray[Any]) -> NDArray[np.float32]:
-        """Raise: no graph scales bands."""
-        raise TypeError("this graph takes RGB")
-
-    def at_least(self) -> int | None:
-        """Return the side that a JPEG must not be decoded below; None: at full scale."""
-        return self.model.facts.transform.at_least()
-
-    def scale_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the (width, height) that a picture is scaled to before its middle is cut out."""
-        return self.model.facts.transform.scale_size(width, height)
+    def __init__(self, model: "GraphModel") -> None:
+        super().__init__(**model.facts.transform.spec())
+        object.__setattr__(self, "model", model)
 
     def resize(self, image: Image.Image) -> Image.Image:
         """Return the (size, size) picture of an RGB picture."""
-        return Image.fromarray(self.model.pixels(np.asarray(image)).transpose(1, 2, 0))
+        model: GraphModel = self.__dict__["model"]
+        return Image.fromarray(model.pixels(np.asarray(image)).transpose(1, 2, 0))
 
 
 class GraphModel(ABC):
@@ -134,7 +106,7 @@ class GraphModel(ABC):
         return self.facts.transform.size
 
     @property
-    def transform(self) -> "GraphTransform | Transform":
+    def transform(self) -> Transform:
         """How a picture becomes the input of the network: by the graph's own resize.
 
         A graph of bands begins with scaled ones, so there it is the model's.

@@ -27,7 +27,7 @@ from labelwise.models.answer_rows import NOT_FINITE, Answer
 from labelwise.models.graph_file import FORMAT, is_whole, open_session
 from labelwise.pictures import ImageSource
 from labelwise.pictures.prefetch import available_cores, by_threads
-from labelwise.pictures.work import reason_of
+from labelwise.pictures.worker import reason_of
 from labelwise.system.text import first_line
 from labelwise.types import LabelSpace
 

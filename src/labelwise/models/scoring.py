@@ -30,8 +30,9 @@ from labelwise.models.cuda_graphs import Launched, Network, captured, launch, on
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.fingerprint import looks_of
-from labelwise.pictures.loading import Decode, Failure, Inputs, PictureReader, Resizer
+from labelwise.pictures.loading import Decode, Failure, Inputs, PictureReader
 from labelwise.pictures.prefetch import started_ahead
+from labelwise.pictures.transform import Transform
 from labelwise.system.names import Names
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
@@ -44,7 +45,7 @@ class Scorer(Protocol):
     """A deployed model: how pictures become its inputs, and what its logits mean."""
 
     @property
-    def transform(self) -> Resizer:
+    def transform(self) -> Transform:
         """How a picture becomes uint8 pixels (3, size, size), or bands (n, size, size)."""
 
     @property
@@ -315,7 +316,7 @@ def require_probabilities(scorer: Scorer) -> Link:
 def infer(
     network: Network,
     images: ImageSource,
-    transform: Resizer,
+    transform: Transform,
     *,
     rows: Sequence[int] | NDArray[np.int64] | None = None,
     batch_size: int = 64,

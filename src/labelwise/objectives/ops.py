@@ -1,36 +1,7 @@
-"""Stable primitives shared by links, objectives, rules and metrics."""
-
-from math import log
+"""Stable primitives shared by objectives; formulas of links are in numeric.array_api."""
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, softplus
-
-
-def log1mexp(log_p: Tensor) -> Tensor:
-    """Return ``log(1 - exp(log_p))`` for ``log_p <= 0``: -inf at 0, exact near both ends."""
-    small = log_p > -log(2.0)
-    near_zero = torch.where(small, log_p, -1.0)
-    far = torch.where(small, -1.0, log_p)
-    return torch.where(small, torch.log(-torch.expm1(near_zero)), torch.log1p(-torch.exp(far)))
-
-
-def log_softmax_and_rest(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``log p`` and ``log(1 - p)`` of a softmax over the last dimension, both exact.
-
-    The largest p may round to 1; its rest is the sum of the others.
-    """
-    log_p = log_softmax(values, dim=-1)
-    largest = log_p.argmax(dim=-1, keepdim=True)
-    others = log_p.scatter(-1, largest, float("-inf")).logsumexp(dim=-1, keepdim=True)
-    log_rest = log1mexp(log_p.scatter(-1, largest, -1.0))
-    return log_p, log_rest.scatter(-1, largest, others)
-
-
-def log_softplus(x: Tensor) -> Tensor:
-    """Return ``log(softplus(x))``; below -30 it is x itself (relative error e^x / 2)."""
-    deep = x < -30
-    return torch.where(deep, x, softplus(torch.where(deep, 0.0, x)).log())
 
 
 def masked_mean(values: Tensor, observed: Tensor | None) -> Tensor:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from labelwise.calibration import platt
 from labelwise.decide import best_f
 from labelwise.errors import DataError
-from labelwise.evaluation.jackknife import ap_influence, mean_ap_influence, mean_influence
+from labelwise.evaluation.intervals import ap_influence, mean_ap_influence, mean_influence
 from labelwise.links import Link
 from labelwise.metrics import (
     average_precision,
@@ -35,7 +35,7 @@ from labelwise.metrics import (
     width_edges,
     zero_label_rows,
 )
-from labelwise.metrics.bins import image_cells
+from labelwise.metrics.calibration import image_cells
 from labelwise.models.run_folder import RunFolder
 from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions

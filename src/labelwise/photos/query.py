@@ -34,7 +34,7 @@ from labelwise.decide import (
     size_list,
 )
 from labelwise.errors import DataError
-from labelwise.metrics.drift import audit_order
+from labelwise.metrics.shift import audit_order
 from labelwise.photos.duplicates import NearCopies, near_copies
 from labelwise.photos.filters import EVERY_PHOTO, PhotoFilter
 from labelwise.photos.index import Index

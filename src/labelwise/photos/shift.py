@@ -29,13 +29,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from labelwise.decide import Evidence
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.metrics.drift import audit_order, held_out_shares
-from labelwise.metrics.likeness import (
+from labelwise.metrics.shift import (
     FEWEST,
     Likeness,
     PointsOfPhotos,
+    audit_order,
     compare_photos,
     far_points,
+    held_out_shares,
 )
 from labelwise.numeric.duplicates import first_near
 from labelwise.photos.index import LIKENESS_FILE, Index

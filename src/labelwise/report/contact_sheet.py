@@ -14,7 +14,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.markup import Markup, chance, document, tag
 from labelwise.photos import Index
 from labelwise.photos.query import Found, Hit
-from labelwise.pictures.shown import shown_picture
+from labelwise.pictures.worker import shown_picture
 from labelwise.system.files import replacing
 from labelwise.system.text import for_terminal
 

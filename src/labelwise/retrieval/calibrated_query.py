@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from labelwise.numeric.arrays import Array, Mask
 from labelwise.numeric.bucket_counts import BucketCounts
 from labelwise.numeric.groups import Groups
-from labelwise.numeric.logistic import fit_slope_and_offset
-from labelwise.numeric.special import expit, log_expit, logit, ndtri
+from labelwise.numeric.special import expit, fit_slope_and_offset, log_expit, logit, ndtri
 from labelwise.retrieval.bound_query import BoundQuery
 
 Numbers = NDArray[np.float64]

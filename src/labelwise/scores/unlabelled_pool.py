@@ -23,8 +23,7 @@ from labelwise.models import load_model
 from labelwise.models.scoring import Embedder, Scored, Scorer, score
 from labelwise.pictures import FileImages, ImageSource
 from labelwise.pictures.decode import find_images
-from labelwise.scores.labels import aligned_labels
-from labelwise.scores.tables import ANSWER_COLUMNS, read_raw, unscored_note
+from labelwise.scores.tables import ANSWER_COLUMNS, aligned_labels, read_raw, unscored_note
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 from labelwise.types import matching_columns

@@ -21,25 +21,26 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, TypeVar
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
 from labelwise import __version__
 from labelwise.answers.agreement import LabelAnswers, require_own
+from labelwise.answers.audit_outcome import progress, statement
+from labelwise.answers.audit_session import EACH_TAG, AuditSession, TagQuestion
 from labelwise.answers.log import AnswerLog
 from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.photos.words import QuestionGuide, WordList, asking_order
 from labelwise.pictures import Transform
 from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.sources import read_image_file
-from labelwise.server.api import ERRORS, PhotoId, add_session, require_json
-from labelwise.server.app import add_errors, add_page
+from labelwise.server.api import ERRORS, JSON, PhotoId, add_session
+from labelwise.server.app import Front, add_errors, add_page
 from labelwise.server.batching import Threads
-from labelwise.server.bodies import Bodies
 from labelwise.server.library import SIDES, PhotoNotFoundError
 from labelwise.server.schemas import Health
-from labelwise.server.security import Guard, RefusedError
+from labelwise.server.security import RefusedError
 from labelwise.server.settings import ServeSettings
 
 log = logging.getLogger("labelwise.server")
@@ -404,7 +405,7 @@ def asking_app(
 
     app.include_router(api)
     add_page(app, "label.html")
-    return Guard(Bodies(app, settings.body_memory, settings.body_disk), settings)
+    return Front(app, settings)
 
 
 def _add_questions(api: APIRouter, asking: _Asking, thread: Threads) -> Sequence[Background]:
@@ -429,9 +430,8 @@ def _add_questions(api: APIRouter, asking: _Asking, thread: Threads) -> Sequence
     ) -> AskedPhotos:
         return await thread.run(lambda: asking.questions(label, who, count, fresh, guesses))
 
-    @api.put("/answers", summary="Say whether a word is in photos")
-    async def answer(request: Request, given: AnswersIn) -> LabellingView:
-        require_json(request)
+    @api.put("/answers", dependencies=JSON, summary="Say whether a word is in photos")
+    async def answer(given: AnswersIn) -> LabellingView:
         view = await thread.run(lambda: asking.answer(given))
         for one in after_answers:
             one.want()
@@ -457,3 +457,144 @@ def file_facts(path: Path) -> tuple[int, ...] | None:
 def shown_name(path: Path) -> str:
     """Return the name of a file as text, whatever its bytes are."""
     return os.fsencode(path.name).decode("utf-8", "backslashreplace")
+
+
+# The page of an audit: one photo and one tag at a time; the labelling page shows it.
+#
+# Every answer brings the next question with it, and the ids of the photos that may come after it,
+# so that a browser has loaded them before they are asked about.
+
+Word = Literal["yes", "no", "unsure"]
+Tag = Annotated[str, Field(max_length=1000)]
+
+
+class AuditQuestion(BaseModel):
+    """Does this photo show the tag? Or, where tags are ``listed``, which of them does it show?"""
+
+    id: str
+    name: str
+    label: str | None
+    tagged: list[str]
+    listed: list[str]
+
+
+class AuditState(BaseModel):
+    """How far the audit is, and what to ask this person next; ``ahead`` are photos to load."""
+
+    one_at_a_time: Literal[True] = True
+    statement: str
+    progress: str
+    folder: str
+    version: str = __version__
+    question: AuditQuestion | None = None
+    ahead: list[str] = []
+
+
+class AuditAnswer(BaseModel):
+    """What a person says of a photo: of one tag, or by tag of all that were listed."""
+
+    model_config = ConfigDict(extra="forbid")
+    photo: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    who: Name
+    label: Tag | None = None
+    answer: Word | None = None
+    shown: Annotated[dict[Tag, Word], Field(max_length=1000)] | None = None
+
+
+class AuditUndo(BaseModel):
+    """Who takes back the last answer."""
+
+    model_config = ConfigDict(extra="forbid")
+    who: Name
+
+
+class _Auditing:
+    def __init__(self, session: AuditSession, out: Path) -> None:
+        self.session, self.out = session, out
+        self._photos: dict[str, str] = {}  # those that were asked about, by id
+        self.gone: dict[str, tuple[int, ...] | None] = {}
+
+    def path(self, photo: str) -> Path:
+        return self.session.folder.absolute() / self.photo(photo)
+
+    def photo(self, photo: str) -> str:
+        if photo not in self._photos:
+            raise PhotoNotFoundError("there is no photo with this id")
+        return self._photos[photo]
+
+    def finish(self) -> None:
+        """Leave the outcome to whoever started the server."""
+
+    def state(self, who: str | None, back: TagQuestion | None = None) -> AuditState:
+        gone = dict(self.gone)
+        self.session.unreadable = {
+            self._photos[one] for one, facts in gone.items() if facts == file_facts(self.path(one))
+        }
+        question = back or (None if who is None else self.session.question(who))
+        following = [] if question is None else self.session.upcoming(who or "", question)
+        return AuditState(
+            statement=statement(self.session),
+            progress=progress(self.session),
+            folder=str(self.out),
+            question=None if question is None else self._asked(question),
+            ahead=[self._asked(one).id for one in following],
+        )
+
+    def _asked(self, question: TagQuestion) -> AuditQuestion:
+        path = self.session.folder.absolute() / question.photo
+        number = photo_id(path)
+        self._photos[number] = question.photo
+        return AuditQuestion(
+            id=number,
+            name=shown_name(path),
+            label=None if question.tag == EACH_TAG else question.tag,
+            tagged=list(question.tagged),
+            listed=list(question.listed),
+        )
+
+    def answer(self, given: AuditAnswer) -> AuditState:
+        photo = self.photo(given.photo)
+        if given.label is not None:
+            line = self.session.line(photo, given.label, given.answer or "", given.who)
+        else:
+            line = self.session.shown_line(photo, given.shown or {}, given.who)
+        self.session.record([line])
+        return self.state(given.who)
+
+    def undo(self, given: AuditUndo) -> AuditState:
+        return self.state(given.who, self.session.undo(given.who))
+
+
+def create_audit_app(
+    session: AuditSession, out: Path, settings: ServeSettings | None = None
+) -> ASGIApp:
+    """Return the application that asks people about the tags of an audit."""
+    return asking_app(
+        lambda: _Auditing(session, out), settings or ServeSettings(), _add_audit_routes
+    )
+
+
+def _add_audit_routes(api: APIRouter, auditing: _Auditing, thread: Threads) -> list[Background]:
+    @api.get("/labelling", summary="How far the audit is")
+    async def labelling() -> AuditState:
+        return await thread.run(lambda: auditing.state(None))
+
+    @api.get("/question", summary="What to ask a person now")
+    async def question(
+        who: Annotated[str, Query(min_length=1, max_length=100)],
+    ) -> AuditState:
+        return await thread.run(lambda: auditing.state(who))
+
+    @api.put(
+        "/answer",
+        dependencies=JSON,
+        summary="Say whether a photo shows a tag, or which of those listed",
+    )
+    async def answer(given: AuditAnswer) -> AuditState:
+        return await thread.run(lambda: auditing.answer(given))
+
+    @api.put("/undo", dependencies=JSON, summary="Take back one's last answer")
+    async def undo(given: AuditUndo) -> AuditState:
+        return await thread.run(lambda: auditing.undo(given))
+
+    return []

@@ -1,5 +1,6 @@
 """What the API says, as types: they make the answers, and the description at /openapi.json."""
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -306,7 +307,8 @@ class Predicted(BaseModel):
     results: list[PictureAnswer]
 
 
-class BinView(BaseModel):
+@dataclass(frozen=True)
+class BinView:
     """Held-out photos whose probability lay in (low, high]."""
 
     low: float
@@ -315,10 +317,12 @@ class BinView(BaseModel):
     carried: int
     share_low: float
     share_high: float
+    mean: float | None
     sentence: str
 
 
-class LabelView(BaseModel):
+@dataclass(frozen=True)
+class LabelView:
     """A label: its threshold, and what its probabilities were worth on held-out photos."""
 
     label: str
@@ -345,6 +349,7 @@ class PromiseView(BaseModel):
 class AlarmView(BaseModel):
     """The calibration alarm of one label."""
 
+    model_config = ConfigDict(from_attributes=True)
     label: str
     audited: int
     present: int

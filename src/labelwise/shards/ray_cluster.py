@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures import ImageSource, Transform
 from labelwise.pictures.batches import resized_inputs
-from labelwise.pictures.loading import Failure, Inputs, Resizer, sent
+from labelwise.pictures.loading import Failure, Inputs, sent
 from labelwise.pictures.prefetch import started_ahead
 from labelwise.shards.engine import ATTEMPTS, LostShardError, Task
 from labelwise.shards.inputs import InputRow, StoredImages
@@ -52,12 +52,12 @@ class RayDecoding:
     def __call__(
         self,
         images: ImageSource,
-        transform: Resizer,
+        transform: Transform,
         batches: Sequence[NDArray[np.int64]],
         device: torch.device,
     ) -> Iterator[Inputs]:
         """Yield the inputs of batches of rows on a device, in order."""
-        if not isinstance(images, StoredImages) or not isinstance(transform, Transform):
+        if not isinstance(images, StoredImages) or not transform.is_plain:
             raise TypeError("only stored pictures and a Transform travel to other nodes")
         ray = require_ray()
         decode = ray.remote(num_cpus=1, max_retries=ATTEMPTS, scheduling_strategy=SCHEDULING)(

@@ -23,7 +23,7 @@ from labelwise.networks.backbones import (
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
 from labelwise.pictures import FeatureRows, ImageSource
-from labelwise.pictures.bands import ALL, Bands, BandScale, named_bands
+from labelwise.pictures.transform import ALL, Bands, BandScale, named_bands
 from labelwise.system.storage import is_uri
 from labelwise.training.settings import Settings
 from labelwise.types import DatasetFacts

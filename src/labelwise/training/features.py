@@ -28,8 +28,8 @@ from labelwise.models import HeadSpec, Model
 from labelwise.models.scoring import infer, raise_failure
 from labelwise.networks.backbones import Backbone, create_backbone
 from labelwise.pictures import FeatureRows, ImageSource
-from labelwise.pictures.bands import BandScale
 from labelwise.pictures.memory import Features, MappedFeatures, moments_of, scaled
+from labelwise.pictures.transform import BandScale
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
 from labelwise.training.build import advice_for_photos, scale_of, weights_of

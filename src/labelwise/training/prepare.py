@@ -28,7 +28,7 @@ from labelwise.data import (
     without_unreadable,
 )
 from labelwise.data.checks import reject_divided_groups
-from labelwise.data.hierarchy import obey_groups
+from labelwise.data.derived import obey_groups
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.methods import find_method

@@ -17,7 +17,7 @@ from typing import Any
 from labelwise.data import LabelTable
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.evaluation import Evaluation
-from labelwise.evaluation.jackknife import mean_ap_influence
+from labelwise.evaluation.intervals import mean_ap_influence
 from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder
 from labelwise.networks.backbones.weights import PRETRAINED
@@ -45,7 +45,7 @@ from labelwise.training.solve import solve_head
 #
 # Each try is a run in ``trials/``. The next one is kept instead of the best so far if its mAP on
 # validation is higher by more than the standard error of the difference, from how much each image
-# moves it (:mod:`labelwise.evaluation.jackknife`): what cannot be told apart stays simple. Nothing
+# moves it (:mod:`labelwise.evaluation.intervals`): what cannot be told apart stays simple. Nothing
 # more is tried once that mAP is 1, or where the data holds features and there is no network. When
 # ``minutes`` have passed, the try that is going on is given up, unless it is the first. The files
 # of the one that is kept become those of the run, and what was tried stands in its notes.

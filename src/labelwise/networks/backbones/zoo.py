@@ -24,7 +24,7 @@ from labelwise.networks.backbones.small_networks import (
 )
 from labelwise.networks.backbones.transformers import CVT, TOWER, CvT, ImageTower, TowerShape
 from labelwise.networks.backbones.weights import PRETRAINED, load_state
-from labelwise.pictures.bands import BandScale
+from labelwise.pictures.transform import BandScale
 from labelwise.types import nearest
 
 SMALL_BACKBONES: dict[str, Callable[..., Backbone]] = {
