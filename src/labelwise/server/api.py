@@ -41,7 +41,7 @@ PhotoId = Annotated[
 
 def add_no_library(api: APIRouter) -> None:
     """Answer the same paths where no index is served, with how to serve one."""
-    missing = ("/search", "/text-search", "/complete", "/review", "/receipts")
+    missing = ("/search", "/text-search", "/library", "/complete", "/review", "/receipts")
     for path in (*missing, "/check/{rest:path}", "/photos/{rest:path}"):
 
         @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
@@ -72,9 +72,6 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
             list[str] | None, Query(max_length=20, description="Of the file or its side-car")
         ] = None,
         distinct: Annotated[bool, Query(description="Take near copies as one photo.")] = False,
-        who: Annotated[
-            str, Query(min_length=1, max_length=100, description="Whom a receipt names.")
-        ] = "page",
         cursor: Annotated[
             str | None, Query(pattern=schemas.CURSOR, description="Of the page before.")
         ] = None,
@@ -83,7 +80,7 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
         words = tuple(keyword or ())
         photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
         return await library.run(
-            lambda: library.search(q, top, start, at_least, wrong_at_most, sort, photos, who)
+            lambda: library.search(q, top, start, at_least, wrong_at_most, sort, photos)
         )
 
     @api.get("/text-search", summary="Photos that look like a text")
@@ -96,6 +93,10 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
         ] = 0.5,
     ) -> schemas.TextAnswer:
         return await library.run(lambda: library.text_search(text, q, top, at_least))
+
+    @api.get("/library", summary="How often each label is given, and the newest photos")
+    async def overview() -> schemas.LibraryView:
+        return await library.run(library.overview)
 
     @api.get("/complete", summary="How an unfinished query may go on")
     async def complete(q: Annotated[str, Query(max_length=2000)] = "") -> list[str]:

@@ -29,7 +29,7 @@ from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.folder_scan import PhotoFiles
 from labelwise.photos.metadata import read_facts
 from labelwise.photos.query import Found, Hit, Sort, answer, nearest_photos
-from labelwise.photos.receipts import Receipt, add, receipts_of, verify_lists
+from labelwise.photos.receipts import Receipt, receipts_of, verify_lists
 from labelwise.photos.review import Reason
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction, Fact
@@ -43,6 +43,8 @@ T = TypeVar("T")
 SIDES = (160, 320, 640, 1280)
 KEPT_BYTES = 64 << 20
 READERS = 8  # of photos' files at the same time
+COUNTED = 5_000_000  # pairs of photo and label, at most, that labels are counted on
+LABELS_LISTED, NEWEST = 200, 24
 SESSIONS_KEPT = 16  # of checks
 SHOWN = 48  # photos of a promised list
 OPEN_AUDITS = 256  # per label, that an answer may be given to
@@ -169,6 +171,35 @@ class Library:
         found = self.index.store.contents_of(rows)
         return {row: content.hash.hex() for row, content in found.items()}
 
+    def overview(self) -> schemas.LibraryView:
+        """Return how often each label is given, and the newest photos."""
+        alive, names = self.index.store.alive_rows(), self.index.space.names
+        most = max(1000, COUNTED // len(names))
+        rows = alive
+        if len(alive) > most:
+            rows = np.sort(np.random.default_rng(0).choice(alive, most, replace=False))
+        given = self.index.sets(rows).sum(axis=0) * (len(alive) / max(1, len(rows)))
+        order = np.argsort(-given, kind="stable")[:LABELS_LISTED].tolist()
+        newest = self.index.store.select(
+            "SELECT row FROM contents WHERE alive = 1 ORDER BY taken DESC, row DESC LIMIT ?",
+            (NEWEST,),
+        )
+        contents = self.index.store.contents_of([row for (row,) in newest])
+        paths = self.index.store.paths_of(contents)
+        return schemas.LibraryView(
+            photos=len(alive),
+            counted=len(rows),
+            labels=[schemas.LabelCount(label=names[k], photos=round(given[k])) for k in order],
+            newest=[
+                schemas.NewPhoto(
+                    id=contents[row].hash.hex(),
+                    name=photo_name(paths[row]),
+                    taken=contents[row].taken,
+                )
+                for (row,) in newest
+            ],
+        )
+
     # Queries
 
     def search(
@@ -180,9 +211,8 @@ class Library:
         wrong_at_most: float | None,
         sort: Sort,
         photos: PhotoFilter,
-        who: str,
     ) -> schemas.SearchAnswer:
-        """Return one page of the answer to a query; a receipt of its promise names ``who``."""
+        """Return one page of the answer to a query."""
         query = Query.parse(text, self.index.space, self.index.taxonomy)
         found = answer(
             self.index,
@@ -193,10 +223,9 @@ class Library:
             sort=sort,
             photos=photos,
         )
-        receipt = add(self.index, found, who)
         shown = found.hits[start : start + top]
         ids = self.ids([hit.row for hit in shown])
-        promised, (low, high) = found.promised, found.interval or (None, None)
+        said, (low, high) = found.statement, found.interval or (None, None)
         return schemas.SearchAnswer(
             query=found.query,
             hits=[
@@ -218,13 +247,7 @@ class Library:
             high=high,
             untested=found.untested or None,
             above=found.above,
-            promise=None if promised is None else str(promised),
-            promise_kind=None if promised is None else "expected",
-            promise_about=None if promised is None else promised.about,
-            promise_condition=None if promised is None else promised.condition,
-            receipt=None if receipt is None else receipt.number,
-            refused=found.refusal() or None,
-            ways=schemas.WaysOutView(**asdict(found.ways)) if found.refused else None,
+            statement=None if said is None else schemas.StatementView(**asdict(said)),
             near_copies=found.copies_sentence or None,
             likeness=_likeness(found),
             cursor=str(start + top) if len(found.hits) > start + top else None,
@@ -472,14 +495,14 @@ class ListChecks:
         index = self._library.index
         query = Query.parse(asked.q, index.space, index.taxonomy)
         photos = (len(index), len(index.store.dead_rows()))
-        key = (str(query), asked.wrong_at_most, asked.top, asked.alone, asked.who, photos)
+        key = (str(query), asked.wrong_at_most, asked.top, asked.answers, asked.who, photos)
         if key not in self._sessions:
             self._sessions[key] = CheckSession(
                 index,
                 query,
                 wrong_at_most=asked.wrong_at_most,
                 top=asked.top,
-                alone=asked.alone,
+                answers=asked.answers,
                 who=asked.who,
             )
             if len(self._sessions) > SESSIONS_KEPT:
@@ -490,7 +513,7 @@ class ListChecks:
     def _view(
         self, asked: schemas.CheckIn, session: CheckSession, state: CheckState
     ) -> schemas.CheckView:
-        promise, check = state.promise, state.check
+        promise, check, said = state.promise, state.check, state.statement
         hopeless = state.more is None and check.checked > 0
         photo = None if promise is not None or hopeless else session.next_photo()
         after = None if photo is None else session.photo_after(photo)
@@ -505,7 +528,7 @@ class ListChecks:
             checked=check.checked,
             more=state.more,
             shorter=None if promise is not None else state.shorter,
-            promise=None if promise is None else str(promise),
+            statement=None if said is None else schemas.StatementView(**asdict(said)),
             sentence=state.sentence(),
             question=None if photo is None else _question(photo, ids[photo.row]),
             following=None if after is None else ids[after.row],
