@@ -99,6 +99,8 @@ def test_examples_run(page, tmp_path, monkeypatch, warm_commands, request, capsy
     monkeypatch.chdir(tmp_path)
     if page.name == "tutorial-no-labels.md":
         save_words_example(tmp_path)
+    if page.name == "quickstart.md":
+        shutil.copytree(ROOT / "docs" / "photos", tmp_path / "docs" / "photos")
     namespace, printed = {"__name__": "__docs__"}, ""
     for language, body in blocks(page.read_text()):
         if language == "python":

@@ -133,32 +133,37 @@ def test_identity_gives_features_on_as_maps(rank):
         backbone(torch.randn(3, 6))
 
 
-TIMM = [
-    ("resnet10t", 64),
-    ("convnext_atto", 64),
-    ("mobilenetv3_small_050", 64),
-    ("vit_tiny_patch16_224", 64),
-    ("deit_tiny_distilled_patch16_224", 32),
-    ("mixer_s32_224", None),
+TIMM = [  # name, side, tokens before the places
+    ("resnet10t", 64, None),
+    ("convnext_atto", 64, None),
+    ("mobilenetv3_small_050", 64, None),
+    ("vit_tiny_patch16_224", 64, 1),  # class token
+    ("vit_small_patch14_reg4_dinov2", 28, 5),  # class token and registers
+    ("deit_tiny_distilled_patch16_224", 32, 2),  # two class tokens
+    ("vit_pwee_patch16_reg1_gap_256", 32, 1),  # register; norm of the mean of the patches
+    ("vit_pe_core_tiny_patch16_384", 32, 1),  # attention pooling
+    ("mixer_s32_224", None, 0),  # mean of the patches
 ]
 
 
-@pytest.mark.parametrize(("name", "size"), TIMM)
-def test_timm_maps_hold_timms_features(name, size):
+@pytest.mark.parametrize(("name", "size", "prefix"), TIMM)
+def test_timm_maps_hold_timms_features(name, size, prefix):
     torch.manual_seed(0)
     backbone = create_backbone(name, image_size=size).eval()
-    x = images(backbone.transform.size, rows=1)
+    x = images(backbone.transform.size, rows=2)
     maps, raw = backbone(x), backbone.network.forward_features(x)
-    assert maps.shape[:2] == (1, backbone.channels)
+    assert maps.shape[:2] == (2, backbone.channels)
     assert maps.shape[2] == maps.shape[3]
-    if raw.ndim == 3:
-        prefix = {"vit_tiny_patch16_224": 1, "deit_tiny_distilled_patch16_224": 2}.get(name, 0)
-        side = maps.shape[3]
-        for y, x_place in ((0, 0), (side - 1, 0), (0, side - 1)):
-            token = raw[0, prefix + y * side + x_place]
-            assert torch.equal(maps[0, :, y, x_place], token)
-    else:
+    if prefix is None:
         assert torch.equal(maps, raw)
+        return
+    pooled = backbone.network.forward_head(raw, pre_logits=True)
+    torch.testing.assert_close(maps.mean(dim=(2, 3)), pooled, atol=1e-5, rtol=0)
+    backbone.pooling = "mean"  # as in runs of 0.2
+    places = backbone(x)
+    assert torch.equal(places.flatten(2).transpose(1, 2), raw[:, prefix:])
+    shift = maps - places  # the same at each place
+    torch.testing.assert_close(shift, shift[:, :, :1, :1].expand_as(shift), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -168,11 +173,13 @@ def test_timm_maps_hold_timms_features(name, size):
         ("shufflenet_v2_x0_5", lambda model, pooled: model.fc(pooled)),
         ("mobilenet_v3_small", lambda model, pooled: model.classifier(pooled)),
         ("squeezenet1_1", None),
+        ("vit_b_32", lambda model, pooled: model.heads(pooled)),
     ],
 )
 def test_torchvision_maps_are_what_its_classifier_pools(name, classify):
     backbone = create_backbone(f"torchvision/{name}", image_size=64).eval()
-    model = models.get_model(name, weights=None).eval()
+    sized = {"image_size": 64} if name.startswith("vit") else {}
+    model = models.get_model(name, weights=None, **sized).eval()
     model.load_state_dict(backbone.network.state_dict(), strict=False)
     maps = backbone(images(64))
     assert maps.shape[:2] == (2, backbone.channels)

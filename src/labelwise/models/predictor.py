@@ -310,7 +310,7 @@ class Predictor:
         return ModelSpec(
             method=self.method,
             labels=self.space.names,
-            backbone=BackboneSpec(backbone.name, backbone.channels),
+            backbone=BackboneSpec(backbone.name, backbone.channels, backbone.pooling),
             transform=backbone.transform,
             head=self.head,
             mirrored=self.model.mirrored,
@@ -334,7 +334,7 @@ class Predictor:
             channels=spec.backbone.channels,
             bands=spec.transform.band_scale,
         )
-        backbone.transform = spec.transform
+        backbone.transform, backbone.pooling = spec.transform, spec.backbone.pooling
         head = spec.head.make(backbone.channels, len(spec.space))
         return Predictor(
             Model(backbone, head, mirrored=spec.mirrored, crops=spec.crops).eval(),

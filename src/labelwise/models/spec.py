@@ -84,10 +84,11 @@ class HeadSpec:
 
 @dataclass(frozen=True)
 class BackboneSpec:
-    """The name of a backbone and how many channels its feature map has."""
+    """The name of a backbone, how many channels its feature map has, and how it is pooled."""
 
     name: str
     channels: Annotated[int, Field(ge=1, le=1 << 20)]
+    pooling: Literal["mean", "own"] = "mean"  # runs of 0.2 have the mean of the patches
 
 
 class ModelSpec(BaseModel):
@@ -206,6 +207,8 @@ class ModelSpec(BaseModel):
         usual = {name for name, value in given.items() if not value}
         facts = self.model_dump(mode="json", exclude=usual)
         facts["transform"] = self.transform.spec()
+        if self.backbone.pooling == "mean":
+            del facts["backbone"]["pooling"]
         text = json.dumps(summed(facts), indent=2, ensure_ascii=False)
         with replacing(Path(path)) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")

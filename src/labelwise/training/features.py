@@ -304,6 +304,7 @@ def content_key(images: ImageSource, backbone: Backbone, pooled: bool) -> str:
     """Return the hash of what features depend on, 32 hexadecimal digits."""
     digest = hashlib.sha256()
     facts = [FORMAT, backbone.name, backbone.transform.spec(), pooled, len(images)]
+    facts += [backbone.pooling] * (backbone.pooling != "mean")
     digest.update(json.dumps(facts).encode())
     for name, tensor in backbone.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -26,7 +26,7 @@ from labelwise.pictures.transform import Transform
 
 
 class TimmBackbone(Backbone):
-    """A timm model without its classifier; transformer tokens are folded into a map."""
+    """A timm model without its classifier; tokens become a map whose mean is timm's own pooling."""
 
     def __init__(
         self,
@@ -41,17 +41,22 @@ class TimmBackbone(Backbone):
         self.network = network
         named = network.pretrained_cfg.get("classifier")
         self.classifier = named if isinstance(named, str) else None
+        side, generator = transform.size, torch.Generator().manual_seed(0)
         with torch.no_grad():
-            features = network.eval().forward_features(
-                torch.zeros(1, in_chans, transform.size, transform.size)
-            )
+            image = torch.randn(1, in_chans, side, side, generator=generator)
+            features = network.eval().forward_features(image)
+            try:
+                self.layout = find_layout(
+                    features, self.channels, getattr(network, "num_prefix_tokens", None)
+                )
+            except ValueError as error:
+                raise SettingsError(f"backbone {name!r} cannot be used: {error}") from None
+            if self.layout.kind == "tokens":
+                mean = fold(features, self.layout).mean(dim=(2, 3))
+                own = network.forward_head(features, pre_logits=True)
+                if own.shape == mean.shape and not torch.allclose(own, mean, atol=1e-6):
+                    self.pooling = "own"
         network.train()
-        try:
-            self.layout = find_layout(
-                features, self.channels, getattr(network, "num_prefix_tokens", None)
-            )
-        except ValueError as error:
-            raise SettingsError(f"backbone {name!r} cannot be used: {error}") from None
 
     def stages(self) -> list[list[str]]:
         try:
@@ -61,7 +66,10 @@ class TimmBackbone(Backbone):
         return [[f"network.{name}" for name in groups[key]] for key in sorted(groups)]
 
     def forward(self, images: Tensor) -> Tensor:
-        return fold(self.network.forward_features(images), self.layout)
+        features = self.network.forward_features(images)
+        if self.pooling == "mean":
+            return fold(features, self.layout)
+        return fold(features, self.layout, self.network.forward_head(features, pre_logits=True))
 
 
 def read_classifier(
