@@ -289,7 +289,7 @@ def retrieval_map(
 
     A length with more than ``exhaustive`` queries is sampled: ``sample`` of them, by ``seed``.
 
-    ``log_p`` and ``log_q`` (N, K) are the link's pair. Queries share the work of their first labels.
+    ``log_p`` and ``log_q`` (N, K) are the link's pair. Queries share the work of first labels.
     """
     if longest < 1:
         raise ValueError(f"longest must be at least 1, got {longest}")
