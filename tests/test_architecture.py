@@ -205,7 +205,7 @@ def state():
 disable, shown, hook = torch.compiler.disable, warnings.showwarning, sys.excepthook
 before = state()
 import labelwise
-from labelwise.exports.openvino_folder import openvino_runtime
+from labelwise.exports.torch_programs import openvino_runtime
 
 openvino_runtime()
 for info in pkgutil.walk_packages(labelwise.__path__, "labelwise."):

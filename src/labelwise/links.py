@@ -270,7 +270,7 @@ EASY_NEGATIVES = Side(zeta=5.0, k=3.0, b=1.0)  # section 5.1: one setting, all d
 
 
 class SPALink(Link):
-    """The link under which SPA's loss is strictly proper, see :mod:`labelwise.objectives.spa`."""
+    """The link under which SPA's loss is strictly proper, see :class:`labelwise.objectives.SPA`."""
 
     kind = "spa"
 
@@ -318,7 +318,7 @@ class Focusing:
 
 
 class PhiLink(Link):
-    """``phi`` of ``p``, see :mod:`labelwise.objectives.asymmetric`."""
+    """``phi`` of ``p``, see :mod:`labelwise.objectives.cross_entropy`."""
 
     kind = "phi"
 

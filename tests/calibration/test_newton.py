@@ -9,7 +9,7 @@ from calibration_problems import problem
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from labelwise.calibration.entries import read_entries
-from labelwise.calibration.platt import _features as beta_features
+from labelwise.calibration.platt import _both_ends as beta_features
 from labelwise.calibration.regression import (
     STEPS,
     PerLabel,

@@ -34,6 +34,7 @@ from search_setup import LABELS, save_model
 from labelwise.answers.agreement import LabelAnswers
 from labelwise.answers.log import AnswerLog
 from labelwise.answers.version_0_2 import AS_ANSWER
+from labelwise.contrib.skos import read_skos
 from labelwise.decide import Promise
 from labelwise.models.graph_file import UNSEALED, Facts
 from labelwise.models.graph_model import FACTS, GRAPH, WEIGHTS, _read_facts, digest
@@ -48,7 +49,6 @@ from labelwise.pictures.fingerprint import WIDTH
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows, to_parquet
 from labelwise.system.storage import storage_at
-from labelwise.taxonomy import read_skos
 
 
 def openvino_files(rng: Random) -> Files:

@@ -26,11 +26,12 @@ def test_a_list_shows_its_statement_as_the_api_words_it(many, visit, query, perc
     """Where there is no list, the photos of the plain search are shown with the reason."""
     page = visit(many, f"/#search/{query}")
     expect(page.locator("#grid li")).to_have_count(48)
+    page.locator("#filters summary").click()
     page.locator("#wrong").fill(str(percent))
     page.locator("#promised").check()
     truth = many.get(f"/api/v1/search?q={query}&wrong_at_most={percent / 100}")["statement"]
     assert truth["kind"] == kind
-    expect(page.locator("#statement").first).to_have_text(truth["sentence"])
+    expect(page.locator("#counted .badge .said").first).to_have_text(truth["sentence"])
     expect(page.locator("#grid li")).to_have_count(48)
 
 
@@ -46,7 +47,7 @@ def test_a_checked_list_is_guaranteed_and_the_trust_view_has_its_receipt(own, vi
         expect(page.locator("#check-state")).not_to_have_text(before)
     expect(guarantee).to_contain_text("of these 12 photos match dog")
     page.get_by_role("link", name="Trust").click()
-    row = page.locator("#trust-body table").first.locator("tbody tr")
+    row = page.locator("#trust-body .receipts li")
     expect(row).to_have_count(1)
     (receipt,) = own.get("/api/v1/receipts")["receipts"]
     expect(row).to_contain_text(receipt["text"])

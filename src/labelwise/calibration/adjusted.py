@@ -33,17 +33,11 @@ from labelwise.numeric.arrays import (
 )
 from labelwise.taxonomy import FAR, AttributeColumns
 
-# A known change in how many images have none of the labels.
-#
-# Say a share s of the images that a link was fitted on has no label, and in use it is s'. If the
-# images of each kind stay as they are, Bayes' rule gives
+# A known change in how many images have none of the labels: a share s where a link was fitted, s'
+# in use. If the images of each kind stay as they are, Bayes' rule gives
 #
 #     r  = (s' / (1 - s')) / (s / (1 - s))
 #     p' = p / (1 - q0 + r q0)                 q0: the link's probability that no label is present
-#
-# so that a larger share of empty images (r > 1) makes every label less likely, most of all where
-# the link already doubted that there is one. On data with the old share such probabilities are too
-# low: this is not a way to improve a model, only to use it elsewhere.
 
 
 class ZeroShare(Link):

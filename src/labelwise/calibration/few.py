@@ -4,22 +4,14 @@
     alpha_k ~ N(alpha, tau_a^2)        beta_k ~ N(beta + gamma g_k, tau_b^2)
 
 s is the deviation of all scores of the pool and m their mean, or 0 where there is a link. g_k is
-the mean x of label k in the pool, less that of all labels: what raw scores such as cosines say of
-a label's share; how much that counts (gamma) is shared by all labels. Shared numbers have wide
-priors, around "the link is right" where there is one. What labels have for themselves is drawn
-towards the shared fit by tau_a and tau_b, as strongly as the labels themselves say (empirical
-Bayes): each pair on a grid counts by its prior and its evidence p(y | tau), by Laplace's method,
-the mode found by Newton's with alpha_k = alpha + tau_a e_k, beta_k = ... + tau_b f_k and
-e, f ~ N(0, 1). The single best pair would be too sure of itself: with few labels it is often 0.
+the mean x of label k in the pool, less that of all labels. Shared numbers have wide priors, around
+"the link is right" where there is one. Labels are drawn towards the shared fit by tau_a and tau_b,
+each pair on a grid weighed by its prior and its evidence p(y | tau).
 
 The link averages over what is left open: p = mean over (alpha_k, beta_k) of sigma(z), by 3 x 3
 Gauss-Hermite points of the normal approximation. All slopes are positive, so each label keeps its
-order. The mean lies nearer to 1/2 than the most probable curve, as much as the labels allow.
-
-With a link, curves are expected to differ little between labels, which makes better probabilities
-of a few photos where it is true. Intervals may not rest on it: where labels differ by 0.2 in alpha
-and 0.5 in beta, 90 % intervals held the truth in 56 to 78 % of entries. They, the shares and the
-expected error take the same fits with a wider law of tau, and then hold it in 89 to 99 %.
+order. Intervals, shares and the expected error take the same fits with a wider law of tau: with the
+link's own they were too narrow where labels differ.
 """
 
 from collections.abc import Sequence
@@ -37,16 +29,10 @@ from labelwise.numeric.array_api import A, like, log_sigmoid, namespace
 from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.special import expit, ndtri
 
-# Curves of labels that are drawn towards a shared one: their modes, and what is left open.
-#
-#     z = exp(alpha_k) x + beta_k
-#     alpha_k = alpha + tau_a e_k        beta_k = beta + gamma g_k + tau_b f_k        e, f ~ N(0,
-# 1)
+# alpha_k = alpha + tau_a e_k,  beta_k = beta + gamma g_k + tau_b f_k,  e, f ~ N(0, 1)
 #
 # For a pair of spreads (tau_a, tau_b) the mode is found by Newton's method, and the evidence
 # p(y | tau) by Laplace's. A mixture weighs the pairs of a grid by their evidence and a law of tau.
-# What a mixture says without some of its rows starts from its own modes, and asks only the pairs
-# that have any weight: a few steps where a fresh fit takes hundreds.
 
 
 Numbers = NDArray[np.float64]

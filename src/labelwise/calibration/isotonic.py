@@ -32,9 +32,7 @@ from labelwise.numeric.arrays import Array
 #     level_kb = (present_kb + strength level_b) / (entries_kb + strength)
 #     level_b  = (present_b + 1/2) / (entries_b + 1)        all labels together, never 0 or 1
 #
-# All labels share the edges of the bins: quantiles of the log-odds in which present and absent
-# entries weigh the same, so that the few present ones get their share of bins. A bin holds its
-# upper edge. The levels need not rise from bin to bin.
+# Edges are quantiles in which present and absent entries weigh the same, for all labels alike.
 
 
 LENT = (1e4, 1e3, 1e2, 3e1, 1e1, 3.0, 1.0)

@@ -104,13 +104,9 @@ def _features(u: Floats) -> tuple[Floats]:
     return (u,)
 
 
-# Beta calibration (Kull, Silva Filho and Flach, 2017): a slope for each end of the scale.
+# Beta calibration (Kull, Silva Filho and Flach, 2017): a slope for each end of the scale,
 #
 #     p = sigma(a log p0 - b log(1 - p0) + c)        a, b >= 0;  a = b is Platt scaling
-#
-# With p0 = sigma(u) this bends the log-odds differently above and below one half. The features
-# -softplus(-u) and softplus(u) both rise with u, so p does. Labels are drawn towards the shared
-# fit.
 
 
 class Beta(OnLogOdds):

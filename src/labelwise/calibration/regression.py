@@ -31,39 +31,22 @@ from labelwise.calibration.entries import (
 from labelwise.numeric.array_api import log_sigmoid
 from labelwise.numeric.arrays import Mask
 
-# Logistic fits by damped Newton steps: every label at once, in float64, over blocks of rows.
+# Newton steps for all labels at once, in float64. Bounds on theta are kept by freezing a parameter
+# that presses against its bound; a step that does not lower a group's loss is halved for it alone.
 #
-#     minimise over theta   sum over entries of softplus(z) - y z        z: see features.py
-#
-# The problem is convex. Bounds on theta are kept by freezing a parameter that presses against its
-# bound. A step that does not lower a group's loss is halved for that group alone.
-#
-# Problem: the loss that a logistic calibrator minimises, for all labels at once.
-#
-# Shared      sum over labels of loss_k(theta)
-# PerLabel    loss_k(theta_k) + pull_k / 2 |theta_k - center|^2, for each label
-#
-# One slope for all labels, one offset for each: a Newton step by elimination.
-#
-# The Hessian is an arrow: offsets touch only the slope. Eliminating them leaves one equation,
-#     slope step = (g_a - sum h_ab g_b / h_bb) / (h_aa - sum h_ab^2 / h_bb).
+#     Shared      sum over labels of loss_k(theta)
+#     PerLabel    loss_k(theta_k) + pull_k / 2 |theta_k - center|^2, for each label
+#     TiedSlope   one slope for all labels, one offset for each; eliminating these leaves
+#                 slope step = (g_a - sum h_ab g_b / h_bb) / (h_aa - sum h_ab^2 / h_bb)
 
 
-# Features of the log-odds, scaled over all observed entries to mean 0 and variance 1.
+# Features phi of the log-odds are scaled over all observed entries to mean 0 and variance 1:
 #
-# Scaled features make Newton steps well conditioned whatever the unit of the scores, and give a
-# penalty on their weights one meaning: squared nats of log-odds.
-#
-#     z = sum over f of theta_f phi_f(u)  +  theta_last          phi: features of the log-odds
+#     z = sum over f of theta_f phi_f(u)  +  theta_last
 #     loss = sum over entries of softplus(z) - y z
-#
-# The sum of softplus needs one exponential per entry and one logarithm per ROWS of them:
 #     sum softplus(z) = sum max(z, 0) + log prod (1 + exp(-|z|)), at most 2^ROWS
 #
-# A block is what a fit reads of its rows again and again: features, their products and labels.
-# Several problems over the same rows, such as the folds of a cross-validation and the strengths of
-# a
-# pull, are solved side by side: where entries are few, calls cost more than what they compute.
+# Several problems over the same rows, such as folds and strengths, are solved side by side.
 
 
 Raw = Callable[[Floats], tuple[Floats, ...]]

@@ -385,7 +385,7 @@ def grouped_copies(
             "say with --cosine from which on two photos are near copies, between 0 and 1, as 0.9; "
             f"what it means depends on the model (got {cosine})"
         )
-    from labelwise.scores.embeddings import (
+    from labelwise.scores.unlabelled_pool import (
         vectors_by_file,
         vectors_by_model,
         vectors_of_features,

@@ -27,6 +27,7 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
     from labelwise.evaluation import Evaluation, SubgroupFigure
+    from labelwise.models import Predictor
     from labelwise.scores import RunScores
 
     Measured = tuple[Evaluation, dict[str, Any]]
@@ -269,6 +270,7 @@ def measured_run(
     figures: dict[str, Any],
     *,
     without_seen: bool = False,
+    fitted: "Predictor | None" = None,
 ) -> "Measured":
     """Return the evaluation of a run's saved predictions, and what else its report shows.
 
@@ -281,7 +283,7 @@ def measured_run(
     from labelwise.report import choose_examples
     from labelwise.scores import read_run
 
-    run = read_run(folder, split)
+    run = _refitted(read_run(folder, split), fitted)
     if without_seen:
         run, notes = _without_seen(folder, run, rule, figures)
     else:
@@ -321,7 +323,12 @@ def _without_seen(
 
 
 def measured_data(
-    folder: Path, data: str, given: Options | None, figures: dict[str, Any]
+    folder: Path,
+    data: str,
+    given: Options | None,
+    figures: dict[str, Any],
+    *,
+    fitted: "Predictor | None" = None,
 ) -> "Measured":
     """Return the evaluation of a run's model on labelled data, new to it or not.
 
@@ -347,6 +354,7 @@ def measured_data(
     run, notes = score_data(
         folder, table, device=device, decode=decode, watch=make_watch(sys.stderr)
     )
+    run = _refitted(run, fitted)
     if given is not None and given.adapt_shares:
         run, shifted = adapted_to_shares(folder, run)
         notes = (*notes, shifted)
@@ -359,6 +367,15 @@ def measured_data(
     notes = (*notes, *seen.note(left_out=without_seen))
     rule = None if given is None else given.rule
     return _judged(run, rule, {**figures, "notes": notes}), extras
+
+
+def _refitted(run: "RunScores", fitted: "Predictor | None") -> "RunScores":
+    """Return a run's scores under the link and rule of another model of its weights, if given."""
+    from dataclasses import replace
+
+    if fitted is None:
+        return run
+    return replace(run, calibrated=fitted.link, rule=fitted.rule, promises=())
 
 
 def _judged(run: "RunScores", rule: str | None, figures: dict[str, Any]) -> "Evaluation":

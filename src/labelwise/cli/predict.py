@@ -20,7 +20,7 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from labelwise.models.answer_rows import Answer
+    from labelwise.models.onnx_answers import Answer
     from labelwise.pictures import ImageSource
     from labelwise.shards import Engine
 
@@ -233,8 +233,9 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
         source = PictureImages(find_photos(images))
         engine = None
         if graph is not None:
-            caution(graph.caution)
-            names, answers, cautioned = graph.names, graph.score(source), graph.caution is not None
+            said, names = graph.facts.caution, graph.facts.space.names
+            caution(said)
+            answers, cautioned = graph.score(source), said is not None
         else:
             engine = _Engine(run, source, given)
             names, answers, cautioned = engine.names, engine.answers(), engine.cautioned
@@ -449,14 +450,14 @@ class _CSV(_Text):
     """``path, labels, error``, perhaps ``caution``, then a column of probabilities per label."""
 
     def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
-        from labelwise.models.answer_rows import csv_header
+        from labelwise.models.onnx_answers import csv_header
 
         super().__init__(path, names, cautioned)
         self.rows = csv.writer(self.stream)
         self.rows.writerow(csv_header(names, cautioned=cautioned))
 
     def write(self, answer: "Answer") -> None:
-        from labelwise.models.answer_rows import csv_row
+        from labelwise.models.onnx_answers import csv_row
 
         self.rows.writerow(csv_row(answer, self.names, cautioned=self.cautioned))
 
@@ -465,7 +466,7 @@ class _JSONLines(_Text):
     """One object per line: ``path``, ``labels``, ``probs`` by name, or ``path``, ``error``."""
 
     def write(self, answer: "Answer") -> None:
-        from labelwise.models.answer_rows import json_record
+        from labelwise.models.onnx_answers import json_record
 
         record = json_record(answer, self.names)
         self.stream.write(json.dumps(record, ensure_ascii=False) + "\n")
@@ -478,7 +479,7 @@ class _Parquet(_Writer):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from labelwise.models.answer_rows import CAUTION
+        from labelwise.models.onnx_answers import CAUTION
 
         super().__init__(path, names, cautioned)
         probs = pa.list_(pa.float32())  # of a fixed size, a row without any would be unreadable

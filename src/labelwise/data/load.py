@@ -74,7 +74,7 @@ def _own() -> Iterator[Reader]:
         module, _, function = facts.pop("read").partition(":")
         read = getattr(import_module(f"labelwise.data.{module}"), function)
         options = facts.pop("options", None)
-        lists = {key: tuple(facts.pop(key, ())) for key in ("suffixes", "marks")}
+        lists: dict[str, Any] = {key: tuple(facts.pop(key, ())) for key in ("suffixes", "marks")}
         yield Reader(name, read if options is None else partial(read, **options), **lists, **facts)
 
 

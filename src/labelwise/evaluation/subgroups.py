@@ -36,12 +36,8 @@ from labelwise.predictions import Predictions
 from labelwise.system.text import counted
 from labelwise.taxonomy import AttributeColumns
 
-# Labels that exclude each other: how often the right one is chosen, and who breaks their rule.
-#
-#     accuracy = photos whose set holds of the group what is there / photos with the group known
-#
-# with the interval of Clopper and Pearson, or, of photos that come in groups, the jackknife over
-# groups. Labels that break the rule are a conflict: they are counted, and unknown from there on.
+# Of labels that exclude each other: photos whose set holds of the group what is there / photos with
+# the group known, with Clopper and Pearson's interval, or the jackknife over groups of photos.
 
 
 def settled_labels(

@@ -47,15 +47,9 @@ from labelwise.numeric.arrays import (
 )
 from labelwise.numeric.special import erf
 
-# Bins of probabilities: M right-closed intervals (lo, hi] that cover [0, 1].
-#
-# 0 falls in the first bin and 1 in the last, so probabilities clipped to exactly 0 or 1 are kept.
-# Edges are rounded to the type of the probabilities: 0.3 lies in (0.2, 0.3] in every precision.
-#
-#     width  edges k / M
-#     mass   edges at the k / M quantiles, so bins hold equal counts up to ties
-#
-# Sums of probabilities and labels over cells: the bins of each label, or of each image.
+# M right-closed bins (lo, hi] cover [0, 1], 0 in the first and 1 in the last: of equal width (edges
+# k / M) or of equal mass (edges at the k / M quantiles). Edges are rounded to the type of the
+# probabilities: 0.3 lies in (0.2, 0.3] in every precision.
 
 
 Binning: TypeAlias = Literal["width", "mass"]

@@ -1,14 +1,12 @@
-"""Are photos like those that a model was tested on? A two-sample test, and what explains it.
+"""Are photos like those that a model was tested on? Do probabilities still mean what they say?
 
-Every probability, count and promise supposes that new photos are drawn like the held-out ones. On
-points x (held-out) and z (new), each number of them scaled to the spread of both together, the
-energy distance (Székely and Rizzo 2004)
+**Likeness.** On points x (held-out) and z (new), scaled to the spread of both together, the energy
+distance (Székely and Rizzo 2004)
 
     2 mean |x - z| - mean |x - x'| - mean |z - z'|
 
 is 0 only where both are drawn alike. Its p-value comes from dealing the points anew to the two
-sides, which is exact. Where photos have points of several kinds, such as logits and embeddings,
-each kind is tested and the least p-value counts, times the number of kinds. Three outcomes:
+sides. Of several kinds of points the least p-value counts, times their number. Three outcomes:
 
     alike            nothing speaks against it, and no label's share moved
     shares differ    labels are more or less frequent, and that explains it: held-out photos drawn
@@ -16,12 +14,9 @@ each kind is tested and the least p-value counts, times the number of kinds. Thr
                      new photos (raking), cannot be told from them
     pictures differ  neither explains it
 
-A share moved if its estimate says so (Bonferroni over labels), which rests on a fit to few photos
-that carry a rare label, and the mean probability of the label differs more than the largest such
-difference of any label in 95 of 100 ways to deal the photos anew, which is exact.
-
-With few photos little can be told; below FEWEST on either side nothing is said. A photo is *far* if
-its nearest held-out photo is farther than those of 99 in 100 held-out photos are.
+A share moved if its estimate says so (Bonferroni over labels) and the mean probability of the label
+differs more than the largest such difference in 95 of 100 deals. Below FEWEST photos on either side
+nothing is said. A photo is *far* if its nearest held-out photo is farther than those of 99 in 100.
 """
 
 from collections.abc import Sequence
@@ -36,39 +31,26 @@ from numpy.typing import NDArray
 from labelwise.numeric.bounds import edge
 from labelwise.numeric.special import expit, fit_slope_and_offset, log_expit, stdtrit
 
-# Do probabilities still mean what they say? What can be told while a model is in use.
-#
-# **Calibration alarm.** If probabilities mean what they say, then whatever happened before, an
-# audited photo carries the label with its probability p. Against that are set bets q on how it may
-# have gone wrong (too low, too high, too sure, not sure enough), each a log-odds a logit(p) + b. A
-# bet may begin at any audit j, with a share w_j = 1 / (j (j + 1)) of the stake:
+# **Calibration alarm.** Under calibration an audited photo carries the label with its probability
+# p. Against that are set bets q (too low, too high, too sure, not sure enough), log-odds a logit(p)
+# + b. A bet may begin at any audit j, with a share w_j = 1 / (j (j + 1)) of the stake:
 #
 #     E_t = sum over j <= t of  w_j mean over bets of  prod_{i=j..t} Q_i / P_i   +   1 / (t + 1)
 #     P = p^y (1 - p)^(1 - y),  Q likewise of q
 #
-# Under calibration E is 1 on average at every moment, and exceeds K / alpha for any of K labels at
-# any time, however often one looks, with chance at most alpha (Ville). What is staked later was
-# not
-# lost while all was well, so a change after thousands of calm audits is still seen. Photos are
-# audited in an order drawn by hash, not by interest: what people correct on their own is not a
-# random sample and is left out.
+# E exceeds K / alpha for any of K labels at any time with chance at most alpha (Ville). Photos are
+# audited in an order drawn by hash: what people correct on their own is no random sample.
 #
-# **Share of a label now.** Let photos with a label look as they did, and only be more or fewer.
-# Then
-# a photo with log-odds u is more probable by the ratio r where it carries the label than where
-# not:
+# **Share of a label now.** If photos with a label look as they did, and only are more or fewer,
 #
 #     log r = a u + b - logit s,    (a, b) fitted on n held-out photos, s their share
 #
-# and the share t now is where  psi(t) = sum (r - 1) / (1 + t (r - 1))  is 0 (the limit of the EM
-# of
-# Saerens, Latinne and Decaestecker 2002). psi has two errors: of the photos now, J = sum of the
-# squared terms, and of the fit, g' C g with g the gradient of psi in (a, b - logit s) and C their
-# covariance: that of (a, b), less 1 / (n s (1 - s)) for b, since b and logit s err together
-# (Anderson 1972). The interval holds the t with  psi(t)^2 <= q^2 (J + g' C g), q the quantile of
-# Student's law with as many degrees as there are held-out photos that carry the label, or that do
-# not, whichever are fewer. The share moved if t = s is not in it, with J^2 s (1 - s) / n added for
-# the error of s, which does not depend on the others.
+# and the share t now is where  psi(t) = sum (r - 1) / (1 + t (r - 1))  is 0 (Saerens et al. 2002).
+# psi has two errors: J = sum of the squared terms, and g' C g with g the gradient of psi in (a, b -
+# logit s) and C their covariance: that of (a, b), less 1 / (n s (1 - s)) for b (Anderson 1972). The
+# interval holds the t with  psi(t)^2 <= q^2 (J + g' C g), q Student's quantile of as many degrees
+# as the rarer side has held-out photos. The share moved if t = s is not in it, with J^2 s (1 - s) /
+# n added for the error of s.
 
 
 Floats = NDArray[np.float64]

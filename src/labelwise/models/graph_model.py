@@ -102,7 +102,6 @@ class GraphModel(ABC):
 
     @property
     def size(self) -> int:
-        """The side of the network's input."""
         return self.facts.transform.size
 
     @property
@@ -115,27 +114,22 @@ class GraphModel(ABC):
 
     @property
     def space(self) -> LabelSpace:
-        """The labels."""
         return self.facts.space
 
     @property
     def link(self) -> Link | None:
-        """The link that the graph holds."""
         return self.facts.link
 
     @property
     def rule(self) -> Rule:
-        """The rule that the graph holds."""
         return self.facts.rule
 
     @property
     def taxonomy(self) -> Taxonomy | None:
-        """Which label is a kind of which, where the graph's answers obey that."""
         return self.facts.taxonomy
 
     @property
     def caution(self) -> str | None:
-        """What the file says must stand beside its answers."""
         return self.facts.caution
 
     def fused(self, images: int = 0) -> "GraphModel":
@@ -144,7 +138,6 @@ class GraphModel(ABC):
 
     @property
     def device(self) -> torch.device:
-        """The CPU."""
         return torch.device("cpu")
 
     def pixels(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -234,7 +227,6 @@ class OnnxModel(GraphModel):
         return features_of(self.proto)
 
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the outputs of a part of the graph by name."""
         if part not in self._sessions:
             self._sessions[part] = self._opened(part)
         session = self._sessions[part]
@@ -242,7 +234,6 @@ class OnnxModel(GraphModel):
         return dict(zip(names, session.run(names, inputs), strict=True))
 
     def values(self, images: NDArray[np.float32]) -> Iterator[NodeValue]:
-        """Yield what the nodes of the network give for normalised images, in order."""
         nodes = list(self.proto.graph.node)
         begin = next(at for at, node in enumerate(nodes) if INPUT in node.output)
         end = next(at for at, node in enumerate(nodes) if "logits" in node.output)
@@ -334,7 +325,6 @@ class OpenVinoModel(GraphModel):
 
     @staticmethod
     def load(folder: str | Path, *, threads: int | None = None) -> "OpenVinoModel":
-        """Return the model in a folder; it must be whole and written by labelwise."""
         openvino = openvino_runtime()
         folder = Path(folder)
         facts = _read_facts(folder)
@@ -349,7 +339,6 @@ class OpenVinoModel(GraphModel):
         return model
 
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the outputs of a part of the graph by name."""
         found = getattr(self, f"_{part}").create_infer_request().infer(inputs)
         return {
             name: value
@@ -358,7 +347,6 @@ class OpenVinoModel(GraphModel):
         }
 
     def values(self, images: NDArray[np.float32]) -> Iterator[NodeValue]:
-        """Yield what the nodes of the network give for normalised images, in order."""
         openvino = openvino_runtime()
         part = self._after(INPUT, [-1, *images.shape[1:]], np.float32)
         end = tensor_of(part, "logits").get_node()

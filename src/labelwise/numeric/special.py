@@ -16,13 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# A slope and an offset of log-odds, fitted to what came out: logistic regression of one variable.
-#
-#     logit P = a u + b,   (a, b) ~ N(center, diag(1 / precision)) before any outcome is seen;
-#                          the center is (1, 0), the log-odds as they are, unless another is given
-#
-# fitted by Newton's method with steps of at most 1; the inverse of the curvature is the
-# covariance.
+# Logistic regression of one variable by Newton's method: logit P = a u + b, with a normal prior
+# around the center, (1, 0) unless another is given.
 
 
 Numbers = NDArray[np.float64]

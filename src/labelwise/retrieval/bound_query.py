@@ -40,13 +40,6 @@ from labelwise.retrieval.query import Query
 from labelwise.taxonomy import AttributeColumns, Taxonomy
 from labelwise.types import LabelSpace
 
-# Rank images by the joint probability of a query, in logs.
-#
-#     s = log P(query), for wanted and unwanted labels  sum of log p  +  sum of log(1 - p)
-#
-# The labels are taken as independent given the image, but for those that exclude each other.
-# Products of many small probabilities underflow; their logs do not.
-
 
 @dataclass(frozen=True)
 class RankedImages:

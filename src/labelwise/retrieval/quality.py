@@ -21,32 +21,15 @@ from numpy.typing import NDArray
 
 from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
 
-# Average precision of queries, exact also under ties: one by one, all in a walk, or batched.
-#
-#     AP = mean over relevant i of  relevant at or above i / images at or above i
-#
-# Images at or above i are those with cost <= cost_i. Only two things need sorting: the relevant
-# images, and the others that share a bucket of costs with one of them. Buckets are counted, not
-# sorted. With few relevant images it is quicker to sort whatever lies above the worst of them.
-#
-# The walk: a query of n labels is one of n - 1 labels and one more. Its costs are the shorter
-# one's
-# plus a row, and its relevant images are among the shorter one's; where those run out, the whole
-# branch has none. A tree's root is the first wanted label: few images carry it.
-#
-# Batched, for accelerators: costs of a chunk of queries are sorted from high to low. Where a group
-# of equal costs begins, everything from there on costs at most as much: that many images, and that
-# many relevant ones, are at or above each member of the group.
+# AP = mean over relevant i of  relevant at or above i / images at or above i, ties included. Only
+# the relevant images are sorted, and the others that share a bucket of costs with one of them; with
+# few relevant images, whatever lies above the worst of them. A query of n labels is one of n - 1
+# labels and one more: its relevant images are among the shorter one's.
 
 
-# Queries as rows of numbers: all of a length, or a sample of them.
-#
-# A table of 2K rows holds every label twice: row k says "k is wanted", row K + k "k is unwanted".
-# A
-# query of length n is n rows of distinct labels, of which at least one is wanted: there are
-# C(K, n) (2^n - 1). The first wanted label comes first, then the others in order: costs are added
-# up
-# in this order everywhere, so that equal sums stay equal.
+# A table of 2K rows holds every label twice: row k says "k is wanted", row K + k "k is unwanted". A
+# query is n rows of distinct labels, at least one wanted: there are C(K, n) (2^n - 1). The first
+# wanted label comes first, then the others in order, so that equal sums of costs stay equal.
 
 
 Queries = NDArray[np.intp]
@@ -289,7 +272,8 @@ def retrieval_map(
 
     A length with more than ``exhaustive`` queries is sampled: ``sample`` of them, by ``seed``.
 
-    ``log_p`` and ``log_q`` (N, K) are the link's pair. Queries share the work of first labels.
+    ``log_p`` and ``log_q`` (N, K) are the link's pair. Queries share the work of their first
+    labels.
     """
     if longest < 1:
         raise ValueError(f"longest must be at least 1, got {longest}")

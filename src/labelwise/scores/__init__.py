@@ -1,11 +1,8 @@
 """People's own scores: reading them, and judging calibrators and rules fitted on them."""
 
 from labelwise.scores.cross_validate import (
-    CrossFit,
     FitPlan,
-    FittedPair,
     Judged,
-    PromisedScores,
     crossfit,
     fixed_rule,
     judge,
@@ -13,7 +10,6 @@ from labelwise.scores.cross_validate import (
     promise_scores,
 )
 from labelwise.scores.fitted import (
-    Applied,
     apply,
     comparison,
     decision,
@@ -24,19 +20,14 @@ from labelwise.scores.fitted import (
     save_json,
     save_probabilities,
 )
-from labelwise.scores.read import ScoreTable, UnlabelledScores, read_scores, read_unlabelled
+from labelwise.scores.read import ScoreTable, read_scores, read_unlabelled
 from labelwise.scores.run import RunScores, read_run, score_data
 
 __all__ = [
-    "Applied",
-    "CrossFit",
     "FitPlan",
-    "FittedPair",
     "Judged",
-    "PromisedScores",
     "RunScores",
     "ScoreTable",
-    "UnlabelledScores",
     "apply",
     "comparison",
     "crossfit",

@@ -20,34 +20,21 @@ from labelwise.system.table_files import write_csv
 from labelwise.system.text import with_slashes
 from labelwise.types import nearest
 
-# How many detections of each label are right, by site: from some that a person checked.
-#
 # A detection of label k with the log-odds u is right with probability
 #
 #     p = sigma(a_k u + b_k)
 #
-# where (a_k, b_k) is the most probable pair after the checked detections of the label, drawn to
-# the
-# pair of all labels together: a normal prior around it with the standard deviations 0.5 a and 1.5.
-# Labels with few checked detections so take what the others have in common, and pay for it in
-# width.
-# With C_k the inverse Hessian (times the design effect of the recordings, where these are alike),
-# the count of a cell, label k at site s, is
+# (a_k, b_k) fitted to the label's checked detections with a normal prior around the pair of all
+# labels, standard deviations 0.5 a and 1.5. With C_k the inverse Hessian (times the design effect
+# of the recordings) the count of a cell, label k at site s, is
 #
 #     count    = right ones among the checked + sum of p over the others
 #     variance = g' C_k g + sum of p (1 - p) + rho (sum over pairs of one recording of s_i s_j)
 #     g        = sum of p (1 - p) (u, 1),            s = sqrt(p (1 - p))
 #
-# and its interval is taken on the log-odds of the share. rho is the sum of products of the errors
-# (right - p) over pairs of checked detections of a label in one recording, divided by the sum of
-# s_i s_j over them, and not below 0: a recording whose rain was taken for a bird is wrong
-# throughout.
-# That holds if scores mean the same at every site, but for what recordings differ in, and the
-# checked
-# detections were drawn at random among those of like score. Nothing of the kind is needed for
-# ``answers``: then a cell is counted by its own checked detections, drawn at random within it
-# (:mod:`labelwise.decide.estimate`). Either way what is counted are detections that the
-# program reported; calls that it missed are not among them.
+# with its interval on the log-odds of the share. rho is how much errors of one recording go
+# together: the sum of (right - p) products over its pairs / the sum of s_i s_j, not below 0. With
+# ``answers`` a cell is counted by its own checked detections (:mod:`labelwise.decide.estimate`).
 
 
 Floats = NDArray[np.float64]

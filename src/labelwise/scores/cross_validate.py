@@ -40,12 +40,6 @@ from labelwise.scores.read import ScoreTable
 from labelwise.scores.tables import FITTED_FORMAT, Kind
 from labelwise.taxonomy import AttributeColumns
 
-# Promises made on people's own scores, with what is fitted kept apart from what is promised on.
-#
-# With cross-fitting, the calibrator is fitted again on all rows once the promise is made: see
-# ``decide.cross_fit``.
-
-
 SHARE = 0.5  # of the rows, that test the promise
 
 

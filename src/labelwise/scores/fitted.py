@@ -1,4 +1,10 @@
-"""What was fitted on scores, applied to scores without labels; columns are matched by name."""
+"""What was fitted on scores, as files, and applied to scores without labels.
+
+    link.json         names (of the labels), scores (what it reads), link
+    thresholds.json   names, scores, rule, thresholds by label, probabilities (the link it needs)
+
+Columns are matched by name, never by place.
+"""
 
 import csv
 import json
@@ -32,13 +38,6 @@ from labelwise.system.files import replacing
 from labelwise.system.pydantic_errors import first_fault
 from labelwise.system.text import as_cell, one_line_of
 from labelwise.types import LabelSpace, matching_columns
-
-# What was fitted on scores, as files: written and read again.
-#
-#     link.json         names (of the labels), scores (what it reads), link
-#     thresholds.json   names, scores, rule, thresholds by label, probabilities (the link it needs)
-#
-# Names are kept because columns are matched by them, never by place.
 
 
 def save_json(path: Path, value: Any) -> None:

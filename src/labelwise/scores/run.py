@@ -155,20 +155,12 @@ def _same(one: Link | None, other: Link | None) -> bool:
     return link_to_spec(one) == link_to_spec(other)
 
 
-# Label shift: how frequent labels are among new photos, and probabilities adapted to that.
+# Label shift: if photos with a label look as they did, and only are more or fewer,
 #
-# If photos with a label look as they did, and only are more or fewer, held-out photos tell the
-# share
-# of each label now, with an interval that counts the error of the link (:mod:`metrics.shift`), and
+#     p now = sigma(a u + b - logit s + logit t)          (:mod:`labelwise.metrics.shift`)
 #
-#     p now = sigma(a u + b - logit s + logit t)
-#
-# is the probability of a photo with log-odds u, where the label's share was s and is t. It is a
-# Platt
-# link with one slope and offset per label. A label whose share moved by no more than the errors
-# explain keeps its probabilities; so does one that no held-out photo carries, or all. Nothing of
-# this
-# holds where the pictures themselves differ, which the shares alone do not show.
+# where the label's share was s and is t. A label whose share moved by no more than the errors
+# explain keeps its probabilities; so does one that no held-out photo carries, or all.
 
 
 LEAST_SLOPE = 1e-6

@@ -41,7 +41,7 @@ PhotoId = Annotated[
 
 def add_no_library(api: APIRouter) -> None:
     """Answer the same paths where no index is served, with how to serve one."""
-    missing = ("/search", "/text-search", "/complete", "/review", "/receipts")
+    missing = ("/search", "/text-search", "/library", "/complete", "/review", "/receipts")
     for path in (*missing, "/check/{rest:path}", "/photos/{rest:path}"):
 
         @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
@@ -93,6 +93,10 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
         ] = 0.5,
     ) -> schemas.TextAnswer:
         return await library.run(lambda: library.text_search(text, q, top, at_least))
+
+    @api.get("/library", summary="How often each label is given, and the newest photos")
+    async def overview() -> schemas.LibraryView:
+        return await library.run(library.overview)
 
     @api.get("/complete", summary="How an unfinished query may go on")
     async def complete(q: Annotated[str, Query(max_length=2000)] = "") -> list[str]:

@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, TypeVar
 
@@ -47,6 +47,7 @@ log = logging.getLogger("labelwise.server")
 
 FindPhotos = Callable[[], Sequence[Path]]
 Learn = Callable[[Mapping[str, Mapping[str, bool]]], QuestionGuide]
+ASK_AGAIN = 30  # seconds after which a photo that could not be shown is asked about once more
 REST = 10  # of scans and exports, as a multiple of the time they take
 READERS = 8  # of photos' files at the same time
 RANDOM_ORDER = "Photos come in random order, so that promises can rest on every answer."
@@ -159,10 +160,32 @@ class Background:
         self._thread.close(wait=True)
 
 
+@dataclass(frozen=True)
+class Lost:
+    """A photo that could not be shown: its file then, how often that was, and the last time."""
+
+    facts: tuple[int, ...] | None
+    times: int
+    at: float
+
+    @staticmethod
+    def again(before: "Lost | None", facts: tuple[int, ...] | None) -> "Lost":
+        """Return what is known after one more failure; several in a row are one."""
+        now = time.monotonic()
+        if before is None or before.facts != facts:
+            return Lost(facts, 1, now)
+        return Lost(facts, before.times + (now - before.at > ASK_AGAIN), now)
+
+    def is_over(self, path: Path) -> bool:
+        """Return whether to ask about it again: once after a while, or if it is another file."""
+        waited = time.monotonic() - self.at > ASK_AGAIN
+        return (waited and self.times < 2) or self.facts != file_facts(path)
+
+
 class PhotoSource(Protocol):
     """Where a page that asks about photos takes them from; ``gone`` are those not to be shown."""
 
-    gone: dict[str, tuple[int, ...] | None]
+    gone: dict[str, Lost]
 
     def path(self, photo: str) -> Path:
         """Return where a photo is that was shown to someone."""
@@ -199,8 +222,7 @@ class _Asking:
         self._drawn: dict[str, list[str]] = {}  # paths in random order, by word
         self._orders: dict[str, tuple[QuestionGuide | None, list[str]]] = {}
         self._handed: dict[tuple[str, str], str] = {}
-        # Photos that cannot be shown are not asked about until their file is another one.
-        self.gone: dict[str, tuple[int, ...] | None] = {}
+        self.gone: dict[str, Lost] = {}
 
     def look(self) -> None:
         """Find the photos that are there now; runs in the background."""
@@ -237,9 +259,7 @@ class _Asking:
         return self.paths[photo]
 
     def _is_there(self, photo: str) -> bool:
-        if photo in self.gone and self.gone[photo] != file_facts(self.paths[photo]):
-            del self.gone[photo]
-        return photo not in self.gone
+        return photo not in self.gone or self.gone[photo].is_over(self.paths[photo])
 
     def view(self) -> LabellingView:
         self._refresh()
@@ -395,7 +415,7 @@ def asking_app(
         try:
             content = await readers.run(drawn)
         except ImageError as error:
-            asking.gone[photo] = facts
+            asking.gone[photo] = Lost.again(asking.gone.get(photo), facts)
             raise PhotoNotFoundError(f"the photo cannot be shown: {error}") from None
         return Response(content, media_type="image/jpeg", headers={"cache-control": "no-cache"})
 
@@ -512,7 +532,7 @@ class _Auditing:
     def __init__(self, session: AuditSession, out: Path) -> None:
         self.session, self.out = session, out
         self._photos: dict[str, str] = {}  # those that were asked about, by id
-        self.gone: dict[str, tuple[int, ...] | None] = {}
+        self.gone: dict[str, Lost] = {}
 
     def path(self, photo: str) -> Path:
         return self.session.folder.absolute() / self.photo(photo)
@@ -528,7 +548,7 @@ class _Auditing:
     def state(self, who: str | None, back: TagQuestion | None = None) -> AuditState:
         gone = dict(self.gone)
         self.session.unreadable = {
-            self._photos[one] for one, facts in gone.items() if facts == file_facts(self.path(one))
+            self._photos[one] for one, lost in gone.items() if not lost.is_over(self.path(one))
         }
         question = back or (None if who is None else self.session.question(who))
         following = [] if question is None else self.session.upcoming(who or "", question)

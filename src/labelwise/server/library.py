@@ -43,6 +43,8 @@ T = TypeVar("T")
 SIDES = (160, 320, 640, 1280)
 KEPT_BYTES = 64 << 20
 READERS = 8  # of photos' files at the same time
+COUNTED = 5_000_000  # pairs of photo and label, at most, that labels are counted on
+LABELS_LISTED, NEWEST = 200, 24
 SESSIONS_KEPT = 16  # of checks
 SHOWN = 48  # photos of a promised list
 OPEN_AUDITS = 256  # per label, that an answer may be given to
@@ -168,6 +170,35 @@ class Library:
         """Return the ids of rows."""
         found = self.index.store.contents_of(rows)
         return {row: content.hash.hex() for row, content in found.items()}
+
+    def overview(self) -> schemas.LibraryView:
+        """Return how often each label is given, and the newest photos."""
+        alive, names = self.index.store.alive_rows(), self.index.space.names
+        most = max(1000, COUNTED // len(names))
+        rows = alive
+        if len(alive) > most:
+            rows = np.sort(np.random.default_rng(0).choice(alive, most, replace=False))
+        given = self.index.sets(rows).sum(axis=0) * (len(alive) / max(1, len(rows)))
+        order = np.argsort(-given, kind="stable")[:LABELS_LISTED].tolist()
+        newest = self.index.store.select(
+            "SELECT row FROM contents WHERE alive = 1 ORDER BY taken DESC, row DESC LIMIT ?",
+            (NEWEST,),
+        )
+        contents = self.index.store.contents_of([row for (row,) in newest])
+        paths = self.index.store.paths_of(contents)
+        return schemas.LibraryView(
+            photos=len(alive),
+            counted=len(rows),
+            labels=[schemas.LabelCount(label=names[k], photos=round(given[k])) for k in order],
+            newest=[
+                schemas.NewPhoto(
+                    id=contents[row].hash.hex(),
+                    name=photo_name(paths[row]),
+                    taken=contents[row].taken,
+                )
+                for (row,) in newest
+            ],
+        )
 
     # Queries
 

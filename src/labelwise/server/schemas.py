@@ -145,6 +145,31 @@ class ListedPhoto(BaseModel):
     name: str
 
 
+class NewPhoto(ListedPhoto):
+    """A photo, and when it was taken."""
+
+    taken: str | None
+
+
+class LabelCount(BaseModel):
+    """How many photos of the library are given a label."""
+
+    label: str
+    photos: int
+
+
+class LibraryView(BaseModel):
+    """What a library holds: its labels, the most frequent first, and its newest photos.
+
+    Labels are counted on ``counted`` of its ``photos``, drawn at random, and scaled up.
+    """
+
+    photos: int
+    counted: int
+    labels: list[LabelCount]
+    newest: list[NewPhoto]
+
+
 class CheckIn(BaseModel):
     """Which list a person checks: our own, for so many ``answers``, or the best ``top`` photos."""
 
@@ -373,8 +398,15 @@ class ShareView(BaseModel):
 
 
 class TrustView(BaseModel):
-    """What speaks for and against trusting the model today."""
+    """What speaks for and against trusting the model today.
 
+    ``fits``: whether the probabilities agree with ``answers`` to random questions; it takes
+    ``answers_needed`` of them to say yes.
+    """
+
+    fits: Literal["yes", "no", "too few answers"]
+    answers: int
+    answers_needed: int
     alarms: list[AlarmView]
     shares: list[ShareView]
     promises: list[PromiseView]

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -260,6 +261,7 @@ def _digest(spec: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+ENOUGH_ANSWERS = 50  # to random questions, before no alarm means that probabilities fit
 CHECKABLE = ("recall", "precision", "f", "tags")
 NOT_CHECKED = "no photo has had all its labels reviewed yet"
 
@@ -303,7 +305,18 @@ async def trust_view(
         found = likeness.likeness.shares
         shares += [schemas.ShareView(source="library", **asdict(one)) for one in found]
         notes.append(likeness.sentence())
+    answers = sum(one.audited for one in alarms)
+    photos = 0 if library is None else library.index.photos
+    needed = min(ENOUGH_ANSWERS, photos * len(model.names)) or ENOUGH_ANSWERS
+    fits: Literal["yes", "no", "too few answers"]
+    if any(one.raised for one in alarms):
+        fits = "no"
+    else:
+        fits = "yes" if answers >= needed else "too few answers"
     return schemas.TrustView(
+        fits=fits,
+        answers=answers,
+        answers_needed=needed,
         alarms=[schemas.AlarmView.model_validate(one) for one in alarms],
         shares=shares,
         promises=await promise_views(model, library),

@@ -388,7 +388,6 @@ class Settings(BaseModel):
         return self
 
     def save(self, path: Path) -> None:
-        """Write the settings as YAML."""
         with replacing(path) as temporary:
             temporary.write_text(
                 yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True),

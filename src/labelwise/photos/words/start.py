@@ -456,7 +456,9 @@ class _Start:
     def finish(self, notes: list[str]) -> Started:
         notes += self._unused()
         every = self.photos.every()
-        text = self.model.head([word.texts for word in self.words.words], every.mean(dim=0))
+        texts = [word.texts for word in self.words.words]
+        text = self.model.head(texts, every.mean(dim=0), every)
+        notes += self.model.disagreements(self.words, every)
         known = self.photos.known
         fitting = targets_of(self.words, self.answers, known, aside=False)
         aside = targets_of(self.words, self.answers, known, aside=True)

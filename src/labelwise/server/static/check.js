@@ -1,7 +1,7 @@
 // A person checks photos of a list, one at a time, until it can be guaranteed.
 
 import { send, thumbnail } from "./api.js";
-import { count, find, make, onKeys, say } from "./dom.js";
+import { count, find, make, onKeys, patientImage, say } from "./dom.js";
 import { signed } from "./who.js";
 
 const ANSWERS = [["yes", "Yes, it matches", "Y", ""], ["no", "No, it does not", "N", "no"], ["unsure", "I cannot tell", "D", "unsure"]];
@@ -94,7 +94,7 @@ function question(answer, after) {
     class: `button ${kind}`, onclick: () => reply(word),
   }, text, make("kbd", { "aria-hidden": "true" }, key)));
   return make("div", { class: "question" },
-    make("figure", { class: "large" }, make("img", { src: thumbnail(one.id, 640), alt: `The photo ${one.name}`, width: 640, height: 480 }),
+    make("figure", { class: "large" }, patientImage({ src: thumbnail(one.id, 640), alt: `The photo ${one.name}`, width: 640, height: 480 }),
       make("figcaption", {}, make("a", { href: `#photo/${one.id}` }, one.name))),
     make("div", {},
       make("p", { class: "ask", id: "check-ask", "aria-live": "polite" }, "Does this photo match ", make("strong", {}, answer.query), "?"),
