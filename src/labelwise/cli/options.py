@@ -205,7 +205,7 @@ class Options:
     # Photos
     top: int | None = option("How many.", "-n", min=1)
     at_least: float | None = option("Least probability, such as 0.8.")
-    like: str | None = option("Photos that look like this file.")
+    like: str | None = option("Photos like this file, or like an album: a folder or keyword:NAME.")
     text: str | None = option("Photos that match this text, as 'a red bicycle'.")
     encoder: Path | None = option("Where the text model is, if it moved.")
     sort: Literal["score", "date"] | None = option("Most probable or newest first.")
