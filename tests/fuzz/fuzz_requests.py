@@ -95,7 +95,7 @@ def drawn_request(rng: Random) -> bytes:
         path = f"/api/v1/photos/{photo}/labels"
         return request("PUT", path, as_json(facts), "application/json")
     if kind == 4:
-        names = ("q", "top", "at_least", "wrong_at_most", "promise", "sort", "cursor")
+        names = ("q", "top", "at_least", "wrong_at_most", "sort", "cursor")
         return request("GET", strange_query(rng, "/api/v1/search", names))
     if kind == 5:
         return request("GET", strange_query(rng, "/api/v1/review", ("by", "count", "label")))

@@ -233,7 +233,7 @@ def test_a_list_is_checked_by_key_and_by_touch_until_it_is_promised(own, visit):
     page.get_by_role("link", name="Check photos of this list").tap()
     expect(page.locator("#check-title")).to_be_focused()
     refused = page.locator("#check-state.error")
-    expect(refused).to_contain_text("no list of dog is likely to pass a check at 0.1; say how many")
+    expect(refused).to_contain_text("no list of dog is likely to be at most 10 % wrong; set")
     assert len(page.heard) == 1  # the browser notes the refusal, 422
     assert "422" in page.heard.pop()
     page.fill("#check-top", "12")

@@ -164,7 +164,7 @@ class Options:
         "Thresholds tested to hold: precision=0.9, recall=0.9, f=0.6 or tags=0.95."
     )
     confidence: float | None = option("Confidence of the guarantee (0.95).")
-    wrong_at_most: float | None = option("Guarantee that at most this share is wrong, such as 0.1.")
+    wrong_at_most: float | None = option("The share that may be wrong, such as 0.1.")
     guarantee_share: float | None = option(
         "Share of rows kept from the calibrator for the guarantee (0.5)."
     )
@@ -221,8 +221,8 @@ class Options:
     paths_only: bool = option("One path per line, as for xargs -d '\\n'.")
     null: bool = option("End each path with a null byte, as for xargs -0.", "--null", "-0")
     unreadable: bool = option("List the files that could not be read.")
+    answers_at_most: int | None = option("How many answers you are willing to give (30).", min=1)
     ask: int | None = option("Draw this many photos at random, to be answered.", min=1)
-    alone: bool = option("Let only the answers count, not the model.")
     receipts: bool = option("Print the receipts of an index as JSON lines.")
     count_by: Literal["calibrated", "answers"] | None = option(
         "Of a table: calibrated scores (default), or the answers of each group alone."

@@ -1,13 +1,7 @@
 """Find images by labels wanted and unwanted, and measure how well that works."""
 
 from labelwise.retrieval.bound_query import BoundQuery, RankedImages, bind, rank
-from labelwise.retrieval.calibrated_query import (
-    CalibratedQuery,
-    HitCount,
-    LibraryScores,
-    ScoredLibrary,
-    calibrate_query,
-)
+from labelwise.retrieval.calibrated_query import CalibratedQuery, HitCount, calibrate_query
 from labelwise.retrieval.quality import LengthResult, count_queries, retrieval_map
 from labelwise.retrieval.query import Query, complete
 
@@ -16,10 +10,8 @@ __all__ = [
     "CalibratedQuery",
     "HitCount",
     "LengthResult",
-    "LibraryScores",
     "Query",
     "RankedImages",
-    "ScoredLibrary",
     "bind",
     "calibrate_query",
     "complete",

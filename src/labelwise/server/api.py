@@ -75,9 +75,6 @@ def add_library(api: APIRouter, service: Service, library: "Library") -> None:
             list[str] | None, Query(max_length=20, description="Of the file or its side-car")
         ] = None,
         distinct: Annotated[bool, Query(description="Take near copies as one photo.")] = False,
-        who: Annotated[
-            str, Query(min_length=1, max_length=100, description="Whom a receipt names.")
-        ] = "page",
         cursor: Annotated[
             str | None, Query(pattern=schemas.CURSOR, description="Of the page before.")
         ] = None,
@@ -86,7 +83,7 @@ def add_library(api: APIRouter, service: Service, library: "Library") -> None:
         words = tuple(keyword or ())
         photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
         return await library.run(
-            lambda: library.search(q, top, start, at_least, wrong_at_most, sort, photos, who)
+            lambda: library.search(q, top, start, at_least, wrong_at_most, sort, photos)
         )
 
     @api.get("/text-search", summary="Photos that look like a text")

@@ -28,7 +28,7 @@ from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.folder_scan import PhotoFiles
 from labelwise.photos.metadata import read_facts
 from labelwise.photos.query import Found, Hit, Sort, answer, nearest_photos
-from labelwise.photos.receipts import Receipt, add, receipts_of, verify_lists
+from labelwise.photos.receipts import Receipt, receipts_of, verify_lists
 from labelwise.photos.review import Reason
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction, Fact
@@ -208,9 +208,8 @@ class Library:
         wrong_at_most: float | None,
         sort: Sort,
         photos: PhotoFilter,
-        who: str,
     ) -> schemas.SearchAnswer:
-        """Return one page of the answer to a query; a receipt of its promise names ``who``."""
+        """Return one page of the answer to a query."""
         query = Query.parse(text, self.index.space, self.index.taxonomy)
         found = answer(
             self.index,
@@ -221,10 +220,9 @@ class Library:
             sort=sort,
             photos=photos,
         )
-        receipt = add(self.index, found, who)
         shown = found.hits[start : start + top]
         ids = self.ids([hit.row for hit in shown])
-        promised, (low, high) = found.promised, found.interval or (None, None)
+        said, (low, high) = found.statement, found.interval or (None, None)
         return schemas.SearchAnswer(
             query=found.query,
             hits=[
@@ -246,13 +244,7 @@ class Library:
             high=high,
             untested=found.untested or None,
             above=found.above,
-            promise=None if promised is None else str(promised),
-            promise_kind=None if promised is None else "expected",
-            promise_about=None if promised is None else promised.about,
-            promise_condition=None if promised is None else promised.condition,
-            receipt=None if receipt is None else receipt.number,
-            refused=found.refusal() or None,
-            ways=schemas.WaysOutView(**asdict(found.ways)) if found.refused else None,
+            statement=None if said is None else schemas.StatementView(**asdict(said)),
             near_copies=found.copies_sentence or None,
             likeness=_likeness(found),
             cursor=str(start + top) if len(found.hits) > start + top else None,
@@ -500,14 +492,14 @@ class ListChecks:
         index = self._library.index
         query = Query.parse(asked.q, index.space, index.taxonomy)
         photos = (len(index), len(index.store.dead_rows()))
-        key = (str(query), asked.wrong_at_most, asked.top, asked.alone, asked.who, photos)
+        key = (str(query), asked.wrong_at_most, asked.top, asked.answers, asked.who, photos)
         if key not in self._sessions:
             self._sessions[key] = CheckSession(
                 index,
                 query,
                 wrong_at_most=asked.wrong_at_most,
                 top=asked.top,
-                alone=asked.alone,
+                answers=asked.answers,
                 who=asked.who,
             )
             if len(self._sessions) > SESSIONS_KEPT:
@@ -518,7 +510,7 @@ class ListChecks:
     def _view(
         self, asked: schemas.CheckIn, session: CheckSession, state: CheckState
     ) -> schemas.CheckView:
-        promise, check = state.promise, state.check
+        promise, check, said = state.promise, state.check, state.statement
         hopeless = state.more is None and check.checked > 0
         photo = None if promise is not None or hopeless else session.next_photo()
         after = None if photo is None else session.photo_after(photo)
@@ -533,7 +525,7 @@ class ListChecks:
             checked=check.checked,
             more=state.more,
             shorter=None if promise is not None else state.shorter,
-            promise=None if promise is None else str(promise),
+            statement=None if said is None else schemas.StatementView(**asdict(said)),
             sentence=state.sentence(),
             question=None if photo is None else _question(photo, ids[photo.row]),
             following=None if after is None else ids[after.row],

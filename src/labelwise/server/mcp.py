@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labelwise import __version__
-from labelwise.decide import Promise
+from labelwise.decide import Promise, Statement
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import HeldOut, RunFolder
@@ -91,6 +91,7 @@ class PhotoList(BaseModel):
     in_words: InWords
     holds_if: HoldsIf
     photos: list[FoundPhoto]
+    statement: Statement | None
 
 
 class PhotoCount(BaseModel):
@@ -227,11 +228,11 @@ class PhotoTools:
         at_least: Annotated[Share, Field(description="The least probability of a photo.")] = 0.0,
         wrong_at_most: Annotated[
             float | None,
-            Field(gt=0, lt=1, description="Cut the list so that this share of it may be wrong."),
+            Field(gt=0, lt=1, description="Cut the list where this share of it is wrong."),
         ] = None,
         newest_first: bool = False,
     ) -> PhotoList:
-        """Find photos by labels, the most probable first, with the promise of the list."""
+        """Find photos by labels, the most probable first, with an estimate of how much is wrong."""
         found = answer(
             self.index,
             self._query(query),
@@ -251,8 +252,10 @@ class PhotoTools:
             )
             for hit in found.hits
         ]
-        words = f"{found.sentence()}; {counted(len(photos), 'photo')} of them are listed here"
-        return PhotoList(in_words=words, holds_if=self._condition, photos=photos)
+        said = found.statement
+        words = f"{found.sentence()}{'; ' if said is None else ' '}"
+        words += f"{counted(len(photos), 'photo')} of them are listed here"
+        return PhotoList(in_words=words, holds_if=self._condition, photos=photos, statement=said)
 
     def count_photos(self, query: Asked) -> PhotoCount:
         """Say how many photos match, by the model alone.

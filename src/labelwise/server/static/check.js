@@ -1,4 +1,4 @@
-// A person checks photos of a list, one at a time, until it can be promised.
+// A person checks photos of a list, one at a time, until it can be guaranteed.
 
 import { send, thumbnail } from "./api.js";
 import { count, find, make, onKeys, patientImage, say } from "./dom.js";
@@ -71,8 +71,8 @@ function show(answer) {
   view = answer;
   const state = find("check-state");
   state.classList.remove("error");
-  state.replaceChildren(make("span", { class: answer.promise ? "verdict good" : null },
-    `${answer.sentence[0].toUpperCase()}${answer.sentence.slice(1)}.`));
+  state.replaceChildren(make("span", { class: answer.statement ? "verdict good" : null },
+    answer.statement?.sentence ?? `${answer.sentence[0].toUpperCase()}${answer.sentence.slice(1)}.`));
   find("check-bar").replaceChildren(...bar(answer));
   const back = make("button", { class: "button quiet", disabled: !answer.checked, onclick: takeBack }, "Undo (U)");
   const shorter = answer.shorter
@@ -83,7 +83,7 @@ function show(answer) {
 }
 
 function bar(answer) {
-  if (answer.more === null || answer.promise) return [];
+  if (answer.more === null || answer.statement) return [];
   const most = Math.max(1, answer.checked + answer.more);
   return [make("progress", { max: most, value: answer.checked, "aria-label": "Photos checked, of about as many as it takes" })];
 }
@@ -107,6 +107,6 @@ function result(answer, after) {
     make("img", { src: thumbnail(one.id), alt: "", loading: "lazy", width: 320, height: 320 }),
     make("span", { class: "file" }, one.name))));
   const most = answer.left > tiles.length ? `The first ${count(tiles.length)} of ${count(answer.left)} photos` : `The ${count(answer.left)} photos`;
-  return make("div", {}, after, answer.promise
+  return make("div", {}, after, answer.statement
     ? make("section", {}, make("h2", {}, `${most} of this list`), make("ul", { class: "grid", "aria-label": "Photos of the list" }, ...tiles)) : null);
 }

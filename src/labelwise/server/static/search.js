@@ -3,10 +3,9 @@
 import { get, thumbnail } from "./api.js";
 import { chance, count, find, make, patientImage } from "./dom.js";
 import { box, renew } from "./select.js";
-import { signed } from "./who.js";
 
 const CHIPS = 24;  // labels that are shown at first
-const BADGES = { guarantee: "Guarantee", estimate: "Estimate" };
+const BADGES = { guarantee: "Guarantee", estimate: "Estimate", none: "No estimate" };
 const LIKE = { alike: "Alike", "shares differ": "Shares differ", "pictures differ": "Pictures differ", unknown: "Not known" };
 
 const FILTERS = ["folder", "since", "until", "camera", "rating", "keyword", "distinct"];
@@ -116,7 +115,6 @@ async function look(text, more) {
     sort: find("sort").value,
     at_least: Number(find("cut").value) / 100 || null,
     wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
-    ...(find("promised").checked ? signed() : {}),
     ...filters,
     cursor: more ? cursor : null,
   });
@@ -171,19 +169,13 @@ async function run(more = false) {
 
 function textWords(answer) {
   const rest = answer.query === null ? [] : [", among those of ", make("strong", { class: "asked" }, answer.query), ` of at least ${chance(answer.at_least)}`];
-  const promise = find("promised").checked ? " Nothing can be promised of it." : "";
+  const promise = find("promised").checked ? " Nothing is estimated of it." : "";
   return [make("p", {}, "The photos most like ", make("strong", { class: "asked" }, answer.text), " first", ...rest,
     `. A likeness is not a probability: nobody has answered about this text.${answer.doubt ? ` ${answer.doubt}.` : ""}${promise}`)];
 }
 
-// What is said of the list, as the server says it; older servers only promise.
-function statement(answer) {
-  if (answer.statement) return answer.statement;
-  if (answer.promise) return { kind: "guarantee", sentence: sentence(answer.promise) };
-  return { kind: "none", sentence: "" };
-}
-
-const badge = (kind, ...said) => make("p", { class: `badge ${kind}` }, make("span", { class: "kind" }, BADGES[kind]), " ", ...said);
+// What the list carries, as the server words it.
+const badge = (kind, ...said) => make("p", { class: `badge ${kind}` }, make("span", { class: "kind" }, BADGES[kind]), " ", make("span", { class: "said" }, ...said));
 
 function words(answer) {
   if ("text" in answer) return textWords(answer);
@@ -191,42 +183,16 @@ function words(answer) {
   if (answer.above !== null) text += ` ${count(answer.above)} ${answer.above === 1 ? "is" : "are"} in this list.`;
   const start = `About ${count(Math.round(answer.expected))} of ${count(answer.photos)} ${answer.photos === 1 ? "photo matches" : "photos match"} `;
   const counting = [start, make("strong", { class: "asked" }, answer.query), text];
-  const { kind, sentence: said } = statement(answer);
-  const receipt = answer.receipt ? make("a", { class: "receipt", href: "#trust" }, `Receipt ${answer.receipt}`) : null;
-  const parts = kind in BADGES ? [badge(kind, said, receipt), make("p", {}, ...counting)]
-    : [answer.low === null ? make("p", {}, ...counting) : badge("estimate", ...counting), said ? make("p", { class: "muted small" }, said) : null];
-  if (answer.refused) parts.push(...refusal(answer));
+  const said = answer.statement;
+  const parts = said ? [badge(said.kind, said.sentence), make("p", {}, ...counting)]
+    : [answer.low === null ? make("p", {}, ...counting) : badge("estimate", ...counting)];
   if (answer.near_copies) parts.push(make("p", { class: "muted small" }, answer.near_copies));
-  if (answer.likeness && !answer.refused?.includes(answer.likeness.sentence.slice(0, -1))) {
+  if (answer.likeness) {
     const { outcome, sentence: told } = answer.likeness;
     parts.push(make("p", { class: "muted small" },
       make("span", { class: outcome === "pictures differ" ? "verdict bad" : "verdict" }, `${LIKE[outcome]}: `), told));
   }
   return parts.filter(Boolean);
-}
-
-const sentence = (said) => `${said[0].toUpperCase()}${said.slice(1)}.`;
-
-// Why nothing is promised, with a button for each way that would work; the photos are shown anyway.
-function refusal(answer) {
-  const { larger, expected, checks, listed } = answer.ways;
-  const percent = larger === null ? null : Math.round(100 * larger);
-  const ways = [
-    percent ? make("button", { class: "button quiet row-action", onclick: () => promise(percent) }, `Let ${percent} % be wrong`) : null,
-    expected ? make("button", { class: "button quiet row-action", onclick: () => promise(null) }, "Promise it on average") : null,
-    checks ? make("a", { class: "button quiet row-action", href: `#check/${find("wrong").value},${listed}/${encodeURIComponent(answer.query)}` },
-      `Check about ${count(checks)} photos`) : null,
-  ].filter(Boolean);
-  return [make("p", {}, make("span", { class: "verdict" }, "No guarantee: "), sentence(answer.refused)),
-    ways.length ? make("p", { class: "options" }, ...ways) : null].filter(Boolean);
-}
-
-function promise(percent) {
-  if (percent) {
-    find("wrong").value = percent;
-    find("wrong-shown").value = `${percent} % wrong`;
-  }
-  run();
 }
 
 // Of a photo nobody asked about, its day stands where the probability does.
