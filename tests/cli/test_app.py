@@ -38,7 +38,7 @@ SUBVERBS = {
 def writes(command):
     """Return the options of a command by which it writes files."""
     return [
-        one.name for one in command.params if one.name in DECLARED and DECLARED[one.name][1].writes
+        one.name for one in command.params if one.name in DECLARED and DECLARED[one.name].writes
     ]
 
 
@@ -145,7 +145,12 @@ def test_an_option_has_one_type_and_one_meaning_everywhere():
     for path, command in COMMANDS.items():
         for one in command.params:
             if one.param_type_name == "option":
-                kind = (one.help, DECLARED.get(one.name, (bool,))[0], one.multiple, one.is_flag)
+                kind = (
+                    one.help,
+                    getattr(DECLARED.get(one.name), "kind", bool),
+                    one.multiple,
+                    one.is_flag,
+                )
                 for flag in one.opts:
                     assert meanings.setdefault(flag, kind) == kind, (path, flag)
 

@@ -118,7 +118,7 @@ def test_the_help_states_the_defaults_of_the_settings():
         "composite": "red,green,blue if there are such, else the first",
         "window": "none",
     }
-    for name, (_, option) in DECLARED.items():
+    for name, option in DECLARED.items():
         name = {"calibrator": "calibrate"}.get(name, name)
         shown = option.typed.get("show_default")
         if name not in SHORT_NAMES or shown is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labelwise.cli.command import verb
-from labelwise.cli.evaluate import pooled, show, show_exclusive, write_folder
+from labelwise.cli.evaluate import pooled, show, show_exclusive
 from labelwise.cli.options import Options, number_of_folds
 from labelwise.cli.text import next_steps, say, show_table
 from labelwise.system.text import counted
@@ -139,6 +139,7 @@ def _fit(
     thresholds: bool,
 ) -> None:
     """Fit a calibrator and a rule, judge them on other rows, and write what was asked for."""
+    from labelwise.report.runs import write_folder
     from labelwise.scores import FitPlan, comparison, decision, judge, read_fitted, save_calibration
     from labelwise.scores.apply_fitted import save_detections
 
@@ -210,6 +211,7 @@ def _few(table: "ScoreTable", given: Options) -> None:
     import numpy as np
 
     from labelwise.calibration import few_labels
+    from labelwise.report.runs import write_folder
     from labelwise.scores import FitPlan, judge, save_calibration, save_intervals
 
     own, out = table.predictions, given.target

@@ -248,12 +248,13 @@ def _hub(folder: "RunFolder", given: Options) -> None:
 
 def _measured(folder: "RunFolder", data: str | None) -> tuple["Evaluation", str]:
     """Return the figures of a card, by the model's link and rule of now, and their photos' name."""
-    from labelwise.cli.evaluate import measured_data, measured_run
+    from labelwise.data.load import load_for_labels
     from labelwise.errors import CheckpointError, SettingsError
+    from labelwise.report.runs import measured_data, measured_run
 
     if data is not None:
-        evaluation, _ = measured_data(folder.path, data, None, FIGURES)
-        return evaluation, Path(data).name
+        table = load_for_labels(data, folder.spec.labels, check_files=True)
+        return measured_data(folder.path, table, None, FIGURES)[0], Path(data).name
     if "test" not in folder.splits:
         raise SettingsError(
             f"a model card shows measured figures, and {folder.path} has no test predictions; "

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from labelwise.cli.command import A_MODEL, verb
-from labelwise.cli.evaluate import pooled, taxonomy_of
+from labelwise.cli.evaluate import pooled
 from labelwise.cli.options import Options, decoder_of
 from labelwise.cli.text import caution, complain, next_steps, resumable, say, show_table, stopped
 from labelwise.system.text import counted
@@ -276,6 +276,7 @@ class _Engine:
     def __init__(self, run: Path, source: "ImageSource", given: Options) -> None:
         from labelwise.errors import SettingsError
         from labelwise.models import Predictor, load_model
+        from labelwise.report.runs import taxonomy_of
         from labelwise.scores.label_shift import held_out_of
         from labelwise.taxonomy import Taxonomy
 

@@ -27,10 +27,10 @@ OF_WORDS = ("answers", "set_aside", "against", "model", "device")
 
 @verb(
     "out method effort minutes rule calibrator guarantee epochs words model answers fresh",
-    more="settings set seed folds on_error skip_missing taxonomy attributes backbone features "
-    "weights start head image_size bands composite window augment batch_size lr weight_decay "
-    "optimizer schedule metric patience precision accelerator deterministic devices workers "
-    "engine log device set_aside against",
+    more="settings set seed folds on_error skip_missing skip_broken taxonomy attributes backbone "
+    "features weights start head image_size bands composite window augment batch_size lr "
+    "weight_decay optimizer schedule metric patience precision accelerator deterministic devices "
+    "workers engine log device set_aside against",
     examples=(
         "train photos.csv --effort good -o runs/photos",
         "train photos/ --words words.txt --model clip/ -o runs/words",
@@ -73,6 +73,8 @@ def train(
         for name, key in SHORT_NAMES.items()
         if values[name] not in (None, False, [])
     }
+    if given.skip_broken:
+        flags["data_options.skip_broken"] = True
     if given.guarantee is not None:
         flags["promise"] = given.guarantee
     on_ray = None
@@ -99,9 +101,10 @@ def train_and_report(
     ``on_ray`` workers of a Ray cluster train; then this process only reports.
     """
     with before_writing():
-        from labelwise.api import log_trained_model, report_run
+        from labelwise.api import log_trained_model
         from labelwise.cli.evaluate import few_test_photos, summarise
         from labelwise.cli.text import command
+        from labelwise.report.runs import report_run
         from labelwise.system.progress import make_watch
         from labelwise.system.storage import address_of
         from labelwise.training.run import train as run
