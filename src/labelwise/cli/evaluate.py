@@ -9,9 +9,10 @@ What can be evaluated, each with the options that apply to it:
     run on data      its model on labelled photos
 """
 
+import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     Measured = tuple[Evaluation, dict[str, Any]]
 
 WORST = 5
+LEVEL = re.compile(r"(precision|recall|sensitivity|specificity)-([\d.]+)%?(-shared|-per-label)?$")
 FEW_TEST_PHOTOS = 50  # below which searches and tags cannot be guaranteed
 EVERY = {"rule", "bins", "top_k", "out", "overwrite", "json"}  # options of all sources
 ROWS = {"split", "query_length", "taxonomy", "attributes"}  # of those whose rows are all at hand
@@ -272,7 +274,8 @@ def summarise(evaluation: "Evaluation") -> None:
         missing = "infinite" if evaluation.is_infinite(figure) else "undefined"
         value = missing if figure.value is None else f"{figure.value:.4f}"
         known = figure.low is not None and figure.high is not None
-        rows.append((figure.name, value, f"{figure.low:.4f} to {figure.high:.4f}" if known else ""))
+        between = f"{figure.low:.4f} to {figure.high:.4f}" if known else ""
+        rows.append((figure.name, value, between or ("none" if figure.why_no_interval else "")))
     say()
     show_table(("on " + (evaluation.data.split or "all rows"), "value", "95 % interval"), rows)
     show_exclusive(evaluation)
@@ -281,7 +284,8 @@ def summarise(evaluation: "Evaluation") -> None:
             count = evaluation.final.infinite
             sure = "1 entry was" if count == 1 else f"{count:,} entries were"
             say(f"{figure.name} is infinite: {sure} given probability 0 or 1 and wrong")
-    for note in evaluation.notes:
+    whys = {one.why_no_interval: one.name for one in evaluation.headline if one.why_no_interval}
+    for note in (*(f"{name}: {why}" for why, name in whys.items()), *evaluation.notes):
         say(note)
 
 
@@ -364,6 +368,30 @@ def _show_subgroups(evaluation: "Evaluation") -> None:
 
 def _cell(figure: "SubgroupFigure") -> str:
     return "–" if figure.value is None else f"{figure.value:.4f}{' *' if figure.differs else ''}"
+
+
+def say_shortfall(rule: str, where: str, figures: Iterable[Any]) -> str:
+    """Say of which labels a tuned level was missed; return the guarantee to ask for instead."""
+    found = LEVEL.match(rule)
+    if found is None:
+        return ""
+    what, level = found[1], float(found[2]) / (100 if float(found[2]) > 1 else 1)
+    own, missed, known = "recall" if what == "sensitivity" else what, [], 0
+    for row in figures:
+        value = getattr(row, own, None)
+        value = value[0] if isinstance(value, tuple) else value
+        known += value is not None
+        if value is not None and value < level:
+            missed.append(f"{row.name} {value:.1%}")
+    if not missed:
+        return ""
+    more = f", and {len(missed) - WORST:,} more" if len(missed) > WORST else ""
+    say(
+        f"{what.capitalize()} is below {level:.0%} {where} for {len(missed):,} of "
+        f"{counted(known, 'label')}: {', '.join(missed[:WORST])}{more}. A tuned threshold is only "
+        "an estimate; a guarantee is tested."
+    )
+    return "" if what == "specificity" else f"{own}-per-label={level:g}"
 
 
 def few_test_photos(count: int) -> str:

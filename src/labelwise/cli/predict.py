@@ -1,13 +1,10 @@
 """``labelwise predict``: the labels of image files, or of scores by what `calibrate` fitted."""
 
-import csv
-import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from math import ceil
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -217,12 +214,13 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     out = None if given.out is None else given.target
     with _stoppable(out):  # imports take seconds
         from labelwise.errors import SettingsError
+        from labelwise.models.answer_rows import WRITTEN, answer_writer
         from labelwise.models.onnx_answers import OnnxAnswers
         from labelwise.pictures import PictureImages
         from labelwise.system.progress import make_watch
 
-        if out is not None and out.suffix not in WRITERS:
-            raise SettingsError(f"the output must end in {', '.join(WRITERS)}, got {out.name!r}")
+        if out is not None and out.suffix not in WRITTEN:
+            raise SettingsError(f"the output must end in {', '.join(WRITTEN)}, got {out.name!r}")
         decoder_of(given)
         alone = given.explain is None and given.taxonomy is None and not given.frequencies
         graph = None
@@ -242,10 +240,12 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     failed = count = chosen = 0
     watch = make_watch()
     watch.start("predicting", len(source))
-    with _stoppable(out), _writing(out, names, cautioned) as write, ExitStack() as stack:
+    writer = nullcontext() if out is None else answer_writer(out, names, cautioned=cautioned)
+    with _stoppable(out), writer as write, ExitStack() as stack:
         stack.callback(watch.finish)
         for answer in stack.enter_context(closing(answers)):
-            write(answer)
+            if write is not None:
+                write(answer)
             count += 1
             chosen += len(answer.labels)
             if answer.error is not None:
@@ -418,121 +418,3 @@ def _short(labels: Sequence[str], probs: Sequence[float], names: Sequence[str]) 
     if len(labels) > LABELS_SHOWN:
         shown.append(f"and {len(labels) - LABELS_SHOWN} more")
     return ", ".join(shown) or "none"
-
-
-class _Writer(ABC):
-    """Writes answers one by one; ``cautioned``: something must stand beside their probabilities."""
-
-    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
-        self.names, self.cautioned = names, cautioned
-
-    @abstractmethod
-    def write(self, answer: "Answer") -> None:
-        """Write one answer."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Finish the file."""
-
-
-class _Text(_Writer):
-    """A file of lines."""
-
-    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
-        super().__init__(path, names, cautioned)
-        self.stream: IO[str] = path.open("w", newline="", encoding="utf-8")
-
-    def close(self) -> None:
-        self.stream.close()
-
-
-class _CSV(_Text):
-    """``path, labels, error``, perhaps ``caution``, then a column of probabilities per label."""
-
-    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
-        from labelwise.models.answer_rows import csv_header
-
-        super().__init__(path, names, cautioned)
-        self.rows = csv.writer(self.stream)
-        self.rows.writerow(csv_header(names, cautioned=cautioned))
-
-    def write(self, answer: "Answer") -> None:
-        from labelwise.models.answer_rows import csv_row
-
-        self.rows.writerow(csv_row(answer, self.names, cautioned=self.cautioned))
-
-
-class _JSONLines(_Text):
-    """One object per line: ``path``, ``labels``, ``probs`` by name, or ``path``, ``error``."""
-
-    def write(self, answer: "Answer") -> None:
-        from labelwise.models.answer_rows import json_record
-
-        record = json_record(answer, self.names)
-        self.stream.write(json.dumps(record, ensure_ascii=False) + "\n")
-
-
-class _Parquet(_Writer):
-    """``path``, ``labels``, ``probs`` (in the order of the metadata), ``error``, ``caution``."""
-
-    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from labelwise.models.answer_rows import CAUTION
-
-        super().__init__(path, names, cautioned)
-        probs = pa.list_(pa.float32())  # of a fixed size, a row without any would be unreadable
-        kinds = [pa.string(), pa.list_(pa.string()), probs, pa.string()]
-        fields = list(zip(("path", "labels", "probs", "error"), kinds, strict=True))
-        if cautioned:
-            fields.append((CAUTION, pa.string()))
-        facts = {"labelwise": json.dumps({"names": list(names)})}
-        self.schema = pa.schema(fields, metadata=facts)
-        self.writer = pq.ParquetWriter(path, self.schema)
-        self.rows: list[dict[str, Any]] = []
-
-    def write(self, answer: "Answer") -> None:
-        row = {
-            "path": answer.id,
-            "labels": list(answer.labels),
-            "probs": list(answer.probs) or None,
-        }
-        self.rows.append(row | {"error": answer.error, "caution": answer.caution})
-        if len(self.rows) == 1024:
-            self._flush()
-
-    def close(self) -> None:
-        self._flush()
-        self.writer.close()
-
-    def _flush(self) -> None:
-        import pyarrow as pa
-
-        self.writer.write_table(pa.Table.from_pylist(self.rows, self.schema))
-        self.rows = []
-
-
-WRITERS: dict[str, Callable[[Path, Sequence[str], bool], _Writer]] = {
-    ".csv": _CSV,
-    ".jsonl": _JSONLines,
-    ".parquet": _Parquet,
-}
-
-
-@contextmanager
-def _writing(
-    path: Path | None, names: Sequence[str], cautioned: bool
-) -> Iterator[Callable[["Answer"], None]]:
-    """Yield a function that writes an answer; the file is complete in the end, or not there."""
-    if path is None:
-        yield lambda answer: None
-        return
-    from labelwise.system.files import replacing
-
-    with replacing(path) as temporary:
-        writer = WRITERS[path.suffix](temporary, names, cautioned)
-        try:
-            yield writer.write
-        finally:
-            writer.close()

@@ -102,7 +102,7 @@ def train_and_report(
     """
     with before_writing():
         from labelwise.api import log_trained_model
-        from labelwise.cli.evaluate import few_test_photos, summarise
+        from labelwise.cli.evaluate import few_test_photos, say_shortfall, summarise
         from labelwise.cli.text import command
         from labelwise.report.runs import report_run
         from labelwise.system.progress import make_watch
@@ -134,6 +134,7 @@ def train_and_report(
     split = done.evaluation.data.split
     if done.evaluation.sets is not None:
         say(f"Rule ({settings.rule}): {done.evaluation.sets.rule}")
+    tested = say_shortfall(settings.rule, f"on {split}", done.evaluation.rows)
     few = few_test_photos(done.evaluation.data.rows if split == "test" else 0)
     if few:
         say(few)
@@ -143,7 +144,10 @@ def train_and_report(
         next_steps(f"data review {named} -o review.csv")
         return done
     on_split = "" if split == "test" else f" --split {split}"
-    next_steps(f"predict {named} PICTURES...", f"evaluate {named}{on_split}")
+    guarantee = f"train {settings.data} --guarantee {tested}"
+    next_steps(
+        f"predict {named} PICTURES...", guarantee if tested else f"evaluate {named}{on_split}"
+    )
     return done
 
 

@@ -366,7 +366,7 @@ def _tile(figure: Figure, evaluation: Evaluation) -> Markup:
         "li",
         tag("span", figure.name, class_="what"),
         tag("span", _value(figure, evaluation), class_="number"),
-        tag("span", extent or " ", class_="range"),
+        tag("span", extent or figure.why_no_interval or " ", class_="range"),
         tag("span", arrow, class_="range"),
         tag("span", _gloss(figure.name), class_="gloss") if _gloss(figure.name) else None,
         class_="tile",
