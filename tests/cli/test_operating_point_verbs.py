@@ -155,5 +155,5 @@ def test_a_tuned_level_that_other_rows_miss_is_said_and_a_guarantee_is_offered(t
     made = run(*command.replace("guaranteed.json", str(tmp_path / "made.json")).split())
     assert made.exit_code == 0, made.exception
     assert "recall" in (tmp_path / "made.json").read_text()
-    for rule in ("sensitivity-0.5", "best-f"):
+    for rule in ("specificity-0.5", "best-f"):
         assert "is below" not in run("calibrate", table, *APART, "--rule", rule).stdout
