@@ -17,7 +17,7 @@ from pathlib import Path
 from labelwise.papers.protocols import RunResults, claims_table, read_claims
 
 CLAIMS = Path(__file__).with_name("claims.yaml")
-RESULTS = Path(__file__).with_name("results")
+RESULTS = Path(__file__).parent / "results" / "papers"
 COSTS = ("seconds", "host MB", "GPU MB")
 PAGE = Path(__file__).parents[1] / "evidence" / "reproduction.md"
 
@@ -41,7 +41,7 @@ def take(folder: Path, name: str, command: str) -> None:
         ]
         for row, runs in written.items()
     }
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     RunResults(command, figures).save(RESULTS / f"{name}.json")
 
 

@@ -55,7 +55,7 @@ def main() -> int:
     parser.add_argument("--set", dest="settings", action="append", default=[])
     asked = parser.parse_args()
     settings = [f"deterministic={str(not asked.free).lower()}", *asked.settings]
-    chance, found = random.Random(0), []
+    chance, found = random.Random(str(asked.folder)), []
     for trial in range(asked.trials):
         whole, resumed = asked.folder / f"whole-{trial}", asked.folder / f"resumed-{trial}"
         began = time.monotonic()

@@ -403,7 +403,7 @@ main()
     [
         ("typer", ["train", "scenes", "-o", "new"], "stopped"),
         ("torch", ["train", "scenes", "-o", "new"], "stopped; nothing was written"),
-        ("torch", ["predict", "model", "a.png"], "stopped"),
+        ("PIL", ["predict", "model", "a.png"], "stopped"),
         ("PIL", ["predict", "model", "a.png", "-o", "a.csv"], "stopped; a.csv was not written"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The README's "On your own photos", typed line by line on photos made for it.
+"""The README's "Train on your own photos", typed line by line on photos made for it.
 
 Oracle: what was put into each photo, and the README itself.
 """
@@ -18,7 +18,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def commands():
-    section = README.read_text(encoding="utf-8").split("## On your own photos")[1].split("\n## ")[0]
+    section = README.read_text(encoding="utf-8").split("## Train on your own photos")[1].split("\n## ")[0]
     return [
         line.removeprefix("$ labelwise ").partition("  #")[0]
         for line in section.splitlines()
@@ -37,8 +37,8 @@ def own_photos(tmp_path, monkeypatch):
 
 def test_the_readme_runs_on_photos(own_photos, monkeypatch, capsys):
     typed = commands()
-    assert [shlex.split(line)[0] for line in typed[:4]] == ["data", "data", "train", "predict"]
-    for line in typed[:4]:
+    assert [shlex.split(line)[0] for line in typed[:3]] == ["data", "train", "predict"]
+    for line in typed[:3]:
         words = [
             found
             for word in shlex.split(line)

@@ -166,7 +166,7 @@ def answering(node, *, of):
         graph.initializer.append(helper.make_tensor("nan", TensorProto.FLOAT, [], [np.nan]))
         graph.initializer.append(helper.make_tensor("two", TensorProto.FLOAT, [], [2.0]))
         graph.initializer.append(
-            helper.make_tensor("huge", TensorProto.INT64, [3], [1 << 20, 1 << 20, 5])
+            helper.make_tensor("huge", TensorProto.INT64, [3], [1 << 24, 1 << 20, 5])
         )
         graph.node.append(helper.make_node(node[0], ["before", *node[1:]], [of], name="forged"))
 

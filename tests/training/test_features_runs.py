@@ -113,7 +113,8 @@ def test_a_model_of_compare_on_features_predicts_photos(photos, tmp_path, monkey
         test = load(str(photos / "photos.csv")).splits()["test"]
         found = Predictor.load(folder).predict(test.images).logits
         stored = torch.as_tensor(RunFolder(folder).predictions("test").logits)
-        torch.testing.assert_close(found, stored, atol=1e-3, rtol=1e-3)
+        atol = 1e-3 if not torch.cuda.is_available() else 5e-3  # features of TF32, on a GPU
+        torch.testing.assert_close(found, stored, atol=atol, rtol=1e-3)
 
 
 def test_a_model_of_stored_features_says_that_it_cannot_see(photos, tmp_path):
