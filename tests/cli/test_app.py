@@ -175,6 +175,7 @@ def test_a_verb_gets_the_options_it_names_and_no_others():
         ("estimate i dog --answers-from f", "count i dog --answers f"),
         ("review i --by wrong --count 5", "label next i --order wrong --top 5"),
         ("serve --label p --words w --answers a", "label --page p --words w --out a"),
+        ("serve --label p --decoders 2 --rate 5", "label --page p --decoders 2 --rate 5"),
         ("dossier r -o d", "report --format dossier r -o d"),
         ("reproduce t --list", "papers list t"),
         ("reproduce t --data d", "papers run t --source d"),
@@ -210,6 +211,21 @@ def test_old_names_work_with_a_note(old, new, monkeypatch, capsys):
         group.resolve_command(context, words)
     assert seen == [expected]
     assert capsys.readouterr().err.count("works until 0.4") == (words[0] != expected[0])
+
+
+def test_the_labelling_page_takes_what_every_server_takes(monkeypatch, capsys):
+    """A variable of the environment that is for the page does not stop what is not."""
+    flags = {
+        path: {flag for one in COMMANDS[path].params for flag in one.opts} for path in COMMANDS
+    }
+    of_models = {"--also", "--device", "--photoprism", "--label-studio", "--mcp", "--http"}
+    of_models |= {"--write", "--tag-folder", *(flag for flag in flags["serve"] if "--max-" in flag)}
+    assert flags["serve"] - of_models - {"run", "index"} <= flags["label"]
+    monkeypatch.setenv("LABELWISE_DECODERS", "1")
+    assert call(monkeypatch, "label", "next", "nowhere") == 1
+    assert "nowhere" in capsys.readouterr().err
+    assert call(monkeypatch, "label", "next", "nowhere", "--decoders", "1") == 1
+    assert "--decoders does not apply: it belongs to --page" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if "out" in writes(COMMANDS[path])])

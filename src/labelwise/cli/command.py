@@ -96,7 +96,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def run(**values: Any) -> None:
-        values.pop("help_all", None)
+        environment = values.pop("help_all")
         marks = {one.name: _mark(one.annotation) for one in arguments}
         values = {
             name: _local(name, value, marks.get(name), spec) for name, value in values.items()
@@ -105,6 +105,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
             if values[name] is not None and not values["overwrite"]:
                 refuse_overwriting(Path(values[name]), is_log=bool(values.get("page")))
         given = Options()
+        given._environment = environment
         for name in names:
             setattr(given, name, values.pop(name))
         function(**values, **({} if takes is None else {takes: given}))
@@ -225,6 +226,13 @@ class Verb(TyperCommand):
                 for word in args
             ]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; ``help_all``, which has done its work, brings what the environment gave."""
+        sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+        told = (name for name, one in sources.items() if one and one.name == "ENVIRONMENT")
+        ctx.params["help_all"] = frozenset(told)
+        return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write usage, sentence, examples, arguments and options; all of them if asked to."""

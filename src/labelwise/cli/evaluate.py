@@ -113,7 +113,7 @@ class Source:
     def refuse_others(self, given: Options) -> None:
         """Stop if an option was given that does not apply."""
         for name in vars(given):
-            if name not in EVERY | self.options:
+            if name[0] != "_" and name not in EVERY | self.options:
                 given.refuse(f"{self.place} {self.words}", name)
 
 

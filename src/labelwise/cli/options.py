@@ -18,6 +18,10 @@ Source = Annotated[
     typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
 ]
 TABLE = "set skip_missing skip_broken duplicates extension"  # options of how a label table is read
+SERVER = (  # of all that listen
+    "allow_origin max_body body_memory body_disk client_queue trusted_proxy rate connections "
+    "client_connections decoders access_log"
+)
 KINDS: dict[str, Any] = {
     "text": str | None,
     "path": Path | None,
@@ -61,6 +65,8 @@ DECLARED = {
 class Options:
     """What a command line gave; a verb's object has the options of that verb alone."""
 
+    _environment: frozenset[str] = frozenset()  # names of options that no flag gave
+
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
@@ -71,12 +77,12 @@ class Options:
         return Path(self.out or "")
 
     def refuse(self, reason: str, *names: str) -> None:
-        """Stop if one of these options was given, which mean nothing here."""
+        """Stop if the command line gave one of these options, which mean nothing here."""
         from labelwise.errors import SettingsError
 
         for name in names:
             value = getattr(self, name)
-            if value not in (None, False, []):
+            if value not in (None, False, []) and name not in self._environment:
                 flag = f"--{name.strip('_').replace('_', '-')}"
                 raise SettingsError(f"{flag} does not apply: {reason}; leave it out")
 
