@@ -219,8 +219,8 @@ def test_the_labelling_page_takes_what_every_server_takes(monkeypatch, capsys):
         path: {flag for one in COMMANDS[path].params for flag in one.opts} for path in COMMANDS
     }
     of_models = {"--also", "--device", "--photoprism", "--label-studio", "--mcp", "--http"}
-    of_models |= {"--write", "--tag-folder", *(flag for flag in flags["serve"] if "--max-" in flag)}
-    assert flags["serve"] - of_models - {"run", "index"} <= flags["label"]
+    of_models |= {"--write", "--tag-folder", *(flag for flag in serve if "--max-" in flag)}
+    assert serve - of_models - {"run", "index", "--max-body"} <= label
     monkeypatch.setenv("LABELWISE_DECODERS", "1")
     assert call(monkeypatch, "label", "next", "nowhere") == 1
     assert "nowhere" in capsys.readouterr().err
