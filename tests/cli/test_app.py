@@ -215,9 +215,9 @@ def test_old_names_work_with_a_note(old, new, monkeypatch, capsys):
 
 def test_the_labelling_page_takes_what_every_server_takes(monkeypatch, capsys):
     """A variable of the environment that is for the page does not stop what is not."""
-    flags = {
-        path: {flag for one in COMMANDS[path].params for flag in one.opts} for path in COMMANDS
-    }
+    serve, label = (
+        {flag for one in COMMANDS[path].params for flag in one.opts} for path in ("serve", "label")
+    )
     of_models = {"--also", "--device", "--photoprism", "--label-studio", "--mcp", "--http"}
     of_models |= {"--write", "--tag-folder", *(flag for flag in serve if "--max-" in flag)}
     assert serve - of_models - {"run", "index", "--max-body"} <= label
