@@ -206,12 +206,8 @@ def _fit(
     if path is not None:
         say(f"thresholds: {path}")
     tested = say_shortfall(rule, *next(iter(figures.items()), ("", ())))
-    told = [
-        f" --{name.replace('_', '-')} {value}"
-        for name in ("scores", "labels", "fit_on", "report_on", "test")
-        if (value := getattr(given, name)) is not None
-    ]
-    guarantee = f"calibrate {source}{''.join(told)} --guarantee {tested} -o guaranteed.json"
+    told = given.again("scores", "labels", "fit_on", "report_on", "test")
+    guarantee = f"calibrate {source}{told} --guarantee {tested} -o guaranteed.json"
     apply = f"predict {folder or path} OTHER_SCORES.csv -o tags.csv"
     next_steps(*([apply] if path else []), *([guarantee] if tested else []))
 

@@ -255,8 +255,7 @@ def convert_table(source: Source, given: Options) -> None:
     say(f"wrote {out}: {counted(len(table), 'image')}, {labels}")
     if note:
         say(note)
-    if given.for_ is None:
-        next_steps(f"data describe {out}")
+    next_steps(f"data describe {out}" if given.for_ is None else f"train {source}")
 
 
 def _convert_units(source: Path, given: Options) -> None:
@@ -304,6 +303,7 @@ def _write_classes(source: Path, predictions: Path, given: Options) -> None:
     with replacing(given.target) as temporary:
         temporary.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
     say(f"wrote {given.out}: classes of {count:,} detections")
+    next_steps(f"data import {given.out} --data PHOTOS -o crops/")
 
 
 def _group_bursts(source: Path, gap: float, given: Options) -> None:

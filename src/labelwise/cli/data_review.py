@@ -431,3 +431,5 @@ def _show_next(
         next_steps(f"data review TABLE --apply {given.out} -o mended.csv")
     elif given.for_ is None:
         next_steps(f"data convert {given.out} --for label-studio -o tasks.json")
+    else:
+        next_steps(f"train {given.out}")

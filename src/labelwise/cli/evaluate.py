@@ -82,8 +82,11 @@ def evaluate(
     if not given.json:
         if kind.words.startswith("is a run"):
             next_steps(f"predict {kind.place} PHOTOS", f"data review {kind.place} -o review.csv")
-        elif kind.words == "is a file of scores":
-            next_steps(f"calibrate {kind.place} -o calibrated/ --rule best-f")
+        elif kind.words == "is an exported model":
+            next_steps(f"predict {kind.place} PHOTOS")
+        else:
+            told = given.again("scores", "labels")
+            next_steps(f"calibrate {kind.place}{told} -o calibrated/ --rule best-f")
 
 
 @contextmanager

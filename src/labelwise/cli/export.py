@@ -93,8 +93,10 @@ def export(
         _program(folder, kind, form, given)
     if given.with_runtime:
         _write_runtime(out)
-    if kind == "onnx":
+    if kind in ("onnx", "openvino"):
         next_steps(f"predict {out} PHOTOS", f"evaluate {out} --data LABELLED.csv")
+    else:
+        next_steps(f"export {run} -o model.onnx")
 
 
 def _check_runtime(folder: "RunFolder", given: Options) -> None:
@@ -242,6 +244,7 @@ def _hub(folder: "RunFolder", given: Options) -> None:
         say(f"transformers does not load it: {model.why_not_transformers}")
     if push is not None:
         say(f"pushed to {push_to_hub(out, push)}; labelwise reads it as hf://{push}")
+        next_steps(f"predict hf://{push} PHOTOS")
     else:
         next_steps(f"export {folder.path} --format hf -o {out} --push OWNER/NAME --overwrite")
 

@@ -76,6 +76,11 @@ class Options:
         """Where a verb writes that needs ``--out``."""
         return Path(self.out or "")
 
+    def again(self, *names: str) -> str:
+        """Return these options as they were given, for a command that is to be typed next."""
+        told = {name: getattr(self, name, None) for name in names}
+        return "".join(f" --{name.replace('_', '-')} {told[name]}" for name in names if told[name])
+
     def refuse(self, reason: str, *names: str) -> None:
         """Stop if the command line gave one of these options, which mean nothing here."""
         from labelwise.errors import SettingsError

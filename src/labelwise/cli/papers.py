@@ -148,7 +148,8 @@ def run(
     say(f"written: {folder / 'table.md'}")
     if figure is not None:
         _say_files(_draw(table, request, folder, given.query))
-    next_steps("papers list", "compare DATA --methods bce,spa")
+    else:
+        next_steps("papers list", "compare DATA --methods bce,spa")
 
 
 def _survey(
@@ -177,6 +178,7 @@ def _survey(
         level = sum(figure.level for figure in ranks.values())
         say(f"{cell.name}: {best} has the best mAP@class, {level} others are level with it")
     say(f"written: {folder / 'survey.md'}, {folder / 'survey.json'}")
+    next_steps("papers methods")
 
 
 def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
@@ -213,6 +215,7 @@ def _draw_photos(name: str, request: "Request", folder: Path) -> list[Path]:
 
 def _say_files(files: list[Path]) -> None:
     say(f"drawn: {', '.join(map(str, files))}")
+    next_steps("papers list")
 
 
 def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
@@ -275,6 +278,7 @@ def _write_table(
     with replacing(folder / "table.md") as temporary:
         temporary.write_text(text, encoding="utf-8")
     say(f"written: {folder / 'table.md'}")
+    next_steps("papers list")
 
 
 def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder: Path) -> None:
@@ -293,6 +297,7 @@ def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder
     for note in remarks(found, frozen):
         say(f"- {note}")
     say(f"written: {folder / 'table.md'}")
+    next_steps("papers list")
 
 
 def _announce(request: "Request", folder: Path, jobs: int) -> None:
@@ -312,6 +317,7 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
         [[name, str(len(request.seeds)), *cells] for name, cells in rows.items()],
     )
     say(f"{counted(len(runs), 'run')}, {in_all(sum(seconds.values()), jobs)}, in {folder}")
+    next_steps(f"papers run {request.table}")
 
 
 @verb("root", examples=("papers list", "papers list 000-table2"))

@@ -115,6 +115,7 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
         say(f"{counted(total, 'detection')}, {chosen:,} chosen: {out}")
         for note in found.notes:
             say(note)
+        next_steps(f"count {source} --by site")
         return
     with ExitStack() as stack:
         path = source if given.pool is None else stack.enter_context(pooled(source, given))
