@@ -175,9 +175,9 @@ def _figures(given: Options) -> dict[str, Any]:
 
 
 def _shards(place: str, given: Options) -> "Measured":
-    from labelwise.cli.predict import make_engine
     from labelwise.scores import fixed_rule
     from labelwise.shards import evaluate_shards
+    from labelwise.shards.engine import make_engine
     from labelwise.system.progress import make_watch
 
     evaluation = evaluate_shards(

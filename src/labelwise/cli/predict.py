@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from labelwise.models.answer_rows import Answer
     from labelwise.pictures import ImageSource
-    from labelwise.shards import Engine
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
@@ -135,14 +133,15 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
 def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> None:
     from labelwise.models.loading import caution_of
     from labelwise.shards import ModelFiles, ScoringTask, predict_shards
-    from labelwise.shards.scoring_task import decoders_per_worker
+    from labelwise.shards.engine import make_engine
+    from labelwise.shards.scoring_task import cluster_decoding, decoders_per_worker
     from labelwise.system.progress import make_watch
     from labelwise.system.storage import without_options
 
     decoder, device = decoder_of(given), given.device or "cpu"
     engine, workers, decoders = given.engine or "local", given.workers or 1, given.decoders or 0
     _check_model(run)
-    reader = _cluster_decoding(run, engine, workers, decoder, decoders) if decoders else None
+    reader = cluster_decoding(run, engine, workers, decoder, decoders) if decoders else None
     model = ModelFiles.read(run)
     caution(caution_of(run))
     threads = decoders_per_worker(workers)
@@ -169,54 +168,13 @@ def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> N
     next_steps(f"evaluate {place} --labels TRUTH.csv")
 
 
-def _cluster_decoding(run: Path, engine: str, workers: int, decoder: str, decoders: int) -> Any:
-    """Return who decodes for the workers on a cluster, after a look at what does not go."""
-    from labelwise.errors import SettingsError
-    from labelwise.models.loading import is_exported
-
-    if engine != "ray":
-        raise SettingsError("--decoders is for a cluster: add --engine ray")
-    if decoder == "cuda":
-        raise SettingsError("--decode cuda decodes on the worker's GPU, --decoders on cores")
-    if is_exported(run):
-        raise SettingsError(
-            "--decoders is for the model of a run: an exported file scales pictures by itself"
-        )
-    from labelwise.shards.ray_cluster import RayDecoding
-
-    return RayDecoding(ahead=1 + ceil(decoders / workers))
-
-
-def make_engine(name: str, workers: int, device: str = "cpu", decoders: int = 0) -> "Engine":
-    """Return the engine of a name, whose workers compute on a device.
-
-    Two workers then share a GPU where others decode: one computes while the other waits for the
-    first pictures of its shard.
-    """
-    if name == "ray":
-        from labelwise.errors import SettingsError
-        from labelwise.shards.ray_cluster import RayEngine
-
-        kind, _, number = device.partition(":")
-        if number:
-            raise SettingsError(
-                f"--engine ray gives each worker its own GPU: give --device {kind}, not {device}"
-            )
-        gpus = 1.0 if kind == "cuda" else 0.0
-        if decoders and gpus:
-            workers, gpus = 2 * workers, gpus / 2
-        return RayEngine(workers, gpus=gpus, decoders=decoders)
-    from labelwise.shards import LocalEngine
-
-    return LocalEngine(workers)
-
-
 def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     out = None if given.out is None else given.target
     with _stoppable(out):  # imports take seconds
         from labelwise.errors import SettingsError
         from labelwise.models.answer_rows import WRITTEN, answer_writer
         from labelwise.models.onnx_answers import OnnxAnswers
+        from labelwise.models.run_folder import RunFolder
         from labelwise.pictures import PictureImages
         from labelwise.system.progress import make_watch
 
@@ -262,7 +220,9 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     if out is not None:
         say(f"{count - failed:,} of {counted(count, 'image')} predicted, written to {out}")
     if count > failed:
-        _say_size(run, chosen / (count - failed))
+        note = RunFolder(run).size_note(chosen / (count - failed)) if run.is_dir() else ""
+        if note:
+            say(note)
         if engine is not None:
             engine.say_frequencies()
     if failed:
@@ -348,23 +308,6 @@ class _Engine:
             say(f"left out: {counted(unknown, 'label')} that no held-out photo carries, or all do")
 
 
-def _say_size(place: Path, chosen: float) -> None:
-    """Say how many labels a photo was given where the run that made the model had far others."""
-    if not place.is_dir():
-        return
-    from labelwise.evaluation.evaluation import far_apart
-    from labelwise.models.run_folder import RunFolder
-
-    run = RunFolder(place)
-    sets = run.evaluation.sets if run.evaluation_path.is_file() else None
-    true = None if sets is None else sets.true_size
-    if true is not None and far_apart(chosen, true):
-        say(
-            f"{chosen:.2f} labels per photo, where the photos that judged the model have "
-            f"{true:.2f}: these photos differ from those, or the rule does not suit them"
-        )
-
-
 @contextmanager
 def _stoppable(out: Path | None) -> Iterator[None]:
     """Say, if Ctrl-C stops the block, that no file was written, and how one can go on."""
@@ -393,23 +336,12 @@ def _check_model(place: Path) -> None:
 
 
 def find_photos(places: Sequence[Path]) -> list[Path]:
-    """Return the files given, and the images in and below the folders given, in order.
+    """Return the files given, and the images in and below the folders given, in order."""
+    from labelwise.pictures.decode import image_paths
 
-    One file that is not there fails when it is read, as the others go on; if none is, we stop.
-    """
-    from labelwise.errors import DataError
-    from labelwise.pictures.decode import find_images
-
-    if not any(place.exists() for place in places):
-        raise DataError(f"there is no file or folder {places[0]}")
-    found: list[Path] = []
-    for place in places:
-        names, notes = find_images(place) if place.is_dir() else ([""], ())
-        for note in notes:
-            complain(f"{place}: {note}")
-        if not names:
-            raise DataError(f"there are no images in the folder {place}")
-        found += [place / name for name in names]
+    found, notes = image_paths(places)
+    for note in notes:
+        complain(note)
     return found
 
 

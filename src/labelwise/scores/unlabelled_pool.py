@@ -8,15 +8,20 @@ Any model judges them, an exported one too, which has no embeddings either.
 """
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelwise.answers.asking import Pool
+from labelwise.answers.suspects import Reviewed
 from labelwise.data import LabelTable
+from labelwise.data.camera_results import read_camera_results, with_classes
 from labelwise.data.columns import PATH_HEADERS
 from labelwise.data.load import load_for_labels
+from labelwise.data.rows import read_csv_rows, read_json
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError
 from labelwise.models import load_model
@@ -24,7 +29,9 @@ from labelwise.models.scoring import Embedder, Scored, Scorer, score
 from labelwise.pictures import FileImages, ImageSource
 from labelwise.pictures.decode import find_images
 from labelwise.scores.labels import aligned_labels
+from labelwise.scores.read import read_unlabelled
 from labelwise.scores.tables import ANSWER_COLUMNS, read_raw, unscored_note
+from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 from labelwise.types import matching_columns
@@ -41,6 +48,33 @@ class PhotoPool:
     table: LabelTable
     notes: tuple[str, ...] = ()
     named: bool = False
+
+    def names(self, rows: NDArray[np.intp], folder: Path) -> list[str]:
+        """Return what photos are called in a file of ``folder``: as in their table, or by path."""
+        images = self.table.images
+        if self.named or not isinstance(images, FileImages):
+            return [self.table.ids[row] for row in rows.tolist()]
+        return [os.path.relpath(images.path(row), folder) for row in rows.tolist()]
+
+    def about_labels(
+        self, rows: NDArray[np.intp], columns: NDArray[np.intp], folder: Path
+    ) -> list[Reviewed]:
+        """Return a question about one label of each of these photos."""
+        asked = zip(
+            self.names(rows, folder), columns.tolist(), self.pool.probs[rows, columns], strict=True
+        )
+        labels = self.table.space.names
+        return [Reviewed(name, labels[k], "unknown", float(p)) for name, k, p in asked]
+
+    def about_photos(self, rows: NDArray[np.intp], folder: Path, most: int = 5) -> list[Reviewed]:
+        """Return questions about the most probable of the open labels of each photo."""
+        asked, labels = [], self.table.space.names
+        for name, row in zip(self.names(rows, folder), rows.tolist(), strict=True):
+            probs = np.where(self.pool.open[row], self.pool.probs[row], -1.0)
+            for k in np.argsort(-probs, kind="stable")[:most].tolist():
+                if probs[k] >= 0:
+                    asked.append(Reviewed(name, labels[k], "unknown", float(probs[k])))
+        return asked
 
 
 def read_pool(
@@ -171,3 +205,24 @@ def holds_answers(path: Path) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(record, dict) and "path" in record and bool({"probs", "error"} & set(record))
+
+
+def write_classes(results: Path, predictions: Path, crops: Path, out: Path) -> int:
+    """Write MegaDetector's results with a model's answers about their crops; return how many."""
+    scores = read_unlabelled(predictions, None)
+    if scores.link is None:
+        raise DataError(f"{predictions}: scores that only rank are not probabilities")
+    named = {
+        Path(name).name: dict(zip(scores.names, row, strict=True))
+        for name, row in zip(scores.ids, scores.link(scores.logits).tolist(), strict=True)
+    }
+    program = read_camera_results(results).program
+    if program != "MegaDetector":
+        raise DataError(f"{results} is of {program}; classes go into MegaDetector's results")
+    rows = read_csv_rows(crops, ("path", "image", "detection"))
+    content, count = with_classes(read_json(results), rows, named)
+    if not count:
+        raise DataError(f"{predictions} names no crop of {crops}")
+    with replacing(out) as temporary:
+        temporary.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+    return count
