@@ -77,22 +77,8 @@ def test_flags_override_the_file_and_all_is_saved(tmp_path, monkeypatch):
     )
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump({"data": "scenes", "method": "spa", "recipe": {"epochs": 7}}))
-    assert (
-        call(
-            monkeypatch,
-            "train",
-            "--settings",
-            str(file),
-            "--lr",
-            "0.1",
-            "--fresh",
-            "--set",
-            "recipe.ema=0.99",
-            "--set",
-            "options.k_neg=2.5",
-        )
-        == 0
-    )
+    words = ["--lr", "0.1", "--fresh", "--set", "recipe.ema=0.99", "--set", "options.k_neg=2.5"]
+    assert call(monkeypatch, "train", "--settings", str(file), *words) == 0
     settings = seen["settings"]
     assert (settings.method, settings.recipe.epochs) == ("spa", 7)
     assert settings.recipe.optimizer.lr == 0.1

@@ -280,23 +280,6 @@ def shown(opened, written):
     return opened(written)
 
 
-def test_sections_are_reached_by_keyboard_and_runs_are_sorted(shown):
-    page, heard = shown
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the numbers"
-    page.locator("summary", has_text="Every run").press("Enter")
-    button = page.locator("table.sortable thead button", has_text="mAP@class")
-    button.press("Enter")
-    read = (
-        "[...document.querySelectorAll('table.sortable tbody td:nth-child(3)')]"
-        ".map((c) => Number(c.dataset.value))"
-    )
-    values = page.evaluate(read)
-    assert len(values) == 22
-    assert values == sorted(values)
-    assert heard == []
-
-
 def test_it_fits_every_width_and_is_quiet(shown):
     page, heard = shown
     for width in (320, 390, 768, 1200):
@@ -327,11 +310,3 @@ def test_names_and_numbers_of_a_plot_do_not_overlap(shown):
         && b.y + 3 < a.y + a.height));
     }).length""")
     assert overlaps == 0
-
-
-def test_it_prints_on_one_width(shown):
-    page, _ = shown
-    page.set_viewport_size({"width": 690, "height": 900})
-    page.emulate_media(media="print", color_scheme="dark")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 690
-    assert page.pdf(format="A4").startswith(b"%PDF")
