@@ -167,7 +167,7 @@ def main():
             audits[name] = summary_of_audits(list(pool.map(draw_audit, tasks, chunksize=50)))
             print(name, audits[name], flush=True)
     command = "python " + " ".join(["benchmarks/list_worlds.py", *sys.argv[1:]])
-    text = {"command": command, "lists": lists, "audits": audits}
+    text = {"command": command, "figures": {"lists": lists, "audits": audits}}
     arguments.out.write_text(json.dumps(text, indent=1) + "\n")
 
 

@@ -65,7 +65,7 @@ def train(
         if on_ray is None:
             done = train_in(resolved, run, table=table, watch=watch, fresh=fresh)
         else:
-            from labelwise.shards.ray_training import RayTraining
+            from labelwise.shards.ray_cluster import RayTraining
 
             done = RayTraining(on_ray)(resolved, run, watch, fresh=fresh)
         if done is not None:  # None in the helper processes of a run on several devices

@@ -19,8 +19,7 @@ from labelwise.cli.app import app
 from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
-from labelwise.pictures.bands import Bands
-from labelwise.pictures.transform import Transform
+from labelwise.pictures.transform import Bands, Transform
 from labelwise.report.dossier import ANNEX_IV, described_input
 from labelwise.report.runs import NOT_IN_TABLE, subgroups_of
 

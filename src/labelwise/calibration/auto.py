@@ -19,12 +19,10 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.calibration.beta import beta
 from labelwise.calibration.entries import Floats, Numbers, folds_of, read_entries
 from labelwise.calibration.few import few
-from labelwise.calibration.histogram import histogram
-from labelwise.calibration.isotonic import isotonic
-from labelwise.calibration.platt import platt
+from labelwise.calibration.isotonic import histogram, isotonic
+from labelwise.calibration.platt import beta, platt
 from labelwise.calibration.temperature import temperature
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link

@@ -143,7 +143,7 @@ def _fit(
     """Fit a calibrator and a rule, judge them on other rows, and write what was asked for."""
     from labelwise.report.runs import write_folder
     from labelwise.scores import FitPlan, comparison, decision, judge, read_fitted, save_calibration
-    from labelwise.scores.apply_fitted import save_detections
+    from labelwise.scores.fitted import save_detections
 
     rule, by = given.rule or "0.5", tuple(dict.fromkeys(given.by or ()))
     pace = table.photos_per_day() if "/day" in rule else None

@@ -132,7 +132,7 @@ def count(
 
 def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
     """Print, and write, how many detections or rows are right of each label, by site."""
-    from labelwise.scores.call_tables import calls_of_table, write_calls
+    from labelwise.scores.calls import calls_of_table, write_calls
 
     found = calls_of_table(
         source, by or None, given.scores, given.labels, given.count_by or "calibrated", label

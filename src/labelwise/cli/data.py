@@ -11,7 +11,7 @@ from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable, UnreadableImage
-    from labelwise.data.describe import Description
+    from labelwise.data.checks import Description
 
 LABELS_SHOWN = 30
 SHARES = "train=.8,val=.1,test=.1"
@@ -31,11 +31,11 @@ def describe_table(source: Source, given: Options) -> None:
     import json
 
     from labelwise.data.checks import (
+        describe,
         reject_divided_groups,
         reject_shared_content,
         without_unreadable,
     )
-    from labelwise.data.describe import describe
     from labelwise.errors import DataError
 
     table = load_table(source, given)
@@ -136,7 +136,7 @@ def group_table(source: Source, given: Options) -> None:
     more than 60 seconds after the one before.
     """
     from labelwise.data.export import export
-    from labelwise.scores.photo_vectors import grouped_copies
+    from labelwise.scores.unlabelled_pool import grouped_copies
     from labelwise.system.progress import make_watch
 
     if given.gap is not None:
@@ -183,8 +183,8 @@ def observe_table(source: Source, given: Options) -> None:
 
     Single positives are taken in the train split only; the other two act on every split.
     """
-    from labelwise.data import observe as corrupt
-    from labelwise.data.describe import describe
+    from labelwise.data import derived as corrupt
+    from labelwise.data.checks import describe
     from labelwise.data.export import export
     from labelwise.errors import SettingsError
 
@@ -223,8 +223,8 @@ def convert_table(source: Source, given: Options) -> None:
     --predictions and --crops put the classes of a model into them.
     """
     from labelwise.contrib.annotation_tools import Guesses, export_for_tool
+    from labelwise.data.derived import obey_taxonomy
     from labelwise.data.export import export
-    from labelwise.data.hierarchy import obey_taxonomy
     from labelwise.errors import SettingsError
     from labelwise.models import load_model
     from labelwise.scores.unlabelled_pool import score_pool, write_classes
@@ -300,7 +300,7 @@ def _shares(text: str) -> dict[str, float]:
 
 def _obedience(table: "LabelTable", file: Path) -> str:
     """Return how far a table obeys a taxonomy, in one sentence."""
-    from labelwise.data.hierarchy import obey_taxonomy
+    from labelwise.data.derived import obey_taxonomy
     from labelwise.taxonomy import Taxonomy
 
     taxonomy = Taxonomy.read(file)
@@ -329,7 +329,7 @@ def _find_unreadable(table: "LabelTable") -> "list[UnreadableImage]":
 
 def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
     """Return whether counts are stated of this format, and the sentences where they differ."""
-    from labelwise.data.describe import count_mismatches
+    from labelwise.data.checks import count_mismatches
     from labelwise.data.load import GENERATED, find_parts
 
     parts = [] if source in GENERATED else find_parts(source)

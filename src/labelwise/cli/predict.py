@@ -16,7 +16,7 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from labelwise.models.answer_rows import Answer
+    from labelwise.models.onnx_answers import Answer
     from labelwise.pictures import ImageSource
 
 ROWS_SHOWN = 40
@@ -96,8 +96,8 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
     from labelwise.errors import SettingsError
     from labelwise.scores import apply as applied
     from labelwise.scores import read_fitted, read_unlabelled, save_applied
-    from labelwise.scores.apply_fitted import check_output, save_detections
     from labelwise.scores.detections import is_detections, read_detections
+    from labelwise.scores.fitted import check_output, save_detections
     from labelwise.scores.tables import unscored_note
 
     if given.out is None:
@@ -172,8 +172,7 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     out = None if given.out is None else given.target
     with _stoppable(out):  # imports take seconds
         from labelwise.errors import SettingsError
-        from labelwise.models.answer_rows import WRITTEN, answer_writer
-        from labelwise.models.onnx_answers import OnnxAnswers
+        from labelwise.models.onnx_answers import WRITTEN, OnnxAnswers, answer_writer
         from labelwise.models.run_folder import RunFolder
         from labelwise.pictures import PictureImages
         from labelwise.system.progress import make_watch
@@ -190,8 +189,9 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
         source = PictureImages(find_photos(images))
         engine = None
         if graph is not None:
-            caution(graph.caution)
-            names, answers, cautioned = graph.names, graph.score(source), graph.caution is not None
+            said, names = graph.facts.caution, graph.facts.space.names
+            caution(said)
+            answers, cautioned = graph.score(source), said is not None
         else:
             engine = _Engine(run, source, given)
             names, answers, cautioned = engine.names, engine.answers(), engine.cautioned
@@ -238,7 +238,7 @@ class _Engine:
         from labelwise.errors import SettingsError
         from labelwise.models import Predictor, load_model
         from labelwise.report.runs import taxonomy_of
-        from labelwise.scores.label_shift import held_out_of
+        from labelwise.scores.run import held_out_of
         from labelwise.taxonomy import Taxonomy
 
         self.source, self.given = source, given
@@ -289,7 +289,7 @@ class _Engine:
             return
         import torch
 
-        from labelwise.scores.label_shift import share_shift
+        from labelwise.scores.run import share_shift
 
         shift = share_shift(self.held_out, self.predictor.link, torch.cat(self.logits))
         known = [share for share in shift.shares if share is not None]

@@ -33,7 +33,7 @@ OF_WORDS = ("answers", "set_aside", "against", "model", "device")
     "workers engine log device set_aside against",
     examples=(
         "train photos.csv --effort good -o runs/photos",
-        "train photos/ --words words.txt --model clip/ -o runs/words",
+        "train photos/ --words words.txt -o runs/words",
     ),
     uri_out=True,
 )
@@ -49,10 +49,10 @@ def train(
 
     The same command on the same folder resumes a stopped run. -o may be an s3:// or gs:// place.
 
-    With --words no labels are needed: --model names a text-image model (CLIP or SigLIP of
-    transformers or open_clip, or a sentence encoder with an image classifier), and the words are
-    the labels. Until people have answered, its probabilities are a guess and nothing is guaranteed.
-    Give --answers, any label table, when there are some.
+    With --words no labels are needed: the words are the labels. --model names a text-image model
+    (CLIP or SigLIP of transformers or open_clip, or a sentence encoder); without it, labelwise
+    fetches a small one once. Until people have answered, its probabilities are a guess and nothing
+    is guaranteed. Give --answers, any label table, when there are some.
     """
     if given.words is not None:
         _train_words(data or [], given.words, given)
@@ -115,7 +115,7 @@ def train_and_report(
         if on_ray is None:
             done = run(settings, folder, watch=watch, fresh=fresh)
         else:
-            from labelwise.shards.ray_training import RayTraining
+            from labelwise.shards.ray_cluster import RayTraining
 
             done = RayTraining(on_ray)(settings, folder, watch, fresh=fresh)
     if done is None:
@@ -124,7 +124,7 @@ def train_and_report(
     log_trained_model(folder, settings)
     folder.publish()
     if folds is not None:
-        from labelwise.training.folds import train_folds
+        from labelwise.training.run import train_folds
 
         with resumable(place):
             train_folds(done, folds, watch=make_watch(), fresh=fresh, publish=folder.publish)
@@ -200,11 +200,10 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
     from labelwise.system.progress import make_watch
 
     model = given.model or os.environ.get("LABELWISE_WORDS")
-    if model is None or not places:
-        raise SettingsError(
-            "--words needs photos and a text-image model: labelwise train PHOTOS --words "
-            "words.txt --model FOLDER"
-        )
+    if not places:
+        raise SettingsError("--words needs photos: labelwise train PHOTOS --words words.txt")
+    if model is None:
+        say("no --model: all-MiniLM-L6-v2 is taken, from the hub's cache or the hub (23 MB, once)")
     photos, out = [Path(place) for place in places], Path(given.out or "run")
     vocabulary = WordList.read(words)
     if given.answers is not None:

@@ -34,15 +34,13 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import decode
 from labelwise.pictures.sources import read_image_file
 from labelwise.system.files import replacing
+from labelwise.system.table_files import write_csv
 from labelwise.system.text import as_cell, from_cell, with_slashes
 from labelwise.types import nearest
 
-# When photos were taken: times in tables, days that photos span, and bursts.
-#
-# A burst is a run of photos of one camera in which no photo was taken more than ``gap`` seconds
-# after the one before it. Times are ISO 8601 (``2024-05-01T06:30:00``, ``2024-05-01 06:30``), or as
-# EXIF writes them (``2024:05:01 06:30:00``). A time zone is taken to UTC; times with and without a
-# zone do not mix.
+# A burst is a run of photos of one camera with at most ``gap`` seconds from each to the next. Times
+# are ISO 8601 or as EXIF writes them. A time zone is converted to UTC; rows with and without a zone
+# do not mix.
 
 
 EXIF = re.compile(r"(\d{4}):(\d{2}):(\d{2})(.*)", re.S)
@@ -341,11 +339,7 @@ def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2)
             rows += _cut(photo, boxes, root / photo.file, out, f"{number:06}")
     if not rows:
         raise DataError(f"{results.source}: no detection reaches {least:g}; lower --least")
-    path = out / CROPS
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(CROP_COLUMNS)
-        table.writerows([as_cell(cell) for cell in row] for row in rows)
+    write_csv(out / CROPS, CROP_COLUMNS, rows)
     return len(rows)
 
 

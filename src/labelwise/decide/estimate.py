@@ -11,7 +11,8 @@ The answers alone carry the truth, so the interval holds however wrong p is; goo
 Its square error is (1 - m / N) / m times the variance of y - l p, grown by the error of l, with
 quantiles of Student's law. Where few photos carry what was asked, a sample may hold none of those
 that the model misses; so one yes and one no at the mean p are added to the answers (share becomes
-(m share + 1) / (m + 2)), and two of each to the variance. That is an approximation, good where m is
+(m share + 1) / (m + 2)), and two of each to the variance. The interval is around that share; the
+count that is shown is without them. That is an approximation, good where m is
 large, so the method is fixed by m alone, never by looking at the answers:
 
     m <= 100   exact: the counts W of N under which as many or as few yes among m drawn without
@@ -209,13 +210,13 @@ def _powered(parts: Sequence[Answered], confidence: float) -> tuple[float, float
     answered = int(sizes.sum())
     degrees = answered - len(parts) - 1
     share = float(weights @ [y.mean() for y in answers]) + slope * float(weights @ gaps)
-    share = (answered * share + 1) / (answered + 2)
+    centre, share = share, (answered * share + 1) / (answered + 2)
     pairs = 2 * ((1 - share) ** 2 + share**2)
     variance = (float(scale @ within(rest, rest)) * (degrees + 1) + scale.sum() * pairs) / degrees
     if spread > 0:  # the error of the slope, where the answered are not like all in p
         variance *= 1 + float(weights @ gaps) ** 2 / spread / degrees
     reach = float(stdtrit(degrees, (1 + confidence) / 2)) * np.sqrt(variance)
-    return photos * share, photos * (share - reach), photos * (share + reach)
+    return photos * centre, photos * (share - reach), photos * (share + reach)
 
 
 def _tail(count: int, photos: int, drawn: int, least: int, most: int) -> float:

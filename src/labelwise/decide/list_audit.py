@@ -55,7 +55,8 @@ class ListAudit:
     """Which photo of the list to ask about, and the longest length that is guaranteed now.
 
     ``prior_wrong`` are the expected chances of being wrong, by rank; they only set the bets. An
-    answer "unsure" counts as wrong. Photos answered wrong leave the list.
+    answer "unsure" counts as wrong. Photos answered wrong leave the list. ``places`` are those of
+    the lengths among all lists tried for a query; ``order`` is that of the draws, as ranks.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class ListAudit:
         wrong_at_most: float = 0.1,
         confidence: float = 0.95,
         prior_wrong: Numbers | None = None,
+        places: Sequence[int] | None = None,
+        order: NDArray[np.int64] | None = None,
         seed: int = 0,
     ) -> None:
         if not lengths or list(lengths) != sorted(set(lengths), reverse=True):
@@ -74,9 +77,13 @@ class ListAudit:
             rates = [float(np.mean(prior_wrong[:length])) for length in lengths]
         self.checks = [
             ListCheck(length, wrong_at_most, confidence, prior=prior_of(rate), place=place)
-            for place, (length, rate) in enumerate(zip(lengths, rates, strict=True))
+            for length, rate, place in zip(
+                lengths, rates, places or range(len(lengths)), strict=True
+            )
         ]
-        self.order = np.random.default_rng(seed).permutation(lengths[0])
+        if order is None:
+            order = np.random.default_rng(seed).permutation(lengths[0])
+        self.order = order
         self.ranks: list[int] = []  # of the answered photos
         self.wrong: list[int] = []
         self.level = 0  # the list that photos are drawn from
@@ -127,27 +134,12 @@ class ListAudit:
     @property
     def guaranteed(self) -> int | None:
         """The length of the longest list that is guaranteed now."""
-        return next((c.listed for c in self.checks if c.promised or self._known(c)), None)
+        return next((check.listed for check in self.checks if check.promised), None)
 
-    def sentence(self, what: str) -> str:
-        """Return what can be said of the list now."""
-        length = self.guaranteed
-        if length is None:
-            return f"Nothing is guaranteed yet: {self.count:,} photos checked."
-        check = next(c for c in self.checks if c.listed == length)
-        sure = f"{100 * check.confidence:.3g} % confidence"
-        if self._known(check):
-            sure = "known, not estimated"
-        right = f"{100 * (1 - check.wrong_at_most):.3g} %"
-        return (
-            f"At least {right} of these {check.left:,} photos show {what}: {sure}, "
-            f"{self.count:,} photos checked."
-        )
-
-    @staticmethod
-    def _known(check: ListCheck) -> bool:
-        """Whether the list holds few enough wrong photos even if all unchecked ones are wrong."""
-        return check.left > 0 and check.listed - check.checked <= check.wrong_at_most * check.left
+    @property
+    def check(self) -> ListCheck:
+        """The check of the guaranteed list, or of the one that photos are drawn from."""
+        return next((check for check in self.checks if check.promised), self.checks[self.level])
 
     @staticmethod
     def _hopeless(check: ListCheck) -> bool:

@@ -5,23 +5,19 @@ leave the list; of the others at most alpha (L - x) may be wrong, so too many ar
 
     wrong in all >= k = x + floor(alpha (L - x)) + 1.
 
-n held-out photos above the same cut, w of them wrong, may join: with the list they are N = n + L
-photos, of which the first n were drawn at random and then t more. If W of the N are wrong, the
-sequence of T = n + t answers with y = w + x wrong ones has the chance
+If W of the L are wrong, a sequence of t answers with x wrong ones has the chance
 
-    P(W) = [W]_y [N - W]_(T - y) / [N]_T,        [a]_b = a (a - 1) ... (a - b + 1).
+    P(W) = [W]_x [L - W]_(t - x) / [L]_t,        [a]_b = a (a - 1) ... (a - b + 1).
 
 Betting against W on a mixture of wrong shares, Beta(a, b), the capital (Waudby-Smith and Ramdas,
 2020: prior-posterior ratio, sampling without replacement)
 
-    E(W) = [B(a + y, b + T - y) / B(a, b)] / P(W)
+    E(W) = [B(a + x, b + t - x) / B(a, b)] / P(W)
 
 is a martingale of mean 1 if W is the truth, so it ever reaches 1 / delta with chance at most delta
 (Ville): a person may stop whenever they like. The list is promised once E, the least E(W) over
-W >= w + k, reaches 1 / delta. Whatever (a, b), the promise holds; they say what is expected.
-
-With n = 0 nothing is assumed about the library. With n > 0 the held-out photos must be
-exchangeable with the library's, and the cut must be set without their answers.
+W >= k, reaches 1 / delta. Whatever (a, b), the promise holds; they say what is expected. Nothing is
+assumed about the library.
 
 A list that is shortened after its answers were seen is another hypothesis: the first list has the
 share FIRST of delta, the next ones halve what is left (``error_share``). Answers are kept: within
@@ -36,16 +32,12 @@ from numpy.typing import NDArray
 
 from labelwise.decide.fixed_sequence import check_levels
 from labelwise.decide.promises import Promise
-from labelwise.numeric.arrays import Array as Matrix
-from labelwise.numeric.arrays import to_numpy as as_numpy
 from labelwise.numeric.special import betaln, gammaln
 
 Numbers = NDArray[np.float64]
 FIRST = 0.8  # of delta, for the first list of a query
 LOOK_AHEAD = 400  # checks; who is told "about 400 more" will not do them
 TOLERANCE = 1e-9
-CHECKS = 12  # that a list worth checking is expected to take
-DOUBT = 1.25  # times as many wrong photos as the probabilities say are reckoned with
 WEIGHT = 12.0  # photos that the probabilities of a list count for, before any answer
 FEWEST_WRONG = 0.005  # share that is expected at least, however sure the model is
 
@@ -57,44 +49,6 @@ def error_share(place: int) -> float:
     (0.8, 0.1, 0.05)
     """
     return FIRST if place == 0 else (1 - FIRST) / 2**place
-
-
-@dataclass(frozen=True)
-class ListToCheck:
-    """How long a list is worth checking, and the wrong share expected of it, as Beta(a, b)."""
-
-    length: int
-    prior: tuple[float, float]
-
-
-def list_to_check(
-    probs: Matrix, wrong_at_most: float, *, held_out: float = 0.0, confidence: float = 0.95
-) -> ListToCheck | None:
-    """Return the longest list that should take few checks; None where there is none.
-
-    ``probs`` (m,) are those of the library's photos, the highest first, by a calibration that
-    the held-out photos which join the check had no part in; ``held_out`` is how many of these
-    there are for each photo of the library.
-    """
-    misses = DOUBT * (1 - np.asarray(as_numpy(probs), dtype=np.float64)).cumsum()
-    places = np.unique(np.rint(np.geomspace(1, max(len(misses), 1), 60)).astype(int))
-    for length in places[places <= len(misses)][::-1].tolist():
-        expected = float(misses[length - 1]) / length
-        if expected >= wrong_at_most:
-            continue
-        joined = int(held_out * length)
-        check = ListCheck(
-            length,
-            wrong_at_most,
-            confidence,
-            held_out=joined,
-            held_out_wrong=round(expected * joined),
-            prior=prior_of(expected),
-        )
-        more = check.more()
-        if more is not None and more <= CHECKS:
-            return ListToCheck(length, check.prior)
-    return None
 
 
 def prior_of(expected: float) -> tuple[float, float]:
@@ -114,8 +68,6 @@ class ListCheck:
     listed: int
     wrong_at_most: float
     confidence: float = 0.95
-    held_out: int = 0
-    held_out_wrong: int = 0
     prior: tuple[float, float] = (0.5, 9.5)
     place: int = 0
     checked: int = 0
@@ -129,8 +81,8 @@ class ListCheck:
             raise ValueError(
                 f"of {self.listed} photos {self.checked} cannot be checked and {self.wrong} wrong"
             )
-        if not 0 <= self.held_out_wrong <= self.held_out or min(self.prior) <= 0:
-            raise ValueError("held-out photos and the prior must be counts and positive numbers")
+        if min(self.prior) <= 0:
+            raise ValueError(f"the prior must be two positive numbers, got {self.prior}")
 
     def after(self, checked: int, wrong: int) -> "ListCheck":
         """Return the same list with other numbers of checked and of wrong photos."""
@@ -148,11 +100,13 @@ class ListCheck:
 
     @property
     def promised(self) -> bool:
-        """Whether the list, without the photos found wrong, is promised now.
-
-        It never is before a person has checked a photo of it, whatever held-out photos say.
-        """
+        """Whether the list, without the photos found wrong, is promised now."""
         return self.checked > 0 and self.left > 0 and self.log_capital >= self.needed
+
+    @property
+    def known(self) -> bool:
+        """Whether it holds few enough wrong photos even if all that are not checked are wrong."""
+        return self.left > 0 and self.log_capital == np.inf
 
     @property
     def left(self) -> int:
@@ -167,8 +121,7 @@ class ListCheck:
         if self.promised:
             return 0
         a, b = self.prior
-        seen, wrong = self.held_out + self.checked, self.held_out_wrong + self.wrong
-        rate = (a + wrong) / (a + b + seen)
+        rate = (a + self.wrong) / (a + b + self.checked)
         ahead = np.arange(1, min(LOOK_AHEAD, self.listed - self.checked) + 1)
         found = np.asarray(self.wrong + np.floor(rate * ahead + 0.5))
         capital = self._log_capital(self.checked + ahead, found)
@@ -178,17 +131,15 @@ class ListCheck:
     def _log_capital(self, checked: NDArray[np.int64], wrong: Numbers) -> Numbers:
         """Return log E (T,) after so many checks and wrong photos."""
         a, b = self.prior
-        total = self.held_out + self.listed
-        drawn, seen = self.held_out + checked, self.held_out_wrong + wrong
-        allowed = np.floor(self.wrong_at_most * (self.listed - wrong) + TOLERANCE)
-        least = self.held_out_wrong + wrong + allowed + 1
-        most = total - (drawn - seen)  # as many are known to be right
-        likeliest = np.clip(seen / np.maximum(drawn, 1) * total, least, np.maximum(least, most))
+        total = self.listed
+        least = wrong + np.floor(self.wrong_at_most * (total - wrong) + TOLERANCE) + 1
+        most = total - (checked - wrong)  # as many are known to be right
+        likeliest = np.clip(wrong / np.maximum(checked, 1) * total, least, np.maximum(least, most))
         chances = [
-            _log_chance(np.clip(at, least, np.maximum(least, most)), total, drawn, seen)
+            _log_chance(np.clip(at, least, np.maximum(least, most)), total, checked, wrong)
             for at in (np.floor(likeliest), np.ceil(likeliest), least)
         ]
-        mixture = betaln(a + seen, b + drawn - seen) - betaln(a, b)
+        mixture = betaln(a + wrong, b + checked - wrong) - betaln(a, b)
         return np.where(least > most + TOLERANCE, np.inf, mixture - np.max(chances, axis=0))
 
 
@@ -200,12 +151,12 @@ def promised_check(check: ListCheck, photos: str = "photos") -> Promise | None:
         "list",
         1 - check.wrong_at_most,
         check.confidence,
-        n=check.held_out,
+        n=0,
         counted=check.checked,
         observed=1 - check.wrong / max(check.checked, 1),
         photos=photos,
         made=datetime.now(UTC).date().isoformat(),
-        test="prior-posterior ratio without replacement",
+        test="known" if check.known else "prior-posterior ratio without replacement",
         kind="checked",
         listed=check.left,
         checked=check.checked,

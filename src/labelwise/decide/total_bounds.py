@@ -22,10 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from labelwise.decide.hypergeometric import Numbers
 from labelwise.numeric.special import betaln, gammaln, logsumexp
 
+Numbers = NDArray[np.float64]
 LAWS = ((1.0, 20.0), (1.0, 200.0), (1 / 3, 20.0), (3.0, 20.0))  # factor of the odds, weight
 LEAST_SHARE = 0.002
 

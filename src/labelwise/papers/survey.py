@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data import LabelTable, load, with_validation
+from labelwise.data.derived import keep_known, single_positive
 from labelwise.data.feature_files import write_features
-from labelwise.data.observe import keep_known, single_positive
 from labelwise.errors import DataError, SettingsError
 from labelwise.methods import METHODS
 from labelwise.papers.compare import ComparisonPlan, Measuring, compare

@@ -16,7 +16,7 @@ from before all corrections, since those of answered photos would otherwise be r
 
 Without answers, the count of one label follows from the distribution of its probabilities
 (:func:`adapted_count`): of N photos about N t carry it, with the share t of
-:mod:`labelwise.metrics.drift`.
+:mod:`labelwise.metrics.shift`.
 """
 
 import csv
@@ -32,7 +32,7 @@ from pydantic import TypeAdapter, ValidationError
 from labelwise.answers.log import Answer, Note, answered, now
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
-from labelwise.metrics.drift import estimate_share, held_out_share
+from labelwise.metrics.shift import estimate_share, held_out_share
 from labelwise.photos.duplicates import pictures_of
 from labelwise.photos.filters import EVERYTHING, PhotoGroups
 from labelwise.photos.index import Index

@@ -30,10 +30,6 @@ from labelwise.pictures.jpeg import plain_pixels
 from labelwise.pictures.labelwise_runtime import upright_rgb
 from labelwise.system.names import printable
 
-# The pictures in a folder, by the names of its files.
-#
-# Only regular files are named: a pipe or a device in a folder could be read for ever.
-
 
 def image_files(folder: Path) -> list[str]:
     """Return the image files under a folder, sorted, relative to it, hidden ones left out."""
@@ -106,16 +102,9 @@ def _skipped_note(skipped: Counter[str]) -> tuple[str, ...]:
     return (f"skipped {counts}: `{install_for(skipped)}` reads them",)
 
 
-# RAW photos, as cameras write them, to upright 8-bit RGB: by rawpy (LibRaw), where installed.
-#
-#     preview     the JPEG inside, if both its sides are at least ``at_least`` long, or half as
-# long
-#                 as the sensor's where no length is asked for: what the camera made of the photo
-#     demosaic    otherwise, at half the size (one pixel per 2 x 2 of the sensor) unless that is
-# too
-#                 small; white balance of the camera, sRGB
-#
-# What they are known by stands in ``decode``.
+# RAW photos, by rawpy (LibRaw) where installed: the preview inside, if both its sides are at least
+# ``at_least`` long, or half as long as the sensor's where no length is given; otherwise a demosaic,
+# at half the size unless that is too small, with the camera's white balance, in sRGB.
 
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import ImageError
-from labelwise.pictures.bands import parse_window
+from labelwise.pictures.transform import parse_window
 
 HAS_DICOM = find_spec("pydicom") is not None
 MARK = slice(128, 132)

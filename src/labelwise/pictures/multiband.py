@@ -31,9 +31,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from labelwise.errors import ImageError
-from labelwise.pictures.bands import Bands
 from labelwise.pictures.decode import check_size, decode_pixels, max_pixels, open_picture
 from labelwise.pictures.dicom import is_dicom, load_dicom_readers, read_dicom
+from labelwise.pictures.transform import Bands
 
 HAS_TIFF = find_spec("tifffile") is not None
 BAND_SUFFIXES = frozenset({".npy"})  # that are pictures to a model of bands alone

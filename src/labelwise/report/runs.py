@@ -22,6 +22,7 @@ from labelwise.types import nearest
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
+    from labelwise.models import Predictor
     from labelwise.pictures import ImageSource
     from labelwise.training.run import Run
 
@@ -55,7 +56,7 @@ def _examples(
         return ()
     if images is None:
         return choose_examples(rows, link)
-    from labelwise.pictures.shown import shown_images
+    from labelwise.pictures.worker import shown_images
     from labelwise.report.explain import model_with_attention
 
     shown = shown_images(images, run.spec.transform)
@@ -111,6 +112,7 @@ def measured_run(
     *,
     without_seen: bool = False,
     command: str | None = None,
+    fitted: "Predictor | None" = None,
 ) -> Measured:
     """Return the evaluation of a run's saved predictions, and what else its report shows.
 
@@ -119,7 +121,7 @@ def measured_run(
     """
     from labelwise.models.seen_photos import HeldOutCopies
 
-    run, files = read_run(folder, split), RunFolder(folder)
+    run, files = _refitted(read_run(folder, split), fitted), RunFolder(folder)
     if without_seen:
         run, notes = _without_seen(folder, run, rule, figures)
     else:
@@ -162,6 +164,7 @@ def measured_data(
     decode: Literal["cpu", "cuda"] = "cpu",
     without_seen: bool = False,
     adapt_shares: bool = False,
+    fitted: "Predictor | None" = None,
 ) -> Measured:
     """Return the evaluation of a run's model on labelled data, new to it or not.
 
@@ -169,13 +172,14 @@ def measured_data(
     the model as it is.
     """
     from labelwise.models.seen_photos import seen_photos
-    from labelwise.scores.label_shift import adapted_to_shares
+    from labelwise.scores.run import adapted_to_shares
 
     watch = make_watch(sys.stderr)
     seen = seen_photos(folder, table, watch)
     if without_seen:
         table = table.subset(seen.others(table.name))
     run, notes = score_data(folder, table, device=device, decode=decode, watch=watch)
+    run = _refitted(run, fitted)
     if adapt_shares:
         run, shifted = adapted_to_shares(folder, run)
         notes = (*notes, shifted)
@@ -183,6 +187,13 @@ def measured_data(
     examples = _examples(RunFolder(folder), run.predictions, link, table.images)
     notes = (*notes, *seen.note(left_out=without_seen))
     return _judged(run, rule, {**figures, "notes": notes}), {"examples": examples}
+
+
+def _refitted(run: RunScores, fitted: "Predictor | None") -> RunScores:
+    """Return a run's scores under the link and rule of another model of its weights, if given."""
+    if fitted is None:
+        return run
+    return replace(run, calibrated=fitted.link, rule=fitted.rule, promises=())
 
 
 def _judged(run: RunScores, rule: str | None, figures: Figures) -> Evaluation:

@@ -94,6 +94,12 @@ class Place:
         """Give the room back."""
         self.fit(0)
 
+    def __enter__(self) -> "Place":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
 
 class PictureQueue:
     """The places of all pictures of a server, and the threads that have them opened."""

@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,13 +28,13 @@ from prometheus_client.registry import Collector
 from pydantic_core import to_json
 
 from labelwise import __version__
-from labelwise.decide import Promise
+from labelwise.decide import Check, Promise
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.evaluation import Curve
 from labelwise.links import Link
 from labelwise.markup import Markup
-from labelwise.metrics import Reliability, label_reliability
-from labelwise.metrics.drift import HeldOutShare, LabelShare, estimate_share, held_out_shares
+from labelwise.metrics import label_reliability
+from labelwise.metrics.shift import HeldOutShare, LabelShare, estimate_share, held_out_shares
 from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities, score_inputs
@@ -44,108 +45,59 @@ from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.loading import input_of
 from labelwise.predictions import Predictions
 from labelwise.report.charts import reliability_chart
+from labelwise.server import schemas
 from labelwise.server.batching import Batcher, PictureQueue, Place, Tagged, Threads, model_thread
 from labelwise.server.bodies import Pixels, Upload
 from labelwise.server.library import Library
 from labelwise.server.monitoring import Monitor
-from labelwise.server.schemas import (
-    AlarmView,
-    BinView,
-    LabelView,
-    ModelView,
-    PictureAnswer,
-    Predicted,
-    PromiseView,
-    ShareView,
-    TrustView,
-)
 from labelwise.server.security import RefusedError
 from labelwise.server.settings import ServeSettings
-
-# One model as it was loaded: what it says of pictures, and what that is worth.
-#
-# It never changes, but for the counts of what it answered. A server that loads the same folder
-# again has another one, and requests that began with this one end with it.
-
-
-# How far to trust a probability: what became of held-out photos that got about the same one.
-
 
 BINS = 10
 
 
-@dataclass(frozen=True)
-class Bin:
-    """Held-out photos whose probability for a label lay in (low, high]."""
-
-    low: float
-    high: float
-    photos: int
-    carried: int
-    share_low: float
-    share_high: float
-    mean: float | None
-
-    def sentence(self, label: str, split: str) -> str:
-        """Return what became of these photos, in words."""
-        spoken = f"{100 * self.low:.0f}–{100 * self.high:.0f} %"
-        if not self.photos:
-            return f"No photo of the {split} split got {spoken} for {label}."
-        return (
-            f"Of {self.photos:,} held-out photos that got {spoken} for {label}, "
-            f"{self.carried:,} carried it."
-        )
-
-
-@dataclass(frozen=True)
-class LabelTrust:
-    """The reliability of one label on held-out photos: its bins, and how many carry it."""
-
-    label: str
-    bins: tuple[Bin, ...]
-    photos: int
-    carried: int
-    ece: float | None
+def label_views(
+    held_out: Predictions, link: Link, split: str, thresholds: Sequence[float | None] | None = None
+) -> dict[str, schemas.LabelView]:
+    """Return what became of held-out photos, for every label and ten ranges of probability."""
+    found = label_reliability(
+        link(held_out.logits.astype(np.float64)), held_out.labels, held_out.observed, bins=BINS
+    )
+    errors, views = found.ece(), {}
+    edges = list(pairwise(found.edges.tolist()))
+    for column, name in enumerate(held_out.names):
+        photos = found.counts[column].astype(int).tolist()
+        carried = np.rint(found.present_sums[column]).astype(int).tolist()
+        means = found.confidence[column].tolist()
+        bins = [
+            schemas.BinView(
+                *(low, high, n, k),
+                *clopper_pearson(k, n, 0.975),
+                mean if n else None,
+                _sentence(low, high, n, k, name, split),
+            )
+            for (low, high), n, k, mean in zip(edges, photos, carried, means, strict=True)
+        ]
+        ece = None if np.isnan(errors[column]) else float(errors[column])
+        threshold = None if thresholds is None else thresholds[column]
+        views[name] = schemas.LabelView(name, threshold, sum(photos), sum(carried), ece, bins)
+    return views
 
 
-def label_trust(held_out: Predictions, link: Link) -> list[LabelTrust]:
-    """Return the reliability of every label on held-out predictions."""
-    with torch.no_grad():
-        probs = link(held_out.logits.astype(np.float64))
-    found = label_reliability(probs, held_out.labels, held_out.observed, bins=BINS)
-    errors = found.ece()
-    return [
-        LabelTrust(
-            name,
-            bins := tuple(_bins(found, column)),
-            sum(one.photos for one in bins),
-            sum(one.carried for one in bins),
-            None if np.isnan(errors[column]) else float(errors[column]),
-        )
-        for column, name in enumerate(held_out.names)
-    ]
+def _sentence(low: float, high: float, photos: int, carried: int, label: str, split: str) -> str:
+    spoken = f"{100 * low:.0f}–{100 * high:.0f} %"
+    if not photos:
+        return f"No photo of the {split} split got {spoken} for {label}."
+    return f"Of {photos:,} held-out photos that got {spoken} for {label}, {carried:,} carried it."
 
 
-def _bins(found: Reliability, column: int) -> list[Bin]:
-    bins = []
-    counts, present = found.counts[column], np.rint(found.present_sums[column]).astype(int)
-    means: NDArray[np.float64] = found.confidence[column]
-    for at, (low, high) in enumerate(zip(found.edges, found.edges[1:], strict=False)):
-        photos, carried = int(counts[at]), int(present[at])
-        share = clopper_pearson(carried, photos, 0.975)
-        mean = float(means[at]) if photos else None
-        bins.append(Bin(float(low), float(high), photos, carried, *share, mean))
-    return bins
-
-
-def trust_chart(trust: LabelTrust) -> Markup:
+def trust_chart(trust: schemas.LabelView) -> Markup:
     """Return the reliability diagram of one label, drawn as the report draws it."""
-    bins: Sequence[Bin] = trust.bins
     curve = Curve(
-        (0.0, *(one.high for one in bins)),
-        tuple(one.mean for one in bins),
-        tuple(one.carried / one.photos if one.photos else None for one in bins),
-        tuple(one.photos for one in bins),
+        (0.0, *(one.high for one in trust.bins)),
+        tuple(one.mean for one in trust.bins),
+        tuple(one.carried / one.photos if one.photos else None for one in trust.bins),
+        tuple(one.photos for one in trust.bins),
         trust.ece,
         None,
         None,
@@ -235,10 +187,10 @@ class ServedModel:
         tagged |= {row: Tagged(names[row], fault=fault) for row, fault in faults.items()}
         return [tagged[row] for row in range(len(names))]
 
-    def picture_answer(self, tagged: Tagged) -> PictureAnswer:
+    def picture_answer(self, tagged: Tagged) -> schemas.PictureAnswer:
         """Return an answer as the API gives it."""
         if tagged.probs is None or tagged.chosen is None:
-            return PictureAnswer(name=tagged.name, error=tagged.error)
+            return schemas.PictureAnswer(name=tagged.name, error=tagged.error)
         order = np.argsort(-tagged.probs, kind="stable")
         probs, chosen = tagged.probs[order].clip(0, 1).tolist(), tagged.chosen[order].tolist()
         labels = [
@@ -252,12 +204,12 @@ class ServedModel:
         ]
         given = [one["label"] for one in labels if one["decided"]]
         facts = {"name": tagged.name, "labels": labels, "decided": given, "none": not given}
-        return PictureAnswer.model_validate(facts)
+        return schemas.PictureAnswer.model_validate(facts)
 
     @cached_property
     def answer_head(self) -> bytes:
         """How every answer begins, in JSON: what it says beside its results."""
-        head = Predicted(
+        head = schemas.Predicted(
             model=self.weights,
             calibration=self.calibration,
             caution=self.spec.caution,
@@ -275,40 +227,13 @@ class ServedModel:
     # What its answers are worth
 
     @cached_property
-    def trust(self) -> dict[str, LabelTrust]:
-        """The reliability of every label; empty where no held-out photos are kept."""
+    def trust(self) -> dict[str, schemas.LabelView]:
+        """The reliability of every label; without bins where no held-out photos are kept."""
         if self.held_out is None:
-            return {}
-        return {one.label: one for one in label_trust(self.held_out.predictions, self.link)}
-
-    def label_view(self, label: str) -> LabelView:
-        """Return one label's reliability."""
-        threshold = self.thresholds[self.spec.space.column(label)]
-        trust = self.trust.get(label)
-        if trust is None:
-            return LabelView(
-                label=label, threshold=threshold, photos=0, carried=0, ece=None, bins=[]
-            )
-        split = "" if self.held_out is None else str(self.held_out)
-        bins = [
-            BinView(
-                low=one.low,
-                high=one.high,
-                photos=one.photos,
-                carried=one.carried,
-                share_low=one.share_low,
-                share_high=one.share_high,
-                sentence=one.sentence(label, split),
-            )
-            for one in trust.bins
-        ]
-        return LabelView(
-            label=label,
-            threshold=threshold,
-            photos=trust.photos,
-            carried=trust.carried,
-            ece=trust.ece,
-            bins=bins,
+            limits = zip(self.names, self.thresholds, strict=True)
+            return {name: schemas.LabelView(name, limit, 0, 0, None, []) for name, limit in limits}
+        return label_views(
+            self.held_out.predictions, self.link, str(self.held_out), self.thresholds
         )
 
     def recent_shares(self) -> list[LabelShare]:
@@ -336,66 +261,63 @@ def _digest(spec: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-# What speaks for and against trusting a model today, as the API says it.
-
-
+ENOUGH_ANSWERS = 50  # to random questions, before no alarm means that probabilities fit
 CHECKABLE = ("recall", "precision", "f", "tags")
+NOT_CHECKED = "no photo has had all its labels reviewed yet"
 
 
-async def promise_views(model: ServedModel, library: Library | None) -> list[PromiseView]:
+async def promise_views(model: ServedModel, library: Library | None) -> list[schemas.PromiseView]:
     """Return every promise, and what photos reviewed since then say of it."""
     promises = model.promises
     checkable = [one for one in promises if one.what in CHECKABLE]
-    checks = {}
+    checks: dict[int, Check] = {}
     if library is not None and checkable:
         found = await library.run(lambda: library.check(checkable))
         checks = dict(zip(map(id, checkable), found, strict=True))
-    views = []
-    for promise in promises:
+
+    def view(promise: Promise) -> schemas.PromiseView:
         check = checks.get(id(promise))
-        views.append(
-            PromiseView(
-                text=str(promise),
-                what=promise.what,
-                level=promise.level,
-                confidence=promise.confidence,
-                photos=promise.n,
-                made=promise.made,
-                verdict="cannot tell" if check is None else check.verdict,
-                checked="no photo has had all its labels reviewed yet"
-                if check is None or not check.counted
-                else str(check),
-            )
+        return schemas.PromiseView(
+            text=str(promise),
+            what=promise.what,
+            level=promise.level,
+            confidence=promise.confidence,
+            photos=promise.n,
+            made=promise.made,
+            verdict="cannot tell" if check is None else check.verdict,
+            checked=NOT_CHECKED if check is None or not check.counted else str(check),
         )
-    return views
+
+    return [view(one) for one in promises]
 
 
 async def trust_view(
     model: ServedModel, library: Library | None, monitor: Monitor, slowly: Threads
-) -> TrustView:
+) -> schemas.TrustView:
     """Return what speaks for and against trusting the model today."""
     alarms = await library.run(library.alarms) if library is not None else []
     monitor.note_alarms(alarms)
     recent = await slowly.run(model.recent_shares)  # seconds of many labels
-    shares = [_share(one, "recent pictures") for one in recent]
+    shares = [schemas.ShareView(source="recent pictures", **asdict(one)) for one in recent]
     notes = _notes(model, library)
     if library is not None:
         likeness = await library.run(library.likeness)
-        shares += [_share(one, "library") for one in likeness.likeness.shares]
+        found = likeness.likeness.shares
+        shares += [schemas.ShareView(source="library", **asdict(one)) for one in found]
         notes.append(likeness.sentence())
-    return TrustView(
-        alarms=[
-            AlarmView(
-                label=one.label,
-                audited=one.audited,
-                present=one.present,
-                expected=one.expected,
-                evidence=one.evidence,
-                threshold=one.threshold,
-                raised=one.raised,
-            )
-            for one in alarms
-        ],
+    answers = sum(one.audited for one in alarms)
+    photos = 0 if library is None else library.index.photos
+    needed = min(ENOUGH_ANSWERS, photos * len(model.names)) or ENOUGH_ANSWERS
+    fits: Literal["yes", "no", "too few answers"]
+    if any(one.raised for one in alarms):
+        fits = "no"
+    else:
+        fits = "yes" if answers >= needed else "too few answers"
+    return schemas.TrustView(
+        fits=fits,
+        answers=answers,
+        answers_needed=needed,
+        alarms=[schemas.AlarmView.model_validate(one) for one in alarms],
         shares=shares,
         promises=await promise_views(model, library),
         notes=notes,
@@ -421,23 +343,6 @@ def _notes(model: ServedModel, library: Library | None) -> list[str]:
         )
     return notes
 
-
-def _share(share: LabelShare, source: str) -> ShareView:
-    return ShareView.model_validate(
-        {
-            "label": share.label,
-            "source": source,
-            "before": share.before,
-            "now": share.now,
-            "low": share.low,
-            "high": share.high,
-            "photos": share.photos,
-            "moved": share.moved,
-        }
-    )
-
-
-T = TypeVar("T")
 
 log = logging.getLogger("labelwise.server")
 
@@ -538,7 +443,7 @@ class Service:
 
     async def start(self) -> None:
         """Begin to take pictures."""
-        self._watching = asyncio.create_task(self.monitor.loop.watch())
+        self._watching = asyncio.create_task(self.monitor.watch_loop())
 
     async def stop(self) -> None:
         """Take no more pictures, and let go of everything."""
@@ -562,6 +467,11 @@ class Service:
     def is_ready(self) -> bool:
         """Whether pictures are taken and can be opened."""
         return self._watching is not None and not self.decoders.is_lost
+
+    def require_ready(self) -> None:
+        """Raise RefusedError unless pictures are taken."""
+        if not self.is_ready:
+            raise RefusedError(503, "the server is starting or stopping, or must be restarted")
 
     # Models
 
@@ -686,10 +596,10 @@ class Service:
 
     # What is known of a model
 
-    def model_view(self, model: ServedModel) -> ModelView:
+    def model_view(self, model: ServedModel) -> schemas.ModelView:
         """Return which model answers."""
         library = self._library_of(model)
-        return ModelView(
+        return schemas.ModelView(
             name=model.name,
             method=model.spec.method,
             backbone=model.spec.backbone.name,
@@ -708,10 +618,10 @@ class Service:
         """Return the library that a model scored: the index belongs to the first model."""
         return self.library if model.name == self.first else None
 
-    async def promise_views(self, model: ServedModel) -> list[PromiseView]:
+    async def promise_views(self, model: ServedModel) -> list[schemas.PromiseView]:
         """Return every promise, and what photos reviewed since then say of it."""
         return await promise_views(model, self._library_of(model))
 
-    async def trust_view(self, model: ServedModel) -> TrustView:
+    async def trust_view(self, model: ServedModel) -> schemas.TrustView:
         """Return what speaks for and against trusting the model today."""
         return await trust_view(model, self._library_of(model), self.monitor, self._slowly)
