@@ -28,7 +28,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from labelwise.decide import Evidence, Rule, Threshold
 from labelwise.errors import CheckpointError, DataError
 from labelwise.models.spec import MODEL_FILE, ModelSpec, require_fit
-from labelwise.numeric.arrays import to_numpy, to_tensor
 from labelwise.photos.database import way_out
 from labelwise.photos.embeddings import IndexEmbeddings
 from labelwise.photos.folder_scan import PhotoFiles
@@ -185,12 +184,12 @@ def refitted(
         places = np.linspace(0, len(log_p) - 1, lacking or len(log_p)).astype(np.int64)
         given.append((log_p - log_q)[places])
         labels.append(np.exp(log_p)[places])
-    u = to_tensor(np.concatenate(given)[:, None].clip(-FAR, FAR))
-    link = platt(u, to_tensor(np.concatenate(labels)[:, None]), None, scope="shared")
+    u = np.concatenate(given)[:, None].clip(-FAR, FAR)
+    link = platt(u, np.concatenate(labels)[:, None], None, scope="shared")
 
     def refit(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> Pair:
-        found = link.log_probs(to_tensor((log_p - log_q).clip(-FAR, FAR)[:, None]))
-        return to_numpy(found[0])[:, 0], to_numpy(found[1])[:, 0]
+        found = link.log_probs((log_p - log_q).clip(-FAR, FAR)[:, None])
+        return found[0][:, 0], found[1][:, 0]
 
     return refit
 
