@@ -59,7 +59,7 @@ def test_what_is_known_of_every_photo_leaves_no_doubt():
     assert judge_list(promise(), told(0, 0, more_wrong=10)).verdict == "cannot tell"
     whole = judge_list(promise(10, level=0.7), told(10, 3))
     assert (whole.verdict, whole.least, whole.most, whole.share) == ("kept", 3, 3, 0.3)
-    assert "kept: 3 of 10 photos drawn from it are wrong; 3 to 3 of its 10" in str(whole)
+    assert "kept: 3 of 10 photos drawn from it are wrong; 3 of its 10" in str(whole)
 
 
 def test_it_says_how_many_more_right_answers_would_tell():

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from shard_setup import hashes, started, task
 
-from labelwise.cli.predict import make_engine
 from labelwise.shards import predict_shards
+from labelwise.shards.engine import make_engine
 from labelwise.shards.ray_cluster import RayDecoding, require_ray, worker_environment
 
 pytest.importorskip("ray")

@@ -94,8 +94,10 @@ def export(
         _program(folder, kind, form, given)
     if given.with_runtime:
         _write_runtime(out)
-    if kind == "onnx":
+    if kind in ("onnx", "openvino"):
         next_steps(f"predict {out} PHOTOS", f"evaluate {out} --data LABELLED.csv")
+    else:
+        next_steps(f"export {run} -o model.onnx")
 
 
 def _check_runtime(folder: "RunFolder", given: Options) -> None:
@@ -245,6 +247,7 @@ def _hub(folder: "RunFolder", given: Options) -> None:
         say(f"transformers does not load it: {model.why_not_transformers}")
     if push is not None:
         say(f"pushed to {push_to_hub(out, push)}; labelwise reads it as hf://{push}")
+        next_steps(f"predict hf://{push} PHOTOS")
     else:
         next_steps(f"export {folder.path} --format hf -o {out} --push OWNER/NAME --overwrite")
 
@@ -253,11 +256,13 @@ def _measured(
     folder: "RunFolder", data: str | None, fitted: "Predictor | None"
 ) -> tuple["Evaluation", str]:
     """Return the figures of a card, by the link and rule of now, and their photos' name."""
-    from labelwise.cli.evaluate import measured_data, measured_run
+    from labelwise.data.load import load_for_labels
     from labelwise.errors import CheckpointError, SettingsError
+    from labelwise.report.runs import measured_data, measured_run
 
     if data is not None:
-        evaluation, _ = measured_data(folder.path, data, None, FIGURES, fitted=fitted)
+        table = load_for_labels(data, folder.spec.labels, check_files=True)
+        evaluation, _ = measured_data(folder.path, table, None, FIGURES, fitted=fitted)
         return evaluation, Path(data).name
     if "test" not in folder.splits:
         raise SettingsError(

@@ -27,10 +27,10 @@ OF_WORDS = ("answers", "set_aside", "against", "model", "device")
 
 @verb(
     "out method effort minutes rule calibrator guarantee epochs words model answers fresh",
-    more="settings set seed folds on_error skip_missing taxonomy attributes backbone features "
-    "weights start head image_size bands composite window augment batch_size lr weight_decay "
-    "optimizer schedule metric patience precision accelerator deterministic devices workers "
-    "engine log device set_aside against",
+    more="settings set seed folds on_error skip_missing skip_broken taxonomy attributes backbone "
+    "features weights start head image_size bands composite window augment batch_size lr "
+    "weight_decay optimizer schedule metric patience precision accelerator deterministic devices "
+    "workers engine log device set_aside against",
     examples=(
         "train photos.csv --effort good -o runs/photos",
         "train photos/ --words words.txt -o runs/words",
@@ -73,6 +73,8 @@ def train(
         for name, key in SHORT_NAMES.items()
         if values[name] not in (None, False, [])
     }
+    if given.skip_broken:
+        flags["data_options.skip_broken"] = True
     if given.guarantee is not None:
         flags["promise"] = given.guarantee
     on_ray = None
@@ -99,9 +101,10 @@ def train_and_report(
     ``on_ray`` workers of a Ray cluster train; then this process only reports.
     """
     with before_writing():
-        from labelwise.api import log_trained_model, report_run
-        from labelwise.cli.evaluate import few_test_photos, summarise
+        from labelwise.api import log_trained_model
+        from labelwise.cli.evaluate import few_test_photos, say_shortfall, summarise
         from labelwise.cli.text import command
+        from labelwise.report.runs import report_run
         from labelwise.system.progress import make_watch
         from labelwise.system.storage import address_of
         from labelwise.training.run import train as run
@@ -131,6 +134,7 @@ def train_and_report(
     split = done.evaluation.data.split
     if done.evaluation.sets is not None:
         say(f"Rule ({settings.rule}): {done.evaluation.sets.rule}")
+    tested = say_shortfall(settings.rule, f"on {split}", done.evaluation.rows)
     few = few_test_photos(done.evaluation.data.rows if split == "test" else 0)
     if few:
         say(few)
@@ -140,7 +144,10 @@ def train_and_report(
         next_steps(f"data review {named} -o review.csv")
         return done
     on_split = "" if split == "test" else f" --split {split}"
-    next_steps(f"predict {named} PICTURES...", f"evaluate {named}{on_split}")
+    guarantee = f"train {settings.data} --guarantee {tested}"
+    next_steps(
+        f"predict {named} PICTURES...", guarantee if tested else f"evaluate {named}{on_split}"
+    )
     return done
 
 

@@ -295,7 +295,7 @@ def _require_whole(layout: _Layout) -> None:
         raise DataError(
             f"{layout.path.name}: {layout.complaint(found)}. Put quotes around a cell that holds "
             f'{layout.delimiter!r}, as in "dog{layout.delimiter}beach", correct the lines, or '
-            "leave them out with `--set skip_broken=true`"
+            "leave them out with `--skip-broken`"
         )
 
 

@@ -82,7 +82,8 @@ class ListVerdict:
         asked = f"{percent(1 - self.promise.level)} may be"
         if self.promise.kind == "expected":
             asked += " on average over searches"
-        between = f"{self.least:,} to {self.most:,} of its {listed:,} photos are wrong, {asked}"
+        wrong = f"{self.least:,}" + (f" to {self.most:,}" if self.most > self.least else "")
+        between = f"{wrong} of its {listed:,} photos are wrong, {asked}"
         tail = f"; {self.more:,} more right answers would tell" if self.more else ""
         return f"{self.verdict}: {seen}; {between}{tail}"
 

@@ -37,6 +37,12 @@ class Figure:
     better: str = "higher"
     percent: bool = True
 
+    @property
+    def why_no_interval(self) -> str:
+        """Return why there is no interval, "" where there is one or nothing was tried."""
+        _, begin, reason = self.how.partition("No interval: ")
+        return begin + reason
+
 
 @dataclass(frozen=True)
 class DataFacts:

@@ -60,7 +60,7 @@ def clash_note(count: int) -> tuple[str, ...]:
     return (
         f"{counted(count, 'photo')} with labels that exclude each other, or with none of a group "
         "that must have one: which is wrong nobody knows, so these labels are taken as unknown "
-        "(labelwise data clashes lists them).",
+        "(labelwise data rules lists them).",
     )
 
 

@@ -9,8 +9,10 @@ evaluations, shards, another taxonomy) and a file that cannot be used go to
 :mod:`labelwise.models.scoring`, which gives the reason, too.
 """
 
+import csv
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,14 @@ from labelwise.models.graph_file import FORMAT, Facts, is_whole, open_session
 from labelwise.pictures import ImageSource
 from labelwise.pictures.prefetch import available_cores, by_threads
 from labelwise.pictures.worker import reason_of
+from labelwise.system.files import replacing
 from labelwise.system.text import as_cell, first_line
 
-# The answer for one photo, as a line of JSON and as a row of CSV, wherever answers are written.
+# The answer for one photo, as JSON, CSV or Parquet, wherever answers are written.
 #
 #     JSON    {"path": ..., "labels": [...], "probs": {label: probability}}, or path and error
 #     CSV     path, labels, error, then one column of probabilities per label
+#     Parquet path, labels, probs (in the order of the metadata), error
 #
 # Where a caution must stand beside the probabilities, JSON has it as ``caution``, and CSV in a
 # column of that name behind ``error``. In CSV a text that a spreadsheet would take for a formula is
@@ -37,6 +41,8 @@ from labelwise.system.text import as_cell, first_line
 
 
 CAUTION = "caution"
+WRITTEN = (".csv", ".jsonl", ".parquet")
+ROWS = 1024  # that are written to Parquet at once
 NOT_FINITE = "the model's logits are not finite numbers; its weights or the image may be damaged"
 
 
@@ -77,6 +83,57 @@ def csv_row(answer: Answer, names: Sequence[str], *, cautioned: bool = False) ->
     probs = [f"{p:.6g}" for p in answer.probs] or [""] * len(names)
     caution = [answer.caution or ""] if cautioned else []
     return [*map(as_cell, (answer.id, text, answer.error or "", *caution)), *probs]
+
+
+@contextmanager
+def answer_writer(
+    path: Path, names: Sequence[str], *, cautioned: bool
+) -> Iterator[Callable[[Answer], None]]:
+    """Yield a function that writes an answer; the file is complete in the end, or not there."""
+    with replacing(path) as temporary:
+        if path.suffix == ".parquet":
+            with _parquet(temporary, names, cautioned) as write:
+                yield write
+            return
+        with temporary.open("w", newline="", encoding="utf-8") as stream:
+            if path.suffix == ".jsonl":
+                yield lambda answer: _write_line(stream, json_record(answer, names))
+                return
+            rows = csv.writer(stream)
+            rows.writerow(csv_header(names, cautioned=cautioned))
+            yield lambda answer: rows.writerow(csv_row(answer, names, cautioned=cautioned))
+
+
+def _write_line(stream: Any, record: dict[str, Any]) -> None:
+    stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def _parquet(
+    path: Path, names: Sequence[str], cautioned: bool
+) -> Iterator[Callable[[Answer], None]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    fields = [("path", pa.string()), ("labels", pa.list_(pa.string()))]
+    fields += [("probs", pa.list_(pa.float32()))]  # a row may have none, so not of a fixed size
+    fields += [("error", pa.string()), *([(CAUTION, pa.string())] if cautioned else [])]
+    schema = pa.schema(fields, metadata={"labelwise": json.dumps({"names": list(names)})})
+    rows: list[dict[str, Any]] = []
+    with pq.ParquetWriter(path, schema) as file:
+
+        def flush() -> None:
+            file.write_table(pa.Table.from_pylist(rows, schema))
+            rows.clear()
+
+        def write(answer: Answer) -> None:
+            said = {"labels": list(answer.labels), "probs": list(answer.probs) or None}
+            rows.append(said | {"path": answer.id, "error": answer.error, CAUTION: answer.caution})
+            if len(rows) == ROWS:
+                flush()
+
+        yield write
+        flush()
 
 
 AGREES = 1e-5  # the median over labels and pictures

@@ -39,6 +39,7 @@ import yaml
 from labelwise import __version__
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation
+from labelwise.evaluation.evaluation import far_apart
 from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, ModelSpec
 from labelwise.predictions import Predictions, stored_ids
 from labelwise.system.files import append_whole, locked, remove_leftovers, replacing, write_error
@@ -269,6 +270,17 @@ class RunFolder:
         if not self.evaluation_path.exists():
             raise CheckpointError(f"{self.path} has no evaluation.json; give a finished run")
         return Evaluation.load(self.evaluation_path)
+
+    def size_note(self, chosen: float) -> str:
+        """Say that photos got far more or fewer labels than those of the test have, "" if not."""
+        sets = self.evaluation.sets if self.evaluation_path.is_file() else None
+        true = None if sets is None else sets.true_size
+        if true is None or not far_apart(chosen, true):
+            return ""
+        return (
+            f"{chosen:.2f} labels per photo, where the photos that judged the model have "
+            f"{true:.2f}: these photos differ from those, or the rule does not suit them"
+        )
 
     @property
     def spec(self) -> ModelSpec:

@@ -108,7 +108,7 @@ class HeldOutCopies:
         look = "looks" if copies == 1 else "look"
         return (
             f"{counted(copies, 'held-out photo')} {look} like a training photo ({parts}): near "
-            "copies make figures and promises too good. `labelwise data near-copies` writes them "
+            "copies make figures and promises too good. `labelwise data group` writes them "
             "as groups, which `labelwise data split` keeps in one split."
         )
 

@@ -12,7 +12,7 @@ import io
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
@@ -46,6 +46,24 @@ def find_images(folder: Path) -> tuple[list[str], tuple[str, ...]]:
         elif suffix in UNREAD_SUFFIXES:
             skipped[suffix] += 1
     return found, _skipped_note(skipped)
+
+
+def image_paths(places: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Return the files given and the images in and below the folders given, in order; and notes.
+
+    One file that is not there fails when it is read, as the others go on; if none is, we stop.
+    """
+    if not any(place.exists() for place in places):
+        raise DataError(f"there is no file or folder {places[0]}")
+    found: list[Path] = []
+    notes: list[str] = []
+    for place in places:
+        names, more = find_images(place) if place.is_dir() else ([""], ())
+        notes += [f"{place}: {note}" for note in more]
+        if not names:
+            raise DataError(f"there are no images in the folder {place}")
+        found += [place / name for name in names]
+    return found, notes
 
 
 def regular_files(folder: Path) -> Iterator[str]:

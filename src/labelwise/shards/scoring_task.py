@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -27,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.methods import link_to_spec
-from labelwise.models.loading import load_model, model_files
+from labelwise.models.loading import is_exported, load_model, model_files
 from labelwise.models.onnx_answers import CAUTION
 from labelwise.models.scoring import Scored, one_thread, require_probabilities, score
 from labelwise.pictures.loading import PictureReader
@@ -341,3 +342,18 @@ def to_parquet(table: Any) -> bytes:
         table, stream, row_group_size=ROW_GROUP, compression="zstd", use_dictionary=words
     )
     return stream.getvalue()
+
+
+def cluster_decoding(run: Path, engine: str, workers: int, decoder: str, decoders: int) -> Any:
+    """Return who decodes for the workers on a cluster, after a look at what does not go."""
+    if engine != "ray":
+        raise SettingsError("--decoders is for a cluster: add --engine ray")
+    if decoder == "cuda":
+        raise SettingsError("--decode cuda decodes on the worker's GPU, --decoders on cores")
+    if is_exported(run):
+        raise SettingsError(
+            "--decoders is for the model of a run: an exported file scales pictures by itself"
+        )
+    from labelwise.shards.ray_cluster import RayDecoding
+
+    return RayDecoding(ahead=1 + ceil(decoders / workers))

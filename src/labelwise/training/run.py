@@ -324,13 +324,15 @@ def _say_not_fitted(training: Training, notes: list[str], sentence: str) -> None
 # validation is higher by more than the standard error of the difference, from how much each image
 # moves it (:mod:`labelwise.evaluation.intervals`): what cannot be told apart stays simple. Nothing
 # more is tried once that mAP is 1, or where the data holds features and there is no network. When
-# ``minutes`` have passed, the try that is going on is given up, unless it is the first. The files
+# ``minutes`` have passed, the try that is going on is given up, unless it is the first; training
+# plans as many epochs as the first tries say will fit. The files
 # of the one that is kept become those of the run, and what was tried stands in its notes.
 
 
 OTHER_NETWORKS = ("resnet50", "convnext_tiny", "vit_small_patch16_224")
 LARGER = 9 / 7  # times the side of the input: 288 pixels instead of 224
 AVERAGED = 0.99  # decay of the averaged weights
+EPOCH = 3  # times the solved try, which sees each photo once, that an epoch of training takes
 
 PERFECT = 1 - 1e-9  # an mAP that cannot be raised, but for rounding
 
@@ -385,6 +387,7 @@ class _Effort:
         minutes = settings.minutes
         self.until = None if minutes is None else time.monotonic() + 60 * minutes
         self.best: Trial | None = None
+        self.seconds: dict[str, float] = {}  # that each try took, in words
         self.sentences: list[str] = []
         self.stopped = "All that this effort tries was tried."
 
@@ -405,10 +408,27 @@ class _Effort:
                     yield f"{other}, head solved", f"solved-{other}", self._solved(backbone=other)
         begun = self._kept
         words = begun.words.replace("head solved", "trained from there")
-        yield words, "trained", self._trained(begun)
+        epochs = self._epochs(begun)
+        if epochs == 0:
+            self._stop(f"The {self.settings.minutes:g} minutes leave no time for {words}.")
+            return
+        yield words, "trained", self._trained(begun, epochs=epochs)
         if self.settings.effort == "best":
             averaged = f"{words}, weights averaged"
-            yield averaged, "averaged", self._trained(begun, ema=AVERAGED)
+            yield averaged, "averaged", self._trained(begun, epochs=epochs, ema=AVERAGED)
+
+    def _epochs(self, begun: Trial) -> int:
+        """Return how many epochs fit into the minutes that are left, those that were asked for."""
+        epochs, earlier = self.settings.recipe.epochs, RunFolder(self.run.trials / "trained")
+        if earlier.settings_path.exists():  # which is resumed
+            return Settings(**earlier.settings).recipe.epochs
+        each = EPOCH * self.seconds[begun.words] * (2 if self.settings.effort == "best" else 1)
+        if self.until is None or each == 0 or each * epochs <= self.until - time.monotonic():
+            return epochs
+        fit = max(0, int((self.until - time.monotonic()) / each))
+        minutes = self.settings.minutes
+        self.watch.say(f"{minutes:g} minutes: training {fit:,} instead of {epochs:,} epochs")
+        return fit
 
     def take(self, words: str, name: str, settings: Settings) -> bool:
         minutes, watch = self.settings.minutes, self.watch
@@ -417,7 +437,7 @@ class _Effort:
                 return self._stop(f"The {minutes:g} minutes were over before {words}.")
             watch = LimitedWatch(watch, self.until)
         self.watch.say(f"trying {words}")
-        run = RunFolder(self.run.trials / name)
+        run, began = RunFolder(self.run.trials / name), time.monotonic()
         try:
             self.begin(settings, run.path, watch)
         except TimeIsUp:
@@ -428,6 +448,7 @@ class _Effort:
             self.watch.say(f"{words}: its weights cannot be had here")
             self.sentences.append(f"{words}: not tried, its weights cannot be had here")
             return True
+        self.seconds[words] = time.monotonic() - began
         without_network = run.spec.backbone.name == "identity"
         if without_network:
             words = "head solved on the features of the data"
