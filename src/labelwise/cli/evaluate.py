@@ -85,7 +85,7 @@ def evaluate(
         elif kind.words == "is an exported model":
             next_steps(f"predict {kind.place} PHOTOS")
         else:
-            told = given.again("scores", "labels")
+            told = given.as_typed("scores", "labels")
             next_steps(f"calibrate {kind.place}{told} -o calibrated/ --rule best-f")
 
 
