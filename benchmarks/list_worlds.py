@@ -48,7 +48,7 @@ def draw_list(task):
     scores, truth = scored(model, library, share * shift, rng)
     row = {"shown": 0, "covers": 0, "width": 0.0, "wrong": 0.0, "counted": 0, "count_covers": 0}
     estimate = estimate_list(*splits, scores, wrong_at_most=WRONG)
-    if isinstance(estimate, ListEstimate):
+    if isinstance(estimate, ListEstimate) and estimate.stated().kind == "estimate":
         wrong = float((~truth[scores >= estimate.cut]).mean())
         inside = estimate.low - 1e-9 <= wrong <= estimate.high + 1e-9
         row |= {"shown": 1, "covers": int(inside), "wrong": wrong, "said": estimate.wrong}

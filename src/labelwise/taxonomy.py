@@ -216,20 +216,6 @@ class AttributeColumns:
             broken |= wrong
         return Settled(values, seen, broken, int((seen & ~before).sum()))
 
-    def right(
-        self,
-        group: Sequence[int],
-        sets: NDArray[np.bool_],
-        labels: NDArray[np.bool_],
-        observed: NDArray[np.bool_] | None,
-    ) -> tuple[int, int]:
-        """Return how many photos have a group known to the last label, and how many sets have it.
-
-        A set is right if it holds of the group what is there, and nothing else.
-        """
-        seen, same = self.right_rows(group, sets, labels, observed)
-        return int(seen.sum()), int(same.sum())
-
     def right_rows(
         self,
         group: Sequence[int],
@@ -237,7 +223,10 @@ class AttributeColumns:
         labels: NDArray[np.bool_],
         observed: NDArray[np.bool_] | None,
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which photos (N,) have a group known to the last label, and right in their set."""
+        """Return which photos (N,) have a group known to the last label, and right in their set.
+
+        A set is right if it holds of the group what is there, and nothing else.
+        """
         columns = list(group)
         known = np.ones(labels.shape, bool) if observed is None else observed
         seen: NDArray[np.bool_] = np.all(known[:, columns], axis=1)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom, binom
 
-from labelwise.decide.list_audit import ListAudit, size_list
-from labelwise.decide.list_checks import promised_check
+from labelwise.decide.list_audit import ListAudit, promised_check, size_list
 from labelwise.decide.list_estimates import (
     LibraryCount,
     ListEstimate,
@@ -42,6 +41,12 @@ def test_interval_is_the_beta_binomial_one():
     words = said.stated().sentence
     assert words.startswith(f"About {100 * said.wrong:.2g} % of this list of {listed} photos is ")
     assert words.endswith(": 40 of 480 test photos that do not match score this high.")
+
+
+def test_a_short_list_is_not_estimated():
+    said = [ListEstimate(0.5, n, 0.2, 0.1, 0.5, 0.1, 480, 8, 0.95).stated() for n in (1, 9, 10)]
+    assert [one.kind for one in said] == ["none", "none", "estimate"]
+    assert said[0].sentence == "No estimate: a list of 1 photo is too short; look at all of it."
 
 
 def test_photos_found_wrong_leave_the_estimate():

@@ -151,7 +151,7 @@ def test_what_cannot_be_used_gets_one_sentence(content, sentence):
 
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr("labelwise.pictures.multiband.HAS_TIFF", False)
-    monkeypatch.setattr("labelwise.pictures.dicom.HAS_DICOM", False)
+    monkeypatch.setattr("labelwise.pictures.multiband.HAS_DICOM", False)
     for content, extra in ((tiff(DEEP), "bands"), (dicom(XRAY), "dicom")):
         with pytest.raises(ImageError, match=rf"tile: .*pip install 'labelwise\[{extra}\]'"):
             read_bands(content, "tile", BANDS)

@@ -9,7 +9,7 @@ from scipy.special import expit
 from scipy.stats import binomtest
 
 from labelwise.data import posterior
-from labelwise.retrieval import Query, bind, calibrate_query
+from labelwise.retrieval import Query, bind, calibrate_query, calibrated_query
 
 DRAWS, HELD = 40, 1000
 
@@ -124,3 +124,25 @@ def test_counts_of_32_bits_are_those_of_64(world):
         assert other == pytest.approx(one, rel=1e-4)
     assert fitted.count(np.full(7, -np.inf)).upper == 0
     assert fitted.count(np.empty(0, np.float32)).expected == 0
+
+
+def test_labels_that_are_independent_keep_the_product(monkeypatch):
+    """Oracle: the product, which is right there; a prior of one strength adds twice the error."""
+    data = posterior(9000, 1, 1, num_labels=6, most=0.4, least=0.1, spread=2.0, rho=0.0, seed=3)
+    eta = np.clip(data.eta[:9000], 1e-12, 1 - 1e-12)
+    space, labels = data.table.space, data.table.targets()[0][:9000]
+    world, new = (space, np.log(eta), np.log1p(-eta), labels), slice(3000, None)
+    errors = []
+    for text in ("label00, label01", "label00, -label01", "label02, label03", "label04, label05"):
+        query, log_p, log_q, labels = parts(world, text)
+        scores, (right, _) = query.log_scores(log_p[new], log_q[new]), query.right(labels[new])
+        for start in (0, 200, 400):
+            held = slice(start, start + 200)
+            known = query, log_p[held], log_q[held], labels[held]
+            learned = calibrate_query(*known).probs(scores)
+            with monkeypatch.context() as patched:
+                patched.setattr(calibrated_query, "STRENGTHS", (1.0,))
+                fixed = calibrate_query(*known).probs(scores)
+            errors.append([error(one, right) for one in (np.exp(scores), learned, fixed)])
+    product, learned, fixed = np.mean(errors, axis=0)
+    assert learned - product < 0.6 * (fixed - product)

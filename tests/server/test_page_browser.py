@@ -17,7 +17,7 @@ from playwright.sync_api import expect
 from search_setup import picture, save_model
 from web_setup import TOKEN, encoded, running
 
-from labelwise.metrics import drift
+from labelwise.metrics import shift
 from labelwise.models import Predictor
 from labelwise.photos import update_index
 from labelwise.system.progress import Silent
@@ -345,7 +345,7 @@ def test_the_trust_view_opens_with_one_answer(own, visit, monkeypatch):
     page.reload()
     expect(word).to_have_text("Yes")
     answer_all(own, questions, as_model=False)
-    monkeypatch.setattr(drift, "ALPHA", 0.9)
+    monkeypatch.setattr(shift, "ALPHA", 0.9)
     page.reload()
     expect(word).to_have_text("No")
 

@@ -62,6 +62,26 @@ def test_every_row_is_measured(photos):
     assert len(farthest_rows(direction, vectors, 5, gone, among[:0])[0]) == 0
 
 
+def test_an_album_finds_the_rest_of_its_kind(library, tmp_path):
+    folder, colours = library
+    shutil.copytree(folder / "photos", tmp_path / "photos")
+    (tmp_path / "photos" / "album").mkdir()
+    reds = [name for name, colour in colours.items() if colour == "red"]
+    for name in reds[:4]:
+        shutil.move(tmp_path / "photos" / name, tmp_path / "photos" / "album" / name)
+    model = folder / "run"
+    update_index(tmp_path / "index", [tmp_path / "photos"], model=model, watch=Silent())
+    query = ("search", tmp_path / "index", "-n", 6, "--paths-only", "--like")
+    done = run_verb(*query, tmp_path / "photos" / "album")
+    assert {line.rpartition("/")[2] for line in done.stdout.splitlines()} == set(reds[4:])
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(LabelwiseError, match=r"no photo of .* lies below"):
+        CliRunner().invoke(app, [*map(str, query), str(tmp_path / "elsewhere")],
+                           catch_exceptions=False)  # fmt: skip
+    with pytest.raises(LabelwiseError, match="is in the album 'keyword:holiday'"):
+        CliRunner().invoke(app, [*map(str, query), "keyword:holiday"], catch_exceptions=False)
+
+
 def test_a_text_that_is_not_among_the_words_finds_its_photos(library):
     folder, colours = library
     index = open_index(folder / "index")

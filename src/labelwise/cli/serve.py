@@ -67,9 +67,7 @@ def serve(
             "name the folder of a run to serve; to have photos labelled: labelwise label --page "
             "PHOTOS --words words.txt"
         )
-    import torch
-
-    from labelwise.models.loading import caution_of
+    from labelwise.models.loading import caution_of, is_exported
     from labelwise.pictures.worker_starter import can_start
     from labelwise.server import create_app
 
@@ -81,8 +79,12 @@ def serve(
                 f"processes that open pictures need Linux; got --decoders {given.decoders}"
             )
         caution(UNGUARDED)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # here; see labelwise.server.batching.model_thread
+    threads = None
+    if not is_exported(run):
+        import torch
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # here; see labelwise.server.batching.model_thread
     app = create_app(run, index, settings, device=given.device or "cpu", threads=threads)
     run_until_stopped(app, settings, given, on_hangup=app.service.reload_all)
 

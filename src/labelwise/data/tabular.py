@@ -467,6 +467,7 @@ def _names(text: bytes | str, where: str) -> list[str]:
     return value
 
 
+NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 SAMPLE = 1000  # rows that a proposal is made from
 MOST_SEARCHED = 100_000  # files that are looked at for the suffix of photos
 PROPOSED = ("columns", "ignore", "separator", "delimiter", "skip_broken", "means_none")
@@ -512,8 +513,8 @@ def read_tables(
     first file unless told otherwise.
     """
     files = [(path, None)] if isinstance(path, Path) else path
-    options = {"separator": separator, "delimiter": delimiter, "extension": extension}
-    options |= {"columns": columns or {}, "ignore": ignore, "skip_broken": skip_broken}
+    options: dict[str, Any] = {"columns": columns or {}, "ignore": ignore, "separator": separator}
+    options |= {"delimiter": delimiter, "extension": extension, "skip_broken": skip_broken}
     if separator == "":
         raise SettingsError("separator must not be empty")
     delimiter = "\t" if delimiter == "tab" else delimiter
@@ -533,20 +534,10 @@ def read_tables(
     for file, split in files:
         with _with_command(require_file(file), options, asks):
             stream = open_tabular(file, delimiter, skip_broken)
-        stated = {
-            meaning: header
-            for meaning, header in stream.meanings.items()
-            if meaning not in stream.header and header not in ignore
-        }
-        meant = {**stated, **(columns or {})}
-        with _with_command(file, options, asks):
-            layout = _layout(stream, file, meant, ignore)
-        classes = given
-        if classes is None and layout.labels is not None and stream.class_names is not None:
-            classes = stream.class_names(layout.labels)
+            layout = layout_of(stream, file.name, columns, ignore)
+        known = known_labels(stream, layout, given)
         if builder is None:
             first = file
-            known = classes if layout.labels is not None else layout.label_names()
             if soft and layout.labels is not None:
                 raise SettingsError(
                     f"{file.name}: soft=true is for one column per label; beside a column "
@@ -564,7 +555,7 @@ def read_tables(
             )
         elif layout != builder.columns:
             raise DataError(f"{file.name} and {first.name} must have the same columns")
-        elif classes is not None and classes != list(builder.vocabulary.numbers):
+        elif known is not None and known != list(builder.vocabulary.numbers):
             raise DataError(f"{file.name} and {first.name} must have the same classes")
         inside = os.path.relpath(file.parent, base) if root is None else "."
         prefix = "" if inside == "." or layout.image is not None else f"{inside}/"
@@ -582,15 +573,31 @@ def read_tables(
     return replace(table, notes=(*table.notes, *stream.left_out))
 
 
-def _layout(
-    stream: TabularFile, file: Path, meant: Mapping[str, str], ignore: Sequence[str]
+def known_labels(
+    stream: TabularFile, layout: TableColumns, given: list[str] | None
+) -> list[str] | None:
+    """Return the labels of a table that are known before its rows: given, or stated by the file."""
+    if layout.labels is None:
+        return layout.label_names()
+    if given is None and stream.class_names is not None:
+        return stream.class_names(layout.labels)
+    return given
+
+
+def layout_of(
+    stream: TabularFile, where: str, columns: Mapping[str, str] | None, ignore: Sequence[str]
 ) -> TableColumns:
     """Return what the columns mean; one called as labels usually are may be a label's own."""
+    stated = {
+        meaning: header
+        for meaning, header in stream.meanings.items()
+        if meaning not in stream.header and header not in ignore
+    }
     find = partial(
         find_columns,
         stream.header,
-        file.name,
-        columns=meant,
+        where,
+        columns={**stated, **(columns or {})},
         ignore=ignore,
         text_only=stream.text_only,
     )
@@ -613,7 +620,7 @@ def _with_command(file: Path, given: Mapping[str, Any], asks: bool) -> Iterator[
             raise
         try:
             options = _options_for(file, given, broken="skip_broken=" in text, asks=asks)
-        except (DataError, KeyError, StopIteration):
+        except (DataError, KeyError, StopIteration, OSError, pa.ArrowException):
             raise error from None
         if len(options) < 2:
             raise
@@ -625,8 +632,8 @@ def _options_for(file: Path, given: Mapping[str, Any], *, broken: bool, asks: bo
     """Return all options that the first rows of a file seem to need."""
     options, delimiter = [], given["delimiter"]
     if file.suffix.lower() == ".csv" and delimiter is None:
-        with file.open("rb") as stream:
-            header = stream.readline(BLOCK_BYTES).decode("utf-8-sig", "replace")
+        with file.open("rb") as content:
+            header = content.readline(BLOCK_BYTES).decode("utf-8-sig", "replace")
         marks = [mark for mark in ";\t" if mark in header and "," not in header]
         delimiter = marks[0] if marks else None
     if delimiter is not None:
@@ -667,7 +674,7 @@ def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> 
     states = [name for name in free if all(cell.lower() in STATES for cell in cells[name])]
     called = [name for name in free if folded(name) in USUAL_LABELS | LIKELY_LABELS]
     others = [name for name in free if name not in (*called, *unique)]
-    others.sort(key=lambda name: all(map(is_number, cells[name])))  # words before numbers
+    others.sort(key=lambda name: all(map(NUMBER.fullmatch, cells[name])))  # words first
     texts = [name for name in (*called, *others) if name not in states]
     options = [f"columns.path={columns['path']}"] if columns.get("path", "path") != "path" else []
     options += [f"columns.split={splits[0]}"] if splits else []
@@ -691,19 +698,10 @@ def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> 
     if given["extension"]:
         options.append(f"extension={given['extension']}")
     elif photos_named and not Path(photos_named[0]).suffix:
-        found = (file for file in islice(regular_files(folder), MOST_SEARCHED))
-        suffixes = {Path(f).suffix for f in found if Path(f).stem == Path(photos_named[0]).name}
+        stem, files = Path(photos_named[0]).name, islice(regular_files(folder), MOST_SEARCHED)
+        suffixes = {file.suffix for file in map(Path, files) if file.stem == stem}
         options += [f"extension={suffixes.pop()}"] if len(suffixes) == 1 else []
     return options
-
-
-def is_number(text: str) -> bool:
-    """Return whether a text is a number."""
-    try:
-        float(text)
-        return True
-    except ValueError:
-        return False
 
 
 def open_tabular(

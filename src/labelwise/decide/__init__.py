@@ -18,8 +18,14 @@ from labelwise.decide.kept_lists import (
     judge_list,
     judge_lists,
 )
-from labelwise.decide.list_audit import ListAudit, size_list
-from labelwise.decide.list_checks import ListCheck, error_share, prior_of, promised_check
+from labelwise.decide.list_audit import (
+    ListAudit,
+    ListCheck,
+    error_share,
+    prior_of,
+    promised_check,
+    size_list,
+)
 from labelwise.decide.list_estimates import (
     LibraryCount,
     ListEstimate,

@@ -30,6 +30,7 @@ FEWEST_ABSENT = 50  # test photos without the label
 FEWEST_PRESENT = 5  # photos with the label, for a count
 LEAST_GAP = 0.15  # between TPR and FPR, for a count
 FEWEST_HITS = 5  # validation photos with the label above the cut
+FEWEST_LISTED = 10  # photos of a list that is estimated
 DRAWS, SHARES = 4000, 60
 CAUTION = 0.6  # of each tail: the interval then covers in every simulated world, heavy tails too
 FINE = 4000  # wrong photos up to which each number is considered
@@ -73,6 +74,9 @@ class ListEstimate:
 
     def stated(self, known: str = "test") -> Statement:
         """Return what is said of the list; ``known`` names the photos that judged it."""
+        if self.listed < FEWEST_LISTED:  # such lists are there by luck as often as not
+            short = f"a list of {counted(self.listed, 'photo')} is too short; look at all of it"
+            return Statement("none", f"No estimate: {short}.")
         about = f"About {_percent(self.wrong)} % of this list of {counted(self.listed, 'photo')}"
         ends = f"{_percent(self.low)} to {_percent(self.high)} %"
         score = "scores" if self.test_wrong == 1 else "score"

@@ -207,7 +207,9 @@ class RowIntervals:
     ) -> tuple[Ends, str]:
         groups = self.known.groups
         if groups is None:
-            return normal_interval(value, mean_influence(sums, counts), highest), SMOOTH
+            influence = mean_influence(sums, counts)
+            enough = value if len(influence) > 1 else None
+            return interval_of(enough, float(influence @ influence), highest), SMOOTH
         ends = mean_interval_by_group(value, sums, counts, groups, highest)
         return ends, BY_GROUP.format(groups.count)
 
@@ -277,19 +279,10 @@ def _items_sums(items: Averaged) -> tuple[Floats, Floats]:
     return np.nan_to_num(items.items), 1.0 * ~np.isnan(items.items)
 
 
-def normal_interval(
-    value: float | None, influence: Floats, highest: float = 1.0
-) -> tuple[float | None, float | None]:
-    """Return the 95 % interval, cut to [0, highest]; ``None`` twice where it is undefined."""
-    if influence.size < 2:
-        return None, None
-    return interval_of(value, float(influence @ influence), highest)
-
-
 def interval_of(
     value: float | None, variance: float, highest: float = 1.0
 ) -> tuple[float | None, float | None]:
-    """Return the same from the sum of the squared influences."""
+    """Return the 95 % interval, cut to [0, highest], from the sum of the squared influences."""
     if value is None:
         return None, None
     half = 1.959964 * sqrt(variance)

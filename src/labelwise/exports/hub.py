@@ -29,7 +29,7 @@ from torch import Tensor
 
 from labelwise.calibration import platt
 from labelwise.calibration.entries import OnLogOdds
-from labelwise.errors import SettingsError
+from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.exports.graph import require_exportable, require_new_folder
 from labelwise.exports.network import folded, quiet
 from labelwise.links import Link
@@ -96,10 +96,13 @@ def expressible(predictor: Predictor, run: RunFolder) -> tuple[Predictor, str]:
     below = link.link
     if below is not None and below.slope_and_offset(labels) is None:
         below = None  # the line is then one of the raw logits
-    with catch_warnings():
-        simplefilter("ignore")
-        line = platt(val.logits, val.labels, below, val.observed)
-        rule, _ = fit_rule(str(run.settings.get("rule", "auto")), val, line)
+    try:
+        with catch_warnings():
+            simplefilter("ignore")
+            line = platt(val.logits, val.labels, below, val.observed)
+            rule, _ = fit_rule(str(run.settings.get("rule", "auto")), val, line)
+    except (LabelwiseError, ValueError):  # too little to fit on: it stays as it is, and says why
+        return predictor, ""
     if line.slope_and_offset(labels) is None:
         return predictor, ""
     (loss, error), (old_loss, old_error) = (_figures(judged, one) for one in (line, link))

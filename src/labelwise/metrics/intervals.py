@@ -133,7 +133,9 @@ def calibration_interval(
         return {"ece": drawn.ece, "ace": drawn.ace, "mce": drawn.mce}[metric]()
 
     total = gaps.sum(0)
-    units = gaps[counts.any(axis=1)] if groups is None else _counted_sums(groups, gaps, counts)
+    units = gaps[counts.any(axis=1)]
+    if groups is not None:
+        units = groups.sums(gaps)[groups.sums(counts).any(axis=1)]
     spread, random = _spread(units), np.random.default_rng(seed)
     value = float(errors(total[None])[0])
     chance = random.standard_normal((draws, spread.shape[1])) @ spread.T
@@ -207,22 +209,19 @@ def calibration_test(
     counts, confidence, present = image_cells(probs, labels, observed, where, width_edges(bins))
     used = counts.any(axis=1)
     scores, impossible = _brier_surprise(probs, labels, observed, where)
-    z = _standardised(scores)
+    scale = sqrt(scores @ scores)
+    z = float(scores.sum() / scale) if scale > 0 else 0.0
     chi2, degrees = _quadratic((present - confidence)[used])
+    tail = float(gammaincc(degrees / 2, chi2 / 2)) if degrees else 1.0
     return CalibrationTest(
         spiegelhalter_z=z,
         spiegelhalter_p=0.0 if impossible else erfc(abs(z) / sqrt(2)),
         chi2=chi2,
         degrees=degrees,
-        chi2_p=0.0 if impossible else _chi2_tail(chi2, degrees),
+        chi2_p=0.0 if impossible else tail,
         num_images=int(used.sum()),
         impossible=impossible,
     )
-
-
-def _counted_sums(groups: Groups, gaps: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64]:
-    """Return what each group adds (G, M), of the groups with an entry that counts."""
-    return groups.sums(gaps)[groups.sums(counts).any(axis=1)]
 
 
 def _brier_surprise(
@@ -243,12 +242,6 @@ def _brier_surprise(
     return scores, impossible
 
 
-def _standardised(draws: NDArray[np.float64]) -> float:
-    """Return sum / sqrt(sum of squares), 0 if nothing ever varies."""
-    scale = sqrt(draws @ draws)
-    return float(draws.sum() / scale) if scale > 0 else 0.0
-
-
 def _quadratic(draws: NDArray[np.float64]) -> tuple[float, int]:
     """Return d' V^- d and the rank of V, for draws (n, M)."""
     scale = np.sqrt((draws**2).sum(axis=0))
@@ -257,10 +250,3 @@ def _quadratic(draws: NDArray[np.float64]) -> tuple[float, int]:
     solid = values > 1e-9
     along = vectors[:, solid].T @ unit.sum(axis=0)
     return float((along**2 / values[solid]).sum()), int(solid.sum())
-
-
-def _chi2_tail(chi2: float, degrees: int) -> float:
-    """Return P(chi-squared > chi2); 1 without degrees of freedom."""
-    if degrees == 0:
-        return 1.0
-    return float(gammaincc(degrees / 2, chi2 / 2))

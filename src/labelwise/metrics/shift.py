@@ -39,7 +39,8 @@ from labelwise.numeric.special import expit, fit_slope_and_offset, log_expit, st
 #     P = p^y (1 - p)^(1 - y),  Q likewise of q
 #
 # E exceeds K / alpha for any of K labels at any time with chance at most alpha (Ville). Photos are
-# audited in an order drawn by hash: what people correct on their own is no random sample.
+# audited in an order drawn by hash: what people correct on their own is not a
+# random sample.
 #
 # **Share of a label now.** If photos with a label look as they did, and only are more or fewer,
 #

@@ -13,14 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
 from PIL import Image
-from torch import Tensor
 
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, ImageError, LabelwiseError, SettingsError
@@ -42,6 +40,10 @@ from labelwise.pictures import Transform
 from labelwise.system.text import first_line, one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
+
+if TYPE_CHECKING:  # it takes two seconds to import, and answers need none of it
+    import torch
+    from torch import Tensor
 
 Part = Literal["resize", "network", "decision", "features"]
 NodeValue = tuple[str, str, NDArray[np.float32]]  # name, operator, output
@@ -137,7 +139,9 @@ class GraphModel(ABC):
         return self
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> "torch.device":
+        import torch
+
         return torch.device("cpu")
 
     def pixels(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -162,17 +166,19 @@ class GraphModel(ABC):
             inputs["thresholds"] = np.asarray(thresholds, dtype=np.float64)
         return GraphAnswers(**self.run("network", inputs))
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: "Tensor") -> "Tensor":
         """Return the logits (N, K) of uint8 pixels, if the graph's link is what it says it is."""
-        return self._checked(self.answers(inputs.cpu().numpy()))
+        import torch
 
-    def _checked(self, answers: GraphAnswers) -> Tensor:
+        return torch.from_numpy(self.checked(self.answers(inputs.cpu().numpy())))
+
+    def checked(self, answers: GraphAnswers) -> NDArray[np.float32]:
         """Return the logits of answers, if their probabilities are those of the link."""
-        logits = torch.from_numpy(answers.logits)
+        logits = answers.logits
         if self.link is not None and len(logits):
             if answers.probability is None:
                 raise CheckpointError(f"{self.name} names a link, and its graph has no probability")
-            expected = self.link(logits.double()).numpy()
+            expected = self.link(logits.astype(np.float64))
             apart = float(np.median(np.abs(answers.probability - expected)))
             require_agreement(self.name, apart)
         return logits
@@ -213,13 +219,15 @@ class OnnxModel(GraphModel):
             )
         return model
 
-    def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def embed(self, inputs: "Tensor") -> "tuple[Tensor, Tensor]":
         """Return the logits (N, K) of uint8 pixels, and the features that they are sums of."""
+        import torch
+
         if self.features is None:
             raise LabelwiseError(f"{self.name} has no features whose weighted sums are its logits")
         found = self.run("features", {PIXELS: inputs.cpu().numpy()})
         features = torch.from_numpy(found.pop(self.features.name))
-        return self._checked(GraphAnswers(**found)), features
+        return torch.from_numpy(self.checked(GraphAnswers(**found))), features
 
     @cached_property
     def features(self) -> GraphFeatures | None:

@@ -12,6 +12,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from labelwise import __version__
 from labelwise.calibration.link_specs import link_to_spec
 from labelwise.decide.specs import rule_to_spec
 from labelwise.errors import CheckpointError, SettingsError
@@ -109,6 +110,9 @@ def _exported_spec(path: Path) -> ModelSpec:
     if facts.caution not in (None, NOT_CALIBRATED):
         raise SettingsError(f"{path} is {facts.caution}; give the folder of its run")
     return ModelSpec(
+        versions={
+            "labelwise": __version__
+        },  # torch is not imported for its own
         method=facts.method,
         labels=facts.space.names,
         backbone=BackboneSpec(f"{facts.precision} ONNX", features.width),

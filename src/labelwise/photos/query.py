@@ -12,6 +12,7 @@ a person's answers (:mod:`labelwise.photos.checking`).
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -55,6 +56,7 @@ ANSWERS = 30  # that a person is taken to be willing to give
 LEAST_CHECKED = 0.2  # probability of a photo on a list that is worth checking
 LEAST_SCORE = float(np.finfo(np.float32).min)  # below: left out by a limit
 MOST_BYTES = 256 << 20
+KEYWORD = "keyword:"  # before the name of an album that is one
 
 
 @dataclass(frozen=True)
@@ -525,8 +527,11 @@ def hits_of(
 def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[Hit]]:
     """Return the photos most like a file: equal copies of it, and similar ones.
 
-    Of a file that is not indexed, the model of the index says how it looks.
+    Of a file that is not indexed, the model of the index says how it looks. A folder of indexed
+    photos, or ``keyword:NAME``, is an album: the photos most like all of it are returned.
     """
+    if os.path.isdir(photo) or photo.startswith(KEYWORD):
+        return [], _photos_like_album(index, photo, count)
     row = index.store.row_of(photo)
     if row is not None:
         return nearest_photos(index, row, count)
@@ -556,3 +561,15 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
         raise DataError(part.failures[0].reason if part.failures else f"{photo} has no looks")
     (looks,) = projection(part.embeddings.numpy())
     return [], hits_of(index, (), *index.embeddings.nearest(looks, count))
+
+
+def _photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
+    if os.path.isdir(album):
+        own = PhotoFilter(folder=os.path.abspath(album))
+    else:
+        own = PhotoFilter(keywords=(album.removeprefix(KEYWORD),))
+    without = np.union1d(own.left_out(index), index.store.dead_rows())
+    rows = np.setdiff1d(np.arange(len(index)), without)
+    if not len(rows):
+        raise DataError(f"no photo of {index.folder} is in the album {album!r}; index it first")
+    return hits_of(index, (), *index.embeddings.like_album(rows, count))

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
 from labelwise.errors import DataError, ImageError, SettingsError
-from labelwise.pictures.dicom import HAS_DICOM, is_dicom
 from labelwise.pictures.jpeg import plain_pixels
 from labelwise.pictures.labelwise_runtime import upright_rgb
 from labelwise.system.names import printable
@@ -217,6 +216,7 @@ MOSAIC, LINEAR = 32803, 34892  # kinds of PHOTOMETRIC that are a sensor's
 OLYMPUS, PANASONIC = (b"IIRO", b"IIRS", b"MMOR"), (b"IIU\0",)
 NOT_OF_THE_FORMAT = (SyntaxError, IndexError, TypeError, struct.error)  # as Pillow's readers say it
 HAS_HEIF = find_spec("pillow_heif") is not None
+HAS_DICOM = find_spec("pydicom") is not None
 UNREAD_SUFFIXES = frozenset(
     suffix
     for name, installed in (("DICOM", HAS_DICOM), ("HEIF", HAS_HEIF), ("RAW", HAS_RAW))
@@ -337,6 +337,11 @@ def _first_entries(content: bytes, order: str) -> dict[int, int]:
         tag, kind = struct.unpack_from(order + "HH", content, at)
         entries[tag] = struct.unpack_from(order + ("H" if kind == 3 else "I"), content, at + 8)[0]
     return entries
+
+
+def is_dicom(content: bytes) -> bool:
+    """Return whether a file says it is DICOM, by the mark behind its preamble."""
+    return content[128:132] == b"DICM"
 
 
 def _kind_of(content: bytes) -> str:

@@ -1,8 +1,11 @@
 """The probability of a query, calibrated as a query on held-out photos.
 
-    logit P = a logit(product) + b,  a ~ N(1, 1/16), b ~ N(0, 1/4) before any photo is seen
+    logit P = a logit(product) + b,  a ~ N(1, 1/16 s), b ~ N(0, 1/4 s) before any photo is seen
 
-so that a query with few positives keeps the product of its labels' probabilities.
+so that a query with few positives keeps the product of its labels' probabilities. How strong the
+pull is, s, is learned: the fits for four values of it are averaged, each weighing as likely as it
+makes the held-out photos (the evidence, by Laplace's approximation). Where labels are independent
+given the photo, the strongest wins, and the product stays.
 
 Held-out photos that come in groups say less than as many others, and so do the library's: the
 variance of a count grows by the design effect of y - P among them.
@@ -18,11 +21,12 @@ from numpy.typing import NDArray
 from labelwise.numeric.arrays import Array, Mask
 from labelwise.numeric.bucket_counts import BucketCounts
 from labelwise.numeric.groups import Groups
-from labelwise.numeric.special import expit, fit_slope_and_offset, log_expit, logit, ndtri
+from labelwise.numeric.special import START, expit, fit_slope_and_offset, log_expit, logit, ndtri
 from labelwise.retrieval.bound_query import BoundQuery
 
 Numbers = NDArray[np.float64]
 PRIOR = np.array([16.0, 4.0])  # precision of slope and offset before any photo is seen
+STRENGTHS = (1.0, 8.0, 64.0, 512.0)  # times PRIOR
 LEAST_SLOPE = 1e-3
 FAR = 30.0  # log-odds beyond which a product is as good as sure
 
@@ -134,10 +138,30 @@ def calibrate_query(
     scores, hits = scores[known], hits[known]
     odds, outcome = _log_odds(scores), hits.astype(np.float64)
     used = ~np.isneginf(scores)
-    weights, covariance = fit_slope_and_offset(odds[used], outcome[used], PRIOR)
-    slope, offset = (float(value) for value in weights)
+    (slope, offset), covariance = _averaged_fit(odds[used], outcome[used])
     inside = None if groups is None else groups.take(known)
-    return CalibratedQuery(query, slope, offset, covariance, scores, hits, inside)
+    return CalibratedQuery(query, float(slope), float(offset), covariance, scores, hits, inside)
+
+
+def _averaged_fit(odds: Numbers, outcome: Numbers) -> tuple[Numbers, Numbers]:
+    """Return slope and offset, averaged over strengths of the prior, and their covariance."""
+    fits, evidence = [], []
+    for strength in STRENGTHS:
+        precision = strength * PRIOR
+        weights, covariance = fit_slope_and_offset(odds, outcome, precision)
+        x = weights[0] * odds + weights[1]
+        likelihood = float((outcome * log_expit(x) + (1 - outcome) * log_expit(-x)).sum())
+        pull = float(precision @ (weights - START) ** 2) - np.log(precision).sum()
+        evidence.append(likelihood - pull / 2 + np.linalg.slogdet(covariance)[1] / 2)
+        fits.append((weights, covariance))
+    share = np.exp(np.array(evidence) - max(evidence))
+    share /= share.sum()
+    mean = np.asarray(sum(part * weights for part, (weights, _) in zip(share, fits, strict=True)))
+    covariance = sum(
+        part * (own + np.outer(weights - mean, weights - mean))
+        for part, (weights, own) in zip(share, fits, strict=True)
+    )
+    return mean, np.asarray(covariance)
 
 
 def _log_odds(log_scores: Numbers) -> Numbers:

@@ -275,9 +275,12 @@ def judge(
     whole = split_rows(table, None)
     plan, choice = chosen_plan(whole, plan)
     made = fit_pair(whole, plan, choice)
-    fits = crossfit(
-        whole, lambda part: _pair(fit_pair(part, plan)), folds=plan.folds, seed=plan.seed
-    )
+
+    def fit(part: Predictions) -> tuple[Link | None, Rule | None]:
+        pair = fit_pair(part, plan)
+        return pair.link, pair.rule
+
+    fits = crossfit(whole, fit, folds=plan.folds, seed=plan.seed)
     note = (
         f"One undivided table: calibrator and rule were fitted {plan.folds} times on "
         f"{plan.folds - 1} of {plan.folds} parts and judged on the rest, so that no row is judged "
@@ -335,10 +338,6 @@ def fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = No
     if plan.attributes is not None:
         rule, rule_words = one_per_group(rule, rule_words, plan.attributes)
     return FittedPair(link, words, rule, rule_words, compared, notes)
-
-
-def _pair(made: FittedPair) -> tuple[Link | None, Rule | None]:
-    return made.link, made.rule
 
 
 def divided_rows(

@@ -3,22 +3,23 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic_core import to_json
 
 from labelwise.errors import DataError
-from labelwise.photos.filters import PhotoFilter
-from labelwise.photos.review import Reason
 from labelwise.server import schemas
 from labelwise.server.batching import Tagged
 from labelwise.server.bodies import Upload, from_base64, json_list, read_form, read_json
-from labelwise.server.library import SIDES, Library, ListChecks, receipts_view
 from labelwise.server.security import COOKIE, RefusedError, cookie_value, same_token
 from labelwise.server.service import Lane, ServedModel, Service, trust_chart
 from labelwise.server.settings import ServeSettings
+
+if TYPE_CHECKING:  # a server without an index needs none of it
+    from labelwise.photos.review import Reason
+    from labelwise.server.library import Library
 
 
 def require_json(request: Request) -> None:
@@ -33,6 +34,7 @@ def _kind(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+SIDES = (160, 320, 640, 1280)  # of thumbnails
 JSON = [Depends(require_json)]
 PhotoId = Annotated[
     str, Path(pattern=schemas.PHOTO_ID, description="The SHA-256 of the photo's content.")
@@ -51,8 +53,9 @@ def add_no_library(api: APIRouter) -> None:
             )
 
 
-def add_library(api: APIRouter, service: Service, library: Library) -> None:
+def add_library(api: APIRouter, service: Service, library: "Library") -> None:
     """Add what can be asked of the photos of an index."""
+    from labelwise.photos.filters import PhotoFilter
 
     @api.get("/search", summary="Photos that answer a query")
     async def search(
@@ -178,8 +181,10 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
         return schemas.Review(by=by, questions=asked)
 
 
-def add_checks(api: APIRouter, library: Library) -> None:
+def add_checks(api: APIRouter, library: "Library") -> None:
     """Add how a person checks a list, and the receipts of lists."""
+    from labelwise.server.library import ListChecks, receipts_view
+
     checks = ListChecks(library)
 
     @api.post("/check/list", dependencies=JSON, summary="Begin to check a list, or resume it")

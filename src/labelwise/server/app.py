@@ -26,9 +26,7 @@ from labelwise.pictures.decoders import DecoderError
 from labelwise.server.api import PLACE, make_api
 from labelwise.server.batching import BusyError
 from labelwise.server.bodies import Bodies
-from labelwise.server.bridges import make_label_studio, make_photoprism
 from labelwise.server.inference_protocol import make_inference_protocol, request_schemas
-from labelwise.server.library import PhotoNotFoundError
 from labelwise.server.monitoring import AccessLog
 from labelwise.server.schemas import CURSOR, PHOTO_ID, Health
 from labelwise.server.security import (
@@ -36,6 +34,7 @@ from labelwise.server.security import (
     MISTAKE,
     RAW_HEADERS,
     Guard,
+    PhotoNotFoundError,
     RefusedError,
     is_open,
     picture_route,
@@ -141,8 +140,12 @@ def create_app(
     app.include_router(make_api(service))
     app.include_router(make_inference_protocol(service))
     if settings.photoprism:
+        from labelwise.server.bridges import make_photoprism
+
         app.include_router(make_photoprism(service))
     if settings.label_studio is not None:
+        from labelwise.server.bridges import make_label_studio
+
         app.include_router(make_label_studio(service, settings.label_studio))
     add_page(app)
     _add_description(app)

@@ -35,12 +35,11 @@ from labelwise.photos.words import QuestionGuide, WordList, asking_order
 from labelwise.pictures import Transform
 from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.sources import read_image_file
-from labelwise.server.api import ERRORS, JSON, PhotoId, add_session
+from labelwise.server.api import ERRORS, JSON, SIDES, PhotoId, add_session
 from labelwise.server.app import Front, add_errors, add_page
 from labelwise.server.batching import Threads
-from labelwise.server.library import SIDES, PhotoNotFoundError
 from labelwise.server.schemas import Health
-from labelwise.server.security import RefusedError
+from labelwise.server.security import PhotoNotFoundError, RefusedError
 from labelwise.server.settings import ServeSettings
 
 log = logging.getLogger("labelwise.server")

@@ -13,10 +13,9 @@ from dataclasses import asdict
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from labelwise.decide import Check, Promise, check_promise
@@ -33,14 +32,16 @@ from labelwise.photos.receipts import Receipt, receipts_of, verify_lists
 from labelwise.photos.review import Reason
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction, Fact
-from labelwise.photos.words import FreeText
 from labelwise.retrieval import Query, complete
 from labelwise.server import schemas
 from labelwise.server.batching import Threads
+from labelwise.server.security import PhotoNotFoundError
+
+if TYPE_CHECKING:
+    from labelwise.photos.words import FreeText
 
 T = TypeVar("T")
 
-SIDES = (160, 320, 640, 1280)
 KEPT_BYTES = 64 << 20
 READERS = 8  # of photos' files at the same time
 COUNTED = 5_000_000  # pairs of photo and label, at most, that labels are counted on
@@ -50,10 +51,6 @@ SHOWN = 48  # photos of a promised list
 OPEN_AUDITS = 256  # per label, that an answer may be given to
 
 Thumbnail = Callable[[bytes, str, int], bytes]
-
-
-class PhotoNotFoundError(DataError):
-    """There is no such photo, or its file is not what it was."""
 
 
 class Library:
@@ -254,8 +251,10 @@ class Library:
         )
 
     @cached_property
-    def texts(self) -> FreeText:
+    def texts(self) -> "FreeText":
         """What scores texts; a model that did not begin with words has nothing that does."""
+        from labelwise.photos.words import FreeText  # which needs torch
+
         return FreeText.of(self.index)
 
     def text_search(self, text: str, labels: str, top: int, at_least: float) -> schemas.TextAnswer:
@@ -379,12 +378,10 @@ class Library:
         chosen: list[int] = rows[first[np.argsort(order[first])]].tolist()
         return chosen
 
-    @torch.no_grad()
     def model_probs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the model's own probabilities (n, K), before any correction."""
         columns = [self.index.store.column(k)[rows] for k in range(len(self.index.space))]
-        logits = torch.from_numpy(np.stack(columns, axis=1)).double()
-        probs: NDArray[np.float64] = self.index.link(logits).numpy()
+        probs: NDArray[np.float64] = self.index.link(np.stack(columns, axis=1).astype(np.float64))
         return probs
 
     def alarms(self) -> list[Alarm]:

@@ -18,10 +18,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -31,29 +30,41 @@ from labelwise import __version__
 from labelwise.decide import Check, Promise
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.evaluation import Curve
-from labelwise.links import Link
+from labelwise.links import Link, check_log_probs
 from labelwise.markup import Markup
 from labelwise.metrics import label_reliability
 from labelwise.metrics.shift import HeldOutShare, LabelShare, estimate_share, held_out_shares
-from labelwise.models.loading import load_model, spec_of
+from labelwise.models.loading import is_exported, load_model, spec_of
+from labelwise.models.onnx_answers import NOT_FINITE
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.scoring import require_probabilities, score_inputs
 from labelwise.models.spec import ModelSpec
 from labelwise.numeric.bounds import clopper_pearson
 from labelwise.pictures import PictureImages
 from labelwise.pictures.decoders import Decoders
-from labelwise.pictures.loading import input_of
 from labelwise.predictions import Predictions
-from labelwise.report.charts import reliability_chart
 from labelwise.server import schemas
-from labelwise.server.batching import Batcher, PictureQueue, Place, Tagged, Threads, model_thread
+from labelwise.server.batching import (
+    Batcher,
+    PictureQueue,
+    Place,
+    Tagged,
+    Threads,
+    compute_alone,
+    model_thread,
+)
 from labelwise.server.bodies import Pixels, Upload
-from labelwise.server.library import Library
 from labelwise.server.monitoring import Monitor
 from labelwise.server.security import RefusedError
 from labelwise.server.settings import ServeSettings
 
+if TYPE_CHECKING:  # a server without an index needs none of it
+    from labelwise.server.library import Library
+
 BINS = 10
+RANKS = (
+    "this model ranks labels and has no probabilities; "
+    "calibrate it first with `labelwise calibrate`"
+)
 
 
 def label_views(
@@ -103,6 +114,8 @@ def trust_chart(trust: schemas.LabelView) -> Markup:
         None,
         "held-out photos",
     )
+    from labelwise.report.charts import reliability_chart
+
     stages = [("after", "held-out photos", curve)]
     return reliability_chart(stages, title=f"Reliability of {trust.label}")
 
@@ -151,7 +164,10 @@ class ServedModel:
     def __init__(self, name: str, folder: RunFolder, device: str) -> None:
         self.name, self.spec = name, spec_of(folder.path)
         self.predictor = load_model(folder.path, device).fused()
-        self.link = require_probabilities(self.predictor)
+        self.is_exported = is_exported(folder.path)
+        if self.predictor.link is None:
+            raise LabelwiseError(RANKS)
+        self.link: Link = self.predictor.link
         self.held_out = folder.held_out()
         self.names = self.spec.space.names
         self.weights = self.spec.weights_sha256[:12]
@@ -177,15 +193,28 @@ class ServedModel:
 
     def forward(self, pixels: Sequence[Pixels], names: Sequence[str]) -> list[Tagged]:
         """Return what the model says of pictures, each of pixels (size, size, 3)."""
-        inputs = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
-        found = score_inputs(self.predictor, inputs)
-        answers = zip(found.logits.numpy(), found.probs.numpy(), found.sets.numpy(), strict=True)
-        # The pixels were opened, so that a failure is not their fault.
-        faults = {one.row: one.reason.partition(": ")[2] for one in found.failures}
-        answered = [row for row in range(len(names)) if row not in faults]
-        tagged = {row: Tagged(names[row], *one) for row, one in zip(answered, answers, strict=True)}
-        tagged |= {row: Tagged(names[row], fault=fault) for row, fault in faults.items()}
-        return [tagged[row] for row in range(len(names))]
+        inputs = np.stack(pixels).transpose(0, 3, 1, 2)
+        logits = (self._graph_logits if self.is_exported else self._torch_logits)(inputs)
+        answers = [Tagged(name, fault=NOT_FINITE) for name in names]
+        rows = np.flatnonzero(np.isfinite(logits).all(axis=1)).tolist()
+        log_p, _ = check_log_probs(*self.link.log_probs(logits[rows].astype(np.float64)))
+        probs = np.exp(log_p)
+        sets = self.predictor.rule(probs.astype(np.float32))  # which it was fitted to
+        for row, *answer in zip(rows, logits[rows], probs, sets, strict=True):
+            answers[row] = Tagged(names[row], *answer)  # pixels were opened: a fault is not theirs
+        return answers
+
+    def _torch_logits(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        import torch
+
+        with torch.inference_mode():
+            found = self.predictor.logits(torch.from_numpy(inputs).to(self.predictor.device))
+        return found.cpu().float().numpy()
+
+    def _graph_logits(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        model: Any = self.predictor
+        logits: NDArray[np.float32] = model.checked(model.answers(inputs))
+        return logits
 
     def picture_answer(self, tagged: Tagged) -> schemas.PictureAnswer:
         """Return an answer as the API gives it."""
@@ -266,7 +295,7 @@ CHECKABLE = ("recall", "precision", "f", "tags")
 NOT_CHECKED = "no photo has had all its labels reviewed yet"
 
 
-async def promise_views(model: ServedModel, library: Library | None) -> list[schemas.PromiseView]:
+async def promise_views(model: ServedModel, library: "Library | None") -> list[schemas.PromiseView]:
     """Return every promise, and what photos reviewed since then say of it."""
     promises = model.promises
     checkable = [one for one in promises if one.what in CHECKABLE]
@@ -292,7 +321,7 @@ async def promise_views(model: ServedModel, library: Library | None) -> list[sch
 
 
 async def trust_view(
-    model: ServedModel, library: Library | None, monitor: Monitor, slowly: Threads
+    model: ServedModel, library: "Library | None", monitor: Monitor, slowly: Threads
 ) -> schemas.TrustView:
     """Return what speaks for and against trusting the model today."""
     alarms = await library.run(library.alarms) if library is not None else []
@@ -324,7 +353,7 @@ async def trust_view(
     )
 
 
-def _notes(model: ServedModel, library: Library | None) -> list[str]:
+def _notes(model: ServedModel, library: "Library | None") -> list[str]:
     notes = []
     if model.held_out is None:
         notes.append(
@@ -417,13 +446,12 @@ class Service:
             openers=max(1, settings.decode_processes),
             monitor=self.monitor,
         )
-        self._threads = threads or torch.get_num_threads()
+        self._threads = threads
         self._aside = Threads(ASIDE, "aside", waiting=settings.connections)
         self.aside = self._aside.run  # for what would hold up the event loop, such as much JSON
         self._slowly = Threads(1, "slow", waiting=settings.connections)
         self._computing = model_thread()
-        # Without threads of torch's own beside those that compute: see batching.model_thread.
-        self._loading = ThreadPoolExecutor(1, "load", torch.set_num_threads, (1,))
+        self._loading = ThreadPoolExecutor(1, "load", compute_alone)
         self._is_reloading = False
         self._watching: asyncio.Task[None] | None = None
         self.library: Library | None = None
@@ -434,8 +462,10 @@ class Service:
                 model = self._loading.submit(self._load, name, self.folders[name]).result()
                 self._serve(model)
             if index is not None:
+                from labelwise.server import library as photos
+
                 spec = self.lane().model.spec
-                self.library = Library(index, spec, self.decoders.thumbnail)
+                self.library = photos.Library(index, spec, self.decoders.thumbnail)
             self.decoders.await_start()
         except BaseException:
             self.close()
@@ -563,6 +593,8 @@ class Service:
         """Return a model's input of a picture, or raise ImageError."""
         if isinstance(upload.content, bytes):
             return self.decoders.pixels(upload.content, upload.name, spec.transform)
+        from labelwise.pictures.loading import input_of
+
         picture = input_of(PictureImages([upload.content]), 0, spec.transform)
         return picture.numpy().transpose(1, 2, 0)
 
@@ -574,6 +606,11 @@ class Service:
         Threads of a forward pass wait for each other; one that has lost its core to a decoder
         keeps all the others waiting. The number holds for the thread that sets it.
         """
+        if model.is_exported:
+            return model.forward(pixels, names)
+        import torch
+
+        self._threads = self._threads or torch.get_num_threads()
         many = self.queue.opening >= len(pixels)
         threads = max(1, self._threads // 2) if many else self._threads
         if torch.get_num_threads() != threads:
@@ -614,7 +651,7 @@ class Service:
             max_body=self.settings.max_body,
         )
 
-    def _library_of(self, model: ServedModel) -> Library | None:
+    def _library_of(self, model: ServedModel) -> "Library | None":
         """Return the library that a model scored: the index belongs to the first model."""
         return self.library if model.name == self.first else None
 

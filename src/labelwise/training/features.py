@@ -60,28 +60,34 @@ def weights_of(settings: Settings) -> str | None:
     return str(fetched_run(weights, "model")) if weights and is_uri(weights) else weights
 
 
+def _inputs_of(settings: Settings, table: LabelTable) -> dict[str, Any]:
+    """Return what a backbone is told of its inputs."""
+    held = table.images.features if isinstance(table.images, FeatureRows) else None
+    named = settings.bands if held is None else None
+    return {
+        "image_size": settings.image_size,
+        "squash": settings.squash,
+        "reduced_jpeg": settings.reduced_jpeg,
+        "channels": None if held is None else held.shape[1],
+        "bands": None if named is None else scale_of(named, settings, table),
+    }
+
+
 def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]:
     """Return the model with new weights (the backbone's may be given), and its head's spec."""
-    features = table.images.features if isinstance(table.images, FeatureRows) else None
-    name, bands = settings.backbone if settings.features is None else "identity", settings.bands
-    if features is not None and name != "identity":
+    features = isinstance(table.images, FeatureRows)
+    name = settings.backbone if settings.features is None else "identity"
+    if features and name != "identity":
         raise SettingsError(
             f"{table.name} holds features, so backbone must be 'identity', "
             f"got {settings.backbone!r}"
         )
-    if features is not None and settings.crops != 1:
+    if features and settings.crops != 1:
         raise SettingsError(
             f"{table.name} holds features, so crops must be 1, got {settings.crops}"
         )
-    backbone = create_backbone(
-        name,
-        weights=weights_of(settings) if settings.start is None else None,
-        image_size=settings.image_size,
-        squash=settings.squash,
-        reduced_jpeg=settings.reduced_jpeg,
-        channels=None if features is None else features.shape[1],
-        bands=None if bands is None or features is not None else scale_of(bands, settings, table),
-    )
+    weights = weights_of(settings) if settings.start is None else None
+    backbone = create_backbone(name, weights=weights, **_inputs_of(settings, table))
     if settings.freeze:
         freeze(backbone, settings.freeze)
     if settings.freeze_batch_norm:
@@ -240,28 +246,11 @@ AT_ONCE = 4096  # images whose contents are asked for at once
 FEW = 4  # images in the backbone at once on a CPU; 8 take a tenth less time and 80 MiB more
 
 
-def frozen_backbone(
-    name: str,
-    *,
-    weights: str | None = None,
-    image_size: int | None = None,
-    squash: bool = False,
-    reduced_jpeg: bool = False,
-    channels: int | None = None,
-    bands: BandScale | None = None,
-) -> Backbone:
-    """Return the backbone of a name; without weights its random ones are the same each time."""
+def frozen_backbone(name: str, **options: Any) -> Backbone:
+    """Return what ``create_backbone`` does; random weights are the same each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return create_backbone(
-            name,
-            weights=weights,
-            image_size=image_size,
-            squash=squash,
-            reduced_jpeg=reduced_jpeg,
-            channels=channels,
-            bands=bands,
-        )
+        return create_backbone(name, **options)
 
 
 def compute(
@@ -458,21 +447,13 @@ def frozen_features(
 ) -> tuple[FrozenBackbone, LabelTable]:
     """Return the network that is not trained, and the table with its features as images."""
     held = table.images.features if isinstance(table.images, FeatureRows) else None
-    bands = settings.bands
     if settings.backbone == "identity" and held is None:
         raise SettingsError(
             f"{table.name} holds images, and identity is for data that holds features; "
             "name a network, such as --features resnet18"
         )
-    backbone = frozen_backbone(
-        settings.backbone,
-        weights=weights_of(settings),
-        image_size=settings.image_size,
-        squash=settings.squash,
-        reduced_jpeg=settings.reduced_jpeg,
-        channels=None if held is None else held.shape[1],
-        bands=None if bands is None or held is not None else scale_of(bands, settings, table),
-    )
+    weights = weights_of(settings)
+    backbone = frozen_backbone(settings.backbone, weights=weights, **_inputs_of(settings, table))
     if held is not None:
         if backbone.channels != held.shape[1]:
             raise SettingsError(

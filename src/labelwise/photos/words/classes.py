@@ -258,18 +258,20 @@ class WeighedTexts(TextDirections):
         named = self.classes.directions(vectors)
         if self.maps is None:
             return named
-        kinds = [() if self.kinds is None else self.kinds.of(own) for own in texts]
-        union = torch.zeros_like(named)
+        kinds, union = self.kinds_of(texts), torch.zeros_like(named)
         for column, own in enumerate(kinds):
             if own:
                 union[:, column] = self.classes.weight[list(own)].double().mean(dim=0)
         mapped = torch.from_numpy(self.maps.directions(vectors)).double()
         spread = torch.from_numpy(self.maps.deviation).double()[:, None]
-        weights = torch.from_numpy(self.maps.weights[[int(bool(own)) for own in kinds]])
-        parts = (part / (part * spread).norm(dim=0).clamp(min=1e-12)
-                 for part in (named, union, mapped))  # fmt: skip
-        return sum((part * own for part, own in zip(parts, weights.T, strict=True)),
-                   torch.zeros_like(named))  # fmt: skip
+        weights = torch.from_numpy(self.maps.weights[[int(bool(own)) for own in kinds]].T).double()
+        parts = torch.stack([named, union, mapped])
+        parts /= (parts * spread).norm(dim=1, keepdim=True).clamp(min=1e-12)
+        return (parts * weights[:, None]).sum(dim=0)
+
+    def kinds_of(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, ...]]:
+        """Return the classes that are kinds of each thing, none where that is not known."""
+        return [() if self.kinds is None else self.kinds.of(own) for own in texts]
 
     def vectors(self, texts: Sequence[Sequence[str]]) -> NDArray[np.float32]:
         """Return the unit vectors (K, E) of things, each of which some texts describe."""
@@ -282,8 +284,7 @@ class WeighedTexts(TextDirections):
     def nearest(self, texts: Sequence[Sequence[str]]) -> list[str]:
         """Return the class that each thing leans on most, or how many are kinds of it."""
         found = [self.classes.nearest(vector)[0] for vector in self.vectors(texts)]
-        for place, own in enumerate(texts):
-            kinds = () if self.kinds is None else self.kinds.of(own)
+        for place, kinds in enumerate(self.kinds_of(texts)):
             if kinds:
                 more = f" and {counted(len(kinds) - 1, 'more kind')}" if kinds[1:] else ""
                 found[place] = self.classes.names[kinds[0]] + more
@@ -303,7 +304,7 @@ class WeighedTexts(TextDirections):
                 f"{name!r} in the language it was trained on, as in: name: a text in English"
             )
         nearest, cosine = self.classes.nearest(self.encoder.describe(texts))
-        if cosine < FAR and not (self.kinds is not None and self.kinds.of(texts)):
+        if cosine < FAR and not self.kinds_of([texts])[0]:
             return (
                 f"{name!r} is far from everything the classifier knows (nearest: {nearest!r}): "
                 "its first scores are little more than a guess until photos are answered"
@@ -430,8 +431,7 @@ class ClassesAndWords(TextImageModel):
         odds = np.zeros_like(named)
         chances = np.exp(logits - logits.max(axis=1, keepdims=True))
         chances /= chances.sum(axis=1, keepdims=True)
-        for column, own in enumerate(texts):
-            kinds = () if self.texts.kinds is None else self.texts.kinds.of(own)
+        for column, kinds in enumerate(self.texts.kinds_of(texts)):
             if kinds:
                 p = np.clip(chances[:, list(kinds)].sum(axis=1), 1e-9, 1 - 1e-9)
                 odds[:, column] = np.log(p / (1 - p))
@@ -443,22 +443,20 @@ class ClassesAndWords(TextImageModel):
         return routes, agree
 
     def disagreements(self, words: WordList, features: Tensor) -> list[str]:
-        maps, kinds = self.texts.maps, self.texts.kinds
-        if maps is None or kinds is None or len(features) < LEAST_PHOTOS:
-            return []
-        own = [word for word in words.words if kinds.of(word.texts)]
-        if not own:
+        maps, texts = self.texts.maps, [word.texts for word in words.words]
+        if maps is None or len(features) < LEAST_PHOTOS:
             return []
         x = features[:: -(-len(features) // MOST_PHOTOS)]
-        _, agree = self.routes([word.texts for word in own], x.numpy(), maps)
+        _, agree = self.routes(texts, x.numpy(), maps)
+        facts = zip(
+            words.words, self.texts.kinds_of(texts), self.texts.nearest(texts), agree, strict=True
+        )
         return [
             f"{word.name!r} may mean two things: the classifier's {nearest!r} and what captions "
             "call so are in different photos, and its first scores follow the captions; describe "
             f"it, as in '{word.name}: a text', or answer about photos"
-            for word, nearest, same in zip(
-                own, self.texts.nearest([word.texts for word in own]), agree, strict=True
-            )
-            if not same
+            for word, kinds, nearest, same in facts
+            if kinds and not same
         ]
 
     @cached_property

@@ -95,7 +95,7 @@ class CaptionMaps:
     text: Vectors  # (d, E)
     deviation: Vectors  # (D,)
     text_mean: Vectors  # (E,)
-    weights: NDArray[np.float64]
+    weights: Vectors
     row: Vectors  # (D,), of the classifier's weights
     probe: Vectors  # (E,), of a text
 
@@ -112,9 +112,9 @@ class CaptionMaps:
         unit: Vectors = mapped / np.linalg.norm(mapped, axis=1, keepdims=True)
         return unit
 
-    def directions(self, vectors: Vectors) -> NDArray[np.float64]:
+    def directions(self, vectors: Vectors) -> Vectors:
         """Return the directions (D, K) of texts among the features, without photos' lengths."""
-        found: NDArray[np.float64] = (self.texts(vectors) @ self.image / self.deviation).T
+        found: Vectors = (self.texts(vectors) @ self.image / self.deviation).T
         return found
 
     def scores(self, features: Vectors, vectors: Vectors) -> Vectors:
@@ -129,8 +129,7 @@ class CaptionMaps:
 def caption_maps() -> CaptionMaps:
     """Return the maps of the package."""
     with np.load(Path(__file__).with_name(MAPS_FILE), allow_pickle=False) as file:
-        arrays = {name: np.asarray(file[name], np.float32) for name in file.files}
-    return CaptionMaps(**arrays | {"weights": arrays["weights"].astype(np.float64)})
+        return CaptionMaps(**{name: np.asarray(file[name], np.float32) for name in file.files})
 
 
 def _cosine(one: Vectors, other: Vectors) -> float:
