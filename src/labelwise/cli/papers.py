@@ -1,6 +1,8 @@
 """``labelwise papers``: the papers' methods, tables and figures."""
 
 import json
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -159,7 +161,7 @@ def _survey(
     folder: Path,
     given: Options,
 ) -> None:
-    """Run every method on three data sets, and say where the tables are."""
+    """Run every method in every cell, and say where the results are."""
     from labelwise.papers.survey import SurveyPlan, run_survey
     from labelwise.system.progress import make_watch
 
@@ -167,16 +169,13 @@ def _survey(
     if frozen is not None:
         size, squash = overrides.get("image_size"), bool(overrides.get("squash", False))
         frozen = replace(frozen, image_size=size, squash=squash)
-    seeds = tuple(range(given.seeds or 3))
-    plan = SurveyPlan(root, sources, rows, seeds, frozen, given.quick, overrides)
+    command = shlex.join(["labelwise", *sys.argv[1:]])
+    plan = SurveyPlan(
+        root, sources, rows, given.seeds or 5, frozen, given.quick, overrides, command
+    )
     with resumable(folder):
-        done = run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
-    for cell in done.cells.values():
-        ranks = {name: one["mAP@class"] for name, one in cell.methods.items() if "mAP@class" in one}
-        best = next(name for name, figure in ranks.items() if figure.rank == 1)
-        level = sum(figure.level for figure in ranks.values())
-        say(f"{cell.name}: {best} has the best mAP@class, {level} others are level with it")
-    say(f"written: {folder / 'survey.md'}, {folder / 'survey.json'}")
+        run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
+    say(f"written: {folder}/SET.CELL.json")
 
 
 def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
