@@ -1,50 +1,43 @@
-"""Write the tables of the survey's pages from the results of `labelwise reproduce survey`.
+"""Write evidence/survey.md from the results of `labelwise papers run survey`.
 
-    python benchmarks/survey.py FOLDER ...           take these results, write evidence/survey.md
-    python benchmarks/survey.py --missing FOLDER ... the same for evidence/survey-missing-labels.md
-    python benchmarks/survey.py                      write the pages from the results that are kept
-    python benchmarks/survey.py --check              fail if a page has other tables
+    python benchmarks/survey.py FOLDER     keep these results in benchmarks/survey, write the page
+    python benchmarks/survey.py            write the page from the results that are kept
+    python benchmarks/survey.py --check    fail if the page is another one, or a sentence is wrong
 
-The results that are kept stand in survey.json and survey_missing_labels.json beside this file.
+The page is survey/page.md, the sentences of survey/sentences.toml with what their tests found, and
+the tables. A sentence that the results do not bear out stops the program.
 """
 
+import shutil
 import sys
-from functools import reduce
+import tomllib
 from pathlib import Path
 
-from labelwise.papers.survey import Survey
+from labelwise.papers.survey import SurveyCell
+from labelwise.papers.survey_page import Sentence, complete, diagram, page
 
-HERE = Path(__file__).parent
-EVIDENCE = HERE.parent / "evidence"
-PAGES = {
-    EVIDENCE / "survey.md": HERE / "survey.json",
-    EVIDENCE / "survey-missing-labels.md": HERE / "survey_missing_labels.json",
-}
-MARK = "<!-- tables: python benchmarks/survey.py -->\n"
+KEPT = Path(__file__).with_name("survey")
+EVIDENCE = Path(__file__).parents[1] / "evidence"
 
 
-def with_tables(page: str, survey: Survey) -> str:
-    """Return the page with the tables after the mark made anew."""
-    before, mark, _ = page.partition(MARK)
-    if not mark:
-        raise SystemExit(f"the page has no line {MARK.strip()!r}")
-    return f"{before}{mark}\n{survey.markdown()}"
+def made() -> dict[Path, str]:
+    """Return the page and its diagram, by file."""
+    cells = complete([SurveyCell.load(file) for file in sorted(KEPT.glob("*.json"))])
+    stated = tomllib.loads((KEPT / "sentences.toml").read_text(encoding="utf-8"))["sentence"]
+    sentences = [Sentence(**{**one, "against": tuple(one["against"])}) for one in stated]
+    text = page(cells, sentences, (KEPT / "page.md").read_text(encoding="utf-8"))
+    return {EVIDENCE / "survey.md": text, EVIDENCE / "survey.svg": diagram(cells)}
 
 
 def main(arguments: list[str]) -> None:
-    folders = [Path(one) for one in arguments if not one.startswith("--")]
-    if folders:
-        found = [Survey.load(folder / "survey.json") for folder in folders]
-        page = "survey-missing-labels.md" if "--missing" in arguments else "survey.md"
-        results = PAGES[EVIDENCE / page]
-        results.write_text(reduce(Survey.joined, found).plain(), encoding="utf-8")
-    for path, results in PAGES.items():
-        page = path.read_text(encoding="utf-8")
-        made = with_tables(page, Survey.load(results))
+    for folder in (Path(one) for one in arguments if not one.startswith("--")):
+        for file in folder.glob("*.*.json"):
+            shutil.copy(file, KEPT / file.name)
+    for file, text in made().items():
         if "--check" not in arguments:
-            path.write_text(made, encoding="utf-8")
-        elif made != page:
-            raise SystemExit(f"{path} has other tables; run python benchmarks/survey.py")
+            file.write_text(text, encoding="utf-8")
+        elif not file.is_file() or file.read_text(encoding="utf-8") != text:
+            raise SystemExit(f"{file} differs from its results; run python benchmarks/survey.py")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,13 @@ from pydantic import TypeAdapter, ValidationError
 from labelwise.data.checks import Duplicates, check_table
 from labelwise.data.coco import COCO_MARKS, read_coco, read_coco2014
 from labelwise.data.feature_files import read_feature_file
-from labelwise.data.folders import HUGGINGFACE_MARKS, read_folder, read_huggingface, read_webdataset
+from labelwise.data.folders import (
+    HUGGINGFACE_MARKS,
+    read_folder,
+    read_huggingface,
+    read_plantnet,
+    read_webdataset,
+)
 from labelwise.data.generated import posterior_table, scenes
 from labelwise.data.official import (
     read_cifar10,
@@ -214,8 +220,8 @@ OWN: dict[str, Reader] = {
         ),
         Reader(
             "plantnet",
-            read_folder,
-            "Pl@ntNet-300K: its folder 'images'",
+            read_plantnet,
+            "Pl@ntNet-300K: images/train/species or images_train/species",
             labels=1081,
             counts={"train": 243_916, "val": 31_118, "test": 31_112},
         ),

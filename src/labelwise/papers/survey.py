@@ -72,7 +72,14 @@ KNOWN_SETS = ("coco", "cifar100", "scene")
 SHARES = {"train": 0.6, "val": 0.15, "test": 0.25}
 RATES = tuple(1e-2 * 3.0**power for power in (-2, -1, 0, 1, 2))
 MOST_TRIES = 9
-TAKEN = {"image_size": None, "squash": False, "rows": 4000, "steps": 60, "batch_size": 256}
+TAKEN: dict[str, Any] = {
+    "cells": ",".join(CELLS),
+    "image_size": None,
+    "squash": False,
+    "rows": 4000,
+    "steps": 60,
+    "batch_size": 256,
+}
 QUICK = {"rows": 400, "steps": 20, "batch_size": 64}
 READ_BY: dict[str, dict[str, Any]] = {"cifar100": {"labels": "both"}}
 
@@ -101,6 +108,14 @@ class SurveyPlan:
                 )
         for name in self.methods:
             find_method(name)
+        for name in self.cells:
+            if name not in CELLS:
+                raise SettingsError(f"the survey has no cell {name!r}{nearest(name, CELLS)}")
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells, by default all."""
+        return tuple(str(self.budget["cells"]).split(","))
 
     @property
     def budget(self) -> dict[str, Any]:
@@ -378,6 +393,8 @@ def run_survey(
     plan: SurveyPlan, folder: Path, *, jobs: int = 1, say: Say = print, watch: Watch | None = None
 ) -> list[SurveyCell]:
     """Run the survey in ``folder``, or what is left of it; write and return its cells."""
+    with replacing(folder / "survey.json") as temporary:  # the mark of a folder of a survey
+        temporary.write_text(json.dumps({"command": plan.command}) + "\n", encoding="utf-8")
     tables: dict[str, tuple[Path, Rows]] = {}
     for name, place in plan.places().items():
         tables[name] = (folder / "rows" / f"{name}.npz", rows_of(name, place, plan, watch))
@@ -386,7 +403,7 @@ def run_survey(
             arrays = {"features": rows.features, "labels": rows.labels}
             np.savez(stream, names=np.array(rows.names), **arrays)  # type: ignore[arg-type]
     cells = []
-    for cell, (name, (file, rows)) in product(CELLS, tables.items()):
+    for cell, (name, (file, rows)) in product(plan.cells, tables.items()):
         one = _opened(folder, name, cell, plan, rows)
         left = [method for method in plan.compared if method not in one.methods]
         for number, (method, found) in enumerate(_units(name, file, cell, left, plan, jobs), 1):
