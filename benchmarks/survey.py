@@ -11,13 +11,21 @@ the tables. A sentence that the results do not bear out stops the program.
 import shutil
 import sys
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
-from labelwise.papers.survey import SurveyCell
-from labelwise.papers.survey_page import Sentence, complete, diagram, page
+from labelwise.papers.survey import CELLS, SurveyCell
+from labelwise.papers.survey_page import Sentence, complete, critical_difference, page, ranks_of
 
 KEPT = Path(__file__).with_name("survey")
 EVIDENCE = Path(__file__).parents[1] / "evidence"
+
+DRAWN = (  # in the diagram of ranks: few enough for a critical difference to tell something
+    *("bce", "asl-official", "spa", "two-way", "softmax", "quasibinary"),
+    *("an", "wan", "role", "ll-r"),
+)
+WIDTH, LEFT, RIGHT, LINE = 760, 150, 610, 15
 
 
 def made() -> dict[Path, str]:
@@ -27,6 +35,51 @@ def made() -> dict[Path, str]:
     sentences = [Sentence(**{**one, "against": tuple(one["against"])}) for one in stated]
     text = page(cells, sentences, (KEPT / "page.md").read_text(encoding="utf-8"))
     return {EVIDENCE / "survey.md": text, EVIDENCE / "survey.svg": diagram(cells)}
+
+
+def diagram(cells: Sequence[SurveyCell], column: str = "mAP@class") -> str:
+    """Return critical-difference diagrams of ``DRAWN`` methods, one for each kind of knowledge."""
+    parts, top = [], 10
+    for name, words in CELLS.items():
+        here = [cell for cell in cells if cell.cell == name and set(DRAWN) <= set(cell.methods)]
+        if len(here) > 1:
+            ranks = [ranks_of(cell, column, DRAWN) for cell in here]
+            means = {method: fmean(rank[method] for rank in ranks) for method in DRAWN}
+            parts += _panel(f"{words}, {len(here)} sets", means, len(here), top)
+            top += 60 + LINE * (len(DRAWN) + 1) // 2
+    frame = f'viewBox="0 0 {WIDTH} {top}" font-family="sans-serif" font-size="11"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {frame}>\n' + "\n".join(parts) + "\n</svg>\n"
+
+
+def _panel(title: str, means: Mapping[str, float], sets: int, top: int) -> list[str]:
+    step = (RIGHT - LEFT) / (len(means) - 1)
+
+    def at(rank: float) -> float:
+        return LEFT + (rank - 1) * step
+
+    gap, axis = critical_difference(len(means), sets), top + 30
+    lines = [
+        f'<text x="10" y="{top + 8}" font-weight="bold">{title}</text>',
+        _line(at(1), axis, at(len(means)), axis),
+        _line(at(1), top + 18, at(1 + gap), top + 18, 3),
+        f'<text x="{at(1 + gap) + 5:.1f}" y="{top + 22}">critical difference {gap:.1f}</text>',
+    ]
+    order = sorted(means, key=lambda name: means[name])
+    for place, name in enumerate(order):
+        left = place < len(order) / 2
+        y = axis + LINE * (1 + (place if left else len(order) - 1 - place))
+        x, anchor = (LEFT - 10, "end") if left else (RIGHT + 10, "start")
+        lines += [
+            _line(at(means[name]), axis, at(means[name]), y),
+            _line(at(means[name]), y, x, y),
+            f'<text x="{x}" y="{y + 4}" text-anchor="{anchor}">{name} {means[name]:.1f}</text>',
+        ]
+    return lines
+
+
+def _line(x: float, y: float, to_x: float, to_y: float, width: int = 1) -> str:
+    ends = f'x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}"'
+    return f'<line {ends} stroke="#333" stroke-width="{width}"/>'
 
 
 def main(arguments: list[str]) -> None:

@@ -9,15 +9,11 @@ import numpy as np
 import pytest
 
 from labelwise.errors import SettingsError
-from labelwise.papers.protocols import (
-    Claim,
-    ClaimedRun,
-    RunResults,
-    figures_in,
-    read_claims,
-)
+from labelwise.papers.protocols import Claim, ClaimedRun, figures_in
 
 ROOT = Path(__file__).parents[2]
+SCRIPT = runpy.run_path(str(ROOT / "benchmarks" / "verdicts.py"))
+RunResults, read_claims = SCRIPT["RunResults"], SCRIPT["read_claims"]
 CLAIMS = (ROOT / "benchmarks" / "claims.yaml").read_text(encoding="utf-8")
 
 

@@ -80,8 +80,8 @@ def run(
 
     Printed numbers are shown beside ours, with every deviation from the published protocol. A
     table on several data sets has cells, named after points; its name alone means the first.
-    `survey` runs every method with all labels known, a tenth, or one per image. The same command
-    resumes.
+    `survey` runs every method with all labels known, a tenth, one per image, wrong labels, or half
+    of the images. The same command resumes.
     """
     from labelwise.papers.computed import COMPUTED
     from labelwise.papers.figures import draw_figure, find_figure
@@ -163,6 +163,8 @@ def _survey(
 ) -> None:
     """Run every method in every cell, and say where the results are."""
     from labelwise.papers.survey import SurveyPlan, run_survey
+    from labelwise.papers.survey_page import complete, page
+    from labelwise.system.files import replacing
     from labelwise.system.progress import make_watch
 
     sources = _pairs(given.source or [], "--source of the survey must be SET=SOURCE, each set once")
@@ -174,8 +176,10 @@ def _survey(
         root, sources, rows, given.seeds or 5, frozen, given.quick, overrides, command
     )
     with resumable(folder):
-        run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
-    say(f"written: {folder}/SET.CELL.json")
+        cells = run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
+    with replacing(folder / "survey.md") as temporary:
+        temporary.write_text(page(complete(cells), (), "# Survey"), encoding="utf-8")
+    say(f"written: {folder / 'survey.md'}, and a results file SET.CELL.json for each cell")
 
 
 def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
@@ -366,7 +370,7 @@ def _show_list(root: Path) -> None:
     from labelwise.papers.protocols import DATASETS, EXPERIMENTS, TRANSFER
     from labelwise.papers.reproduce import cells_of, has_data, where_to_put
     from labelwise.papers.sources import holds_files
-    from labelwise.papers.survey import KNOWN, SETS, SurveyPlan
+    from labelwise.papers.survey import CELLS, KNOWN_SETS, SurveyPlan
     from labelwise.papers.transfer import available_sets, where_to_put_set
 
     rows = []
@@ -391,8 +395,8 @@ def _show_list(root: Path) -> None:
         words = ", ".join(SurveyPlan(root).places())
     except LabelwiseError as error:
         words = str(error)
-    title = "Every method, with all labels known, a tenth, or one per image"
-    rows.append([SURVEYED, title, str(len(SETS) * len(KNOWN)), words])
+    title = "Every method: all labels, a tenth, one per image, noise, half of the images"
+    rows.append([SURVEYED, title, str(len(KNOWN_SETS) * len(CELLS)), words])
     show_table(["table", "what (its first cell)", "cells", "can run now"], rows)
     drawn = [[name, one.title, one.table or "formulas alone"] for name, one in FIGURES.items()]
     show_table(["figure", "what", "drawn from"], drawn)

@@ -5,12 +5,12 @@ that are dealt again (2003), over J seeds whose differences have the deviation s
 
     t = d / (s sqrt(1 / J + test images / training images)),    J - 1 degrees of freedom
 
-and Holm's rule over all pairs and sets that one sentence is about. Ranks are over methods, equal
+and Holm's rule over all comparisons of all sentences of the page. Ranks are over methods, equal
 figures share the mean of theirs; Nemenyi's critical difference is q sqrt(k (k + 1) / 6 N) for k
 methods on N sets.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import fmean, stdev
@@ -30,11 +30,6 @@ COLUMNS = (
     *("mAP@class", "macro F1", "micro F1", "log loss before", "log loss after"),
     *("ACE before", "ACE after", "seconds"),
 )
-DRAWN = (  # in the diagram of ranks: few enough for a critical difference to tell something
-    *("bce", "asl-official", "spa", "two-way", "softmax", "quasibinary"),
-    *("an", "wan", "role", "ll-r"),
-)
-WIDTH, LEFT, RIGHT, LINE = 760, 150, 610, 15
 
 
 def values_of(cell: SurveyCell, method: str, column: str) -> list[float]:
@@ -61,7 +56,10 @@ def _inflation(cell: SurveyCell, seeds: int) -> float:
 
 @dataclass(frozen=True)
 class Sentence:
-    """Advice, and the test it rests on: a method against others by a column, in every set."""
+    """A test that was looked at, of a method against others by a column, and what it advises.
+
+    Without a ``text`` it advises nothing, and is shown all the same.
+    """
 
     text: str
     cell: str
@@ -70,32 +68,40 @@ class Sentence:
     against: tuple[str, ...]
     expect: Expected
 
-    def finding(self, cells: Sequence[SurveyCell]) -> str:
-        """Return what the results say; raise if that is not what the sentence says."""
-        here = [cell for cell in cells if cell.cell == self.cell]
-        tested = {
-            (cell.data, other): p_value(cell, self.method, other, self.column)
-            for cell in here
-            for other in self.against
-        }
-        better, worse = set(), set()
-        ordered = sorted(tested.items(), key=lambda item: item[1][1])
-        for left, ((data, _), (gap, p)) in zip(range(len(ordered), 0, -1), ordered, strict=True):
-            if p > 0.05 / left:
-                break
-            (better if gap > 0 else worse).add(data)
-        found = "mixed" if better and worse else "better" if better else "worse"
-        found = found if better or worse else "level"
-        if found != self.expect:
+
+def findings(cells: Sequence[SurveyCell], sentences: Sequence[Sentence]) -> list[str]:
+    """Return what the results say of each; raise if that is not what a sentence expects.
+
+    Holm's rule runs over all comparisons of all sentences: they were chosen by their results.
+    """
+    tested = [
+        (number, *p_value(cell, one.method, other, one.column))
+        for number, one in enumerate(sentences)
+        for cell in cells
+        if cell.cell == one.cell
+        for other in one.against
+    ]
+    better, worse = [0] * len(sentences), [0] * len(sentences)
+    for left, (number, gap, p) in enumerate(sorted(tested, key=lambda one: one[2])):
+        if p > 0.05 / (len(tested) - left):
+            break
+        (better if gap > 0 else worse)[number] += 1
+    lines = []
+    for number, one in enumerate(sentences):
+        up, down = better[number], worse[number]
+        found = "mixed" if up and down else "better" if up else "worse" if down else "level"
+        if found != one.expect:
             raise SettingsError(
-                f"{self.text!r} rests on {self.expect!r}, and the results say {found!r} "
-                f"(better on {sorted(better) or 'none'}, worse on {sorted(worse) or 'none'})"
+                f"{one.text or one!r} rests on {one.expect!r}, and the results say {found!r} "
+                f"(better in {up}, worse in {down} comparisons)"
             )
-        others = ", ".join(f"`{name}`" for name in self.against)
-        return (
-            f"{self.column}: `{self.method}` against {others} is significantly better on "
-            f"{len(better)} and worse on {len(worse)} of {len(here)} sets"
+        others = ", ".join(f"`{name}`" for name in one.against)
+        count = sum(number == at for at, _, _ in tested)
+        lines.append(
+            f"{one.column}, `{one.method}` against {others}: significantly better in {up}, "
+            f"worse in {down} of {count} comparisons"
         )
+    return lines
 
 
 def ranks_of(cell: SurveyCell, column: str, methods: Sequence[str]) -> dict[str, float]:
@@ -123,7 +129,12 @@ def complete(cells: Sequence[SurveyCell]) -> list[SurveyCell]:
 def page(cells: Sequence[SurveyCell], sentences: Sequence[Sentence], before: str) -> str:
     """Return the page: what was advised, then one table for everything that is known of labels."""
     lines = [before.rstrip(), ""]
-    lines += [f"{n}. {one.text} ({one.finding(cells)}.)" for n, one in enumerate(sentences, 1)]
+    found = list(zip(sentences, findings(cells, sentences), strict=True))
+    advice = [(one.text, words) for one, words in found if one.text]
+    lines += [f"{n}. {text} ({words}.)" for n, (text, words) in enumerate(advice, 1)]
+    if len(advice) < len(found):
+        lines += ["", "The other tests we looked at:", ""]
+        lines += [f"* {words}." for one, words in found if not one.text]
     lines += [""] if sentences else []
     for name, words in CELLS.items():
         here = [cell for cell in cells if cell.cell == name]
@@ -190,48 +201,3 @@ def _rate(cell: SurveyCell, method: str) -> str:
     near = min(tried, key=lambda lr: abs(lr - one.rate))
     edge = "!" if near in (min(tried), max(tried)) and len(tried) >= len(RATES) else ""
     return f"{one.rate:.2g}{edge}"
-
-
-def diagram(cells: Sequence[SurveyCell], column: str = "mAP@class") -> str:
-    """Return critical-difference diagrams of ``DRAWN`` methods, one for each kind of knowledge."""
-    parts, top = [], 10
-    for name, words in CELLS.items():
-        here = [cell for cell in cells if cell.cell == name and set(DRAWN) <= set(cell.methods)]
-        if len(here) > 1:
-            ranks = [ranks_of(cell, column, DRAWN) for cell in here]
-            means = {method: fmean(rank[method] for rank in ranks) for method in DRAWN}
-            parts += _panel(f"{words}, {len(here)} sets", means, len(here), top)
-            top += 60 + LINE * (len(DRAWN) + 1) // 2
-    frame = f'viewBox="0 0 {WIDTH} {top}" font-family="sans-serif" font-size="11"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {frame}>\n' + "\n".join(parts) + "\n</svg>\n"
-
-
-def _panel(title: str, means: Mapping[str, float], sets: int, top: int) -> list[str]:
-    step = (RIGHT - LEFT) / (len(means) - 1)
-
-    def at(rank: float) -> float:
-        return LEFT + (rank - 1) * step
-
-    gap, axis = critical_difference(len(means), sets), top + 30
-    lines = [
-        f'<text x="10" y="{top + 8}" font-weight="bold">{title}</text>',
-        _line(at(1), axis, at(len(means)), axis),
-        _line(at(1), top + 18, at(1 + gap), top + 18, 3),
-        f'<text x="{at(1 + gap) + 5:.1f}" y="{top + 22}">critical difference {gap:.1f}</text>',
-    ]
-    order = sorted(means, key=lambda name: means[name])
-    for place, name in enumerate(order):
-        left = place < len(order) / 2
-        y = axis + LINE * (1 + (place if left else len(order) - 1 - place))
-        x, anchor = (LEFT - 10, "end") if left else (RIGHT + 10, "start")
-        lines += [
-            _line(at(means[name]), axis, at(means[name]), y),
-            _line(at(means[name]), y, x, y),
-            f'<text x="{x}" y="{y + 4}" text-anchor="{anchor}">{name} {means[name]:.1f}</text>',
-        ]
-    return lines
-
-
-def _line(x: float, y: float, to_x: float, to_y: float, width: int = 1) -> str:
-    ends = f'x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}"'
-    return f'<line {ends} stroke="#333" stroke-width="{width}"/>'
