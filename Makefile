@@ -34,7 +34,7 @@ CPU_WHEELS := https://download.pytorch.org/whl/cpu
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONDONTWRITEBYTECODE := # tests start many processes: each would compile the sources again
 
-.PHONY: audit bench bridges browser check clean demo dist docs fuzz hashes help install limits quick schema serve test
+.PHONY: audit bench bridges browser check clean demo dist docs fuzz hashes help install limits pictures quick schema serve test
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -76,6 +76,11 @@ serve: $(SERVER) ## tag, search and review photos in the browser, with the demo'
 	"$(BIN)/labelwise" demo --photos runs/demo-photos
 	"$(BIN)/labelwise" index runs/demo-photos --model runs/demo -o runs/demo.index
 	"$(BIN)/labelwise" serve runs/demo runs/demo.index $(if $(PORT),--port $(PORT)) --open
+
+pictures: install browser ## take the pictures of README and docs again, from the demo's pages
+	"$(BIN)/labelwise" demo --photos runs/demo-photos
+	"$(BIN)/labelwise" index runs/demo-photos --model runs/demo -o runs/demo.index
+	"$(BIN)/python" docs/images/make_pages.py runs/demo runs/demo.index runs/demo-photos/scene-00[0-2].png -o docs/images
 
 test: install browser ## run every test (BROWSER=no: but those in a browser)
 	BROWSER=$(BROWSER) "$(BIN)/python" -m pytest --durations=25 --cpu-durations=25 $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)

@@ -13,9 +13,7 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from labelwise.retrieval import count_queries, retrieval_map
-from labelwise.retrieval.average_precision import grow
-from labelwise.retrieval.enumeration import all_queries
-from labelwise.retrieval.quality import _table
+from labelwise.retrieval.quality import _table, all_queries, grow
 
 IMAGES, LABELS = 40_137, 80
 BRANCHES, SLOW_QUERIES = 16, 100

@@ -44,11 +44,11 @@ from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.scoring import score
 from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import FileImages, Transform
-from labelwise.pictures.bands import Bands, BandScale
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.multiband import read_bands
 from labelwise.pictures.processes import borrowed_processes, items_ahead
-from labelwise.pictures.work import SLOT_BYTES, Entry, Kind, Work, fill
+from labelwise.pictures.transform import Bands, BandScale
+from labelwise.pictures.worker import SLOT_BYTES, Entry, Kind, Work, fill
 from labelwise.training import loader as pixels
 from labelwise.training.loader import Loader
 from labelwise.types import LabelSpace

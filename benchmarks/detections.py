@@ -19,7 +19,7 @@ from scipy.special import expit
 
 from labelwise.calibration import fit_calibrator
 from labelwise.scores import read_scores
-from labelwise.scores.call_tables import calls_of_table
+from labelwise.scores.calls import calls_of_table
 
 
 def make(path: Path, rows: int, species: int = 100, sites: int = 50) -> None:

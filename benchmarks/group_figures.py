@@ -39,18 +39,17 @@ from labelwise.decide import Threshold, false_alarms_at, recall_at, specificity_
 from labelwise.decide.figures import label_figures
 from labelwise.evaluation import evaluate
 from labelwise.evaluation.curves import auroc_interval
-from labelwise.evaluation.group_intervals import (
+from labelwise.evaluation.intervals import (
+    FEW_GROUPS,
+    jackknife_interval,
     mean_ap_without_groups,
     mean_interval_by_group,
     student_reach,
 )
-from labelwise.evaluation.headline import FEW_GROUPS
-from labelwise.evaluation.jackknife import jackknife_interval
 from labelwise.evaluation.subgroups import Subgroups
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision
-from labelwise.metrics.drift import held_out_shares
-from labelwise.metrics.likeness import compare_photos
+from labelwise.metrics.shift import compare_photos, held_out_shares
 from labelwise.numeric.groups import Groups
 from labelwise.papers.compare import _covariance, _freedom
 from labelwise.papers.measures import (

@@ -17,7 +17,6 @@ promises      precision and recall of 0.8 with 95 % confidence: the share of all
               promise was made and is broken (goal: at most 5 %), and how often one is made
 intervals     mAP, F1, log loss: the share of draws whose 95 % interval holds the truth
 calibration   a calibrated model: the share of draws in which it is called miscalibrated (5 %)
-lists         conformal selection: the mean share of wrong photos on a list of at most 20 % wrong
 draws         `check` and `estimate`: photos of a list or library drawn at random, which assumes
               nothing of groups (goal: 5 % broken, 95 % covered)
 """
@@ -36,8 +35,7 @@ from labelwise.decide import (
     promise_precision,
     promise_recall,
 )
-from labelwise.decide.list_checks import ListCheck
-from labelwise.decide.promised_lists import expected_list
+from labelwise.decide.list_audit import ListCheck
 from labelwise.evaluation import evaluate
 from labelwise.links import Sigmoid
 from labelwise.metrics import average_precision, calibration_interval
@@ -187,28 +185,6 @@ def calibration(draws, groups, mean, uneven, r):
     )
 
 
-def lists(draws, groups, mean, uneven, r, allowed=0.2):
-    """The mean share of wrong photos on lists of a library of 30 new groups."""
-    wrong, listed = {"photo": [], "group": []}, {"photo": [], "group": []}
-    for seed in draws:
-        random = np.random.default_rng(seed)
-        scores, present, group = world(random, sizes_of(random, groups, mean, uneven), r)
-        library, real, _ = world(random, sizes_of(random, 30, mean, uneven), r)
-        for by, some in (("photo", None), ("group", Groups.of(group))):
-            part = (scores[:, 0], present[:, 0], library[:, 0])
-            found = expected_list(*part, wrong_at_most=allowed, groups=some)
-            chosen = library[:, 0] >= found.threshold
-            wrong[by].append(float((chosen & ~real[:, 0]).sum() / max(chosen.sum(), 1)))
-            listed[by].append(int(chosen.sum()))
-    line = f"lists     groups {groups:4} of {mean:3}{' uneven' if uneven else '':7} r {r:.1f}: "
-    for by, values in wrong.items():
-        error = 1.96 * np.std(values) / np.sqrt(len(draws))
-        line += (
-            f"{by} wrong {np.mean(values):.3f} ± {error:.3f}, {np.mean(listed[by]):.0f} listed  "
-        )
-    print(line, flush=True)
-
-
 def draws_of_a_library(draws, mean, uneven, r):
     """Checks and estimates draw single photos of a library, whatever its groups."""
     covered = broken = made = 0
@@ -241,7 +217,7 @@ def main():
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--worlds", type=int, nargs="*", default=range(len(WORLDS)))
-    parts = ("promises", "intervals", "calibration", "lists", "draws")
+    parts = ("promises", "intervals", "calibration", "draws")
     parser.add_argument("--only", nargs="*", default=parts, choices=parts)
     given = parser.parse_args()
     draws = range(given.seed, given.seed + given.draws)
@@ -253,8 +229,6 @@ def main():
                 intervals(draws[: len(draws) // 2], groups, mean, uneven, r)
             if "calibration" in given.only:
                 calibration(draws, groups, mean, uneven, r)
-            if "lists" in given.only:
-                lists(draws, groups, mean, uneven, r)
             if "draws" in given.only:
                 draws_of_a_library(draws, mean, uneven, r)
 

@@ -48,7 +48,7 @@ def draw_list(task):
     scores, truth = scored(model, library, share * shift, rng)
     row = {"shown": 0, "covers": 0, "width": 0.0, "wrong": 0.0, "counted": 0, "count_covers": 0}
     estimate = estimate_list(*splits, scores, wrong_at_most=WRONG)
-    if isinstance(estimate, ListEstimate):
+    if isinstance(estimate, ListEstimate) and estimate.stated().kind == "estimate":
         wrong = float((~truth[scores >= estimate.cut]).mean())
         inside = estimate.low - 1e-9 <= wrong <= estimate.high + 1e-9
         row |= {"shown": 1, "covers": int(inside), "wrong": wrong, "said": estimate.wrong}
@@ -167,7 +167,7 @@ def main():
             audits[name] = summary_of_audits(list(pool.map(draw_audit, tasks, chunksize=50)))
             print(name, audits[name], flush=True)
     command = "python " + " ".join(["benchmarks/list_worlds.py", *sys.argv[1:]])
-    text = {"command": command, "lists": lists, "audits": audits}
+    text = {"command": command, "figures": {"lists": lists, "audits": audits}}
     arguments.out.write_text(json.dumps(text, indent=1) + "\n")
 
 

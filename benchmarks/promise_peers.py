@@ -1,12 +1,10 @@
-"""Promises and counts beside MAPIE, crepes and ppi-python, on the same draws.
+"""Promises and counts beside MAPIE and ppi-python, on the same draws.
 
     python benchmarks/promise_peers.py [--draws 1000] [--mapie-draws 60] [--save FILE]
 
 Where a step is the same, so must be the numbers; where methods differ, both are shown with how
 often they hold and how much they give.
 
-    p-values       misses of held-out photos: crepes' p-values and scipy's Benjamini-Hochberg
-                   beside ``expected_list``; the same photos must be selected
     tests          Hoeffding-Bentkus p-values of MAPIE beside ours, of sums of losses that are not
                    whole; at some whole ones MAPIE rounds 7.000000000000001 up to 8
     recall, mean   conformal risk control: MAPIE's threshold is the highest of its grid (steps of
@@ -31,20 +29,18 @@ from pathlib import Path
 import numpy as np
 from estimate import made_worlds
 from scipy.special import expit
-from scipy.stats import false_discovery_control
 
 from labelwise.decide import (
     Answered,
     Evidence,
     control_recall,
     estimate_count,
-    expected_list,
     promise_precision,
     promise_recall,
 )
 from labelwise.numeric.bounds import clopper_pearson, hoeffding_bentkus_p_values
 
-PEERS = {"MAPIE": "mapie", "crepes": "crepes", "ppi-python": "ppi-python"}
+PEERS = {"MAPIE": "mapie", "ppi-python": "ppi-python"}
 LEVELS, CONFIDENCE = {"precision": 0.5, "recall": 0.8}, 0.95
 ANSWERS = (50, 150, 400)
 PHOTOS, LABELS, EVERY = 500, 12, 20_000
@@ -74,30 +70,6 @@ def digits(ours, theirs):
     ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
     off = np.abs(ours - theirs) / np.maximum(np.abs(theirs), 1e-300)
     return int(min(16, np.floor(-np.log10(max(float(off.max()), 1e-16)))))
-
-
-def same_lists(draws):
-    """Return how many lists are the very same photos as crepes and Benjamini-Hochberg select."""
-    from crepes import ConformalClassifier
-
-    random = np.random.default_rng(1)
-    same = listed = 0
-    for _ in range(draws):
-        held, right = one_label(random, 400)
-        library, _ = one_label(random, 300)
-        classifier = ConformalClassifier()
-        classifier.fit(np.where(right, -np.inf, held))
-        p_values = classifier.predict_p(library[:, None], smoothing=False)[:, 0]
-        theirs = false_discovery_control(p_values) <= 0.1 + 1e-12
-        ours = library >= expected_list(held, right, library, wrong_at_most=0.1).threshold
-        same += bool((ours == theirs).all())
-        listed += bool(ours.any())
-    return {"same": same, "draws": draws, "not empty": listed}
-
-
-def one_label(random, photos):
-    right = random.random(photos) < 0.3
-    return random.normal(np.where(right, 2.5, 0.0)).round(2), right
 
 
 def same_tests():
@@ -162,7 +134,7 @@ def same_counts(draws):
         told = truth[rows].astype(float)
         slope = np.polyfit(probs[rows], told, 1)[0]
         share = np.ravel(ppi_mean_pointestimate(told, probs[rows], probs, lam=slope))[0]
-        theirs.append(len(probs) * (200 * share + 1) / 202)
+        theirs.append(len(probs) * share)
         ours.append(estimate_count(Answered(probs, rows, told)).count)
     return {"digits": digits(ours, theirs), "draws": draws}
 
@@ -236,8 +208,6 @@ def measured(draws, mapie_draws):
     """Return all figures of the peers that are installed; MAPIE is slow, and has fewer draws."""
     versions = installed()
     figures = {"versions": versions}
-    if "crepes" in versions:
-        figures["lists"] = same_lists(draws)
     if "MAPIE" in versions:
         figures["tests"] = same_tests()
         figures["thresholds"] = same_thresholds(mapie_draws)
@@ -255,22 +225,19 @@ def measured(draws, mapie_draws):
 def table(figures):
     """Return the tables of the docs as Markdown."""
     versions = figures["versions"]
-    lists, tests, counts = figures["lists"], figures["tests"], figures["counts"]
+    tests, counts = figures["tests"], figures["counts"]
     thresholds = figures["thresholds"]
     lines = [
         "| the same step | beside | agreement |",
         "|---|---|---|",
-        f"| `expected_list` | p-values of crepes {versions['crepes']}, Benjamini–Hochberg of scipy "
-        f"| the same photos in {lists['same']:,} of {lists['draws']:,} draws "
-        f"({lists['not empty']:,} lists not empty) |",
         f"| Hoeffding–Bentkus p-values | MAPIE {versions['MAPIE']} | {tests['digits']} digits in "
         f"{tests['pairs']:,} pairs; of {tests['whole']:,} more, of whole sums, MAPIE rounds "
         f"{tests['rounded up']:,} up by one |",
         "| `control_recall` | MAPIE, conformal risk control | "
         f"our threshold, rounded down to its grid, in {thresholds['same']:,} of "
         f"{thresholds['draws']:,} draws |",
-        f"| count from 200 answers | ppi-python {versions['ppi-python']} with our slope, one yes "
-        f"and one no added | {counts['digits']} digits in {counts['draws']:,} draws |",
+        f"| count from 200 answers | ppi-python {versions['ppi-python']} with our slope "
+        f"| {counts['digits']} digits in {counts['draws']:,} draws |",
         "",
         f"| promised with {100 * CONFIDENCE:.0f} % confidence, {PHOTOS:,} photos | made | broken | "
         "labels per photo |",

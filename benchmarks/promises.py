@@ -15,16 +15,6 @@ Data: ``posterior``, of known probabilities and labels that depend on each other
 installed, does recall (RCPS) and precision (LTT) beside ours on photos that carry a label, as it
 refuses others: time and memory of one fit each.
 
-``--lists`` prints another table: promised lists of queries, by kind, world, number of held-out
-photos, size of the library and number of labels. Broken are lists of which more than a tenth is
-wrong, with the Clopper-Pearson interval of the share among all attempts, and the share among the
-promises made, the only ones a person sees; for ``expected`` the mean share that is wrong counts
-(± 1.96 standard errors of all attempts, and among the promises made).
-``selected`` is conformal selection, which makes an expected list where no other photos can set a
-cut. Power is the hits listed as a share of those on the longest list that is right in hindsight, 0
-where nothing is promised. ``any cut``: broken if any list of the library exceeds its bound.
-``checked``: a person checks up to 40 photos; "made" is of the attempts with a list worth checking.
-
 ``--compare`` runs two comparisons instead. Cross-fitting: precision promised where half of the
 photos calibrate (Platt, shared) and the others test; where both halves do both, each at half of
 delta, and the better one is taken; and as ``labelwise decide --cross-fit`` does. Expectation:
@@ -35,12 +25,10 @@ photos; "risk" is the mean over draws, which for the latter is what must keep th
 import argparse
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 from measure import measure
-from promised_lists import KINDS, list_table
 from scipy.stats import binomtest
 
 from labelwise.calibration import platt
@@ -310,18 +298,8 @@ def main():
     levels = {"precision": 0.8, "recall": 0.8, "f": 0.5, "tags": 0.8, "answers": 0.8}
     for name, level in levels.items():
         parser.add_argument(f"--{name}", type=float, default=level)
-    parser.add_argument("--lists", action="store_true", help="lists of queries instead")
-    parser.add_argument("--data", type=Path, help="of --lists: folder of scene and COCO photos")
-    parser.add_argument("--worlds", nargs="+", help="of --lists: some of its worlds")
-    parser.add_argument("--labels", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--held-out", type=int, nargs="+", default=[300, 1000, 3000])
-    parser.add_argument("--library", type=int, nargs="+", default=[100, 1000, 100_000])
-    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS, help="of --lists")
-    parser.add_argument("--seed", type=int, default=0, help="of --lists: of the draws")
     parser.add_argument("--compare", action="store_true", help="cross-fitting, and expectation")
     arguments = parser.parse_args()
-    if arguments.lists:
-        raise SystemExit(0 if list_table(arguments) else 1)
     probs, truth = problem(arguments.scores)
     levels = {name: getattr(arguments, name) for name in levels}
     empty = 1 - truth.any(1).mean()

@@ -36,7 +36,7 @@ from labelwise.pictures.device import borrowed_decoder, decode_by_torchvision
 from labelwise.pictures.loading import CHUNK, CHUNK_OF_FILES, Jpeg
 from labelwise.pictures.prefetch import available_cores
 from labelwise.pictures.processes import borrowed_processes, items_ahead
-from labelwise.pictures.work import SLOT_BYTES, Kind, Work
+from labelwise.pictures.worker import SLOT_BYTES, Kind, Work
 
 DISTINCT = 1 << 26  # pixels of all the different pictures
 MOST_DISTINCT = 256

@@ -443,7 +443,7 @@ def make_index(folder: Path, model: Path, photos: int, chunk: int = 100_000) -> 
 def attack(setting: Setting) -> None:
     notes = setting.folder.parent / "pauses.txt"
     watched = (str(Path(__file__).with_name("serve_watched.py")), str(notes))
-    with ours(setting.folder, program=watched if setting.explain else LABELWISE) as (port, pid):
+    with ours(setting.folder, program=watched) as (port, pid):
         closed_load(port, setting.request, 1, 2.0)
         before, most = resident(pid), [0.0]
 

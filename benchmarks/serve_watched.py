@@ -15,11 +15,56 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from prometheus_client import Gauge, Histogram
+
 from labelwise.cli import main
-from labelwise.server.monitoring import TICK, LoopPauses, waited_for_core
+from labelwise.server.monitoring import TICK, Monitor
 
 LATE = 0.03  # seconds of pause after which threads are looked at
 WAITING = ("concurrent/futures/thread.py", "selectors.py", "threading.py", "queue.py")
+
+
+SCHEDULED = Path("/proc/thread-self/schedstat")  # on a core, waiting for one, how often
+
+
+def waited_for_core() -> float:
+    """Return how many seconds this thread was ready to run without a core, 0 if nobody tells."""
+    try:
+        return int(SCHEDULED.read_bytes().split()[1]) / 1e9
+    except OSError:  # not Linux, or a kernel that does not count
+        return 0.0
+
+
+class LoopPauses:
+    """How late an event loop was, and whose fault that is, at /metrics.
+
+    pause       from when a look at the loop was due to when it came
+    busy        processor time of the loop's own thread since the look before
+    own         a pause without the time in which every core was taken
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.pauses, registry = monitor.pauses, monitor.registry
+        self.own = Histogram(
+            "labelwise_loop_own_pause_seconds",
+            "Pauses without the time in which every core was taken.",
+            buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+            registry=registry,
+        )
+        self._longest = {
+            name: Gauge(f"labelwise_loop_{name}_longest_seconds", "The longest.", registry=registry)
+            for name in ("pause", "own_pause", "busy")
+        }
+        self._most = dict.fromkeys(self._longest, 0.0)
+
+    def note(self, pause: float, busy: float, no_core: float) -> None:
+        """Count one look."""
+        own = max(0.0, pause - no_core)
+        self.pauses.observe(pause)
+        self.own.observe(own)
+        for name, seconds in (("pause", pause), ("own_pause", own), ("busy", busy)):
+            self._most[name] = max(self._most[name], seconds)
+            self._longest[name].set(self._most[name])
 
 
 class Watch:
@@ -39,7 +84,7 @@ class Watch:
                 self.lines.update(filter(None, map(_line, frames)))
 
     async def watch(self, pauses: LoopPauses) -> None:
-        """Do what LoopPauses.watch does, and note pauses with their lines."""
+        """Do what Monitor.watch_loop does, and note pauses with their lines."""
         threading.Thread(target=self.look, daemon=True).start()
         with self.notes.open("w", buffering=1) as notes:
             while True:
@@ -84,5 +129,5 @@ def own_pauses(notes: Path) -> list[tuple[str, int, float]]:
 
 if __name__ == "__main__":
     WATCH = Watch(Path(sys.argv.pop(1)))
-    LoopPauses.watch = lambda pauses: WATCH.watch(pauses)  # type: ignore[method-assign]
+    Monitor.watch_loop = lambda monitor: WATCH.watch(LoopPauses(monitor))  # type: ignore
     main()

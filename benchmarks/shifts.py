@@ -6,7 +6,7 @@
     three     COCO test photos, drawn so that a label has three times its share
 
 The model is a linear head on features of a pretrained network, trained on COCO's training photos
-and calibrated on its validation photos (:func:`promised_lists.coco_world`). Features are made once
+and calibrated on its validation photos (:func:`coco_head.coco_model`). Features are made once
 and kept in the file that the variable SHIFT_FEATURES names.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+from coco_head import coco_model, features_of
 from PIL import Image, ImageFilter
-from promised_lists import coco_model, features_of
 
 FEATURES = Path(os.environ.get("SHIFT_FEATURES", "shift_features.npz"))
 BLUR = 3

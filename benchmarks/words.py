@@ -10,6 +10,10 @@ mean of the draws comes with their least and greatest.
 With ``--unanswered`` only a part of the words is answered: half at random, the more frequent half,
 the ten most frequent. Of the others it shows what they claim on average, their share, and the error
 of their probabilities, beside that of the guess before any answer and that of the answered words.
+
+With ``--promise`` the words are the 10, 20 and 40 most frequent labels, and answers come until
+``--wrong-at-most`` of the tags can be promised on the share that is set aside: how many answered
+photos that takes, the tags that all others then get, and how many of these are right.
 """
 
 import argparse
@@ -20,6 +24,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
+from labelwise.decide import promise_tags
 from labelwise.links import Link
 from labelwise.metrics import average_precision, reliability
 from labelwise.objectives.convex import CoinLoss
@@ -27,10 +32,12 @@ from labelwise.photos.words import ClassesAndWords, TextHead, WordList
 from labelwise.photos.words.answered import answered_head
 from labelwise.photos.words.start import features_of
 from labelwise.pictures.memory import BytesImages
+from labelwise.predictions import Predictions
 from labelwise.training.solve import solve
 from labelwise.types import Targets
 
 BINS = 15
+ANSWERS = (50, 100, 150, 200, 300, 400, 500, 700, 1000, 1400)
 
 
 def main() -> None:
@@ -44,6 +51,9 @@ def main() -> None:
     parser.add_argument("--image-size", type=int, default=160)
     parser.add_argument("--cache", type=Path, help="folder to keep features in")
     parser.add_argument("--unanswered", action="store_true", help="words that nobody answered for")
+    parser.add_argument("--promise", action="store_true", help="answers until tags are promised")
+    parser.add_argument("--wrong-at-most", type=float, default=0.1)
+    parser.add_argument("--set-aside", type=float, default=0.2)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         measure(given, given.cache or Path(folder))
@@ -62,7 +72,17 @@ def measure(given: argparse.Namespace, cache: Path) -> None:
     photos = features_of(images, model.backbone, cache)
     x = photos.of([photos.digests[row] for row in range(len(table))]).double()
     words = WordList.of(*names)
-    text = model.head([word.texts for word in words.words], x.mean(dim=0))
+    text = model.head([word.texts for word in words.words], x.mean(dim=0), x.float())
+    if given.promise:
+        frequent = truth.sum(dim=0).argsort(descending=True)
+        goal = given.wrong_at_most, given.set_aside
+        for count in (10, 20, 40):
+            chosen = frequent[:count].sort().values
+            own = TextHead(text.weight[:, chosen], text.bias[chosen])
+            listed = tuple(names[column] for column in chosen.tolist())
+            draws = range(given.draws)
+            report(count, [journey(own, x, truth[:, chosen], listed, d, *goal) for d in draws])
+        return
     if given.unanswered:
         guess = model.guessed(text.scores(x))
         for count in given.answers:
@@ -139,6 +159,48 @@ def one_draw_in_part(
         "ECE of the guess": calibration_error(guessed[:, ~answered], labels[:, ~answered]),
         "ECE, answered words": calibration_error(probs[:, answered], labels[:, answered]),
     }
+
+
+def journey(
+    text: TextHead,
+    x: torch.Tensor,
+    truth: torch.Tensor,
+    names: tuple[str, ...],
+    draw: int,
+    wrong_at_most: float,
+    set_aside: float,
+) -> tuple[int, int, float] | None:
+    """Return answers needed, tags written and the share of them that is right; None without."""
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(draw))
+    for count in ANSWERS:
+        cut = round(set_aside * count)
+        aside, own = order[:cut], order[cut:count]
+        made = answered_head(text, x[own], truth[own], None, pool=x)
+        logits = made.head.scores(x[aside]).float()
+        ids = list(map(str, aside.tolist()))
+        link = made.calibration.link
+        held = Predictions(ids, logits, truth[aside].float(), None, names, "test", link)
+        promised = promise_tags(held.evidence(photos="set aside"), level=1 - wrong_at_most)
+        if promised.promises:
+            rest = order[count:]
+            with torch.no_grad():
+                tags = promised.rule(link(made.head.scores(x[rest])))
+            right = truth[rest].bool() & tags
+            return count, int(tags.sum()), float(right.sum() / tags.sum().clamp(min=1))
+    return None
+
+
+def report(words: int, found: list[tuple[int, int, float] | None]) -> None:
+    made = [one for one in found if one is not None]
+    line = f"{words:>3} words: {len(made)} of {len(found)} draws within {max(ANSWERS):,} answers"
+    if made:
+        for place, (name, form) in enumerate(
+            (("answers", ".0f"), ("tags written", ".0f"), ("right", ".3f"))
+        ):
+            values = [one[place] for one in made]
+            middle, low, high = np.median(values), min(values), max(values)
+            line += f"; {name} {middle:{form}} ({low:{form}} to {high:{form}})"
+    print(line, flush=True)
 
 
 def precision(scores: torch.Tensor, labels: torch.Tensor) -> float:

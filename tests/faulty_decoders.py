@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from labelwise.errors import ImageError
-from labelwise.pictures import processes, work, worker
+from labelwise.pictures import processes, worker
+from labelwise.pictures import worker as work
 from labelwise.pictures import worker_starter as forks
 
 HARM, ONCE = b"harm ", b"once\n"

@@ -41,7 +41,7 @@ OWN_ODDS = {
     "decide/promised_rules.py",
     "scores/calls.py",  # of detections, by what a person checked
     "answers/suspects.py",
-    "metrics/drift.py",
+    "metrics/shift.py",
     "retrieval/calibrated_query.py",
     "photos/words/answered.py",  # of a share, not of a photo
     "photos/words/classes.py",  # how much each class counts for a word
@@ -204,7 +204,7 @@ def state():
 disable, shown, hook = torch.compiler.disable, warnings.showwarning, sys.excepthook
 before = state()
 import labelwise
-from labelwise.exports.openvino_folder import openvino_runtime
+from labelwise.exports.torch_programs import openvino_runtime
 
 openvino_runtime()
 for info in pkgutil.walk_packages(labelwise.__path__, "labelwise."):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from made_index import made_index
 from search_setup import picture, save_model
 from tiny_run import tiny_settings, tiny_table
 from typer.testing import CliRunner
@@ -184,7 +185,9 @@ def test_search_and_tag_count_a_soft_label_as_the_majority_does(tmp_path):
         labelwise("index", tmp_path / "photos", "--model", run, "-o", index)
         found = labelwise("search", index, "dog", "--json", "--top", "12")
         promised = labelwise("search", index, "--wrong-at-most", "0.4", "--json", "--", "-beach")
-        tagged = labelwise("tag", index, "--xmp", "--wrong-at-most", "0.4", "--dry-run")
+        logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
+        large = made_index(tmp_path / f"{name}-large.index", run, logits)
+        tagged = labelwise("tag", large, "--xmp", "--wrong-at-most", "0.4", "--dry-run")
         answers[name] = (found, promised, tagged.replace(name, ""))
     assert answers["soft"] == answers["cut"]
     assert "at least 60.0% of all chosen labels together are right" in answers["cut"][2]

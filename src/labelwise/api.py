@@ -23,7 +23,6 @@ from labelwise.system.progress import Silent, make_watch
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
     from labelwise.models import Scored
-    from labelwise.training.run import Run
     from labelwise.training.settings import Settings
 
 
@@ -66,10 +65,12 @@ def train(
         if on_ray is None:
             done = train_in(resolved, run, table=table, watch=watch, fresh=fresh)
         else:
-            from labelwise.shards.ray_training import RayTraining
+            from labelwise.shards.ray_cluster import RayTraining
 
             done = RayTraining(on_ray)(resolved, run, watch, fresh=fresh)
         if done is not None:  # None in the helper processes of a run on several devices
+            from labelwise.report.runs import report_run
+
             report_run(done)
             log_trained_model(run, resolved)
             run.publish()
@@ -214,38 +215,6 @@ class Calibrate:
 calibrate = Calibrate()
 
 
-def report_run(run: "Run", *, command: str | None = None) -> Path:
-    """Write ``report.html`` into the run's folder unless it is there; return its path."""
-    from labelwise.pictures.shown import shown_images
-    from labelwise.report import choose_examples, write_report
-    from labelwise.report.explain import model_with_attention
-
-    files = RunFolder(run.folder)
-    if run.was_finished and files.report.exists():
-        return files.report
-    predictions = files.predictions(run.evaluation.data.split or "test")
-    link = files.spec.made_link
-    model = model_with_attention(files)
-    examples = (
-        ()
-        if link is None
-        else choose_examples(
-            predictions,
-            link,
-            shown_images(run.table.images, files.spec.transform),
-            predictor=model,
-        )
-    )
-    return write_report(
-        run.evaluation,
-        files.report,
-        title=f"{run.table.name}: {files.name}",
-        examples=examples,
-        history=files.journal.read(),
-        origin=origin_of(files, command=command),
-    )
-
-
 def log_trained_model(run: RunFolder, settings: "Settings") -> None:
     """Log the model of a finished run to MLflow, if that is one of its loggers."""
     if "mlflow" in settings.hardware.loggers:
@@ -253,25 +222,6 @@ def log_trained_model(run: RunFolder, settings: "Settings") -> None:
         from labelwise.training.loggers import log_once
 
         log_once(run, log_model)
-
-
-def origin_of(run: RunFolder, *, command: str | None = None) -> dict[str, str]:
-    """Return what a run was made from, for its report: method, network, data and command."""
-    if not run.settings_path.exists():  # a model that was copied out of its run
-        return {} if command is None else {"Command": command}
-    from labelwise.training.settings import read_settings
-
-    settings = read_settings(run.settings_path, {})
-    options = "".join(f", {name} {value}" for name, value in settings.options.items())
-    weights = f"the run {settings.start}" if settings.start else settings.weights
-    origin = {
-        "Method": f"{settings.method}{options}",
-        "Backbone": settings.backbone,
-        "Weights": weights or "none: trained from random values",
-        "Data": settings.data,
-        "Seed": str(settings.seed),
-    }
-    return origin if command is None else origin | {"Command": command}
 
 
 def default_folder(settings: "Settings") -> Path:

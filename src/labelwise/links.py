@@ -17,8 +17,9 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from inspect import signature
 from math import isnan, log
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +39,16 @@ from labelwise.numeric.array_api import (
     softplus,
 )
 from labelwise.numeric.arrays import is_tensor, to_numpy
+from labelwise.numeric.finite import require_finite, require_numbers
+from labelwise.system.text import one_line_of
 from labelwise.taxonomy import FAR, AttributeColumns, LabelTree
+from labelwise.types import nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Numbers = NDArray[np.float64]
+T = TypeVar("T")
 
 
 class Link(ABC):
@@ -265,7 +270,7 @@ EASY_NEGATIVES = Side(zeta=5.0, k=3.0, b=1.0)  # section 5.1: one setting, all d
 
 
 class SPALink(Link):
-    """The link under which SPA's loss is strictly proper, see :mod:`labelwise.objectives.spa`."""
+    """The link under which SPA's loss is strictly proper, see :class:`labelwise.objectives.SPA`."""
 
     kind = "spa"
 
@@ -313,7 +318,7 @@ class Focusing:
 
 
 class PhiLink(Link):
-    """``phi`` of ``p``, see :mod:`labelwise.objectives.asymmetric`."""
+    """``phi`` of ``p``, see :mod:`labelwise.objectives.cross_entropy`."""
 
     kind = "phi"
 
@@ -623,3 +628,32 @@ def require_link(link: Link | None, method: str) -> Link:
             "validation data with calibrate.platt(logits, labels, None)"
         )
     return link
+
+
+def made_from_spec(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
+    """Return the link or rule that plain data describes, if all of its numbers are numbers."""
+    try:
+        require_finite(spec, what)
+        return _made(spec, kinds, what)
+    except (LookupError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+        raise SettingsError(f"the {what} cannot be made: {one_line_of(error)}") from None
+
+
+def _made(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
+    """Return the link or rule that plain data describes, the ones inside it included."""
+    kind = spec.get("kind") if isinstance(spec, Mapping) else None
+    if not isinstance(kind, str) or kind not in kinds:
+        raise SettingsError(f"unknown {what} {kind!r:.60}{nearest(str(kind), kinds)}")
+    inner = spec.get(what)
+    if inner is not None and not (isinstance(inner, Mapping) and "kind" in inner):
+        raise TypeError(f"the {what} inside must be one with a kind, got {inner!r:.60}")
+    arguments = {
+        key: _made(value, kinds, what) if isinstance(value, Mapping) and "kind" in value else value
+        for key, value in spec.items()
+        if key != "kind"
+    }
+    parameters = signature(kinds[kind]).parameters
+    texts = {name for name, one in parameters.items() if isinstance(one.default, str)}
+    for key in arguments.keys() - texts:  # some are kept as they come
+        require_numbers(arguments[key], key)
+    return kinds[kind](**arguments)

@@ -22,15 +22,13 @@ for all images at once: what lies above v joins the parent's block, and the sums
 
 import csv
 import itertools
-import json
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
-from xml.etree import ElementTree
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,225 +39,7 @@ from labelwise.numeric.arrays import is_tensor
 from labelwise.system.text import from_cell
 from labelwise.types import LabelSpace, nearest
 
-# SKOS vocabularies, such as Getty's AAT: N-Triples (.nt, or a folder of them such as AAT's dump),
-# RDF/XML (.rdf, .xml) and JSON-LD (.jsonld). A concept is named by its prefLabel in the language
-# asked for, else without a language, else in the first one by name; in SKOS-XL by the literalForm
-# of its term. Two concepts of one name are named by their addresses. The parent is Getty's
-# broaderPreferred, else broader or broaderGeneric, or narrower of the other one.
-SKOS = "http://www.w3.org/2004/02/skos/core#"
-SKOS_XL = "http://www.w3.org/2008/05/skos-xl#"
-GVP = "http://vocab.getty.edu/ontology#"
-RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
-XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-SKOS_SUFFIXES = (".nt", ".rdf", ".xml", ".jsonld", ".ttl")
-TRIPLE = re.compile(
-    r"<([^>]*)>\s+<([^>]*)>\s+"
-    r'(?:<([^>]*)>|(_:\S+)|"((?:[^"\\]|\\.)*)"(?:@([A-Za-z0-9-]+)|\^\^<[^>]*>)?)\s*\.\s*(?:#.*)?'
-)
-PREFERRED, BROADER = GVP + "broaderPreferred", (SKOS + "broader", GVP + "broaderGeneric")
-NARROWER = SKOS + "narrower"  # the same, said by the other one
-NAME, TERM, FORM = SKOS + "prefLabel", SKOS_XL + "prefLabel", SKOS_XL + "literalForm"
-KEYS = {
-    "prefLabel": NAME,
-    "literalForm": FORM,
-    "broader": BROADER[0],
-    "broaderGeneric": BROADER[1],
-    "broaderPreferred": PREFERRED,
-    "narrower": NARROWER,
-}
-ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", '\\"': '"', "\\\\": "\\"}
-
-Statement = tuple[str, str, str, str | None]  # concept, property, value, language
-
-
-@dataclass(frozen=True)
-class SkosNames:
-    """The parent of each name, and the address of each concept by its name."""
-
-    parents: dict[str, str]
-    uris: dict[str, str]
-
-
-def is_skos(path: Path) -> bool:
-    """Return whether a file is a vocabulary by its suffix, as a folder of such files is."""
-    return path.suffix.lower() in SKOS_SUFFIXES or path.is_dir()
-
-
-def read_skos(path: Path, language: str = "en") -> SkosNames:
-    """Return the names and parents of a vocabulary."""
-    suffix = path.suffix.lower()
-    if path.is_dir():
-        files = sorted(path.glob("*.nt"))
-        if not files:
-            raise DataError(f"{path}: a folder of a vocabulary holds files of N-Triples (.nt)")
-        return _names(path, (one for file in files for one in _triples(file)), language)
-    if suffix == ".nt":
-        return _names(path, _triples(path), language)
-    if suffix == ".ttl":
-        raise DataError(
-            f"{path}: Turtle is not read; write it as N-Triples (.nt) or RDF/XML (.rdf), for "
-            "example with `rapper -i turtle -o ntriples`"
-        )
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: the vocabulary cannot be read ({error})") from None
-    statements = _json_ld(path, text) if suffix == ".jsonld" else _xml(path, text)
-    return _names(path, statements, language)
-
-
-def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNames:
-    labels: dict[str, dict[str, str]] = {}
-    broader: dict[str, set[str]] = {}
-    preferred: dict[str, set[str]] = {}
-    terms: list[tuple[str, str]] = []
-    forms: dict[str, tuple[str, str]] = {}  # of a term: language and name
-    for concept, what, value, tongue in statements:
-        if what == NAME:
-            labels.setdefault(concept, {}).setdefault(tongue or "", value.strip())
-        elif what == TERM:
-            terms.append((concept, value))
-        elif what == FORM:
-            forms[concept] = tongue or "", value.strip()
-        elif what in BROADER:
-            broader.setdefault(concept, set()).add(value)
-        elif what == NARROWER:
-            broader.setdefault(value, set()).add(concept)
-        elif what == PREFERRED:
-            preferred.setdefault(concept, set()).add(value)
-    for concept, term in terms:
-        if term in forms:
-            tongue, value = forms[term]
-            labels.setdefault(concept, {}).setdefault(tongue, value)
-    if terms and not labels:
-        raise DataError(
-            f"{path}: no term of a concept has a skosxl:literalForm; of AAT's dump name the folder "
-            "with all files"
-        )
-    if not labels:
-        raise DataError(f"{path}: no concept has a skos:prefLabel")
-    chosen = {concept: _chosen(told, language) for concept, told in labels.items()}
-    counts: dict[str, int] = {}
-    for name in chosen.values():
-        counts[name] = counts.get(name, 0) + 1
-    names = {concept: name if counts[name] == 1 else concept for concept, name in chosen.items()}
-    parents: dict[str, str] = {}
-    for concept, name in names.items():
-        above = preferred.get(concept) or broader.get(concept, set())
-        above = {one for one in above if one in names}
-        if len(above) > 1:
-            first, second, *_ = sorted(names[one] for one in above)
-            raise DataError(
-                f"{path}: {name!r} ({concept}) has two parents, {first!r} and {second!r}; a "
-                "taxonomy has one: keep one, or state it as gvp:broaderPreferred"
-            )
-        if above:
-            parents[name] = names[above.pop()]
-    if not parents:
-        raise DataError(f"{path}: the vocabulary says of nothing what it is a kind of")
-    return SkosNames(parents, {name: concept for concept, name in names.items()})
-
-
-def _chosen(told: dict[str, str], language: str) -> str:
-    """Return the name in a language, or a variant of it, or without one, or the first."""
-    for tongue in (language, *(one for one in sorted(told) if one.startswith(f"{language}-")), ""):
-        if tongue in told:
-            return told[tongue]
-    return told[min(told)]
-
-
-def _triples(path: Path) -> Iterator[Statement]:
-    """Yield the statements of a file of N-Triples, which may be large, line by line."""
-    try:
-        with path.open(encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, 1):
-                yield from _triple(path, number, line.strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: the vocabulary cannot be read ({error})") from None
-
-
-def _triple(path: Path, number: int, line: str) -> Iterator[Statement]:
-    if not line or line.startswith(("#", "_:")):  # a node without an address names no concept
-        return
-    found = TRIPLE.fullmatch(line)
-    if found is None:
-        raise DataError(f"{path}, line {number}: not a statement of N-Triples")
-    concept, what, other, nameless, words, tongue = found.groups()
-    if nameless is not None:
-        return
-    try:
-        value = other if other is not None else _unescaped(words)
-    except (ValueError, OverflowError):
-        raise DataError(f"{path}, line {number}: an escape is of no letter") from None
-    yield concept, what, value, tongue
-
-
-def _letter(code: int) -> str:
-    """Return a letter; half of a surrogate pair is none."""
-    letter = chr(code)
-    letter.encode()
-    return letter
-
-
-def _unescaped(text: str) -> str:
-    def plain(found: re.Match[str]) -> str:
-        code = found[0]
-        return ESCAPES.get(code) or _letter(int(code[2:], 16))
-
-    return re.sub(r'\\[tnr"\\]|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}', plain, text)
-
-
-def _xml(path: Path, text: str) -> Iterator[Statement]:
-    if "<!ENTITY" in text:
-        raise DataError(f"{path}: entities are not allowed in a vocabulary")
-    try:
-        root = ElementTree.fromstring(text)
-    except (ElementTree.ParseError, ValueError) as error:
-        raise DataError(f"{path}: not XML ({error})") from None
-    for node in root:
-        concept = node.get(f"{RDF}about")
-        if concept is None:
-            continue
-        for child in node:
-            what = child.tag.replace("{", "").replace("}", "")
-            value = child.get(f"{RDF}resource") or (child.text or "")
-            yield concept, what, value, child.get(XML_LANG)
-
-
-def _json_ld(path: Path, text: str) -> Iterator[Statement]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error})") from None
-    nodes = content.get("@graph", [content]) if isinstance(content, dict) else content
-    for node in nodes if isinstance(nodes, list) else ():
-        concept = node.get("@id", node.get("id")) if isinstance(node, dict) else None
-        if not isinstance(concept, str):
-            continue
-        for key, value in node.items():
-            what = KEYS.get(key.rpartition(":")[2].rpartition("#")[2])
-            if what is not None:
-                for one in value if isinstance(value, list) else [value]:
-                    yield from _values(concept, what, one)
-
-
-def _values(concept: str, what: str, one: Any) -> Iterator[Statement]:
-    if isinstance(one, str):
-        yield concept, what, one, None
-    elif isinstance(one, dict):
-        address = one.get("@id", one.get("id"))
-        if "@id" not in one and ":" not in str(address):  # the name in Indonesian, "id"
-            address = None
-        value = one.get("@value") if address is None else address
-        if isinstance(value, str):
-            what = TERM if what == NAME and address is not None else what
-            tongue = one.get("@language")
-            yield concept, what, value, tongue if isinstance(tongue, str) else None
-        elif what == NAME:  # a language map: {"en": "dog"}
-            for tongue, word in one.items():
-                if isinstance(word, str) and not tongue.startswith("@"):
-                    yield concept, what, word, tongue
-
+SKOS_SUFFIXES = (".nt", ".rdf", ".xml", ".jsonld", ".ttl")  # read by labelwise.contrib.skos
 
 # Attribute groups: labels that exclude each other, such as the colours of a thing.
 #
@@ -276,7 +56,7 @@ def _values(concept: str, what: str, one: Any) -> Iterator[Statement]:
 #     at-most-one   p_k = exp(u_k) / (1 + sum_j exp(u_j))       the same with "none" at 0
 #
 # which is Bayes' rule; where the labels' own probabilities know the rule already, slope and offsets
-# of u_k are fitted (:mod:`labelwise.calibration.within_groups`).
+# of u_k are fitted (:mod:`labelwise.calibration.adjusted`).
 #
 # What a rule says of labels: where one is present, all others are absent; in exactly-one, where all
 # others are absent, the last one is present. Two present ones, or none where there must be one, are
@@ -436,20 +216,6 @@ class AttributeColumns:
             broken |= wrong
         return Settled(values, seen, broken, int((seen & ~before).sum()))
 
-    def right(
-        self,
-        group: Sequence[int],
-        sets: NDArray[np.bool_],
-        labels: NDArray[np.bool_],
-        observed: NDArray[np.bool_] | None,
-    ) -> tuple[int, int]:
-        """Return how many photos have a group known to the last label, and how many sets have it.
-
-        A set is right if it holds of the group what is there, and nothing else.
-        """
-        seen, same = self.right_rows(group, sets, labels, observed)
-        return int(seen.sum()), int(same.sum())
-
     def right_rows(
         self,
         group: Sequence[int],
@@ -457,7 +223,10 @@ class AttributeColumns:
         labels: NDArray[np.bool_],
         observed: NDArray[np.bool_] | None,
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which photos (N,) have a group known to the last label, and right in their set."""
+        """Return which photos (N,) have a group known to the last label, and right in their set.
+
+        A set is right if it holds of the group what is there, and nothing else.
+        """
         columns = list(group)
         known = np.ones(labels.shape, bool) if observed is None else observed
         seen: NDArray[np.bool_] = np.all(known[:, columns], axis=1)
@@ -519,9 +288,9 @@ class Taxonomy:
         SKOS vocabularies are read as N-Triples (.nt, or a folder of them), RDF/XML (.rdf, .xml) and
         JSON-LD (.jsonld).
         """
-        if is_skos(Path(path)):
-            found_names = read_skos(Path(path))
-            return cls(found_names.parents, {}, str(path), found_names.uris)
+        if Path(path).suffix.lower() in SKOS_SUFFIXES or Path(path).is_dir():
+            skos = import_module("labelwise.contrib.skos").read_skos(Path(path))
+            return cls(skos.parents, {}, str(path), skos.uris)
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
             rows = list(csv.reader(text.splitlines(), skipinitialspace=True, strict=True))

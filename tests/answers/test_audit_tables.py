@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from audit_setup import NAMES, as_responses, tagged_photos
 
-from labelwise.answers.model_text import tags_of_text
-from labelwise.answers.tag_tables import TagTable, read_tags
+from labelwise.answers.tag_tables import TagTable, read_tags, tags_of_text
 from labelwise.contrib.tag_sources import tags_to_audit
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid

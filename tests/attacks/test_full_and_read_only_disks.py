@@ -121,7 +121,7 @@ def test_bodies_that_the_disk_does_not_take_are_refused_and_let_go(library, tmp_
         monkeypatch.setattr(tempfile, "tempdir", str(disk))
         fill(disk)
         with running(library / "model", decoders=0, body_memory=0) as server:
-            bodies = server.app.app.app.app.app
+            bodies = server.app.bodies
             for content in (encoded(), encoded(size=(700, 700))):
                 answer = server.upload(("a.png", content))
                 assert "has no room for the bodies" in server.problem(answer, 503)

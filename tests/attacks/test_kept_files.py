@@ -14,6 +14,7 @@ from forged import rewrite
 from search_setup import LABELS, save_model
 
 from labelwise.answers.log import AnswerLog
+from labelwise.contrib.skos import read_skos
 from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, DataError
 from labelwise.links import Sigmoid
@@ -26,7 +27,6 @@ from labelwise.scores.aggregating import aggregate_table
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows
 from labelwise.system.storage import storage_at
-from labelwise.taxonomy import read_skos
 from labelwise.types import LabelSpace
 
 SKOS = "http://www.w3.org/2004/02/skos/core#"

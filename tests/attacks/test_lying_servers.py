@@ -6,8 +6,7 @@ The oracle is the one error that it knows, in a sentence.
 import pytest
 from lying_server import answering
 
-from labelwise.contrib.http import ServiceError
-from labelwise.contrib.immich import Immich
+from labelwise.contrib.immich import Immich, ServiceError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 

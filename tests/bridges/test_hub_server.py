@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from patience import PATIENCE
 from search_setup import picture, save_model
 from stub_hub import running_hub
 
@@ -62,6 +63,9 @@ def test_a_model_goes_to_a_hub_and_comes_back(tmp_path, warm_commands):
     with running_hub() as hub:
         hub.files["strange/model"] = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
         settings = {"HF_ENDPOINT": hub.address, "HF_TOKEN": hub.token, "HF_HOME": str(tmp_path)}
+        waits = ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")  # 10 seconds unless given
+        settings |= dict.fromkeys(waits, f"{PATIENCE:.0f}") | {"HF_HUB_OFFLINE": "0"}
+        settings |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1")
         script = tmp_path / "script.py"
         script.write_text(SCRIPT)
         words = [model, tmp_path / "hub", photo]

@@ -126,7 +126,7 @@ def test_a_dry_run_writes_nothing(immich, tag):
 
 
 def test_a_promise_decides_what_is_written(library, immich, tag):
-    with pytest.raises(LabelwiseError, match="promise"):
+    with pytest.raises(LabelwiseError, match="guaranteed from test photos"):
         tag("--wrong-at-most", "0.0001")
     assert changes(immich) == []
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -200,7 +201,7 @@ def wrong_answers(count):
     return {str(number): number for number in range(count)}
 
 
-def test_a_list_says_its_interval_its_promise_and_its_condition(made):
+def test_a_list_says_its_interval_its_estimate_and_its_condition(made):
     index = open_index(made)
     asked = {"query": "dog", "wrong_at_most": 0.3, "top": 5}
     few = {"query": "dog, cat, beach, row", "wrong_at_most": 0.001}
@@ -208,12 +209,17 @@ def test_a_list_says_its_interval_its_promise_and_its_condition(made):
         told, asking(PhotoTools(index), *[("search_photos", asked), ("search_photos", few)])
     )
     expected = answer(index, Query.parse("dog"), top=5, wrong_at_most=0.3)
-    assert expected.promised is not None
-    for words in (expected.counted, str(expected.promised), "5 photos of them are listed here"):
+    assert listed["statement"] == asdict(expected.statement)
+    assert expected.statement.kind == "estimate"
+    for words in (
+        expected.counted,
+        expected.statement.sentence,
+        "5 photos of them are listed here",
+    ):
         assert words in listed["in_words"]
     assert "interval: " in listed["in_words"]
     assert "It holds if these photos are like the held-out ones." in listed["holds_if"]
-    assert "no list can be promised for" in refusing["in_words"]
+    assert "No estimate: " in refusing["in_words"]
 
 
 def test_counts_come_with_their_interval(made):

@@ -8,8 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from labelwise.calibration import AveragedCurves, few_labels, platt, temperature
-from labelwise.calibration.few import TYPICAL_SPREAD, WITH_LINK
-from labelwise.calibration.shared_curves import SPREADS, CurveProblem
+from labelwise.calibration.few import SPREADS, TYPICAL_SPREAD, WITH_LINK, CurveProblem
 from labelwise.links import Sigmoid
 from labelwise.methods import link_from_spec, link_to_spec
 

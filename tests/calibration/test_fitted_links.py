@@ -165,7 +165,18 @@ def test_a_calibrated_link_is_left_as_it_is():
     choice = auto(logits, labels, Sigmoid(), candidates=few)
     worse = {row.name: row.behind for row in choice.candidates}
     assert worse["as it is"] < 1e-3
-    assert choice.name != "histogram"
+    assert choice.name == "as it is"
+
+
+def test_a_fit_that_is_better_by_chance_is_not_taken():
+    """Oracle: labels drawn from the link itself; without the standard error some fit would win."""
+    chosen = []
+    for seed in range(6):
+        rng = np.random.default_rng((5, seed))
+        logits = rng.normal(-1, 2, (50, 5))
+        chosen.append(auto(logits, rng.random((50, 5)) < Sigmoid()(logits), Sigmoid()))
+    assert {one.name for one in chosen} == {"as it is"}
+    assert {one.candidates[0].name for one in chosen} != {"as it is"}
 
 
 def test_cross_validation_is_leave_fold_out_by_hand():

@@ -8,10 +8,18 @@ import torch
 from calibration_problems import problem
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from labelwise.calibration.beta import _features as beta_features
 from labelwise.calibration.entries import read_entries
-from labelwise.calibration.features import derivatives, gradient, scaled
-from labelwise.calibration.newton import STEPS, PerLabel, Shared, TiedSlope, minimise
+from labelwise.calibration.platt import _both_ends as beta_features
+from labelwise.calibration.regression import (
+    STEPS,
+    PerLabel,
+    Shared,
+    TiedSlope,
+    derivatives,
+    gradient,
+    minimise,
+    scaled,
+)
 
 close = partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-7)
 
@@ -135,7 +143,7 @@ def test_tied_slopes_come_back_from_a_far_start(monkeypatch):
     near = tied.solve(features.read(entries), np.repeat(center, 5, 0), 1e-9)
     start = np.array([[0.5, 9.0]]).repeat(5, 0)
     close(tied.solve(features.read(entries), start, 1e-9), near, atol=1e-4, rtol=0)
-    monkeypatch.setattr("labelwise.calibration.newton.STEPS", 1)
+    monkeypatch.setattr("labelwise.calibration.regression.STEPS", 1)
     assert np.isfinite(tied.solve(features.read(entries), start, 1e-9)).all()
 
 

@@ -9,9 +9,10 @@ from calibration_problems import log_loss, problem
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.calibration import Beta, Platt, beta, platt, shrink
+from labelwise.calibration import Beta, Platt, beta, platt
+from labelwise.calibration import regression as shrink
 from labelwise.calibration.entries import Bins, compressed, joined, read_entries
-from labelwise.calibration.features import scaled
+from labelwise.calibration.regression import scaled
 from labelwise.links import Sigmoid
 
 SIZES = pytest.mark.parametrize("images", [300, 6000])  # exact from the start, and through bins

@@ -38,7 +38,7 @@ SUBVERBS = {
 def writes(command):
     """Return the options of a command by which it writes files."""
     return [
-        one.name for one in command.params if one.name in DECLARED and DECLARED[one.name][1].writes
+        one.name for one in command.params if one.name in DECLARED and DECLARED[one.name].writes
     ]
 
 
@@ -145,7 +145,12 @@ def test_an_option_has_one_type_and_one_meaning_everywhere():
     for path, command in COMMANDS.items():
         for one in command.params:
             if one.param_type_name == "option":
-                kind = (one.help, DECLARED.get(one.name, (bool,))[0], one.multiple, one.is_flag)
+                kind = (
+                    one.help,
+                    getattr(DECLARED.get(one.name), "kind", bool),
+                    one.multiple,
+                    one.is_flag,
+                )
                 for flag in one.opts:
                     assert meanings.setdefault(flag, kind) == kind, (path, flag)
 
@@ -170,6 +175,7 @@ def test_a_verb_gets_the_options_it_names_and_no_others():
         ("estimate i dog --answers-from f", "count i dog --answers f"),
         ("review i --by wrong --count 5", "label next i --order wrong --top 5"),
         ("serve --label p --words w --answers a", "label --page p --words w --out a"),
+        ("serve --label p --decoders 2 --rate 5", "label --page p --decoders 2 --rate 5"),
         ("dossier r -o d", "report --format dossier r -o d"),
         ("reproduce t --list", "papers list t"),
         ("reproduce t --data d", "papers run t --source d"),
@@ -205,6 +211,21 @@ def test_old_names_work_with_a_note(old, new, monkeypatch, capsys):
         group.resolve_command(context, words)
     assert seen == [expected]
     assert capsys.readouterr().err.count("works until 0.4") == (words[0] != expected[0])
+
+
+def test_the_labelling_page_takes_what_every_server_takes(monkeypatch, capsys):
+    """A variable of the environment that is for the page does not stop what is not."""
+    serve, label = (
+        {flag for one in COMMANDS[path].params for flag in one.opts} for path in ("serve", "label")
+    )
+    of_models = {"--also", "--device", "--photoprism", "--label-studio", "--mcp", "--http"}
+    of_models |= {"--write", "--tag-folder", *(flag for flag in serve if "--max-" in flag)}
+    assert serve - of_models - {"run", "index", "--max-body"} <= label
+    monkeypatch.setenv("LABELWISE_DECODERS", "1")
+    assert call(monkeypatch, "label", "next", "nowhere") == 1
+    assert "nowhere" in capsys.readouterr().err
+    assert call(monkeypatch, "label", "next", "nowhere", "--decoders", "1") == 1
+    assert "--decoders does not apply: it belongs to --page" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if "out" in writes(COMMANDS[path])])

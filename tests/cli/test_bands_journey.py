@@ -26,7 +26,7 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.models import Predictor, load_model
 from labelwise.models.scoring import score
 from labelwise.pictures import ArrayImages, PictureImages
-from labelwise.training.build import scale_of
+from labelwise.training.features import scale_of
 from labelwise.training.settings import read_settings
 
 SMALL = (

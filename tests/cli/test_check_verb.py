@@ -42,7 +42,10 @@ def test_questions_in_the_terminal_stop_and_go_on(folder):
     assert "[" in output
     assert "2 checked, 0 wrong or unsure; about" in output
     output = check(folder, "-o", folder / "list.txt", said="y\n" * 12)
-    assert "with 95% confidence at most 30% of this list of 10 photos is wrong" in output
+    assert (
+        "at least 70 % of these 10 photos match dog: known, not estimated, 7 photos checked"
+        in output
+    )
     assert len((folder / "list.txt").read_text().splitlines()) == 10
 
 
@@ -65,7 +68,7 @@ def test_answers_of_a_table_and_what_is_missing_from_it(folder):
     assert "has no answer for" in output
     write([(path, "yes") for path in paths])
     output = check(folder, "--answers", table)
-    assert "a person checked" in output
+    assert "photos match dog: known, not estimated" in output
     write([(paths[0], "perhaps")])
     with pytest.raises(LabelwiseError, match="line 2: the answer must be yes, no or unsure"):
         check(folder, "--answers", table)
@@ -77,6 +80,8 @@ def test_answers_of_a_table_and_what_is_missing_from_it(folder):
 def test_options_that_contradict_are_refused(folder):
     with pytest.raises(LabelwiseError, match="--at-least and --top both end the list"):
         check(folder, "--at-least", "0.5")
+    with pytest.raises(LabelwiseError, match="--answers-at-most sets the length of the list"):
+        check(folder, "--answers-at-most", "20")
     with pytest.raises(LabelwiseError, match="--at-least must be a probability"):
         labelwise("audit", folder / "photos.index", "dog", "--at-least", "5")
 
@@ -107,16 +112,15 @@ def only_the_highest(logits):
 @pytest.mark.parametrize(
     ("answers", "why"),
     [
-        (None, "a promise needs photos that fitted nothing"),
-        (only_the_highest, "held-out photos 1 match, and too few of these stand above the others"),
+        (None, "no estimate: the model has no test photos; audit the list: labelwise audit "),
+        (only_the_highest, "; audit a list instead: labelwise audit "),
     ],
 )
-def test_too_little_evidence_about_a_single_photo_promises_nothing(one_photo, answers, why):
-    """The photo is shown all the same; one positive above all others does not earn a promise."""
+def test_too_little_evidence_about_a_single_photo_estimates_nothing(one_photo, answers, why):
+    """The photo is shown all the same; one positive above all others cuts no list."""
     index = one_photo(answers) / "photos.index"
     said = labelwise("search", index, "dog", "--wrong-at-most", "0.1")
-    assert "no list can be promised for dog: " in said
-    assert why in said
+    assert why in " ".join(said.split())
     assert "0.png" in said
     assert receipts_of(open_index(index)) == []
 
@@ -124,7 +128,7 @@ def test_too_little_evidence_about_a_single_photo_promises_nothing(one_photo, an
 def test_a_single_photo_that_nobody_can_tell_is_not_promised(one_photo):
     folder = one_photo(None)
     said = labelwise("audit", folder / "photos.index", "dog", "--top", "1", said="u\n")
-    assert "every answer was unsure, so nothing can be promised" in said
+    assert "every answer was unsure, so nothing can be guaranteed" in said
     index = open_index(folder / "photos.index")
     assert index.store.corrections("dog") == []
     assert receipts_of(index) == []

@@ -123,10 +123,37 @@ def test_the_report_draws_curves_and_tells_sites_apart(sites, tmp_path):
     page = (out / "report.html").read_text()
     for words in ('id="curves"', "ROC curve of deer", "Precision and recall of deer"):
         assert words in page
-    assert "Told apart from the other photos:" in page
+    assert "Significantly different from the other photos:" in page
     assert "wrong labels of forest" in page
 
 
 def test_a_run_folder_has_no_columns(tmp_path):
     result = run("evaluate", tmp_path, "--by", "site")
     assert "--by does not apply" in str(result.exception)
+
+
+def test_a_tuned_level_that_other_rows_miss_is_said_and_a_guarantee_is_offered(tmp_path):
+    """Oracle: recall counted from the table; the test rows score lower by one."""
+    rng = np.random.default_rng(0)
+    there = rng.random(600) < 0.5
+    odds = 4.0 * (there - 0.5) + rng.normal(size=600) - np.repeat([0.0, 1.0], 300)
+    rows = [
+        f"{row},{'val' if row < 300 else 'test'},{odds[row]},{int(there[row])}"
+        for row in range(600)
+    ]
+    table = tmp_path / "shifted.csv"
+    table.write_text("\n".join(["id,split,score:deer,label:deer", *rows]))
+    out = tmp_path / "rule.json"
+    result = run("calibrate", table, *APART, "--rule", "sensitivity-0.9", "-o", out)
+    cut = json.loads(out.read_text())["thresholds"]["deer"]
+    recall = (1 / (1 + np.exp(-odds[300:][there[300:]])) >= cut).mean()
+    assert recall < 0.9
+    missed = f"Sensitivity is below 90% on other rows for 1 of 1 label: deer {recall:.1%}."
+    assert missed in result.stdout
+    command = result.stdout.splitlines()[-1].split("labelwise ")[1]
+    assert "--guarantee recall-per-label=0.9" in command
+    made = run(*command.replace("guaranteed.json", str(tmp_path / "made.json")).split())
+    assert made.exit_code == 0, made.exception
+    assert "recall" in (tmp_path / "made.json").read_text()
+    for rule in ("specificity-0.5", "best-f"):
+        assert "is below" not in run("calibrate", table, *APART, "--rule", rule).stdout

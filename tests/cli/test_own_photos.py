@@ -18,7 +18,8 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def commands():
-    section = README.read_text(encoding="utf-8").split("## Train on your own photos")[1].split("\n## ")[0]
+    text = README.read_text(encoding="utf-8")
+    section = text.split("## Train on your own photos")[1].split("\n## ")[0]
     return [
         line.removeprefix("$ labelwise ").partition("  #")[0]
         for line in section.splitlines()

@@ -127,14 +127,8 @@ def test_large_photos_are_scaled_as_in_evaluation(pictures, tmp_path, monkeypatc
     coarse.resize((480, 360), Image.Resampling.BICUBIC).save(tmp_path / "large.jpg", quality=95)
     source = FileImages(tmp_path, ["large.jpg"])
     out = tmp_path / "a.jsonl"
-    call(
-        monkeypatch,
-        "predict",
-        str(tmp_path / "cropping"),
-        str(tmp_path / "large.jpg"),
-        "-o",
-        str(out),
-    )
+    words = [str(tmp_path / "cropping"), str(tmp_path / "large.jpg"), "-o", str(out)]
+    assert call(monkeypatch, "predict", *words) == 0
     image = source.read(0, predictor.transform.at_least())
     assert image.size != source.read(0, predictor.transform.size).size  # a smaller decode differs
     expected = predictor.predict([image]).probs[0].tolist()

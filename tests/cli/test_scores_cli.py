@@ -15,7 +15,6 @@ from labelwise.links import Sigmoid
 from labelwise.scores import read_scores
 
 APART = ("--fit-on", "val", "--report-on", "test")
-PLATT = ("--calibrator", "platt")
 
 
 def run(*words):
@@ -90,16 +89,7 @@ def test_evaluate_says_in_words_how_a_run_decides(tmp_path):
 
 def test_calibrate_between_splits(scores, tmp_path):
     out = tmp_path / "calibrated"
-    words = [
-        "--scores",
-        "logits",
-        "--fit-on",
-        "val",
-        "--report-on",
-        "test",
-        "--calibrator",
-        "platt",
-    ]
+    words = ("--scores", "logits", "--calibrator", "platt", *APART)
     result = run("calibrate", scores, *words, "-o", out)
     assert result.exit_code == 0, result.exception
     assert "before" in result.stdout
@@ -180,86 +170,26 @@ def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["calibrate", "SCORES", "--scores", "logits", *APART], "either --rule"),
-        (
-            ["calibrate", "SCORES", "--scores", "logits", "--rule", "0.5", "--confidence", "0.9"],
-            "belongs to --guarantee",
-        ),
-        (
-            ["calibrate", "SCORES", "--scores", "logits", "--guarantee", "recall", *APART],
-            "recall=0.9|like",
-        ),
-        (
-            ["calibrate", "SCORES", "--scores", "logits", "--guarantee", "precision=0.99", *APART],
-            "299 that count would be needed",
-        ),
-        (
-            [
-                "calibrate",
-                "SCORES",
-                "--scores",
-                "logits",
-                "--rule",
-                "best-f",
-                "--folds",
-                "3",
-                *APART,
-            ],
-            "--folds does not apply: the rows to fit on",
-        ),
-        (
-            [
-                "calibrate",
-                "SCORES",
-                "--scores",
-                "logits",
-                "--guarantee",
-                "recall=0.5",
-                "--folds",
-                "3",
-            ],
-            "--folds does not apply: a guarantee",
-        ),
-        (
-            [
-                "calibrate",
-                "SCORES",
-                "--scores",
-                "logits",
-                *PLATT,
-                "--folds",
-                "3",
-                "-o",
-                "x",
-                *APART,
-            ],
-            "--folds does not apply: the rows to fit on",
-        ),
-        (["evaluate", "nowhere.csv", "--scores", "logits"], "does not exist"),
-        (["evaluate", "nowhere"], "nowhere does not exist; give the folder of a run, an exported"),
-        (["evaluate", "SCORES"], "--scores logits or --scores probs"),
-        (["evaluate", "SCORES", "--scores", "logits"], "has the splits test, val"),
-        (["evaluate", "SCORES", "--scores", "probs", "--split", "test"], r"in \[0, 1\], got"),
-        (["calibrate", "SCORES", "--scores", "logits", "--rule", "besst", *APART], "best-f"),
-        (
-            [
-                "calibrate",
-                "SCORES",
-                "--scores",
-                "logits",
-                "--calibrator",
-                "plat",
-                "-o",
-                "x",
-                *APART,
-            ],
-            "did you mean 'platt'",
-        ),
+        ("calibrate LOGITS APART", "either --rule"),
+        ("calibrate LOGITS --rule 0.5 --confidence 0.9", "belongs to --guarantee"),
+        ("calibrate LOGITS --guarantee recall APART", "recall=0.9|like"),
+        ("calibrate LOGITS --guarantee precision=0.99 APART", "299 that count would be needed"),
+        ("calibrate LOGITS --rule best-f --folds 3 APART", "--folds does not apply: the rows to"),
+        ("calibrate LOGITS --guarantee recall=0.5 --folds 3", "--folds does not apply: a guarant"),
+        ("calibrate LOGITS --calibrator platt --folds 3 -o x APART", "does not apply: the rows"),
+        ("evaluate nowhere.csv --scores logits", "does not exist"),
+        ("evaluate nowhere", "nowhere does not exist; give the folder of a run, an exported"),
+        ("evaluate SCORES", "--scores logits or --scores probs"),
+        ("evaluate LOGITS", "has the splits test, val"),
+        ("evaluate SCORES --scores probs --split test", r"in \[0, 1\], got"),
+        ("calibrate LOGITS --rule besst APART", "best-f"),
+        ("calibrate LOGITS --calibrator plat -o x APART", "did you mean 'platt'"),
     ],
 )
 def test_a_mistake_gets_one_sentence(scores, tmp_path, monkeypatch, words, sentence):
     monkeypatch.chdir(tmp_path)
-    result = run(*(scores if word == "SCORES" else word for word in words))
+    words = words.replace("LOGITS", "SCORES --scores logits").replace("APART", " ".join(APART))
+    result = run(*(scores if word == "SCORES" else word for word in words.split()))
     assert isinstance(result.exception, LabelwiseError)
     assert "\n" not in str(result.exception)
     with pytest.raises(LabelwiseError, match=sentence):

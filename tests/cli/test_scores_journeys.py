@@ -177,16 +177,8 @@ def fitted(tmp_path_factory):
         patch.chdir(tmp_path)
         done("calibrate", *held_words, "--method", "platt", "-o", "fit")
         done("decide", *held_words, "--rule", "best-f", "--calibrate", "platt", "-o", path)
-        done(
-            "decide",
-            "fit/probabilities.parquet",
-            "--scores",
-            "probs",
-            "--rule",
-            "0.3",
-            "-o",
-            "p.json",
-        )
+        probs = ("fit/probabilities.parquet", "--scores", "probs")
+        done("decide", *probs, "--rule", "0.3", "-o", "p.json")
         done("decide", *held_words, "--rule", "best-f", "-o", "plain.json")
     return tmp_path, new
 

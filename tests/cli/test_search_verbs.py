@@ -5,12 +5,13 @@ import os
 import re
 import shlex
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import ceil, floor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from made_index import made_index
 from open_indexes import open_index
 from PIL import Image
 from search_setup import LABELS, picture, save_model
@@ -158,33 +159,42 @@ def test_paths_are_bytes_for_other_programs_and_json_is_json_for_any_name(tmp_pa
     assert output("dog", "--paths-only", "-0") == b"".join(path + b"\0" for path in paths)
 
 
-def test_a_promised_list_says_what_it_promises(library):
-    """Oracle: the two conditions of the promises, written out by hand on these few photos."""
+def test_a_list_that_was_not_compared_has_no_interval(library):
     index = library / "photos.index"
     output, status = labelwise("search", index, "--wrong-at-most", "0.4", "--", "-beach")
     assert status == 0
-    assert "on average over searches like this, at most 40% of a list is wrong" in output
-    assert "it holds if these photos are like the" in output
-    assert likeness_of(open_index(index)).sentence() in " ".join(output.split())
+    said = " ".join(output.split())
+    assert "above the cut. No estimate: your photos were not compared with the test photos" in said
+    assert "; audit the list." in said
+    assert f"labelwise audit {index} -beach" in said
+    assert likeness_of(open_index(index)).sentence() in said
     (found,) = lines("search", index, "--count", "--json", "--", "-beach")
     assert found["likeness"]["outcome"] == "unknown"  # it takes more photos to tell
 
 
-def test_where_nothing_can_be_promised_photos_are_shown_with_what_would_work(library):
-    """Oracle: the list without a promise, and the promise that is said to work, made."""
-    query = ("search", library / "photos.index", "cat", "--top", "3")
-    plain = [line.split()[1] for line in labelwise(*query)[0].splitlines()[:4]]
-    output, status = labelwise(*query, "--wrong-at-most", "0.01")
+def test_a_list_is_cut_with_an_estimate(tmp_path):
+    """Oracle: the estimate of the index itself; a model that knows nothing cuts no list at 1 %."""
+    logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
+    index = made_index(tmp_path / "photos.index", save_model(tmp_path / "run"), logits)
+    truth = answer(open_index(index), Query.parse("dog"), wrong_at_most=0.3)
+    output, status = labelwise("search", index, "dog", "--wrong-at-most", "0.3")
     assert status == 0
-    assert [line.split()[1] for line in output.splitlines()[:4]] == plain
-    assert "no list can be promised for cat: of" in output
-    works = re.search(r"([\d.]+) works", output)
-    assert works is not None, output
-    made, _ = labelwise(*query, "--wrong-at-most", works[1])
-    assert "on average over searches like this" in made
-    (found,) = lines(*query, "--wrong-at-most", "0.01", "--count", "--json")
-    assert found["promise"] is None
-    assert found["refused"] in output
+    said = " ".join(output.split())
+    assert f" % of this list of {truth.above} photos is wrong (95 % interval: " in said
+    assert truth.statement.sentence in said
+    (found,) = lines("search", index, "dog", "--wrong-at-most", "0.3", "--count", "--json")
+    assert found["statement"] == asdict(truth.statement)
+    assert truth.statement.low < truth.statement.wrong < truth.statement.high
+    (none,) = lines("search", index, "dog", "--wrong-at-most", "0.001", "--count", "--json")
+    assert none["statement"]["sentence"] == (
+        "No estimate: no list is expected to be at most 0.1 % wrong; audit a list instead."
+    )
+    with open_index(index) as opened:  # a photo that somebody called wrong leaves the list
+        opened.correct(truth.hits[0].row, {"dog": "absent"})
+        fewer = answer(opened, Query.parse("dog"), wrong_at_most=0.3)
+    assert fewer.above == truth.above - 1
+    wrong = (truth.statement.wrong * truth.above - 1) / fewer.above
+    assert fewer.statement.wrong == pytest.approx(wrong)
 
 
 def test_likeness_tells_copies_from_similar_photos(library):
@@ -253,7 +263,6 @@ def test_index_search_and_review_agree_on_a_name(library, tmp_path, monkeypatch)
         ),
         (("dog", "--null"), "--null does not apply: it ends the paths"),
         (("dog", "--count", "--html", "x.html"), "--html does not apply: --count shows no photos"),
-        (("dog", "--who", "me"), "without --wrong-at-most nothing is guaranteed"),
         (
             ("--like", "x.png", "--at-least", "0.5"),
             "--at-least does not apply: --like ranks by likeness",
@@ -276,7 +285,7 @@ def test_counts_are_there_for_programs_too(library):
         f"(95% interval: {floor(found['lower'])} to {ceil(found['upper'])}); {found['above']} "
         in sentence
     )
-    assert found["promise"] is None
+    assert found["statement"] is None
 
 
 def test_the_page_holds_its_pictures(library, tmp_path):

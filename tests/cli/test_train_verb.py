@@ -77,22 +77,8 @@ def test_flags_override_the_file_and_all_is_saved(tmp_path, monkeypatch):
     )
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump({"data": "scenes", "method": "spa", "recipe": {"epochs": 7}}))
-    assert (
-        call(
-            monkeypatch,
-            "train",
-            "--settings",
-            str(file),
-            "--lr",
-            "0.1",
-            "--fresh",
-            "--set",
-            "recipe.ema=0.99",
-            "--set",
-            "options.k_neg=2.5",
-        )
-        == 0
-    )
+    words = ["--lr", "0.1", "--fresh", "--set", "recipe.ema=0.99", "--set", "options.k_neg=2.5"]
+    assert call(monkeypatch, "train", "--settings", str(file), *words) == 0
     settings = seen["settings"]
     assert (settings.method, settings.recipe.epochs) == ("spa", 7)
     assert settings.recipe.optimizer.lr == 0.1
@@ -118,7 +104,7 @@ def test_the_help_states_the_defaults_of_the_settings():
         "composite": "red,green,blue if there are such, else the first",
         "window": "none",
     }
-    for name, (_, option) in DECLARED.items():
+    for name, option in DECLARED.items():
         name = {"calibrator": "calibrate"}.get(name, name)
         shown = option.typed.get("show_default")
         if name not in SHORT_NAMES or shown is None:

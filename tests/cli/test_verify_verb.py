@@ -19,7 +19,7 @@ from labelwise.decide import Promise
 from labelwise.errors import DataError, SettingsError
 from labelwise.models import ModelSpec
 from labelwise.photos import receipts_of
-from labelwise.photos.receipts import rows_in_order
+from labelwise.photos.receipts import keep_receipt, rows_in_order
 
 
 def labelwise(*arguments):
@@ -46,10 +46,16 @@ def answers(folder, table, word):
         writer.writerows(rows)
 
 
-def test_a_promised_list_is_verified_from_the_search_to_the_exit_status(folder, tmp_path):
-    sure = ("--wrong-at-most", "0.5")
-    output, _ = labelwise("search", folder, "dog", *sure)
-    assert "receipt 1: labelwise audit checks it against answers" in output
+def old_receipt(folder):
+    """Keep the receipt of a list that version 0.2 promised on average."""
+    index = open_index(folder)
+    said = ("list", 0.5, None, 400, 50, 0.95, "held-out photos", "2026-01-01", "conformal")
+    rows = np.arange(120)
+    return keep_receipt(index, "dog", Promise(*said, kind="expected", listed=120), rows)
+
+
+def test_a_list_of_version_0_2_is_verified_from_its_receipt_to_the_exit_status(folder, tmp_path):
+    old_receipt(folder)
     output, status = labelwise("audit", folder)
     assert (status, "1 cannot be told yet" in output) == (0, True)
     table = tmp_path / "answers.csv"
@@ -66,7 +72,7 @@ def test_a_promised_list_is_verified_from_the_search_to_the_exit_status(folder, 
 
 
 def test_a_checked_list_that_turns_out_wrong_is_broken(folder):
-    call = ["audit", folder, "dog", "--top", 40, "--wrong-at-most", 0.3, "--alone"]
+    call = ["audit", folder, "dog", "--top", 40, "--wrong-at-most", 0.3]
     CliRunner().invoke(app, [*map(str, call)], input="y\n" * 60, catch_exceptions=False)
     assert labelwise("audit", folder, "--strict")[1] == 0
     index = open_index(folder)
@@ -79,7 +85,7 @@ def test_a_checked_list_that_turns_out_wrong_is_broken(folder):
 
 
 def test_receipts_are_printed_as_json(folder):
-    labelwise("search", folder, "dog", "--wrong-at-most", "0.3", "--count")
+    old_receipt(folder)
     output, status = labelwise("audit", folder, "--receipts")
     (line,) = output.splitlines()
     (receipt,) = receipts_of(open_index(folder))

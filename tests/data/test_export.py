@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from labelwise.cli.app import data_app
 from labelwise.data import LabelTable, load, posterior, scenes
-from labelwise.data.describe import count_mismatches, describe
+from labelwise.data.checks import count_mismatches, describe
 from labelwise.data.export import export
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.pictures import FileImages
@@ -137,7 +137,7 @@ def test_describe_counts_by_hand():
 
 @pytest.mark.parametrize("most_dense", [0, 2048])
 def test_pairs_are_those_of_a_matrix_product(most_dense, monkeypatch):
-    monkeypatch.setattr(import_module("labelwise.data.describe"), "MOST_DENSE", most_dense)
+    monkeypatch.setattr(import_module("labelwise.data.checks"), "MOST_DENSE", most_dense)
     labels = np.random.default_rng(0).random((300, 9)) < 0.4
     images = FileImages("", [f"{row}.jpg" for row in range(300)])
     facts = describe(LabelTable.from_arrays("abcdefghi", images, labels))

@@ -16,7 +16,7 @@ from labelwise.contrib.xrays import FINDINGS
 from labelwise.data import load
 from labelwise.data.checks import reject_divided_groups
 from labelwise.errors import DataError
-from labelwise.pictures.bands import Bands
+from labelwise.pictures.transform import Bands
 
 HEADER = "Path,Sex,Age,Frontal/Lateral,AP/PA," + ",".join(FINDINGS)
 PATCH = "S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP_26_57"

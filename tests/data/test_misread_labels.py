@@ -152,6 +152,37 @@ def test_all_that_is_missing_is_one_command(table, header, rows, command):
     assert len(load(file, **options)) == 3
 
 
+STRANGERS = {  # tables as people have them: the text, and what a row of each says
+    "capitals": ("ImageID,Split,Dog,Score\n{0},train,1,.5\n{1},val,0,.7\n", ["Dog"], []),
+    "findings": (
+        "patientid,sex,finding,filename\n7,M,No Finding,{0}.png\n8,F,todo,{1}.png\n"
+        "9,F,Viral,{2}.png\n",
+        *([], []),
+    ),
+    "semicolons": ("IMAGE\\LABEL;sea;notes\n{0};1;fine, dry\n{1};0;ok\n", ["sea"], []),
+    "quotes": ('image_path,tags,by\n{0}.png,"sky,sea",me\n{1}.png,"sea,me\n', ["sea", "sky"], None),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_a_strangers_table_takes_two_commands(kind, tmp_path):
+    text, first, second = STRANGERS[kind]
+    names = [f"img{number}" for number in range(3)]
+    for number, name in enumerate(names):
+        picture(tmp_path / "pictures" / f"{name}.png", number)
+    file = tmp_path / "t.csv"
+    file.write_text(text.format(*names))
+    with pytest.raises(DataError, match="All that this table seems to need") as caught:
+        load(file)
+    (typed,) = re.findall(r"seems to need: `(.*)`", str(caught.value))
+    read = load(file, **parsed([word for word in shlex.split(typed) if word != "--set"]))
+    rows = [[read.space.names[k] for k in read.present.row(row)] for row in range(len(read))]
+    assert rows[:2] == ([first] if second is None else [first, second])
+    assert kind != "capitals" or read.split.tolist() == ["train", "val"]
+    assert kind != "findings" or read.unlabelled().tolist() == [False, True, False]
+    assert kind != "quotes" or any("left out: 1 line" in note for note in read.notes)
+
+
 def test_words_that_mean_none_or_unknown_are_asked_about(table):
     file = table(["dog", "No Finding", "todo", "Unknown", "-", "cat|todo"])
     with pytest.raises(

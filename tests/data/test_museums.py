@@ -8,8 +8,9 @@ import re
 
 import pytest
 
+from labelwise.contrib.skos import read_skos
 from labelwise.errors import DataError
-from labelwise.taxonomy import Taxonomy, read_skos
+from labelwise.taxonomy import Taxonomy
 
 AAT = "http://vocab.getty.edu/aat/"
 SKOS = "http://www.w3.org/2004/02/skos/core#"

@@ -5,7 +5,7 @@ import pytest
 from golden import GOLDEN
 
 from labelwise.data import LabelTable
-from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
+from labelwise.data.derived import flip_labels, keep_known, observe_uniform, single_positive
 from labelwise.data.official import FINE_TO_COARSE, cifar60_40_out
 from labelwise.data.split import mlspl_split
 from labelwise.errors import SettingsError

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, hypergeom
 
-from labelwise.decide import audits, tag_beliefs
+from labelwise.decide import audits
+from labelwise.decide import audits as tag_beliefs
 from labelwise.decide.audits import Audit, error_share
 from labelwise.decide.estimate import recall_of
 from labelwise.errors import DataError

@@ -10,7 +10,7 @@ from sklearn.metrics import f1_score
 
 from labelwise.decide import ExpectedF, Threshold, TopK, find_rule, fit_rule
 from labelwise.decide.arrays import read_answers
-from labelwise.decide.auto_rule import CANDIDATES, choose_rule, image_f, mean_f_of
+from labelwise.decide.parse_rule import CANDIDATES, choose_rule, image_f, mean_f_of
 from labelwise.decide.thresholds import HALF_WAY, best_f, shrunken_f
 
 

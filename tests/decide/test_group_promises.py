@@ -21,7 +21,6 @@ from labelwise.decide import (
     promise_recall,
     promise_tags,
 )
-from labelwise.decide.promised_lists import expected_list, least_wrong, lowest_cut
 from labelwise.decide.risk import (
     control_f,
     control_false_alarms,
@@ -188,28 +187,6 @@ def test_groups_of_unequal_size_count_the_same_in_risk_control():
 
     above = np.min(probs[probs > value * 1.000001])
     assert loss(value) <= 0.2 < loss(np.nextafter(above, 2))
-
-
-def test_lists_count_groups_and_not_their_photos():
-    random = np.random.default_rng(4)
-    scores = random.normal(size=300)
-    right = scores + random.normal(size=300) > 0.3
-    library = random.normal(size=2000)
-    place = np.repeat(np.arange(300), 5)
-    once = expected_list(scores, right, library, wrong_at_most=0.2)
-    groups = Groups.of(place)
-    many = expected_list(scores[place], right[place], library, wrong_at_most=0.2, groups=groups)
-    assert (many.listed, many.threshold) == (once.listed, once.threshold)
-    assert many.promise.groups == 300
-    assert "held-out ones in 300 groups" in str(many.promise)
-    cut = lowest_cut(scores[place], right[place], 0.2, groups)
-    assert cut >= lowest_cut(scores, right, 0.2)
-    part = (scores[place], right[place], library[library >= cut])
-    short = expected_list(*part, wrong_at_most=0.2, size=2000, groups=groups)
-    assert short.threshold == once.threshold
-    assert least_wrong(scores[place], right[place], library, groups=groups) == least_wrong(
-        scores, right, library
-    )
 
 
 def test_figures_per_label_are_worth_the_groups_and_not_their_photos():

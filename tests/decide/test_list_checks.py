@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from labelwise.decide import ListCheck, error_share, list_to_check, promised_check
+from labelwise.decide import ListCheck, error_share, promised_check
 
 
 def falling(start, count):
@@ -23,8 +23,7 @@ def falling(start, count):
 def capital_slowly(check):
     """The least capital over all numbers of wrong photos that are too many, in fractions."""
     a, b = (Fraction(one) for one in check.prior)
-    total, drawn = check.held_out + check.listed, check.held_out + check.checked
-    seen = check.held_out_wrong + check.wrong
+    total, drawn, seen = check.listed, check.checked, check.wrong
     mixture = Fraction(1)
     for step in range(seen):
         mixture *= a + step
@@ -33,7 +32,7 @@ def capital_slowly(check):
     for step in range(drawn):
         mixture /= a + b + step
     allowed = int(Fraction(check.wrong_at_most).limit_denominator(1000) * check.left)
-    least = check.held_out_wrong + check.wrong + allowed + 1
+    least = check.wrong + allowed + 1
     capitals = []
     for wrong in range(least, total + 1):
         chance = falling(wrong, seen) * falling(total - wrong, drawn - seen) / falling(total, drawn)
@@ -42,12 +41,9 @@ def capital_slowly(check):
     return min(capitals) if capitals else inf
 
 
-@pytest.mark.parametrize("held", [(0, 0), (12, 1), (30, 6)])
 @pytest.mark.parametrize("answers", [(0, 0), (5, 0), (9, 3), (20, 1), (25, 20), (30, 0)])
-def test_the_capital_is_the_least_over_all_numbers_of_wrong_photos(held, answers):
-    check = ListCheck(
-        30, 0.1, held_out=held[0], held_out_wrong=held[1], prior=(0.5, 9.5)
-    ).after(*answers)  # fmt: skip
+def test_the_capital_is_the_least_over_all_numbers_of_wrong_photos(answers):
+    check = ListCheck(30, 0.1, prior=(0.5, 9.5)).after(*answers)
     slow = capital_slowly(check)
     if slow == inf:
         assert check.log_capital == inf
@@ -71,7 +67,7 @@ def test_a_list_with_too_many_wrong_is_promised_in_at_most_delta_of_all_orders(w
     assert broken / orders <= 0.4
 
 
-def test_checks_with_held_out_photos_break_as_rarely_as_said_and_are_soon_done():
+def test_checks_break_as_rarely_as_said():
     """Oracle: lists as wrong as is just too much, and good ones, drawn many times.
 
     A quarter of the capital that is needed would break 7 % of them.
@@ -79,11 +75,10 @@ def test_checks_with_held_out_photos_break_as_rarely_as_said_and_are_soon_done()
     rng = np.random.default_rng(0)
     broken, draws = 0, 1000
     for _ in range(draws):
-        pool = np.zeros(140, bool)
-        pool[:17] = True  # 12 % of held-out photos and list together
-        rng.shuffle(pool)
-        held, listed = pool[:20], pool[20:]
-        check = ListCheck(120, 0.1, held_out=20, held_out_wrong=int(held.sum()), prior=(0.3, 9.7))
+        listed = np.zeros(120, bool)
+        listed[:15] = True  # 12.5 %
+        rng.shuffle(listed)
+        check = ListCheck(120, 0.1, prior=(0.3, 9.7))
         done, wrong = np.arange(120), np.r_[0, listed[:-1].cumsum()]
         earned = np.flatnonzero(check._log_capital(done, wrong) >= check.needed)
         first = earned[earned > 0][0]
@@ -93,9 +88,7 @@ def test_checks_with_held_out_photos_break_as_rarely_as_said_and_are_soon_done()
         broken += (listed.sum() - now.wrong) > 0.1 * now.left
     assert broken > 0
     assert binomtest(broken, draws, 0.05, alternative="greater").pvalue > 0.01
-    good = ListCheck(120, 0.1, held_out=40, held_out_wrong=1, prior=(0.3, 9.7))
-    alone = ListCheck(120, 0.1, prior=(0.3, 9.7))
-    assert good.more() < alone.more() < 70
+    assert ListCheck(120, 0.1, prior=(0.3, 9.7)).more() < 70
 
 
 def test_photos_found_wrong_leave_the_list_and_a_list_checked_to_the_end_is_certain():
@@ -104,22 +97,15 @@ def test_photos_found_wrong_leave_the_list_and_a_list_checked_to_the_end_is_cert
     assert promised_check(one) is None
     told = promised_check(one.after(1, 0))
     assert (told.listed, told.checked, told.n, told.condition) == (1, 1, 0, "")
-    assert str(told) == (
-        "with 95% confidence at most 10% of this list of 1 photo is wrong; a person checked "
-        "1 photo of it, drawn at random"
-    )
+    assert str(told) == "this photo matches: known, not estimated, 1 photo checked"
     assert promised_check(one.after(1, 1)) is None  # nothing is left to promise
     half = ListCheck(20, 0.1).after(20, 10)
     assert half.promised
     assert promised_check(half).listed == 10
-
-
-def test_held_out_photos_alone_never_make_a_checked_list():
-    sure = ListCheck(5, 0.1, held_out=5000, prior=(0.1, 11.9))
-    assert sure.log_capital > sure.needed
-    assert promised_check(sure) is None
-    assert sure.more() == 1
-    assert promised_check(sure.after(1, 0)).checked == 1
+    many = promised_check(ListCheck(214, 0.1, prior=(0.06, 11.94)).after(40, 0))
+    assert many.in_words("dog") == (
+        "at least 90 % of these 214 photos match dog: 95 % confidence, 40 photos checked"
+    )
 
 
 def test_about_how_many_more_is_where_the_promise_comes():
@@ -140,30 +126,12 @@ def test_shorter_lists_share_the_error():
     assert second.needed > first.needed
 
 
-def test_a_list_worth_checking_takes_few_checks():
-    """Oracle: answers as the probabilities expect them; a longer list would take too many."""
-    probs = np.sort(np.random.default_rng(3).beta(6, 0.5, 3000))[::-1]
-    alone, joined = (list_to_check(probs, 0.1, held_out=share) for share in (0.0, 0.5))
-    assert alone is None or alone.length < joined.length
-    wrong = 1.25 * (1 - probs[: joined.length]).sum()
-    a, b = joined.prior
-    assert a / (a + b) == pytest.approx(wrong / joined.length)
-    held = int(0.5 * joined.length)
-    check = ListCheck(
-        joined.length, 0.1, held_out=held,
-        held_out_wrong=round(held * wrong / joined.length), prior=joined.prior,
-    )  # fmt: skip
-    assert check.more() <= 12
-    assert list_to_check(np.full(100, 0.5), 0.1) is None
-    assert list_to_check(np.ones(1), 0.1).length == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"listed": 0, "wrong_at_most": 0.1}, "must hold a photo"),
         ({"listed": 5, "wrong_at_most": 0.1, "checked": 6}, "6 cannot be checked"),
-        ({"listed": 5, "wrong_at_most": 0.1, "held_out_wrong": 1}, "held-out photos"),
+        ({"listed": 5, "wrong_at_most": 0.1, "prior": (0, 1)}, "positive numbers"),
     ],
 )
 def test_impossible_checks_are_refused(arguments, words):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom, binom
 
-from labelwise.decide.list_audit import ListAudit, size_list
+from labelwise.decide.list_audit import ListAudit, promised_check, size_list
 from labelwise.decide.list_estimates import (
     LibraryCount,
     ListEstimate,
@@ -30,14 +30,42 @@ def test_interval_is_the_beta_binomial_one():
     scores = np.repeat(rng.permutation(120), 5).astype(float)  # the same for both
     held, library = ScoredSplit(scores, truth), rng.random(400) * 120
     said = judge_cut(held, held, library, 110.0)
-    listed, (hits, false) = int((library >= 110).sum()), (10, 40)
-    assert (said.listed, said.test_above, said.test_wrong, said.share) == (listed, 50, false, 0.0)
+    listed, false = int((library >= 110).sum()), 40
+    assert (said.listed, said.test_absent, said.test_wrong) == (listed, 480, false)
+    assert said.share == 0.0
     law = betabinom.pmf(np.arange(listed + 1), 400, false + 0.5, 480 - false + 0.5)
     law = law.cumsum() / law.sum()
-    ends = np.searchsorted(law, [0.025, 0.975], side="right")
+    ends = np.searchsorted(law, [0.015, 0.985], side="right")
     assert (said.low * listed, said.high * listed) == pytest.approx(np.minimum(ends, listed))
     assert said.wrong == pytest.approx(min(false / 480 * 400 / listed, 1.0), abs=1e-9)
-    assert f"of {hits + false} test photos above this cut {false} were wrong" in said.sentence()
+    words = said.stated().sentence
+    assert words.startswith(f"About {100 * said.wrong:.2g} % of this list of {listed} photos is ")
+    assert words.endswith(": 40 of 480 test photos that do not match score this high.")
+
+
+def test_a_short_list_is_not_estimated():
+    said = [ListEstimate(0.5, n, 0.2, 0.1, 0.5, 0.1, 480, 8, 0.95).stated() for n in (1, 9, 10)]
+    assert [one.kind for one in said] == ["none", "none", "estimate"]
+    assert said[0].sentence == "No estimate: a list of 1 photo is too short; look at all of it."
+
+
+def test_photos_found_wrong_leave_the_estimate():
+    """Oracle: 40 photos, 4 to 20 wrong, about 8; 6 of the wrong ones are gone."""
+    said = ListEstimate(0.5, 40, 0.2, 0.1, 0.5, 0.1, 480, 8, 0.95).without(6)
+    assert (said.listed, said.low, said.wrong) == (34, 0, pytest.approx(2 / 34))
+    assert said.high == pytest.approx(14 / 34)
+
+
+def test_a_long_list_has_the_interval_of_the_law_at_every_number():
+    """Oracle: scipy's quantiles of the beta-binomial, for a list of far more photos than FINE."""
+    truth = np.arange(600) % 5 == 0
+    scores = np.repeat(np.arange(120.0), 5)
+    held, library = ScoredSplit(scores, truth), np.random.default_rng(0).random(60_000) * 120
+    said = judge_cut(held, held, library, 20.0)
+    law = betabinom(60_000, 400.5, 80.5)
+    inside = law.cdf(said.listed)
+    ends = [law.ppf(inside * tail) / said.listed for tail in (0.015, 0.985)]
+    assert (said.low, said.high) == pytest.approx(ends, rel=2e-3)
 
 
 @pytest.mark.parametrize("shift", [0.3, 1.0, 2.0])
@@ -80,7 +108,10 @@ def test_no_estimate_says_why():
     good, library = ScoredSplit(*scored(400, 0.2, rng)), scored(300, 0.2, rng)[0]
     few = ScoredSplit(good.scores[:40], good.present[:40])
     blank = ScoredSplit(good.scores, np.zeros(400, bool))
-    for pair, reason in (((good, few), "Too few test"), ((blank, good), "No validation photo")):
+    for pair, reason in (
+        ((good, few), "fewer than 50 test"),
+        ((blank, good), "no validation photo"),
+    ):
         said = estimate_list(*pair, library)
         assert isinstance(said, NoEstimate)
         assert said.reason.startswith(reason)
@@ -111,8 +142,7 @@ def test_list_guarantee_holds_as_said():
         audit = ListAudit((100, 60, 40), seed=seed)
         while (rank := audit.question) is not None and audit.count < 60:
             audit.answer("yes" if right[rank] else "no")
-        if "At least 90 % of these" in audit.sentence("a dog"):
-            length = audit.guaranteed
+        if (length := audit.guaranteed) is not None:
             left = length - audit.found_wrong(length)
             broken += left - right[:length].sum() > 0.1 * left
     assert broken <= binom.ppf(0.99, 70, 0.05)
@@ -124,7 +154,10 @@ def test_list_audit_resumes_and_ends_with_what_is_known():
         told[rank] = "yes"
         audit.answer("yes")
     assert audit.guaranteed == 3
-    assert "3 photos show a dog: known, not estimated, 3 photos checked" in audit.sentence("a dog")
-    assert ListAudit((3,), seed=1).resume(told).sentence("a dog") == audit.sentence("a dog")
+    promise = promised_check(audit.check)
+    assert promise.in_words("dog") == (
+        "at least 90 % of these 3 photos match dog: known, not estimated, 3 photos checked"
+    )
+    assert ListAudit((3,), seed=1).resume(told).check == audit.check
     with pytest.raises(DataError, match="fall"):
         ListAudit((3, 5))

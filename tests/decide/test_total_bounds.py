@@ -8,7 +8,7 @@ import pytest
 from scipy.special import beta
 
 from labelwise.decide import exact_count_bounds
-from labelwise.decide.total_bounds import DrawnGroup, betting_total_bounds
+from labelwise.decide.estimate import DrawnGroup, betting_total_bounds
 
 
 @pytest.mark.parametrize("truths", [(0, 0, 0), (1, 0, 4), (3, 2, 0), (5, 4, 4), (2, 2, 2)])

@@ -11,10 +11,11 @@ from scipy.special import expit, log_expit, logit, softmax
 from scipy.stats import binomtest, norm
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, log_loss
 
+from labelwise import metrics
 from labelwise.decide import Threshold, TopK
 from labelwise.errors import DataError
 from labelwise.evaluation import Evaluation, evaluate, measure
-from labelwise.evaluation.jackknife import (
+from labelwise.evaluation.intervals import (
     ap_influence,
     ap_without,
     degrees_of,
@@ -53,6 +54,12 @@ def test_figures_equal_those_of_scikit_learn(unknown):
     assert result.after.brier == pytest.approx(brier, rel=1e-5)
     f1 = [f1_score(labels, p >= 0.4) for p, (_, labels) in zip(probs, columns, strict=True)]
     assert result.sets.macro_f1 == pytest.approx(np.mean(f1))
+    log_p, log_q = Halved().log_probs(predictions.logits)
+    smooth = metrics.smooth_ece(np.exp(log_p), predictions.labels, predictions.observed)
+    assert result.after.smooth_ece == pytest.approx(smooth, rel=1e-3)
+    truth_of_sets = predictions.labels, predictions.observed
+    stated = metrics.set_reliability(log_p, log_q, np.exp(log_p) >= 0.4, *truth_of_sets)
+    assert result.sets.stated.ece == pytest.approx(float(stated.ece()))
     assert result.data.known == len(truth)
     assert result.data.unknown == 400 * 5 - len(truth)
 

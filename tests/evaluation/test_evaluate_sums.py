@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sample_scores import assert_close, in_memory, sample
 
 from labelwise.decide import Threshold, TopK
-from labelwise.evaluation import describe_link, evaluate, measure, summing
+from labelwise.evaluation import describe_link, evaluate, measure, mergeable
 from labelwise.links import Sigmoid, Softmax
 
 
@@ -66,8 +66,8 @@ def test_shards_have_the_figures_of_all_rows(seed, rows, unknown, empty, rule, s
 
 
 def test_with_few_cells_ranking_figures_are_within_their_bounds(monkeypatch):
-    monkeypatch.setattr(summing, "FEWEST_CELLS", 20)
-    monkeypatch.setattr(summing, "ALL_CELLS", 320)
+    monkeypatch.setattr(mergeable, "FEWEST_CELLS", 20)
+    monkeypatch.setattr(mergeable, "ALL_CELLS", 320)
     predictions = with_empty_rows(sample(400), 0.3)
     truth = evaluate(predictions, Sigmoid(), query_length=0)
     found = measure(predictions.logits, predictions.labels, link=Sigmoid()).evaluation(
@@ -84,8 +84,8 @@ def test_with_few_cells_ranking_figures_are_within_their_bounds(monkeypatch):
 
 
 def test_memory_of_the_sums_follows_from_the_labels_alone(monkeypatch):
-    monkeypatch.setattr(summing, "FEWEST_CELLS", 50)
-    monkeypatch.setattr(summing, "ALL_CELLS", 800)
+    monkeypatch.setattr(mergeable, "FEWEST_CELLS", 50)
+    monkeypatch.setattr(mergeable, "ALL_CELLS", 800)
     total = None
     for seed in range(12):
         one = sample(300, seed=seed)

@@ -17,13 +17,13 @@ from labelwise.decide import Threshold
 from labelwise.decide.figures import label_figures
 from labelwise.evaluation import evaluate
 from labelwise.evaluation.curves import auroc_interval
-from labelwise.evaluation.group_intervals import (
+from labelwise.evaluation.intervals import (
     groups_note,
     macro_f1_without_groups,
     mean_ap_without_groups,
+    mean_influence,
     mean_interval_by_group,
 )
-from labelwise.evaluation.jackknife import mean_influence
 from labelwise.links import Sigmoid
 from labelwise.metrics import (
     average_precision,

@@ -6,11 +6,11 @@ Oracle: sets and labels whose sizes are known by construction.
 import pytest
 import torch
 
-from labelwise.cli.predict import _say_size
 from labelwise.decide import Threshold
 from labelwise.evaluation import evaluate
 from labelwise.evaluation.evaluation import far_apart
 from labelwise.links import Sigmoid
+from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
 from labelwise.report.page import decisions
 
@@ -42,7 +42,7 @@ def test_sizes_far_from_the_truth_are_noted(chosen, true, words):
 
 
 @pytest.mark.parametrize("complete", [0, 5])
-def test_true_sizes_that_are_not_known_are_not_called_zero(complete, tmp_path, capsys):
+def test_true_sizes_that_are_not_known_are_not_called_zero(complete, tmp_path):
     """Three labels are on every image, and of all but the complete ones a fourth is not known."""
     observed = torch.ones(20, 8, dtype=torch.bool)
     observed[complete:, 7] = False
@@ -54,8 +54,7 @@ def test_true_sizes_that_are_not_known_are_not_called_zero(complete, tmp_path, c
     assert "the truth has" not in page
     assert f"all labels are known of {complete} of 20 images" in page
     found.save(tmp_path / "evaluation.json")
-    _say_size(tmp_path, 6.5)
-    assert capsys.readouterr().out == ""
+    assert RunFolder(tmp_path).size_note(6.5) == ""
 
 
 def test_less_than_half_a_label_is_not_far():
@@ -64,14 +63,11 @@ def test_less_than_half_a_label_is_not_far():
     assert far_apart(1.0, 0.5)
 
 
-def test_predict_says_when_new_photos_get_far_more_labels(tmp_path, capsys):
+def test_predict_says_when_new_photos_get_far_more_labels(tmp_path):
     """Oracle: the true size of the photos that judged the run, two labels."""
+    run = RunFolder(tmp_path)
+    assert run.size_note(6.5) == ""  # of a model without figures
     evaluation(2, 2).save(tmp_path / "evaluation.json")
-    _say_size(tmp_path, 2.4)
-    assert capsys.readouterr().out == ""
-    _say_size(tmp_path, 6.5)
-    assert "6.50 labels per photo, where the photos that judged the model have 2.00" in (
-        capsys.readouterr().out
-    )
-    _say_size(tmp_path / "model.onnx", 6.5)  # an exported file knows no such photos
-    assert capsys.readouterr().out == ""
+    assert run.size_note(2.4) == ""
+    words = "6.50 labels per photo, where the photos that judged the model have 2.00"
+    assert run.size_note(6.5).startswith(words)

@@ -4,27 +4,55 @@ Oracle: the predictor in torch, on the same pictures.
 """
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import onnx
+import PIL
 import pytest
 import torch
-from export_samples import BACKBONES, link_of_each_kind, pictures, predictor, rules, spec
-from onnx import numpy_helper
+from export_samples import (
+    BACKBONES,
+    LABELS,
+    base_links,
+    fitted_links,
+    link_of_each_kind,
+    pictures,
+    predictor,
+    rules,
+    spec,
+)
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
+from web_setup import running
 
+from labelwise.calibration import CALIBRATORS
 from labelwise.decide import Threshold, TopK
-from labelwise.errors import CheckpointError, ImageError, LabelwiseError, SettingsError
+from labelwise.errors import CheckpointError, DataError, ImageError, LabelwiseError, SettingsError
+from labelwise.exports.graph import Graph
+from labelwise.exports.links import LINK_OPS, RULE_OPS, default_thresholds, write_link, write_rule
 from labelwise.exports.network import export_network
-from labelwise.exports.onnx_file import assemble, export_onnx
+from labelwise.exports.onnx_file import assemble, export_onnx, write_resize
 from labelwise.exports.parity import assert_parity, compare_answers
 from labelwise.links import Sigmoid
-from labelwise.methods import HEADS
-from labelwise.models.graph_file import Facts, read_model, sealed
+from labelwise.methods import HEADS, LINKS, RULES
+from labelwise.models import load_model
+from labelwise.models.graph_file import (
+    Facts,
+    GraphFeatures,
+    features_of,
+    open_session,
+    read_model,
+    sealed,
+)
 from labelwise.models.graph_model import OnnxModel
+from labelwise.models.loading import caution_of, spec_of
 from labelwise.models.scoring import infer, score
-from labelwise.pictures import PictureImages
+from labelwise.photos import Index, update_index
+from labelwise.photos.query import nearest_photos, photos_like
+from labelwise.pictures import PictureImages, Transform
+from labelwise.system.progress import Silent
 
 LINK_SAMPLES = link_of_each_kind()
 # A head takes the map of any backbone: each is tried after one, and each backbone with one.
@@ -300,3 +328,243 @@ def test_the_verbs_export_and_predict(tmp_path, run_verb):
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     (expected,) = score(model, PictureImages(sorted((tmp_path / "photos").glob("*.png"))))
     assert [tuple(row["labels"]) for row in rows] == expected.labels
+
+
+# Links and rules as ONNX graphs. Oracle: the links and rules themselves, in float64.
+
+
+BASE_LINKS, FITTED_LINKS = base_links(), fitted_links()
+RANDOM = np.random.default_rng(1).normal(0, 4, (200, LABELS))
+EXTREME = np.array([[-1e4, -90, 0, 90, 1e4], [0, 0, 0, 0, 0], [-700, -700, -700, -700, -700]])
+LOGITS = np.concatenate([RANDOM, EXTREME, 30 * RANDOM[:50]]).astype(np.float32)
+
+
+def run(graph, values, *outputs):
+    """Run a graph from the float64 input ``x`` to outputs of any kind."""
+    names = [graph.named(one, f"out{at}") for at, one in enumerate(outputs)]
+    info = [helper.make_empty_tensor_value_info(name) for name in names]
+    start = helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["n", values.shape[1]])
+    body = graph.body("test", [start], info)
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return open_session(model, threads=1).run(names, {"x": values})
+
+
+def test_every_kind_in_the_catalogues_can_be_written():
+    for pair in (CALIBRATORS, [*BASE_LINKS, "nothing"]):
+        assert all(any(name in made.split(" of ") for made in FITTED_LINKS) for name in pair)
+    samples = [*BASE_LINKS.values(), *FITTED_LINKS.values()]
+    assert set(LINK_OPS) == set(LINKS) == {link.kind for link in samples}
+    assert set(RULE_OPS) == set(RULES) == {rule.kind for rule in rules().values()}
+
+
+@pytest.mark.parametrize("name", [*BASE_LINKS, *FITTED_LINKS])
+def test_probabilities_are_those_of_the_link(name):
+    link = BASE_LINKS[name] if name in BASE_LINKS else FITTED_LINKS[name]
+    values = torch.from_numpy(LOGITS).double()
+    graph = Graph()
+    p, none = run(graph, values.numpy(), *write_link(graph, link, "x"))
+    np.testing.assert_allclose(p, link(values), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(none, link.log_none(values).exp(), rtol=1e-8, atol=1e-12)
+
+
+def test_a_link_is_written_once_for_its_probabilities_and_for_none():
+    graph = Graph()
+    write_link(graph, BASE_LINKS["sigmoid"], "x")
+    # Its formula has |v| twice: in log p and in log(1 - p).
+    assert [node.op_type for node in graph.nodes].count("Abs") == 2
+
+
+@pytest.mark.parametrize("name", rules())
+def test_sets_are_those_of_the_rule(name):
+    rule = rules()[name]
+    rng = np.random.default_rng(2)
+    spread = rng.beta(0.3, 0.9, (300, LABELS))
+    ties = rng.integers(0, 3, (100, LABELS)) / 2  # equal, zero and one
+    probs = np.concatenate([spread, ties, np.zeros((1, LABELS)), np.ones((1, LABELS))])
+    graph = Graph()
+    thresholds = default_thresholds(rule, LABELS)
+    given = None if thresholds is None else graph.constant(thresholds)
+    (sets,) = run(graph, probs, write_rule(graph, rule, "x", given))
+    np.testing.assert_array_equal(sets, rule(probs))
+
+
+def test_expected_f_of_many_labels_cuts_its_laws_without_harm():
+    rule, rng = rules()["expected F"], np.random.default_rng(3)
+    probs = rng.beta(0.2, 4, (20, 120))
+    graph = Graph()
+    (sets,) = run(graph, probs, write_rule(graph, rule, "x", None))
+    np.testing.assert_array_equal(sets, rule(probs))
+    assert sets.any()
+
+
+# The resize inside an exported file. Oracle: Pillow, one side after the other.
+
+
+SIZES = [(64, 64), (200, 150), (150, 200), (77, 60), (1, 1), (3000, 10), (10, 900), (90, 700)]
+SIZES += [(65, 64), (128, 128), (100, 301), (640, 480), (40, 48)]
+
+
+def resize(transform, *, exact):
+    graph = Graph()
+    graph.named(write_resize(graph, transform, "image", exact=exact), "pixels")
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 3])
+    pixels = helper.make_empty_tensor_value_info("pixels")
+    model = helper.make_model(
+        graph.body("resize", [image], [pixels]),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=10,
+    )
+    session = open_session(model, threads=1)
+    return lambda picture: session.run(None, {"image": np.asarray(picture)})[0]
+
+
+def noise(width, height):
+    rng = np.random.default_rng(width * 10_000 + height)
+    return Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
+
+
+def by_pillow(transform, image):
+    """Return the pixels that Transform gives with Pillow 13, with any Pillow."""
+    if transform.crop is not None:  # of a thin picture the middle 16 squares are left
+        (width, height), most = image.size, 16 * min(image.size)
+        left, top = max(0, (width - most) // 2), max(0, (height - most) // 2)
+        image = image.crop((left, top, width - left, height - top))
+    (width, height), (wide, tall) = image.size, transform.scale_size(*image.size)
+    height_first = height - tall > 2 * max(width - wide, 0)
+    between = (width, tall) if height_first else (wide, height)
+    for size in (between, (wide, tall)):
+        image = image.resize(size, transform.resampling)
+    return transform.pixels(image).numpy()
+
+
+@pytest.mark.skipif(int(PIL.__version__.split(".")[0]) < 13, reason="another order of the sides")
+@pytest.mark.parametrize("size", SIZES)
+def test_the_oracle_is_what_a_model_sees(size):
+    for transform in (Transform(64, interpolation="bicubic", crop=0.875), Transform(48)):
+        expected = transform.pixels(noise(*size)).numpy()
+        np.testing.assert_array_equal(by_pillow(transform, noise(*size)), expected)
+
+
+@pytest.mark.parametrize("crop", [None, 0.875, 1.0])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos", "nearest"])
+def test_exact_resize_is_pillow_to_the_bit(interpolation, crop):
+    transform = Transform(64, interpolation=interpolation, crop=crop)
+    pixels = resize(transform, exact=True)
+    for size in SIZES:
+        expected = by_pillow(transform, noise(*size))
+        np.testing.assert_array_equal(pixels(noise(*size)), expected, err_msg=str(size))
+
+
+@pytest.mark.parametrize("crop", [None, 0.875])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_the_quick_resize_is_a_level_away_at_most(interpolation, crop):
+    transform = Transform(64, interpolation=interpolation, crop=crop)
+    pixels = resize(transform, exact=False)
+    for size in SIZES:
+        apart = pixels(noise(*size)).astype(int) - by_pillow(transform, noise(*size))
+        assert np.abs(apart).max() <= 1, size
+        assert (apart != 0).mean() < 0.02, size
+
+
+# Indexes and servers of an exported file. Oracle: those of the run that it was made of.
+
+
+COUNT = 12
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A run's model, its file, photos, and an index by each."""
+    folder = tmp_path_factory.mktemp("exported")
+    model = predictor(link=Sigmoid(), rule=Threshold((0.3, 0.4, 0.5, 0.6, 0.7)))
+    model.save(folder / "run")
+    export_onnx(model, spec(model), folder / "model.onnx", pictures(2))
+    (folder / "photos").mkdir()
+    random = np.random.default_rng(3)
+    for number in range(COUNT):
+        pixels = random.integers(0, 256, (24 + number, 30, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "photos" / f"{number}.png")
+    for name in ("run", "model.onnx"):
+        changes = update_index(
+            folder / f"{name}.index", [folder / "photos"], model=folder / name, watch=Silent()
+        )
+        assert changes.new == COUNT
+    return folder
+
+
+def logits_by_name(index):
+    columns = np.stack([index.store.column(k) for k in range(len(index.space))], axis=1)
+    paths = index.store.paths_of(range(len(index)))
+    return {path.rpartition("/")[2]: columns[row] for row, (path,) in paths.items()}
+
+
+def test_an_index_by_a_file_holds_what_one_by_its_run_does(places):
+    with Index(places / "run.index") as own, Index(places / "model.onnx.index") as exported:
+        expected, found = logits_by_name(own), logits_by_name(exported)
+        assert found.keys() == expected.keys()
+        for name, logits in expected.items():
+            np.testing.assert_allclose(found[name], logits, atol=1e-4)
+        row = own.store.row_of(str(places / "photos" / "3.png"))
+        other = exported.store.row_of(str(places / "photos" / "3.png"))
+        alike = [[hit.paths for hit in nearest_photos(own, row, 4)[1]]]
+        alike.append([hit.paths for hit in nearest_photos(exported, other, 4)[1]])
+        assert alike[0] == alike[1]
+        new = places / "new.png"
+        shutil.copy(places / "photos" / "3.png", new)
+        Image.open(new).rotate(90, expand=True).save(new)
+        found = photos_like(exported, str(new), 2)[1]
+        assert [hit.paths for hit in found] == [
+            hit.paths for hit in photos_like(own, str(new), 2)[1]
+        ]
+        assert exported.held_out is None
+        assert exported.spec.backbone.name == "float32 ONNX"
+
+
+def test_features_are_those_of_the_backbone(places):
+    model, file = load_model(places / "run"), load_model(places / "model.onnx")
+    pixels = torch.randint(0, 256, (3, 3, model.transform.size, model.transform.size))
+    expected, found = (one.embed(pixels.to(torch.uint8)) for one in (model, file))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_an_index_goes_on_with_the_model_it_was_made_with_alone(places):
+    index = places / "model.onnx.index"
+    assert update_index(index, watch=Silent()).unchanged == COUNT
+    with pytest.raises(DataError, match="was made with other weights"):
+        update_index(index, model=places / "run", watch=Silent())
+
+
+def test_a_server_answers_and_searches_with_a_file(places):
+    photo = (places / "photos" / "5.png").read_bytes()
+    answers = []
+    for name in ("run", "model.onnx"):
+        with running(places / name, places / f"{name}.index") as client:
+            status, _, body = client.upload(("5.png", photo))
+            assert status == 200, body
+            (answer,) = json.loads(body)["results"]
+            found = client.get("/api/v1/search?q=dog&top=3")
+            answers.append(
+                (
+                    {one["label"]: one["probability"] for one in answer["labels"]},
+                    [hit["name"] for hit in found["hits"]],
+                )
+            )
+    (expected, order), (found, same) = answers
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert same == order
+
+
+def test_what_cannot_be_indexed_says_so_before_anything_is_written(places, tmp_path):
+    head = predictor(head="query2label", link=Sigmoid())
+    network = export_network(head.model, head.transform.size)
+    network.graph.node.append(helper.make_node("Identity", ["network_logits"], ["logits"]))
+    assert features_of(network) is None
+    linear = export_network(load_model(places / "run").model, 32)
+    linear.graph.node.append(helper.make_node("Identity", ["network_logits"], ["logits"]))
+    assert isinstance(features_of(linear), GraphFeatures)
+    (tmp_path / "vino").mkdir()
+    (tmp_path / "vino" / "model.xml").touch()
+    with pytest.raises(SettingsError, match="is for OpenVINO, which predicts with it"):
+        spec_of(tmp_path / "vino")
+    assert caution_of(places / "model.onnx") is None

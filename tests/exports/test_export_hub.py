@@ -13,15 +13,17 @@ from export_samples import BACKBONES, fitted_links, pictures, predictor
 from forged import facts_of
 from huggingface_hub import ModelCard
 from PIL import Image
+from sklearn.metrics import log_loss
 from timm.models import save_for_hf
 
+from labelwise.calibration import platt
 from labelwise.decide import Promise, Threshold
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.evaluation import evaluate
 from labelwise.exports.hub import export_hub
 from labelwise.links import Sigmoid
 from labelwise.methods import HEADS, link_to_spec
-from labelwise.models import Predictor
+from labelwise.models import Predictor, RunFolder
 from labelwise.networks.backbones import create_backbone
 from labelwise.predictions import Predictions
 from labelwise.report.model_card import model_card, write_model_card
@@ -55,8 +57,12 @@ def evaluation(link=PLATT, count=60):
     return evaluate(predictions, link, RULE, query_length=0)
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("backbone", BACKBONES)
+# Other heads are kept from timm whatever is below them.
+@pytest.mark.parametrize(
+    ("backbone", "head"),
+    [(name, "linear") for name in BACKBONES]
+    + [("test_resnet", name) for name in HEADS if name != "linear"],
+)
 def test_timm_loads_every_linear_head_on_its_own_networks(backbone, head, tmp_path):
     model = predictor(backbone, head, PLATT, RULE, crop=0.875)
     done = export_hub(model, tmp_path / "hub", no_card)
@@ -203,6 +209,36 @@ def test_labels_are_no_markup_in_a_card():
     assert "library_name: labelwise" in text
     assert "they are not probabilities" in text
     assert "reliability.svg" not in text
+
+
+def test_a_curve_that_transformers_cannot_express_becomes_platts_line(tmp_path, run_verb):
+    """Oracles: Platt's own fit on validation; the log loss of scikit-learn on test."""
+    rng = np.random.default_rng(1)
+    curve = fitted_links()["isotonic of sigmoid"]
+    model = predictor("test_resnet", link=curve, rule=Threshold(0.5))
+    run = RunFolder(tmp_path / "run")
+    model.save(run.path)
+    run.settings_path.write_text("data: scenes\nrule: '0.5'\n")
+    rows = {}
+    for split in ("val", "test"):
+        logits = rng.normal(0, 2, (80, 5)).astype(np.float32)
+        labels = (rng.uniform(size=logits.shape) < 1 / (1 + np.exp(1 - logits))).astype(np.uint8)
+        ids = [f"{split}{row}" for row in range(80)]
+        rows[split] = Predictions(ids, logits, labels, None, model.space.names, split, Sigmoid())
+        rows[split].save(run.predictions_path(split))
+    printed = " ".join(run_verb("export", run.path, "--format", "hf", "-o", tmp_path / "h").split())
+    line = platt(rows["val"].logits, rows["val"].labels, Sigmoid())
+    expected = [
+        np.mean([log_loss(rows["test"].labels[:, k], probs[:, k]) for k in range(5)])
+        for probs in (link(rows["test"].logits.astype(np.float64)) for link in (line, curve))
+    ]
+    assert f"the log loss is {expected[0]:.4f} instead of {expected[1]:.4f}" in printed
+    assert 'transformers.pipeline("image-classification"' in printed
+    read, picture = Predictor.load(tmp_path / "h"), pictures(1).pixels[0]
+    of_line = line(model.predict(picture).logits.double())
+    torch.testing.assert_close(read.predict(picture).probs, of_line, atol=1e-6, rtol=0)
+    assert "platt of sigmoid" in (tmp_path / "h" / "README.md").read_text()
+    assert link_to_spec(run.spec.made_link) == link_to_spec(curve)
 
 
 def test_the_verbs_write_read_and_measure_a_folder(tmp_path, run_verb):

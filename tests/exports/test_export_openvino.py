@@ -14,11 +14,11 @@ from PIL import Image
 from labelwise.calibration import CALIBRATORS
 from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
-from labelwise.exports import openvino_folder
+from labelwise.exports import torch_programs as openvino_folder
 from labelwise.exports.network import export_network
 from labelwise.exports.onnx_file import assemble, facts_of
-from labelwise.exports.openvino_folder import export_openvino
 from labelwise.exports.parity import compare_answers
+from labelwise.exports.torch_programs import export_openvino
 from labelwise.links import Sigmoid
 from labelwise.models.graph_file import UNSEALED
 from labelwise.models.graph_model import FACTS, GRAPH, OpenVinoModel, digest, openvino_runtime

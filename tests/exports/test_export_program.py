@@ -1,6 +1,11 @@
-"""Programs of torch.export. Oracle: the predictor, on the same pictures."""
+"""Programs of torch.export and of ExecuTorch. Oracle: the predictor, on the same pictures.
+
+ExecuTorch pins packages that the development extras have in other versions, so it is not among
+them; its tests run where it was installed beside (docs/export.md).
+"""
 
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -11,8 +16,15 @@ from torch import nn
 
 from labelwise.decide import ExpectedF, Threshold
 from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.exports import torch_programs
 from labelwise.exports.network import quiet
-from labelwise.exports.torch_programs import captured_program, export_program
+from labelwise.exports.torch_programs import (
+    MOST,
+    LoadedProgram,
+    captured_program,
+    export_executorch,
+    export_program,
+)
 from labelwise.links import Sigmoid
 from labelwise.pictures import ArrayImages
 
@@ -20,16 +32,29 @@ LINK_SAMPLES = link_of_each_kind()
 RULE = Threshold((0.3, 0.4, 0.5, 0.6, 0.7))
 
 
+WRITERS = {"pt2": export_program, "pte": export_executorch}
+with_executorch = (
+    pytest.mark.skipif(find_spec("executorch") is None, reason="needs ExecuTorch"),
+    pytest.mark.filterwarnings("ignore"),  # of ExecuTorch, when it is imported
+)
+both = pytest.mark.parametrize("kind", ["pt2", pytest.param("pte", marks=with_executorch)])
+
+
 def opened(path):
+    """Return the program of a file, and what it says of its model."""
+    if path.suffix == ".pte":
+        program = LoadedProgram(path.read_bytes())
+        return program, program.model
     with quiet():
         extra = {"model.json": ""}
         return torch.export.load(path, extra_files=extra).module(), json.loads(extra["model.json"])
 
 
-def test_a_program_takes_any_batch_and_answers_as_the_model(tmp_path):
+@both
+def test_a_program_takes_batches_and_answers_as_the_model(kind, tmp_path):
     model = predictor(link=LINK_SAMPLES["platt"], rule=RULE, crop=None)
-    path = tmp_path / "model.pt2"
-    size, parity = export_program(model, spec(model), path, pictures(2), range(2))
+    path = tmp_path / f"model.{kind}"
+    size, parity = WRITERS[kind](model, spec(model), path, pictures(2), range(2))
     assert size == path.stat().st_size
     assert (parity.pictures, parity.labels_end_to_end) == (2, 0)
     assert "agrees with the model on 2 pictures: logits within" in str(parity)
@@ -37,7 +62,7 @@ def test_a_program_takes_any_batch_and_answers_as_the_model(tmp_path):
     assert facts["labels"] == list(model.space.names)
     assert facts["link"]["kind"] == "platt"
     side = model.transform.size
-    for count in (1, 5):
+    for count in (1, 5, MOST):
         pixels = np.random.default_rng(count).integers(0, 256, (count, side, side, 3), np.uint8)
         expected = model.predict(ArrayImages(pixels))
         found = program(torch.from_numpy(pixels).permute(0, 3, 1, 2))
@@ -82,32 +107,52 @@ def test_rules_are_captured_or_refused_in_one_sentence(name):
     assert torch.equal(found[1], decision(logits)[1])
 
 
-def test_a_program_that_differs_is_not_written(tmp_path, monkeypatch):
-    model = predictor(link=Sigmoid(), rule=RULE)
-    path = tmp_path / "model.pt2"
-    right = torch.export.load
-    wrong = predictor(link=Sigmoid(), rule=RULE)
+@both
+def test_a_program_that_differs_is_not_written(kind, tmp_path, monkeypatch):
+    model, wrong = (predictor(link=Sigmoid(), rule=RULE) for _ in range(2))
     with torch.no_grad():
         wrong.model.head.classifier.bias += 0.01
-    export_program(wrong, spec(wrong), tmp_path / "wrong.pt2", pictures(1), [0])
-    monkeypatch.setattr(torch.export, "load", lambda _: right(tmp_path / "wrong.pt2"))
-    with pytest.raises(
-        LabelwiseError, match=r"logits of .* are 0\.01 apart, .* differs is 'linear'"
-    ):
-        export_program(model, spec(model), path, pictures(1), [0])
-    assert not path.exists()
+    right = torch_programs.picture_program
+    monkeypatch.setattr(torch_programs, "picture_program", lambda _: right(wrong))
+    node = {"pt2": "linear", "pte": "forward"}[kind]
+    with pytest.raises(LabelwiseError, match=rf"logits of .* are 0\.01 apart, .*'{node}'"):
+        WRITERS[kind](model, spec(model), tmp_path / f"model.{kind}", pictures(1), [0])
+    assert not any(tmp_path.iterdir())
 
 
-def test_the_verb_writes_a_program_and_none_is_run(tmp_path, run_verb):
+@both
+def test_the_verb_writes_a_program(kind, tmp_path, run_verb):
     model = predictor(rule=ExpectedF())  # it only ranks, so that its rule is not used
     model.save(tmp_path / "run")
     Image.fromarray(pictures(1).pixels[0]).save(tmp_path / "a.png")
-    call = ("export", tmp_path / "run", "--format", "torch-export", "--data", tmp_path)
-    printed = run_verb(*call, "-o", tmp_path / "m.pt2")
-    assert "agrees with the model on 1 picture:" in printed
-    assert set(opened(tmp_path / "m.pt2")[0](torch.zeros(1, 3, 48, 48).byte())) == {"logits"}
-    with pytest.raises(SettingsError, match=r"ends in \.pt2, got"):
+    name = {"pt2": "torch-export", "pte": "executorch"}[kind]
+    call = ("export", tmp_path / "run", "--format", name, "--data", tmp_path)
+    path = tmp_path / f"m.{kind}"
+    assert "agrees with the model on 1 picture:" in run_verb(*call, "-o", path)
+    assert set(opened(path)[0](torch.zeros(1, 3, 48, 48).byte())) == {"logits"}
+    with pytest.raises(SettingsError, match=rf"ends in \.{kind}, got"):
         run_verb(*call, "-o", tmp_path / "m.bin")
+
+
+def test_no_program_is_run_by_a_verb(tmp_path, run_verb):
+    (tmp_path / "m.pt2").touch()
     for verb in (["predict", tmp_path / "m.pt2", tmp_path], ["evaluate", tmp_path / "m.pt2"]):
         with pytest.raises(SettingsError, match=r"is not run: torch loads .pt2 files by unpickl"):
             run_verb(*verb)
+
+
+def test_without_the_package_one_sentence_says_what_to_install(tmp_path, run_verb, monkeypatch):
+    monkeypatch.setattr(torch_programs, "find_spec", lambda name: None)
+    predictor(link=Sigmoid(), rule=RULE).save(tmp_path / "run")
+    call = ("export", tmp_path / "run", "--format", "executorch", "-o", tmp_path / "m.pte")
+    with pytest.raises(SettingsError, match=r"needs the package 'executorch' .*docs/export\.md"):
+        run_verb(*call, "--data", tmp_path)
+    assert not (tmp_path / "m.pte").exists()
+
+
+@pytest.mark.parametrize("kind", [pytest.param("isotonic", marks=with_executorch)])
+def test_what_has_no_kernel_is_refused_in_one_sentence(kind, tmp_path):
+    model = predictor(link=LINK_SAMPLES[kind], rule=RULE)
+    with pytest.raises(LabelwiseError, match=r"cannot lower .*searchsorted.*; use --format onnx"):
+        export_executorch(model, spec(model), tmp_path / "model.pte", pictures(1), [0])
+    assert not any(tmp_path.iterdir())

@@ -12,7 +12,7 @@ import labelwise
 from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.exports.onnx_file import export_onnx
-from labelwise.exports.openvino_folder import export_openvino
+from labelwise.exports.torch_programs import export_openvino
 from labelwise.models import Predictor
 from labelwise.shards import LocalEngine, ModelFiles, ScoringTask, predict_shards
 

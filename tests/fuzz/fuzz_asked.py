@@ -18,7 +18,8 @@ from random import Random
 from typing import Any
 
 from fuzz_inputs import NASTY_TEXT, Files, as_json, damage, strange_json, strange_value
-from fuzz_readers import Target
+from fuzz_readers import drawn
+from fuzz_requests import no_constant
 from labelling_setup import labelling
 from search_setup import LABELS, picture, save_model
 from web_setup import served
@@ -31,6 +32,7 @@ from labelwise.system.progress import Silent
 
 PHOTOS = 4
 WORDS = ("dog", "cat")
+LOGGED = {"present": "yes", "absent": "no", "unsure": "unsure", "withdrawn": "undo"}
 MISTAKE = re.compile(r"Error executing tool \w+")  # what the SDK says of an exception of ours
 HEADERS = {
     "Content-Type": "application/json",
@@ -107,7 +109,7 @@ def is_told_in_words(read: tuple[int, bytes], folder: Path) -> bool:
     assert status < 500, f"{status}: {body!r:.200}"
     if not body:
         return False
-    answer = json.loads(body, parse_constant=_no_constant)
+    answer = json.loads(body, parse_constant=no_constant)
     assert len(body) < 200_000
     assert b"Traceback" not in body
     if "result" not in answer:
@@ -134,10 +136,6 @@ def is_told_in_words(read: tuple[int, bytes], folder: Path) -> bool:
     return True
 
 
-def _no_constant(word: str) -> None:
-    raise AssertionError(f"the answer holds {word}, which is not JSON")
-
-
 # The labelling page
 
 
@@ -154,7 +152,7 @@ def labels() -> Any:
 
 def answer_files(rng: Random) -> Files:
     photos = [*labels().photos, "0" * 64, "x"]
-    states = {rng.choice(photos): rng.choice(("present", "absent", "unsure", "withdrawn"))}
+    states = {rng.choice(photos): rng.choice([*LOGGED])}
     facts = {"label": rng.choice((*WORDS, "zebra")), "who": rng.choice(("a", "b", *NASTY_TEXT))}
     body: Any = {**facts, "states": states}
     if rng.random() < 0.5:
@@ -164,7 +162,7 @@ def answer_files(rng: Random) -> Files:
 
 
 def answered_page(folder: Path) -> tuple[int, bytes, list[Any]]:
-    """Send an answer; return what was said, and the lines that the log has more."""
+    """Send an answer; return what was said, and the answers that the log has more."""
     before = labels().log.stat().st_size
     content = (folder / "answer").read_bytes()
     status, _, body = labels().send(
@@ -172,7 +170,8 @@ def answered_page(folder: Path) -> tuple[int, bytes, list[Any]]:
     )
     with labels().log.open("rb") as log:
         log.seek(before)
-        return status, body, [json.loads(line) for line in log.read().split(b"\n")[:-1]]
+        lines = [json.loads(line) for line in log.read().split(b"\n")[:-1]]
+    return status, body, [line for line in lines if "photo" in line]  # exports leave notes
 
 
 def is_kept(read: tuple[int, bytes, list[Any]], folder: Path) -> bool:
@@ -183,9 +182,9 @@ def is_kept(read: tuple[int, bytes, list[Any]], folder: Path) -> bool:
         assert len(json.loads(body)["detail"]) <= 2200
         return True
     sent = json.loads((folder / "answer").read_bytes())
-    found = {Path(one["photo"]).name: (one["label"], one["who"], one["state"]) for one in lines}
+    found = {Path(one["photo"]).name: (one["label"], one["who"], one["answer"]) for one in lines}
     assert found == {
-        labels().photos[photo]: (sent["label"], sent["who"], state)
+        labels().photos[photo]: (sent["label"], sent["who"], LOGGED[state])
         for photo, state in sent["states"].items()
     }
     assert len(lines) == len(sent["states"])
@@ -193,6 +192,6 @@ def is_kept(read: tuple[int, bytes, list[Any]], folder: Path) -> bool:
 
 
 ASKED = (
-    Target("mcp", dict, asked_of_mcp, {}, is_told_in_words, question_files),
-    Target("labelling page", dict, answered_page, {}, is_kept, answer_files),
+    drawn("mcp", question_files, asked_of_mcp, is_told_in_words),
+    drawn("labelling page", answer_files, answered_page, is_kept),
 )

@@ -80,8 +80,8 @@ def lines_by_hand(content: bytes) -> Rows | None:
     return rows
 
 
-def parquet_by_hand(path: Path) -> Rows | None:
-    table = pq.read_table(path)
+def parquet_by_hand(content: bytes) -> Rows | None:
+    table = pq.read_table(io.BytesIO(content))
     if set(table.column_names) - {"path", "labels", "split", "group"}:
         return None
     lists = table.schema.field("labels").type == pa.list_(pa.string())

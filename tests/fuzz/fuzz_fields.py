@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 from fuzz_by_hand import Rows, agrees
-from fuzz_inputs import Files, damage_json, damage_parquet
+from fuzz_inputs import Files, as_json
 from fuzz_official import lines_of, read_as
-from fuzz_readers import JSON, Target, one, parquet, same
+from fuzz_readers import Target, of_file, parquet, same
 
 from labelwise.data.camera_results import CameraResults, read_camera_results
 from labelwise.scores.aggregating import UnitTable, aggregate_table
@@ -263,69 +263,25 @@ def by_hand(read: Any) -> Any:
     return lambda table, folder: agrees(table, read(folder))
 
 
+LANDUSE = b"IMAGE\tsea\ttrees\nbeach00\t1\t0\nforest01\t0\t1\n"
+SETS = {  # by format: its files, and how they are read by hand
+    "camtrap-dp": (camtrap(), camtrap_by_hand),
+    "chexpert": (chexpert(), chexpert_by_hand),
+    "mimic-cxr": (mimic(), lambda folder: None),
+    "chestxray14": (chestxray14(), chestxray14_by_hand),
+    "bigearthnet": ({"metadata.parquet": parquet(PATCHES)}, lambda folder: None),
+    "ucmerced": ({"LandUse_Multilabeled.txt": LANDUSE}, ucmerced_by_hand),
+}
+RESULTS = {"megadetector": MEGADETECTOR, "speciesnet": SPECIESNET}
 FIELDS = (
-    Target(
-        "attribute groups",
-        one("g.csv", GROUPS),
-        lambda folder: AttributeGroups.read(folder / "g.csv"),
-        {},
-        same_groups,
+    of_file("attribute groups", "g.csv", GROUPS, AttributeGroups.read, check=same_groups),
+    *(
+        of_file(name, "m.json", as_json(content), read_camera_results, check=same_results)
+        for name, content in RESULTS.items()
     ),
-    Target(
-        "megadetector",
-        one("m.json", json.dumps(MEGADETECTOR).encode()),
-        lambda folder: read_camera_results(folder / "m.json"),
-        JSON,
-        same_results,
-    ),
-    Target(
-        "speciesnet",
-        one("s.json", json.dumps(SPECIESNET).encode()),
-        lambda folder: read_camera_results(folder / "s.json"),
-        JSON,
-        same_results,
-    ),
-    Target("camtrap", camtrap, read_as("camtrap-dp"), JSON, by_hand(camtrap_by_hand)),
-    Target("chexpert", chexpert, read_as("chexpert"), {}, by_hand(chexpert_by_hand)),
-    Target("mimic-cxr", mimic, read_as("mimic-cxr"), {}),
-    Target("chestxray14", chestxray14, read_as("chestxray14"), {}, by_hand(chestxray14_by_hand)),
-    Target(
-        "bigearthnet",
-        one("metadata.parquet", parquet(PATCHES)),
-        read_as("bigearthnet"),
-        {".parquet": damage_parquet},
-    ),
-    Target(
-        "ucmerced",
-        one("LandUse_Multilabeled.txt", b"IMAGE\tsea\ttrees\nbeach00\t1\t0\nforest01\t0\t1\n"),
-        read_as("ucmerced"),
-        {},
-        by_hand(ucmerced_by_hand),
-    ),
-    Target(
-        "detections",
-        one("d.csv", BIRDNET),
-        lambda folder: read_detections(folder / "d.csv"),
-        {},
-        same_calls,
-    ),
-    Target(
-        "detections parquet",
-        one("d.parquet", parquet(CALLS)),
-        lambda folder: read_detections(folder / "d.parquet"),
-        {".parquet": damage_parquet},
-    ),
-    Target(
-        "units",
-        one("s.csv", BURSTS),
-        lambda folder: aggregate_table(folder / "s.csv", "probs", ["burst"], "any"),
-        {},
-        same_units,
-    ),
-    Target(
-        "is it predict's file",
-        one("a.jsonl", ANSWERED),
-        lambda folder: holds_answers(folder / "a.jsonl"),
-        {".jsonl": damage_json},
-    ),
+    *(Target(name, files, read_as(name), by_hand(read)) for name, (files, read) in SETS.items()),
+    of_file("detections", "d.csv", BIRDNET, read_detections, check=same_calls),
+    of_file("detections parquet", "d.parquet", parquet(CALLS), read_detections),
+    of_file("units", "s.csv", BURSTS, aggregate_table, "probs", ["burst"], "any", check=same_units),
+    of_file("is it predict's file", "a.jsonl", ANSWERED, holds_answers),
 )

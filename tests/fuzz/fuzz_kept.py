@@ -2,10 +2,12 @@
 
 Plans, receipts, facts of OpenVINO folders, logs of answers, marks of seen photos, vocabularies.
 Each is read a second time with ``json`` or Arrow alone; a receipt must be the one that was kept.
+A damaged ``likeness.json`` is made again, so its outcome must be the undamaged one's.
 """
 
 import json
 import re
+import tempfile
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,11 +22,10 @@ from fuzz_inputs import (
     damage,
     damage_json,
     damage_json_lines,
-    damage_parquet,
     strange_json,
     strange_value,
 )
-from fuzz_readers import JSON, Target, parquet, same, saved
+from fuzz_readers import Target, drawn, of_file, parquet, same, saved
 from fuzz_results import metadata
 from made_index import made_index
 from safetensors.torch import save
@@ -33,6 +34,7 @@ from search_setup import LABELS, save_model
 from labelwise.answers.agreement import LabelAnswers
 from labelwise.answers.log import AnswerLog
 from labelwise.answers.version_0_2 import AS_ANSWER
+from labelwise.contrib.skos import read_skos
 from labelwise.decide import Promise
 from labelwise.models.graph_file import UNSEALED, Facts
 from labelwise.models.graph_model import FACTS, GRAPH, WEIGHTS, _read_facts, digest
@@ -40,12 +42,13 @@ from labelwise.models.seen_photos import HASH, LOOK, _kept
 from labelwise.networks.backbones.weights import architecture_of, read_state
 from labelwise.photos import Index
 from labelwise.photos.receipts import RECEIPTS_FILE, keep_receipt, receipts_of
+from labelwise.photos.shift import likeness_of
+from labelwise.photos.words import WordList
 from labelwise.photos.words.answers import KeptAnswers
 from labelwise.pictures.fingerprint import WIDTH
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows, to_parquet
 from labelwise.system.storage import storage_at
-from labelwise.taxonomy import read_skos
 
 
 def openvino_files(rng: Random) -> Files:
@@ -260,37 +263,85 @@ def same_vocabularies(read: Any, folder: Path) -> bool:
     return True
 
 
+WORDS = b"dog\ncat: a photo of a cat, a kitten\n# a comment\nsparrow; bird\nbird\n"
+
+
+def same_words(read: WordList, folder: Path) -> bool:
+    text = (folder / "words.txt").read_text(encoding="utf-8-sig")
+    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.lstrip().startswith("#")]
+    assert len(read.words) == len(lines), "a line is one word"
+    again = folder / "again.txt"
+    again.write_text(read.text(), encoding="utf-8")
+    assert [word.name for word in WordList.read(again).words] == [w.name for w in read.words]
+    return True
+
+
+def make_library(place: Path) -> None:
+    model = save_model(place.parent / "model")
+    logits = np.random.default_rng(0).normal(size=(60, len(LABELS)))
+    with Index(made_index(place, model, logits)) as index:
+        likeness_of(index)
+        index.store.checksums.put_missing()
+
+
+_WHOLE: Files = {}
+
+
+def library_files() -> Files:
+    """Return what an index keeps beside its photos; the rest of it stays whole."""
+    if not _WHOLE:
+        _WHOLE.update(saved(make_library, "i.index")())
+    return {name: content for name, content in _WHOLE.items() if name.endswith("likeness.json")}
+
+
+def read_likeness(folder: Path) -> str:
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, content in _WHOLE.items():
+            given = folder / name
+            place = Path(temporary) / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(given.read_bytes() if given.is_file() else content)
+        (place,) = (one.parent for one in Path(temporary).rglob("likeness.json"))
+        with Index(place) as index:
+            return likeness_of(index).sentence()
+
+
+_TRUTH: list[str] = []
+
+
+def same_likeness(read: str, folder: Path) -> bool:
+    if not _TRUTH:
+        with tempfile.TemporaryDirectory() as temporary:
+            _TRUTH.append(read_likeness(Path(temporary)))
+    assert read == _TRUTH[0], f"{read!r:.200} is not {_TRUTH[0]!r:.200}"
+    return True
+
+
+LOG = b"".join(as_json(one) + b"\n" for one in ANSWERS)
+VOCABULARIES = {"v.nt": LINES, "v.jsonld": as_json(GRAPH_LD), "v.rdf": XML}
 KEPT = (
-    Target("openvino", dict, _read_facts, {}, same_openvino, openvino_files),
-    Target("plan", plan_files, read_plan, {**JSON, ".parquet": damage_parquet}, same_plan),
-    Target("receipts", dict, read_receipts, {}, same_receipts, receipt_files),
+    drawn("openvino", openvino_files, _read_facts, same_openvino),
+    Target("plan", plan_files(), read_plan, same_plan),
+    drawn("receipts", receipt_files, read_receipts, same_receipts),
     Target(
         "log of answers",
-        lambda: {"a.jsonl": b"".join(json.dumps(one).encode() + b"\n" for one in ANSWERS)},
+        {"a.jsonl": LOG},
         read_log,
-        {".jsonl": lambda rng, content: damage_json_lines(rng, content) + b"\n"},
         same_log,
+        {".jsonl": lambda rng, content: damage_json_lines(rng, content) + b"\n"},
     ),
-    Target(
-        "seen photos",
-        lambda: {"seen.parquet": seen_parquet()},
-        lambda folder: _kept(folder / "seen.parquet"),
-        {".parquet": damage_parquet},
-        same_marks,
-    ),
+    of_file("seen photos", "seen.parquet", seen_parquet(), _kept, check=same_marks),
     Target(
         "kept answers",
-        lambda: {"k.parquet": answers_parquet()},
+        {"k.parquet": answers_parquet()},
         lambda folder: KeptAnswers.load(folder / "k.jsonl"),
-        {".parquet": damage_parquet},
         same_kept,
     ),
-    Target("timm folder", timm_folder, read_timm, JSON, same_timm),
+    Target("timm folder", timm_folder(), read_timm, same_timm),
     Target(
-        "vocabularies",
-        lambda: {"v.nt": LINES, "v.jsonld": json.dumps(GRAPH_LD).encode(), "v.rdf": XML},
-        read_vocabularies,
-        {".jsonld": damage_json},
-        same_vocabularies,
+        "vocabularies", VOCABULARIES, read_vocabularies, same_vocabularies, {".jsonld": damage_json}
     ),
+    of_file("words", "words.txt", WORDS, WordList.read, check=same_words),
+    Target("likeness.json", library_files, read_likeness, same_likeness),
 )

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 from fuzz_inputs import Files, damage
-from fuzz_readers import JSON, Target, one, same
+from fuzz_readers import Target, drawn, of_file, same
 from made_index import made_index
 from search_setup import LABELS, save_model
 
@@ -161,6 +161,11 @@ def means_it(query: Query, folder: Path) -> bool:
     return True
 
 
+def same_index_facts(read: IndexFacts, folder: Path) -> bool:
+    same(read.model_dump(), json.loads((folder / "index.json").read_bytes()))
+    return True
+
+
 def same_answers(read: dict[str, str], folder: Path) -> bool:
     text = (folder / "a.csv").read_bytes().decode("utf-8-sig")
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
@@ -173,24 +178,12 @@ def same_answers(read: dict[str, str], folder: Path) -> bool:
     return True
 
 
+FACTS = b'{"format": 1, "model": "m", "held_out": "test", "decode": "cpu"}'
+ANSWERS = b"path,question,answer\na.jpg,is it?,yes\nb.jpg,is it?,no\n"
 LIBRARY = (
-    Target("sidecar", one("a.xmp", sidecar()), read_sidecar, {}, same_keywords),
-    Target(
-        "index.json",
-        one("index.json", b'{"format": 1, "model": "m", "held_out": "test", "decode": "cpu"}'),
-        lambda folder: IndexFacts.load(folder / "index.json"),
-        JSON,
-        lambda read, folder: (
-            same(read.model_dump(), json.loads((folder / "index.json").read_bytes())) or True
-        ),
-    ),
-    Target("index", index_files, read_index, JSON, same_logits),
-    Target("query", dict, read_query, {}, means_it, query_files),
-    Target(
-        "answers",
-        one("a.csv", b"path,question,answer\na.jpg,is it?,yes\nb.jpg,is it?,no\n"),
-        lambda folder: read_answers(folder / "a.csv"),
-        {},
-        same_answers,
-    ),
+    Target("sidecar", {"a.xmp": sidecar()}, read_sidecar, same_keywords),
+    of_file("index.json", "index.json", FACTS, IndexFacts.load, check=same_index_facts),
+    Target("index", index_files, read_index, same_logits),
+    drawn("query", query_files, read_query, means_it),
+    of_file("answers", "a.csv", ANSWERS, read_answers, check=same_answers),
 )

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from fuzz_by_hand import Rows, agrees
-from fuzz_inputs import Files, damage_json, damage_npz
-from fuzz_readers import JSON, Target, one, same, saved
+from fuzz_inputs import Files
+from fuzz_readers import Target, of_file, same, saved
 
 from labelwise.data import load
 from labelwise.models.run_folder import RunFolder
@@ -111,14 +111,20 @@ def same_checkpoint(read: Any, folder: Path) -> bool:
     return True
 
 
-def read_assignments(folder: Path) -> Any:
-    text = (folder / "set.txt").read_bytes().decode("utf-8", "replace")
-    return parse_assignments(text.split("\n"))
+def read_assignments(path: Path) -> Any:
+    return parse_assignments(path.read_bytes().decode("utf-8", "replace").split("\n"))
 
 
 def run_settings(folder: Path) -> Any:
     RunFolder(folder).journal.read()
     return RunFolder(folder).settings
+
+
+RUN = {
+    "settings.yaml": b"data: scenes\nseed: 1\n",
+    "metrics.jsonl": b'{"step": 1}\n{"step": 2}\n',
+}
+PROMPTS = b"label,prompt\ndog,a photo of a dog\ncat,a cat\n"
 
 
 def same_prompts(read: Any, folder: Path) -> bool:
@@ -131,39 +137,12 @@ def same_prompts(read: Any, folder: Path) -> bool:
 
 
 OFFICIAL = (
-    Target(
-        "cub", cub, read_as("cub"), {}, lambda table, folder: agrees(table, cub_by_hand(folder))
-    ),
-    Target("nuswide", nuswide, read_as("nuswide"), {}),
-    Target("tiny-imagenet", tiny_imagenet, read_as("tiny-imagenet"), {}),
-    Target(
-        "vqa",
-        vqa,
-        lambda folder: load(f"vqa:{folder}", check_files=False, at_least=1),
-        {".json": damage_json, ".npz": damage_npz},
-    ),
-    Target(
-        "checkpoint",
-        saved(checkpoint, "c"),
-        lambda folder: load_latest(folder / "c"),
-        JSON,
-        same_checkpoint,
-    ),
-    Target("settings by hand", one("set.txt", b"a.b=1\nc=[1, 2]\nd=x"), read_assignments, {}),
-    Target(
-        "run folder",
-        lambda: {
-            "settings.yaml": b"data: scenes\nseed: 1\n",
-            "metrics.jsonl": b'{"step": 1}\n{"step": 2}\n',
-        },
-        run_settings,
-        {},
-    ),
-    Target(
-        "prompts",
-        one("p.csv", b"label,prompt\ndog,a photo of a dog\ncat,a cat\n"),
-        lambda folder: read_prompts(folder / "p.csv"),
-        {},
-        same_prompts,
-    ),
+    Target("cub", cub(), read_as("cub"), lambda table, folder: agrees(table, cub_by_hand(folder))),
+    Target("nuswide", nuswide(), read_as("nuswide")),
+    Target("tiny-imagenet", tiny_imagenet(), read_as("tiny-imagenet")),
+    Target("vqa", vqa(), lambda folder: load(f"vqa:{folder}", check_files=False, at_least=1)),
+    Target("checkpoint", saved(checkpoint, "c"), lambda f: load_latest(f / "c"), same_checkpoint),
+    of_file("settings by hand", "set.txt", b"a.b=1\nc=[1, 2]\nd=x", read_assignments),
+    Target("run folder", RUN, run_settings),
+    of_file("prompts", "p.csv", PROMPTS, read_prompts, check=same_prompts),
 )

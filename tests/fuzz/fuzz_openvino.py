@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from fuzz_inputs import Files, damage
-from fuzz_readers import Target
+from fuzz_readers import drawn
 
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
@@ -101,7 +101,7 @@ def same_answers(read: tuple[np.ndarray, np.ndarray], folder: Path) -> bool:
 
 
 OPENVINO = (
-    (Target("openvino graph", dict, load_and_run, {}, same_answers, folder_files),)
+    (drawn("openvino graph", folder_files, load_and_run, same_answers),)
     if find_spec("openvino")
     else ()
 )

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 from band_files import dicom, npy, tiff
-from fuzz_inputs import Files, damage, damage_json
+from fuzz_inputs import Files, damage
 from fuzz_kept import index_with_receipts
-from fuzz_readers import Target, one
+from fuzz_readers import Target, drawn
 from PIL import Image
 from tiny_clip import clip_folder
 
@@ -205,32 +205,28 @@ def read_asked(folder: Path) -> Any:
         return read_list_answers(index, folder / "asked.csv")
 
 
-PHOTO_DAMAGE = {"": damage}
+KINDS = {"jpeg": "a.jpg", "png": "a.png", "webp": "a.webp", "tiff": "b.tif"}
 PICTURES = (
-    Target("npy cube", one("a.npy", npy(VALUES)), read_cube, {}, same_npy),
-    Target("tiff cube", one("a.tif", tiff(VALUES, ("a", "b", "c"), 7)), read_cube, {}),
-    Target("tiff", one("a.tif", tiff(GREY)), read_cube, {}, same_tiff),
-    Target("dicom", one("a.dcm", dicom(GREY)), read_cube, {}, same_dicom),
-    Target("jpeg", lambda: {"a.jpg": photo("JPEG")}, read_photo, PHOTO_DAMAGE, same_photo),
-    Target("png", lambda: {"a.png": photo("PNG")}, read_photo, PHOTO_DAMAGE, same_photo),
-    Target("webp", lambda: {"a.webp": photo("WEBP")}, read_photo, PHOTO_DAMAGE, same_photo),
-    Target("tiff photo", lambda: {"a.tif": photo("TIFF")}, read_photo, PHOTO_DAMAGE, same_photo),
-    Target(
+    Target("npy cube", {"a.npy": npy(VALUES)}, read_cube, same_npy),
+    Target("tiff cube", {"a.tif": tiff(VALUES, ("a", "b", "c"), 7)}, read_cube),
+    Target("tiff", {"a.tif": tiff(GREY)}, read_cube, same_tiff),
+    Target("dicom", {"a.dcm": dicom(GREY)}, read_cube, same_dicom),
+    *(
+        Target(f"{kind} photo", {file: photo(kind.upper())}, read_photo, same_photo)
+        for kind, file in KINDS.items()
+    ),
+    drawn(
         "held-out pictures",
-        dict,
-        lambda folder: HeldOutPictures.load(folder / "p"),
-        {},
-        same_pictures,
         lambda rng: {"p": tensors_with(rng, PICTURES_KEPT)},
+        lambda folder: HeldOutPictures.load(folder / "p"),
+        same_pictures,
     ),
-    Target(
+    drawn(
         "text head",
-        dict,
-        lambda folder: TextHead.load(folder / "h"),
-        {},
-        same_head,
         lambda rng: {"h": tensors_with(rng, {"weight": torch.ones(3, 2), "bias": torch.zeros(2)})},
+        lambda folder: TextHead.load(folder / "h"),
+        same_head,
     ),
-    Target("model of words", clip_folder, read_model_of_words, {".json": damage_json}, are_numbers),
-    Target("answers about lists", dict, read_asked, {}, made=asked_files),
+    Target("model of words", clip_folder, read_model_of_words, are_numbers),
+    drawn("answers about lists", asked_files, read_asked),
 )

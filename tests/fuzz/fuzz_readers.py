@@ -3,49 +3,68 @@
 import io
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fuzz_inputs import Files, damage, damage_json
+from fuzz_inputs import (
+    Files,
+    damage,
+    damage_json,
+    damage_json_lines,
+    damage_npz,
+    damage_parquet,
+)
 
 Damage = Callable[[Random, bytes], bytes]
 Check = Callable[[Any, Path], bool | None]
 
-JSON: dict[str, Damage] = {".json": damage_json}
+BY_SUFFIX: dict[str, Damage] = {
+    ".json": damage_json,
+    ".jsonl": damage_json_lines,
+    ".npz": damage_npz,
+    ".parquet": damage_parquet,
+}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A reader of a folder: ``good`` files, how each kind is damaged, and what must then hold.
+    """A reader of a folder: ``good`` files, of which one is damaged, and what must then hold.
 
     ``check`` is given what was read and the folder: it fails where a second reading of the same
-    files says something else, and returns False where it has no second reading.
+    files says something else, and returns False where it has no second reading. ``damage`` is for
+    suffixes ("" for the rest) that are damaged in a way of their own.
     """
 
     name: str
-    good: Callable[[], Files]
+    good: Files | Callable[[], Files]
     read: Callable[[Path], object]
-    damage: dict[str, Damage]  # by suffix, "" for the rest
     check: Check = lambda value, folder: False
-    made: Callable[[Random], Files] | None = None  # other good files for each draw, not damaged
+    damage: dict[str, Damage] = field(default_factory=dict)
+    made: Callable[[Random], Files] | None = None  # other files for each draw, not damaged
 
     def files(self, rng: Random) -> Files:
         """Return the good files, one of them damaged, or files that are made anew."""
         if self.made is not None:
             return self.made(rng)
-        files = dict(self.good())
+        files = dict(self.good if isinstance(self.good, dict) else self.good())
         chosen = rng.choice(sorted(files))
-        change = self.damage.get(Path(chosen).suffix, self.damage.get("", damage))
-        files[chosen] = change(rng, files[chosen])
+        ways = BY_SUFFIX | self.damage
+        files[chosen] = ways.get(Path(chosen).suffix, ways.get("", damage))(rng, files[chosen])
         return files
 
 
-def one(name: str, content: bytes) -> Callable[[], Files]:
-    return lambda: {name: content}
+def drawn(name: str, made: Callable[[Random], Files], read: Any, *check: Check) -> Target:
+    """Return the target of files that are made for each draw."""
+    return Target(name, {}, read, *check, made=made)
+
+
+def of_file(name: str, file: str, content: bytes, read: Any, *more: Any, **options: Any) -> Target:
+    """Return the target of one file, read by ``read(path, *more)``."""
+    return Target(name, {file: content}, lambda folder: read(folder / file, *more), **options)
 
 
 def saved(save: Callable[[Path], object], name: str) -> Callable[[], Files]:

@@ -22,17 +22,8 @@ import pyarrow.parquet as pq
 import torch
 import yaml
 from forged import rewrite
-from fuzz_inputs import (
-    Files,
-    as_json,
-    damage,
-    damage_json,
-    damage_json_lines,
-    damage_npz,
-    damage_parquet,
-    strange_json,
-)
-from fuzz_readers import JSON, Target, one, parquet, same, saved
+from fuzz_inputs import Files, as_json, damage, strange_json
+from fuzz_readers import Target, drawn, of_file, parquet, same, saved
 from onnx import TensorProto, helper
 from sample_scores import Halved, sample, spec_of
 from scipy.special import expit
@@ -193,6 +184,10 @@ def made_onnx(rng: Random) -> Files:
     return {"m.onnx": onnx_bytes(stated), "stated.json": json.dumps(stated).encode()}
 
 
+def read_onnx(folder: Path) -> Any:
+    return read_model((folder / "m.onnx").read_bytes(), "m.onnx")
+
+
 def same_facts(read: tuple[Any, Facts], folder: Path) -> bool:
     place = folder / "stated.json"
     if not place.exists():
@@ -206,13 +201,13 @@ def same_facts(read: tuple[Any, Facts], folder: Path) -> bool:
     return True
 
 
-def link_json() -> Files:
+def link_json() -> bytes:
     from labelwise.methods import link_to_spec, rule_to_spec
 
     link = link_to_spec(Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0))
     rule = rule_to_spec(Threshold(0.5))
     facts = {"format": 1, "names": list(NAMES), "scores": "logits", "link": link, "rule": rule}
-    return {"link.json": json.dumps(facts).encode()}
+    return as_json(facts)
 
 
 def same_fitted(read: Any, folder: Path) -> bool:
@@ -224,36 +219,28 @@ def same_fitted(read: Any, folder: Path) -> bool:
     return True
 
 
-def npz() -> bytes:
+def archive(**arrays: Any) -> bytes:
     buffer = io.BytesIO()
-    scores = np.linspace(0.1, 0.9, 12).reshape(4, 3)
-    np.savez(buffer, scores=scores, labels=scores > 0.5, names=np.array(list(NAMES)))
+    np.savez(buffer, **arrays)
     return buffer.getvalue()
+
+
+LINEAR = np.linspace(0.1, 0.9, 12).reshape(4, 3)
+
+
+def npz() -> bytes:
+    return archive(scores=LINEAR, labels=LINEAR > 0.5, names=np.array(list(NAMES)))
 
 
 def embeddings() -> bytes:
-    buffer = io.BytesIO()
-    values = np.linspace(0.1, 0.9, 12).reshape(4, 3)
-    np.savez(
-        buffer,
-        ids=np.array(list("abcd")),
-        embeddings=values,
-        labels=values > 0.5,
-        names=np.array(list(NAMES)),
-    )
-    return buffer.getvalue()
+    names = np.array(list(NAMES))
+    return archive(ids=np.array(list("abcd")), embeddings=LINEAR, labels=LINEAR > 0.5, names=names)
 
 
 def texts() -> bytes:
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        embeddings=np.eye(3),
-        prompts=np.array(["an x", "a y", "a z"]),
-        labels=np.array(list(NAMES)),
-        logit_scale=np.float64(10.0),
-    )
-    return buffer.getvalue()
+    prompts, labels = np.array(["an x", "a y", "a z"]), np.array(list(NAMES))
+    scale = np.float64(10.0)
+    return archive(embeddings=np.eye(3), prompts=prompts, labels=labels, logit_scale=scale)
 
 
 def same_npz_scores(read: Any, folder: Path) -> bool:
@@ -326,8 +313,8 @@ def same_parents(read: Taxonomy, folder: Path) -> bool:
     return True
 
 
-def read_votes(folder: Path) -> Any:
-    votes = Votes.read(folder / "v.csv")
+def read_votes(path: Path) -> Any:
+    votes = Votes.read(path)
     return votes, count_votes(votes)
 
 
@@ -426,112 +413,50 @@ def damage_yaml(rng: Random, content: bytes) -> bytes:
     return b"\n".join(lines)
 
 
+YAML_DAMAGE = {".yaml": damage_yaml}
+TAXONOMY = b"child,parent\ndog,animal\ncat,animal\npuppy,dog\n"
+VOTES = b"photo,label,worker,answer\na,x,u,yes\na,x,v,no\nb,y,u,no\n"
 RESULTS = (
     Target(
         "predictions",
         saved(predictions_file, "p.parquet"),
         lambda folder: Predictions.load(folder / "p.parquet"),
-        {"": damage_parquet},
         same_predictions,
     ),
     Target(
         "model.json",
         saved(model_json, "model.json"),
         lambda folder: ModelSpec.load(folder / "model.json"),
-        JSON,
         same_spec,
     ),
-    Target(
-        "evaluation and report",
-        lambda: EVALUATION,
-        draw,
-        {".json": damage_json, ".jsonl": damage_json_lines},
-        same_evaluation,
+    Target("evaluation and report", EVALUATION, draw, same_evaluation),
+    drawn("onnx metadata", made_onnx, read_onnx, same_facts),
+    of_file("fitted", "link.json", link_json(), read_fitted, check=same_fitted),
+    of_file(
+        "settings", "s.yaml", SETTINGS, read_settings, {}, check=same_settings, damage=YAML_DAMAGE
     ),
-    Target(
-        "onnx metadata",
-        dict,
-        lambda folder: read_model((folder / "m.onnx").read_bytes(), "m.onnx"),
-        {},
-        same_facts,
-        made_onnx,
-    ),
-    Target(
-        "fitted", link_json, lambda folder: read_fitted(folder / "link.json"), JSON, same_fitted
-    ),
-    Target(
-        "settings",
-        one("s.yaml", SETTINGS),
-        lambda folder: read_settings(folder / "s.yaml", {}),
-        {"": damage_yaml},
-        same_settings,
-    ),
-    Target(
-        "scores npz",
-        one("s.npz", npz()),
-        lambda folder: read_scores(folder / "s.npz", "probs"),
-        {"": damage_npz},
-        same_npz_scores,
-    ),
-    Target(
-        "scores csv",
-        one("s.csv", SCORES),
-        lambda folder: read_scores(folder / "s.csv", "probs"),
-        {},
-        same_csv_scores,
-    ),
-    Target(
+    of_file("scores npz", "s.npz", npz(), read_scores, "probs", check=same_npz_scores),
+    of_file("scores csv", "s.csv", SCORES, read_scores, "probs", check=same_csv_scores),
+    of_file(
         "scores parquet",
-        one("s.parquet", parquet(TABLE)),
-        lambda folder: read_scores(folder / "s.parquet", "probs"),
-        {"": damage_parquet},
-        same_parquet_scores,
+        "s.parquet",
+        parquet(TABLE),
+        read_scores,
+        "probs",
+        check=same_parquet_scores,
     ),
-    Target(
-        "embeddings",
-        one("e.npz", embeddings()),
-        lambda folder: read_embeddings(folder / "e.npz"),
-        {"": damage_npz},
-    ),
-    Target(
-        "texts",
-        one("t.npz", texts()),
-        lambda folder: read_texts(folder / "t.npz"),
-        {"": damage_npz},
-    ),
-    Target(
-        "taxonomy",
-        one("t.csv", b"child,parent\ndog,animal\ncat,animal\npuppy,dog\n"),
-        lambda folder: Taxonomy.read(folder / "t.csv"),
-        {},
-        same_parents,
-    ),
-    Target(
-        "taxonomy of paths",
-        one("t.txt", b"animal|dog|puppy\nanimal|cat\n"),
-        lambda folder: Taxonomy.read(folder / "t.txt"),
-        {},
-    ),
-    Target(
-        "votes",
-        one("v.csv", b"photo,label,worker,answer\na,x,u,yes\na,x,v,no\nb,y,u,no\n"),
-        read_votes,
-        {},
-        same_votes,
-    ),
+    of_file("embeddings", "e.npz", embeddings(), read_embeddings),
+    of_file("texts", "t.npz", texts(), read_texts),
+    of_file("taxonomy", "t.csv", TAXONOMY, Taxonomy.read, check=same_parents),
+    of_file("taxonomy of paths", "t.txt", b"animal|dog|puppy\nanimal|cat\n", Taxonomy.read),
+    of_file("votes", "v.csv", VOTES, read_votes, check=same_votes),
     Target(
         "manifest",
-        one("_manifest.jsonl", MANIFEST),
+        {"_manifest.jsonl": MANIFEST},
         lambda folder: Manifest(storage_at(str(folder))),
-        {"": damage_json_lines},
         same_records,
     ),
-    Target(
-        "comparison",
-        saved(comparison, "c"),
-        lambda folder: Comparison.load(folder / "c").markdown(),
-        JSON,
-    ),
-    Target("review", one("r.csv", REVIEW), lambda f: read_review(f / "r.csv"), {}, same_review),
-    Target("rules", dict, read_rule, {}, made=rule_texts),
+    Target("comparison", saved(comparison, "c"), lambda f: Comparison.load(f / "c").markdown()),
+    of_file("review", "r.csv", REVIEW, read_review, check=same_review),
+    drawn("rules", rule_texts, read_rule),
 )

@@ -27,8 +27,8 @@ from fuzz_by_hand import (
     parquet_by_hand,
     voc_by_hand,
 )
-from fuzz_inputs import Files, as_json, damage_json_lines, damage_parquet, strange_json
-from fuzz_readers import JSON, Check, Target, one, parquet
+from fuzz_inputs import Files, as_json, strange_json
+from fuzz_readers import Check, Target, drawn, parquet
 from sample_pictures import jpeg
 
 from labelwise.data import LabelTable, export, load
@@ -113,8 +113,12 @@ def is_the_truth(table: LabelTable, folder: Path) -> bool:
     return True
 
 
-def loads(name: str, format: str = "") -> Callable[[Path], object]:
-    return lambda folder: load(f"{format}{folder / name if name else folder}", check_files=False)
+def loads(name: str) -> Callable[[Path], object]:
+    return lambda folder: load(folder / name, check_files=False)
+
+
+def nothing(content: object) -> None:
+    """A file that is not read a second time by hand."""
 
 
 def shard() -> bytes:
@@ -261,99 +265,48 @@ def untouched(rng: Random, content: bytes) -> bytes:
     return content
 
 
+CSV = b'path,labels,unknown,split\na.jpg,x|y,z,train\n"b.jpg",,*,val\n'
+STATES = b"path,x,y,group\na.jpg,1,,g\nb.jpg,0,1,h\n"
+IMAGES = parquet({"image": [jpeg(), jpeg(1)], "labels": [0, 1]})
+ONE_FILE = {  # by name: the file, its content, and how it is read by hand
+    "csv": ("t.csv", CSV, lambda content: csv_by_hand(content, HEADER)),
+    "csv, one column per label": ("t.csv", STATES, lambda content: csv_by_hand(content, ONE_HOT)),
+    "written lists": ("t.txt", b"path\tlabels\na.jpg\t['x', 'y']\nb.jpg\t[]\n", nothing),
+    "json lines": ("t.jsonl", LINES, lines_by_hand),
+    "parquet": ("t.parquet", parquet(TABLE, {"classes": '["x", "y", "z"]'}), parquet_by_hand),
+    "parquet with images": ("t.parquet", IMAGES, nothing),
+    "coco": ("t.json", coco(), coco_by_hand),
+    "label studio": ("t.json", label_studio(), label_studio_by_hand),
+    "cvat": ("t.xml", CVAT, cvat_by_hand),
+    "fiftyone": ("samples.json", FIFTYONE, fiftyone_by_hand),
+    "tar shard": ("t.tar", shard(), nothing),
+}
+FOLDERS = {
+    "coco root": {f"annotations/instances_{p}2017.json": coco() for p in ("train", "val")},
+    "wider": wider(),
+    "vispr": vispr(),
+    "hugging face metadata": {"train/metadata.jsonl": LINES.replace(b"path", b"file_name")},
+}
+
+
+def of_one_file(
+    name: str, file: str, content: bytes, read: Callable[[bytes], Rows | None]
+) -> Target:
+    check = by_hand(lambda folder: read((folder / file).read_bytes()))
+    return Target(name, {file: content}, loads(file), check)
+
+
 TABLES = (
-    Target("made tables", dict, read_made, {}, is_the_truth, made_table),
-    Target(
-        "csv",
-        one("t.csv", b'path,labels,unknown,split\na.jpg,x|y,z,train\n"b.jpg",,*,val\n'),
-        loads("t.csv"),
-        {},
-        by_hand(lambda folder: csv_by_hand((folder / "t.csv").read_bytes(), HEADER)),
-    ),
-    Target(
-        "csv, one column per label",
-        one("t.csv", b"path,x,y,group\na.jpg,1,,g\nb.jpg,0,1,h\n"),
-        loads("t.csv"),
-        {},
-        by_hand(lambda folder: csv_by_hand((folder / "t.csv").read_bytes(), ONE_HOT)),
-    ),
-    Target(
-        "written lists",
-        one("t.txt", b"path\tlabels\na.jpg\t['x', 'y']\nb.jpg\t[]\n"),
-        loads("t.txt"),
-        {},
-        by_hand(lambda folder: None),
-    ),
-    Target(
-        "json lines",
-        one("t.jsonl", LINES),
-        loads("t.jsonl"),
-        {"": damage_json_lines},
-        by_hand(lambda folder: lines_by_hand((folder / "t.jsonl").read_bytes())),
-    ),
-    Target(
-        "parquet",
-        one("t.parquet", parquet(TABLE, {"classes": '["x", "y", "z"]'})),
-        loads("t.parquet"),
-        {"": damage_parquet},
-        by_hand(lambda folder: parquet_by_hand(folder / "t.parquet")),
-    ),
-    Target(
-        "parquet with images",
-        one("t.parquet", parquet({"image": [jpeg(), jpeg(1)], "labels": [0, 1]})),
-        loads("t.parquet"),
-        {"": damage_parquet},
-    ),
-    Target(
-        "coco",
-        one("t.json", coco()),
-        loads("t.json"),
-        JSON,
-        by_hand(lambda folder: coco_by_hand((folder / "t.json").read_bytes())),
-    ),
-    Target(
-        "coco root",
-        lambda: {f"annotations/instances_{p}2017.json": coco() for p in ("train", "val")},
-        loads(""),
-        JSON,
-    ),
-    Target(
-        "label studio",
-        one("t.json", label_studio()),
-        loads("t.json"),
-        JSON,
-        by_hand(lambda folder: label_studio_by_hand((folder / "t.json").read_bytes())),
-    ),
-    Target(
-        "cvat",
-        one("t.xml", CVAT),
-        loads("t.xml"),
-        {},
-        by_hand(lambda folder: cvat_by_hand((folder / "t.xml").read_bytes())),
-    ),
-    Target(
-        "fiftyone",
-        one("samples.json", FIFTYONE),
-        loads("samples.json", "fiftyone:"),
-        JSON,
-        by_hand(lambda folder: fiftyone_by_hand((folder / "samples.json").read_bytes())),
-    ),
-    Target("tar shard", one("t.tar", shard()), loads("t.tar"), {}),
-    Target("voc", voc, loads(""), {}, by_hand(voc_by_hand)),
+    drawn("made tables", made_table, read_made, is_the_truth),
+    *(of_one_file(name, *facts) for name, facts in ONE_FILE.items()),
+    *(Target(name, files, loads(""), by_hand(nothing)) for name, files in FOLDERS.items()),
+    Target("voc", voc(), loads(""), by_hand(voc_by_hand)),
     Target(
         "voc parts",
-        voc_parts,
+        voc_parts(),
         read_voc_parts,
-        {".json": strange_parts, "": untouched},
         named_parts,
+        {".json": strange_parts, "": untouched},
     ),
-    Target("cifar", cifar, loads(""), {}, is_the_batch),
-    Target("wider", wider, loads(""), JSON),
-    Target("vispr", vispr, loads(""), JSON, by_hand(lambda folder: None)),
-    Target(
-        "hugging face metadata",
-        lambda: {"train/metadata.jsonl": LINES.replace(b"path", b"file_name")},
-        loads(""),
-        {"": damage_json_lines},
-    ),
+    Target("cifar", cifar(), loads(""), is_the_batch),
 )

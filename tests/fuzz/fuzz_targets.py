@@ -12,11 +12,10 @@ from fuzz_openvino import OPENVINO
 from fuzz_pictures import PICTURES
 from fuzz_requests import REQUESTS
 from fuzz_results import RESULTS
-from fuzz_served import SERVED
 from fuzz_tables import TABLES
 
 EVERY = (
     *(*TABLES, *OFFICIAL, *FIELDS, *PICTURES, *RESULTS, *LIBRARY),
-    *(*REQUESTS, *SERVED, *KEPT, *ASKED, *OPENVINO),
+    *(*REQUESTS, *KEPT, *ASKED, *OPENVINO),
 )
 TARGETS = {target.name: target for target in EVERY}

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import expit, logit
 from scipy.stats import binom, norm
 
-from labelwise.metrics.drift import (
+from labelwise.metrics.shift import (
     ALPHA,
     BETS,
     audit_order,
@@ -16,7 +16,7 @@ from labelwise.metrics.drift import (
     estimate_share,
     held_out_share,
 )
-from labelwise.numeric.logistic import fit_slope_and_offset
+from labelwise.numeric.special import fit_slope_and_offset
 
 
 def test_evidence_is_one_on_average_if_probabilities_are_right():

@@ -8,13 +8,13 @@ import pytest
 from scipy.spatial.distance import cdist
 from scipy.stats import binom
 
-from labelwise.metrics import likeness as module
-from labelwise.metrics.drift import held_out_shares
-from labelwise.metrics.likeness import (
+from labelwise.metrics import shift as module
+from labelwise.metrics.shift import (
     compare_photos,
     different_means,
     energy_test,
     far_points,
+    held_out_shares,
     raked_weights,
 )
 

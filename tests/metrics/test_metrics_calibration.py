@@ -12,7 +12,7 @@ from sklearn.calibration import calibration_curve
 
 from labelwise import metrics
 from labelwise.metrics import CalibrationSums, mass_edges, reliability, width_edges
-from labelwise.metrics.bins import bin_of, round_edges
+from labelwise.metrics.calibration import SmoothSums, bin_of, round_edges
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden.json").read_text())["calibration"]
 QUICK = settings(max_examples=60, deadline=None)
@@ -295,3 +295,59 @@ def test_an_interval_of_nothing_is_undefined():
     probs, labels = np.full((3, 2), 0.5), np.ones((3, 2))
     found = metrics.calibration_interval(probs, labels, np.zeros((3, 2), bool), draws=10)
     assert np.isnan([found.value, found.low, found.high]).all()
+
+
+def smooth_ece_by_loop(probs, labels):
+    """The authors' definition: a Gaussian reflected at 0 and 1, whose sigma is a fixed point."""
+    grid = (np.arange(800) + 0.5) / 800
+
+    def smoothed(sigma):
+        density = np.zeros(len(grid))
+        for p, y in zip(probs, labels, strict=True):
+            for image in [sign * p + 2 * shift for sign in (1, -1) for shift in range(-4, 5)]:
+                density += (y - p) * np.exp(-(((grid - image) / sigma) ** 2) / 2)
+        return np.abs(density).mean() / (len(probs) * sigma * np.sqrt(2 * np.pi))
+
+    low, high = 1e-3, 1.0
+    for _ in range(14):
+        middle = (low + high) / 2
+        low, high = (middle, high) if smoothed(middle) >= middle else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.15, -0.4])
+def test_smooth_error_is_the_authors_fixed_point(shift):
+    random = np.random.default_rng(1)
+    probs = random.random((30, 4)) ** 2
+    labels = random.random((30, 4)) < np.clip(probs + shift, 0, 1)
+    observed = random.random((30, 4)) < 0.7
+    expected = smooth_ece_by_loop(probs[observed], labels[observed])
+    assert metrics.smooth_ece(probs, labels, observed) == pytest.approx(expected, abs=2e-4)
+    dirty = np.where(observed, probs, np.nan)
+    assert metrics.smooth_ece(dirty, labels, where=observed) == pytest.approx(expected, abs=2e-4)
+
+
+def test_smooth_error_of_shards_is_that_of_the_whole_and_of_nothing_undefined():
+    probs, labels = calibrated(6, rows=80)
+    parts = [SmoothSums.of(probs[rows], labels[rows]) for rows in np.array_split(np.arange(80), 3)]
+    merged = parts[0].merge(parts[1]).merge(parts[2])
+    assert merged.ece() == pytest.approx(metrics.smooth_ece(probs, labels), rel=1e-9)
+    assert np.isnan(metrics.smooth_ece(probs, labels, np.zeros(probs.shape, bool)))
+    assert metrics.smooth_ece(np.array([[0.0, 1.0]]), np.array([[0, 1]])) < 1e-9
+
+
+def test_sets_are_right_as_often_as_the_product_of_their_labels_says():
+    """Oracle: a loop over images with all labels known, binned by the product."""
+    probs, labels, observed = slow.problem(9, rows=200, columns=3, levels=50, unknown=0.1)
+    probs = 0.02 + 0.96 * probs
+    sets = probs > 0.4
+    stated, right = [], []
+    for p, y, seen, chosen in zip(probs, labels, observed, sets, strict=True):
+        if seen.all():
+            stated.append(np.prod(np.where(chosen, p, 1 - p)))
+            right.append(int((chosen == (y == 1)).all()))
+    expected = slow.calibration_errors(stated, right, width_edges(10))
+    logs = np.log(probs), np.log1p(-probs)
+    found = metrics.set_reliability(*logs, sets, np.where(observed, labels, -1), observed)
+    np.testing.assert_allclose([found.ece(), found.ace(), found.mce()], expected, rtol=1e-12)
+    assert found.counts.sum() == len(stated) < 200

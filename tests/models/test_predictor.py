@@ -10,9 +10,10 @@ from tiny_predictor import NAMES, make, pictures
 
 from labelwise.decide import TopK
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
-from labelwise.models import HeadSpec, Predictor
+from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.predictor import FUSED_FROM
 from labelwise.models.spec import NOT_CALIBRATED, ModelSpec, caution_after
+from labelwise.networks.backbones import create_backbone
 
 
 def test_a_saved_model_answers_as_before(tmp_path):
@@ -113,6 +114,26 @@ def test_models_that_do_not_speak_of_crops_look_once(tmp_path):
     rewrite(tmp_path / "model.json", crops=4)
     with pytest.raises(CheckpointError, match="'crops': "):
         Predictor.load(tmp_path)
+
+
+def test_transformers_of_0_2_keep_the_mean_of_their_patches(tmp_path):
+    one = make()
+    one.save(tmp_path)
+    assert set(facts_of(tmp_path / "model.json")["backbone"]) == {"name", "channels"}
+    torch.manual_seed(0)
+    backbone = create_backbone("vit_tiny_patch16_224", image_size=32).eval()
+    vit = replace(one, model=Model(backbone, one.head.make(backbone.channels, len(NAMES))).eval())
+    vit.save(tmp_path)
+    images = torch.rand(2, 3, 32, 32)
+    own = vit.logits(images)
+    assert torch.equal(Predictor.load(tmp_path).logits(images), own)
+    facts = facts_of(tmp_path / "model.json")
+    assert facts["backbone"].pop("pooling") == "own"
+    (tmp_path / "model.json").write_text(json.dumps(facts))
+    backbone.pooling = "mean"
+    old = Predictor.load(tmp_path).logits(images)
+    assert torch.equal(old, vit.logits(images))
+    assert not torch.allclose(old, own)
 
 
 def test_labels_that_nobody_answered_for_are_named_with_the_model(tmp_path):

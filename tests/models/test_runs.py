@@ -180,3 +180,29 @@ def test_held_out_photos_are_those_that_fitted_nothing(
 def test_a_model_without_predictions_has_no_held_out_photos(run):
     sample(20).save(run.predictions_path("train"))
     assert run.held_out() is None
+
+
+# Where a run_of_a_table finds its data again.
+
+
+@pytest.fixture
+def run_of_a_table(tmp_path):
+    folder = tmp_path / "work" / "runs" / "photos"
+    folder.mkdir(parents=True)
+    (folder / "settings.yaml").write_text("data: tables/photos.csv\n")
+    return RunFolder(folder)
+
+
+def test_data_is_found_from_another_folder(run_of_a_table, tmp_path, monkeypatch):
+    table = tmp_path / "work" / "tables" / "photos.csv"
+    table.parent.mkdir()
+    table.write_text("path,labels\n")
+    monkeypatch.chdir(tmp_path / "work")
+    assert run_of_a_table.data == "tables/photos.csv"
+    monkeypatch.chdir(tmp_path)
+    assert run_of_a_table.data == str(table)
+
+
+def test_data_that_is_nowhere_keeps_its_name(run_of_a_table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_of_a_table.data == "tables/photos.csv"

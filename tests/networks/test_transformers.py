@@ -8,7 +8,7 @@ from torch.nn.functional import conv2d
 
 from labelwise.errors import SettingsError
 from labelwise.networks.backbones import backbone_names, create_backbone
-from labelwise.networks.backbones.transformers import ImageTower, TowerShape
+from labelwise.networks.backbones.transformers import CVT, ImageTower, Stage, TowerShape
 
 HEADS = {"stage0": 1, "stage1": 3, "stage2": 6}  # of cvt-13
 
@@ -90,6 +90,14 @@ def published_map(state, image):
     return layer_norm(state, "norm", features.flatten(1).T).T.reshape(features.shape)
 
 
+@pytest.fixture
+def small_cvt(monkeypatch):
+    """Make a CvT-13 narrow and short; its size is that of a test of its own."""
+    sizes = (Stage(8, 1, 1), Stage(24, 2, 3), Stage(48, 2, 6))
+    monkeypatch.setitem(CVT, "cvt-13", sizes)
+
+
+@pytest.mark.usefixtures("small_cvt")
 def test_the_map_is_that_of_the_formulas_by_published_names():
     backbone = shaken(create_backbone("cvt-13", image_size=48)).double()
     images = torch.randn(2, 3, 48, 40, dtype=torch.float64)
@@ -112,9 +120,10 @@ def test_a_cvt_has_the_published_size(name, parameters):
     assert name in backbone_names()
 
 
+@pytest.mark.usefixtures("small_cvt")
 def test_weights_of_a_cvt_come_from_a_file(tmp_path):
     whole = shaken(create_backbone("cvt-13", image_size=32))
-    state = {**whole.state_dict(), "head.weight": torch.zeros(1000, 384)}
+    state = {**whole.state_dict(), "head.weight": torch.zeros(1000, 48)}
     save_file(state, tmp_path / "cvt.safetensors")
     again = create_backbone("cvt-13", weights=str(tmp_path / "cvt.safetensors"), image_size=32)
     images = torch.randn(1, 3, 32, 32)

@@ -2,16 +2,22 @@
 
 import shutil
 import sys
+from functools import cache
+from math import cos, pi
 
 import contract
 import pytest
 import torch
+from contract import example
+from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.modules.module import register_module_buffer_registration_hook
 
+from labelwise.calibration import platt
+from labelwise.data.generated import posterior
 from labelwise.errors import SettingsError
 from labelwise.methods import LINKS, METHODS, link_from_spec, link_to_spec, make_objective
-from labelwise.objectives import BCE, LabelPairs, Quasibinary, precise_normalizer
+from labelwise.objectives import BCE, SPA, LabelPairs, PhiLink, Quasibinary, Sum, precise_normalizer
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 # Ranks and noise drawn by place in the batch do not follow a permutation: their exact forms do.
@@ -199,8 +205,14 @@ def test_gradient_is_right(name):
     contract.assert_gradient_is_right(maker(name))
 
 
-# BoostLU is a head: its objectives are those of the methods without it, at other rates.
-@pytest.mark.parametrize("name", [n for n in METHODS if not n.endswith("+boostlu")])
+def classes_of(name):
+    """Return the classes that an objective is made of, and what its link is."""
+    objective = new(name)
+    return *(type(module) for module in objective.modules()), type(objective.link)
+
+
+# Methods of the same classes differ by their numbers.
+@pytest.mark.parametrize("name", {classes_of(name): name for name in METHODS}.values())
 def test_compiles_to_one_graph(name):
     # What changes state on its way goes through the pass that makes graphs functional, too.
     state = [*new(name).buffers(), *new(name).parameters()]
@@ -320,3 +332,148 @@ def test_other_methods_refuse_soft_labels(name):
         objective(logits, labels)
     if not objective.aux:  # of the hidden entry nobody asks
         objective(Outputs(logits), Targets(labels.round(), labels == labels.round(), ROWS))
+
+
+# Bad input is refused with the rule and the value; bare tensors and Targets mean the same.
+
+
+LOGITS, LABELS = example()
+FACTS = DatasetFacts(100, 3, 1.0, (0.1, 0.2, 0.3))
+
+
+def test_bare_tensors_and_named_ones_agree():
+    observed = torch.rand(6, 5) < 0.5
+    for objective in (BCE(), SPA() + 1.0 * LabelPairs()):
+        bare = objective(LOGITS, LABELS, observed)
+        assert bare == objective(Outputs(LOGITS), Targets(LABELS, observed))
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "observed", "error", "message"),
+    [
+        (LOGITS[0], LABELS, None, ValueError, r"logits must be \(B, K\), got shape \(5,\)"),
+        (LOGITS, torch.arange(6), None, ValueError, r"matrix of 0 and 1, got .*one_hot\(ids, 5\)"),
+        (LOGITS, LABELS[:, :4], None, ValueError, r"shape of the logits \(6, 5\), got \(6, 4\)"),
+        (LOGITS, LABELS * 3, None, ValueError, r"labels must lie in \[0, 1\], got 3.0"),
+        (LOGITS, LABELS - 1, None, ValueError, r"labels must lie in \[0, 1\], got -1.0"),
+        (LOGITS, LABELS * float("nan"), None, ValueError, "labels must lie in .*got nan"),
+        (
+            LOGITS,
+            LABELS,
+            LABELS * 0 + 2,
+            ValueError,
+            "boolean, or 0 and 1, got 2",
+        ),
+        (LOGITS, LABELS, LABELS[:5] > 0, ValueError, r"observed must have .* got \(5, 5\)"),
+    ],
+)
+def test_refusals(logits, labels, observed, error, message):
+    with pytest.raises(error, match=message):
+        BCE()(logits, labels, observed)
+
+
+def test_a_magic_number_under_the_mask_is_no_error():
+    observed = torch.rand(6, 5) < 0.5
+    masked = torch.where(observed, LABELS, -1.0)
+    torch.testing.assert_close(BCE()(LOGITS, masked, observed), BCE()(LOGITS, LABELS, observed))
+
+
+def test_integer_labels_are_welcome():
+    assert BCE()(LOGITS, LABELS.to(torch.uint8)) == BCE()(LOGITS, LABELS)
+
+
+def test_bce_per_image_is_the_sum_over_labels():
+    logits, labels = torch.randn(6, 4), (torch.rand(6, 4) < 0.4).float()
+    observed = torch.rand(6, 4) < 0.7
+    observed[0] = False
+    expected = binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    expected = (expected * observed).sum(dim=1)[observed.any(dim=1)].mean()
+    torch.testing.assert_close(BCE(per="image")(logits, labels, observed), expected)
+    with pytest.raises(ValueError, match="per must be"):
+        BCE(per="batch")
+
+
+@pytest.mark.parametrize("name", ["bce", "spa", "focal", "asl", "asl+phi", "spa+lpr", "an"])
+def test_the_loss_is_at_rest_where_labels_of_a_share_start(name):
+    priors = torch.tensor([0.05, 0.3, 0.6], dtype=torch.float64)
+    objective = make_objective(name, FACTS)
+    start = objective.start_logits(priors).requires_grad_()
+    main = objective.main if isinstance(objective, Sum) else objective
+    main(start[None], priors[None]).backward()
+    torch.testing.assert_close(start.grad, torch.zeros(3, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_methods_that_only_rank_start_at_the_log_odds():
+    priors = torch.tensor([0.1, 0.2, 0.3])
+    start = make_objective("two-way", FACTS).start_logits(priors)
+    torch.testing.assert_close(start, torch.logit(priors.double()))
+    start = make_objective("quasibinary", FACTS).start_logits(priors)
+    torch.testing.assert_close(start, priors.double().log())
+
+
+# Networks trained by every proper method find the true probabilities of ``posterior`` data.
+
+
+PROPER = [name for name in METHODS if METHODS[name].probabilities == "proper"]
+NEAR = 0.03  # mean |p - eta| of 6,000 training rows; an improper link is off by more than twice
+
+
+@cache
+def world():
+    data = posterior(6000, 1000, 2000, num_labels=4, num_features=4, most=0.4, least=0.1)
+    features = torch.as_tensor(data.table.images.features)
+    labels = torch.as_tensor(data.table.targets()[0]).float()
+    return features, labels, torch.as_tensor(data.eta)
+
+
+@cache
+def train(name, **options):
+    features, labels, _ = world()
+    objective = make_objective(name, DatasetFacts(6000, 4, 1.0), **options)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4))
+    optimizer = torch.optim.Adam(model.parameters())
+    steps = 180
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = 0.015 * (1 + cos(pi * step / steps))
+        rows = torch.arange(500 * step, 500 * step + 500) % 6000
+        optimizer.zero_grad()
+        objective(model(features[rows]), labels[rows]).backward()
+        optimizer.step()
+    return objective, model.requires_grad_(False)
+
+
+def error(link, model):
+    features, _, eta = world()
+    return (link(model(features[7000:])) - eta[7000:]).abs().mean().item()
+
+
+@pytest.mark.parametrize("name", PROPER)
+def test_proper_methods_find_the_truth(name):
+    objective, model = train(name)
+    assert error(objective.link, model) < NEAR
+
+
+def test_detached_weights_need_their_own_map():
+    objective, model = train("asl+phi", weight_grad="detached")
+    assert error(objective.link, model) < NEAR
+    assert error(PhiLink(4, 1, 0.05, "full"), model) > 2 * NEAR
+
+
+def test_the_exact_normaliser_is_at_least_as_good_as_its_average():
+    features, labels, _ = world()
+    _, model = train("quasibinary")
+    assert error(precise_normalizer(model(features[:6000]), labels[:6000]), model) < NEAR
+
+
+def test_two_way_finds_it_after_platt():
+    features, labels, _ = world()
+    _, model = train("two-way")
+    link = platt(model(features[6000:7000]), labels[6000:7000], None)
+    assert error(link, model) < NEAR
+
+
+@pytest.mark.parametrize("name", ["focal", "asl", "softmax"])
+def test_improper_methods_miss_it(name):
+    objective, model = train(name)
+    assert error(objective.link, model) > 2 * NEAR

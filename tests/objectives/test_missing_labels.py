@@ -11,8 +11,6 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from labelwise.errors import SettingsError
-from labelwise.methods import make_objective
 from labelwise.objectives import (
     BCE,
     SPLC,
@@ -25,7 +23,6 @@ from labelwise.objectives import (
     LargeLossForGood,
     largest_unknown,
     negative_entropy,
-    refuse_accumulation,
 )
 from labelwise.types import Outputs, Targets
 
@@ -238,12 +235,6 @@ def test_epochs_are_counted_by_images_in_training_alone_and_survive_a_resume():
     again = SPLC(12)
     again.load_state_dict(objective.state_dict())
     assert again.epochs(logits[:0]) == objective.epochs(logits[:0]) == 1
-
-
-def test_what_couples_a_batch_refuses_accumulation():
-    with pytest.raises(SettingsError, match="'ll-r' couples the images of a batch"):
-        refuse_accumulation(make_objective("ll-r", contract.facts(6, 5)), "ll-r", 2)
-    refuse_accumulation(make_objective("splc", contract.facts(6, 5)), "splc", 2)
 
 
 @pytest.mark.parametrize(

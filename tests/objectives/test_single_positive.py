@@ -7,19 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 
-from labelwise.errors import SettingsError
 from labelwise.objectives import (
     AN,
     BCE,
     EPR,
     IU,
     PR,
-    SPA,
     WAN,
     LabelPairs,
     SmoothedBCE,
     pr_loss,
-    refuse_accumulation,
 )
 
 CODE = {"eps_mode": "code"}
@@ -151,12 +148,3 @@ def test_a_term_added_to_them_still_leaves_unknown_entries_out():
 def test_refuses_bad_options(make, rule):
     with pytest.raises(ValueError, match=rule):
         make()
-
-
-def test_accumulation_is_refused_by_name_for_methods_that_couple_a_batch():
-    refuse_accumulation(SPA(), "spa", 4)
-    refuse_accumulation(EPR(2.0), "epr", 1)
-    with pytest.raises(SettingsError, match=r"'epr' couples the images of a batch.* 4 micro"):
-        refuse_accumulation(EPR(2.0), "epr", 4)
-    with pytest.raises(SettingsError, match="'epr\\+lpr'"):
-        refuse_accumulation(EPR(2.0) + LabelPairs(), "epr+lpr", 2)

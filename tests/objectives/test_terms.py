@@ -1,11 +1,10 @@
 """Terms beside a loss, against golden vectors and loops over pairs."""
 
 import itertools
-from math import comb, log
+from math import comb, exp, log
 
 import golden
 import pytest
-import reference
 import torch
 from contract import assert_recovers_probabilities, example
 from hypothesis import given, settings
@@ -34,6 +33,22 @@ from labelwise.types import DatasetFacts, Outputs, Targets
 CASES = golden.cases("lpr")
 
 
+def label_pairs(log_odds, labels, observed=None):
+    """Eqs. 19 and 20 over all T^2 pairs, through the pair probability itself."""
+    values = []
+    for row, u in enumerate(log_odds.tolist()):
+        seen = [t for t in range(len(u)) if observed is None or observed[row, t]]
+        present, absent = ([t for t in seen if labels[row, t] == side] for side in (1, 0))
+        count = len(present) + len(absent)
+        total = 0.0
+        for t in present:
+            for other in absent:
+                p, q = 1 / (1 + exp(-u[t])), 1 / (1 + exp(-u[other]))
+                total -= log(p * (1 - q) / (p * (1 - q) + q * (1 - p)))
+        values.append(2 * total / max(count * (count - 1), 1))
+    return values
+
+
 @pytest.mark.parametrize("name", [n for n in CASES if "per_sample" in CASES[n]["expected"]])
 def test_golden_values(name):
     log_odds, labels, observed = golden.batch(CASES[name])
@@ -57,7 +72,7 @@ def test_equals_the_loop_over_all_pairs(rows, columns, density, seed):
     observed = torch.rand(rows, columns, generator=generator) < 0.8
     for mask in (None, observed):
         fast = label_pair_loss(log_odds, *split_labels(labels, mask))
-        slow = reference.label_pairs(log_odds, labels, mask)
+        slow = label_pairs(log_odds, labels, mask)
         torch.testing.assert_close(fast, torch.tensor(slow, dtype=torch.float64))
 
 
@@ -124,7 +139,7 @@ def test_infinite_log_odds_leave_a_finite_gradient():
 
 def test_agrees_with_the_true_probabilities():
     """At the minimum sigmoid(u_t - u_t') is the chance that t is the present one of the two."""
-    assert_recovers_probabilities(BCE() + 30.0 * LabelPairs(), steps=400)  # a steep valley
+    assert_recovers_probabilities(BCE() + 10.0 * LabelPairs(), steps=200)  # a steep valley
 
 
 def test_memory_stays_far_below_pairs():

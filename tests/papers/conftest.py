@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def few_queries(monkeypatch):
-    monkeypatch.setattr("labelwise.evaluation.parts.MOST", 300)
+    monkeypatch.setattr("labelwise.evaluation.assemble.MOST", 300)

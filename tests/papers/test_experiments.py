@@ -21,7 +21,7 @@ from labelwise.cli import main
 from labelwise.data import LabelTable, with_validation
 from labelwise.data.export import export
 from labelwise.errors import DataError, SettingsError
-from labelwise.evaluation.jackknife import ap_influence
+from labelwise.evaluation.intervals import ap_influence
 from labelwise.links import Sigmoid, Softmax
 from labelwise.metrics import average_precision
 from labelwise.networks.backbones import create_backbone

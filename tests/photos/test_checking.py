@@ -44,7 +44,7 @@ def test_a_list_that_is_all_right_is_promised_and_its_answers_are_corrections(in
     assert len(set(fresh)) == len(fresh) < 12
     assert state.promise.checked == len(fresh)
     assert state.promise.listed == 12
-    assert str(state).endswith(str(state.promise))
+    assert str(state).endswith(state.promise.in_words("dog"))
     said = {one.row: one for one in index.store.corrections("dog")}
     assert {row: (one.state, one.source, one.who) for row, one in said.items()} == {
         row: ("present", "check", "ann") for row in fresh
@@ -148,7 +148,7 @@ def test_two_people_who_disagree_and_people_who_cannot_tell(index):
     other = session_of(index, "cat")
     _, state = answered(other, lambda photo: "unsure")
     assert state.promise is None
-    assert "every answer was unsure, so nothing can be promised" in str(state)
+    assert "every answer was unsure, so nothing can be guaranteed" in str(state)
     assert index.store.corrections("cat") == []
 
 
@@ -178,11 +178,27 @@ def test_a_list_that_fails_offers_a_shorter_one(update, photos):
     assert "a list of the best 35 may take fewer: --top 35" in str(state)
 
 
-def test_held_out_photos_join_only_where_others_set_the_list(index):
-    """Oracle: this index has no validation photos, so nothing but answers may count."""
-    assert index.validation_photos is None
-    assert session_of(index).state().check.held_out == 0
+def test_a_list_is_as_long_as_the_answers_can_carry(index):
     with pytest.raises(LabelwiseError, match="not both"):
         session_of(index, cut=0.5)
-    with pytest.raises(LabelwiseError, match="no list of dog, cat, row, beach is likely to pass"):
+    with pytest.raises(LabelwiseError, match=r"no list of dog, cat, row, beach is likely .*--top"):
         session_of(index, "dog, cat, row, beach", top=None, wrong_at_most=0.01)
+
+
+def test_a_check_goes_on_with_a_shorter_list_where_the_first_fails(folder):
+    """Oracle: a person who finds the first 60 % of the list right, and nothing below."""
+    index = open_index(folder)
+    few, many = (session_of(index, top=None, answers=some) for some in (8, 60))
+    assert len(few.rows) < len(many.rows)
+    best = many.left().tolist()
+    right = set(best[: int(0.6 * len(best))])
+    _, state = answered(many, lambda photo: "yes" if photo.row in right else "no", most=200)
+    assert state.promise is not None
+    assert state.check.place > 0
+    assert state.check.listed < len(best)
+    left = many.left().tolist()
+    assert len(left) == state.promise.listed
+    assert sum(row not in right for row in left) <= 0.3 * len(left)
+    assert f"of these {len(left)} photos match dog: " in str(state)
+    again = session_of(index, top=None, answers=60)
+    assert again.state() == state

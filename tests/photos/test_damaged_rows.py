@@ -1,6 +1,7 @@
 """A flipped bit in photos.sqlite: the answers as they were, or a sentence that names the file."""
 
 import random
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -15,7 +16,7 @@ from labelwise.photos.filters import PhotoFilter
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent
 
-PHOTOS, FLIPS = 60, 150
+PHOTOS, FLIPS, PAGE = 60, 8, 4096
 FOLDERS = [f"holiday-{row % 3}" for row in range(PHOTOS)]
 
 
@@ -31,7 +32,9 @@ def damaged(model, tmp_path_factory):
             database.seal("contents", "row >= 0")
             index.store.mark_missing(1, FOLDERS[7], ["7.jpg"])
         index.correct(3, {"dog": "absent"}, who="ann")
-        written_sidecars(index.store).put("/a.xmp", KeptSidecar(b"before", b"after", {}))
+        for name in ("/a.xmp", "/b.xmp"):
+            written_sidecars(index.store).put(name, KeptSidecar(b"before", b"after", {}))
+        index.store.checksums.put_missing()  # as each update does
     answers(folder)  # what searches keep
     with closing(sqlite3.connect(folder / "photos.sqlite")) as database:
         database.execute("PRAGMA journal_mode = DELETE")
@@ -64,24 +67,25 @@ def flipped(folder, place):
             log.unlink()
 
 
-def test_a_flipped_bit_of_a_row_never_changes_an_answer_silently(damaged):
-    """Rows have sums. The text of the schema has none (SECURITY.md): its pages are left out."""
+def test_a_flipped_bit_of_any_page_never_changes_an_answer_silently(damaged):
     expected, draw = answers(damaged), random.Random(0)
     content = (damaged / "photos.sqlite").read_bytes()
-    names = [at for at in range(len(content)) if content.startswith(b".jpg", at)]
-    schema = {at // 4096 for at in range(len(content)) if content.startswith(b"CREATE ", at)}
-    places = [draw.randrange(8 * len(content)) for _ in range(FLIPS)]
-    places = [place for place in places if place // 8 // 4096 not in schema]
-    places += [8 * (draw.choice(names) - 1) + draw.randrange(8) for _ in range(20)]
+    used = [at for at, byte in enumerate(content) if byte]
+    by_page = [[at for at in used if at // PAGE == n] for n in range(len(content) // PAGE)]
+    schema = [at for at in range(100, 2 * PAGE) if content.startswith(b"CREATE ", at)]
+    names = [at for at in used if content.startswith(b".jpg", at)]
+    places = [draw.choice(at or [n * PAGE]) for n, at in enumerate(by_page) for _ in range(FLIPS)]
+    places += [draw.choice(schema) + draw.randrange(60) for _ in range(20)]
+    places += [draw.choice(names) - 1 for _ in range(20)]
     told = 0
     for place in places:
-        found = flipped(damaged, place)
+        found = flipped(damaged, 8 * place + draw.randrange(8))
         if isinstance(found, str):
             assert "photos.sqlite" in found or "index" in found
             told += 1
         else:
-            assert found == expected, f"bit {place}"
-    assert told > 20
+            assert found == expected, f"byte {place}"
+    assert told > len(places) // 5
 
 
 @pytest.mark.parametrize(
@@ -93,6 +97,8 @@ def test_a_flipped_bit_of_a_row_never_changes_an_answer_silently(damaged):
         ("files", "name = 'other.jpg' WHERE row = 5"),
         ("files", "row = 5 WHERE row = 6"),
         ("sidecars", "before = x'00'"),
+        ("files", "name = 'other.jpg', sum = NULL WHERE row = 5"),
+        ("contents", "taken = '1999-01-01', sum = NULL"),
     ],
 )
 def test_a_row_that_is_not_what_was_written_is_named(damaged, table, change):
@@ -105,6 +111,43 @@ def test_a_row_that_is_not_what_was_written_is_named(damaged, table, change):
             answers(damaged)
     finally:
         path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP INDEX files_of_content",
+        "CREATE TRIGGER t AFTER UPDATE ON files BEGIN DELETE FROM files; END",
+        "CREATE INDEX few ON files (row) WHERE row = 1",
+        "UPDATE sqlite_master SET sql = replace(sql, 'name TEXT', 'name TEXT COLLATE NOCASE') "
+        "WHERE name = 'files'",
+        "UPDATE sqlite_master SET sql = replace(sql, 'alive = 0', 'alive = 1')",
+        "UPDATE sqlite_master SET sql = replace(sql, 'taken', 'tbken') WHERE name = 'contents'",
+        "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master "
+        "WHERE name = 'embedded') WHERE name = 'sidecars'",
+    ],
+)
+def test_a_schema_that_is_not_what_was_written_is_named(damaged, change):
+    path = damaged / "photos.sqlite"
+    whole = path.read_bytes()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute(change)
+    try:
+        with pytest.raises(CheckpointError, match=r"photos.sqlite (is damaged: its schema|cannot)"):
+            answers(damaged)
+    finally:
+        path.write_bytes(whole)
+
+
+def test_tables_that_vacuum_moved_are_read(damaged, tmp_path):
+    folder = shutil.copytree(damaged, tmp_path / "photos.index")
+    with closing(sqlite3.connect(folder / "photos.sqlite")) as database:
+        before = database.execute("SELECT rootpage FROM sqlite_master").fetchall()
+        database.execute("PRAGMA auto_vacuum = FULL")
+        database.execute("VACUUM")
+        assert database.execute("SELECT rootpage FROM sqlite_master").fetchall() != before
+    assert answers(folder) == answers(damaged)
 
 
 def test_rows_of_version_0_2_are_read_and_get_sums_by_the_next_update(update):

@@ -10,7 +10,6 @@ from open_indexes import open_index
 from labelwise.errors import DataError
 from labelwise.photos import answer
 from labelwise.photos.filters import PhotoFilter
-from labelwise.photos.receipts import add, rows_in_order
 from labelwise.retrieval import Query
 
 FOLDERS = ("", "2023", "2023/june", "2023-b", "2024")
@@ -47,14 +46,14 @@ def test_a_search_of_a_folder_is_that_of_an_index_of_the_folder(
     alone = answer(other, query, **options)
     assert [hit.row for hit in found.hits] == [within[hit.row] for hit in alone.hits]
     assert [hit.probability for hit in found.hits] == [hit.probability for hit in alone.hits]
-    assert (found.photos, found.above, found.promised) == (240, alone.above, alone.promised)
+    assert (found.photos, found.above, found.statement) == (240, alone.above, alone.statement)
     assert found.count.expected == pytest.approx(alone.count.expected)
     assert "of 240 photos below 2023 match" in found.counted
-    assert "That is of all photos of the index" in found.likeness_sentence
-    receipt = add(index, found)
-    assert (receipt is None) == (found.promised is None)
-    if receipt is not None:
-        assert set(rows_in_order(index, receipt)) == {hit.row for hit in found.hits}
+    if share is None:
+        assert "That is of all photos of the index" in found.likeness_sentence
+    else:  # the photos of the folder were compared
+        said, same = found.likeness.likeness, alone.likeness.likeness
+        assert (said.outcome, said.photos) == (same.outcome, 240)
 
 
 @pytest.mark.parametrize(

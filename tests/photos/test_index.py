@@ -10,15 +10,16 @@ from scipy.optimize import minimize
 from search_setup import LABELS
 
 from labelwise.calibration.platt import Platt
-from labelwise.decide import Threshold, TopK
+from labelwise.decide import ScoredSplit, Threshold, TopK, estimate_list
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
+from labelwise.metrics.shift import audit_order
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, answer, questions
 from labelwise.photos.index import IndexFacts
 from labelwise.photos.shift import evidence_of
-from labelwise.retrieval import HitCount, Query, ScoredLibrary, bind, calibrate_query
+from labelwise.retrieval import HitCount, Query
 
 DOG = LABELS.index("dog")
 
@@ -232,30 +233,34 @@ def test_sigmoid_is_what_these_tests_take_for_granted(index):
     assert index.spec.link == link_to_spec(Sigmoid())
 
 
-def test_promises_are_made_and_kept_under_the_models_own_link(index):
-    """Oracle: the query's cut of the held-out photos, applied to the stored logits by hand."""
+def test_lists_are_cut_under_the_models_own_link(index):
+    """Oracle: halves of the held-out photos by hand, and the stored logits."""
     for row in range(8):
         index.correct(row, {"dog": "present"})
     log_p = -np.logaddexp(0, -stored(index)[:, DOG])
     assert (index.odds(DOG).log_p[8:] > log_p[8:] + 0.01).all()  # refitted
     held_out = index.held_out
-    odds = held_out.logits[:, [DOG]].astype(np.float64)
-    query = bind(Query.parse("dog"), index.space)
-    fitted = calibrate_query(
-        query, -np.logaddexp(0, -odds), -np.logaddexp(0, odds), held_out.labels[:, [DOG]]
-    )
+    scores = -np.logaddexp(0, -held_out.logits[:, DOG].astype(np.float64))
+    scores = scores.astype(np.float32).astype(np.float64)
+    first = audit_order("halves", np.arange(len(scores))) % 2 == 0
+    halves = [
+        ScoredSplit(scores[some], held_out.majority[some, DOG] > 0) for some in (first, ~first)
+    ]
+    library = log_p.astype(np.float32).astype(np.float64)
+    by_hand = estimate_list(*halves, library, wrong_at_most=0.6)
     found = answer(index, Query.parse("dog"), wrong_at_most=0.6)
-    threshold = fitted.cut(ScoredLibrary(log_p.astype(np.float32)), 0.6).threshold
-    assert found.promise.threshold == pytest.approx(threshold, abs=1e-12)
-    expected = {row for row in range(12) if np.float32(log_p[row]) >= threshold}
+    expected = {row for row in range(12) if library[row] >= by_hand.cut}
     assert len(expected) > 1
     assert {hit.row for hit in found.hits} == expected
+    assert found.statement.kind == "none"  # 12 photos are too few to be compared
+    assert found.statement.sentence == (
+        "No estimate: your photos were not compared with the test photos; audit the list."
+    )
     wrong = min(expected)
     index.correct(wrong, {"dog": "absent"})
     found = answer(index, Query.parse("dog"), wrong_at_most=0.6)
-    assert found.promise.threshold == pytest.approx(threshold, abs=1e-12)
     assert {hit.row for hit in found.hits} == expected - {wrong}
-    assert found.promised.listed == found.above == len(expected) - 1
+    assert found.above == len(expected) - 1
     rule = Threshold(float(np.exp(np.sort(log_p[8:])[1:3].mean())))
     chosen = index.sets(slice(8, 12), rule)[:, DOG]
     np.testing.assert_array_equal(chosen, np.exp(log_p[8:]) >= rule.value)

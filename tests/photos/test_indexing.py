@@ -16,6 +16,7 @@ from search_setup import picture, save_model
 from labelwise.errors import LabelwiseError
 from labelwise.models import Predictor
 from labelwise.photos import answer, folder_scan
+from labelwise.photos.query import Asked
 from labelwise.pictures.decode import IMAGE_SUFFIXES, RAW_SUFFIXES
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
@@ -313,19 +314,20 @@ def test_what_is_missing_is_said(update, tmp_path):
         open_index(tmp_path)
 
 
-def test_lists_are_promised_on_all_held_out_photos_with_validation_or_without(update, tmp_path):
-    """Oracle: how many photos a promise is made on; validation photos only set cuts."""
+def test_validation_photos_set_the_cut_of_a_list_and_test_photos_judge_it(update, tmp_path):
+    """Oracle: how many photos set a cut and judge it; one set of photos is halved."""
     query = Query.parse("dog")
     run = save_model(tmp_path / "run")
     update(model=run)
-    promise = answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise
-    assert promise.n == 400
+    splits = Asked(open_index(update.folder), query).splits
+    assert len(splits.setting.scores) + len(splits.test.scores) == 400
+    assert 150 < len(splits.test.scores) < 250
     test = open_index(update.folder).held_out
     test.save(run / "predictions" / "val.parquet")
     update(model=run)
     index = open_index(update.folder)
-    promise = answer(index, query, wrong_at_most=0.6).promise.promise
-    assert promise.n == 400
+    splits = Asked(index, query).splits
+    assert (len(splits.setting.scores), len(splits.test.scores)) == (400, 400)
     assert index.tuning().photos == "validation photos of the model"
 
 
@@ -349,28 +351,30 @@ def test_a_killed_update_leaves_an_index_that_goes_on(tmp_path, warm_commands):
     assert "killed 2 of" in result.stdout
 
 
-def test_photos_of_a_cross_fitted_promise_promise_no_list(update, tmp_path):
+def test_photos_of_a_cross_fitted_promise_are_called_validation_photos(update, tmp_path):
     """The link was fitted on them once the promise was made; another model may bring new ones."""
     run = save_model(tmp_path / "run")
     predictions = run / "predictions"
     (predictions / "test.parquet").rename(predictions / "promise.parquet")
     update(model=run)
     query = Query.parse("dog")
-    assert answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 400
+    found = answer(open_index(update.folder), query, wrong_at_most=0.6)
+    assert "the test photos;" in found.statement.sentence
     (run / "settings.yaml").write_text("cross_fit: true\n")
     update(model=run)  # the same weights
     assert open_index(update.folder).facts.held_out == "val"
     assert len(open_index(update.folder).held_out) == 400
     found = answer(open_index(update.folder), query, wrong_at_most=0.6)
-    assert found.promised is None
-    assert "a promise needs photos that fitted nothing" in found.refused
+    assert "the validation photos;" in found.statement.sentence
     shutil.copy(predictions / "promise.parquet", predictions / "test.parquet")
     update(model=run)
-    assert answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 400
+    found = answer(open_index(update.folder), query, wrong_at_most=0.6)
+    assert "the test photos;" in found.statement.sentence
     (run / "settings.yaml").write_text("cross_fit: false\n")
     rows = Predictions.load(predictions / "test.parquet")
     replace(rows, ids=[f"t{id}" for id in rows.ids]).save(predictions / "test.parquet")
     update(model=run)  # photos of both splits fitted nothing
     index = open_index(update.folder)
     assert (len(index.held_out), index.facts.held_out) == (800, "promise and test")
-    assert answer(index, query, wrong_at_most=0.6).promise.promise.n == 800
+    splits = Asked(index, query).splits
+    assert len(splits.setting.scores) + len(splits.test.scores) == 800

@@ -21,6 +21,14 @@ def logits_of(seed, count, mean=-1.0):
     return np.random.default_rng(seed).normal(mean, 2, (count, 4))
 
 
+def with_more_dogs():
+    """Return logits of photos kept so that dog is three times as frequent, and its share."""
+    random, logits = np.random.default_rng(3), logits_of(3, 4000)
+    truth = random.random(4000) < Sigmoid()(logits)[:, 2]
+    kept = random.random(4000) < np.where(truth, 1.0, 0.12)
+    return logits[kept], truth[kept].mean()
+
+
 def likeness(folder):
     with Index(folder) as index:
         return likeness_of(index)
@@ -46,15 +54,11 @@ def test_other_pictures_are_noticed_and_the_far_ones_named(tmp_path, model):
 
 
 def test_more_of_a_label_is_told_from_other_pictures(tmp_path, model):
-    """Photos are kept so that dog becomes three times as frequent and nothing else changes."""
-    random = np.random.default_rng(3)
-    logits = logits_of(3, 4000)
-    truth = random.random(4000) < Sigmoid()(logits)[:, 2]
-    kept = random.random(4000) < np.where(truth, 1.0, 0.12)
-    found = likeness(made_index(tmp_path / "index", model, logits[kept])).likeness
+    logits, share = with_more_dogs()
+    found = likeness(made_index(tmp_path / "index", model, logits)).likeness
     assert found.outcome == "shares differ"
     assert found.moved[0].label == "dog"
-    assert found.moved[0].now == pytest.approx(truth[kept].mean(), abs=0.08)
+    assert found.moved[0].now == pytest.approx(share, abs=0.08)
 
 
 @pytest.mark.parametrize(("count", "mean"), [(20, -1.0), (400, -1.0), (300, 4.0)])
@@ -126,11 +130,15 @@ def test_indexing_says_that_photos_differ(update, photos):
     assert "do not look like the held-out ones" in " ".join(changes.notes)
 
 
-def test_nothing_is_promised_of_pictures_that_differ(tmp_path, model):
+def test_no_tag_is_guaranteed_where_photos_differ_or_were_not_compared(tmp_path, model):
     with Index(made_index(tmp_path / "alike", model, logits_of(1, 400))) as index:
         assert len(evidence_of(index).ids) == 400
-    with Index(made_index(tmp_path / "other", model, logits_of(2, 300, 4.0))) as index:
-        with pytest.raises(DataError, match="do not look like the held-out ones"):
-            evidence_of(index)
-        with pytest.raises(DataError, match="nothing can be promised"):
-            promised_rule(index, 0.1, 0.95)
+        assert promised_rule(index, 0.4, 0.95).promises
+    for name, logits, why in (
+        ("other", logits_of(2, 300, 4.0), "do not look like the held-out ones"),
+        ("few", logits_of(1, 49), "it takes 50 photos, and there are 49"),
+        ("more dogs", with_more_dogs()[0], "Labels are more or less frequent"),
+    ):
+        folder = made_index(tmp_path / name, model, logits)
+        with Index(folder) as index, pytest.raises(DataError, match=why):
+            promised_rule(index, 0.4, 0.95)

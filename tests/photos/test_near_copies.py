@@ -104,7 +104,7 @@ def test_a_search_for_distinct_photos_is_one_in_a_library_without_the_copies(lib
 def test_the_command_line_takes_near_copies_as_one(library):
     found = run("search", library.folder, "dog", "--distinct", "--json", "--count")
     assert json.loads(found.stdout)["photos"] == 13
-    assert json.loads(found.stdout)["near_copies"] is None  # nothing was promised
+    assert json.loads(found.stdout)["near_copies"] is None  # nothing was cut
     refused = run("search", library.folder, "--unreadable", "--distinct")
     assert isinstance(refused.exception, LabelwiseError)
 
@@ -112,13 +112,13 @@ def test_the_command_line_takes_near_copies_as_one(library):
 def test_a_check_draws_one_photo_of_each_picture(library):
     index = open_index(library.folder)
     query = Query.parse("dog", index.space)
-    plain = CheckSession(index, query, top=15, alone=True)
-    session = CheckSession(index, query, top=15, alone=True, distinct=True)
+    plain = CheckSession(index, query, top=15)
+    session = CheckSession(index, query, top=15, distinct=True)
     assert len(plain.rows) == 15
     assert sorted(session.rows.tolist()) == [
         row for row in range(15) if row not in rows_named(index, "shot")[1:]
     ]
-    assert session._place == plain._place + 1  # another list, with its own share of the error
+    assert session._places == [plain._places[0] + 1]  # with its own error
 
 
 def test_an_estimate_counts_pictures(library):
@@ -145,13 +145,12 @@ def test_an_index_without_looks_says_so(library):
             answer(index, Query.parse("dog", index.space), photos=DISTINCT)
 
 
-def test_a_promised_list_counts_its_near_copies(library):
+def test_a_cut_list_counts_its_near_copies(library):
     with Index(library.folder) as index:
         query = Query.parse("-beach", index.space)
         found = answer(index, query, top=99, wrong_at_most=0.5)
         shots = [hit for hit in found.hits if "shot" in hit.paths[0]]
-        assert found.promised is not None
-        assert found.promised.listed == len(found.hits)
+        assert found.above == len(found.hits)
         assert len(shots) == 3
         assert found.copies == NearCopies(len(found.hits), 2)
         assert found.copies_sentence.startswith(
@@ -159,8 +158,7 @@ def test_a_promised_list_counts_its_near_copies(library):
             f"{len(found.hits) - 2} different pictures."
         )
         distinct = answer(index, query, top=99, wrong_at_most=0.5, photos=DISTINCT)
-        assert distinct.promised is not None
-        assert distinct.promised.listed == len(found.hits) - 2
+        assert distinct.above == len(found.hits) - 2
         assert distinct.copies_sentence == ""
 
 

@@ -6,19 +6,15 @@ that is killed; a library whose every answer is known, counted by hand.
 import csv
 import hashlib
 import json
-import os
 import signal
-import sqlite3
 import zlib
-from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from made_index import made_index
 from open_indexes import open_index
 
+from labelwise.decide import Promise
 from labelwise.errors import CheckpointError, DataError
 from labelwise.photos import (
     Index,
@@ -31,7 +27,6 @@ from labelwise.photos import (
 from labelwise.photos.checking import CheckSession
 from labelwise.photos.receipts import (
     RECEIPTS_FILE,
-    add,
     carry_receipts,
     keep_receipt,
     rows_in_order,
@@ -44,8 +39,11 @@ DOG, CAT = Query.parse("dog"), Query.parse("cat")
 
 
 def promised(index, query=DOG, share=0.2, who=None, **options):
+    """Keep the receipt of a list, as version 0.2 promised it on average over searches."""
     found = answer(index, query, wrong_at_most=share, **options)
-    return found, add(index, found, who)
+    said = ("list", 1 - share, None, 400, 50, 0.95, "held-out photos", "2026-01-01", "conformal")
+    promise = Promise(*said, kind="expected", listed=len(found.rows))
+    return found, keep_receipt(index, query, promise, found.rows, who)
 
 
 def test_a_receipt_says_what_was_promised_of_which_photos_by_which_model(index, folder):
@@ -53,7 +51,6 @@ def test_a_receipt_says_what_was_promised_of_which_photos_by_which_model(index, 
     (read,) = receipts_of(open_index(folder))
     assert read == receipt
     assert (read.number, read.query, read.who, read.withdrawn) == (1, "dog", "ann", False)
-    assert read.promise == found.promised
     assert read.promise.listed == found.above
     rows = sorted(rows_in_order(index, read).tolist())
     everything = answer(index, DOG, wrong_at_most=0.2, top=600)
@@ -63,7 +60,7 @@ def test_a_receipt_says_what_was_promised_of_which_photos_by_which_model(index, 
     assert read.photos == hashlib.sha256(b"".join(hashes)).hexdigest()
     assert read.weights == index.spec.weights_sha256
     assert read.held_out == evidence_of(index).digest
-    assert json.loads(json.dumps(read.spec()))["promise"]["text"] == str(found.promised)
+    assert json.loads(json.dumps(read.spec()))["promise"]["text"] == str(read.promise)
 
 
 def test_the_same_promise_is_kept_once_and_another_one_anew(index):
@@ -79,12 +76,9 @@ def test_the_same_promise_is_kept_once_and_another_one_anew(index):
     assert shorter.promise.listed == first.promise.listed - 1
 
 
-def test_nothing_is_kept_where_nothing_is_promised(index, folder):
-    assert add(index, answer(index, DOG)) is None
-    assert promised(index, share=0.01)[1] is None
+def test_a_search_keeps_no_receipt(index, folder):
+    assert search(folder, "dog", wrong_at_most=0.2).statement.kind == "estimate"
     assert receipts_of(index) == []
-    search(folder, "dog", wrong_at_most=0.2)
-    assert [one.query for one in receipts_of(index)] == ["dog"]
 
 
 def test_photos_have_an_order_of_their_own_which_is_no_ranking(index):
@@ -97,7 +91,7 @@ def test_photos_have_an_order_of_their_own_which_is_no_ranking(index):
 
 
 def test_a_check_keeps_its_promise_and_withdraws_it_with_the_answer(index):
-    session = CheckSession(index, DOG, wrong_at_most=0.3, top=12, alone=True, who="ann")
+    session = CheckSession(index, DOG, wrong_at_most=0.3, top=12, who="ann")
     state = session.state()
     while state.promise is None:
         assert receipts_of(index) == []
@@ -154,12 +148,14 @@ import os, signal, sys
 from pathlib import Path
 from labelwise.retrieval import Query
 from labelwise.photos import Index, answer
-from labelwise.photos.receipts import add
+from labelwise.decide import Promise
+from labelwise.photos.receipts import keep_receipt
 index = Index(Path(sys.argv[1]))
 query = Query.parse("dog")
 for percent in range(20, 50):
-    found = answer(index, query, wrong_at_most=percent / 100)
-    add(index, found)
+    rows = answer(index, query, wrong_at_most=percent / 100).rows
+    said = ("list", 1 - percent / 100, 0.95, 0, 9, 1.0, "photos", "2026-01-01", "answers")
+    keep_receipt(index, query, Promise(*said, kind="checked", listed=len(rows), checked=9), rows)
     print(percent, flush=True)
     if percent == 25:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -178,33 +174,10 @@ def test_what_was_kept_outlives_a_process_that_is_killed(folder, tmp_path, warm_
         assert promised(index, share=0.5)[1].number == 7
 
 
-def test_an_index_that_may_only_be_read_is_searched_without_a_receipt(folder, monkeypatch):
-    with Index(folder) as index:
-        promised(index)
-    with closing(sqlite3.connect(folder / "photos.sqlite")) as database:
-        database.execute("PRAGMA journal_mode = DELETE")
-    opened = sqlite3.connect
-
-    def read_only(address, *values, **options):
-        if "mode=rw" in str(address):
-            error = sqlite3.OperationalError("unable to open database file")
-            error.sqlite_errorname = "SQLITE_CANTOPEN"
-            raise error
-        return opened(address, *values, **options)
-
-    monkeypatch.setattr(sqlite3, "connect", read_only)  # root may write wherever it likes
-    with Index(Path(os.fspath(folder))) as index:
-        assert not index.store.writable
-        found, receipt = promised(index, share=0.3)
-        assert found.promised is not None
-        assert receipt is None
-        assert len(receipts_of(index)) == 1
-
-
 def test_an_index_built_anew_takes_its_receipts_over(index, model, tmp_path):
     """Oracle: the contents of the listed photos, before and after, in another order of rows."""
     _, kept = promised(index, who="ann")
-    session = CheckSession(index, CAT, wrong_at_most=0.3, top=12, alone=True)
+    session = CheckSession(index, CAT, wrong_at_most=0.3, top=12)
     while session.state().promise is None:
         session.answer(session.next_photo(), "yes")
     session.undo()
@@ -226,7 +199,8 @@ def test_an_index_built_anew_takes_its_receipts_over(index, model, tmp_path):
 def sure(index):
     """Keep a receipt of half a list, with a confidence, as version 0.2 promised it."""
     found = answer(index, DOG, wrong_at_most=0.5)
-    promise = replace(found.promised, kind="sure", confidence=0.95)
+    said = ("list", 0.5, 0.95, 400, 50, 0.95, "held-out photos", "2026-01-01", "exact")
+    promise = Promise(*said, kind="sure", listed=len(found.rows))
     return keep_receipt(index, DOG, promise, found.rows)
 
 
@@ -275,7 +249,7 @@ def test_a_sample_settles_what_it_can(index):
 
 def test_unsure_and_answers_that_disagree_count_as_wrong(index):
     order = rows_in_order(index, sure(index)).tolist()
-    session = CheckSession(index, Query.parse("dog"), top=600, alone=True)
+    session = CheckSession(index, Query.parse("dog"), top=600)
     while (photo := session.next_photo()).row not in order:
         session.answer(photo, "yes")
     session.answer(photo, "unsure")
@@ -286,7 +260,7 @@ def test_unsure_and_answers_that_disagree_count_as_wrong(index):
 
 
 def test_withdrawn_promises_are_not_held_to_anything(index):
-    session = CheckSession(index, Query.parse("dog"), wrong_at_most=0.3, top=12, alone=True)
+    session = CheckSession(index, Query.parse("dog"), wrong_at_most=0.3, top=12)
     while session.state().promise is None:
         session.answer(session.next_photo(), "yes")
     assert len(judged(index)) == 1
@@ -341,7 +315,7 @@ def test_a_query_that_begins_with_a_minus_is_no_formula_and_is_known_again(index
 
 
 def test_without_a_promise_there_is_nothing_to_ask_and_no_table(index, tmp_path):
-    with pytest.raises(DataError, match="nothing was promised, so there is nothing to ask"):
+    with pytest.raises(DataError, match="no list was guaranteed, so there is nothing to ask"):
         write_list_questions(index, tmp_path / "questions.csv", 3)
     assert not (tmp_path / "questions.csv").exists()
 

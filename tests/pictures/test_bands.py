@@ -30,14 +30,12 @@ from labelwise.errors import ImageError, SettingsError
 from labelwise.networks.backbones import create_backbone
 from labelwise.networks.backbones.weights import with_channels_of
 from labelwise.pictures import ArrayImages, BytesImages, FileImages, PictureImages, Transform
-from labelwise.pictures.bands import Bands, BandScale, named_bands
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.decode import decode, install_for
 from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.multiband import open_cube, read_bands
-from labelwise.pictures.shown import shown_images
-from labelwise.pictures.transform import Window
-from labelwise.pictures.work import Kind, Work
+from labelwise.pictures.transform import Bands, BandScale, Window, named_bands
+from labelwise.pictures.worker import Kind, Work, shown_images
 
 NAMES = ("B02", "B03", "B04", "B08")
 BANDS = Bands(NAMES, ("B04", "B03", "B02"))
@@ -153,7 +151,7 @@ def test_what_cannot_be_used_gets_one_sentence(content, sentence):
 
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr("labelwise.pictures.multiband.HAS_TIFF", False)
-    monkeypatch.setattr("labelwise.pictures.dicom.HAS_DICOM", False)
+    monkeypatch.setattr("labelwise.pictures.multiband.HAS_DICOM", False)
     for content, extra in ((tiff(DEEP), "bands"), (dicom(XRAY), "dicom")):
         with pytest.raises(ImageError, match=rf"tile: .*pip install 'labelwise\[{extra}\]'"):
             read_bands(content, "tile", BANDS)

@@ -57,7 +57,7 @@ BROKEN = [3, len(BLOBS) - 1]
 def fed(images, transform, *, decodes=False, batch=5, processes=False):
     rows = np.arange(len(images))
     parts = [rows[at : at + batch] for at in range(0, len(rows), batch)]
-    feeder = DeviceFeeder(PictureLoader(images, transform, transform, CPU, decodes, processes))
+    feeder = DeviceFeeder(PictureLoader(images, transform, CPU, decodes, processes))
     return list(feeder.batches(parts, workers=2))
 
 
@@ -113,7 +113,7 @@ def test_batches_are_cut_from_portions_of_any_size(portion, monkeypatch):
     cuts = [order[:2], order[2:2], order[2:9], np.array([BROKEN[0]]), order[9:]]
     rows, pixels = by_hand(transform, whole=True)
     expected = dict(zip(rows, pixels, strict=True))
-    feeder = DeviceFeeder(PictureLoader(SOURCE, transform, transform, CPU, decodes=True))
+    feeder = DeviceFeeder(PictureLoader(SOURCE, transform, CPU, decodes=True))
     found = list(feeder.batches(cuts, workers=2))
     for cut, part in zip(cuts, found, strict=True):
         assert part.rows.tolist() == [row for row in cut.tolist() if row not in BROKEN]
@@ -126,7 +126,7 @@ def test_batches_are_cut_from_portions_of_any_size(portion, monkeypatch):
 
 def test_an_error_of_any_thread_is_raised_and_the_threads_end(monkeypatch):
     before = threading.active_count()
-    feeder = DeviceFeeder(PictureLoader(SOURCE, Transform(24), Transform(24), CPU, decodes=True))
+    feeder = DeviceFeeder(PictureLoader(SOURCE, Transform(24), CPU, decodes=True))
 
     def broken(*given):
         raise MemoryError("no room")

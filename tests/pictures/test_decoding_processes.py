@@ -38,8 +38,7 @@ from labelwise.pictures.batches import HostResizer
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.processes import are_worth_it, borrowed_processes, items_ahead
 from labelwise.pictures.sources import SpanImages
-from labelwise.pictures.work import Kind, Work
-from labelwise.pictures.worker import Limits
+from labelwise.pictures.worker import Kind, Limits, Work
 from labelwise.training import loader as pixels
 from labelwise.training.augment import ImageDraws, draw_windows
 from labelwise.training.loader import DecodingStore, FedStore, RowRequest, make_store
@@ -103,7 +102,7 @@ def test_files_for_the_devices_decoder_come_whole(monkeypatch):
 
 
 def test_as_many_files_come_at_once_as_fit_into_a_slot(tmp_path, monkeypatch):
-    loader = PictureLoader(files(tmp_path), TRANSFORM, TRANSFORM, CPU, decodes=True)
+    loader = PictureLoader(files(tmp_path), TRANSFORM, CPU, decodes=True)
     rows = [np.arange(len(BLOBS))[at:] for at in range(4)]
     largest = max(map(len, BLOBS[:4]))
     assert loader.files_of_a_slot(rows) == loading.CHUNK_OF_FILES
@@ -278,7 +277,7 @@ PROGRAM = """
 import os, sys, time
 from labelwise.pictures import Transform
 from labelwise.pictures import BytesImages, worker_starter
-from labelwise.pictures.work import Kind, Work
+from labelwise.pictures.worker import Kind, Work
 from labelwise.pictures.processes import borrowed_processes, items_ahead
 
 images = BytesImages([b"no image"] * 8, [str(row) for row in range(8)])

@@ -14,11 +14,10 @@ from test_batches import fed
 from torch.nn.functional import interpolate
 
 from labelwise.pictures import FileImages, Transform
-from labelwise.pictures.bands import Bands, BandScale
 from labelwise.pictures.multiband import read_npy_into
 from labelwise.pictures.sources import Location
-from labelwise.pictures.transform import STORED_TYPES
-from labelwise.pictures.work import HEADER, SLOT_BYTES, Item, Kind, Work, fill
+from labelwise.pictures.transform import STORED_TYPES, Bands, BandScale
+from labelwise.pictures.worker import HEADER, SLOT_BYTES, Item, Kind, Work, fill
 from labelwise.training import loader as pixels
 from labelwise.training.loader import FedStore, make_store
 

@@ -16,13 +16,12 @@ from search_setup import save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.cli.report import NOT_IN_TABLE, _input, _subgroups
 from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
-from labelwise.pictures.bands import Bands
-from labelwise.pictures.transform import Transform
-from labelwise.report.dossier import ANNEX_IV
+from labelwise.pictures.transform import Bands, Transform
+from labelwise.report.dossier import ANNEX_IV, described_input
+from labelwise.report.runs import NOT_IN_TABLE, subgroups_of
 
 
 def run(*words):
@@ -87,10 +86,13 @@ def test_the_subgroup_that_is_treated_worse_is_told_apart(written):
 
 def test_the_input_is_told_with_its_bands():
     plain = Transform(32)
-    assert _input(plain) == "pictures at 32 pixels, 8-bit RGB"
+    assert described_input(plain) == "pictures at 32 pixels, 8-bit RGB"
     bands = Bands(("B04", "B08"), ("B04",), "40,400")
     deep = replace(plain, bands=bands, mean=(0.0,) * 2, std=(1.0,) * 2)
-    assert _input(deep) == ("pictures at 32 pixels, bands at full depth: B04, B08, window 40,400")
+    assert (
+        described_input(deep)
+        == "pictures at 32 pixels, bands at full depth: B04, B08, window 40,400"
+    )
 
 
 def test_it_makes_no_claim_and_runs_nothing(written):
@@ -173,7 +175,7 @@ def test_facts_are_those_of_the_published_table(tmp_path, header, in_run, in_tab
     (tmp_path / "facts.csv").write_text(
         f"{header}\n{in_table.format(2)},F\n{in_table.format(0)},M\n{in_table.format(9)},F\n"
     )
-    found = _subgroups("Sex", tmp_path / "facts.csv", replace(sample(4), ids=ids))
+    found = subgroups_of("Sex", tmp_path / "facts.csv", replace(sample(4), ids=ids))
     assert found.values.tolist() == ["M", NOT_IN_TABLE, "F", NOT_IN_TABLE]
 
 

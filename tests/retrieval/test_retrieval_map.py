@@ -12,9 +12,12 @@ from sklearn.metrics import average_precision_score
 
 from labelwise.metrics import average_precision
 from labelwise.retrieval import count_queries, retrieval_map
-from labelwise.retrieval.average_precision import average_precision_of_costs, average_precisions
-from labelwise.retrieval.enumeration import all_queries, sample_queries
-from labelwise.retrieval.quality import _table
+from labelwise.retrieval.quality import (
+    _table,
+    all_queries,
+    average_precision_of_costs,
+    sample_queries,
+)
 
 
 def problem(images=60, labels=5, seed=0, *, decimals=None, unknown=False, zeros=False):
@@ -68,22 +71,6 @@ def test_all_queries_as_sklearn_says(kind, images):
         assert result.skipped == np.isnan(expected).sum()
         assert result.exhaustive
         assert result.error == 0
-
-
-@pytest.mark.parametrize("kind", [{}, {"decimals": 0}, {"unknown": True}, {"zeros": True}])
-def test_the_batched_form_answers_each_query_as_sklearn_says(kind):
-    tables = problem(seed=7, **kind)
-    table = _table(*tables)
-    known = None if table.known is None else torch.from_numpy(table.known)
-    for length in (1, 2, 3):
-        found = average_precisions(
-            torch.from_numpy(table.costs),
-            torch.from_numpy(table.relevant),
-            known,
-            all_queries(5, length),
-            chunk=500,
-        )
-        np.testing.assert_allclose(np.sort(found), np.sort(slow(*tables, length)), rtol=1e-12)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3000), st.sampled_from([0, 2, None]))
@@ -176,18 +163,6 @@ def test_torch_and_numpy_agree(dtype):
     tables[:2] = [t.to(dtype) for t in tables[:2]]
     arrays = [t.float().numpy() if t.dtype == torch.bfloat16 else t.numpy() for t in tables]
     assert retrieval_map(*tables) == retrieval_map(*arrays)
-
-
-@pytest.mark.parametrize("kind", [{}, {"decimals": 0}, {"unknown": True}, {"zeros": True}])
-def test_an_accelerator_gives_the_cpus_answer(kind, monkeypatch):
-    tables = problem(80, seed=5, **kind)
-    options = {"longest": 3, "exhaustive": 60, "sample": 30}
-    expected = retrieval_map(*tables, **options)
-    monkeypatch.setattr("labelwise.retrieval.quality._accelerated", lambda device: True)
-    for found, there in zip(retrieval_map(*tables, **options), expected, strict=True):
-        assert found.value == pytest.approx(there.value, rel=1e-12)
-        assert (found.queries, found.skipped) == (there.queries, there.skipped)
-    assert [point.exhaustive for point in expected] == [True, True, False]
 
 
 def test_says_what_is_wrong():

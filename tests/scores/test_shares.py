@@ -18,7 +18,7 @@ from labelwise.cli.app import app
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
-from labelwise.scores.label_shift import held_out_of, share_shift
+from labelwise.scores.run import held_out_of, share_shift
 
 BEFORE = np.array([0.1, 0.4, 0.3, 0.2])
 

@@ -217,25 +217,22 @@ def test_search_is_that_of_the_index(server, library, query):
     assert few["above"] == len(few["hits"]) >= 4
 
 
-def test_a_list_is_promised_or_refused_with_the_reason_and_the_photos(server):
-    """Oracle: the plain search, whose photos a refusal shows too."""
+def test_a_list_is_cut_with_an_estimate_or_the_reason_why_there_is_none(server):
+    """Oracle: the plain search, whose photos are shown where there is no list, too."""
     plain = server.get("/api/v1/search?q=cat&top=3")
-    assert plain["promise"] is plain["promise_kind"] is plain["refused"] is None
-    made = server.get("/api/v1/search?q=-beach&wrong_at_most=0.5")
-    assert made["promise"].startswith("on average over searches like this, at most 50%")
-    assert (made["promise_kind"], made["refused"], made["ways"]) == ("expected", None, None)
-    assert made["promise_about"] == "such lists on average"
-    assert made["promise_condition"] == "photos like the held-out ones"
-    refused = server.get("/api/v1/search?q=cat&top=3&wrong_at_most=0.001")
-    assert refused["promise"] is None
-    assert refused["refused"].startswith("no list can be promised for cat: ")
-    assert [hit["id"] for hit in refused["hits"]] == [hit["id"] for hit in plain["hits"]]
-    assert "labelwise audit" not in refused["refused"]  # the page has a button for it
-    larger = refused["ways"]["larger"]
-    kept = server.get(f"/api/v1/search?q=cat&wrong_at_most={larger}")
-    assert kept["promise"] is not None
-    fewer = server.get(f"/api/v1/search?q=cat&wrong_at_most={larger - 0.01}")
-    assert fewer["ways"]["larger"] == larger
+    assert plain["statement"] is plain["above"] is None
+    made = server.get("/api/v1/search?q=-beach&wrong_at_most=0.5")  # of 12 photos
+    nothing = {"kind": "none", "wrong": None, "low": None, "high": None}
+    assert made["statement"] == nothing | {
+        "sentence": "No estimate: your photos were not compared with the test photos; "
+        "audit the list."
+    }
+    assert made["above"] == len(made["hits"]) > 0
+    none = server.get("/api/v1/search?q=cat&top=3&wrong_at_most=0.001")
+    assert none["statement"]["sentence"].startswith(
+        "No estimate: no list is expected to be at most"
+    )
+    assert [hit["id"] for hit in none["hits"]] == [hit["id"] for hit in plain["hits"]]
 
 
 def test_an_answer_says_whether_its_photos_are_like_the_held_out_ones(run, tmp_path):
@@ -246,10 +243,16 @@ def test_an_answer_says_whether_its_photos_are_like_the_held_out_ones(run, tmp_p
         likeness = likeness_of(open_index(folder))
         assert likeness.likeness.outcome == outcome
         with running(run, folder, decoders=0) as server:
-            found = server.get("/api/v1/search?q=-beach&wrong_at_most=0.4")
+            found = server.get("/api/v1/search?q=dog&wrong_at_most=0.4")
             assert found["likeness"] == {"outcome": outcome, "sentence": likeness.sentence()}
-            assert (found["promise"] is None) == (outcome == "pictures differ")
             assert len(found["hits"]) == 50
+            if outcome == "alike":
+                judged = found["statement"]
+                assert judged["low"] <= judged["wrong"] <= judged["high"]
+                assert f" of this list of {found['above']} photos is wrong (" in judged["sentence"]
+            else:
+                assert found["statement"]["kind"] == "none"
+                assert "your photos differ from the test photos;" in found["statement"]["sentence"]
 
 
 def test_what_is_not_an_id_or_a_cursor_is_told_so_without_a_pattern(server):

@@ -1,8 +1,28 @@
 """What the server says of alarms, shares and promises, held to what was sent to it."""
 
+import asyncio
+import time
+
 import pytest
 from open_indexes import open_index
 from web_setup import encoded, running
+
+from labelwise.server.monitoring import Monitor
+
+
+def test_a_call_that_holds_up_the_event_loop_is_a_pause():
+    monitor = Monitor()
+
+    async def run():
+        watching = asyncio.create_task(monitor.watch_loop())
+        await asyncio.sleep(0)
+        time.sleep(0.25)
+        while not monitor.registry.get_sample_value("labelwise_loop_pause_seconds_count"):
+            await asyncio.sleep(0.01)
+        watching.cancel()
+
+    asyncio.run(run())
+    assert 0.1 < monitor.registry.get_sample_value("labelwise_loop_pause_seconds_sum") < 5
 
 
 def test_only_drawn_photos_count_as_audited(run, own_library):

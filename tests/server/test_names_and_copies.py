@@ -11,7 +11,7 @@ from PIL import Image
 from playwright.sync_api import expect
 from web_setup import running
 
-from labelwise.photos import receipts_of, update_index
+from labelwise.photos import update_index
 from labelwise.system.progress import Silent
 
 expect.set_options(timeout=1000 * PATIENCE)
@@ -40,18 +40,7 @@ def test_near_copies_are_one_photo_where_that_is_asked(shots):
     assert (every["photos"], distinct["photos"]) == (13, 12)
     assert named(every) - named(distinct) == {"shot.png"}
     assert "1 is a near copy of an earlier one: 12 different pictures" in every["near_copies"]
-    assert every["promise"] is not None
-    assert distinct["promise"] is not None
     assert distinct["near_copies"] is None
-
-
-def test_a_receipt_names_who_asked_within_bounds(own):
-    assert own.get(LIST)["receipt"] == 1
-    assert own.get("/api/v1/search?q=-beach&wrong_at_most=0.4&who=ann")["receipt"] == 2
-    with open_index(own.library) as index:
-        assert [one.who for one in receipts_of(index)] == ["page", "ann"]
-    for name in ("", "x" * 101):
-        own.problem(own.send("GET", f"{LIST}&who={name}"), 422)
 
 
 def test_the_page_takes_near_copies_as_one_and_keeps_a_name(shots, visit):
@@ -64,16 +53,11 @@ def test_the_page_takes_near_copies_as_one_and_keeps_a_name(shots, visit):
     page.locator("#distinct").check()
     expect(tiles).to_have_count(12)
     expect(page.locator("#check-offer")).to_be_hidden()  # a check is of the whole library
-    page.locator("#wrong").fill("50")
-    page.locator("#promised").check()
-    page.get_by_role("link", name="Receipt 1").click()
-    expect(page.locator("#trust-body table").first).to_contain_text(HOSTILE)
     page.reload()
     expect(name).to_have_value(HOSTILE)
     page.goto(f"{shots.address}/#review")
     page.get_by_role("button", name="Yes, it is there").click()
     expect(page.locator("#question")).to_contain_text("1 answered")
     with open_index(shots.library) as index:
-        assert [one.who for one in receipts_of(index)] == [HOSTILE]
         assert [one.who for one in index.store.corrections()] == [HOSTILE]
     assert page.heard == []

@@ -3,9 +3,11 @@
 import io
 import re
 import shutil
+from collections import Counter
 from math import ceil, floor
 
 import numpy as np
+import pytest
 from browser_setup import CONTRAST, assert_fits, assert_no_finding
 from made_index import made_index
 from open_indexes import open_index
@@ -15,11 +17,15 @@ from playwright.sync_api import expect
 from search_setup import picture, save_model
 from web_setup import TOKEN, encoded, running
 
+from labelwise.metrics import shift
 from labelwise.models import Predictor
 from labelwise.photos import update_index
 from labelwise.system.progress import Silent
 
 expect.set_options(timeout=1000 * PATIENCE)
+
+
+NAMES = "all => all.map(one => one.firstChild.data)"
 
 
 def files(*contents):
@@ -41,16 +47,22 @@ def test_photos_get_labels_and_how_far_to_trust_them(server, visit, run):
     page = visit(server)
     contents = [encoded(seed=n, size=(60, 50)) for n in range(4)]
     page.set_input_files("#files", files(*contents))
-    expect(page.locator(".card details")).to_have_count(4)
+    expect(page.locator(".card .bars")).to_have_count(4)
     truth = Predictor.load(run).predict([Image.open(io.BytesIO(c)) for c in contents])
     for n, labels in enumerate(truth.labels):
         card = page.locator(".card", has_text=f"{n}.png")
         if labels:
-            assert [t.split(" ")[0] for t in card.locator(".chip").all_text_contents()] == [*labels]
+            given = card.locator(".bars .of.yes").evaluate_all(NAMES)
+            assert set(given) == set(labels)
         else:
             expect(card.locator(".none")).to_have_text("None of the 4 labels.")
     card = page.locator(".card").first
-    card.locator("summary").click()
+    thresholds = {one["label"]: one["threshold"] for one in server.get("/api/v1/labels")}
+    line = card.locator(".bars > li").first
+    (name,) = line.locator(".of").evaluate_all(NAMES)
+    left = line.locator(".meter b").evaluate("one => parseFloat(one.style.left)")
+    assert left == pytest.approx(100 * thresholds[name], abs=0.1)
+    card.locator(".bars .more").click()
     expect(card.locator(".bars > li")).to_have_count(4)
     card.locator(".bars button").first.click()
     expect(card.locator(".told").first).to_contain_text("held-out photos that got")
@@ -64,7 +76,7 @@ def test_what_cannot_be_used_says_why(bare, server, visit):
     expect(alert).to_have_text("0.png: this is not an image file")
     broken = page.locator(".card", has_text="not an image file").locator("img")
     expect(broken).to_have_css("visibility", "hidden")
-    expect(page.locator(".card details")).to_have_count(1)
+    expect(page.locator(".card .bars")).to_have_count(1)
     page = visit(bare)
     page.fill("#token", "wrong")
     page.keyboard.press("Enter")
@@ -132,6 +144,7 @@ def test_search_completes_remembers_and_counts(server, visit):
     query.press("Enter")
     expect(page.locator("#counted")).to_contain_text("unknown label 'nosuch'")
     query.fill("dog")
+    page.locator("#filters summary").click()
     page.locator("#wrong").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator("#promised").is_checked()
@@ -210,7 +223,7 @@ def test_review_goes_by_keyboard_alone(own, visit):
     page.evaluate("location.hash = '#trust'")
     expect(page.locator("#trust-body table").first).to_contain_text("alarm at")
     page.evaluate("document.querySelector('#review-by').value = 'value'")
-    page.get_by_role("link", name="Audit more photos").click()
+    page.get_by_role("link", name="Answer more random questions").click()
     expect(page.locator("#review-by")).to_have_value("audit")
     expect(page.locator(".question .small")).to_contain_text("20 in this round")
 
@@ -220,7 +233,7 @@ def test_a_list_is_checked_by_key_and_by_touch_until_it_is_promised(own, visit):
     page.get_by_role("link", name="Check photos of this list").tap()
     expect(page.locator("#check-title")).to_be_focused()
     refused = page.locator("#check-state.error")
-    expect(refused).to_contain_text("no list of dog is likely to pass a check at 0.1; say how many")
+    expect(refused).to_contain_text("no list of dog is likely to be at most 10 % wrong; set")
     assert len(page.heard) == 1  # the browser notes the refusal, 422
     assert "422" in page.heard.pop()
     page.fill("#check-top", "12")
@@ -276,8 +289,77 @@ def test_a_check_that_would_take_long_offers_a_shorter_list(run, tmp_path, visit
         expect(error).to_contain_text("no list of row is likely to pass")
 
 
+def test_the_search_opens_with_labels_and_photos_and_filters_are_folded(server, visit):
+    """Oracle: the sets that the index gives its photos, counted here."""
+    page = visit(server, "/#search")
+    expect(page.locator("#newest img")).to_have_count(24)
+    library = server.get("/api/v1/library")
+    hits = [server.get(f"/api/v1/photos/{one['id']}") for one in library["newest"]]
+    carried = Counter(one["label"] for hit in hits for one in hit["labels"] if one["decided"])
+    assert {one["label"]: one["photos"] for one in library["labels"] if one["photos"]} == carried
+    assert library["photos"] == library["counted"] == len(hits) == 24
+    shown = page.locator("#label-chips a").all_text_contents()
+    assert shown == [f"{one['label']}{one['photos']}" for one in library["labels"]]
+    expect(page.locator("#promised")).to_be_hidden()
+    page.locator("#filters summary").click()
+    page.locator("#sort").select_option("date")
+    expect(page.locator("#filters-set")).to_have_text(" (1 set)")
+    page.locator("#label-chips a").first.click()
+    expect(page.locator("#overview")).to_be_hidden()
+    expect(page.locator("#grid li")).to_have_count(24)
+    expect(page.locator("#counted .badge.estimate")).to_contain_text("Estimate About")
+    page.get_by_role("link", name="Search", exact=True).click()
+    expect(page.locator("#newest img")).to_have_count(24)
+    expect(page.locator("#grid li")).to_have_count(0)
+    assert page.heard == []
+
+
+def test_a_statement_of_the_server_is_the_badge_of_the_list(server, visit):
+    page = visit(server, "/#search")
+    said = {"kind": "guarantee", "sentence": "At most 10 % of these photos are wrong."}
+
+    def answer(route):
+        whole = route.fetch().json()
+        route.fulfill(json={**whole, "statement": said})
+
+    page.route("**/api/v1/search?*", answer)
+    page.fill("#query", "dog")
+    page.keyboard.press("Enter")
+    expect(page.locator("#counted .badge.guarantee")).to_have_text(f"Guarantee {said['sentence']}")
+
+
+def test_the_trust_view_opens_with_one_answer(own, visit, monkeypatch):
+    """Every random question answered as the model says is a yes; the other way, a no.
+
+    Twelve photos a label would not do for an alarm that is false in 5 of 100 cases.
+    """
+    page = visit(own, "/#trust")
+    word = page.locator("#trust-body .word")
+    expect(word).to_have_text("Too few answers yet")
+    questions = []
+    while asked := own.get("/api/v1/review?by=audit&count=48")["questions"]:
+        questions += asked
+        answer_all(own, asked, as_model=True)
+    trust = own.get("/api/v1/trust")
+    assert (trust["answers"], trust["answers_needed"]) == (len(questions), 48)
+    page.reload()
+    expect(word).to_have_text("Yes")
+    answer_all(own, questions, as_model=False)
+    monkeypatch.setattr(shift, "ALPHA", 0.9)
+    page.reload()
+    expect(word).to_have_text("No")
+
+
+def answer_all(server, questions, as_model):
+    for one in questions:
+        state = "present" if (one["probability"] >= 0.5) == as_model else "absent"
+        given = {"labels": {one["label"]: state}, "source": "audit"}
+        assert server.put(f"/api/v1/photos/{one['id']}/labels", given)[0] == 200
+
+
 VIEWS = {
     "tag": ".drop",
+    "search": "#newest img",
     "search/dog": "#grid img",
     "check/30,12/dog": "#check-body img",
     "review": "#question img",
@@ -303,7 +385,7 @@ def test_every_view_fits_stands_out_and_can_be_read_aloud(server, visit):
     hit = server.get("/api/v1/search?q=dog&top=1")["hits"][0]["id"]
     page = visit(server)
     page.set_input_files("#files", files(encoded(), b"x"))
-    expect(page.locator(".card details")).to_have_count(1)
+    expect(page.locator(".card .bars")).to_have_count(1)
     for view, ready in VIEWS.items():
         page.evaluate(f"location.hash = '#{view}{'/' + hit if view == 'photo' else ''}'")
         page.locator(ready).first.wait_for()
@@ -327,7 +409,7 @@ def test_photos_given_before_the_page_knows_its_model_are_not_lost(server, visit
     page.set_input_files("#files", files(encoded(), encoded(seed=1)))
     expect(page.locator(".card")).to_have_count(2)
     held[0].continue_()
-    expect(page.locator(".card details")).to_have_count(2)
+    expect(page.locator(".card .bars")).to_have_count(2)
 
 
 def test_nothing_moves_while_answers_come(server, visit):
@@ -338,7 +420,7 @@ def test_nothing_moves_while_answers_come(server, visit):
         ".observe({type: 'layout-shift', buffered: true}); }"
     )
     page.set_input_files("#files", files(encoded(), encoded(seed=1)))
-    expect(page.locator(".card details")).to_have_count(2)
+    expect(page.locator(".card .bars")).to_have_count(2)
     page.evaluate("location.hash = '#search/dog'")
     expect(page.locator("#grid img")).to_have_count(24)
     assert page.evaluate("window.moved") < 0.1
@@ -357,13 +439,14 @@ def test_a_few_photos_are_answered_by_the_model_that_is_chosen(visit, run, tmp_p
             card = page.locator(".card").first
             predictor = Predictor.load(folder)
             probs = predictor.predict([content]).probs[0].tolist()
-            expect(card.locator("summary")).to_be_visible()
-            card.locator("summary").click()
+            expect(card.locator(".bars")).to_be_visible()
+            if card.locator(".bars .more").count():
+                card.locator(".bars .more").click()
             expected = dict(zip(predictor.space.names, probs, strict=True))
             lines = card.locator(".bars > li")
             expect(lines).to_have_count(len(expected))
-            shown = lines.locator(".of").evaluate_all("all => all.map(one => one.firstChild.data)")
-            assert shown == sorted(expected, key=lambda label: -expected[label])
+            shown = lines.locator(".of").evaluate_all(NAMES)
+            assert set(shown) == set(expected)
             card.locator(".bars button").first.click()
             expect(card.locator(".told").first).to_contain_text("held-out photos that got")
         expect(page.locator(".card")).to_have_count(2)

@@ -21,7 +21,8 @@ from web_setup import TOKEN, encoded, form, running
 from labelwise.errors import SettingsError
 from labelwise.photos import update_index
 from labelwise.server import ServeSettings
-from labelwise.server.security import COOKIE, Guard, cookie_value
+from labelwise.server.app import Front
+from labelwise.server.security import COOKIE, cookie_value
 from labelwise.system.progress import Silent
 
 JSON = {"Content-Type": "application/json"}
@@ -250,8 +251,8 @@ def test_who_has_sent_everything_may_be_silent_while_the_answer_is_made():
 
     scope = {"type": "http", "method": "POST", "path": "/api/v1/predict"}
     scope |= {"headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1)}
-    guard = Guard(answering, ServeSettings(idle_seconds=0.001))
-    asyncio.run(guard(scope, receive, None))
+    front = Front(answering, ServeSettings(idle_seconds=0.001))
+    asyncio.run(front(scope, receive, None))
     assert heard == ["http.request", "http.disconnect"]
 
 

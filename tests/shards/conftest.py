@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 
 import pytest
-from shard_setup import task, write_model, write_photos
+from shard_setup import started, task, write_model, write_photos
 from warm_python import warm_interpreter
 
 from labelwise.shards import LocalEngine, predict_shards, ray_cluster
@@ -37,10 +37,11 @@ def cluster(worker_python):
     environment = ray_cluster.worker_environment() | {"py_executable": worker_python}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ray_cluster, "worker_environment", lambda: environment)
+        patched.setenv("CUDA_VISIBLE_DEVICES", "")  # a cluster of this machine's cores alone
         patched.setenv("AWS_ACCESS_KEY_ID", "k")
         patched.setenv("AWS_SECRET_ACCESS_KEY", "s")
         patched.setenv("RAY_prestart_worker_first_driver", "0")  # cold ones, whom nobody asks
-        SHARED.enter_context(ray_cluster.joined(2))
+        started(lambda: SHARED.enter_context(ray_cluster.joined(2)))
 
 
 def pytest_runtest_teardown(nextitem):

@@ -8,14 +8,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from shard_setup import hashes, task
+from shard_setup import hashes, started, task
 
-from labelwise.cli.predict import make_engine
 from labelwise.shards import predict_shards
+from labelwise.shards.engine import make_engine
 from labelwise.shards.ray_cluster import RayDecoding, require_ray, worker_environment
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, by the dozen
+
+
+NODE = {"object_store_memory": 1 << 27}
 
 
 class Seeing:
@@ -37,17 +40,15 @@ def cluster_of(interpreter=None, **head):
     from ray.cluster_utils import Cluster
 
     plain = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
-    cluster = Cluster(
-        initialize_head=True, head_node_args={**head, **plain, "object_store_memory": 1 << 27}
-    )
+    cluster = started(lambda: Cluster(initialize_head=True, head_node_args=NODE | plain | head))
     chosen = {"py_executable": interpreter} if interpreter else {}
-    ray.init(
-        address=cluster.address,
-        log_to_driver=False,
-        logging_level="error",
-        runtime_env=worker_environment() | chosen,
-    )
     try:
+        ray.init(
+            address=cluster.address,
+            log_to_driver=False,
+            logging_level="error",
+            runtime_env=worker_environment() | chosen,
+        )
         yield cluster
     finally:
         ray.shutdown()
@@ -60,8 +61,7 @@ def test_a_node_that_dies_is_survived(places, tmp_path):
     Their workers are started by the interpreter that Ray chooses by itself.
     """
     with cluster_of(num_cpus=1, num_gpus=1) as cluster:
-        second = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=1 << 27)
-        cluster.wait_for_nodes()
+        second = started(lambda: cluster.add_node(num_cpus=1, num_gpus=1, **NODE))
         out = tmp_path / "out"
 
         class Losing:
@@ -89,8 +89,7 @@ class Moving:
         for number, record in enumerate(self.engine.run(work, shards)):
             yield record
             if number == 1:
-                self.cluster.add_node(**self.second, object_store_memory=1 << 27)
-                self.cluster.wait_for_nodes()
+                started(lambda: self.cluster.add_node(**self.second, **NODE))
                 self.cluster.remove_node(self.first, allow_graceful=False)
 
 
@@ -104,8 +103,7 @@ def test_nodes_with_cores_decode_for_one_with_a_gpu_and_come_and_go(
     """
     photos = [str(places / "photos")]
     with cluster_of(worker_python, num_cpus=0, num_gpus=1) as cluster:
-        first = cluster.add_node(num_cpus=2, object_store_memory=1 << 27)
-        cluster.wait_for_nodes()
+        first = started(lambda: cluster.add_node(num_cpus=2, **NODE))
         engine = make_engine("ray", 1, "cuda", decoders=2)
         assert (engine.workers, engine.gpus) == (2, 0.5)  # one computes while the other waits
         given = replace(task(places / "model", tmp_path / "fed"), reader=RayDecoding(ahead=2))

@@ -11,15 +11,14 @@ import pytest
 import torch
 from shard_setup import answers, hashes, task
 
-from labelwise.cli.predict import _cluster_decoding as cluster_decoding
-from labelwise.cli.predict import make_engine
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures import Transform
 from labelwise.shards import LocalEngine, ShardRecord, predict_shards, ray_cluster
 from labelwise.shards import ray_cluster as ray_decoding
-from labelwise.shards.engine import LostShardError
+from labelwise.shards.engine import LostShardError, make_engine
 from labelwise.shards.inputs import InputRow, StoredImages
 from labelwise.shards.ray_cluster import RayDecoding, RayEngine
+from labelwise.shards.scoring_task import cluster_decoding
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, by the dozen

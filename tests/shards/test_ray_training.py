@@ -16,7 +16,7 @@ from labelwise.cli import main
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.papers.jobs import InProcess, RayRuns, TrainingJob, run_job, run_jobs
-from labelwise.shards.ray_training import RayTraining
+from labelwise.shards.ray_cluster import RayTraining
 from labelwise.system.tensors import load_tensors
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
@@ -156,7 +156,7 @@ def test_one_worker_two_of_which_one_dies_and_one_again_train_as_one_process(
     settings = read_settings(None, LINEAR)
     cut_short(settings, tmp_path / "ray")
     dying = partial(RayTraining, run=second_worker_dies_once)
-    monkeypatch.setattr("labelwise.shards.ray_training.RayTraining", dying)
+    monkeypatch.setattr("labelwise.shards.ray_cluster.RayTraining", dying)
     words = [f"--set={key}={value}" for key, value in LINEAR.items() if key != "data"]
     words += ["--engine", "ray", "--workers", "2", "-o", str(tmp_path / "ray")]
     monkeypatch.setattr("sys.argv", ["labelwise", "train", "posterior", *words])
@@ -201,7 +201,7 @@ def notes_its_rank(settings, folder, fresh):
 def test_a_program_trains_on_a_cluster_by_naming_the_engine(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     noting = partial(RayTraining, run=notes_its_rank)
-    monkeypatch.setattr("labelwise.shards.ray_training.RayTraining", noting)
+    monkeypatch.setattr("labelwise.shards.ray_cluster.RayTraining", noting)
     given = {key.removeprefix("hardware.").removeprefix("recipe."): LINEAR[key] for key in LINEAR}
     given.pop("log_steps")
     ours = labelwise.train(

@@ -14,7 +14,7 @@ from torchvision.transforms.autoaugment import TrivialAugmentWide, _apply_op
 from torchvision.transforms.functional import InterpolationMode
 
 from labelwise.errors import SettingsError
-from labelwise.objectives.draws import uniforms
+from labelwise.objectives.ops import uniforms
 from labelwise.training.augment import (
     AUGMENTATIONS,
     OPERATIONS,

@@ -175,17 +175,36 @@ def test_a_try_is_given_up_when_the_minutes_are_over(photos, finished, tmp_path,
 
     def slow(settings, folder, watch):
         for _ in range(2):
-            clock[0] += 40.0
-            watch.advance(1)  # the first try is allowed to take longer
+            clock[0] += 40.0 if made.begun else 5.0
+            watch.advance(1)
         made(settings, folder, watch)
 
-    settings = settings_of(photos, tmp_path, effort="good", minutes=2)
+    settings = settings_of(photos, tmp_path, effort="good", minutes=1.4)
     evaluation = tried(settings, RunFolder(tmp_path / "run"), slow, watch)
     assert made.begun == ["solved"]
-    assert clock == [160.0]
-    words = "The 2 minutes were over: tf_efficientnet_lite0, trained from there was given up."
+    assert clock == [90.0]
+    words = "The 1.4 minutes were over: tf_efficientnet_lite0, trained from there was given up."
     assert evaluation.notes[-1].endswith(f"Kept: tf_efficientnet_lite0, head solved. {words}")
     assert words in watch.messages
+
+
+@pytest.mark.parametrize(("minutes", "epochs"), [(1, 0), (2, 1), (6, 4), (60, 5)])
+def test_epochs_are_planned_that_fit_into_the_minutes(
+    photos, finished, tmp_path, monkeypatch, minutes, epochs
+):
+    """The solved try takes 25 s, so an epoch 75 s: four of them fit into the rest of 6 minutes."""
+    made, clock, planned = Made(finished, {"solved": 1.0, "trained": 0.1}), [0.0], []
+    monkeypatch.setattr("labelwise.training.run.time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def timed(settings, folder, watch):
+        planned.append(settings.recipe.epochs)
+        made(settings, folder, watch)
+        clock[0] += 25.0
+
+    settings = settings_of(photos, tmp_path, effort="good", minutes=minutes, **{"recipe.epochs": 5})
+    evaluation = tried(settings, RunFolder(tmp_path / "run"), timed, Hearing())
+    assert planned[1:] == ([epochs] if epochs else [])
+    assert ("leave no time for" in evaluation.notes[-1]) == (epochs == 0)
 
 
 def test_training_stops_within_an_epoch_when_its_time_is_up(tmp_path):

@@ -1,5 +1,6 @@
 """Cached features: the backbone's own numbers, computed once for each content."""
 
+import json
 import os
 import signal
 import time
@@ -9,10 +10,18 @@ import numpy as np
 import pytest
 import torch
 from patience import PATIENCE
+from PIL import Image
+from tiny_run import Hearing, tiny_settings, tiny_table
+from typer.testing import CliRunner
 
-from labelwise.data import LabelTable
-from labelwise.errors import DataError
+from labelwise.cli.app import app
+from labelwise.data import LabelTable, load
+from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.methods import METHODS, make_objective
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
 from labelwise.networks.backbones import create_backbone
+from labelwise.objectives.convex import CoinLoss
 from labelwise.pictures import ArrayImages
 from labelwise.pictures import memory as mapped
 from labelwise.pictures.memory import moments_of, scaled
@@ -20,6 +29,10 @@ from labelwise.system.progress import Silent
 from labelwise.training import features
 from labelwise.training.features import compute, content_key
 from labelwise.training.loader import Loader
+from labelwise.training.run import train
+from labelwise.training.settings import read_settings
+from labelwise.training.solve import solve
+from labelwise.types import DatasetFacts, Targets
 
 
 def table(rows: int = 5, seed: int = 0) -> LabelTable:
@@ -199,3 +212,240 @@ def test_a_foreign_file_under_the_name_is_reported(backbone, tmp_path):
     next(tmp_path.iterdir()).write_bytes(b"broken")
     with pytest.raises(DataError, match="delete it"):
         compute(table(), backbone, tmp_path)
+
+
+# Runs on frozen features. Oracles: the loop's optimum, the saved predictions, autograd.
+
+
+SOLVED = {"bce", "an", "an-ls", "wan", "iu", "iun", "bce-ls", "softmax", "softmax-or-none"}
+FACTS = DatasetFacts(num_images=12, num_labels=4, mean_labels=1.5, priors=(0.3,) * 4)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder of pictures whose brightness of red and green are their labels, and its table."""
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    lines = ["path,labels,split"]
+    for row in range(72):
+        red, green = rng.random(2) < 0.5
+        pixels = rng.integers(0, 100, (16, 16, 3)) + 150 * np.array([red, green, 0])
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{row}.png")
+        names = "|".join(name for name, there in (("red", red), ("green", green)) if there)
+        lines.append(f"{row}.png,{names},{('train', 'train', 'val', 'test')[row % 4]}")
+    (folder / "photos.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+# On the CPU: a GPU convolves in TF32, which is off by 1e-3.
+CPU = ("--set", "hardware.accelerator=cpu")
+FROZEN = ("--features", "small-cnn", "--set", "calibrate=none", *CPU)
+
+
+def typed(*words):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_train_on_features_then_predict_photos(photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = typed("train", photos / "photos.csv", *FROZEN, "-o", "run")
+    assert "solving the head: 36 rows of features, 2 labels" in out
+    typed("predict", "run", photos / "3.png", photos / "7.png", "-o", "answers.jsonl")
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 2
+    run = RunFolder(tmp_path / "run")
+    stored = run.predictions("test")
+    model = Predictor.load(tmp_path / "run")
+    assert model.model.backbone.name == "small-cnn"
+    test = load(str(photos / "photos.csv")).splits()["test"]
+    # What is deployed says of the photos what was measured on their features.
+    torch.testing.assert_close(
+        model.predict(test.images).logits, torch.as_tensor(stored.logits), atol=1e-3, rtol=1e-3
+    )
+    assert run.evaluation.ranking.map_class > 0.9
+    assert len(list((tmp_path / "runs/features").glob("*.npy"))) == 1
+    typed("train", photos / "photos.csv", *FROZEN, "-o", "asl", "--method", "asl")
+    assert len(list((tmp_path / "runs/features").glob("*.npy"))) == 1  # the same, computed once
+    boosted = ("--method", "ll-r+boostlu", "--set", "recipe.epochs=2")  # standardised maps
+    typed("train", photos / "photos.csv", *FROZEN, "-o", "boosted", *boosted)
+    for name in ("asl", "boosted"):
+        stepped = Predictor.load(tmp_path / name).predict(test.images).logits
+        measured = torch.as_tensor(RunFolder(tmp_path / name).predictions("test").logits)
+        torch.testing.assert_close(stepped, measured, atol=1e-3, rtol=1e-3)
+
+
+def test_features_in_shards_train_as_those_in_one_file(photos, tmp_path, monkeypatch):
+    """Solved, and in steps; what is too much for the memory is trained in steps."""
+
+    def logits(cache, **flags):
+        base = {"data": str(photos / "photos.csv"), "features": "small-cnn", "calibrate": "none"}
+        base |= {"hardware.features_cache": str(tmp_path / cache), "recipe.epochs": 2}
+        base |= {"hardware.accelerator": "cpu"}
+        folder = tmp_path / f"{cache}-{len(list(tmp_path.iterdir()))}"
+        train(read_settings(None, base | flags), folder, watch=watch)
+        return RunFolder(folder).predictions("test").logits
+
+    watch = Hearing()
+    plain = [logits("file"), logits("file", method="asl")]
+    monkeypatch.setattr("labelwise.training.features.JOINED", 0)
+    monkeypatch.setattr("labelwise.training.features.PART", 20)
+    for expected, flags in zip(plain, ({}, {"method": "asl"}), strict=True):
+        torch.testing.assert_close(logits("shards", **flags), expected, atol=1e-5, rtol=1e-5)
+    assert len(list((tmp_path / "shards").glob("*.parts/*.npy"))) == 4
+    monkeypatch.setattr("labelwise.training.solve.memory_bytes", lambda: 1000)
+    logits("shards")
+    assert any("too much to solve the head" in text for text in watch.messages)
+
+
+def test_a_model_of_compare_on_features_predicts_photos(photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    typed(
+        *("compare", photos / "photos.csv", *FROZEN, "--methods", "bce,asl", "--seeds", "1"),
+        *("--set", "recipe.epochs=20", "-o", "both"),
+    )
+    for method in ("bce", "asl"):
+        (folder,) = (path.parent for path in (tmp_path / "both" / method).rglob("model.json"))
+        test = load(str(photos / "photos.csv")).splits()["test"]
+        found = Predictor.load(folder).predict(test.images).logits
+        stored = torch.as_tensor(RunFolder(folder).predictions("test").logits)
+        atol = 1e-3 if not torch.cuda.is_available() else 5e-3  # features of TF32, on a GPU
+        torch.testing.assert_close(found, stored, atol=atol, rtol=1e-3)
+
+
+def test_a_model_of_stored_features_says_that_it_cannot_see(photos, tmp_path):
+    train(tiny_settings(), tmp_path / "run", table=tiny_table())
+    with pytest.raises(LabelwiseError, match="trained on stored features and cannot see pictures"):
+        Predictor.load(tmp_path / "run").predict(photos / "3.png")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_convex_forms_are_the_methods_losses(name):
+    objective = make_objective(name, FACTS)
+    rng = torch.Generator().manual_seed(0)
+    labels = (torch.rand(12, 4, generator=rng) < 0.4).double()
+    labels[0], labels[1] = 0, 1
+    for observed in (None, torch.rand(12, 4, generator=rng) < 0.7):
+        targets = Targets(labels, observed, torch.arange(12))
+        convex = objective.convex(targets)
+        assert (convex is not None) == (name in SOLVED)
+        if convex is None:
+            return
+        logits = torch.randn(12, 4, dtype=torch.float64, generator=rng, requires_grad=True)
+        (expected,) = torch.autograd.grad(objective(logits, labels, observed), logits)
+        found = convex.derivatives(logits.detach()).gradient
+        # up to the factor by which a mean differs from a sum
+        factor = (found * expected).sum() / expected.square().sum()
+        assert factor > 1
+        torch.testing.assert_close(found, factor * expected)
+
+
+def test_pos_weight_is_part_of_the_convex_form():
+    objective = make_objective("bce", FACTS, pos_weight=[1.0, 2.0, 3.0, 4.0])
+    labels = torch.eye(4, dtype=torch.float64)
+    logits = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(objective(logits, labels), logits)
+    found = objective.convex(Targets(labels)).derivatives(logits.detach()).gradient
+    torch.testing.assert_close(found, 16 * expected)
+
+
+def test_the_solved_head_is_where_the_loop_would_end(tmp_path):
+    # The loop on the same rows, with the chosen weights as decay of plain gradient descent.
+    table = tiny_table(240)
+    watch = Hearing()
+    settings = read_settings(
+        None,
+        {
+            "data": "tiny",
+            "features": "identity",
+            "method": "bce",
+            "calibrate": "none",
+            "hardware.accelerator": "cpu",
+        },
+    )
+    train(settings, tmp_path / "solved", table=table, watch=watch)
+    assert any(text.startswith("solved with L2 weights from") for text in watch.messages)
+    model = Predictor.load(tmp_path / "solved").model.head.classifier
+    (x, y), (val_x, val_y) = (
+        (torch.from_numpy(part.images.features), torch.from_numpy(part.targets()[0]).double())
+        for part in (table.splits()["train"], table.splits()["val"])
+    )
+    chosen = solve(x, CoinLoss(y, 1 - y), val_x, CoinLoss(val_y, 1 - val_y)).l2
+    lines = (tmp_path / "solved/metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["l2"] == pytest.approx(chosen.log().mean().exp().item())
+    x = x.double()
+    scale = x.std(dim=0, correction=0)
+    weight = model.weight.detach().double().clone().mul_(0).requires_grad_()
+    bias = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([weight, bias], lr=0.5)
+    for _ in range(2000):
+        optimizer.zero_grad()
+        logits = ((x - x.mean(0)) / scale) @ weight.T + bias
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, y, reduction="sum")
+        ((loss + (chosen / 2 * weight.square().sum(dim=1)).sum()) / len(x) * 4).backward()
+        optimizer.step()
+    torch.testing.assert_close(
+        model.weight.detach().double() * scale, weight.detach(), atol=2e-3, rtol=2e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"augment": "flip"}, "augment does not apply to features"),
+        ({"mirror": True}, "mirror does not apply to features"),
+        ({"hardware.devices": 2}, "hardware.devices does not apply to features"),
+        ({"backbone": "resnet18"}, "so leave backbone out, got 'resnet18'"),
+    ],
+)
+def test_settings_that_do_not_apply_are_refused(flags, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        read_settings(None, {"data": "x", "features": "small-cnn", **flags})
+
+
+def test_the_recipe_for_features_gives_way_to_what_is_said():
+    settings = read_settings(None, {"data": "x", "features": "small-cnn", "recipe.epochs": 3})
+    plain = read_settings(None, {"data": "x"})
+    assert settings.recipe.epochs == 3
+    assert settings.recipe.optimizer.lr != plain.recipe.optimizer.lr
+    assert settings.batch_size != plain.batch_size
+    again = read_settings(None, settings.model_dump(mode="json"))
+    assert again == settings
+
+
+def test_images_for_identity_and_missing_validation_are_refused(photos, tmp_path):
+    base = {"data": str(photos / "photos.csv"), "hardware.features_cache": str(tmp_path / "cache")}
+    with pytest.raises(SettingsError, match="identity is for data that holds features"):
+        train(read_settings(None, base | {"features": "identity"}), tmp_path / "a")
+    table = tiny_table()
+    rows = table.subset(np.flatnonzero(np.array(list(table.split)) != "val"))
+    settings = read_settings(None, {"data": "tiny", "features": "identity", "method": "bce"})
+    with pytest.raises(SettingsError, match="chosen on validation, and there is none"):
+        train(settings, tmp_path / "b", table=rows)
+    with pytest.raises(SettingsError, match="holds 6 features per row, and small-cnn gives"):
+        train(
+            read_settings(None, {"data": "tiny", "features": "small-cnn"}),
+            tmp_path / "c",
+            table=table,
+        )
+
+
+def test_a_head_that_looks_at_places_gets_maps(photos, tmp_path):
+    flags = {
+        "data": str(photos / "photos.csv"),
+        "features": "small-cnn",
+        "method": "bce",
+        "head": "query2label",
+        "head_options": {"width": 16, "attention_heads": 2},
+        "recipe.epochs": 1,
+        "calibrate": "none",
+        "hardware.features_cache": str(tmp_path / "cache"),
+        "hardware.accelerator": "cpu",
+    }
+    train(read_settings(None, flags), tmp_path / "run")
+    (file,) = (tmp_path / "cache").glob("*.npy")
+    assert np.load(file, mmap_mode="r").ndim == 4
+    test = load(flags["data"]).splits()["test"]
+    found = Predictor.load(tmp_path / "run").predict(test.images).logits
+    stored = torch.as_tensor(RunFolder(tmp_path / "run").predictions("test").logits)
+    torch.testing.assert_close(found, stored, atol=1e-3, rtol=1e-3)

@@ -8,12 +8,12 @@ from sklearn.linear_model import LogisticRegression
 from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.metrics import average_precision
-from labelwise.pictures import ArrayImages, FeatureRows
-from labelwise.training.linear_evaluation import (
+from labelwise.papers.transfer import (
     L2_WEIGHTS,
     linear_evaluation,
     linear_path,
 )
+from labelwise.pictures import ArrayImages, FeatureRows
 
 RNG = np.random.default_rng(0)
 TRUTH = RNG.normal(size=(6, 4))

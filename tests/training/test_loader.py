@@ -1,15 +1,20 @@
 """The loader: every row where it belongs, the same batches again, the transform's own pixels."""
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from tiny_predictor import make, pictures
 
 from labelwise.data import LabelTable
 from labelwise.errors import ImageError, SettingsError
-from labelwise.pictures import ArrayImages, FeatureRows, FileImages, Transform
+from labelwise.models.scoring import Scored, score
+from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, Transform
 from labelwise.training import loader as pixels
 from labelwise.training.augment import ImageDraws, draw_windows
 from labelwise.training.loader import (
@@ -19,6 +24,7 @@ from labelwise.training.loader import (
     HostStore,
     Loader,
     RowRequest,
+    kept_in_memory,
     make_store,
 )
 
@@ -284,3 +290,30 @@ def test_an_array_too_large_for_the_device_is_gathered_on_the_host():
 def test_impossible_numbers_are_refused(options):
     with pytest.raises(ValueError, match="must be positive"):
         Loader(table(), TRANSFORM, **options)
+
+
+# Pictures kept in memory for the looks after each epoch. Oracle: scores of the same pictures.
+
+
+def some_bytes(count, broken=()):
+    found = []
+    for row, picture in enumerate(pictures(count)):
+        stream = io.BytesIO()
+        picture.save(stream, "PNG")
+        whole = stream.getvalue()
+        found.append(whole[: len(whole) // 2] if row in broken else whole)
+    return found
+
+
+@pytest.mark.parametrize("crop", [None, 0.875])
+def test_kept_images_answer_as_before_and_are_read_once(crop):
+    predictor, source = make(), BytesImages(some_bytes(5), list("abcde"))
+    predictor.model.backbone.transform = replace(predictor.transform, crop=crop)
+    kept = kept_in_memory(source, predictor.transform)
+    assert isinstance(kept, ArrayImages)
+    assert list(kept.ids) == list("abcde")
+    one, other = (Scored.join(list(score(predictor, images))) for images in (source, kept))
+    assert torch.equal(one.logits, other.logits)
+    assert kept_in_memory(source, predictor.transform, limit=100) is source
+    with pytest.raises(ImageError, match=r"b: the image cannot be read"):
+        kept_in_memory(BytesImages(some_bytes(2, [1]), ["a", "b"]), predictor.transform)

@@ -11,7 +11,7 @@ from PIL import Image
 from tiny_run import Hearing, tiny_settings, tiny_table
 
 from labelwise.data import LabelTable
-from labelwise.data.observe import single_positive
+from labelwise.data.derived import single_positive
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.methods import METHODS
 from labelwise.models import Predictor
@@ -21,7 +21,7 @@ from labelwise.pictures import ArrayImages, BytesImages, FeatureRows
 from labelwise.system.progress import Silent
 from labelwise.system.tensors import load_tensors
 from labelwise.training import checkpoint
-from labelwise.training.build import (
+from labelwise.training.features import (
     advice_for_photos,
     build_model,
     build_objective,
@@ -30,6 +30,7 @@ from labelwise.training.build import (
 from labelwise.training.plan import choose_method
 from labelwise.training.prepare import hash_of_rows
 from labelwise.training.run import train
+from labelwise.training.settings import read_settings
 from labelwise.types import Outputs
 
 
@@ -173,7 +174,7 @@ def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for():
     assert on_host("cuda", table="memory")
     assert on_host("cpu")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelwise.training.build.TABLE_ENTRIES", 7)
+        patch.setattr("labelwise.training.features.TABLE_ENTRIES", 7)
         assert on_host("cuda")
     build_objective(tiny_settings(method="bce"), facts, model, "cuda")
 
@@ -356,3 +357,46 @@ def test_other_labels_and_other_heads_are_refused_before_anything_is_written(ear
     with pytest.raises(LabelwiseError, match="nowhere"):
         train(tiny_settings(start="nowhere"), place, table=table)
     assert not place.exists()
+
+
+# The labels per image that role and epr expect; oracle: the complete validation split.
+
+
+RNG = np.random.default_rng(0)
+
+
+class Kept(Silent):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def one_positive(rows=120):
+    truth = RNG.random((rows, 4)) < 0.6
+    split = np.repeat(["train", "val", "test"], rows // 3)
+    images = FeatureRows(RNG.normal(size=(rows, 3)).astype(np.float32))
+    table = LabelTable.from_arrays("abcd", images, truth, split=split)
+    return single_positive(table), truth[split == "val"].sum(1).mean()
+
+
+def settings(method, **values):
+    fixed = {"data": "t", "backbone": "identity", "method": method, "recipe.epochs": 1}
+    return read_settings(None, {**fixed, "calibrate": "none", "rule": "0.5", **values})
+
+
+@pytest.mark.parametrize("method", ["role", "epr"])
+def test_it_comes_from_a_complete_validation_split(tmp_path, method):
+    table, mean = one_positive()
+    watch = Kept()
+    train(settings(method), tmp_path / "run", table=table, watch=watch)
+    assert f"labels per image, from validation: {mean:.2f} (options.k)" in watch.lines
+
+
+def test_it_is_asked_for_where_no_split_tells_it(tmp_path):
+    table, _ = one_positive()
+    rows = np.flatnonzero(table.split != "val")
+    with pytest.raises(SettingsError, match=r"set options\.k, or give a validation split"):
+        train(settings("epr"), tmp_path / "run", table=table.subset(rows))
+    train(settings("epr", **{"options.k": 2.0}), tmp_path / "run", table=table.subset(rows))

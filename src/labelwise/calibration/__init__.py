@@ -1,5 +1,6 @@
 """Calibrators: functions that fit a link to held-out logits and labels, and the links they make."""
 
+from labelwise.calibration.adjusted import ZeroShare, expect_zero_share, within_groups
 from labelwise.calibration.auto import (
     CALIBRATORS,
     Candidate,
@@ -8,14 +9,10 @@ from labelwise.calibration.auto import (
     find_calibrator,
     fit_calibrator,
 )
-from labelwise.calibration.beta import Beta, beta
 from labelwise.calibration.few import AveragedCurves, FewLabels, few, few_labels
-from labelwise.calibration.histogram import Histogram, histogram
-from labelwise.calibration.isotonic import Isotonic, isotonic
-from labelwise.calibration.platt import Platt, platt
+from labelwise.calibration.isotonic import Histogram, Isotonic, histogram, isotonic
+from labelwise.calibration.platt import Beta, Platt, beta, platt
 from labelwise.calibration.temperature import Temperature, temperature
-from labelwise.calibration.within_groups import within_groups
-from labelwise.calibration.zero_share import ZeroShare, expect_zero_share
 
 __all__ = [
     "CALIBRATORS",

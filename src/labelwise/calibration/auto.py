@@ -5,9 +5,9 @@ the link as it is. Settings and the command line are read here alone.
 
 Images are dealt into folds; images of one group, such as frames of one film, stay together. Every
 candidate is fitted without each fold and judged on it. The one with the least log loss is fitted
-to everything. With a link, leaving it as it is stands among the candidates. Those that draw steps
-need 100 entries present and 100 absent: with fewer, chance lets one of them win, and then it loses
-on other images.
+to everything; but a link stays as it is unless that one is better by more than one standard error.
+Those that draw steps need 100 entries present and 100 absent: with fewer, chance lets one of them
+win, and then it loses on other images.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,12 +19,10 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.calibration.beta import beta
 from labelwise.calibration.entries import Floats, Numbers, folds_of, read_entries
 from labelwise.calibration.few import few
-from labelwise.calibration.histogram import histogram
-from labelwise.calibration.isotonic import isotonic
-from labelwise.calibration.platt import platt
+from labelwise.calibration.isotonic import histogram, isotonic
+from labelwise.calibration.platt import beta, platt
 from labelwise.calibration.temperature import temperature
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
@@ -148,7 +146,9 @@ def auto(
     seed: int = 0,
     candidates: Mapping[str, Calibrator] | None = None,
 ) -> Choice:
-    """Return the calibrated link with the least held-out log loss, and what it was compared with.
+    """Return the link with the least held-out log loss, and what it was compared with.
+
+    The link stays as it is unless another is better by more than one standard error.
 
     ``groups`` (N,) names the group of each image; without it every image is its own. Unless
     ``candidates`` are given, they are those that so many entries can carry.
@@ -177,7 +177,8 @@ def auto(
             losses[row, fold == number] = _log_loss(fitted, *test)
     observations = scores.size if seen is None else int(seen.sum())
     table = _table(names, losses, member, observations)
-    best = table[0].name
+    kept = next((row for row in table if row.name == AS_IT_IS), table[0])
+    best = (kept if kept.behind <= kept.standard_error < np.inf else table[0]).name
     return Choice(_fitted(best, (scores, truth, seen), link, candidates), best, table, folds)
 
 

@@ -3,20 +3,9 @@
     u = log p - log(1 - p)    the log-odds of the link, or the raw logits where there is no link
     y, w                      the label in [0, 1], and 1 where it is observed, else 0
 
-Log-odds are cut at +-limit. A link may answer exactly 0 or 1, whose log-odds are infinite; if it
-does so on the data, such an answer is believed to one in a million. Otherwise the limit lies
-beyond anything seen and only keeps later numbers finite.
-
-Choose one number by the log loss of images held out.
-
-Images, not entries, are dealt into folds: the labels of an image are seen together.
-
-Log-odds gathered in bins: a small stand-in for many entries, to start a fit near its end.
-
-    x = (u - median) / spread        bin = x / (1 + |x|), cut in equal parts
-
-The squashing gives fine bins where most entries lie and still tells far ones apart. A bin keeps
-the number of its entries, their mean log-odds and their mean label, for each label by itself.
+Log-odds are cut at +-limit: an answer of exactly 0 or 1 is believed to one in a million. Strengths
+are chosen by the log loss of images held out. Many entries are gathered in bins of x / (1 + |x|), x
+= (u - median) / spread, to start a fit near its end.
 """
 
 from abc import abstractmethod

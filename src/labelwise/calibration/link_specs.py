@@ -3,14 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from labelwise.calibration.beta import Beta
+from labelwise.calibration.adjusted import ZeroShare
 from labelwise.calibration.few import AveragedCurves
-from labelwise.calibration.histogram import Histogram
-from labelwise.calibration.isotonic import Isotonic
-from labelwise.calibration.platt import Platt
+from labelwise.calibration.isotonic import Histogram, Isotonic
+from labelwise.calibration.platt import Beta, Platt
 from labelwise.calibration.temperature import Temperature
-from labelwise.calibration.zero_share import ZeroShare
-from labelwise.decide.specs import made_from_spec
 from labelwise.links import (
     Consistent,
     FocalMarginLink,
@@ -23,6 +20,7 @@ from labelwise.links import (
     SoftmaxOrNoneLink,
     SPALink,
     WeightedSigmoid,
+    made_from_spec,
 )
 
 LINKS: dict[str, type[Link]] = {

@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from labelwise.photos.checking import CheckSession, CheckState
 
 WIDTH = 24
-OF_A_QUERY = ("wrong_at_most", "alone", "distinct", "text", "encoder")
+OF_A_QUERY = ("wrong_at_most", "answers_at_most", "distinct", "text", "encoder")
 OF_A_LIST = (*OF_A_QUERY, "confidence", "at_least", "top", "who")
 OF_GUARANTEES = ("ask", "receipts", "strict", "json")
 
 
 @verb(
-    "photos right_at_least confidence per_tag page csv answers again out who seed wrong_at_most",
-    more="at_least top ask scores data trust alone distinct strict json text encoder receipts "
+    "photos right_at_least confidence per_tag page csv answers again out who wrong_at_most "
+    "answers_at_most",
+    more="at_least top ask scores data trust seed distinct strict json text encoder receipts "
     "host port token_file allow_host open",
     examples=("audit tags.csv --photos photos/ --page", "audit photos.index 'dog, -beach'"),
 )
@@ -53,8 +54,9 @@ def audit(
 
     INDEX QUERY asks about photos of the list, drawn at random, until at most --wrong-at-most (0.1)
     of it is wrong with --confidence (0.95). Answer y (it matches), n, u (cannot be told), undo or
-    stop; the next call goes on. --answers takes a CSV of path and answer instead. Photos found
-    wrong leave the list, which -o writes.
+    stop; the next call goes on. --answers-at-most says how many answers you are willing to give
+    (30): the more, the longer the list. --answers takes a CSV of path and answer instead. Photos
+    found wrong leave the list, which -o writes.
 
     INDEX alone checks each list and tag that was guaranteed: --ask 30 -o questions.csv writes which
     photos to answer, and --answers takes them back. RUN checks its guarantees on its test photos,
@@ -85,6 +87,7 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
     from labelwise.photos import Index, model_changed
     from labelwise.photos.checking import CheckSession
     from labelwise.photos.prevalence import read_answers
+    from labelwise.photos.query import ANSWERS
     from labelwise.photos.words import FreeText
     from labelwise.retrieval import Query
 
@@ -97,10 +100,12 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
         raise SettingsError("give a query such as 'dog, -beach', or --text TEXT, and not both")
     if text is None and given.encoder is not None:
         raise SettingsError("--encoder is an option of --text")
-    if text is not None and (top is None or cut is not None or given.alone or given.distinct):
+    if given.answers_at_most is not None and (top is not None or cut is not None):
+        raise SettingsError("--answers-at-most sets the length of the list; leave out --top")
+    if text is not None and (top is None or cut is not None or given.distinct):
         raise SettingsError(
-            "--text has no probabilities: end its list with --top, and leave out --at-least, "
-            "--alone and --distinct"
+            "--text has no probabilities: end its list with --top, and leave out --at-least "
+            "and --distinct"
         )
     with Index(place) as index:
         caution(model_changed(index))
@@ -118,7 +123,7 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
                 Query.parse(query or "", index.space, index.taxonomy),
                 cut=cut,
                 top=top,
-                alone=given.alone,
+                answers=given.answers_at_most or ANSWERS,
                 distinct=given.distinct,
                 who=given.who,
                 **options,

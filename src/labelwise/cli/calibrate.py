@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labelwise.cli.command import verb
-from labelwise.cli.evaluate import pooled, show, show_exclusive, write_folder
+from labelwise.cli.evaluate import pooled, say_shortfall, show, show_exclusive
 from labelwise.cli.options import Options, number_of_folds
 from labelwise.cli.text import next_steps, say, show_table
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.decide import LabelFigures
+    from labelwise.predictions import Predictions
     from labelwise.scores import Judged, ScoreTable
 
 SHOWN = 20
@@ -52,7 +53,7 @@ def calibrate(
     """
     from labelwise.errors import SettingsError
 
-    thresholds = given.out is not None and given.target.suffix == ".json"
+    place, thresholds = source, given.out is not None and given.target.suffix == ".json"
     _check(given, thresholds)
     with ExitStack() as stack:
         if given.pool is not None:
@@ -74,7 +75,7 @@ def calibrate(
             return
         reason = "the rows to fit on and those to report on are given"
         folds = number_of_folds(given.folds, reason if divided and method != "auto" else "")
-        _fit(table, method, folds, groups, rows, given, thresholds)
+        _fit(place, table, method, folds, groups, rows, given, thresholds)
 
 
 def _check(given: Options, thresholds: bool) -> None:
@@ -130,6 +131,7 @@ def _tables(source: Path, given: Options) -> tuple["ScoreTable", Any, Any]:
 
 
 def _fit(
+    source: Path,
     table: "ScoreTable",
     method: str,
     folds: int,
@@ -139,8 +141,9 @@ def _fit(
     thresholds: bool,
 ) -> None:
     """Fit a calibrator and a rule, judge them on other rows, and write what was asked for."""
+    from labelwise.report.runs import write_folder
     from labelwise.scores import FitPlan, comparison, decision, judge, read_fitted, save_calibration
-    from labelwise.scores.apply_fitted import save_detections
+    from labelwise.scores.fitted import save_detections
 
     rule, by = given.rule or "0.5", tuple(dict.fromkeys(given.by or ()))
     pace = table.photos_per_day() if "/day" in rule else None
@@ -178,7 +181,7 @@ def _fit(
         if not given.json and folder is not None:
             next_steps(f"predict {folder} OTHER_SCORES.csv -o tags.csv")
         return
-    figures = _label_figures(judged)
+    figures = _stages(judged)
     told = table if rows["other"] is None else rows["other"]
     parts = {column: _by(judged, told.subgroups(column, judged.predictions)) for column in by}
     record = decision(judged)
@@ -202,7 +205,11 @@ def _fit(
     say(f"rule fitted on {judged.fitted_on}: {judged.made.rule_words}")
     if path is not None:
         say(f"thresholds: {path}")
-        next_steps(f"predict {folder or path} OTHER_SCORES.csv -o tags.csv")
+    tested = say_shortfall(rule, *next(iter(figures.items()), ("", ())))
+    told = given.again("scores", "labels", "fit_on", "report_on", "test")
+    guarantee = f"calibrate {source}{told} --guarantee {tested} -o guaranteed.json"
+    apply = f"predict {folder or path} OTHER_SCORES.csv -o tags.csv"
+    next_steps(*([apply] if path else []), *([guarantee] if tested else []))
 
 
 def _few(table: "ScoreTable", given: Options) -> None:
@@ -210,6 +217,7 @@ def _few(table: "ScoreTable", given: Options) -> None:
     import numpy as np
 
     from labelwise.calibration import few_labels
+    from labelwise.report.runs import write_folder
     from labelwise.scores import FitPlan, judge, save_calibration, save_intervals
 
     own, out = table.predictions, given.target
@@ -310,43 +318,31 @@ def _write(record: dict[str, Any], given: Options, folder: Path | None) -> Path 
     return path
 
 
-def _label_figures(judged: "Judged") -> "dict[str, tuple[LabelFigures, ...]]":
+def _stages(judged: "Judged") -> "dict[str, tuple[LabelFigures, ...]]":
     """Return the figures of a rule on other rows, and on those it was fitted on."""
-    from labelwise.decide import label_figures
-
     if judged.sets is None or judged.made.rule is None:
         return {}
     fitted = judged.fitted_rows.with_link(judged.link)
     new = "by cross-validation" if judged.fitted_rows is judged.predictions else "on other rows"
-    stages = {
-        new: (judged.predictions, judged.sets),
-        "on the rows it was fitted on": (fitted, fitted.sets(judged.made.rule)),
-    }
     return {
-        name: label_figures(
-            sets, rows.majority, rows.observed, names=rows.names, groups=rows.groups
-        )
-        for name, (rows, sets) in stages.items()
+        new: _figures(judged.predictions, judged.sets),
+        "on the rows it was fitted on": _figures(fitted, fitted.sets(judged.made.rule)),
     }
+
+
+def _figures(rows: "Predictions", sets: Any) -> "tuple[LabelFigures, ...]":
+    from labelwise.decide import label_figures
+
+    known = {"names": rows.names, "groups": rows.groups}
+    return label_figures(sets, rows.majority, rows.observed, **known)
 
 
 def _by(judged: "Judged", parts: Any) -> "dict[str, tuple[LabelFigures, ...]]":
     """Return the figures of the rule in each subgroup of the rows it was judged on."""
-    from labelwise.decide import label_figures
-
     own, sets = judged.predictions, judged.sets
     if sets is None:
         return {}
-    return {
-        name: label_figures(
-            sets[rows],
-            own.take(rows).majority,
-            own.take(rows).observed,
-            names=own.names,
-            groups=own.take(rows).groups,
-        )
-        for name, rows in parts.parts()
-    }
+    return {name: _figures(own.take(rows), sets[rows]) for name, rows in parts.parts()}
 
 
 def _number(value: float | None) -> str:

@@ -5,13 +5,13 @@ A verb takes its arguments and one object of options:
     @verb("out! seed", more="duplicates", examples=("data split photos.csv -o parted.csv", ...))
     def split(source: Source, given: Options) -> None: ...
 
-``"out! seed"`` names fields of :class:`labelwise.cli.options.Options`; ``!`` marks a needed one.
+``"out! seed"`` names options of ``options.toml``; ``!`` marks a needed one.
 ``given`` holds these and no others. Those of ``more`` are shown by ``--help-all`` alone.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, cleandoc, signature
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
+
+from labelwise.cli.options import DECLARED, Options
 
 if TYPE_CHECKING:
     from labelwise.models.run_folder import RunPart
@@ -32,37 +34,6 @@ class FromBucket:
 
 
 A_MODEL, A_RUN = FromBucket("model"), FromBucket("results")
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option: its help, its flags, what it writes, and what typer is told of it."""
-
-    help: str
-    flags: tuple[str, ...] = ()
-    writes: bool = False
-    typed: Mapping[str, Any] = field(default_factory=dict)
-
-
-def option(
-    help: str,
-    *flags: str,
-    writes: bool = False,
-    **typed: Any,
-) -> Any:
-    """Declare an option: ``top: int | None = option("How many.", "-n", min=1)``."""
-    return Option(help, flags, writes, typed)
-
-
-DECLARED: dict[str, tuple[Any, Option]] = {}  # the type and the rest of each option
-
-
-def declared(cls: type) -> type:
-    """Collect the options of a class; its objects have only those that a verb was given."""
-    for name, kind in cls.__annotations__.items():
-        DECLARED[name] = kind, getattr(cls, name)
-        delattr(cls, name)
-    return cls
 
 
 @dataclass(frozen=True)
@@ -109,15 +80,12 @@ def mount(app: typer.Typer, function: Callable[..., None], name: str) -> None:
 
 def _command(function: Callable[..., None]) -> Callable[..., None]:
     """Return the function with one parameter per option, as typer reads it."""
-    from labelwise.cli.options import Options
-
     spec: Spec = function.spec  # type: ignore[attr-defined]
     own = signature(function).parameters
     arguments = [one for one in own.values() if one.annotation is not Options]
     takes = next((name for name, one in own.items() if one.annotation is Options), None)
     names = [*spec.shown, *spec.more]
-    options = {name: DECLARED[name][1] for name in names}
-    writes = [name for name, one in options.items() if one.writes]
+    writes = [name for name in names if DECLARED[name].writes]
     if writes:
         names.append("overwrite")
     parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in arguments]
@@ -128,7 +96,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def run(**values: Any) -> None:
-        values.pop("help_all", None)
+        environment = values.pop("help_all")
         marks = {one.name: _mark(one.annotation) for one in arguments}
         values = {
             name: _local(name, value, marks.get(name), spec) for name, value in values.items()
@@ -137,6 +105,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
             if values[name] is not None and not values["overwrite"]:
                 refuse_overwriting(Path(values[name]), is_log=bool(values.get("page")))
         given = Options()
+        given._environment = environment
         for name in names:
             setattr(given, name, values.pop(name))
         function(**values, **({} if takes is None else {takes: given}))
@@ -147,7 +116,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(name: str, needed: bool, shown: bool) -> Parameter:
-    kind, declared = DECLARED[name]
+    declared = DECLARED[name]
     flag = f"--{name.strip('_').replace('_', '-')}"
     flags = declared.flags if any(one.startswith("--") for one in declared.flags) else ()
     made = typer.Option(
@@ -156,9 +125,9 @@ def _parameter(name: str, needed: bool, shown: bool) -> Parameter:
         rich_help_panel="" if shown else "More options",
         **declared.typed,
     )
-    default = Parameter.empty if needed else (False if kind is bool else None)
+    default = Parameter.empty if needed else (False if declared.kind is bool else None)
     return Parameter(
-        name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made]
+        name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[declared.kind, made]
     )
 
 
@@ -257,6 +226,13 @@ class Verb(TyperCommand):
                 for word in args
             ]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; ``help_all``, which has done its work, brings what the environment gave."""
+        sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+        told = (name for name, one in sources.items() if one and one.name == "ENVIRONMENT")
+        ctx.params["help_all"] = frozenset(told)
+        return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write usage, sentence, examples, arguments and options; all of them if asked to."""

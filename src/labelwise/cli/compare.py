@@ -90,6 +90,7 @@ def compare(
         if features:
             images = counted(len(table), "image")
             say(f"before them, the features of {images} by {features}, not timed")
+        next_steps(f"compare {data} --methods {','.join(names)}")
         return
     table = open_table(base.data, base.data_options, frozen=frozen, watch=watch)
     name = f"{table.name}, features of {features}" if features else table.name

@@ -47,8 +47,8 @@ def count(
     --ask 150 draws photos (in each group with --by) and asks about each in the terminal: y, n, u
     (unsure), undo or stop; the same command goes on later. With -o questions.csv they are written
     to a table instead; fill in yes, no or unsure, and give it back with --answers questions.csv.
-    The interval then rests on the answers: exact up to 100, approximate above. Without answers the
-    model's own interval is shown.
+    The interval then rests on the answers: exact below 50, narrower above
+    where the model expects enough matches. Without answers the model's own interval is shown.
 
     Of a table of scores, or of results of BirdNET or Perch, some rows of which a person has
     checked, it says how many are right of each label, by site with --by site.
@@ -132,7 +132,7 @@ def count(
 
 def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
     """Print, and write, how many detections or rows are right of each label, by site."""
-    from labelwise.scores.call_tables import calls_of_table, write_calls
+    from labelwise.scores.calls import calls_of_table, write_calls
 
     found = calls_of_table(
         source, by or None, given.scores, given.labels, given.count_by or "calibrated", label

@@ -11,8 +11,7 @@ from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable, UnreadableImage
-    from labelwise.data.describe import Description
-    from labelwise.data.near_copies import GroupedTable
+    from labelwise.data.checks import Description
 
 LABELS_SHOWN = 30
 SHARES = "train=.8,val=.1,test=.1"
@@ -32,11 +31,11 @@ def describe_table(source: Source, given: Options) -> None:
     import json
 
     from labelwise.data.checks import (
+        describe,
         reject_divided_groups,
         reject_shared_content,
         without_unreadable,
     )
-    from labelwise.data.describe import describe
     from labelwise.errors import DataError
 
     table = load_table(source, given)
@@ -137,15 +136,24 @@ def group_table(source: Source, given: Options) -> None:
     more than 60 seconds after the one before.
     """
     from labelwise.data.export import export
+    from labelwise.scores.unlabelled_pool import grouped_copies
+    from labelwise.system.progress import make_watch
 
     if given.gap is not None:
         given.refuse("bursts are found by time", "model", "embeddings", "cosine")
-        _group_bursts(Path(source), given.gap, given)
+        from labelwise.data.camera_results import write_bursts
+
+        columns = given.time_column or "time", given.camera_column
+        photos, sizes = write_bursts(Path(source), given.target, given.gap, *columns)
+        found = f"{counted(photos, 'photo')} in {counted(len(sizes), 'burst')}"
+        say(f"wrote {given.out}: {found} of up to {int(sizes.max()):,}")
         next_steps(f"data split {given.out} -o split.csv")
         return
     given.refuse("it is for bursts: give --gap 60", "time_column", "camera_column")
     table = load_table(source, given)
-    found = grouped_copies(table, model_path(given), given.embeddings, given.cosine)
+    found = grouped_copies(
+        table, model_path(given), given.embeddings, given.cosine, watch=make_watch()
+    )
     export(found.table, given.target)
     say(f"wrote {given.out}: {found.sentence()}")
     if found.warning:
@@ -175,8 +183,8 @@ def observe_table(source: Source, given: Options) -> None:
 
     Single positives are taken in the train split only; the other two act on every split.
     """
-    from labelwise.data import observe as corrupt
-    from labelwise.data.describe import describe
+    from labelwise.data import derived as corrupt
+    from labelwise.data.checks import describe
     from labelwise.data.export import export
     from labelwise.errors import SettingsError
 
@@ -215,16 +223,20 @@ def convert_table(source: Source, given: Options) -> None:
     --predictions and --crops put the classes of a model into them.
     """
     from labelwise.contrib.annotation_tools import Guesses, export_for_tool
+    from labelwise.data.derived import obey_taxonomy
     from labelwise.data.export import export
-    from labelwise.data.hierarchy import obey_taxonomy
     from labelwise.errors import SettingsError
     from labelwise.models import load_model
-    from labelwise.scores.unlabelled_pool import score_pool
+    from labelwise.scores.unlabelled_pool import score_pool, write_classes
     from labelwise.system.progress import make_watch
     from labelwise.taxonomy import Taxonomy
 
     if given.predictions is not None:
-        _write_classes(Path(source), given.predictions, given)
+        if given.crops is None:
+            raise SettingsError("give the table of crops of these results: --crops crops/crops.csv")
+        count = write_classes(Path(source), given.predictions, given.crops, given.target)
+        say(f"wrote {given.out}: classes of {count:,} detections")
+        next_steps(f"data import {given.out} --data PHOTOS -o crops/")
         return
     given.refuse("it belongs to --predictions", "crops")
     if given.by or given.pool:
@@ -255,8 +267,7 @@ def convert_table(source: Source, given: Options) -> None:
     say(f"wrote {out}: {counted(len(table), 'image')}, {labels}")
     if note:
         say(note)
-    if given.for_ is None:
-        next_steps(f"data describe {out}")
+    next_steps(f"data describe {out}" if given.for_ is None else f"train {source}")
 
 
 def _convert_units(source: Path, given: Options) -> None:
@@ -274,78 +285,6 @@ def _convert_units(source: Path, given: Options) -> None:
         next_steps(f"calibrate {given.out} --scores logits -o FOLDER")
 
 
-def _write_classes(source: Path, predictions: Path, given: Options) -> None:
-    """Put a model's answers about crops into MegaDetector's results."""
-    import json
-    import os
-
-    from labelwise.data.camera_results import read_camera_results, with_classes
-    from labelwise.data.rows import read_csv_rows, read_json
-    from labelwise.errors import DataError, SettingsError
-    from labelwise.scores import read_unlabelled
-    from labelwise.system.files import replacing
-
-    if given.crops is None:
-        raise SettingsError("give the table of crops of these results: --crops crops/crops.csv")
-    scores = read_unlabelled(predictions, None)
-    if scores.link is None:
-        raise DataError(f"{predictions}: scores that only rank are not probabilities")
-    named = {
-        os.path.basename(name): dict(zip(scores.names, row, strict=True))
-        for name, row in zip(scores.ids, scores.link(scores.logits).tolist(), strict=True)
-    }
-    results = read_camera_results(source)
-    if results.program != "MegaDetector":
-        raise DataError(f"{source} is of {results.program}; classes go into MegaDetector's results")
-    rows = read_csv_rows(given.crops, ("path", "image", "detection"))
-    content, count = with_classes(read_json(source), rows, named)
-    if not count:
-        raise DataError(f"{predictions} names no crop of {given.crops}")
-    with replacing(given.target) as temporary:
-        temporary.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
-    say(f"wrote {given.out}: classes of {count:,} detections")
-
-
-def _group_bursts(source: Path, gap: float, given: Options) -> None:
-    """Write the burst of each row as its group."""
-    import csv
-
-    import numpy as np
-
-    from labelwise.data.camera_results import bursts, read_times
-    from labelwise.errors import DataError, SettingsError
-    from labelwise.system.files import replacing
-    from labelwise.system.text import as_cell
-    from labelwise.types import nearest
-
-    out, time, camera = given.target, given.time_column or "time", given.camera_column
-    delimiters = {".csv": ",", ".tsv": "\t"}
-    if source.suffix.lower() not in delimiters or out.suffix.lower() not in delimiters:
-        raise SettingsError(f"bursts are found in .csv and .tsv, got {source.name} and {out.name}")
-    with source.open(encoding="utf-8-sig", newline="") as file:
-        table = csv.DictReader(file, delimiter=delimiters[source.suffix.lower()])
-        rows, header = list(table), list(table.fieldnames or ())
-    for name in (time, *([camera] if camera else [])):
-        if name not in header:
-            raise DataError(f"{source}: there is no column {name!r}{nearest(name, header)}")
-    if "group" in header:
-        raise DataError(f"{source}: it has a column 'group' already; leave it out, or keep it")
-    if not rows:
-        raise DataError(f"{source}: the table has no rows")
-    moments = read_times([row[time] or "" for row in rows], str(source), time)
-    cameras = [row[camera] if camera else "" for row in rows]
-    found = bursts(moments, cameras, gap)
-    with replacing(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [*header, "group"], delimiter=delimiters[out.suffix.lower()])
-        writer.writeheader()
-        for row, burst, name in zip(rows, found.tolist(), cameras, strict=True):
-            group = as_cell(f"{name}-{burst}") if name else f"burst-{burst}"
-            writer.writerow(row | {"group": group})
-    sizes = np.bincount(found)
-    photos, count = counted(len(rows), "photo"), counted(len(sizes), "burst")
-    say(f"wrote {out}: {photos} in {count} of up to {int(sizes.max()):,}")
-
-
 def _shares(text: str) -> dict[str, float]:
     from labelwise.errors import SettingsError
 
@@ -359,50 +298,9 @@ def _shares(text: str) -> dict[str, float]:
     return shares
 
 
-def grouped_copies(
-    table: "LabelTable", model: Path | None, vectors: Path | None, cosine: float | None
-) -> "GroupedTable":
-    """Return a table with its near copies as groups: by look, or by vectors of a given cosine."""
-    from labelwise.data.near_copies import group_near_copies, group_near_vectors
-    from labelwise.errors import SettingsError
-    from labelwise.pictures import FeatureRows
-    from labelwise.system.progress import make_watch
-
-    if model is not None and vectors is not None:
-        raise SettingsError("give --model or --embeddings, not both")
-    features = isinstance(table.images, FeatureRows)
-    if features and (model is not None or vectors is not None):
-        raise SettingsError(
-            f"{table.name} holds features, which are compared themselves; leave --model and "
-            "--embeddings out"
-        )
-    if not features and model is None and vectors is None:
-        if cosine is not None:
-            raise SettingsError("--cosine is for --model and --embeddings; leave it out")
-        return group_near_copies(table, make_watch())
-    if cosine is None or not 0 < cosine <= 1:
-        raise SettingsError(
-            "say with --cosine from which on two photos are near copies, between 0 and 1, as 0.9; "
-            f"what it means depends on the model (got {cosine})"
-        )
-    from labelwise.scores.photo_vectors import (
-        vectors_by_file,
-        vectors_by_model,
-        vectors_of_features,
-    )
-
-    if vectors is not None:
-        placed = vectors_by_file(table, vectors)
-    elif model is not None:
-        placed = vectors_by_model(table, model, make_watch())
-    else:
-        placed = vectors_of_features(table)
-    return group_near_vectors(table, placed.vectors, cosine, placed.unread)
-
-
 def _obedience(table: "LabelTable", file: Path) -> str:
     """Return how far a table obeys a taxonomy, in one sentence."""
-    from labelwise.data.hierarchy import obey_taxonomy
+    from labelwise.data.derived import obey_taxonomy
     from labelwise.taxonomy import Taxonomy
 
     taxonomy = Taxonomy.read(file)
@@ -431,7 +329,7 @@ def _find_unreadable(table: "LabelTable") -> "list[UnreadableImage]":
 
 def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
     """Return whether counts are stated of this format, and the sentences where they differ."""
-    from labelwise.data.describe import count_mismatches
+    from labelwise.data.checks import count_mismatches
     from labelwise.data.load import GENERATED, find_parts
 
     parts = [] if source in GENERATED else find_parts(source)

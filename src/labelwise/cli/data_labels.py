@@ -161,8 +161,8 @@ def rules_table(
     and labels of a group that a photo breaks become unknown.
     """
     from labelwise.data import load
+    from labelwise.data.derived import obey_groups
     from labelwise.data.export import export
-    from labelwise.data.hierarchy import obey_groups
     from labelwise.taxonomy import AttributeGroups
 
     table = load(source, check_files=False)

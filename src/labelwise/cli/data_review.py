@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from labelwise.scores.unlabelled_pool import PhotoPool
 
 LABELS_SHOWN = 10
-LABELS_OF_A_PHOTO = 5
 MOST_IN_CONTEXT = 300  # labels, whose pairs are all fitted
 ORDERS = ("value", "entropy", "diverse", "expected-f", "random")
 OF_SUSPECTS = (
@@ -89,10 +88,18 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
         promise_suspects,
         write_review,
     )
+    from labelwise.scores.embeddings import holds_vectors
+    from labelwise.scores.review import answered_questions, reviewable, suspect_questions
+    from labelwise.system.storage import is_uri
 
+    place = str(source).replace(":/", "://", 1) if ":/" in str(source) else str(source)
     folds, seed = given.folds or 5, given.seed or 0
     level = 0.2 if given.wrong_at_most is None else given.wrong_at_most
-    predictions = _read(source, folds, seed, given)
+    for name in ("scores", "link", "labels"):
+        if source.is_dir() or is_uri(place) or holds_vectors(source):
+            given.refuse(f"{source} is not a table of scores", name)
+    told = {"scores": given.scores, "link": given.link, "labels": given.labels}
+    predictions = reviewable(place, given.split, folds=folds, seed=seed, **told)
     labels, observed = predictions.labels, predictions.observed
     how: dict[str, Any] = {"folds": folds, "seed": seed}
     odds = crossfit_log_odds(predictions.logits, labels, predictions.link, observed, **how)
@@ -102,10 +109,10 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
     odds = crossfit_true_log_odds(odds, labels, observed, context=context, **how).log_odds
     known, most = predictions.certain(), given.top or 1000
     found = find_suspects(odds, predictions.majority, known, kind=kind, most=most)
-    questions = _questions(found, predictions, given.checks or 50, seed)
+    questions = suspect_questions(found, predictions, given.checks or 50, seed)
     promise = None
     if given.answers is not None:
-        questions = _with_answers(questions, Path(given.answers))
+        questions = answered_questions(questions, Path(given.answers))
         told = {place: bool(one.confirmed) for place, one in enumerate(questions) if one.answer}
         marked = [one.check for one in questions]
         confidence = 0.95 if given.confidence is None else given.confidence
@@ -176,103 +183,6 @@ def _repair(source: str, answers: Path, given: Options) -> None:
     next_steps(f"train {given.out}")
 
 
-def _read(source: Path, folds: int, seed: int, given: Options) -> "Predictions":
-    """Return held-out scores with labels, wherever they come from."""
-    from labelwise.errors import SettingsError
-    from labelwise.models.run_folder import RunFolder, fetched_run
-    from labelwise.scores import read_run, read_scores
-    from labelwise.scores.embeddings import holds_vectors
-    from labelwise.system.storage import is_uri
-
-    split, of_scores = given.split, ("scores", "link", "labels")
-    if is_uri(str(source).replace(":/", "://", 1)):
-        source = fetched_run(str(source).replace(":/", "://", 1), "results")
-    if source.is_dir():
-        given.refuse(f"{source} is a run", *of_scores)
-        unseen = RunFolder(source).out_of_fold() if split in (None, "train") else None
-        if unseen is not None:
-            return unseen
-        if split == "train":
-            raise SettingsError(
-                "a run's model was fitted on its train labels and believes them; train it with "
-                "--folds 5, or give the frozen features of train as an .npz file"
-            )
-        return read_run(source, split or "val").predictions
-    if holds_vectors(source):
-        given.refuse(f"{source} holds features", *of_scores)
-        return _from_features(source, split, folds, seed)
-    table = read_scores(source, given.scores, link=given.link, labels=given.labels)
-    return table.predictions if split is None else table.part(split)
-
-
-def _from_features(source: Path, split: str | None, folds: int, seed: int) -> "Predictions":
-    import numpy as np
-    import torch
-
-    from labelwise.answers.suspects import crossfit_heads
-    from labelwise.errors import DataError
-    from labelwise.links import Sigmoid
-    from labelwise.numeric.arrays import to_numpy
-    from labelwise.predictions import Predictions
-    from labelwise.scores.embeddings import read_embeddings
-    from labelwise.system.progress import make_watch
-
-    table = read_embeddings(source)
-    if table.labels is None or table.names is None:
-        raise DataError(f"{source}: there is no array 'labels' to look for mistakes in")
-    rows = np.arange(len(table.ids))
-    if split is not None:
-        rows = np.flatnonzero(table.split == split) if table.split is not None else rows[:0]
-        if not len(rows):
-            raise DataError(f"{source}: no row has split {split!r}")
-    known = ~np.isnan(table.labels[rows])
-    present = (table.labels[rows] == 1).astype(np.uint8)
-    known_rows = None if known.all() else known
-    observed = None if known_rows is None else torch.from_numpy(known_rows)
-    logits = crossfit_heads(
-        table.vectors[rows], present, observed, folds=folds, seed=seed, watch=make_watch()
-    )
-    ids = [table.ids[row] for row in rows]
-    return Predictions(
-        ids, to_numpy(logits), present, known_rows, table.names, split or "", Sigmoid()
-    )
-
-
-def _questions(
-    found: "Suspects", predictions: "Predictions", checks: int, seed: int
-) -> "list[Reviewed]":
-    from labelwise.answers.suspects import Reviewed, marked_checks
-
-    marked = marked_checks(len(found), per_stretch=checks, seed=seed)
-    given: Literal["present", "absent"] = "absent" if found.kind == "missing" else "present"
-    return [
-        Reviewed(
-            str(predictions.ids[row]), predictions.names[column], given, float(prob), bool(check)
-        )
-        for row, column, prob, check in zip(
-            found.rows, found.columns, found.probs, marked, strict=True
-        )
-    ]
-
-
-def _with_answers(questions: "list[Reviewed]", path: Path) -> "list[Reviewed]":
-    """Return the questions with the answers of a review of the same list."""
-    from labelwise.answers.suspects import read_review
-    from labelwise.errors import DataError
-
-    reviewed = read_review(path)
-    same = len(reviewed) == len(questions) and all(
-        (old.photo, old.label, old.given, old.check) == (new.photo, new.label, new.given, new.check)
-        for old, new in zip(reviewed, questions, strict=True)
-    )
-    if not same:
-        raise DataError(
-            f"{path} reviews another list than this one, and a promise holds for its own list; "
-            "give the same scores, --find, --top, --checks, --context, --folds and --seed as then"
-        )
-    return [replace(new, answer=old.answer) for old, new in zip(reviewed, questions, strict=True)]
-
-
 def _show_suspects(
     questions: "list[Reviewed]",
     found: "Suspects",
@@ -328,14 +238,14 @@ def _next(source: str, given: Options) -> None:
         raise DataError(f"{source}: every label of every photo is known; there is nothing to ask")
     if labels:
         rows, columns = choose_labels(found.pool, top, order)
-        asked = _about_labels(found, rows, columns, out.parent)
+        asked = found.about_labels(rows, columns, out.parent)
         write_review(out, asked)
     else:
         if order == "random":
             rows = draw_photos(found.pool, top, seed=given.seed or 0)
         else:
             rows = choose_photos(found.pool, top, order)
-        asked = _about_photos(found, rows, out.parent)
+        asked = found.about_photos(rows, out.parent)
         if given.for_ is None:
             export(found.table.subset(rows), out)
         else:
@@ -345,7 +255,7 @@ def _next(source: str, given: Options) -> None:
             if note:
                 say(note)
     if given.html is not None:
-        place = dict(zip(_names(found, rows, out.parent), rows.tolist(), strict=True))
+        place = dict(zip(found.names(rows, out.parent), rows.tolist(), strict=True))
         picture = _opener(found.table.images, place)
         write_questions_page(given.html, asked, by=order, picture=picture, blind=given.blind)
     _show_next(found, rows, asked, given)
@@ -372,48 +282,6 @@ def _pool(source: str, model: Path | None, given: Options) -> "PhotoPool":
     return read_pool(source, model, device=device, batch_size=size, watch=make_watch())
 
 
-def _names(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) -> list[str]:
-    """Return what photos are called in the file: as in their table, or where they are from it."""
-    import os
-
-    from labelwise.pictures import FileImages
-
-    images = found.table.images
-    if found.named or not isinstance(images, FileImages):
-        return [found.table.ids[row] for row in rows.tolist()]
-    return [os.path.relpath(images.path(row), folder) for row in rows.tolist()]
-
-
-def _about_labels(
-    found: "PhotoPool", rows: "NDArray[np.intp]", columns: "NDArray[np.intp]", folder: Path
-) -> "list[Reviewed]":
-    from labelwise.answers.suspects import Reviewed
-
-    names = _names(found, rows, folder)
-    return [
-        Reviewed(name, found.table.space.names[column], "unknown", float(p))
-        for name, column, p in zip(
-            names, columns.tolist(), found.pool.probs[rows, columns], strict=True
-        )
-    ]
-
-
-def _about_photos(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) -> "list[Reviewed]":
-    """Return the most probable of the open labels of each photo."""
-    import numpy as np
-
-    from labelwise.answers.suspects import Reviewed
-
-    asked = []
-    for name, row in zip(_names(found, rows, folder), rows.tolist(), strict=True):
-        probs = np.where(found.pool.open[row], found.pool.probs[row], -1.0)
-        for column in np.argsort(-probs, kind="stable")[:LABELS_OF_A_PHOTO].tolist():
-            if probs[column] >= 0:
-                label = found.table.space.names[column]
-                asked.append(Reviewed(name, label, "unknown", float(probs[column])))
-    return asked
-
-
 def _show_next(
     found: "PhotoPool", rows: "NDArray[np.intp]", asked: "list[Reviewed]", given: Options
 ) -> None:
@@ -431,3 +299,5 @@ def _show_next(
         next_steps(f"data review TABLE --apply {given.out} -o mended.csv")
     elif given.for_ is None:
         next_steps(f"data convert {given.out} --for label-studio -o tasks.json")
+    else:
+        next_steps(f"train {given.out}")

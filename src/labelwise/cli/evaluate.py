@@ -9,39 +9,40 @@ What can be evaluated, each with the options that apply to it:
     run on data      its model on labelled photos
 """
 
+import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from labelwise.cli.command import verb
-from labelwise.cli.options import Options, decoder_of, parsed
+from labelwise.cli.options import Options, decoder_of, reading
 from labelwise.cli.text import command, next_steps, say, show_table
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
     from labelwise.evaluation import Evaluation, SubgroupFigure
-    from labelwise.scores import RunScores
 
     Measured = tuple[Evaluation, dict[str, Any]]
 
 WORST = 5
+LEVEL = re.compile(r"(precision|recall|sensitivity|specificity)-([\d.]+)%?(-shared|-per-label)?$")
 FEW_TEST_PHOTOS = 50  # below which searches and tags cannot be guaranteed
 EVERY = {"rule", "bins", "top_k", "out", "overwrite", "json"}  # options of all sources
 ROWS = {"split", "query_length", "taxonomy", "attributes"}  # of those whose rows are all at hand
-ON_DATA = {"data", "set", "skip_missing"}
+ON_DATA = {"data", "set", "skip_missing", "skip_broken"}
 
 
 @verb(
     "data labels scores by pool split rule out json taxonomy attributes device",
-    more="link query_length bins top_k set skip_missing without_training_photos adapt_shares "
-    "decode engine workers",
+    more="link query_length bins top_k set skip_missing skip_broken without_training_photos "
+    "adapt_shares decode engine workers",
     examples=(
         "evaluate runs/photos",
         "evaluate scores.csv --scores logits --labels truth.csv --by site -o report/",
@@ -71,15 +72,21 @@ def evaluate(
     else:
         evaluation, extras = kind.measured(kind.place, given)
     if given.out is not None:
-        origin = {"Data": kind.place, "Command": command()} | extras.pop("origin", {})
+        from labelwise.report.runs import write_folder
+
+        data = given.data or kind.place
+        origin = {"Data": data, "Command": command()} | extras.pop("origin", {})
         title = Path(kind.place).name
         write_folder(evaluation, given.target, title=title, origin=origin, **extras)
     show(evaluation, json=given.json, out=None if given.out is None else given.target)
     if not given.json:
         if kind.words.startswith("is a run"):
             next_steps(f"predict {kind.place} PHOTOS", f"data review {kind.place} -o review.csv")
-        elif kind.words == "is a file of scores":
-            next_steps(f"calibrate {kind.place} -o calibrated/ --rule best-f")
+        elif kind.words == "is an exported model":
+            next_steps(f"predict {kind.place} PHOTOS")
+        else:
+            told = given.again("scores", "labels")
+            next_steps(f"calibrate {kind.place}{told} -o calibrated/ --rule best-f")
 
 
 @contextmanager
@@ -109,7 +116,7 @@ class Source:
     def refuse_others(self, given: Options) -> None:
         """Stop if an option was given that does not apply."""
         for name in vars(given):
-            if name not in EVERY | self.options:
+            if name[0] != "_" and name not in EVERY | self.options:
                 given.refuse(f"{self.place} {self.words}", name)
 
 
@@ -168,9 +175,9 @@ def _figures(given: Options) -> dict[str, Any]:
 
 
 def _shards(place: str, given: Options) -> "Measured":
-    from labelwise.cli.predict import make_engine
     from labelwise.scores import fixed_rule
     from labelwise.shards import evaluate_shards
+    from labelwise.shards.engine import make_engine
     from labelwise.system.progress import make_watch
 
     evaluation = evaluate_shards(
@@ -202,6 +209,8 @@ def _exported(place: str, given: Options) -> "Measured":
     predictions = measured_predictions(model, table, split, watch=make_watch(sys.stderr))
     rule = model.rule if given.rule is None else fixed_rule(given.rule)
     figures = _figures(given)
+    from labelwise.report.runs import taxonomy_of
+
     figures["taxonomy"] = taxonomy_of(model.taxonomy, figures.get("taxonomy"))
     return measure(predictions, model.link, rule, **figures), {}
 
@@ -218,184 +227,43 @@ def _scores(place: str, given: Options) -> "Measured":
 
 
 def _own(place: str, given: Options) -> "Measured":
+    from labelwise.report.runs import measured_run, measured_split
+
     folder = Path(place)
     split = given.split or measured_split(folder, ", or give labelled photos with --data")
-    without = given.without_training_photos
-    return measured_run(folder, split, given.rule, _figures(given), without_seen=without)
+    told = {"without_seen": given.without_training_photos, "command": command()}
+    return measured_run(folder, split, given.rule, _figures(given), **told)
 
 
 def _on_data(place: str, given: Options) -> "Measured":
-    return measured_data(Path(place), given.data or "", given, _figures(given))
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.report.runs import measured_data
+
+    folder = Path(place)
+    return measured_data(
+        folder,
+        labelled(given.data, RunFolder(folder).spec.labels, given),
+        given.rule,
+        _figures(given),
+        device=given.device or "cpu",
+        decode=decoder_of(given),
+        without_seen=given.without_training_photos,
+        adapt_shares=given.adapt_shares,
+    )
 
 
-def labelled(source: str, names: tuple[str, ...], given: Options | None) -> "LabelTable":
+def labelled(source: str, names: tuple[str, ...], given: Options) -> "LabelTable":
     """Return labelled photos, with these labels where their format lists none."""
     from labelwise.data.load import load_for_labels
     from labelwise.errors import DataError
 
-    more = {} if given is None else parsed(given.set)
-    skip = given is not None and given.skip_missing
-    table = load_for_labels(source, names, check_files=True, skip_missing=skip, **more)
-    split = None if given is None else given.split
-    if split in (None, "all"):
+    table = load_for_labels(source, names, check_files=True, **reading(given))
+    if given.split in (None, "all"):
         return table
-    chosen = table.splits().get(split)
+    chosen = table.splits().get(given.split)
     if chosen is None:
-        raise DataError(f"{table.name}: no row has split {split!r}")
+        raise DataError(f"{table.name}: no row has split {given.split!r}")
     return chosen
-
-
-def measured_split(run: Path, or_else: str = "") -> str:
-    """Return the split that is measured unless another is chosen: test, which a run may lack.
-
-    ``or_else`` names what else the command takes instead.
-    """
-    from labelwise.errors import DataError
-    from labelwise.models.run_folder import RunFolder
-
-    splits = RunFolder(run).splits
-    if splits and "test" not in splits:
-        raise DataError(
-            f"{run} has no test split; choose another of its splits ({', '.join(splits)}) with "
-            f"--split{or_else}"
-        )
-    return "test"
-
-
-def measured_run(
-    folder: Path,
-    split: str,
-    rule: str | None,
-    figures: dict[str, Any],
-    *,
-    without_seen: bool = False,
-) -> "Measured":
-    """Return the evaluation of a run's saved predictions, and what else its report shows.
-
-    With ``without_seen`` it is of those that do not look like a photo it was fitted on, with the
-    figures of all in the notes.
-    """
-    from labelwise.api import origin_of
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.models.seen_photos import HeldOutCopies
-    from labelwise.report import choose_examples
-    from labelwise.scores import read_run
-
-    run = read_run(folder, split)
-    if without_seen:
-        run, notes = _without_seen(folder, run, rule, figures)
-    else:
-        copies = HeldOutCopies.of_run(folder).sentence()
-        notes = (copies,) if copies and split != "train" else ()
-    figures = {**figures, "notes": (*figures.get("notes", ()), *notes)}
-    extras: dict[str, Any] = {
-        "history": RunFolder(folder).journal.read(),
-        "origin": origin_of(RunFolder(folder), command=command()),
-    }
-    link = run.calibrated or run.predictions.link
-    if link is not None:
-        extras["examples"] = choose_examples(run.predictions, link)
-    return _judged(run, rule, figures), extras
-
-
-def _without_seen(
-    folder: Path, run: "RunScores", rule: str | None, figures: dict[str, Any]
-) -> tuple["RunScores", tuple[str, ...]]:
-    """Return a run's scores without near copies of what it was fitted on, and what that changes."""
-    import numpy as np
-
-    from labelwise.models.seen_photos import seen_held_out
-    from labelwise.system.progress import make_watch
-
-    rows = run.predictions
-    seen = seen_held_out(folder, rows.ids, make_watch(sys.stderr))
-    others = np.flatnonzero(seen.others(f"{folder}, split {rows.split}"))
-    if len(others) == len(rows):
-        return run, (f"none of the {len(rows):,} photos looks like one the model was fitted on",)
-    whole = _judged(run, rule, {**figures, "curves": False, "query_length": 0})
-    with_them = ", ".join(
-        f"{figure.name} {figure.value:.4f}" for figure in whole.headline if figure.value is not None
-    )
-    notes = (*seen.note(left_out=True), *seen.named(rows.ids), f"with them: {with_them}")
-    return replace(run, predictions=rows.take(others)), notes
-
-
-def measured_data(
-    folder: Path, data: str, given: Options | None, figures: dict[str, Any]
-) -> "Measured":
-    """Return the evaluation of a run's model on labelled data, new to it or not.
-
-    With ``adapt_shares`` it is of the probabilities adapted to the shares there, beside those of
-    the model as it is.
-    """
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.models.seen_photos import seen_photos
-    from labelwise.pictures.shown import shown_images
-    from labelwise.report import choose_examples
-    from labelwise.report.explain import model_with_attention
-    from labelwise.scores import score_data
-    from labelwise.scores.label_shift import adapted_to_shares
-    from labelwise.system.progress import make_watch
-
-    decode = "cpu" if given is None else decoder_of(given)
-    device = "cpu" if given is None else given.device or "cpu"
-    without_seen = given is not None and given.without_training_photos
-    table = labelled(data, RunFolder(folder).spec.labels, given)
-    seen = seen_photos(folder, table, make_watch(sys.stderr))
-    if without_seen:
-        table = table.subset(seen.others(table.name))
-    run, notes = score_data(
-        folder, table, device=device, decode=decode, watch=make_watch(sys.stderr)
-    )
-    if given is not None and given.adapt_shares:
-        run, shifted = adapted_to_shares(folder, run)
-        notes = (*notes, shifted)
-    extras: dict[str, Any] = {"origin": {"Data": data}}
-    link = run.calibrated or run.predictions.link
-    if link is not None:
-        model = model_with_attention(RunFolder(folder))
-        images = shown_images(table.images, RunFolder(folder).spec.transform)
-        extras["examples"] = choose_examples(run.predictions, link, images, predictor=model)
-    notes = (*notes, *seen.note(left_out=without_seen))
-    rule = None if given is None else given.rule
-    return _judged(run, rule, {**figures, "notes": notes}), extras
-
-
-def _judged(run: "RunScores", rule: str | None, figures: dict[str, Any]) -> "Evaluation":
-    from labelwise.evaluation import evaluate as measure
-    from labelwise.scores import fixed_rule
-
-    chosen = run.rule if rule is None else fixed_rule(rule)
-    if rule is None:
-        figures = {**figures, "notes": (*figures.get("notes", ()), *run.standing())}
-    own = run.predictions.link
-    figures = {**figures, "taxonomy": taxonomy_of(run.taxonomy, figures.get("taxonomy"))}
-    return measure(run.predictions, own, chosen, calibrated=run.calibrated, **figures)
-
-
-def taxonomy_of(own: Any, given: Any) -> Any:
-    """Return a model's own taxonomy, or else the given one; two different ones are an error."""
-    from labelwise.errors import SettingsError
-
-    if own is not None and given is not None and own != given:
-        raise SettingsError(
-            "the model was trained with another taxonomy, which its answers obey; leave "
-            "--taxonomy out, or train with this one (it is fitted again without training if no "
-            "label changes)"
-        )
-    return own or given
-
-
-def write_folder(evaluation: "Evaluation", folder: Path, *, title: str, **extras: Any) -> None:
-    """Write ``evaluation.json``, ``report.html`` and the charts."""
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.report import write_report
-    from labelwise.report.charts import save_charts
-
-    files = RunFolder(folder)
-    evaluation.save(files.evaluation_path)
-    write_report(evaluation, files.report, title=title, **extras)
-    save_charts(files.report.read_text("utf-8"), folder / "charts")
 
 
 def summarise(evaluation: "Evaluation") -> None:
@@ -409,7 +277,8 @@ def summarise(evaluation: "Evaluation") -> None:
         missing = "infinite" if evaluation.is_infinite(figure) else "undefined"
         value = missing if figure.value is None else f"{figure.value:.4f}"
         known = figure.low is not None and figure.high is not None
-        rows.append((figure.name, value, f"{figure.low:.4f} to {figure.high:.4f}" if known else ""))
+        between = f"{figure.low:.4f} to {figure.high:.4f}" if known else ""
+        rows.append((figure.name, value, between or ("none" if figure.why_no_interval else "")))
     say()
     show_table(("on " + (evaluation.data.split or "all rows"), "value", "95 % interval"), rows)
     show_exclusive(evaluation)
@@ -418,7 +287,8 @@ def summarise(evaluation: "Evaluation") -> None:
             count = evaluation.final.infinite
             sure = "1 entry was" if count == 1 else f"{count:,} entries were"
             say(f"{figure.name} is infinite: {sure} given probability 0 or 1 and wrong")
-    for note in evaluation.notes:
+    whys = {one.why_no_interval: one.name for one in evaluation.headline if one.why_no_interval}
+    for note in (*(f"{name}: {why}" for why, name in whys.items()), *evaluation.notes):
         say(note)
 
 
@@ -501,6 +371,30 @@ def _show_subgroups(evaluation: "Evaluation") -> None:
 
 def _cell(figure: "SubgroupFigure") -> str:
     return "–" if figure.value is None else f"{figure.value:.4f}{' *' if figure.differs else ''}"
+
+
+def say_shortfall(rule: str, where: str, figures: Iterable[Any]) -> str:
+    """Say of which labels a tuned level was missed; return the guarantee to ask for instead."""
+    found = LEVEL.match(rule)
+    if found is None:
+        return ""
+    what, level = found[1], float(found[2]) / (100 if float(found[2]) > 1 else 1)
+    own, missed, known = "recall" if what == "sensitivity" else what, [], 0
+    for row in figures:
+        value = getattr(row, own, None)
+        value = value[0] if isinstance(value, tuple) else value
+        known += value is not None
+        if value is not None and value < level:
+            missed.append(f"{row.name} {value:.1%}")
+    if not missed:
+        return ""
+    more = f", and {len(missed) - WORST:,} more" if len(missed) > WORST else ""
+    say(
+        f"{what.capitalize()} is below {level:.0%} {where} for {len(missed):,} of "
+        f"{counted(known, 'label')}: {', '.join(missed[:WORST])}{more}. A tuned threshold is only "
+        "an estimate; a guarantee is tested."
+    )
+    return "" if what == "specificity" else f"{own}-per-label={level:g}"
 
 
 def few_test_photos(count: int) -> str:

@@ -15,6 +15,7 @@ from labelwise.cli.text import caution, next_steps, say
 if TYPE_CHECKING:
     from labelwise.evaluation import Evaluation
     from labelwise.exports.parity import Parity
+    from labelwise.models import Predictor
     from labelwise.models.run_folder import RunFolder
     from labelwise.system.progress import Watch
 
@@ -93,8 +94,10 @@ def export(
         _program(folder, kind, form, given)
     if given.with_runtime:
         _write_runtime(out)
-    if kind == "onnx":
+    if kind in ("onnx", "openvino"):
         next_steps(f"predict {out} PHOTOS", f"evaluate {out} --data LABELLED.csv")
+    else:
+        next_steps(f"export {run} -o model.onnx")
 
 
 def _check_runtime(folder: "RunFolder", given: Options) -> None:
@@ -130,9 +133,9 @@ def _onnx(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
 def _program(folder: "RunFolder", kind: str, form: dict[str, Any], given: Options) -> None:
     """Write a page, or a program of another runtime."""
     from labelwise.exports.onnx_file import pictures_of
-    from labelwise.exports.openvino_folder import export_openvino
     from labelwise.exports.torch_programs import (
         export_executorch,
+        export_openvino,
         export_program,
         require_executorch,
     )
@@ -211,15 +214,15 @@ def _int8(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
 
 
 def _hub(folder: "RunFolder", given: Options) -> None:
-    from labelwise.exports.hub import export_hub
+    from labelwise.exports.hub import export_hub, expressible
     from labelwise.models.run_folder import check_repository, push_to_hub
     from labelwise.report.model_card import write_model_card
 
     out, push = given.target, given.push
     if push is not None:
         check_repository(push)
-    predictor = folder.model()
-    evaluation, measured_on = _measured(folder, given.data)
+    predictor, cost = expressible(folder.model(), folder)
+    evaluation, measured_on = _measured(folder, given.data, predictor if cost else None)
     card = partial(
         write_model_card,
         evaluation=evaluation,
@@ -229,6 +232,8 @@ def _hub(folder: "RunFolder", given: Options) -> None:
     )
     model = export_hub(predictor, out, card)
     say(f"wrote {out}: README.md is the card; read its limits before you push it")
+    if cost:
+        say(cost)
     if model.loads_in_timm:
         say(
             f'timm.create_model("local-dir:{out}", pretrained=True) gives the same logits, '
@@ -242,17 +247,22 @@ def _hub(folder: "RunFolder", given: Options) -> None:
         say(f"transformers does not load it: {model.why_not_transformers}")
     if push is not None:
         say(f"pushed to {push_to_hub(out, push)}; labelwise reads it as hf://{push}")
+        next_steps(f"predict hf://{push} PHOTOS")
     else:
         next_steps(f"export {folder.path} --format hf -o {out} --push OWNER/NAME --overwrite")
 
 
-def _measured(folder: "RunFolder", data: str | None) -> tuple["Evaluation", str]:
-    """Return the figures of a card, by the model's link and rule of now, and their photos' name."""
-    from labelwise.cli.evaluate import measured_data, measured_run
+def _measured(
+    folder: "RunFolder", data: str | None, fitted: "Predictor | None"
+) -> tuple["Evaluation", str]:
+    """Return the figures of a card, by the link and rule of now, and their photos' name."""
+    from labelwise.data.load import load_for_labels
     from labelwise.errors import CheckpointError, SettingsError
+    from labelwise.report.runs import measured_data, measured_run
 
     if data is not None:
-        evaluation, _ = measured_data(folder.path, data, None, FIGURES)
+        table = load_for_labels(data, folder.spec.labels, check_files=True)
+        evaluation, _ = measured_data(folder.path, table, None, FIGURES, fitted=fitted)
         return evaluation, Path(data).name
     if "test" not in folder.splits:
         raise SettingsError(
@@ -263,4 +273,4 @@ def _measured(folder: "RunFolder", data: str | None) -> tuple["Evaluation", str]
         name = Path(str(folder.settings["data"])).name
     except (CheckpointError, LookupError):  # a model that was copied out of its run
         name = "the test split"
-    return measured_run(folder.path, "test", None, FIGURES)[0], name
+    return measured_run(folder.path, "test", None, FIGURES, fitted=fitted)[0], name

@@ -8,20 +8,23 @@ import typer
 
 from labelwise.cli.command import verb
 from labelwise.cli.index import default_index
-from labelwise.cli.options import Options
+from labelwise.cli.options import SERVER, Options
 from labelwise.cli.text import next_steps, say, show_table
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.photos.store import Fact
 
-OF_THE_PAGE = ("words", "guide", "host", "port", "token_file", "allow_host", "open")
+OF_THE_PAGE = (
+    *("words", "guide", "host", "port", "token_file", "allow_host", "open"),
+    *SERVER.split(),
+)
 ORDERS = ("value", "uncertain", "missing", "wrong")
 
 
 @verb(
     "out top order label undo who json page words guide by table",
-    more="host port token_file allow_host open",
+    more=f"host port token_file allow_host open {SERVER}",
     examples=("label photos.index beach.jpg dog -cat", "label next photos.index -n 20"),
     dashes=True,
 )

@@ -14,7 +14,7 @@ import typer
 from labelwise.cli.command import verb
 from labelwise.cli.options import Options, check_weights
 from labelwise.cli.text import duration, in_all, next_steps, resumable, say, show_table
-from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.errors import DataError, SettingsError
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ def run(
     say(f"written: {folder / 'table.md'}")
     if figure is not None:
         _say_files(_draw(table, request, folder, given.query))
-    next_steps("papers list", "compare DATA --methods bce,spa")
+    else:
+        next_steps("papers list", "compare DATA --methods bce,spa")
 
 
 def _survey(
@@ -180,6 +181,7 @@ def _survey(
     with replacing(folder / "survey.md") as temporary:
         temporary.write_text(page(complete(cells), (), "# Survey"), encoding="utf-8")
     say(f"written: {folder / 'survey.md'}, and a results file SET.CELL.json for each cell")
+    next_steps("papers methods")
 
 
 def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
@@ -216,6 +218,7 @@ def _draw_photos(name: str, request: "Request", folder: Path) -> list[Path]:
 
 def _say_files(files: list[Path]) -> None:
     say(f"drawn: {', '.join(map(str, files))}")
+    next_steps("papers list")
 
 
 def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
@@ -278,6 +281,7 @@ def _write_table(
     with replacing(folder / "table.md") as temporary:
         temporary.write_text(text, encoding="utf-8")
     say(f"written: {folder / 'table.md'}")
+    next_steps("papers list")
 
 
 def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder: Path) -> None:
@@ -296,6 +300,7 @@ def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder
     for note in remarks(found, frozen):
         say(f"- {note}")
     say(f"written: {folder / 'table.md'}")
+    next_steps("papers list")
 
 
 def _announce(request: "Request", folder: Path, jobs: int) -> None:
@@ -315,6 +320,7 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
         [[name, str(len(request.seeds)), *cells] for name, cells in rows.items()],
     )
     say(f"{counted(len(runs), 'run')}, {in_all(sum(seconds.values()), jobs)}, in {folder}")
+    next_steps(f"papers run {request.table}")
 
 
 @verb("root", examples=("papers list", "papers list 000-table2"))
@@ -324,79 +330,10 @@ def list_tables(
     given: Options,
 ) -> None:
     """List the tables and figures that can be run, or the rows of one."""
+    from labelwise.papers.listing import rows_of, tables_and_figures
+
     root = given.root or Path("data")
-    if table is None:
-        _show_list(root)
-        next_steps("papers list TABLE", "papers run TABLE --quick")
-    else:
-        _show_rows(table, root)
-        next_steps(f"papers run {table} --quick")
-
-
-def _show_rows(table: str, root: Path) -> None:
-    from labelwise.papers.computed import COMPUTED
-    from labelwise.papers.reproduce import cells_of, find_experiment, has_data, where_to_put
-
-    if table in COMPUTED:
-        raise SettingsError(f"{table} is computed and has no rows to list; run it")
-    if table == TRANSFERRED:
-        from labelwise.papers.transfer import TITLE, available_sets, where_to_put_set
-
-        there = available_sets(root).items()
-        listed = [[name, "yes" if ready else where_to_put_set(name, root)] for name, ready in there]
-        show_table(["row", "can run now"], listed, title=TITLE)
-        return
-    experiment = find_experiment(table)
-    cells = cells_of(table)
-    if len(cells) > 1:
-        ready = ("yes" if has_data(cell, root) else where_to_put(cell, root) for cell in cells)
-        show_table(
-            ["cell", "can run now"],
-            [[cell.name, words] for cell, words in zip(cells, ready, strict=True)],
-            title=f"{table} has {len(cells)} cells",
-        )
-    printed = experiment.published
-    rows = []
-    for name, row in experiment.rows.items():
-        figures = printed.rows.get(name, (None,) * len(printed.columns))
-        cells_of_row = ("–" if figure is None else f"{figure:g}" for figure in figures)
-        rows.append([name, row.runs, *cells_of_row])
-    show_table(["row", "runs", *printed.columns], rows, title=f"{printed.title}, as printed")
-
-
-def _show_list(root: Path) -> None:
-    from labelwise.papers.computed import COMPUTED
-    from labelwise.papers.figures import FIGURES
-    from labelwise.papers.protocols import DATASETS, EXPERIMENTS, TRANSFER
-    from labelwise.papers.reproduce import cells_of, has_data, where_to_put
-    from labelwise.papers.sources import holds_files
-    from labelwise.papers.survey import CELLS, KNOWN_SETS, SurveyPlan
-    from labelwise.papers.transfer import available_sets, where_to_put_set
-
-    rows = []
-    for table in dict.fromkeys(experiment.table for experiment in EXPERIMENTS.values()):
-        cells = cells_of(table)
-        ready = [cell for cell in cells if has_data(cell, root)]
-        count = "" if len(cells) == 1 else str(len(cells))
-        words = "yes" if ready else where_to_put(cells[0], root)
-        if 0 < len(ready) < len(cells):
-            words = ", ".join(cell.cell for cell in ready)
-        rows.append([table, cells[0].published.title, count, words])
-    sets = [name for name, ready in available_sets(root).items() if ready]
-    words = ", ".join(sets) or where_to_put_set(next(iter(TRANSFER)), root)
-    rows.append([TRANSFERRED, "Two-way loss, Table A: transfer study", str(len(TRANSFER)), words])
-    for table, computed in COMPUTED.items():
-        there = [name for name in computed.sets if holds_files(root / DATASETS[name].folder)]
-        words = ", ".join(there) or (
-            f"put {' or '.join(computed.sets)} below {root}" if computed.sets else "yes, computed"
-        )
-        rows.append([table, computed.title, str(len(computed.sets) or ""), words])
-    try:
-        words = ", ".join(SurveyPlan(root).places())
-    except LabelwiseError as error:
-        words = str(error)
-    title = "Every method: all labels, a tenth, one per image, noise, half of the images"
-    rows.append([SURVEYED, title, str(len(KNOWN_SETS) * len(CELLS)), words])
-    show_table(["table", "what (its first cell)", "cells", "can run now"], rows)
-    drawn = [[name, one.title, one.table or "formulas alone"] for name, one in FIGURES.items()]
-    show_table(["figure", "what", "drawn from"], drawn)
+    for header, rows, title in tables_and_figures(root) if table is None else rows_of(table, root):
+        show_table(header, rows, title=title)
+    more = ["papers list TABLE"] if table is None else []
+    next_steps(*more, f"papers run {table or 'TABLE'} --quick")

@@ -1,18 +1,14 @@
 """``labelwise predict``: the labels of image files, or of scores by what `calibrate` fitted."""
 
-import csv
-import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from math import ceil
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from labelwise.cli.command import A_MODEL, verb
-from labelwise.cli.evaluate import pooled, taxonomy_of
+from labelwise.cli.evaluate import pooled
 from labelwise.cli.options import Options, decoder_of
 from labelwise.cli.text import caution, complain, next_steps, resumable, say, show_table, stopped
 from labelwise.system.text import counted
@@ -20,9 +16,8 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from labelwise.models.answer_rows import Answer
+    from labelwise.models.onnx_answers import Answer
     from labelwise.pictures import ImageSource
-    from labelwise.shards import Engine
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
@@ -101,8 +96,8 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
     from labelwise.errors import SettingsError
     from labelwise.scores import apply as applied
     from labelwise.scores import read_fitted, read_unlabelled, save_applied
-    from labelwise.scores.apply_fitted import check_output, save_detections
     from labelwise.scores.detections import is_detections, read_detections
+    from labelwise.scores.fitted import check_output, save_detections
     from labelwise.scores.tables import unscored_note
 
     if given.out is None:
@@ -118,6 +113,7 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
         say(f"{counted(total, 'detection')}, {chosen:,} chosen: {out}")
         for note in found.notes:
             say(note)
+        next_steps(f"count {source} --by site")
         return
     with ExitStack() as stack:
         path = source if given.pool is None else stack.enter_context(pooled(source, given))
@@ -137,14 +133,15 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
 def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> None:
     from labelwise.models.loading import caution_of
     from labelwise.shards import ModelFiles, ScoringTask, predict_shards
-    from labelwise.shards.scoring_task import decoders_per_worker
+    from labelwise.shards.engine import make_engine
+    from labelwise.shards.scoring_task import cluster_decoding, decoders_per_worker
     from labelwise.system.progress import make_watch
     from labelwise.system.storage import without_options
 
     decoder, device = decoder_of(given), given.device or "cpu"
     engine, workers, decoders = given.engine or "local", given.workers or 1, given.decoders or 0
     _check_model(run)
-    reader = _cluster_decoding(run, engine, workers, decoder, decoders) if decoders else None
+    reader = cluster_decoding(run, engine, workers, decoder, decoders) if decoders else None
     model = ModelFiles.read(run)
     caution(caution_of(run))
     threads = decoders_per_worker(workers)
@@ -171,58 +168,17 @@ def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> N
     next_steps(f"evaluate {place} --labels TRUTH.csv")
 
 
-def _cluster_decoding(run: Path, engine: str, workers: int, decoder: str, decoders: int) -> Any:
-    """Return who decodes for the workers on a cluster, after a look at what does not go."""
-    from labelwise.errors import SettingsError
-    from labelwise.models.loading import is_exported
-
-    if engine != "ray":
-        raise SettingsError("--decoders is for a cluster: add --engine ray")
-    if decoder == "cuda":
-        raise SettingsError("--decode cuda decodes on the worker's GPU, --decoders on cores")
-    if is_exported(run):
-        raise SettingsError(
-            "--decoders is for the model of a run: an exported file scales pictures by itself"
-        )
-    from labelwise.shards.ray_cluster import RayDecoding
-
-    return RayDecoding(ahead=1 + ceil(decoders / workers))
-
-
-def make_engine(name: str, workers: int, device: str = "cpu", decoders: int = 0) -> "Engine":
-    """Return the engine of a name, whose workers compute on a device.
-
-    Two workers then share a GPU where others decode: one computes while the other waits for the
-    first pictures of its shard.
-    """
-    if name == "ray":
-        from labelwise.errors import SettingsError
-        from labelwise.shards.ray_cluster import RayEngine
-
-        kind, _, number = device.partition(":")
-        if number:
-            raise SettingsError(
-                f"--engine ray gives each worker its own GPU: give --device {kind}, not {device}"
-            )
-        gpus = 1.0 if kind == "cuda" else 0.0
-        if decoders and gpus:
-            workers, gpus = 2 * workers, gpus / 2
-        return RayEngine(workers, gpus=gpus, decoders=decoders)
-    from labelwise.shards import LocalEngine
-
-    return LocalEngine(workers)
-
-
 def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     out = None if given.out is None else given.target
     with _stoppable(out):  # imports take seconds
         from labelwise.errors import SettingsError
-        from labelwise.models.onnx_answers import OnnxAnswers
+        from labelwise.models.onnx_answers import WRITTEN, OnnxAnswers, answer_writer
+        from labelwise.models.run_folder import RunFolder
         from labelwise.pictures import PictureImages
         from labelwise.system.progress import make_watch
 
-        if out is not None and out.suffix not in WRITERS:
-            raise SettingsError(f"the output must end in {', '.join(WRITERS)}, got {out.name!r}")
+        if out is not None and out.suffix not in WRITTEN:
+            raise SettingsError(f"the output must end in {', '.join(WRITTEN)}, got {out.name!r}")
         decoder_of(given)
         alone = given.explain is None and given.taxonomy is None and not given.frequencies
         graph = None
@@ -233,8 +189,9 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
         source = PictureImages(find_photos(images))
         engine = None
         if graph is not None:
-            caution(graph.caution)
-            names, answers, cautioned = graph.names, graph.score(source), graph.caution is not None
+            said, names = graph.facts.caution, graph.facts.space.names
+            caution(said)
+            answers, cautioned = graph.score(source), said is not None
         else:
             engine = _Engine(run, source, given)
             names, answers, cautioned = engine.names, engine.answers(), engine.cautioned
@@ -242,10 +199,12 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     failed = count = chosen = 0
     watch = make_watch()
     watch.start("predicting", len(source))
-    with _stoppable(out), _writing(out, names, cautioned) as write, ExitStack() as stack:
+    writer = nullcontext() if out is None else answer_writer(out, names, cautioned=cautioned)
+    with _stoppable(out), writer as write, ExitStack() as stack:
         stack.callback(watch.finish)
         for answer in stack.enter_context(closing(answers)):
-            write(answer)
+            if write is not None:
+                write(answer)
             count += 1
             chosen += len(answer.labels)
             if answer.error is not None:
@@ -261,7 +220,9 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     if out is not None:
         say(f"{count - failed:,} of {counted(count, 'image')} predicted, written to {out}")
     if count > failed:
-        _say_size(run, chosen / (count - failed))
+        note = RunFolder(run).size_note(chosen / (count - failed)) if run.is_dir() else ""
+        if note:
+            say(note)
         if engine is not None:
             engine.say_frequencies()
     if failed:
@@ -276,7 +237,8 @@ class _Engine:
     def __init__(self, run: Path, source: "ImageSource", given: Options) -> None:
         from labelwise.errors import SettingsError
         from labelwise.models import Predictor, load_model
-        from labelwise.scores.label_shift import held_out_of
+        from labelwise.report.runs import taxonomy_of
+        from labelwise.scores.run import held_out_of
         from labelwise.taxonomy import Taxonomy
 
         self.source, self.given = source, given
@@ -327,7 +289,7 @@ class _Engine:
             return
         import torch
 
-        from labelwise.scores.label_shift import share_shift
+        from labelwise.scores.run import share_shift
 
         shift = share_shift(self.held_out, self.predictor.link, torch.cat(self.logits))
         known = [share for share in shift.shares if share is not None]
@@ -344,23 +306,6 @@ class _Engine:
         unknown = len(shift.shares) - len(known)
         if unknown:
             say(f"left out: {counted(unknown, 'label')} that no held-out photo carries, or all do")
-
-
-def _say_size(place: Path, chosen: float) -> None:
-    """Say how many labels a photo was given where the run that made the model had far others."""
-    if not place.is_dir():
-        return
-    from labelwise.evaluation.evaluation import far_apart
-    from labelwise.models.run_folder import RunFolder
-
-    run = RunFolder(place)
-    sets = run.evaluation.sets if run.evaluation_path.is_file() else None
-    true = None if sets is None else sets.true_size
-    if true is not None and far_apart(chosen, true):
-        say(
-            f"{chosen:.2f} labels per photo, where the photos that judged the model have "
-            f"{true:.2f}: these photos differ from those, or the rule does not suit them"
-        )
 
 
 @contextmanager
@@ -391,23 +336,12 @@ def _check_model(place: Path) -> None:
 
 
 def find_photos(places: Sequence[Path]) -> list[Path]:
-    """Return the files given, and the images in and below the folders given, in order.
+    """Return the files given, and the images in and below the folders given, in order."""
+    from labelwise.pictures.decode import image_paths
 
-    One file that is not there fails when it is read, as the others go on; if none is, we stop.
-    """
-    from labelwise.errors import DataError
-    from labelwise.pictures.decode import find_images
-
-    if not any(place.exists() for place in places):
-        raise DataError(f"there is no file or folder {places[0]}")
-    found: list[Path] = []
-    for place in places:
-        names, notes = find_images(place) if place.is_dir() else ([""], ())
-        for note in notes:
-            complain(f"{place}: {note}")
-        if not names:
-            raise DataError(f"there are no images in the folder {place}")
-        found += [place / name for name in names]
+    found, notes = image_paths(places)
+    for note in notes:
+        complain(note)
     return found
 
 
@@ -417,121 +351,3 @@ def _short(labels: Sequence[str], probs: Sequence[float], names: Sequence[str]) 
     if len(labels) > LABELS_SHOWN:
         shown.append(f"and {len(labels) - LABELS_SHOWN} more")
     return ", ".join(shown) or "none"
-
-
-class _Writer(ABC):
-    """Writes answers one by one; ``cautioned``: something must stand beside their probabilities."""
-
-    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
-        self.names, self.cautioned = names, cautioned
-
-    @abstractmethod
-    def write(self, answer: "Answer") -> None:
-        """Write one answer."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Finish the file."""
-
-
-class _Text(_Writer):
-    """A file of lines."""
-
-    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
-        super().__init__(path, names, cautioned)
-        self.stream: IO[str] = path.open("w", newline="", encoding="utf-8")
-
-    def close(self) -> None:
-        self.stream.close()
-
-
-class _CSV(_Text):
-    """``path, labels, error``, perhaps ``caution``, then a column of probabilities per label."""
-
-    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
-        from labelwise.models.answer_rows import csv_header
-
-        super().__init__(path, names, cautioned)
-        self.rows = csv.writer(self.stream)
-        self.rows.writerow(csv_header(names, cautioned=cautioned))
-
-    def write(self, answer: "Answer") -> None:
-        from labelwise.models.answer_rows import csv_row
-
-        self.rows.writerow(csv_row(answer, self.names, cautioned=self.cautioned))
-
-
-class _JSONLines(_Text):
-    """One object per line: ``path``, ``labels``, ``probs`` by name, or ``path``, ``error``."""
-
-    def write(self, answer: "Answer") -> None:
-        from labelwise.models.answer_rows import json_record
-
-        record = json_record(answer, self.names)
-        self.stream.write(json.dumps(record, ensure_ascii=False) + "\n")
-
-
-class _Parquet(_Writer):
-    """``path``, ``labels``, ``probs`` (in the order of the metadata), ``error``, ``caution``."""
-
-    def __init__(self, path: Path, names: Sequence[str], cautioned: bool) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from labelwise.models.answer_rows import CAUTION
-
-        super().__init__(path, names, cautioned)
-        probs = pa.list_(pa.float32())  # of a fixed size, a row without any would be unreadable
-        kinds = [pa.string(), pa.list_(pa.string()), probs, pa.string()]
-        fields = list(zip(("path", "labels", "probs", "error"), kinds, strict=True))
-        if cautioned:
-            fields.append((CAUTION, pa.string()))
-        facts = {"labelwise": json.dumps({"names": list(names)})}
-        self.schema = pa.schema(fields, metadata=facts)
-        self.writer = pq.ParquetWriter(path, self.schema)
-        self.rows: list[dict[str, Any]] = []
-
-    def write(self, answer: "Answer") -> None:
-        row = {
-            "path": answer.id,
-            "labels": list(answer.labels),
-            "probs": list(answer.probs) or None,
-        }
-        self.rows.append(row | {"error": answer.error, "caution": answer.caution})
-        if len(self.rows) == 1024:
-            self._flush()
-
-    def close(self) -> None:
-        self._flush()
-        self.writer.close()
-
-    def _flush(self) -> None:
-        import pyarrow as pa
-
-        self.writer.write_table(pa.Table.from_pylist(self.rows, self.schema))
-        self.rows = []
-
-
-WRITERS: dict[str, Callable[[Path, Sequence[str], bool], _Writer]] = {
-    ".csv": _CSV,
-    ".jsonl": _JSONLines,
-    ".parquet": _Parquet,
-}
-
-
-@contextmanager
-def _writing(
-    path: Path | None, names: Sequence[str], cautioned: bool
-) -> Iterator[Callable[["Answer"], None]]:
-    """Yield a function that writes an answer; the file is complete in the end, or not there."""
-    if path is None:
-        yield lambda answer: None
-        return
-    from labelwise.system.files import replacing
-
-    with replacing(path) as temporary:
-        writer = WRITERS[path.suffix](temporary, names, cautioned)
-        try:
-            yield writer.write
-        finally:
-            writer.close()

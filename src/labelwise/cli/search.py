@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,6 @@ from labelwise.system.text import counted
 if TYPE_CHECKING:
     from labelwise.photos import Index
     from labelwise.photos.query import Found, Hit
-    from labelwise.photos.receipts import Receipt
     from labelwise.retrieval import Query
 
 FILTERS = ("folder", "since", "until", "camera", "rating", "keyword", "distinct")
@@ -27,7 +27,7 @@ ANSWERED = ("wrong_at_most", "sort", *FILTERS, "count", "html")  # of a query al
 
 @verb(
     "top at_least wrong_at_most like text folder since until html json paths_only count",
-    more="sort camera rating keyword distinct who encoder null unreadable",
+    more="sort camera rating keyword distinct encoder null unreadable",
     examples=("search 'dog, -beach' --wrong-at-most 0.1", "search photos.index --like a.jpg -n 20"),
 )
 def search(
@@ -42,15 +42,14 @@ def search(
 
     'dog, -beach' finds photos with a dog and without a beach; '(cat | dog), -sofa', 'none' (none of
     the labels) and 'dog>0.8' are understood too. Write -- before a query that starts with a dash.
-    --wrong-at-most 0.1 cuts the list so that, averaged over many searches, at most 10 % is wrong.
-    Where no list can be guaranteed, the photos are shown without it, with what would work.
+    --wrong-at-most 0.1 cuts the list where about 10 % of it is wrong, and shows the interval of
+    that estimate. Your answers turn it into a guarantee: labelwise audit INDEX QUERY.
     --text ranks photos by any text (the model must know words), and gives no probability.
     """
     from labelwise.errors import SettingsError
     from labelwise.photos import Index, model_changed
     from labelwise.photos.filters import PhotoFilter
     from labelwise.photos.query import answer
-    from labelwise.photos.receipts import add
     from labelwise.retrieval import Query
 
     alone = given.text is None and given.like is None and not given.unreadable
@@ -81,6 +80,7 @@ def search(
         beside = opened.spec.caution_beside(wanted.names())
         caution(beside)
         beside = "; ".join(one for one in (beside, changed) if one) or None
+        audit = f"audit {quote(str(place))} {quote(str(wanted))}"
         found = answer(
             opened,
             wanted,
@@ -94,12 +94,11 @@ def search(
                 distinct=given.distinct,
             ),
         )
-        receipt = add(opened, found, given.who)
         if given.count:
             if given.json:
-                say(json.dumps(_numbers(found, receipt, beside)))
+                say(json.dumps(_numbers(found, beside)))
             else:
-                _say_counted(found, receipt)
+                _say_counted(found)
             return
         _show_hits(found.hits, beside, given)
         if given.html is not None:
@@ -107,13 +106,13 @@ def search(
 
             write_contact_sheet(given.html, opened, found, beside)
         if not given.json and not given.paths_only:
-            _say_counted(found, receipt)
+            _say_counted(found)
             if given.html is not None:
                 say(f"the page: {given.html}")
             if given.wrong_at_most is None:
                 next_steps(f"search {place} {quote(str(wanted))} --wrong-at-most 0.1")
             else:
-                next_steps(f"audit {place} {quote(str(wanted))}")
+                next_steps(audit)
 
 
 def _check(given: Options, query: str | None) -> None:
@@ -134,8 +133,6 @@ def _check(given: Options, query: str | None) -> None:
         given.refuse("it ends the paths of --paths-only", "null")
     else:
         given.refuse("--paths-only writes nothing else", "json")
-    if given.wrong_at_most is None:
-        given.refuse("without --wrong-at-most nothing is guaranteed", "who")
 
 
 def _search_text(
@@ -160,10 +157,10 @@ def _search_text(
         say(f"the photos most like {text!r} first; a likeness is not a probability")
 
 
-def _numbers(found: "Found", receipt: "Receipt | None", caution: str | None) -> dict[str, Any]:
+def _numbers(found: "Found", caution: str | None) -> dict[str, Any]:
     """Return what is known of an answer as plain data, with what must be shown beside it."""
     count, (lower, upper) = found.count, found.interval or (None, None)
-    promise, likeness = found.promised, found.likeness
+    statement, likeness = found.statement, found.likeness
     return {
         "query": found.query,
         "photos": found.photos,
@@ -173,9 +170,7 @@ def _numbers(found: "Found", receipt: "Receipt | None", caution: str | None) -> 
         "confidence": None if lower is None else count.confidence,
         "untested": found.untested or None,
         "above": found.above,
-        "promise": None if promise is None else {**promise.spec(), "text": str(promise)},
-        "receipt": None if receipt is None else receipt.number,
-        "refused": found.refused or None,
+        "statement": None if statement is None else asdict(statement),
         "likeness": {"outcome": likeness.likeness.outcome, "text": likeness.sentence()},
         "near_copies": None if found.copies is None else found.copies.copies,
         **_beside(caution),
@@ -186,15 +181,11 @@ def _beside(caution: str | None) -> dict[str, str]:
     return {} if caution is None else {"caution": caution}
 
 
-def _say_counted(found: "Found", receipt: "Receipt | None") -> None:
-    """Say how many photos match, what is guaranteed, and whether what this supposes was seen."""
-    for sentence in (found.sentence(), found.copies_sentence, found.likeness_sentence):
-        if sentence:
-            say(sentence)
-    if receipt is not None:
-        say(f"receipt {receipt.number}: labelwise audit checks it against answers")
-    elif found.promised is not None:
-        say("no receipt is kept of this guarantee, since the index may only be read")
+def _say_counted(found: "Found") -> None:
+    """Say how many photos match, how much of the list is wrong, and whether photos differ."""
+    for line in (found.sentence(), found.copies_sentence, found.likeness_sentence):
+        if line:
+            say(line)
 
 
 def _show_paths(paths: "Sequence[str]", null: bool) -> None:

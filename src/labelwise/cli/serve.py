@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labelwise.cli.command import A_RUN, verb
-from labelwise.cli.options import Options, read_secret
+from labelwise.cli.options import SERVER, Options, read_secret
 from labelwise.cli.text import caution, say
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ UNGUARDED = (
     "and time, need Linux: let only people you trust send pictures"
 )
 LIMITS = (
-    *("max_batch", "max_files", "max_queue", "client_queue", "rate", "connections"),
-    *("client_connections", "decoders", "access_log", "photoprism", "label_studio"),
+    *("max_batch", "max_files", "max_queue", "max_wait", "client_queue", "connections"),
+    *("client_connections", "access_log", "photoprism", "label_studio"),
 )
 OF_MODELS = (
     *("max_batch", "max_wait", "max_queue", "max_body", "max_files", "client_queue"),
@@ -28,8 +28,7 @@ OF_MODELS = (
 
 @verb(
     "host port token_file open also device mcp http write photoprism label_studio allow_host",
-    more="tag_folder allow_origin max_batch max_wait max_queue max_body max_files client_queue "
-    "body_memory body_disk trusted_proxy rate connections client_connections decoders access_log",
+    more=f"tag_folder max_batch max_wait max_queue max_files {SERVER}",
     examples=("serve runs/photos photos.index --open", "serve --mcp photos.index runs/photos"),
 )
 def serve(
@@ -68,9 +67,7 @@ def serve(
             "name the folder of a run to serve; to have photos labelled: labelwise label --page "
             "PHOTOS --words words.txt"
         )
-    import torch
-
-    from labelwise.models.loading import caution_of
+    from labelwise.models.loading import caution_of, is_exported
     from labelwise.pictures.worker_starter import can_start
     from labelwise.server import create_app
 
@@ -82,8 +79,12 @@ def serve(
                 f"processes that open pictures need Linux; got --decoders {given.decoders}"
             )
         caution(UNGUARDED)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # here; see labelwise.server.batching.model_thread
+    threads = None
+    if not is_exported(run):
+        import torch
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # here; see labelwise.server.batching.model_thread
     app = create_app(run, index, settings, device=given.device or "cpu", threads=threads)
     run_until_stopped(app, settings, given, on_hangup=app.service.reload_all)
 
@@ -98,23 +99,20 @@ def server_settings(given: Options) -> "ServeSettings":
         raise SettingsError(
             f"serving needs {error.name}; install it with: pip install 'labelwise[serve]'"
         ) from None
-    values: dict[str, Any] = {
-        "host": given.host,
-        "port": given.port,
-        "token": read_secret(given.token_file, "LABELWISE_TOKEN", "the token", "--token-file"),
-        "hosts": tuple(given.allow_host or ()),
+    names = ("host", "port", "allow_host", *SERVER.split(), *LIMITS)
+    told = {name: getattr(given, name, None) for name in names}
+    token = read_secret(given.token_file, "LABELWISE_TOKEN", "the token", "--token-file")
+    values: dict[str, Any] = {name: told[name] for name in ("host", "port", "decoders", "rate")}
+    values |= {name: told[name] or None for name in LIMITS} | {
+        "token": token,
+        "hosts": tuple(told["allow_host"] or ()),
+        "origins": tuple(told["allow_origin"] or ()),
+        "trusted_proxies": tuple(told["trusted_proxy"] or ()),
+        "models": tuple(map(_named_run, getattr(given, "also", None) or ())),
+        "max_wait": None if told["max_wait"] is None else told["max_wait"] / 1000,
     }
-    if hasattr(given, "also"):
-        values |= {name: getattr(given, name) or None for name in LIMITS if name != "decoders"}
-        values |= {"decoders": given.decoders, "rate": given.rate}
-        values["origins"] = tuple(given.allow_origin or ())
-        values["models"] = tuple(map(_named_run, given.also or ()))
-        if given.max_wait is not None:
-            values["max_wait"] = given.max_wait / 1000
-        values["trusted_proxies"] = tuple(given.trusted_proxy or ())
-        for name in ("max_body", "body_memory", "body_disk"):
-            size = getattr(given, name)
-            values[name] = None if size is None else int(size * (1 << 20))
+    for name in ("max_body", "body_memory", "body_disk"):
+        values[name] = None if told[name] is None else int(told[name] * (1 << 20))
     return ServeSettings(**{name: value for name, value in values.items() if value is not None})
 
 

@@ -43,7 +43,7 @@ def tag(folder: IndexFolder = DEFAULT_INDEX, *, given: Options) -> None:
     from labelwise.system.storage import is_uri, without_options
 
     _check(given)
-    if given.embed:
+    if given.embed and not given.undo:
         require_exiftool()
     if given.immich is not None:
         _tag_immich(folder, _immich(given.immich, given.immich_key_file), given)
@@ -68,8 +68,10 @@ def tag(folder: IndexFolder = DEFAULT_INDEX, *, given: Options) -> None:
     say(f"{_unwritten(given)}{'side-cars and photos' if given.undo else what}: {words}")
     if counts["left alone"]:
         raise typer.Exit(1)
-    if not given.undo:
-        where = "--embed" if given.embed else "--xmp"
+    where = "--embed" if given.embed else "--xmp"
+    if given.undo:
+        next_steps(f"tag {folder} {'--undo' if given.dry_run else where}")
+    else:
         next_steps(f"tag {folder} {where}" if given.dry_run else f"tag {folder} --undo")
 
 
@@ -79,11 +81,11 @@ def _check(given: Options) -> None:
 
     if given.immich is not None:
         given.refuse("--immich writes to a server alone", "xmp", "embed", "adopt")
-    elif given.xmp + given.embed + given.undo != 1:
+    elif given.xmp + given.embed != 1 and not (given.undo and not given.xmp):
         raise SettingsError(
             "say where the labels go: --xmp writes side-cars beside the photos, --embed writes "
-            "into the photos, --immich ADDRESS to a server; --undo alone takes out all that the "
-            "first two wrote"
+            "into the photos, --immich ADDRESS to a server; --undo takes out all that the first "
+            "two wrote, with one of them what that wrote"
         )
     else:
         given.refuse("it is the key of a server: say --immich ADDRESS too", "immich_key_file")
@@ -125,9 +127,10 @@ def _undone(index: "Index", given: Options) -> "list[TagOutcome]":
     from labelwise.photos.tagging import undo_sidecar
 
     store, dry = index.store, given.dry_run
-    outcomes = [undo_sidecar(store, path, dry_run=dry) for path in written_sidecars(store).paths()]
-    outcomes += [undo_embedded(store, path, dry_run=dry) for path in written_photos(store).paths()]
-    return outcomes
+    sidecars = [] if given.embed else written_sidecars(store).paths()
+    photos = [] if given.xmp else written_photos(store).paths()
+    outcomes = [undo_sidecar(store, path, dry_run=dry) for path in sidecars]
+    return outcomes + [undo_embedded(store, path, dry_run=dry) for path in photos]
 
 
 def _written(index: "Index", labels: Counter[str], given: Options) -> "list[TagOutcome]":

@@ -27,13 +27,13 @@ OF_WORDS = ("answers", "set_aside", "against", "model", "device")
 
 @verb(
     "out method effort minutes rule calibrator guarantee epochs words model answers fresh",
-    more="settings set seed folds on_error skip_missing taxonomy attributes backbone features "
-    "weights start head image_size bands composite window augment batch_size lr weight_decay "
-    "optimizer schedule metric patience precision accelerator deterministic devices workers "
-    "engine log device set_aside against",
+    more="settings set seed folds on_error skip_missing skip_broken taxonomy attributes backbone "
+    "features weights start head image_size bands composite window augment batch_size lr "
+    "weight_decay optimizer schedule metric patience precision accelerator deterministic devices "
+    "workers engine log device set_aside against",
     examples=(
         "train photos.csv --effort good -o runs/photos",
-        "train photos/ --words words.txt --model clip/ -o runs/words",
+        "train photos/ --words words.txt -o runs/words",
     ),
     uri_out=True,
 )
@@ -49,10 +49,10 @@ def train(
 
     The same command on the same folder resumes a stopped run. -o may be an s3:// or gs:// place.
 
-    With --words no labels are needed: --model names a text-image model (CLIP or SigLIP of
-    transformers or open_clip, or a sentence encoder with an image classifier), and the words are
-    the labels. Until people have answered, its probabilities are a guess and nothing is guaranteed.
-    Give --answers, any label table, when there are some.
+    With --words no labels are needed: the words are the labels. --model names a text-image model
+    (CLIP or SigLIP of transformers or open_clip, or a sentence encoder); without it, labelwise
+    fetches a small one once. Until people have answered, its probabilities are a guess and nothing
+    is guaranteed. Give --answers, any label table, when there are some.
     """
     if given.words is not None:
         _train_words(data or [], given.words, given)
@@ -73,6 +73,8 @@ def train(
         for name, key in SHORT_NAMES.items()
         if values[name] not in (None, False, [])
     }
+    if given.skip_broken:
+        flags["data_options.skip_broken"] = True
     if given.guarantee is not None:
         flags["promise"] = given.guarantee
     on_ray = None
@@ -99,9 +101,10 @@ def train_and_report(
     ``on_ray`` workers of a Ray cluster train; then this process only reports.
     """
     with before_writing():
-        from labelwise.api import log_trained_model, report_run
-        from labelwise.cli.evaluate import few_test_photos, summarise
+        from labelwise.api import log_trained_model
+        from labelwise.cli.evaluate import few_test_photos, say_shortfall, summarise
         from labelwise.cli.text import command
+        from labelwise.report.runs import report_run
         from labelwise.system.progress import make_watch
         from labelwise.system.storage import address_of
         from labelwise.training.run import train as run
@@ -112,7 +115,7 @@ def train_and_report(
         if on_ray is None:
             done = run(settings, folder, watch=watch, fresh=fresh)
         else:
-            from labelwise.shards.ray_training import RayTraining
+            from labelwise.shards.ray_cluster import RayTraining
 
             done = RayTraining(on_ray)(settings, folder, watch, fresh=fresh)
     if done is None:
@@ -121,7 +124,7 @@ def train_and_report(
     log_trained_model(folder, settings)
     folder.publish()
     if folds is not None:
-        from labelwise.training.folds import train_folds
+        from labelwise.training.run import train_folds
 
         with resumable(place):
             train_folds(done, folds, watch=make_watch(), fresh=fresh, publish=folder.publish)
@@ -131,6 +134,7 @@ def train_and_report(
     split = done.evaluation.data.split
     if done.evaluation.sets is not None:
         say(f"Rule ({settings.rule}): {done.evaluation.sets.rule}")
+    tested = say_shortfall(settings.rule, f"on {split}", done.evaluation.rows)
     few = few_test_photos(done.evaluation.data.rows if split == "test" else 0)
     if few:
         say(few)
@@ -140,7 +144,10 @@ def train_and_report(
         next_steps(f"data review {named} -o review.csv")
         return done
     on_split = "" if split == "test" else f" --split {split}"
-    next_steps(f"predict {named} PICTURES...", f"evaluate {named}{on_split}")
+    guarantee = f"train {settings.data} --guarantee {tested}"
+    next_steps(
+        f"predict {named} PICTURES...", guarantee if tested else f"evaluate {named}{on_split}"
+    )
     return done
 
 
@@ -193,11 +200,10 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
     from labelwise.system.progress import make_watch
 
     model = given.model or os.environ.get("LABELWISE_WORDS")
-    if model is None or not places:
-        raise SettingsError(
-            "--words needs photos and a text-image model: labelwise train PHOTOS --words "
-            "words.txt --model FOLDER"
-        )
+    if not places:
+        raise SettingsError("--words needs photos: labelwise train PHOTOS --words words.txt")
+    if model is None:
+        say("no --model: all-MiniLM-L6-v2 is taken, from the hub's cache or the hub (23 MB, once)")
     photos, out = [Path(place) for place in places], Path(given.out or "run")
     vocabulary = WordList.read(words)
     if given.answers is not None:

@@ -170,25 +170,10 @@ def prediction(
     }
 
 
-# Label tables written as annotation tools read them, with a model's predictions to begin from.
-#
-# All three states of a label survive the way there and back. A label that is not known is
-#
-#     label-studio  in the choices named ``unknown``, beside those named ``labels``
-#     cvat          a tag with the attribute state = unknown
-#     fiftyone      in the field ``unknown``, beside ``ground_truth``
-#     coco          in ``unknown_category_ids`` of its image (ours; other tools leave it alone)
-#     voc           an object that is difficult
-#     huggingface   in the column ``unknown``, or an empty cell where each label has a column
-#
-# Predictions are for people to accept or to correct, and are not labels: ``predictions`` of a task
-# in
-# Label Studio and of a sample in FiftyOne, tags with the attribute state = predicted in CVAT.
-# Where
-# a label is known already nothing is predicted; only FiftyOne, which keeps both apart, is told all
-# of them, with the fields by which it shows how they stand to the labels: ``eval`` of a label is
-# tp,
-# fp or fn, and ``eval_tp``, ``eval_fp`` and ``eval_fn`` of a sample count them.
+# Label tables written as annotation tools read them; all three states of a label survive the way
+# there and back. Predictions are for people to accept or to correct, and are not labels. Where a
+# label is known nothing is predicted; only FiftyOne, which keeps both apart, is told all of them,
+# with the fields by which it shows true and false positives (``eval``, ``eval_tp``, ...).
 
 
 VOC_SUFFIXES = (".jpg", ".jpeg", ".png")

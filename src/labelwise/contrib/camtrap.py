@@ -32,18 +32,9 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.system.text import counted
 
-# A Camtrap DP package: datapackage.json and its three tables, with the keys that join them.
-#
-#     deployments    deploymentID
-#     media          mediaID, deploymentID, timestamp, filePath, fileMediatype
-#     observations   observationID, deploymentID, mediaID (level "media" alone), eventID,
-# eventStart,
-#                    eventEnd, observationLevel, observationType, scientificName, ...
-#
-# Columns, types and keys are those of version 1.0 (tdwg/camtrap-dp, its schemas as published under
-# rs.gbif.org); 1.0.1 and 1.0.2 have the same tables. Versions before 1.0 name their columns
-# otherwise
-# and are refused. A cell of NA, NaN or nan is a missing value, as from 1.0.2 on.
+# Columns, types and keys are those of version 1.0 (tdwg/camtrap-dp, published at rs.gbif.org);
+# 1.0.1 and 1.0.2 have the same tables. Versions before 1.0 name their columns otherwise and are not
+# accepted. A cell of NA, NaN or nan is a missing value, as from 1.0.2 on.
 
 
 NEEDED = {

@@ -26,6 +26,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from labelwise.contrib import LABEL_NAMES
 from labelwise.data.load import Reader
 from labelwise.data.rows import from_rows, read_lines, require_file
 from labelwise.data.table import LabelTable
@@ -37,72 +38,8 @@ from labelwise.system.text import counted
 
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
 UNCLASSIFIED = (0, 335, 999)  # no data, glaciers (none of the 43), and what CORINE left open
-CLASSES_19 = (
-    "Urban fabric",
-    "Industrial or commercial units",
-    "Arable land",
-    "Permanent crops",
-    "Pastures",
-    "Complex cultivation patterns",
-    "Land principally occupied by agriculture, with significant areas of natural vegetation",
-    "Agro-forestry areas",
-    "Broad-leaved forest",
-    "Coniferous forest",
-    "Mixed forest",
-    "Natural grassland and sparsely vegetated areas",
-    "Moors, heathland and sclerophyllous vegetation",
-    "Transitional woodland, shrub",
-    "Beaches, dunes, sands",
-    "Inland wetlands",
-    "Coastal wetlands",
-    "Inland waters",
-    "Marine waters",
-)
-CLASSES_43 = {
-    111: "Continuous urban fabric",
-    112: "Discontinuous urban fabric",
-    121: "Industrial or commercial units",
-    122: "Road and rail networks and associated land",
-    123: "Port areas",
-    124: "Airports",
-    131: "Mineral extraction sites",
-    132: "Dump sites",
-    133: "Construction sites",
-    141: "Green urban areas",
-    142: "Sport and leisure facilities",
-    211: "Non-irrigated arable land",
-    212: "Permanently irrigated land",
-    213: "Rice fields",
-    221: "Vineyards",
-    222: "Fruit trees and berry plantations",
-    223: "Olive groves",
-    231: "Pastures",
-    241: "Annual crops associated with permanent crops",
-    242: "Complex cultivation patterns",
-    243: "Land principally occupied by agriculture, with significant areas of natural vegetation",
-    244: "Agro-forestry areas",
-    311: "Broad-leaved forest",
-    312: "Coniferous forest",
-    313: "Mixed forest",
-    321: "Natural grassland",
-    322: "Moors and heathland",
-    323: "Sclerophyllous vegetation",
-    324: "Transitional woodland/shrub",
-    331: "Beaches, dunes, sands",
-    332: "Bare rock",
-    333: "Sparsely vegetated areas",
-    334: "Burnt areas",
-    411: "Inland marshes",
-    412: "Peatbogs",
-    421: "Salt marshes",
-    422: "Salines",
-    423: "Intertidal flats",
-    511: "Water courses",
-    512: "Water bodies",
-    521: "Coastal lagoons",
-    522: "Estuaries",
-    523: "Sea and ocean",
-}
+CLASSES_19 = tuple(LABEL_NAMES["bigearthnet_19"])
+CLASSES_43 = {int(code): name for code, name in LABEL_NAMES["corine"].items()}
 
 
 def read_bigearthnet(

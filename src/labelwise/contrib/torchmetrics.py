@@ -40,12 +40,15 @@ except ImportError as error:
     ) from error
 
 
-class MultilabelCalibrationError(Metric):
+class _LabelMetric(Metric):
+    is_differentiable = False
+    full_state_update = False
+
+
+class MultilabelCalibrationError(_LabelMetric):
     """ECE, ACE or MCE over equal-width bins, of all entries pooled or as the mean over labels."""
 
-    is_differentiable = False
     higher_is_better = False
-    full_state_update = False
     counts: Tensor
     confidence_sums: Tensor
     present_sums: Tensor
@@ -98,12 +101,10 @@ class MultilabelCalibrationError(Metric):
         return torch.tensor(figure, device=self.device)
 
 
-class MultilabelMeanAveragePrecision(Metric):
+class MultilabelMeanAveragePrecision(_LabelMetric):
     """Exact mAP over labels or images that leaves undefined ones out instead of counting 0 or 1."""
 
-    is_differentiable = False
     higher_is_better = True
-    full_state_update = False
     scores: list[Tensor]
     labels: list[Tensor]
     observed: list[Tensor]
@@ -133,12 +134,10 @@ class MultilabelMeanAveragePrecision(Metric):
         return torch.tensor(value, device=self.device)
 
 
-class MultilabelSetScore(Metric):
+class MultilabelSetScore(_LabelMetric):
     """Macro or micro F-beta of label sets, whatever rule or thresholds made them."""
 
-    is_differentiable = False
     higher_is_better = True
-    full_state_update = False
     counts: Tensor
 
     def __init__(
@@ -171,12 +170,10 @@ class MultilabelSetScore(Metric):
         return torch.tensor(chosen.f_score(self.beta, self.undefined).value, device=self.device)
 
 
-class ZeroLabelFalseAlarmRate(Metric):
+class ZeroLabelFalseAlarmRate(_LabelMetric):
     """Share of images known to carry no label that are given one."""
 
-    is_differentiable = False
     higher_is_better = False
-    full_state_update = False
     alarms: Tensor
     images: Tensor
 

@@ -23,33 +23,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
+from labelwise.contrib import LABEL_NAMES
 from labelwise.data.load import Reader
 from labelwise.data.rows import from_rows, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.system.text import first_line
 
-FINDINGS = (
-    "No Finding",
-    "Enlarged Cardiomediastinum",
-    "Cardiomegaly",
-    "Lung Opacity",
-    "Lung Lesion",
-    "Edema",
-    "Consolidation",
-    "Pneumonia",
-    "Atelectasis",
-    "Pneumothorax",
-    "Pleural Effusion",
-    "Pleural Other",
-    "Fracture",
-    "Support Devices",
-)
-MINED = (
-    *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),
-    *("Pneumothorax", "Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening"),
-    "Hernia",
-)
+FINDINGS, MINED = (tuple(LABEL_NAMES[name]) for name in ("chexpert", "chestxray14"))
 STATES = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "-1": -1, "-1.0": -1, "": -2}
 CSV_BATCH = "CheXpert-v1.0 batch 1 (validate & csv)"
 TEST_TABLES = ("test.csv", "test_labels.csv")

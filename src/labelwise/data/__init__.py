@@ -1,17 +1,24 @@
 """Label tables, where their images are, and every format they are read from."""
 
 from labelwise.data.checks import (
+    Description,
     UnreadableImage,
+    describe,
     find_unreadable,
     fingerprint,
     without_unreadable,
 )
-from labelwise.data.describe import Description, describe
+from labelwise.data.derived import (
+    Obeyed,
+    flip_labels,
+    keep_known,
+    obey_taxonomy,
+    observe_uniform,
+    single_positive,
+)
 from labelwise.data.export import export
 from labelwise.data.generated import PosteriorData, posterior, scenes
-from labelwise.data.hierarchy import Obeyed, obey_taxonomy
 from labelwise.data.load import Reader, load
-from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
 from labelwise.data.split import mlspl_split, stratified_split, with_validation
 from labelwise.data.table import LabelSets, LabelTable, SoftLabels
 from labelwise.pictures.memory import (

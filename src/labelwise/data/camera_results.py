@@ -30,19 +30,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.rows import read_json
-from labelwise.errors import DataError
+from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import decode
 from labelwise.pictures.sources import read_image_file
 from labelwise.system.files import replacing
+from labelwise.system.table_files import write_csv
 from labelwise.system.text import as_cell, from_cell, with_slashes
+from labelwise.types import nearest
 
-# When photos were taken: times in tables, days that photos span, and bursts.
-#
-# A burst is a run of photos of one camera in which no photo was taken more than ``gap`` seconds
-# after
-# the one before it. Times stand as ISO 8601 (``2024-05-01T06:30:00``, ``2024-05-01 06:30``) or as
-# EXIF writes them (``2024:05:01 06:30:00``). A time zone is taken to UTC; times with and without a
-# zone do not mix.
+# A burst is a run of photos of one camera with at most ``gap`` seconds from each to the next. Times
+# are ISO 8601 or as EXIF writes them. A time zone is converted to UTC; rows with and without a zone
+# do not mix.
 
 
 EXIF = re.compile(r"(\d{4}):(\d{2}):(\d{2})(.*)", re.S)
@@ -99,6 +97,34 @@ def bursts(
     found = np.empty(len(order), np.int64)
     found[order] = np.cumsum(starts) - 1
     return found
+
+
+def write_bursts(
+    source: Path, out: Path, gap: float, time: str = "time", camera: str | None = None
+) -> tuple[int, NDArray[np.int64]]:
+    """Write the burst of each row of a .csv or .tsv as its group; return rows and bursts' sizes."""
+    delimiters = {".csv": ",", ".tsv": "\t"}
+    if source.suffix.lower() not in delimiters or out.suffix.lower() not in delimiters:
+        raise SettingsError(f"bursts are found in .csv and .tsv, got {source.name} and {out.name}")
+    with source.open(encoding="utf-8-sig", newline="") as file:
+        table = csv.DictReader(file, delimiter=delimiters[source.suffix.lower()])
+        rows, header = list(table), list(table.fieldnames or ())
+    for name in (time, *([camera] if camera else [])):
+        if name not in header:
+            raise DataError(f"{source}: there is no column {name!r}{nearest(name, header)}")
+    if "group" in header:
+        raise DataError(f"{source}: it has a column 'group' already; leave it out, or keep it")
+    if not rows:
+        raise DataError(f"{source}: the table has no rows")
+    cameras = [row[camera] if camera else "" for row in rows]
+    found = bursts(read_times([row[time] or "" for row in rows], str(source), time), cameras, gap)
+    with replacing(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [*header, "group"], delimiter=delimiters[out.suffix.lower()])
+        writer.writeheader()
+        for row, burst, name in zip(rows, found.tolist(), cameras, strict=True):
+            group = as_cell(f"{name}-{burst}") if name else f"burst-{burst}"
+            writer.writerow(row | {"group": group})
+    return len(rows), np.bincount(found)
 
 
 EDGE = 0.01
@@ -313,11 +339,7 @@ def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2)
             rows += _cut(photo, boxes, root / photo.file, out, f"{number:06}")
     if not rows:
         raise DataError(f"{results.source}: no detection reaches {least:g}; lower --least")
-    path = out / CROPS
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(CROP_COLUMNS)
-        table.writerows([as_cell(cell) for cell in row] for row in rows)
+    write_csv(out / CROPS, CROP_COLUMNS, rows)
     return len(rows)
 
 

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from itertools import islice, pairwise
 from typing import Any, Literal
@@ -23,18 +23,188 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.data.table import LabelTable
+from labelwise.data.table import LabelSets, LabelTable
 from labelwise.errors import DataError, ImageError, SettingsError
-from labelwise.pictures.bands import Bands
 from labelwise.pictures.decode import regular_files
 from labelwise.pictures.memory import ArrayImages, BytesImages, FeatureRows
 from labelwise.pictures.multiband import is_band_folder
 from labelwise.pictures.sources import CropImages, FileImages, ImageSource, JoinedImages, SpanImages
+from labelwise.pictures.transform import Bands
 from labelwise.system.names import Names
 from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
 
-# Files that a table names and that are not there: found elsewhere, left out, or an error.
+PAIRS_SHOWN = 20
+MOST_DENSE = 2048  # labels up to which a count is kept for every pair
+MOST_PAIRS = 50_000_000  # beyond so many different ones none is counted, for the memory they take
+SPELLINGS_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class LabelCount:
+    """How often one label is present, absent and unknown; ``share`` is present among known."""
+
+    name: str
+    present: int
+    absent: int
+    unknown: int
+    share: float | None
+
+
+@dataclass(frozen=True)
+class PairCount:
+    """How often two labels are present together; ``lift`` is against independence."""
+
+    first: str
+    second: str
+    images: int
+    lift: float
+
+
+@dataclass(frozen=True)
+class Description:
+    """The numbers of a table. ``zero_label``: reviewed, none of them; ``unlabelled``: none known.
+
+    ``labels_per_image[n]`` counts images with n present labels; ``unknown_share`` is over all
+    entries; ``never_present`` names labels without a single image.
+    """
+
+    name: str
+    images: int
+    splits: dict[str, int]
+    groups: int | None
+    zero_label: int
+    unlabelled: int
+    partly_known: int
+    unknown_share: float
+    mean_labels: float
+    labels_per_image: list[int]
+    labels: list[LabelCount]
+    pairs: list[PairCount]
+    never_present: list[str]
+    notes: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self)
+
+
+def describe(table: LabelTable) -> Description:
+    """Return the numbers of a table; its most frequent pairs come first.
+
+    Where there may be more than 50 million pairs, none is counted.
+    """
+    present, unknown = table.present.counts(), table.unknown.counts()
+    unknown_sizes = table.unknown.sizes()
+    labels = [
+        LabelCount(name, p, len(table) - p - u, u, p / (len(table) - u) if u < len(table) else None)
+        for name, p, u in zip(table.space.names, present.tolist(), unknown.tolist(), strict=True)
+    ]
+    unlabelled = int(table.unlabelled().sum())
+    return Description(
+        name=table.name,
+        images=len(table),
+        splits={}
+        if table.split is None
+        else {name: len(part) for name, part in table.splits().items()},
+        groups=None if table.group is None else int(table.group.codes().max(initial=-1)) + 1,
+        zero_label=int(table.zero_label().sum()),
+        unlabelled=unlabelled,
+        partly_known=int((unknown_sizes > 0).sum()) - unlabelled,
+        unknown_share=float(unknown_sizes.sum() / max(1, len(table) * len(table.space))),
+        mean_labels=float(present.sum() / max(1, len(table))),
+        labels_per_image=np.bincount(table.present.sizes()).tolist(),
+        labels=labels,
+        pairs=_pairs(table),
+        never_present=[label.name for label in labels if not label.present],
+        notes=[*table.notes, *_soft_note(table), *_spelling_note(labels), *_group_note(table)],
+    )
+
+
+def _group_note(table: LabelTable) -> list[str]:
+    """Return a note if a group has photos in two splits, which training refuses."""
+    try:
+        reject_divided_groups(table)
+    except DataError as error:
+        return [str(error)]
+    return []
+
+
+def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int | None) -> list[str]:
+    """Return a sentence for each number that differs from what is stated of the whole set."""
+    found = {} if table.split is None else {k: len(part) for k, part in table.splits().items()}
+    sentences = [
+        f"{split} has {counted(found.get(split, 0), 'image')}, the whole set has {count:,}"
+        for split, count in counts.items()
+        if found.get(split, 0) != count
+    ]
+    if labels is not None and len(table.space) != labels:
+        sentences.append(f"there are {len(table.space)} labels, the whole set has {labels}")
+    return sentences
+
+
+def _spelling_note(labels: list[LabelCount]) -> list[str]:
+    """Return a note on labels that differ only in case, spaces, hyphens or underscores.
+
+    Without a letter they are numbers, and 1 3 is not 13.
+    """
+    alike: dict[str, list[LabelCount]] = {}
+    for label in labels:
+        if not any(map(str.isalpha, label.name)):
+            continue
+        plain = label.name.casefold().translate(str.maketrans("", "", " -_"))
+        alike.setdefault(plain, []).append(label)
+    groups = [
+        " and ".join(f"{one.name!r} ({counted(one.present, 'image')})" for one in group)
+        for group in alike.values()
+        if len(group) > 1
+    ]
+    if not groups:
+        return []
+    more = f", and {len(groups) - SPELLINGS_SHOWN:,} more" if len(groups) > SPELLINGS_SHOWN else ""
+    return [f"perhaps one label, spelled in two ways: {'; '.join(groups[:SPELLINGS_SHOWN])}{more}"]
+
+
+def _soft_note(table: LabelTable) -> list[str]:
+    if table.soft is None:
+        return []
+    return [
+        f"{len(table.soft.shares):,} labels are soft, a share between 0 and 1; they count as "
+        "present above one half"
+    ]
+
+
+def _pairs(table: LabelTable) -> list[PairCount]:
+    sizes = table.present.sizes()
+    if min(int((sizes * (sizes - 1) // 2).sum()), len(table.space) ** 2 // 2) > MOST_PAIRS:
+        return []
+    sets = table.present.plain()
+    codes, images = _counted(sets)
+    most = np.lexsort((codes, -images))[:PAIRS_SHOWN]
+    counts, names = sets.counts(), table.space.names
+    found = []
+    for number, together in zip(codes[most].tolist(), images[most].tolist(), strict=True):
+        one, other = divmod(number, sets.width)
+        lift = float(together * len(table) / (counts[one] * counts[other]))
+        found.append(PairCount(names[one], names[other], together, lift))
+    return found
+
+
+def _counted(sets: LabelSets) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return first * width + second of all labels that are together, and in how many rows."""
+    if sets.width <= MOST_DENSE:
+        counts = np.zeros(sets.width**2, np.int64)
+        for _, codes in sets.pairs():
+            counts += np.bincount(codes, minlength=len(counts))
+        found = np.flatnonzero(counts)
+        return found, counts[found]
+    found = images = np.zeros(0, np.int64)
+    for _, codes in sets.pairs():
+        found, place = np.unique(np.concatenate([found, codes]), return_inverse=True)
+        counts = np.bincount(place[len(images) :], minlength=len(found))
+        counts[place[: len(images)]] += images
+        images = counts
+    return found, images
 
 
 MOST_SEARCHED = 1_000_000  # files below a folder that are looked at for images by name
@@ -84,9 +254,10 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     return replace(kept, notes=(*kept.notes, f"left out: {sentence}"))
 
 
-def _with_slashes(
-    table: LabelTable, images: FileImages, there: NDArray[np.bool_]
-) -> tuple[LabelTable, FileImages, NDArray[np.bool_]]:
+Found = tuple[LabelTable, FileImages, NDArray[np.bool_]]  # and which of its files are there
+
+
+def _with_slashes(table: LabelTable, images: FileImages, there: NDArray[np.bool_]) -> Found:
     """Return the table with the paths that Windows wrote as others write them.
 
     Nothing changes unless that finds more images; a name may hold a backslash.
@@ -97,17 +268,18 @@ def _with_slashes(
     names = list(images.ids)
     for row in odd:
         names[row] = names[row].replace("\\", "/")
-    turned = FileImages(images.root, names)
-    found = _are_there(turned)
-    if found.sum() == there.sum():
-        return table, images, there
     note = f"{counted(len(odd), 'path')} had \\ between folders, read as /"
-    return replace(table, images=turned, notes=(*table.notes, note)), turned, found
+    renamed = _renamed(table, images, names, note)
+    return renamed if renamed[2].sum() > there.sum() else (table, images, there)
 
 
-def _in_other_case(
-    table: LabelTable, images: FileImages, there: NDArray[np.bool_]
-) -> tuple[LabelTable, FileImages, NDArray[np.bool_]]:
+def _renamed(table: LabelTable, images: FileImages, names: list[str], note: str) -> Found:
+    turned = FileImages(images.root, names)
+    notes = (*table.notes, note)
+    return replace(table, images=turned, notes=notes), turned, _are_there(turned)
+
+
+def _in_other_case(table: LabelTable, images: FileImages, there: NDArray[np.bool_]) -> Found:
     """Return the table with the names that files bear here, where just one is alike.
 
     Windows and macOS find ``a.JPG`` as ``a.jpg``, and macOS stores an umlaut as two characters.
@@ -123,13 +295,11 @@ def _in_other_case(
             names[row], changed = found, changed + 1
     if not changed:
         return table, images, there
-    turned = FileImages(images.root, names)
     note = (
         f"{counted(changed, 'path')} found under a name that differs in upper and lower case, or "
         "in how accents are stored"
     )
-    table = replace(table, images=turned, notes=(*table.notes, note))
-    return table, turned, _are_there(turned)
+    return _renamed(table, images, names, note)
 
 
 def _spelled_here(root: str, name: str, listed: dict[str, dict[str, list[str]]]) -> str | None:

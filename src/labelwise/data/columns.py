@@ -29,16 +29,6 @@ from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.system.text import one_line
 from labelwise.types import LabelSpace, nearest
 
-# The columns of labels as sparse rows of label numbers.
-#
-# A list, or text split on ``|``, names the labels that are present or, with ``*`` for all, not
-# known;
-# soft ones have as many shares between 0 and 1 beside them. One column per label holds 1, 0, or
-# nothing (also -1, unless the reader is told that it means absent) for unknown, and shares in
-# between
-# if the reader is told so.
-
-
 EVERYTHING = "*"
 WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
 LIST_ITEM = re.compile(r"""\s*('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")\s*(?:,|$)""")

@@ -4,6 +4,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,12 @@ def export(table: LabelTable, path: str | Path) -> None:
             classes = json.dumps(list(table.space.names)).encode()
             schema = first.schema.with_metadata({b"classes": classes})
             with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-                for batch in _with_first(first, batches):
+                for batch in chain([first], batches):
                     writer.write_batch(batch.replace_schema_metadata(schema.metadata))
             return
         options = arrow_csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
         with arrow_csv.CSVWriter(temporary, first.schema, write_options=options) as writer:
-            for batch in _with_first(first, batches):
+            for batch in chain([first], batches):
                 writer.write_batch(batch)
 
 
@@ -109,11 +110,6 @@ def json_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
         _reject_in_lists(table.space.names)
     for batch in _batches(table, folder, as_text=False, per_label=per_label):
         yield from batch.to_pylist()
-
-
-def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
 
 
 def _has_silent_labels(table: LabelTable) -> bool:

@@ -31,7 +31,6 @@ from labelwise.pictures.decode import IMAGE_SUFFIXES, find_images
 from labelwise.pictures.sources import SpanImages, TarMember, tar_members
 from labelwise.system.names import printable
 
-HUGGINGFACE_MARKS = ("metadata.*", "*/metadata.*", "*.parquet", "data/*.parquet", "train/*.parquet")
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 LABEL_SUFFIXES = (".json", ".txt", ".cls")
 SAMPLE_COLUMNS = ("labels", "unknown", "split", "group")

@@ -297,28 +297,6 @@ def posterior(
     return PosteriorData(table, np.concatenate(eta))
 
 
-def posterior_table(
-    num_train: int = 20_000,
-    num_val: int = 5_000,
-    num_test: int = 5_000,
-    *,
-    num_labels: int = 20,
-    num_features: int = 16,
-    rho: float = 0.0,
-    seed: int = 0,
-) -> LabelTable:
-    """Return the table of :func:`posterior` without its eta."""
-    return posterior(
-        num_train,
-        num_val,
-        num_test,
-        num_labels=num_labels,
-        num_features=num_features,
-        rho=rho,
-        seed=seed,
-    ).table
-
-
 def _offsets(priors: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
     """Return b where the mean of expit(b + spread z), z ~ N(0, 1), is the prior, by bisection."""
     nodes, mass = np.polynomial.hermite_e.hermegauss(64)

@@ -3,9 +3,11 @@
 import glob
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -13,56 +15,26 @@ from typing import Any
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
+from labelwise.data.boxes import holds_annotated_photos
 from labelwise.data.checks import Duplicates, check_table
-from labelwise.data.coco import COCO_MARKS, read_coco, read_coco2014
-from labelwise.data.feature_files import read_feature_file
-from labelwise.data.folders import (
-    HUGGINGFACE_MARKS,
-    read_folder,
-    read_huggingface,
-    read_plantnet,
-    read_webdataset,
-)
-from labelwise.data.generated import posterior_table, scenes
-from labelwise.data.official import (
-    read_cifar10,
-    read_cifar60_40,
-    read_cifar100,
-    read_cub,
-    read_imagenet,
-    read_nuswide,
-    read_tiny_imagenet,
-    read_vispr,
-    read_vqa,
-    read_wider,
-)
+from labelwise.data.generated import PosteriorData, posterior, scenes
 from labelwise.data.shards import ShardPart, read_shards
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.data.tabular import TABULAR, read_tables
-from labelwise.data.voc import VOC_MARKS, holds_annotated_photos, read_voc
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import image_files
 from labelwise.system.storage import is_uri
 from labelwise.system.text import first_line, one_line_of
 from labelwise.types import nearest
 
-# Readers: where the name of a format becomes its reader.
-#
-# Formats of fields and tools are read in :mod:`labelwise.contrib`. Any package can bring a reader:
-# an
-# entry point of the group ``labelwise.readers``, whose name is that of the format, leads to a
-# :class:`Reader`. It is asked after ours whether a file or folder is its own.
-#
-# ``counts`` is what the papers state of a dataset, {split: images} and the number of labels, so
-# that
-# ``labelwise data describe`` can say whether the files at hand are the whole set.
-
 
 @dataclass(frozen=True)
 class Reader:
     """A format: its reader, what marks its files and folders, and the papers' counts.
 
-    ``read(path, **options)`` returns the table; options are checked by its signature.
+    ``read(path, **options)`` returns the table; options are checked by its signature. ``counts``
+    are what the papers state of the whole set, {split: images}. Any package can bring a reader, by
+    an entry point of the group ``labelwise.readers`` that has the name of the format.
     """
 
     name: str
@@ -77,7 +49,10 @@ class Reader:
 
 SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 
-GENERATED: dict[str, Callable[..., LabelTable]] = {"scenes": scenes, "posterior": posterior_table}
+GENERATED: dict[str, Callable[..., LabelTable | PosteriorData]] = {
+    "scenes": scenes,
+    "posterior": posterior,
+}
 
 CONTRIB = {  # as in pyproject.toml
     "fiftyone": "annotation_tools:FIFTYONE",
@@ -91,143 +66,19 @@ CONTRIB = {  # as in pyproject.toml
     "camtrap-dp": "camtrap:CAMTRAP_DP",
 }
 
-# Marks are looked for in this order, so a dataset comes before the plain folder it resembles.
-OWN: dict[str, Reader] = {
-    reader.name: reader
-    for reader in (
-        Reader("table", read_tables, "CSV, TSV, JSON Lines or Parquet", tuple(TABULAR)),
-        Reader("features", read_feature_file, "features and labels as arrays", (".npz",)),
-        Reader(
-            "webdataset", read_webdataset, "WebDataset tar shards", (".tar",), ("*.tar", "*/*.tar")
-        ),
-        Reader(
-            "huggingface",
-            read_huggingface,
-            "folder with a metadata file or Parquet shards",
-            marks=HUGGINGFACE_MARKS,
-        ),
-        Reader(
-            "coco2014",
-            read_coco2014,
-            "MS-COCO 2014",
-            marks=("annotations/instances_train2014.json",),
-            labels=80,
-            counts={"train": 82_081, "test": 40_137},
-        ),
-        Reader(
-            "coco", read_coco, "COCO instances JSON, or a folder of them", (".json",), COCO_MARKS
-        ),
-        Reader("voc", read_voc, "Pascal VOC folder", marks=VOC_MARKS),
-        Reader(
-            "voc2007",
-            partial(read_voc, parts={"trainval": "train", "test": "test"}),
-            "Pascal VOC 2007: trainval and test",
-            labels=20,
-            counts={"train": 5_011, "test": 4_952},
-        ),
-        Reader(
-            "voc2012",
-            partial(read_voc, parts={"train": "train", "val": "test"}),
-            "Pascal VOC 2012: train, and val as test",
-            labels=20,
-            counts={"train": 5_717, "test": 5_823},
-        ),
-        Reader(
-            "cifar10",
-            read_cifar10,
-            "CIFAR-10, binary",
-            marks=("data_batch_1", "data_batch_1.bin"),
-            labels=10,
-            counts={"train": 50_000, "test": 10_000},
-        ),
-        Reader(
-            "cifar100",
-            read_cifar100,
-            "CIFAR-100, binary",
-            marks=("meta", "fine_label_names.txt"),
-            labels=100,
-            counts={"train": 50_000, "test": 10_000},
-        ),
-        Reader(
-            "cifar60+40",
-            read_cifar60_40,
-            "CIFAR-100 where 40 classes lost their label",
-            labels=60,
-            counts={"train": 50_000, "test": 10_000},
-        ),
-        Reader(
-            "tiny-imagenet",
-            read_tiny_imagenet,
-            "Tiny-ImageNet",
-            marks=("wnids.txt",),
-            labels=200,
-            counts={"train": 100_000, "test": 10_000},
-        ),
-        Reader(
-            "imagenet",
-            read_imagenet,
-            "ImageNet (ILSVRC2012)",
-            marks=("LOC_val_solution.csv", "ILSVRC2012_devkit*"),
-            labels=1000,
-            counts={"train": 1_281_167, "test": 50_000},
-        ),
-        Reader(
-            "nuswide",
-            read_nuswide,
-            "NUS-WIDE, official split, labelled photos",
-            marks=("ImageList/TrainImagelist.txt",),
-            labels=81,
-            counts={"train": 125_449, "test": 83_898},
-        ),
-        Reader(
-            "nuswide-gong",
-            partial(read_nuswide, flavour="gong"),
-            "NUS-WIDE, 150,000 labelled photos drawn for training",
-            labels=81,
-            counts={"train": 150_000, "test": 59_347},
-        ),
-        Reader(
-            "wider",
-            read_wider,
-            "WIDER-Attribute, one row per person",
-            marks=("Anno/wider_attribute_*.json", "wider_attribute_*.json"),
-            labels=14,
-            counts={"train": 28_340, "test": 29_117},
-        ),
-        Reader(
-            "vispr",
-            read_vispr,
-            "VISPR, visual privacy",
-            marks=("train2017/*.json", "*/train2017/*.json"),
-            labels=68,
-            counts={"train": 14_167, "test": 8_000},
-        ),
-        Reader(
-            "cub",
-            read_cub,
-            "CUB-200-2011 attributes",
-            marks=("attributes/image_attribute_labels.txt",),
-            labels=312,
-            counts={"train": 5_994, "test": 5_794},
-        ),
-        Reader(
-            "vqa",
-            read_vqa,
-            "VQA v2: soft labels of questions with stored features",
-            marks=("v2_mscoco_train2014_annotations.json",),
-            labels=3129,
-            counts={"train": 443_757, "test": 214_354},
-        ),
-        Reader(
-            "plantnet",
-            read_plantnet,
-            "Pl@ntNet-300K: images/train/species or images_train/species",
-            labels=1081,
-            counts={"train": 243_916, "val": 31_118, "test": 31_112},
-        ),
-        Reader("folder", read_folder, "class/image or split/class/image", marks=("*/*",)),
-    )
-}
+
+def _own() -> Iterator[Reader]:
+    """Yield the formats of formats.toml, whose marks are looked for in its order."""
+    listed = tomllib.loads(Path(__file__).with_name("formats.toml").read_text(encoding="utf-8"))
+    for name, facts in listed.items():
+        module, _, function = facts.pop("read").partition(":")
+        read = getattr(import_module(f"labelwise.data.{module}"), function)
+        options = facts.pop("options", None)
+        lists: dict[str, Any] = {key: tuple(facts.pop(key, ())) for key in ("suffixes", "marks")}
+        yield Reader(name, read if options is None else partial(read, **options), **lists, **facts)
+
+
+OWN = {reader.name: reader for reader in _own()}
 
 
 @cache
@@ -329,7 +180,8 @@ def load(
     if format is None and text in GENERATED:
         make = GENERATED[text]
         try:
-            return make(**_known(options, make, text))
+            made = make(**_known(options, make, text))
+            return made.table if isinstance(made, PosteriorData) else made
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{text}: {error}") from None
     if format is None and _exists(text) and (Path(text) / "model.json").is_file():
@@ -438,7 +290,7 @@ class UnknownOptionError(SettingsError):
 
 def _known(
     options: Mapping[str, Any],
-    make: Callable[..., LabelTable],
+    make: Callable[..., object],
     name: str,
     check_files: bool | None = None,
 ) -> dict[str, Any]:

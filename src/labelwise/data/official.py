@@ -43,17 +43,9 @@ from labelwise.types import LabelSpace
 #     v2_mscoco_{train,val}2014_annotations.json           question_id and ten answers
 #     {train,val}2014_features.npz                         question_id (N,) and features (N, D)
 #
-# The features are any model's of photo and question together, such as LXMERT's pooled output. The
-# official accuracy of an answer that n of ten people gave is the mean, over the ten ways to leave
-# one
-# person out, of min(how many of the nine gave it / 3, 1):
-#
-#     n          0    1     2     3     4 and more
-#     accuracy   0    0.3   0.6   0.9   1
-#
-# It is the answer's soft label. The labels are the answers that are the most common one of at
-# least
-# nine questions (3,129 in the whole set). The official test answers are not public: val is the
+# The features are any model's of photo and question, such as LXMERT's pooled output. The soft label
+# of an answer is its official accuracy: the mean, over the ten ways to leave one person out, of
+# min(how many of the nine gave it / 3, 1). The official test answers are not public: val is the
 # test.
 
 
@@ -233,12 +225,8 @@ def _features(file: Path, numbers: Sequence[int]) -> NDArray[np.float32]:
     return np.ascontiguousarray(chosen, np.float32)
 
 
-# CIFAR-10 and CIFAR-100 in the binary version, and CIFAR60+40.
-#
-# CIFAR60+40: in each of the 20 coarse classes two of the five fine classes lose their label, so
-# 20,000 training images have none of the 60 labels left.
-#
-# The python version is pickled, and no pickle is ever read.
+# CIFAR-10 and CIFAR-100, binary version. CIFAR60+40: two of the five fine classes of each of the 20
+# coarse ones lose their label, so 20,000 training images have none of the 60 labels left.
 
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]  # pixels (n, 3072), classes (n,)

@@ -27,12 +27,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelwise.data.columns import TableColumns, Vocabulary, find_columns
+from labelwise.data.columns import TableColumns, Vocabulary
 from labelwise.data.folders import split_of, table_of_samples, tar_samples
 from labelwise.data.rows import label_names
 from labelwise.data.table import LabelTable
 from labelwise.data.table_builder import TableBuilder
-from labelwise.data.tabular import parquet_table
+from labelwise.data.tabular import known_labels, layout_of, parquet_table
 from labelwise.errors import DataError, ImageError
 from labelwise.pictures.sources import Blocks, EncodedImages
 from labelwise.system.names import Names, printable
@@ -345,13 +345,7 @@ def _parquet_table(
     ids: list[str] = []
     for shard in shards:
         file = parquet_table(shard.shown, partial(shard.storage.stream, shard.name))
-        stated = {
-            meaning: header
-            for meaning, header in file.meanings.items()
-            if meaning not in file.header and header not in ignored
-        }
-        meant = {**stated, **(columns or {})}
-        own = find_columns(file.header, shard.shown, columns=meant, ignore=ignored)
+        own = layout_of(file, shard.shown, columns, ignored)
         if own.image is None:
             raise DataError(
                 f"{shard.shown}: there must be a column 'image' with the bytes of the images; a "
@@ -359,12 +353,9 @@ def _parquet_table(
             )
         if builder is None or layout is None:
             layout = own
-            words = names
-            if words is None and own.labels is not None and file.class_names is not None:
-                words = file.class_names(own.labels)
-            known = words if own.labels is not None else own.label_names()
             plain = replace(own, image=None, path="path")
-            builder = TableBuilder(plain, Vocabulary(known), separator=separator)
+            known = Vocabulary(known_labels(file, own, names))
+            builder = TableBuilder(plain, known, separator=separator)
         elif own != layout:
             raise DataError(f"{shard.shown} and {shards[0].shown} must have the same columns")
         rows = 0

@@ -22,14 +22,6 @@ from labelwise.system.names import Names
 from labelwise.system.storage import is_uri
 from labelwise.types import DatasetFacts, LabelSpace
 
-# LabelSets: one set of label columns for each row, stored as compressed sparse rows.
-#
-# A row whose complement is shorter may be stored as its complement (``inverted``), so an image of
-# which nothing is known costs one bit, not K column numbers.
-#
-# SoftLabels: the entries that are neither 0 nor 1, in the same form, each with its share.
-
-
 BLOCK_ROWS = 1 << 18
 BLOCK = 1 << 24  # entries of a dense block: bounds the memory of counting and converting
 
@@ -89,10 +81,9 @@ class LabelSets:
         inverted: NDArray[np.bool_] | None = None,
     ) -> "LabelSets":
         """Return the sets of lists of column numbers; inverted ones hold all but these."""
-        lists = [np.fromiter(row, np.int32) for row in rows]
-        offsets = np.concatenate([[0], np.cumsum([len(row) for row in lists], dtype=np.int64)])
-        columns = np.concatenate(lists) if lists else np.zeros(0, np.int32)
-        return cls.from_csr(offsets.astype(np.int64), columns, width, inverted)
+        lists = [np.zeros(0, np.int32), *(np.fromiter(row, np.int32) for row in rows)]
+        offsets = _offsets(np.array([len(row) for row in lists[1:]], np.int64))
+        return cls.from_csr(offsets, np.concatenate(lists), width, inverted)
 
     @classmethod
     def from_entries(
@@ -137,7 +128,7 @@ class LabelSets:
             row, column = np.divmod(keys, self.width)
             columns.append(column.astype(np.int32))
             sizes.append(np.bincount(row, minlength=len(part)))
-        offsets = np.concatenate([[0], np.cumsum(np.concatenate(sizes), dtype=np.int64)])
+        offsets = _offsets(np.concatenate(sizes))
         return LabelSets(offsets, np.concatenate(columns), self.width, self.inverted)
 
     def keys(self) -> NDArray[np.int64]:
@@ -257,9 +248,7 @@ class SoftLabels:
 
     def majority(self) -> LabelSets:
         """Return the labels whose share is above one half."""
-        kept = self.shares > 0.5
-        rows = np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))[kept]
-        return LabelSets.from_entries(rows, self.sets.columns[kept], len(self), self.width)
+        return self._where(self.shares > 0.5)
 
     def take(self, rows: NDArray[np.int64]) -> "SoftLabels":
         """Return the entries of the given rows, in the given order."""
@@ -268,9 +257,15 @@ class SoftLabels:
     def without_zeros(self) -> "SoftLabels":
         """Return the entries whose share is not 0."""
         kept = self.shares > 0
-        rows = np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))[kept]
-        sets = LabelSets.from_entries(rows, self.sets.columns[kept], len(self), self.width)
-        return SoftLabels(sets, self.shares[kept])
+        return SoftLabels(self._where(kept), self.shares[kept])
+
+    def _where(self, kept: NDArray[np.bool_]) -> LabelSets:
+        return LabelSets.from_entries(
+            self._rows()[kept], self.sets.columns[kept], len(self), self.width
+        )
+
+    def _rows(self) -> NDArray[np.int64]:
+        return np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))
 
     def row(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return the columns of one row, and their shares."""
@@ -283,20 +278,14 @@ class SoftLabels:
 
     def put(self, labels: NDArray[np.float32]) -> None:
         """Write the shares into a matrix (N, K)."""
-        rows = np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))
-        labels[rows, self.sets.columns] = self.shares
+        labels[self._rows(), self.sets.columns] = self.shares
 
 
 SPLITS = ("train", "val", "test")
 SPLIT_WORDS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 
 

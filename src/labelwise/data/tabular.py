@@ -12,7 +12,7 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from io import SEEK_END
@@ -26,7 +26,9 @@ import pyarrow.parquet as pq
 from pyarrow import csv as arrow_csv
 
 from labelwise.data.columns import (
+    NONE_WORDS,
     STATES,
+    UNKNOWN_WORDS,
     USUAL_LABELS,
     USUAL_PATHS,
     MinusOne,
@@ -38,21 +40,16 @@ from labelwise.data.columns import (
     holds_states,
 )
 from labelwise.data.rows import label_names, require_file
-from labelwise.data.table import LabelTable
+from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.data.table_builder import TableBuilder
 from labelwise.errors import DataError, SettingsError
-from labelwise.pictures.decode import IMAGE_SUFFIXES
+from labelwise.pictures.decode import IMAGE_SUFFIXES, regular_files
 from labelwise.system.table_files import with_text
 from labelwise.system.text import FORMULA, counted, first_line, from_cell
 
-# Tabular files as a header and Arrow batches: CSV, TSV, JSON Lines, Parquet.
-#
-# Every value of CSV and TSV is text; JSON Lines has one object per line whose keys are the
-# columns.
-# Class names of Parquet are taken from ``classes`` or ``<column>_names`` (JSON lists) in its
-# metadata, or from the features that Hugging Face ``datasets`` writes. These also state which
-# column
-# holds images and which one classes; where there are two of a kind, nothing is taken from it.
+# Class names of Parquet come from ``classes`` or ``<column>_names`` (JSON lists) in the metadata,
+# or from the features that Hugging Face ``datasets`` writes. These also state which column holds
+# images and which one classes; where there are two of a kind, nothing is taken from it.
 
 
 BLOCK_BYTES = 1 << 22
@@ -298,7 +295,7 @@ def _require_whole(layout: _Layout) -> None:
         raise DataError(
             f"{layout.path.name}: {layout.complaint(found)}. Put quotes around a cell that holds "
             f'{layout.delimiter!r}, as in "dog{layout.delimiter}beach", correct the lines, or '
-            "leave them out with `--set skip_broken=true`"
+            "leave them out with `--skip-broken`"
         )
 
 
@@ -470,7 +467,11 @@ def _names(text: bytes | str, where: str) -> list[str]:
     return value
 
 
+NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 SAMPLE = 1000  # rows that a proposal is made from
+MOST_SEARCHED = 100_000  # files that are looked at for the suffix of photos
+PROPOSED = ("columns", "ignore", "separator", "delimiter", "skip_broken", "means_none")
+LIKELY_LABELS = {"finding", "findings", "class", "category", "species", "diagnosis"}
 
 TABULAR: dict[str, Callable[[Path], TabularFile]] = {
     ".csv": open_delimited,
@@ -512,7 +513,8 @@ def read_tables(
     first file unless told otherwise.
     """
     files = [(path, None)] if isinstance(path, Path) else path
-    options = {"columns": columns or {}, "separator": separator, "ignore": ignore}
+    options: dict[str, Any] = {"columns": columns or {}, "ignore": ignore, "separator": separator}
+    options |= {"delimiter": delimiter, "extension": extension, "skip_broken": skip_broken}
     if separator == "":
         raise SettingsError("separator must not be empty")
     delimiter = "\t" if delimiter == "tab" else delimiter
@@ -528,21 +530,14 @@ def read_tables(
         Path(root) if root is not None else Path(os.path.commonpath([f.parent for f, _ in files]))
     )
     builder: TableBuilder | None = None
+    asks = means_none is None and means_unknown is None and given is None
     for file, split in files:
-        stream = open_tabular(require_file(file), delimiter, skip_broken)
-        stated = {
-            meaning: header
-            for meaning, header in stream.meanings.items()
-            if meaning not in stream.header and header not in ignore
-        }
-        meant = {**stated, **(columns or {})}
-        layout = _layout(stream, file, meant, ignore)
-        classes = given
-        if classes is None and layout.labels is not None and stream.class_names is not None:
-            classes = stream.class_names(layout.labels)
+        with _with_command(require_file(file), options, asks):
+            stream = open_tabular(file, delimiter, skip_broken)
+            layout = layout_of(stream, file.name, columns, ignore)
+        known = known_labels(stream, layout, given)
         if builder is None:
             first = file
-            known = classes if layout.labels is not None else layout.label_names()
             if soft and layout.labels is not None:
                 raise SettingsError(
                     f"{file.name}: soft=true is for one column per label; beside a column "
@@ -560,44 +555,53 @@ def read_tables(
             )
         elif layout != builder.columns:
             raise DataError(f"{file.name} and {first.name} must have the same columns")
-        elif classes is not None and classes != list(builder.vocabulary.numbers):
+        elif known is not None and known != list(builder.vocabulary.numbers):
             raise DataError(f"{file.name} and {first.name} must have the same classes")
         inside = os.path.relpath(file.parent, base) if root is None else "."
         prefix = "" if inside == "." or layout.image is not None else f"{inside}/"
         rows = 0
-        try:
+        with _with_command(file, options, asks):
             for batch in stream.batches(layout.headers()):
                 builder.add(batch, file.name, rows, split=split, prefix=prefix, extension=extension)
                 rows += batch.num_rows
-        except DataError as error:
-            raise with_command(error, stream, options) from None
     if builder is None:
         raise DataError("there is no table to read")
     if builder.split and len(builder.split) != len(builder.present):
         raise DataError("either all files must have a split or none")
-    try:
+    with _with_command(file, options, asks):
         table = builder.finish(base, called or files[0][0].stem)
-    except DataError as error:
-        raise with_command(error, stream, options) from None
     return replace(table, notes=(*table.notes, *stream.left_out))
 
 
-def _layout(
-    stream: TabularFile, file: Path, meant: Mapping[str, str], ignore: Sequence[str]
+def known_labels(
+    stream: TabularFile, layout: TableColumns, given: list[str] | None
+) -> list[str] | None:
+    """Return the labels of a table that are known before its rows: given, or stated by the file."""
+    if layout.labels is None:
+        return layout.label_names()
+    if given is None and stream.class_names is not None:
+        return stream.class_names(layout.labels)
+    return given
+
+
+def layout_of(
+    stream: TabularFile, where: str, columns: Mapping[str, str] | None, ignore: Sequence[str]
 ) -> TableColumns:
     """Return what the columns mean; one called as labels usually are may be a label's own."""
+    stated = {
+        meaning: header
+        for meaning, header in stream.meanings.items()
+        if meaning not in stream.header and header not in ignore
+    }
     find = partial(
         find_columns,
         stream.header,
-        file.name,
-        columns=meant,
+        where,
+        columns={**stated, **(columns or {})},
         ignore=ignore,
         text_only=stream.text_only,
     )
-    try:
-        layout = find()
-    except DataError as error:
-        raise with_command(error, stream, {"columns": meant, "ignore": ignore}) from None
+    layout = find()
     if layout.labels is not None and any(repr(layout.labels) in said for said in layout.taken):
         batch = next(stream.batches([layout.labels]), None)
         if batch is not None and holds_states(batch.column(0)):
@@ -605,22 +609,43 @@ def _layout(
     return layout
 
 
-def with_command(error: DataError, stream: TabularFile, given: Mapping[str, Any]) -> DataError:
-    """Return an error that asks for an option, with all options that the first rows call for."""
-    if not any(option in str(error) for option in ("columns.", "ignore=", "separator=")):
-        return error
+@contextmanager
+def _with_command(file: Path, given: Mapping[str, Any], asks: bool) -> Iterator[None]:
+    """Add all options that the first rows call for to an error that asks for one of them."""
     try:
-        batch = next(stream.batches(list(stream.header)), None)
-    except (DataError, KeyError):
-        return error
-    options = proposed(batch.slice(0, SAMPLE), given) if batch is not None else []
-    if len(options) < 2:
-        return error
-    command = " ".join(f"--set {shlex.quote(option)}" for option in options)
-    return DataError(f"{error}. All that this table seems to need: `{command}`")
+        yield
+    except DataError as error:
+        text = str(error)
+        if not any(f"{option}=" in text or f"{option}." in text for option in PROPOSED):
+            raise
+        try:
+            options = _options_for(file, given, broken="skip_broken=" in text, asks=asks)
+        except (DataError, KeyError, StopIteration, OSError, pa.ArrowException):
+            raise error from None
+        if len(options) < 2:
+            raise
+        command = " ".join(f"--set {shlex.quote(option)}" for option in options)
+        raise DataError(f"{text}. All that this table seems to need: `{command}`") from None
 
 
-def proposed(batch: Any, given: Mapping[str, Any]) -> list[str]:
+def _options_for(file: Path, given: Mapping[str, Any], *, broken: bool, asks: bool) -> list[str]:
+    """Return all options that the first rows of a file seem to need."""
+    options, delimiter = [], given["delimiter"]
+    if file.suffix.lower() == ".csv" and delimiter is None:
+        with file.open("rb") as content:
+            header = content.readline(BLOCK_BYTES).decode("utf-8-sig", "replace")
+        marks = [mark for mark in ";\t" if mark in header and "," not in header]
+        delimiter = marks[0] if marks else None
+    if delimiter is not None:
+        options.append(f"delimiter={'tab' if delimiter == chr(9) else delimiter}")
+    broken = broken or given["skip_broken"]
+    options += ["skip_broken=true"] if broken else []
+    stream = open_tabular(file, delimiter, broken)
+    batch = next(stream.batches(list(stream.header))).slice(0, SAMPLE)
+    return options + proposed(batch, given, file.parent, asks)
+
+
+def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> list[str]:
     """Return options under which the first rows of a table would be read, as far as can be seen."""
     cells = {
         name: [str(cell).strip() for cell in column.to_pylist() if cell not in (None, "")]
@@ -643,11 +668,16 @@ def proposed(batch: Any, given: Mapping[str, Any]) -> list[str]:
     if "path" not in columns and paths:
         columns["path"] = paths[0]
     free = [name for name in free if name != columns.get("path")]
+    splits = [name for name in free if {cell.lower() for cell in cells[name]} <= SPLIT_WORDS.keys()]
+    splits = [name for name in splits if folded(name) == "split"]
+    free = [name for name in free if name not in splits]
     states = [name for name in free if all(cell.lower() in STATES for cell in cells[name])]
-    called = [name for name in free if folded(name) in USUAL_LABELS]
+    called = [name for name in free if folded(name) in USUAL_LABELS | LIKELY_LABELS]
     others = [name for name in free if name not in (*called, *unique)]
+    others.sort(key=lambda name: all(map(NUMBER.fullmatch, cells[name])))  # words first
     texts = [name for name in (*called, *others) if name not in states]
     options = [f"columns.path={columns['path']}"] if columns.get("path", "path") != "path" else []
+    options += [f"columns.split={splits[0]}"] if splits else []
     labels = columns.get("labels") or (texts[0] if texts and not states else None)
     if labels is not None:
         options += [f"columns.labels={labels}"] if labels != "labels" else []
@@ -656,8 +686,21 @@ def proposed(batch: Any, given: Mapping[str, Any]) -> list[str]:
         marks = [mark for mark in "|,;" if any(mark in cell for cell in inside)]
         if separator or (marks and marks[0] != "|"):
             options.append(f"separator={separator or marks[0]}")
+        words = {
+            one.strip() for cell in inside for one in cell.split(separator or (marks or "|")[0])
+        }
+        for option, known in (("means_none", NONE_WORDS), ("means_unknown", UNKNOWN_WORDS)):
+            found = sorted(word for word in words if word.casefold() in known)
+            options += [f"{option}=[{','.join(map(json.dumps, found))}]"] if found and asks else []
     elif others := [*ignored, *(name for name in free if name not in states)]:
         options.append(f"ignore=[{','.join(json.dumps(name) for name in others)}]")
+    photos_named = cells.get(columns.get("path", ""), [])
+    if given["extension"]:
+        options.append(f"extension={given['extension']}")
+    elif photos_named and not Path(photos_named[0]).suffix:
+        stem, files = Path(photos_named[0]).name, islice(regular_files(folder), MOST_SEARCHED)
+        suffixes = {file.suffix for file in map(Path, files) if file.stem == stem}
+        options += [f"extension={suffixes.pop()}"] if len(suffixes) == 1 else []
     return options
 
 

@@ -1,7 +1,6 @@
 """From probabilities to label sets: rules, and functions that fit them."""
 
 from labelwise.decide.audits import Audit
-from labelwise.decide.cut_lists import cut_to_try, is_believed, list_above, most_to_expect
 from labelwise.decide.estimate import (
     Answered,
     CountEstimate,
@@ -12,7 +11,6 @@ from labelwise.decide.estimate import (
 )
 from labelwise.decide.figures import LabelFigures, label_figures
 from labelwise.decide.guarantee_spec import Wish, find_promise
-from labelwise.decide.hypergeometric import ListBound, list_bound
 from labelwise.decide.kept_lists import (
     KeptLists,
     ListAnswers,
@@ -20,23 +18,26 @@ from labelwise.decide.kept_lists import (
     judge_list,
     judge_lists,
 )
-from labelwise.decide.list_checks import (
+from labelwise.decide.list_audit import (
+    ListAudit,
     ListCheck,
-    ListToCheck,
     error_share,
-    list_to_check,
     prior_of,
     promised_check,
+    size_list,
+)
+from labelwise.decide.list_estimates import (
+    LibraryCount,
+    ListEstimate,
+    NoEstimate,
+    ScoredSplit,
+    Statement,
+    estimate_library_count,
+    estimate_list,
+    judge_cut,
 )
 from labelwise.decide.parse_rule import RuleFit, find_rule, fit_rule
 from labelwise.decide.promised_answers import PromisedAnswers, certainty, promise_answers
-from labelwise.decide.promised_lists import (
-    PromisedList,
-    expected_list,
-    least_wrong,
-    lowest_cut,
-    sure_list,
-)
 from labelwise.decide.promised_rules import (
     Promised,
     promise_f,
@@ -86,18 +87,21 @@ __all__ = [
     "GroupRules",
     "KeptLists",
     "LabelFigures",
+    "LibraryCount",
     "ListAnswers",
-    "ListBound",
+    "ListAudit",
     "ListCheck",
-    "ListToCheck",
+    "ListEstimate",
     "ListVerdict",
+    "NoEstimate",
     "OnePerGroup",
     "Promise",
     "Promised",
     "PromisedAnswers",
-    "PromisedList",
     "Rule",
     "RuleFit",
+    "ScoredSplit",
+    "Statement",
     "Threshold",
     "TopK",
     "Wish",
@@ -111,28 +115,22 @@ __all__ = [
     "control_false_alarms",
     "control_precision",
     "control_recall",
-    "cut_to_try",
     "error_share",
     "estimate_count",
+    "estimate_library_count",
+    "estimate_list",
     "estimate_total",
     "exact_count_bounds",
     "expected_f",
-    "expected_list",
     "false_alarms_at",
     "find_promise",
     "find_rule",
     "fit_rule",
-    "is_believed",
+    "judge_cut",
     "judge_list",
     "judge_lists",
     "label_figures",
     "least_cost",
-    "least_wrong",
-    "list_above",
-    "list_bound",
-    "list_to_check",
-    "lowest_cut",
-    "most_to_expect",
     "percent",
     "precision_at",
     "prior_of",
@@ -144,6 +142,6 @@ __all__ = [
     "promised_check",
     "recall_at",
     "recall_of",
+    "size_list",
     "specificity_at",
-    "sure_list",
 ]

@@ -11,18 +11,20 @@ The answers alone carry the truth, so the interval holds however wrong p is; goo
 Its square error is (1 - m / N) / m times the variance of y - l p, grown by the error of l, with
 quantiles of Student's law. Where few photos carry what was asked, a sample may hold none of those
 that the model misses; so one yes and one no at the mean p are added to the answers (share becomes
-(m share + 1) / (m + 2)), and two of each to the variance. That is an approximation, good where m is
-large, so the method is fixed by m alone, never by looking at the answers:
+(m share + 1) / (m + 2)), and two of each to the variance. The interval is around that share; the
+count that is shown is without them. That is an approximation, good where m is
+large, so the method is fixed by m and p alone, never by looking at the answers:
 
-    m <= 100   exact: the counts W of N under which as many or as few yes among m drawn without
-               replacement have a chance above 2.5 % each way (hypergeometric)
-    m > 100    prediction-powered, within what the answers themselves prove: W is at least the
-               number of yes, at most N less the number of no
+    exact               the counts W of N under which as many or as few yes among m drawn without
+                        replacement have a chance above 2.5 % each way (hypergeometric)
+    prediction-powered  for m > 100, and in one group from 50 on, if p expects 5 yes and 5 no among
+                        them; within what the answers prove: W is at least the number of yes, at
+                        most N less the number of no
 
 An answer "unsure" counts as no for the lower end and as yes for the upper one. Groups are drawn
 from separately: each has its own estimate, and the total adds them up, with the square errors added
 (each group weighted by its size, l common) or, from 100 answers or fewer, by bets
-(:mod:`total_bounds`).
+(:func:`betting_total_bounds`).
 """
 
 from collections.abc import Sequence
@@ -32,15 +34,87 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.total_bounds import DrawnGroup, betting_total_bounds
 from labelwise.errors import DataError
 from labelwise.numeric.arrays import Array, to_numpy
-from labelwise.numeric.special import betaincinv, gammaln, stdtrit
+from labelwise.numeric.special import betaincinv, betaln, gammaln, logsumexp, stdtrit
 
-EstimateMethod = Literal["exact", "prediction-powered", "betting", "all answered"]
 Numbers = NDArray[np.float64]
 
+# Bounds of a total over groups that were each drawn from, from few answers in each.
+#
+# Of N photos of a group, W unknown ones match; m were drawn without replacement, x of them
+# matched. A bet on all G groups pays (the prior-posterior ratio of Waudby-Smith and Ramdas 2020)
+#
+#     E(W) = mean over laws of  prod_g marginal_g(x_g, m_g)  /  prod_g P_g(these answers | W_g)
+#     P = [W]_x [N - W]_(m - x) / [N]_m,    [n]_k = n (n - 1) ... (n - k + 1)
+#
+# Groups are drawn independently, so for the true W it is 1 on average, whatever the laws of the
+# marginals are, and at least 1 / alpha with a chance of at most alpha (Markov). The laws are beta
+# laws around the share that the model expects, or a third or three times its odds, and Jeffreys'.
+# The interval holds the totals that some split among the groups explains:
+#
+#     { T : min over W_1 + ... + W_G = T of  E(W)  <  1 / alpha }
+#
+# -log P is convex in W, so the best splits take the least steps first, whichever group they are
+# of. Adding up the ends of an exact interval for each group would hold as well, but errors then
+# add up instead of cancelling out: with ten groups it is twice to four times as wide.
+
+
+LAWS = ((1.0, 20.0), (1.0, 200.0), (1 / 3, 20.0), (3.0, 20.0))  # factor of the odds, weight
+LEAST_SHARE = 0.002
+
+
+@dataclass(frozen=True)
+class DrawnGroup:
+    """How many of ``drawn`` photos, of all ``photos`` of a group, were ``yes``.
+
+    ``expected`` is the share that the model expects among all of them.
+    """
+
+    yes: int
+    drawn: int
+    photos: int
+    expected: float
+
+    def log_marginals(self) -> Numbers:
+        """Return the log chance of these answers, in their order, under each law."""
+        share = min(max(self.expected, LEAST_SHARE), 1 - LEAST_SHARE)
+        laws = [(0.5, 0.5)]
+        for factor, weight in LAWS:
+            mean = factor * share / (1 - share + factor * share)
+            laws.append((weight * mean, weight * (1 - mean)))
+        a, b = np.array(laws).T
+        logs: Numbers = betaln(a + self.yes, b + self.drawn - self.yes) - betaln(a, b)
+        return logs
+
+    def log_chances(self) -> Numbers:
+        """Return log P(these answers | W) from W = ``yes`` to all but those answered no."""
+        no = self.drawn - self.yes
+        count = np.arange(self.yes, self.photos - no + 1, dtype=np.float64)
+        ways = _log_falling(count, self.yes) + _log_falling(self.photos - count, no)
+        return np.asarray(ways - _log_falling(self.photos, self.drawn))
+
+
+def betting_total_bounds(groups: Sequence[DrawnGroup], confidence: float) -> tuple[int, int]:
+    """Return the least and the most photos of all groups together that can be yes."""
+    chances = [group.log_chances() for group in groups]
+    marginals = np.sum([group.log_marginals() for group in groups], axis=0)
+    paid = float(logsumexp(marginals)) - np.log(len(marginals))
+    steps = np.sort(np.concatenate([-np.diff(one) for one in chances]))
+    least = paid - sum(float(one[0]) for one in chances) + np.append(0.0, steps.cumsum())
+    held = np.flatnonzero(least < -np.log1p(-confidence))
+    first = sum(group.yes for group in groups)
+    return first + int(held[0]), first + int(held[-1])
+
+
+def _log_falling(n: float | Numbers, k: int) -> Numbers:
+    return np.asarray(gammaln(np.add(n, 1)) - gammaln(np.subtract(n, k - 1)))
+
+
+EstimateMethod = Literal["exact", "prediction-powered", "betting", "all answered"]
+
 EXACT_UP_TO = 100
+FEWEST_POWERED, EXPECTED = 50, 5.0  # answers, and yes and no among them
 
 
 @dataclass(frozen=True)
@@ -136,7 +210,7 @@ def estimate_total(
         method = "all answered"
         low, high = float(yes), float(yes + unsure)
         middle = (low + high) / 2
-    elif answered > EXACT_UP_TO and all(len(one.drawn) >= 2 for one in parts):
+    elif _is_powered(parts):
         method = "prediction-powered"
         first, second = _powered(low_parts, confidence), _powered(high_parts, confidence)
         middle = (first[0] + second[0]) / 2
@@ -171,6 +245,15 @@ def exact_count_bounds(yes: int, drawn: int, photos: int, confidence: float) -> 
         lambda count: _tail(-count, photos, drawn, 0, yes) > alpha, -high, -low
     )  # P(at most so many yes)
     return least, most
+
+
+def _is_powered(parts: Sequence[Answered]) -> bool:
+    """Return whether answers are enough for the approximation: see the module's text."""
+    answered = sum(len(one.drawn) for one in parts)
+    if answered > EXACT_UP_TO or len(parts) > 1 or answered < FEWEST_POWERED:
+        return answered > EXACT_UP_TO and all(len(one.drawn) >= 2 for one in parts)
+    expected = answered * float(parts[0].probs.mean())
+    return EXPECTED <= expected <= answered - EXPECTED
 
 
 def _bounds(parts: Sequence[Answered], confidence: float) -> tuple[float, float]:
@@ -209,13 +292,13 @@ def _powered(parts: Sequence[Answered], confidence: float) -> tuple[float, float
     answered = int(sizes.sum())
     degrees = answered - len(parts) - 1
     share = float(weights @ [y.mean() for y in answers]) + slope * float(weights @ gaps)
-    share = (answered * share + 1) / (answered + 2)
+    centre, share = share, (answered * share + 1) / (answered + 2)
     pairs = 2 * ((1 - share) ** 2 + share**2)
     variance = (float(scale @ within(rest, rest)) * (degrees + 1) + scale.sum() * pairs) / degrees
     if spread > 0:  # the error of the slope, where the answered are not like all in p
         variance *= 1 + float(weights @ gaps) ** 2 / spread / degrees
     reach = float(stdtrit(degrees, (1 + confidence) / 2)) * np.sqrt(variance)
-    return photos * share, photos * (share - reach), photos * (share + reach)
+    return photos * centre, photos * (share - reach), photos * (share + reach)
 
 
 def _tail(count: int, photos: int, drawn: int, least: int, most: int) -> float:

@@ -2,7 +2,7 @@
 
 A risk says by how much each photo exceeds what is allowed at each threshold; a walk along the
 sequence ends at the first whose p-value of "the risk is larger" is above delta. Rules and lists
-(:mod:`promised_rules`, :mod:`promised_lists`) differ in their risk and in who sets the sequence.
+(:mod:`promised_rules`, :mod:`promised_answers`) differ in their risk and in who sets the sequence.
 """
 
 from collections.abc import Callable

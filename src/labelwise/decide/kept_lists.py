@@ -11,25 +11,19 @@ Answers about photos that nobody drew count as what they are: so many wrong and 
 
 Each of m lists promised with confidence 1 - delta is broken with chance at most delta, and called
 so by mistake with chance MISJUDGED at most. So b of them are broken, if the promises hold and
-were independent, with chance P(Binomial(m, delta + MISJUDGED) >= b). Expected promises speak of no
-single list: of them the mean share of wrong photos (``ratio_interval``) is compared with alpha,
-over all searches: where r of them were refused, which count as none, and p promised, p / (p + r) of
-the mean of the lists.
+were independent, with chance P(Binomial(m, delta + MISJUDGED) >= b). Expected promises, which
+version 0.2 made, speak of no single list: answers say how many of its photos are wrong, no more.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
-
-import numpy as np
 
 from labelwise.decide.estimate import exact_count_bounds
 from labelwise.decide.promises import Promise, percent
 from labelwise.errors import DataError
-from labelwise.numeric.bounds import ratio_interval
 from labelwise.numeric.special import bdtrc
-from labelwise.system.text import counted
 
 Verdict = Literal["kept", "broken", "cannot tell"]
 
@@ -88,37 +82,10 @@ class ListVerdict:
         asked = f"{percent(1 - self.promise.level)} may be"
         if self.promise.kind == "expected":
             asked += " on average over searches"
-        between = f"{self.least:,} to {self.most:,} of its {listed:,} photos are wrong, {asked}"
+        wrong = f"{self.least:,}" + (f" to {self.most:,}" if self.most > self.least else "")
+        between = f"{wrong} of its {listed:,} photos are wrong, {asked}"
         tail = f"; {self.more:,} more right answers would tell" if self.more else ""
         return f"{self.verdict}: {seen}; {between}{tail}"
-
-
-@dataclass(frozen=True)
-class ExpectedLists:
-    """Lists of which ``share`` may be wrong on average over all searches, ``refused`` ones too.
-
-    ``mean`` is the wrong share of the ``lists`` that were answered; ``over_all``, with its interval
-    from ``low`` to ``high``, that of all searches.
-    """
-
-    share: float
-    lists: int
-    refused: int
-    mean: float
-    over_all: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        lists = counted(self.lists, "list")
-        text = f"promised on average: {percent(self.mean)} of {lists} wrong"
-        if self.refused:
-            searches = "1 refused search" if self.refused == 1 else f"{self.refused:,} refused ones"
-            text += f"; over all searches, with none in {searches}, {percent(self.over_all)}"
-        return (
-            f"{text} ({percent(self.low)} to {percent(self.high)}), at most "
-            f"{percent(self.share)} may be"
-        )
 
 
 @dataclass(frozen=True)
@@ -126,7 +93,7 @@ class KeptLists:
     """How many of the lists that can be told kept their promise, and what that says of them all.
 
     ``allowed`` is how many broken ones the promises let one expect, and ``chance`` that of as many
-    as there are, or more, if they hold. ``expected`` are the lists that were promised on average.
+    as there are, or more, if they hold.
     """
 
     told: int
@@ -134,14 +101,12 @@ class KeptLists:
     untold: int
     allowed: float
     chance: float
-    expected: tuple[ExpectedLists, ...]
 
     @property
     def verdict(self) -> Verdict:
         """Whether the promises hold, all together: kept where no more are broken than allowed."""
         broken = self.told - self.kept
-        over = any(one.low > one.share for one in self.expected)
-        if over or (broken and self.chance <= SIGNIFICANT + TOLERANCE):
+        if broken and self.chance <= SIGNIFICANT + TOLERANCE:
             return "broken"
         return "kept" if self.told and broken <= self.allowed + TOLERANCE else "cannot tell"
 
@@ -156,7 +121,6 @@ class KeptLists:
                     f"{self.chance:.2g}, if they are independent"
                 )
             parts.append(text)
-        parts += map(str, self.expected)
         if self.untold:
             parts.append(f"{self.untold:,} cannot be told yet")
         return "; ".join(parts) or "nothing was promised"
@@ -188,40 +152,15 @@ def judge_list(promise: Promise, answers: ListAnswers) -> ListVerdict:
     return ListVerdict(verdict, promise, answers, least, most, share, more)
 
 
-def judge_lists(
-    verdicts: Sequence[ListVerdict], refused: Mapping[float, int] | None = None
-) -> KeptLists:
-    """Return how many lists kept their promise, and whether so many broken ones are too many.
-
-    ``refused`` is how many searches for an expected list were, by the share asked for.
-    """
-    single = [one for one in verdicts if one.promise.kind != "expected"]
-    told = [one for one in single if one.verdict != "cannot tell"]
+def judge_lists(verdicts: Sequence[ListVerdict]) -> KeptLists:
+    """Return how many lists kept their promise, and whether so many broken ones are too many."""
+    told = [one for one in verdicts if one.verdict != "cannot tell"]
     kept = sum(one.verdict == "kept" for one in told)
     chances = [1 - (one.promise.confidence or 0) + MISJUDGED * (not one.certain) for one in told]
     worst = max(chances, default=0.0)
     broken = len(told) - kept
     chance = float(bdtrc(broken - 1, len(told), worst)) if broken else 1.0
-    average = [one for one in verdicts if one.promise.kind == "expected"]
-    by_share: dict[float, list[float | None]] = {}
-    for one in average:
-        by_share.setdefault(round(1 - one.promise.level, 9), []).append(one.share)
-    expected = [
-        _expected(share, shares, (refused or {}).get(share, 0))
-        for share, shares in sorted(by_share.items())
-        if any(one is not None for one in shares)
-    ]
-    untold = len(single) - len(told) + sum(one.share is None for one in average)
-    return KeptLists(len(told), kept, untold, worst * len(told), chance, tuple(expected))
-
-
-def _expected(share: float, shares: Sequence[float | None], refused: int) -> ExpectedLists:
-    """Return what is known of promised lists, some of which nobody answered (None)."""
-    values = np.array([one for one in shares if one is not None])
-    mean = float(values.mean())
-    made = len(shares) / (len(shares) + refused)
-    low, high = ratio_interval(values, np.ones(len(values)), 1, 1 - DOUBTED)
-    return ExpectedLists(share, len(values), refused, mean, made * mean, made * low, made * high)
+    return KeptLists(len(told), kept, len(verdicts) - len(told), worst * len(told), chance)
 
 
 def _allowed(promise: Promise) -> int:

@@ -2,21 +2,195 @@
 
 ``size_list`` picks nested lengths before the first answer: the longest list that is expected to be
 guaranteed with the answers a person is willing to give, then shorter ones in case it is not.
-Each has its own prior-posterior-ratio test (:mod:`list_checks`), and test number j may err with
+Each has its own prior-posterior-ratio test (:class:`ListCheck`), and test number j may err with
 chance delta times ``error_share(j)``, so that all hold together at any stopping time. Photos are
 drawn from the longest list; those inside a shorter one are a random draw of it, so that every
 answer counts for every length. Once a list is hopeless, draws go on inside the next one.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.list_checks import ListCheck, prior_of
+from labelwise.decide.fixed_sequence import check_levels
+from labelwise.decide.promises import Promise
 from labelwise.errors import DataError
+from labelwise.numeric.special import betaln, gammaln
 
 Numbers = NDArray[np.float64]
+
+# A person checks photos of a list, drawn at random, until the list can be promised.
+#
+# A list holds L photos, of which an unknown number is wrong. After t checks, photos found wrong
+# (x) leave the list; of the others at most alpha (L - x) may be wrong, so too many are wrong if
+#
+#     wrong in all >= k = x + floor(alpha (L - x)) + 1.
+#
+# If W of the L are wrong, a sequence of t answers with x wrong ones has the chance
+#
+#     P(W) = [W]_x [L - W]_(t - x) / [L]_t,        [a]_b = a (a - 1) ... (a - b + 1).
+#
+# Betting against W on a mixture of wrong shares, Beta(a, b), the capital (Waudby-Smith and Ramdas,
+# 2020: prior-posterior ratio, sampling without replacement)
+#
+#     E(W) = [B(a + x, b + t - x) / B(a, b)] / P(W)
+#
+# is a martingale of mean 1 if W is the truth, so it ever reaches 1 / delta with chance at most
+# delta (Ville): a person may stop whenever they like. The list is promised once E, the least E(W)
+# over W >= k, reaches 1 / delta. Whatever (a, b), the promise holds; they say what is expected.
+# Nothing is assumed about the library.
+#
+# A list that is shortened after its answers were seen is another hypothesis: the first list has
+# the share FIRST of delta, the next ones halve what is left (``error_share``). Answers are kept:
+# within a shorter list, the checked photos are a random draw of it.
+
+
+FIRST = 0.8  # of delta, for the first list of a query
+LOOK_AHEAD = 400  # checks; who is told "about 400 more" will not do them
+TOLERANCE = 1e-9
+WEIGHT = 12.0  # photos that the probabilities of a list count for, before any answer
+FEWEST_WRONG = 0.005  # share that is expected at least, however sure the model is
+
+
+def error_share(place: int) -> float:
+    """Return the share of delta of a query's list number ``place``, from 0; they sum to 1.
+
+    >>> error_share(0), round(error_share(1), 3), round(error_share(2), 3)
+    (0.8, 0.1, 0.05)
+    """
+    return FIRST if place == 0 else (1 - FIRST) / 2**place
+
+
+def prior_of(expected: float) -> tuple[float, float]:
+    """Return the law of a list's wrong share of which this is expected."""
+    share = min(max(expected, FEWEST_WRONG), 1 - FEWEST_WRONG)
+    return WEIGHT * share, WEIGHT * (1 - share)
+
+
+@dataclass(frozen=True)
+class ListCheck:
+    """What is known of a list of ``listed`` photos after some checks.
+
+    ``unsure`` answers count as wrong, and leave the list as wrong ones do. ``place`` is the number
+    of lists of the same query that were tried before.
+    """
+
+    listed: int
+    wrong_at_most: float
+    confidence: float = 0.95
+    prior: tuple[float, float] = (0.5, 9.5)
+    place: int = 0
+    checked: int = 0
+    wrong: int = 0
+
+    def __post_init__(self) -> None:
+        check_levels(1 - self.wrong_at_most, self.confidence)
+        if self.listed < 1:
+            raise ValueError(f"a list to check must hold a photo, got {self.listed}")
+        if not 0 <= self.wrong <= self.checked <= self.listed:
+            raise ValueError(
+                f"of {self.listed} photos {self.checked} cannot be checked and {self.wrong} wrong"
+            )
+        if min(self.prior) <= 0:
+            raise ValueError(f"the prior must be two positive numbers, got {self.prior}")
+
+    def after(self, checked: int, wrong: int) -> "ListCheck":
+        """Return the same list with other numbers of checked and of wrong photos."""
+        return replace(self, checked=checked, wrong=wrong)
+
+    @property
+    def needed(self) -> float:
+        """The logarithm of the capital at which the list is promised."""
+        return -float(np.log((1 - self.confidence) * error_share(self.place)))
+
+    @property
+    def log_capital(self) -> float:
+        """The logarithm of E; infinite once the list cannot hold too many wrong photos."""
+        return float(self._log_capital(np.array([self.checked]), np.array([float(self.wrong)]))[0])
+
+    @property
+    def promised(self) -> bool:
+        """Whether the list, without the photos found wrong, is promised now."""
+        return self.checked > 0 and self.left > 0 and self.log_capital >= self.needed
+
+    @property
+    def known(self) -> bool:
+        """Whether it holds few enough wrong photos even if all that are not checked are wrong."""
+        return self.left > 0 and self.log_capital == np.inf
+
+    @property
+    def left(self) -> int:
+        """How many photos stand on the list, those found wrong left out."""
+        return self.listed - self.wrong
+
+    def more(self) -> int | None:
+        """Return about how many more checks are needed; None where checking would not do.
+
+        They are taken to be wrong as often as those before and as was expected.
+        """
+        if self.promised:
+            return 0
+        a, b = self.prior
+        rate = (a + self.wrong) / (a + b + self.checked)
+        ahead = np.arange(1, min(LOOK_AHEAD, self.listed - self.checked) + 1)
+        found = np.asarray(self.wrong + np.floor(rate * ahead + 0.5))
+        capital = self._log_capital(self.checked + ahead, found)
+        enough = np.flatnonzero(capital >= self.needed)
+        return int(ahead[enough[0]]) if len(enough) else None
+
+    def _log_capital(self, checked: NDArray[np.int64], wrong: Numbers) -> Numbers:
+        """Return log E (T,) after so many checks and wrong photos."""
+        a, b = self.prior
+        total = self.listed
+        least = wrong + np.floor(self.wrong_at_most * (total - wrong) + TOLERANCE) + 1
+        most = total - (checked - wrong)  # as many are known to be right
+        likeliest = np.clip(wrong / np.maximum(checked, 1) * total, least, np.maximum(least, most))
+        chances = [
+            _log_chance(np.clip(at, least, np.maximum(least, most)), total, checked, wrong)
+            for at in (np.floor(likeliest), np.ceil(likeliest), least)
+        ]
+        mixture = betaln(a + wrong, b + checked - wrong) - betaln(a, b)
+        return np.where(least > most + TOLERANCE, np.inf, mixture - np.max(chances, axis=0))
+
+
+def promised_check(check: ListCheck, photos: str = "photos") -> Promise | None:
+    """Return the promise of a list that was checked, None where it is not earned yet."""
+    if not check.promised:
+        return None
+    return Promise(
+        "list",
+        1 - check.wrong_at_most,
+        check.confidence,
+        n=0,
+        counted=check.checked,
+        observed=1 - check.wrong / max(check.checked, 1),
+        photos=photos,
+        made=datetime.now(UTC).date().isoformat(),
+        test="known" if check.known else "prior-posterior ratio without replacement",
+        kind="checked",
+        listed=check.left,
+        checked=check.checked,
+    )
+
+
+def _log_chance(
+    wrong_in_all: Numbers, total: int, drawn: NDArray[np.int64], seen: Numbers
+) -> Numbers:
+    """Return the log of the chance of a sequence of answers, by falling factorials."""
+    return np.asarray(
+        _log_falling(wrong_in_all, seen)
+        + _log_falling(total - wrong_in_all, drawn - seen)
+        - _log_falling(np.asarray(float(total)), drawn)
+    )
+
+
+def _log_falling(start: Numbers, count: Numbers | NDArray[np.int64]) -> Numbers:
+    return np.asarray(gammaln(start + 1) - gammaln(np.maximum(start - count, 0) + 1))
+
+
 SHRINK = (1.0, 0.6, 0.35, 0.2)  # of the longest list
 CANDIDATES = 60
 DOUBT = 1.15  # times as many wrong photos as the probabilities say are reckoned with
@@ -55,7 +229,8 @@ class ListAudit:
     """Which photo of the list to ask about, and the longest length that is guaranteed now.
 
     ``prior_wrong`` are the expected chances of being wrong, by rank; they only set the bets. An
-    answer "unsure" counts as wrong. Photos answered wrong leave the list.
+    answer "unsure" counts as wrong. Photos answered wrong leave the list. ``places`` are those of
+    the lengths among all lists tried for a query; ``order`` is that of the draws, as ranks.
     """
 
     def __init__(
@@ -65,6 +240,8 @@ class ListAudit:
         wrong_at_most: float = 0.1,
         confidence: float = 0.95,
         prior_wrong: Numbers | None = None,
+        places: Sequence[int] | None = None,
+        order: NDArray[np.int64] | None = None,
         seed: int = 0,
     ) -> None:
         if not lengths or list(lengths) != sorted(set(lengths), reverse=True):
@@ -74,9 +251,13 @@ class ListAudit:
             rates = [float(np.mean(prior_wrong[:length])) for length in lengths]
         self.checks = [
             ListCheck(length, wrong_at_most, confidence, prior=prior_of(rate), place=place)
-            for place, (length, rate) in enumerate(zip(lengths, rates, strict=True))
+            for length, rate, place in zip(
+                lengths, rates, places or range(len(lengths)), strict=True
+            )
         ]
-        self.order = np.random.default_rng(seed).permutation(lengths[0])
+        if order is None:
+            order = np.random.default_rng(seed).permutation(lengths[0])
+        self.order = order
         self.ranks: list[int] = []  # of the answered photos
         self.wrong: list[int] = []
         self.level = 0  # the list that photos are drawn from
@@ -127,27 +308,12 @@ class ListAudit:
     @property
     def guaranteed(self) -> int | None:
         """The length of the longest list that is guaranteed now."""
-        return next((c.listed for c in self.checks if c.promised or self._known(c)), None)
+        return next((check.listed for check in self.checks if check.promised), None)
 
-    def sentence(self, what: str) -> str:
-        """Return what can be said of the list now."""
-        length = self.guaranteed
-        if length is None:
-            return f"Nothing is guaranteed yet: {self.count:,} photos checked."
-        check = next(c for c in self.checks if c.listed == length)
-        sure = f"{100 * check.confidence:.3g} % confidence"
-        if self._known(check):
-            sure = "known, not estimated"
-        right = f"{100 * (1 - check.wrong_at_most):.3g} %"
-        return (
-            f"At least {right} of these {check.left:,} photos show {what}: {sure}, "
-            f"{self.count:,} photos checked."
-        )
-
-    @staticmethod
-    def _known(check: ListCheck) -> bool:
-        """Whether the list holds few enough wrong photos even if all unchecked ones are wrong."""
-        return check.left > 0 and check.listed - check.checked <= check.wrong_at_most * check.left
+    @property
+    def check(self) -> ListCheck:
+        """The check of the guaranteed list, or of the one that photos are drawn from."""
+        return next((check for check in self.checks if check.promised), self.checks[self.level])
 
     @staticmethod
     def _hopeless(check: ListCheck) -> bool:

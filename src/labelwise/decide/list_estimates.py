@@ -8,12 +8,13 @@ Precision above a cut moves with the label's share. The rates at which photos wi
    photos above c, s = (L / N - FPR) / (TPR - FPR) its share, at the cut where it is known best.
 2. *Test* photos judge it: f of m photos without the label score above c. The wrong photos W of the
    list follow BetaBinomial(N (1 - s), f + 1/2, m - f + 1/2), given W <= L, mixed over the doubt in
-   s. The interval holds the middle 95 % of that law, and is shown whenever the list is.
+   s. A 95 % interval holds the middle 97 % of that law, and is shown whenever the list is.
 
 The count draws FPR and TPR from their Beta laws and solves L = count TPR + (N - count) FPR + noise.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +30,30 @@ FEWEST_ABSENT = 50  # test photos without the label
 FEWEST_PRESENT = 5  # photos with the label, for a count
 LEAST_GAP = 0.15  # between TPR and FPR, for a count
 FEWEST_HITS = 5  # validation photos with the label above the cut
+FEWEST_LISTED = 10  # photos of a list that is estimated
 DRAWS, SHARES = 4000, 60
+CAUTION = 0.6  # of each tail: the interval then covers in every simulated world, heavy tails too
+FINE = 4000  # wrong photos up to which each number is considered
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What is said of a list: an estimate, a guarantee by answers, or why there is neither.
+
+    ``wrong`` is the share of wrong photos, between ``low`` and ``high``; a guarantee has only
+    ``high``.
+    """
+
+    kind: Literal["estimate", "guarantee", "none"]
+    sentence: str
+    wrong: float | None = None
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
 class NoEstimate:
-    """Why no interval is given; ``reason`` is a sentence."""
+    """Why nothing is estimated: ``reason`` in words."""
 
     reason: str
 
@@ -49,16 +68,33 @@ class ListEstimate:
     low: float
     high: float
     share: float
-    test_above: int
+    test_absent: int
     test_wrong: int
     confidence: float
 
-    def sentence(self) -> str:
-        """Return the estimate in words."""
-        ends = f"{_percent(self.low)} to {_percent(self.high)}"
-        of = f"of {self.test_above:,} test photos above this cut {self.test_wrong:,} were wrong"
-        about = f"about {_percent(self.wrong)} of this list ({ends})"
-        return f"{counted(self.listed, 'photo')}; {of}: {about}"
+    def stated(self, known: str = "test") -> Statement:
+        """Return what is said of the list; ``known`` names the photos that judged it."""
+        if self.listed < FEWEST_LISTED:  # such lists are there by luck as often as not
+            short = f"a list of {counted(self.listed, 'photo')} is too short; look at all of it"
+            return Statement("none", f"No estimate: {short}.")
+        about = f"About {_percent(self.wrong)} % of this list of {counted(self.listed, 'photo')}"
+        ends = f"{_percent(self.low)} to {_percent(self.high)} %"
+        score = "scores" if self.test_wrong == 1 else "score"
+        why = (
+            f"{self.test_wrong:,} of {self.test_absent:,} {known} photos that do not match {score}"
+        )
+        level = f"{100 * self.confidence:.3g} % interval"
+        words = f"{about} is wrong ({level}: {ends}): {why} this high."
+        return Statement("estimate", words, self.wrong, self.low, self.high)
+
+    def without(self, found: int) -> "ListEstimate":
+        """Return the estimate of the list after photos that were found wrong have left it."""
+        left = self.listed - found
+        low, wrong, high = (
+            max(0.0, share * self.listed - found) / max(left, 1)
+            for share in (self.low, self.wrong, self.high)
+        )
+        return replace(self, listed=left, low=low, wrong=wrong, high=high)
 
 
 @dataclass(frozen=True)
@@ -70,11 +106,6 @@ class LibraryCount:
     low: int
     high: int
     confidence: float
-
-    def sentence(self, name: str) -> str:
-        """Return the count in words."""
-        ends = f"{self.low:,} to {self.high:,}"
-        return f"about {self.count:,.0f} of {self.photos:,} photos show {name} ({ends})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +140,9 @@ def estimate_list(
     if not 0 < wrong_at_most < 1 or not 0 < confidence < 1:
         raise DataError("wrong_at_most and confidence must lie between 0 and 1.")
     if test.sizes[1] < FEWEST_ABSENT or validation.sizes[1] < FEWEST_ABSENT:
-        return NoEstimate("Too few test photos without this label; audit the list.")
+        return NoEstimate(f"fewer than {FEWEST_ABSENT} test photos are without it")
     if not validation.sizes[0]:
-        return NoEstimate("No validation photo shows this label; audit the list.")
+        return NoEstimate("no validation photo shows it")
     cuts = np.unique(np.asarray(library, np.float64))[::-1]
     hits, false = validation.above(cuts)
     best = best_cut(validation, test.sizes, library)[0]
@@ -120,7 +151,7 @@ def estimate_list(
     expected /= len(library) - np.searchsorted(np.sort(library), cuts, side="left")
     fits = np.flatnonzero((expected <= wrong_at_most) & (hits >= FEWEST_HITS))
     if not len(fits):
-        return NoEstimate("No list is expected to be this good; audit a list instead.")
+        return NoEstimate(f"no list is expected to be at most {_percent(wrong_at_most)} % wrong")
     return judge_cut(validation, test, library, float(cuts[fits[-1]]), confidence=confidence)
 
 
@@ -134,20 +165,21 @@ def judge_cut(
 ) -> ListEstimate:
     """Return what test photos say of the list at or above a cut that they had no part in."""
     photos, listed, absent = len(library), int((library >= cut).sum()), test.sizes[1]
-    hits, false = (int(one[0]) for one in test.above(np.array([cut])))
+    false = int(test.above(np.array([cut]))[1][0])
     best = best_cut(validation, test.sizes, library)[0]
     rates = _rates_at(best, validation, test)
-    share, law = _share(rates, library, best), np.zeros(listed + 1)
+    share, grid = _share(rates, library, best), _grid(listed)
+    law, widths = np.zeros(len(grid)), np.diff(grid, append=listed + 1)
     shares = _share_draws(rates, library, best) if share else np.zeros(1)
     for without in np.rint(photos * (1 - shares)).astype(int).tolist():
-        wrong = np.arange(min(listed, without) + 1)
+        wrong = grid[grid <= without]
         logs = _log_betabinomial(wrong, without, false + 0.5, absent - false + 0.5)
-        law[: len(wrong)] += np.exp(logs)
-    tail, law = (1 - confidence) / 2, law.cumsum() / law.sum()
+        law[: len(wrong)] += np.exp(logs) * widths[: len(wrong)]
+    tail, law = CAUTION * (1 - confidence) / 2, law.cumsum() / law.sum()
     ends = np.searchsorted(law, [tail, 1 - tail], side="right")
-    low, high = (float(min(end, listed)) / listed for end in ends)
+    low, high = (float(grid[min(end, len(grid) - 1)]) / listed for end in ends)
     centre = min(max(min(false / absent * photos * (1 - share) / listed, 1.0), low), high)
-    return ListEstimate(cut, listed, centre, low, high, share, hits + false, false, confidence)
+    return ListEstimate(cut, listed, centre, low, high, share, absent, false, confidence)
 
 
 def estimate_library_count(
@@ -159,18 +191,14 @@ def estimate_library_count(
     """
     present, absent = test.sizes
     if absent < FEWEST_ABSENT or min(present, validation.sizes[0]) < FEWEST_PRESENT:
-        return NoEstimate("Too few test photos with this label for a count; answer some photos.")
-    photos, (cut, gap), tail = (
-        len(library),
-        best_cut(validation, test.sizes, library),
-        1 - confidence,
-    )
+        return NoEstimate("too few test photos show it")
+    (cut, gap), tail = best_cut(validation, test.sizes, library), 1 - confidence
     hits, false = (int(one[0]) for one in test.above(np.array([cut])))
     rng, photos = np.random.default_rng(0), len(library)
     tprs = rng.beta(hits + 0.5, present - hits + 0.5, DRAWS)
     fprs = rng.beta(false + 0.5, absent - false + 0.5, DRAWS)
     if gap < LEAST_GAP or np.mean(tprs - fprs < LEAST_GAP / 2) > tail / 2:
-        return NoEstimate("The scores do not separate this label; answer some photos.")
+        return NoEstimate("the scores do not separate it")
     listed, fpr = int((library >= cut).sum()), false / absent
     centre = (listed - photos * fpr) / max(hits / present - fpr, LEAST_GAP / 2)
     about = np.clip((listed - photos * fprs) / np.maximum(tprs - fprs, 1e-3), 0.5, photos - 0.5)
@@ -228,10 +256,18 @@ def _share_draws(rates: Rates, library: Numbers, cut: float) -> Numbers:
     return np.asarray(np.clip((above - fpr) / gap + noise, 0, 1))
 
 
+def _grid(listed: int) -> NDArray[np.int64]:
+    """Return the numbers of wrong photos at which the law is taken: all of a list up to FINE."""
+    if listed <= FINE:
+        return np.arange(listed + 1)
+    rest = np.geomspace(FINE, listed, 2 * FINE)  # steps far below the law's own width
+    return np.unique(np.rint(np.append(np.arange(FINE), rest)).astype(np.int64))
+
+
 def _log_betabinomial(k: NDArray[np.int64], n: int, a: float, b: float) -> Numbers:
     choose = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
     return np.asarray(choose + betaln(k + a, n - k + b) - betaln(a, b))
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.995 else "100 %"
+    return f"{100 * share:.2g}" if share < 0.995 else "100"

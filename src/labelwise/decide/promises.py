@@ -19,10 +19,10 @@ new groups, with probability ``confidence`` over the draw of groups.
 Its kind says what it is about, and under which condition:
 
     tested     photos like the held-out ones, in the long run; of a rule, or a list of 0.1
-    expected   such lists on average, and not this list alone; without a confidence
-    sure       this list, if the library's photos are like the held-out ones
     checked    this list; photos of it were drawn at random and a person answered. Assumes nothing
-               but the person's answers, or the same as ``sure`` where held-out photos joined
+               but the person's answers
+    expected   such lists on average, without a confidence. Receipts of version 0.2 have it
+    sure       this list, if the library's photos are like the held-out ones. Likewise
 """
 
 import hashlib
@@ -151,8 +151,12 @@ class Promise:
         return self.counted / max(self.design_effect or 1.0, 1.0)
 
     def __str__(self) -> str:
+        return self.in_words()
+
+    def in_words(self, query: str = "") -> str:
+        """Return the promise in words; of a list, ``query`` is what its photos match."""
         if self.kind != "tested":
-            return self._list_in_words()
+            return self._list_in_words(query)
         words = WORDS[self.what]
         if len(self.labels) == 1:
             words = ONE_LABEL.get(self.what, words)
@@ -175,7 +179,7 @@ class Promise:
             worth = f", as good as {self.effective:,.0f} independent ones"
         return f" in {self.groups:,} groups{worth}"
 
-    def _list_in_words(self) -> str:
+    def _list_in_words(self, query: str) -> str:
         wrong, listed = percent(1 - self.level), f"{self.listed or 0:,}"
         photos = "photo" if self.listed == 1 else "photos"
         if self.kind == "expected":
@@ -184,17 +188,24 @@ class Promise:
                 f"search that is refused counts as none; this one has {listed} {photos} and may be "
                 "better or worse"
             )
+        elif self.kind == "checked":
+            those = f"at least {100 * self.level:.3g} % of these {listed} photos match"
+            if self.listed == 1:
+                those = "this photo matches"
+            sure = f"{100 * (self.confidence or 0):.3g} % confidence"
+            if self.test == "known":
+                sure = "known, not estimated"
+            noun = "photo" if self.checked == 1 else "photos"
+            text = f"{those}{query and f' {query}'}: {sure}, {self.checked or 0:,} {noun} checked"
         else:
             text = (
                 f"with {percent(self.confidence or 0)} confidence at most {wrong} of this list of "
                 f"{listed} {photos} is wrong"
             )
-        if self.kind == "checked":
-            noun = "photo" if self.checked == 1 else "photos"
-            text += f"; a person checked {self.checked or 0:,} {noun} of it, drawn at random"
         if self.condition:
             among = "" if self.groups is None else f" in {self.groups:,} groups"
-            text += f"; it holds if these photos are like the {self.n:,} held-out ones{among}"
+            held_out = "held-out one" if self.n == 1 else f"{self.n:,} held-out ones"
+            text += f"; it holds if these photos are like the {held_out}{among}"
         return text
 
 

@@ -18,9 +18,8 @@ from labelwise.evaluation.evaluation import (
     SubgroupRow,
     ZeroLabel,
 )
+from labelwise.evaluation.mergeable import EvaluationSums, measure
 from labelwise.evaluation.subgroups import Subgroups
-from labelwise.evaluation.summing import measure
-from labelwise.evaluation.sums import EvaluationSums
 
 __all__ = [
     "Calibration",

@@ -16,44 +16,34 @@ from labelwise.decide import Rule
 from labelwise.evaluation.calibration import (
     Known,
     Probabilities,
-    calibration_part,
     defined,
     known_labels,
-    label_errors,
     probabilities,
-    worst_labels,
 )
 from labelwise.evaluation.curves import label_curves
-from labelwise.evaluation.evaluation import DataFacts, Evaluation, RankingFigures, RetrievalPoint
-from labelwise.evaluation.exclusive import clash_note, exclusive_rows, settled_labels
-from labelwise.evaluation.group_intervals import groups_note
-from labelwise.evaluation.headline import (
-    calibration_figures,
-    ranking_figures,
-    row_sums,
-    set_figures,
-    zero_label_figures,
+from labelwise.evaluation.evaluation import Evaluation, RetrievalPoint
+from labelwise.evaluation.intervals import RowIntervals, groups_note, mean_influence
+from labelwise.evaluation.mergeable import EvaluationSums, Ranked
+from labelwise.evaluation.subgroups import (
+    Subgroups,
+    clash_note,
+    exclusive_rows,
+    settled_labels,
+    subgroup_rows,
 )
-from labelwise.evaluation.jackknife import mean_influence
-from labelwise.evaluation.parts import (
-    LabelMeasures,
-    label_rows,
-    label_thresholds,
-    level_rows,
-    retrieval_part,
-    sets_part,
-    shot_rows,
-    zero_label_part,
-)
-from labelwise.evaluation.subgroups import Subgroups, subgroup_rows
+from labelwise.evaluation.zero_label import exact_separation, exact_shares
 from labelwise.links import Link
-from labelwise.metrics import Averaged, average_precision, confusion, zero_label_rows
+from labelwise.metrics import average_precision
 from labelwise.numeric.arrays import Array, to_numpy
 from labelwise.numeric.special import entr
 from labelwise.predictions import Predictions
+from labelwise.retrieval import retrieval_map
 from labelwise.system.text import counted
 from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.types import LabelSpace
+
+BUDGET = 20_000_000  # images times queries, per length
+FEWEST, MOST = 200, 20_000
 
 
 def evaluate(
@@ -125,65 +115,48 @@ def evaluate(
         predictions, clashes = settled_labels(predictions, exclusive)
     known, names, logits = known_labels(predictions), predictions.names, predictions.logits
     k = min(k, len(names))
-    by_label = average_precision(logits, known.present, known.observed)
-    by_image = average_precision(logits, known.present, known.observed, by="image")
-    ranking = _ranking(by_label, by_image, names)
-    headline = ranking_figures(ranking, logits, known, by_image)
-
-    answers = {
-        stage: probabilities(stage, logits, source)
+    answers = [
+        probabilities(stage, logits, source)
         for stage, source in (("before", link), ("after", calibrated))
         if source is not None
-    }
-    errors = {stage: label_errors(answer, known, bins) for stage, answer in answers.items()}
-    stage = next(reversed(answers), "")
-    columns = worst_labels(errors[stage]) if stage else []
-    parts = {
-        each: calibration_part(answer, known, names, errors[each], columns, bins=bins, k=k)
-        for each, answer in answers.items()
-    }
-    final = answers.get(stage)
+    ]
+    final = answers[-1] if answers else None
     if isinstance(rule, Rule):
         thresholds, rule_words = rule, rule_words or str(rule)
     sets = _sets(rule, final, tree)
-    counts = None if sets is None else confusion(sets, known.present, known.observed)
-
-    decided = zero = None
+    by_image = average_precision(logits, known.present, known.observed, by="image")
+    separation = None if final is None else exact_separation(final, known)
+    ranked = Ranked(
+        average_precision(logits, known.present, known.observed),
+        np.zeros(len(names)),
+        separation,
+        None if separation is None else exact_shares(known),
+    )
+    sums = EvaluationSums.of(known, by_image, answers, sets, bins=bins, k=k)
+    intervals = RowIntervals(logits, known, by_image, final, sets)
+    words = rule_words or "sets as given"
+    found = sums.assembled(names, ranked, intervals, k=k, rule=thresholds, rule_words=words)
     retrieval: tuple[RetrievalPoint, ...] = ()
     retrieval_how = ""
-    if final is not None:
-        headline += calibration_figures(parts[stage], final, known, bins)
-    if sets is not None and counts is not None:
-        decided = sets_part(sets, known, counts, rule_words or "sets as given")
-        headline += set_figures(decided, sets, known)
-    if final is not None:
-        zero = zero_label_part(list(answers.values()), known, sets)
-        headline += zero_label_figures(zero, sets, known)
-        if query_length:
-            retrieval, retrieval_how = retrieval_part(final, known, query_length, seed)
-    figures = LabelMeasures(
-        precision=by_label,
-        before=errors.get("before"),
-        after=errors.get("after"),
-        counts=counts,
-        thresholds=label_thresholds(thresholds if sets is not None else None, len(names)),
-    )
-    ranks_only = () if answers else ("The scores only rank: there are no probabilities to judge.",)
-    return Evaluation(
-        data=_facts(predictions, known),
-        headline=tuple(headline),
-        ranking=ranking,
-        rows=label_rows(names, known, figures),
+    if final is not None and query_length:
+        retrieval, retrieval_how = _retrieval(final, known, query_length, seed)
+    measures, groups = sums.measures(ranked), known.groups
+    influence = None
+    if final is not None and groups is not None:
+        influence = mean_influence(intervals.row_sums[0], intervals.row_sums[2])
+    return replace(
+        found,
+        data=replace(
+            found.data,
+            split=predictions.split or None,
+            groups=None if groups is None else groups.count,
+        ),
         link=None if link is None else describe_link(link),
         calibrator=_words(calibrated, calibrator),
-        before=parts.get("before"),
-        after=parts.get("after"),
-        sets=decided,
-        zero_label=zero,
         retrieval=retrieval,
         retrieval_how=retrieval_how,
-        shots=shot_rows(train_counts, by_label, counts),
-        levels=() if tree is None else level_rows(tree, known, final, by_label, counts, bins),
+        shots=measures.shots(train_counts),
+        levels=() if tree is None else measures.levels(tree, known, final, bins),
         exclusive=()
         if exclusive is None
         else exclusive_rows(exclusive, names, known, sets, clashes),
@@ -194,11 +167,11 @@ def evaluate(
         notes=(
             *notes,
             *(note for each in by for note in _lone_notes(each)),
-            *ranks_only,
+            *(() if answers else ("The scores only rank: there are no probabilities to judge.",)),
             *clash_note(sum(clashes)),
             *_soft_note(known),
-            *groups_note(known.groups, _log_loss_influence(final, known)),
-            *(() if decided is None else decided.size_note()),
+            *groups_note(groups, influence),
+            *(() if found.sets is None else found.sets.size_note()),
         ),
     )
 
@@ -278,34 +251,51 @@ def _words(calibrated: Link | NDArray[Any] | None, words: str | None) -> str | N
     return describe_link(calibrated) if isinstance(calibrated, Link) else "log-odds as given"
 
 
-def _ranking(by_label: Averaged, by_image: Averaged, names: tuple[str, ...]) -> RankingFigures:
-    undefined = tuple(by_label.undefined_names(names))
-    return RankingFigures(
-        map_class=defined(by_label.value),
-        map_sample=defined(by_image.value),
-        undefined_labels=undefined,
-        undefined_rows=len(by_image.undefined),
-        how=(
-            "average precision of the raw scores, equal scores as one threshold, known entries "
-            f"only; mean over {by_label.num_defined:,} of {len(names):,} labels, "
-            f"{len(undefined):,} without a known positive left out."
-        ),
+def _retrieval(
+    answers: Probabilities, known: Known, longest: int, seed: int
+) -> tuple[tuple[RetrievalPoint, ...], str]:
+    """Return one point per query length, and how they were computed.
+
+    Every query costs a pass over the images, so each length has a budget of image-query pairs.
+    """
+    allowed = min(max(BUDGET // len(known.present), FEWEST), MOST)
+    results = retrieval_map(
+        answers.log_p,
+        answers.log_q,
+        known.present,
+        known.observed,
+        longest=longest,
+        exhaustive=allowed,
+        sample=allowed,
+        seed=seed,
     )
-
-
-def _log_loss_influence(final: Probabilities | None, known: Known) -> NDArray[np.float64] | None:
-    """Return what each photo moves the log loss by, None without probabilities or groups."""
-    if final is None or known.groups is None:
-        return None
-    loss, _, counts = row_sums(final, known)
-    return mean_influence(loss, counts)
+    points = tuple(
+        RetrievalPoint(
+            length=result.length,
+            map=defined(result.value),
+            error=defined(result.error) if not result.exhaustive else None,
+            queries=result.queries,
+            skipped=result.skipped,
+            sampled=not result.exhaustive,
+        )
+        for result in results
+    )
+    how = (
+        "A query wants some labels and not others; its images are ranked by the joint probability, "
+        "labels taken as independent given the image. Average precision with equal scores as one "
+        "threshold; mean over the queries that some image answers. "
+        f"Up to {allowed:,} queries per length: all, or a seeded sample with its standard error."
+    )
+    return points, how
 
 
 def _soft_note(known: Known) -> tuple[str, ...]:
     """Return what soft labels were used for, and the log loss that not even they can go below."""
-    shares = known.soft_entries()
-    if not len(shares):
+    if known.shares is None:
         return ()
+    soft = (known.shares > 0) & (known.shares < 1)
+    shares = known.shares[soft if known.observed is None else soft & known.observed]
+    shares = shares.astype(np.float64)
     entries = known.present.size if known.observed is None else int(known.observed.sum())
     entropy = float((entr(shares) + entr(1 - shares)).sum()) / entries
     return (
@@ -326,21 +316,4 @@ def _lone_notes(by: Subgroups) -> tuple[str, ...]:
     return (
         f"{counted(len(alone), 'subgroup')} by {by.by} with one photo each ({some}): their figures "
         "have no interval and are compared with nothing.",
-    )
-
-
-def _facts(predictions: Predictions, known: Known) -> DataFacts:
-    rows, labels = known.present.shape
-    entries = rows * labels
-    seen = entries if known.observed is None else int(known.observed.sum())
-    return DataFacts(
-        rows=rows,
-        labels=labels,
-        known=seen,
-        unknown=entries - seen,
-        present=int(known.present.sum()),
-        zero_label_rows=int(zero_label_rows(known.present, known.observed).sum()),
-        split=predictions.split or None,
-        scores="logits",
-        groups=None if known.groups is None else known.groups.count,
     )

@@ -1,6 +1,6 @@
-"""Probabilities: one stage of the model's answers, before or after calibration.
+"""Known labels, the probabilities of a stage (before or after calibration), and their calibration.
 
-The calibration part: reliability pooled, of the surest labels and per label; proper scores.
+Reliability is that of all entries pooled, of the surest labels of each image, and of each label.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,15 @@ from labelwise.errors import DataError
 from labelwise.evaluation.evaluation import Calibration, Curve
 from labelwise.links import Link, Sigmoid
 from labelwise.metrics import (
-    ProperScore,
+    CalibrationSums,
+    ProperSums,
     Reliability,
-    brier_score,
-    label_reliability,
-    log_loss_from_logs,
-    reliability,
+    brier_sums,
+    log_loss_sums,
     top_k_sets,
+    width_edges,
 )
+from labelwise.metrics.calibration import SmoothSums
 from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 
@@ -53,20 +54,28 @@ class Known:
         """The labels for what takes soft ones: calibration and proper scores."""
         return self.present if self.shares is None else self.shares
 
-    def soft_entries(self) -> NDArray[Any]:
-        """Return the known labels that are soft, as a vector."""
-        if self.shares is None:
-            return np.zeros(0)
-        soft = (self.shares > 0) & (self.shares < 1)
-        return self.shares[soft if self.observed is None else soft & self.observed].astype(
-            np.float64
-        )
+    def counts(self) -> NDArray[np.int64]:
+        """Return how often each label is known, (K,)."""
+        rows, labels = self.present.shape
+        return np.full(labels, rows) if self.observed is None else self.observed.sum(0)
+
+    def some(self) -> NDArray[np.bool_]:
+        """Return the (N,) mask of rows known to have a label."""
+        return np.asarray(self.present.any(1))
 
     def rows_complete(self) -> NDArray[Any]:
         """Return the (N,) mask of rows whose labels are all known."""
         if self.observed is None:
             return np.ones(len(self.present), bool)
         return np.asarray(self.observed.all(1))
+
+    def take(self, rows: NDArray[np.bool_]) -> "Known":
+        """Return what is known of some rows."""
+        masked = [
+            None if part is None else part[rows]
+            for part in (self.present, self.observed, self.shares)
+        ]
+        return Known(*masked)  # type: ignore[arg-type]  # present is never None
 
 
 def probabilities(stage: str, logits: NDArray[Any], source: Link | NDArray[Any]) -> Probabilities:
@@ -112,110 +121,93 @@ def defined(value: float | NDArray[np.float64]) -> float | None:
 CURVES = 24  # labels whose own curve is kept
 
 
-def label_errors(answers: Probabilities, known: Known, bins: int) -> Reliability:
-    """Return every label's reliability, (K, M)."""
-    return label_reliability(answers.probs, known.labels, known.observed, bins=bins)
+@dataclass(frozen=True)
+class StageSums:
+    """What the probabilities of one stage add up to."""
 
+    stage: str
+    per_label: CalibrationSums
+    surest: CalibrationSums
+    smooth: SmoothSums
+    brier: ProperSums
+    log_loss: ProperSums
 
-def worst_labels(errors: Reliability) -> list[int]:
-    """Return the columns of the labels with the largest ECE, worst first."""
-    ece = np.nan_to_num(errors.ece(), nan=-1.0)
-    return [int(column) for column in np.argsort(-ece, kind="stable")[:CURVES] if ece[column] >= 0]
+    @staticmethod
+    def of(answers: Probabilities, known: Known, bins: int, k: int) -> "StageSums":
+        """Return the sums of some rows; ``k`` are the surest labels of each."""
+        labels, observed, probs = known.labels, known.observed, answers.probs
+        edges = width_edges(bins)
+        per_label, surest = (CalibrationSums.zeros(probs.shape[1], edges) for _ in range(2))
+        per_label.update(probs, labels, observed)
+        surest.update(probs, labels, observed, where=top_k_sets(probs, k))
+        return StageSums(
+            answers.stage,
+            per_label,
+            surest,
+            SmoothSums.of(probs, labels, observed),
+            brier_sums(probs, labels, observed, bins=bins),
+            log_loss_sums(answers.log_p, answers.log_q, labels, observed, bins=bins),
+        )
 
+    def worst_labels(self) -> list[int]:
+        """Return the columns of the labels with the largest ECE, worst first."""
+        ece = np.nan_to_num(self.per_label.per_label().ece(), nan=-1.0)
+        order = np.argsort(-ece, kind="stable")[:CURVES]
+        return [int(column) for column in order if ece[column] >= 0]
 
-def calibration_part(
-    answers: Probabilities,
-    known: Known,
-    names: tuple[str, ...],
-    errors: Reliability,
-    columns: list[int],
-    *,
-    bins: int,
-    k: int,
-) -> Calibration:
-    """Return how calibrated one stage is; ``columns`` are the labels whose curves are kept."""
-    labels, observed = known.labels, known.observed
-    pooled = reliability(answers.probs, labels, observed, bins=bins)
-    surest = top_k_sets(answers.probs, k)
-    top = reliability(answers.probs, labels, observed, where=surest, bins=bins)
-    brier = brier_score(answers.probs, labels, observed, bins=bins)
-    loss = log_loss_from_logs(answers.log_p, answers.log_q, labels, observed, bins=bins)
-    return calibration_of(answers.stage, names, errors, columns, pooled, top, brier, loss, k=k)
-
-
-def calibration_of(
-    stage: str,
-    names: tuple[str, ...],
-    errors: Reliability,
-    columns: list[int],
-    pooled: Reliability,
-    top: Reliability,
-    brier: ProperScore,
-    loss: ProperScore,
-    *,
-    k: int,
-) -> Calibration:
-    """Return how calibrated a stage is, from what was counted; all with the same bins."""
-    bins = len(pooled.counts)
-    per_label = errors.ece()
-    some = ~np.isnan(per_label)
-    entries = f"{int(pooled.counts.sum()):,} known entries pooled"
-    return Calibration(
-        stage=stage,
-        pooled=curve_of(pooled, entries),
-        top_k=curve_of(
-            top, f"{int(top.counts.sum()):,} known entries among the top {k} of each row"
-        ),
-        k=k,
-        label_mean_ece=defined(per_label[some].mean()) if some.any() else None,
-        log_loss=defined(loss.value),
-        brier=defined(brier.value),
-        reliability=defined(brier.calibration),
-        resolution=defined(brier.resolution),
-        uncertainty=defined(brier.uncertainty),
-        within_bins=defined(brier.within),
-        per_label={
-            names[c]: curve_of(_row(errors, c), "known entries of the label") for c in columns
-        },
-        how=_how(bins, k, entries, int(some.sum()), len(names)),
-        infinite=loss.infinite,
-    )
-
-
-def _how(bins: int, k: int, entries: str, counted: int, labels: int) -> str:
-    return (
-        f"{bins} equal-width bins (lo, hi] of [0, 1], 0 in the first, 1 in the last; per bin the "
-        "mean probability and the share truly present. ECE is the mean gap weighted by entries, "
-        "ACE the plain mean over non-empty bins, MCE the largest. All entries: "
-        f"{entries}. Top {k}: the {k} most probable labels of each image, ties to lower columns. "
-        f"Mean over labels: {counted:,} of {labels:,} labels with a known entry. Log loss is in "
-        "nats per entry, not clipped. The Brier score is split over the same bins into "
-        "miscalibration − resolution + uncertainty + what the bins hide."
-    )
-
-
-def _row(errors: Reliability, column: int) -> Reliability:
-    return Reliability(
-        errors.edges,
-        errors.counts[column],
-        errors.confidence_sums[column],
-        errors.present_sums[column],
-    )
+    def calibration(self, names: tuple[str, ...], columns: list[int], k: int) -> Calibration:
+        """Return how calibrated the stage is; ``columns`` are the labels whose curves are kept."""
+        pooled, top, errors = (
+            self.per_label.pooled(),
+            self.surest.pooled(),
+            self.per_label.per_label(),
+        )
+        brier, loss, per_label = self.brier.score(), self.log_loss.score(), errors.ece()
+        some = ~np.isnan(per_label)
+        entries = f"{int(pooled.counts.sum()):,} known entries pooled"
+        surest = f"{int(top.counts.sum()):,} known entries among the top {k} of each row"
+        return Calibration(
+            stage=self.stage,
+            pooled=curve_of(pooled, entries),
+            top_k=curve_of(top, surest),
+            k=k,
+            label_mean_ece=defined(per_label[some].mean()) if some.any() else None,
+            log_loss=defined(loss.value),
+            brier=defined(brier.value),
+            reliability=defined(brier.calibration),
+            resolution=defined(brier.resolution),
+            uncertainty=defined(brier.uncertainty),
+            within_bins=defined(brier.within),
+            per_label={
+                names[c]: curve_of(errors.row(c), "known entries of the label") for c in columns
+            },
+            how=(
+                f"{len(pooled.counts)} equal-width bins (lo, hi] of [0, 1], 0 in the first, 1 in "
+                "the last; per bin the mean probability and the share truly present. ECE is the "
+                "mean gap weighted by entries, ACE the plain mean over non-empty bins, MCE the "
+                f"largest. All entries: {entries}. Top {k}: the {k} most probable labels of each "
+                f"image, ties to lower columns. Mean over labels: {int(some.sum()):,} of "
+                f"{len(names):,} labels with a known entry. Log loss is in nats per entry, not "
+                "clipped. The Brier score is split over the same bins into miscalibration − "
+                "resolution + uncertainty + what the bins hide."
+            ),
+            infinite=loss.infinite,
+            smooth_ece=defined(self.smooth.ece()),
+        )
 
 
 def curve_of(bins: Reliability, entries: str) -> Curve:
     """Return bins as plain data."""
+    confidence, frequency = (
+        tuple(defined(value) for value in values) for values in (bins.confidence, bins.accuracy)
+    )
     return Curve(
         edges=tuple(bins.edges.tolist()),
-        confidence=_plain(bins.confidence),
-        frequency=_plain(bins.accuracy),
+        confidence=confidence,
+        frequency=frequency,
         counts=tuple(bins.counts.tolist()),
         ece=defined(bins.ece()),
         ace=defined(bins.ace()),
         mce=defined(bins.mce()),
         entries=entries,
     )
-
-
-def _plain(values: NDArray[np.float64]) -> tuple[float | None, ...]:
-    return tuple(defined(value) for value in values)

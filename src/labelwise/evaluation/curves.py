@@ -3,26 +3,17 @@
     ROC   (absent photos at or above t / absent,  present ones at or above t / present)
     PR    (present at or above t / present,       present at or above t / all at or above t)
 
-over every score t; equal scores are one point. A drawn curve keeps at most 60 of its points, its
-ends among them. The area under the ROC curve has an interval: with
-
-    V_i  the chance that photo i with the label outscores a photo without it (ties one half)
-    V_j  the chance that photo j without the label is outscored by one with it
-    A    the mean of either,  U_i = (V_i - A) / present,  U_j = (V_j - A) / absent
-
-DeLong's variance is the sum of U^2. Where few photos have the label, none of them may be one of
-those that the model misses, and the sum is far too small: its intervals of areas about 0.96 held
-the truth in 74 to 99 % of draws of 10 photos with the label. So a quarter of a photo of V = 0 and
-one of V = 1 are added to each side of n photos (m on the smaller one), and the area is taken for a
-share of as many photos as have its variance:
+over every score t; equal scores are one point; at most 60 points are kept. With V the chance that a
+photo outscores one of the other side, and A its mean, the area's interval adds a quarter of a photo
+of V = 0 and one of V = 1 to each side of n photos (m on the smaller one), since DeLong's variance
+is far too small where few photos have the label:
 
     A' = (m A + 1/4) / (m + 1/2)
     variance = sum over sides of [sum (V - A')^2 + ((1 - A')^2 + A'^2) / 4] / (n (n + 1/2))
     Wilson's interval of the share A of A' (1 - A') / variance photos
 
-Of scores of five shapes and 5 to 100 photos with the label it held the truth in 93 to 100 % of
-draws (``benchmarks/figures.py``). Over groups of photos the variance is the sum of squares of what
-each group adds to U (Obuchowski, 1997), times G / (G - 1), on the log-odds scale.
+Over groups of photos the variance is the sum of squares of what each group adds to
+U = (V - A) / photos of its side (Obuchowski, 1997), times G / (G - 1), on the log-odds scale.
 """
 
 from collections.abc import Sequence
@@ -34,7 +25,7 @@ from numpy.typing import NDArray
 
 from labelwise.evaluation.calibration import Known, Probabilities, curve_of, defined
 from labelwise.evaluation.evaluation import LabelCurves
-from labelwise.evaluation.group_intervals import student_reach
+from labelwise.evaluation.intervals import student_reach
 from labelwise.evaluation.subgroups import Subgroups
 from labelwise.metrics import average_precision, reliability
 from labelwise.numeric.bounds import wilson

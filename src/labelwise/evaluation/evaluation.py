@@ -37,6 +37,12 @@ class Figure:
     better: str = "higher"
     percent: bool = True
 
+    @property
+    def why_no_interval(self) -> str:
+        """Return why there is no interval, "" where there is one or nothing was tried."""
+        _, begin, reason = self.how.partition("No interval: ")
+        return begin + reason
+
 
 @dataclass(frozen=True)
 class DataFacts:
@@ -118,13 +124,15 @@ class Calibration:
     per_label: dict[str, Curve]
     how: str
     infinite: Count = 0
+    smooth_ece: Share | None = None
 
 
 @dataclass(frozen=True)
 class Sets:
     """The label sets of a rule against the true ones; histogram cell n counts rows of n labels.
 
-    The true sizes are of the rows whose labels are all known.
+    The true sizes are of the rows whose labels are all known. ``stated`` is how often whole sets
+    are right against their probability, the product over all labels.
     """
 
     rule: str
@@ -139,6 +147,7 @@ class Sets:
     sizes: Counts
     true_sizes: Counts
     how: str
+    stated: Curve | None = None
 
     @property
     def true_size(self) -> float | None:

@@ -124,7 +124,6 @@ class Graph:
         return name
 
     def cast(self, value: Value, dtype: str) -> Value:
-        """Return the value in another kind of number."""
         return str(self.op("Cast", value, to=KINDS[dtype]))
 
     def body(self, name: str, inputs: list[Any], outputs: list[Any]) -> GraphProto:
@@ -138,11 +137,9 @@ class Graph:
     # Elementary functions, each of float64 values.
 
     def where(self, condition: Value, yes: Value | float, no: Value | float) -> Value:
-        """Return ``yes`` where the condition holds and ``no`` elsewhere."""
         return str(self.op("Where", condition, yes, no))
 
     def log1p(self, x: Value) -> Value:
-        """Return ``log(1 + x)``."""
         one_more = self.op("Add", x, 1.0)
         none = self.op("Equal", one_more, 1.0)
         rest = self.where(none, 1.0, self.op("Sub", one_more, 1.0))
@@ -152,7 +149,6 @@ class Graph:
         return self.where(none, x, exact)
 
     def expm1(self, x: Value) -> Value:
-        """Return ``exp(x) - 1``."""
         e = self.op("Exp", x)
         less = self.op("Sub", e, 1.0)
         none, all_ = self.op("Equal", less, 0.0), self.op("Equal", less, -1.0)
@@ -161,12 +157,10 @@ class Graph:
         return self.where(none, x, self.where(all_, -1.0, exact))
 
     def softplus(self, x: Value) -> Value:
-        """Return ``log(1 + exp(x))``, finite for finite x."""
         small = self.log1p(self.op("Exp", self.op("Neg", self.op("Abs", x))))
         return str(self.op("Add", self.op("Max", x, 0.0), small))
 
     def log_sigmoid(self, x: Value) -> Value:
-        """Return ``-softplus(-x)``."""
         return str(self.op("Neg", self.softplus(self.op("Neg", x))))
 
     def log1mexp(self, log_p: Value) -> Value:
@@ -194,7 +188,6 @@ class Graph:
         return str(self.op("Add", self.op("Log", total), most))
 
     def clip(self, x: Value, low: float | None, high: float | None) -> Value:
-        """Return ``x`` cut at both bounds."""
         if low is not None:
             x = self.op("Max", x, low)
         return x if high is None else str(self.op("Min", x, high))

@@ -10,28 +10,39 @@ mean. That is not believed: timm loads the new folder, and its logits are compar
 
 transformers takes a sigmoid or a softmax of these logits. So the link is folded into the classifier
 (see :mod:`labelwise.exports.network`) and ``problem_type`` names the one to take. A model whose
-probabilities are another function of its logits, or a mean over several views of a picture
+probabilities are another function of its logits (a calibrator's curve is replaced by Platt's line,
+see :func:`expressible`), or a mean over several views of a picture
 (``mirror``, five crops), is marked with a ``model_type`` that transformers refuses to load:
 better no number than a wrong one. timm gives its logits, of one view.
 """
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.errors import SettingsError
+from labelwise.calibration import platt
+from labelwise.calibration.entries import OnLogOdds
+from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.exports.graph import require_exportable, require_new_folder
 from labelwise.exports.network import folded, quiet
-from labelwise.models import WEIGHTS_FILE, Predictor
+from labelwise.links import Link
+from labelwise.metrics import log_loss_from_logs, reliability
+from labelwise.models import WEIGHTS_FILE, Predictor, RunFolder
+from labelwise.networks.heads import LinearHead
+from labelwise.predictions import Predictions
+from labelwise.scores.fit import fit_rule
 from labelwise.system.files import replacing, replacing_folder
 from labelwise.system.text import one_line_of
 
 CONFIG_FILE = "config.json"
+BINS = 15  # of the calibration error
 CLOSE = 1e-5  # of logits, relative above 1
 # Of timm's constructors: what the architecture does by itself, then ways to ask for a plain mean.
 MODEL_ARGUMENTS: tuple[dict[str, Any], ...] = (
@@ -67,6 +78,53 @@ class HubModel:
         return self.loads_in_timm and not self.why_not_transformers
 
 
+def expressible(predictor: Predictor, run: RunFolder) -> tuple[Predictor, str]:
+    """Return a predictor whose link transformers can express, and what that costs, in words.
+
+    A calibrator's curve that is not a sigmoid of a line is replaced by Platt's, fitted on the same
+    validation rows, and the rule is fitted again; what was promised does not hold for these. The
+    words are empty where nothing changes: the link is a line, or cannot become one.
+    """
+    link, network, labels = predictor.link, predictor.model, len(predictor.space)
+    takes_a_line = isinstance(network.head, LinearHead) and not network.mirrored
+    if not isinstance(link, OnLogOdds) or link.slope_and_offset(labels) is not None:
+        return predictor, ""
+    if not takes_a_line or network.crops > 1 or "val" not in run.splits:
+        return predictor, ""
+    val = run.predictions("val")
+    judged = run.predictions("test") if "test" in run.splits else val
+    below = link.link
+    if below is not None and below.slope_and_offset(labels) is None:
+        below = None  # the line is then one of the raw logits
+    try:
+        with catch_warnings():
+            simplefilter("ignore")
+            line = platt(val.logits, val.labels, below, val.observed)
+            rule, _ = fit_rule(str(run.settings.get("rule", "auto")), val, line)
+    except (LabelwiseError, ValueError):  # too little to fit on: it stays as it is, and says why
+        return predictor, ""
+    if line.slope_and_offset(labels) is None:
+        return predictor, ""
+    (loss, error), (old_loss, old_error) = (_figures(judged, one) for one in (line, link))
+    words = (
+        f"transformers cannot express the calibrator {link.kind!r}: this folder has Platt scaling "
+        f"instead, and its rule, fitted on the {len(val):,} rows of val. On {judged.split} the log "
+        f"loss is {loss:.4f} instead of {old_loss:.4f}, the calibration error {error:.2%} instead "
+        f"of {old_error:.2%}; the run keeps its own"
+    )
+    lost = "; guarantees of the run do not hold for this folder" if predictor.promises else ""
+    return replace(predictor, link=line, rule=rule, promises=()), words + lost
+
+
+def _figures(rows: Predictions, link: Link) -> tuple[float, float]:
+    """Return the log loss and the calibration error of rows under a link."""
+    log_p, log_q = link.log_probs(rows.logits.astype(np.float64))
+    loss = log_loss_from_logs(log_p, log_q, rows.labels, rows.observed).value
+    return float(loss), float(
+        reliability(np.exp(log_p), rows.labels, rows.observed, bins=BINS).ece()
+    )
+
+
 def export_hub(
     predictor: Predictor, folder: Path, write_card: Callable[[Path, HubModel], None]
 ) -> HubModel:
@@ -86,8 +144,8 @@ def _write_model(predictor: Predictor, folder: Path) -> HubModel:
     try:
         if predictor.model.mirrored or predictor.model.crops > 1:
             raise SettingsError("its probabilities are those of several views of a picture")
-        plain = folded(predictor)
-        written, marks = plain.predictor, {"problem_type": plain.problem_type}
+        written, problem_type = folded(predictor)
+        marks = {"problem_type": problem_type}
     except SettingsError as error:
         why_not_transformers = str(error)
     try:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
@@ -56,16 +56,11 @@ def quiet() -> Iterator[None]:
 # into the weights; curves (SPA, isotonic, beta) and links that couple labels cannot be folded.
 
 
-@dataclass(frozen=True)
-class Folded:
-    """A predictor with a plain sigmoid or softmax, and the ``problem_type`` that asks for it."""
+def folded(predictor: Predictor) -> tuple[Predictor, str]:
+    """Return the predictor with its link folded into its linear head; raise if that cannot be.
 
-    predictor: Predictor
-    problem_type: str
-
-
-def folded(predictor: Predictor) -> Folded:
-    """Return the predictor with its link folded into its linear head; raise if that cannot be."""
+    Beside it stands the ``problem_type`` that asks for the sigmoid or softmax that is left.
+    """
     head = predictor.model.head
     if not isinstance(head, LinearHead):
         raise SettingsError(f"only a linear head can take in a link, got {type(head).__name__}")
@@ -80,7 +75,7 @@ def folded(predictor: Predictor) -> Folded:
     new.classifier = classifier
     mirrored, crops = predictor.model.mirrored, predictor.model.crops
     model = Model(predictor.model.backbone, new, mirrored=mirrored, crops=crops)
-    return Folded(replace(predictor, model=model.eval(), link=link), problem_type)
+    return replace(predictor, model=model.eval(), link=link), problem_type
 
 
 def _line(link: Link | None, labels: int) -> tuple[Tensor, Tensor, Link, str]:

@@ -5,7 +5,6 @@ Each stage is compared on the same input, so that a difference is named where it
     decoding      from the same file, by Pillow alone        equal
     pixels        uint8, from the same decoded picture       at most 1 level apart
     logits        from the same pixels                       at most 1e-4 apart
-from labelwise.numeric.arrays import to_numpy
     probability   from the same logits                       at most 1e-5 apart
     label         from the same probabilities                equal, but where |p - t| < 1e-5
 
@@ -339,7 +338,6 @@ class _Differences:
         return expected
 
     def take_answers(self, found: Decided, logits: NDArray[np.float32], name: str) -> None:
-        """Compare what link and rule make of the same logits."""
         apart = compare_answers(found, self.predictor, logits, name)
         self.probability = max(self.probability, apart)
 

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from labelwise.errors import SettingsError
 from labelwise.exports.graph import require_new_folder
-from labelwise.exports.onnx_file import onnx_content
+from labelwise.exports.onnx_file import facts_of, onnx_content
 from labelwise.exports.parity import Parity
 from labelwise.markup.html import Markup, join, tag, trusted
 from labelwise.models import ModelSpec, Predictor
@@ -57,9 +57,8 @@ def export_web(
     folder = Path(folder)
     require_new_folder(folder)
     parts = find_runtime(runtime)
-    content, parity = onnx_content(
-        predictor, spec, images, rows, input="image", exact_resize=exact_resize, watch=watch
-    )
+    facts = facts_of(predictor, spec, exact_resize=exact_resize)
+    content, parity = onnx_content(predictor, facts, images, rows, watch)
     with replacing_folder(folder) as temporary:
         (temporary / "ort").mkdir()
         for name in HASHES:

@@ -173,25 +173,3 @@ def cut(text: str, letters: int) -> str:
     ('quasibinary', 'quasi…')
     """
     return text if len(text) <= letters else text[: letters - 1] + "…"
-
-
-def spread(places: Sequence[float], gap: float) -> list[float]:
-    """Return the places moved apart to at least ``gap``, in their order and around their middle.
-
-    >>> spread([10.0, 11.0, 40.0], 12.0)
-    [4.5, 16.5, 40.0]
-    """
-    order = sorted(range(len(places)), key=places.__getitem__)
-    groups: list[tuple[float, int]] = []  # middle and size of runs that stand gap by gap
-    for place in order:
-        groups.append((places[place], 1))
-        while len(groups) > 1 and _touch(groups[-2], groups[-1], gap):
-            (below, few), (above, more) = groups[-2:]
-            groups[-2:] = [((below * few + above * more) / (few + more), few + more)]
-    moved = [m + gap * (k - (size - 1) / 2) for m, size in groups for k in range(size)]
-    found = dict(zip(order, moved, strict=True))
-    return [found[place] for place in range(len(places))]
-
-
-def _touch(below: tuple[float, int], above: tuple[float, int], gap: float) -> bool:
-    return above[0] - below[0] < gap * (below[1] + above[1]) / 2

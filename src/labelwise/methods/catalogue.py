@@ -46,7 +46,6 @@ class Method:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """The options and their defaults."""
         parameters = signature(self.arguments or self.make).parameters
         stated = {name: one.default for name, one in parameters.items()}
         supplied = {name: None for name in self.from_facts}

@@ -4,12 +4,15 @@ Numpy or torch, any device, any float type. Unobserved entries are masked, undef
 images are left out of means and named.
 """
 
-from labelwise.metrics.bins import mass_edges, width_edges
 from labelwise.metrics.calibration import (
     CalibrationSums,
     Reliability,
     label_reliability,
+    mass_edges,
     reliability,
+    set_reliability,
+    smooth_ece,
+    width_edges,
 )
 from labelwise.metrics.intervals import (
     BootstrapInterval,
@@ -112,8 +115,10 @@ __all__ = [
     "precision_recall_curve",
     "reliability",
     "separation_auroc",
+    "set_reliability",
     "set_sizes",
     "shot_groups",
+    "smooth_ece",
     "subset_accuracy",
     "top_accuracy",
     "top_k_scores",

@@ -28,15 +28,189 @@ image's top four. Labels may be soft, in [0, 1].
 
 from dataclasses import dataclass
 from math import pi, sqrt
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.bins import Binning, cell_sums, edges_of, round_edges
-from labelwise.metrics.lines import blocks, chosen, read
-from labelwise.numeric.arrays import Array, check_shapes
+from labelwise.metrics.lines import By, blocks, chosen, read
+from labelwise.numeric.arrays import (
+    Array,
+    Mask,
+    as_mask,
+    check_probabilities,
+    check_shapes,
+    is_tensor,
+    present_labels,
+    to_numpy,
+    to_tensor,
+)
 from labelwise.numeric.special import erf
+
+# M right-closed bins (lo, hi] cover [0, 1], 0 in the first and 1 in the last: of equal width (edges
+# k / M) or of equal mass (edges at the k / M quantiles). Edges are rounded to the type of the
+# probabilities: 0.3 lies in (0.2, 0.3] in every precision.
+
+
+Binning: TypeAlias = Literal["width", "mass"]
+
+LINEAR_SEARCH = 40  # up to so many edges, comparing with each beats a binary search
+
+
+def width_edges(bins: int) -> NDArray[np.float64]:
+    """Return the M + 1 edges of equal-width bins."""
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, got {bins}")
+    return np.arange(bins + 1) / bins
+
+
+def mass_edges(
+    probs: Array,
+    observed: Array | None = None,
+    *,
+    where: Array | None = None,
+    bins: int = 10,
+    per_label: bool = False,
+) -> NDArray[np.float64]:
+    """Return edges that split the chosen entries evenly: (M + 1,) pooled or (K, M + 1) per label.
+
+    Equal values stay together, so a bin may be larger than its share, and another empty. Pooled
+    edges sort a copy of all chosen entries.
+    """
+    rows, columns = check_shapes(probs=probs, observed=observed, where=where)
+    if not per_label:
+        chosen = to_numpy(probs)[_choice(observed, where, slice(None), (rows, columns))]
+        return _quantiles(np.sort(chosen, axis=None), bins)
+    edges = np.empty((columns, bins + 1))
+    for part in blocks(columns, rows):
+        values = read(probs, part, "label")
+        keep = _choice(observed, where, part, (rows, columns)).T
+        for column, line in enumerate(values):
+            edges[part.start + column] = _quantiles(np.sort(line[keep[column]]), bins)
+    return edges
+
+
+def edges_of(
+    probs: Array,
+    observed: Array | None,
+    where: Array | None,
+    bins: int,
+    binning: Binning,
+    per_label: bool = False,
+) -> NDArray[np.float64]:
+    """Return the edges of bins of equal width or of equal mass."""
+    if binning == "width":
+        return width_edges(bins)
+    if binning == "mass":
+        return mass_edges(probs, observed, where=where, bins=bins, per_label=per_label)
+    raise ValueError(f"binning must be 'width' or 'mass', got {binning!r}")
+
+
+def _choice(
+    observed: Array | None, where: Array | None, columns: slice, shape: tuple[int, int]
+) -> Mask:
+    """Return the mask of chosen entries of some columns."""
+    keep = np.ones((shape[0], len(range(*columns.indices(shape[1])))), dtype=np.bool_)
+    for name, mask in (("observed", observed), ("where", where)):
+        if mask is not None:
+            keep &= as_mask(to_numpy(mask[:, columns]), name)
+    return keep
+
+
+def _quantiles(ordered: NDArray[Any], bins: int) -> NDArray[np.float64]:
+    edges = width_edges(bins)
+    if len(ordered):
+        last = -(-len(ordered) * np.arange(1, bins) // bins) - 1
+        edges[1:-1] = ordered[np.maximum(last, 0)]
+    return edges
+
+
+def round_edges(edges: NDArray[np.float64], probs: Array) -> NDArray[Any]:
+    """Return the edges as the probabilities' own precision would hold them."""
+    if is_tensor(probs):
+        return to_numpy(to_tensor(edges).to(probs.dtype)) if probs.is_floating_point() else edges
+    if not np.issubdtype(probs.dtype, np.floating):
+        return edges
+    return edges.astype(probs.dtype).astype(
+        np.float32 if probs.dtype == np.float16 else probs.dtype
+    )
+
+
+def bin_of(
+    probs: NDArray[Any], edges: NDArray[Any], line: NDArray[np.intp]
+) -> NDArray[np.intp] | NDArray[np.uint8]:
+    """Return the bin of every entry (n,): of edges (M + 1,), or of its line's among (L, M + 1)."""
+    inner = edges[..., 1:-1]
+    if inner.ndim == 1 and len(inner) > LINEAR_SEARCH:
+        return np.searchsorted(inner, probs, side="left")
+    index = np.zeros(probs.shape, dtype=np.uint8 if inner.shape[-1] < 256 else np.intp)
+    above = np.empty(probs.shape, dtype=np.bool_)
+    for k in range(inner.shape[-1]):
+        np.greater(probs, inner[k] if inner.ndim == 1 else inner[line, k], out=above)
+        index += above.view(np.uint8)
+    return index
+
+
+CellSums: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
+
+
+def cell_sums(
+    probs: NDArray[Any], labels: NDArray[Any], keep: Mask | None, edges: NDArray[Any], by: By
+) -> CellSums:
+    """Return counts, probability sums and label sums of the kept entries of (n, K).
+
+    Each is (K, M), or (n, M) by image. Most entries of a multi-label problem lie in the first bin,
+    so that one is summed along the lines and only the others are looked up one by one.
+    """
+    axis, columns = (0 if by == "label" else 1), probs.shape[1]
+    known: Any = probs.shape[axis]
+    if keep is not None:
+        known = np.count_nonzero(keep, axis=axis)
+        probs = np.where(keep, probs, probs.dtype.type(0))
+        labels = np.where(keep, labels, labels.dtype.type(0))
+    check_probabilities(probs, "probs")
+    check_probabilities(labels, "labels")
+    shape = (probs.shape[1 - axis], edges.shape[-1] - 1)
+
+    def cells(flat: NDArray[np.intp]) -> NDArray[np.intp]:
+        line = flat % columns if by == "label" else flat // columns
+        cell: NDArray[np.intp] = shape[1] * line + bin_of(probs.ravel()[flat], edges, line)
+        return cell
+
+    def sums(cell: NDArray[np.intp], weights: NDArray[Any]) -> NDArray[np.float64]:
+        added = np.bincount(cell, weights, shape[0] * shape[1])
+        return added.astype(np.float64, copy=False).reshape(shape)  # no entries: numpy gives ints
+
+    low = probs <= edges[..., 1]
+    high = np.flatnonzero(~low)
+    cell = cells(high)
+    counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    counts[:, 0] = known - counts.sum(axis=1)
+    confidence = sums(cell, probs.ravel()[high])
+    confidence[:, 0] = (probs * low).sum(axis=axis, dtype=np.float64)
+    some = np.flatnonzero(labels != 0)  # much faster than on the numbers themselves
+    return counts, confidence, sums(cells(some), labels.ravel()[some])
+
+
+def image_cells(
+    probs: Array,
+    labels: Array,
+    observed: Array | None,
+    where: Array | None,
+    edges: NDArray[np.float64],
+) -> CellSums:
+    """Return the sums of each image's chosen entries by bin, each (N, M)."""
+    rows, columns = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
+    rounded = round_edges(edges, probs)
+    shape = (rows, edges.shape[-1] - 1)
+    counts, confidence, present = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
+    for part in blocks(rows, columns):
+        keep = chosen(part, observed=observed, where=where)
+        prob, label = read(probs, part, "image"), read(labels, part, "image")
+        added = cell_sums(prob, label, keep, rounded, "image")
+        counts[part], confidence[part], present[part] = added
+    return counts, confidence, present
+
 
 Floats = NDArray[np.float64]
 
@@ -66,6 +240,11 @@ class Reliability:
     def accuracy(self) -> Floats:
         """Share of present labels in each bin, NaN where it is empty."""
         return _ratio(self.present_sums, self.counts)
+
+    def row(self, column: int) -> "Reliability":
+        """Return the reliability (M,) of one label, of bins that all labels share."""
+        own = self.counts[column], self.confidence_sums[column], self.present_sums[column]
+        return Reliability(self.edges, *own)
 
     def gaps(self, min_count: int = 1) -> Floats:
         """Return accuracy - confidence in each bin, NaN in bins with fewer entries."""
@@ -233,3 +412,114 @@ def _sums(
     sums = CalibrationSums.zeros(columns, edges)
     sums.update(probs, labels, observed, where)
     return sums
+
+
+def set_sums(
+    log_p: Array,
+    log_q: Array,
+    sets: Array,
+    labels: Array,
+    observed: Array | None = None,
+    *,
+    bins: int = 10,
+) -> CalibrationSums:
+    """Return the sums behind :func:`set_reliability`, those of one label."""
+    rows, columns = check_shapes(
+        log_p=log_p, log_q=log_q, sets=sets, labels=labels, observed=observed
+    )
+    sums = CalibrationSums.zeros(1, width_edges(bins))
+    for part in blocks(rows, columns):
+        chosen_set = as_mask(read(sets, part, "image"), "sets")
+        known = chosen(part, observed=observed)
+        present = present_labels(read(labels, part, "image"), known)
+        logs = np.where(chosen_set, read(log_p, part, "image"), read(log_q, part, "image"))
+        stated = np.exp(logs.sum(axis=1, dtype=np.float64)).clip(0, 1)
+        right = (chosen_set == present).all(axis=1)
+        complete = None if known is None else np.all(known, axis=1, keepdims=True)
+        sums.update(stated[:, None], right[:, None], complete)
+    return sums
+
+
+def set_reliability(
+    log_p: Array,
+    log_q: Array,
+    sets: Array,
+    labels: Array,
+    observed: Array | None = None,
+    *,
+    bins: int = 10,
+) -> Reliability:
+    """Return how often a whole label set is right against its stated probability, (M,).
+
+    P(S) = product over k in S of p_k times product over the others of 1 - p_k, labels being
+    independent given the image. Images whose labels are not all observed are left out.
+    """
+    return set_sums(log_p, log_q, sets, labels, observed, bins=bins).pooled()
+
+
+SMOOTH_CELLS = 4096
+
+
+@dataclass(frozen=True)
+class SmoothSums:
+    """Sums of y - p in narrow cells of p, and the number of entries: what smooth ECE needs."""
+
+    residuals: Floats
+    count: int
+
+    @staticmethod
+    def of(
+        probs: Array, labels: Array, observed: Array | None = None, where: Array | None = None
+    ) -> "SmoothSums":
+        """Return the sums over the chosen entries of (N, K)."""
+        rows, columns = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
+        residuals, count = np.zeros(SMOOTH_CELLS), 0
+        for part in blocks(rows, columns):
+            prob, label = read(probs, part, "image"), read(labels, part, "image")
+            keep = chosen(part, observed=observed, where=where)
+            if keep is not None:
+                prob, label = prob[keep], label[keep]
+            check_probabilities(prob, "probs")
+            check_probabilities(label, "labels")
+            p = prob.ravel().astype(np.float64)
+            cell = np.minimum((p * SMOOTH_CELLS).astype(np.intp), SMOOTH_CELLS - 1)
+            residuals += np.bincount(cell, label.ravel() - p, SMOOTH_CELLS)
+            count += len(p)
+        return SmoothSums(residuals, count)
+
+    def merge(self, other: "SmoothSums") -> "SmoothSums":
+        """Return the sums over the entries of both."""
+        return SmoothSums(self.residuals + other.residuals, self.count + other.count)
+
+    def ece(self) -> float:
+        """Return the smooth calibration error, NaN without entries."""
+        if not self.count:
+            return float("nan")
+        from scipy.fft import dct, idct
+
+        waves = dct(self.residuals * (SMOOTH_CELLS / self.count), norm="ortho")
+        decay = -((np.pi * np.arange(SMOOTH_CELLS)) ** 2) / 2
+
+        def below(sigma: float) -> bool:
+            return (
+                float(np.abs(idct(waves * np.exp(decay * sigma**2), norm="ortho")).mean()) < sigma
+            )
+
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (low, middle) if below(middle) else (middle, high)
+        return high
+
+
+def smooth_ece(
+    probs: Array, labels: Array, observed: Array | None = None, *, where: Array | None = None
+) -> float:
+    """Return the smooth calibration error of all chosen entries pooled (Blasiok, Nakkiran 2023).
+
+    The residuals y - p, smoothed along p by a Gaussian of width sigma that is reflected at 0 and 1,
+    have the mean size s(sigma); the error is the sigma at which s(sigma) = sigma. It has no bins,
+    and moves little where probabilities move little. Reflection makes cosines of the residuals'
+    waves, each of which the Gaussian multiplies by exp(-(pi k sigma)^2 / 2).
+    """
+    return SmoothSums.of(probs, labels, observed, where).ece()

@@ -1,40 +1,25 @@
 """Intervals for metrics that are functions of sums over images, and for calibration errors.
 
-**Bootstrap.** Images, not entries, are drawn with replacement, because the labels of one image go
-together. The metric of a draw needs only the sum of the drawn images' rows, so all draws are one
-matrix product. The interval is the basic one, [2 v - q_high, 2 v - q_low] for the value v and the
-draws' quantiles, widened to hold the value and cut to [lowest, highest].
+**Bootstrap.** Images are drawn with replacement, because the labels of one image go together. All
+draws are one matrix product of sums. The interval is the basic one, [2 v - q_high, 2 v - q_low].
 
-**Calibration errors** cannot be bootstrapped: they are positive for a perfect model too, and the
-bootstrap took that for error (its 95 % interval held the truth in 60 to 66 % of draws). Their
-interval is made of tests instead. Let S (M,) be the sums of y - p by bin, V the covariance of what
-images add to S, and T the error as a function of S, so that T(c S) = c T(S). Errors c T(S) are in
-the interval if a model with the gaps c S could well show T(S):
+**Calibration errors** are positive for a perfect model too, so their interval is made of tests. Let
+S (M,) be the sums of y - p by bin, V the covariance of what images add to S, and T the error as a
+function of S, so that T(c S) = c T(S). Errors c T(S) are in the interval if
 
     P_c(T >= T(S)) > tail  and  P_c(T <= T(S)) > tail,   S* ~ N(c S, V)
 
-and 0 is in it if the gaps could be chance: P_0(T >= T(S)) > 1 - level, which is the p-value of
-"calibrated". What is covered is the error in these bins, for images like these.
+and 0 is in it if P_0(T >= T(S)) > 1 - level, the p-value of "calibrated". With ``groups`` what a
+whole group adds to S is one draw, and S* is drawn from Student's law.
 
-Is it calibrated? Two tests of "each label is present with the probability given".
-
-Both allow the labels of one image to depend on each other, because they take what an image adds
-as one draw: under the null each u_i and d_i below has mean zero whatever the dependence.
+**Tests** of "each label is present with the probability given", an image being one draw:
 
     Spiegelhalter  u_i = sum_k (y - p) (1 - 2 p),  z = sum_i u_i / sqrt(sum_i u_i^2)
     bins           d_i = sum of (y - p) by bin,    chi2 = d' V^- d,  d = sum_i d_i,
                    V = sum_i d_i d_i', with rank(V) degrees of freedom
 
-Spiegelhalter's z asks whether the Brier score is what the probabilities promise: it sees over- and
-underconfidence, with its sign (positive: worse than promised, overconfident), but not a shift that
-cancels about 1/2. The bins see any gap that a reliability curve shows. Neither says the gap is
-large: with many images a tiny one is significant.
-
-Images that come in groups are not draws of their own: with ``groups`` what a whole group adds to S
-is one draw, and S* is drawn from Student's law of as many degrees of freedom as groups less one.
-Its p-value is the test of calibration there. The two tests above have no version by groups: of 60
-groups that are alike by 0.8, the bins called a calibrated model wrong in a third of draws, with the
-laws of Hotelling and of random signs alike, since what groups add to a rare bin is too skewed.
+z sees over- and underconfidence, with its sign, but not a shift that cancels about 1/2; the bins
+see any gap that a reliability curve shows.
 """
 
 from collections.abc import Callable
@@ -45,8 +30,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.bins import Binning, edges_of, image_cells, width_edges
-from labelwise.metrics.calibration import Reliability
+from labelwise.metrics.calibration import Binning, Reliability, edges_of, image_cells, width_edges
 from labelwise.metrics.lines import blocks, chosen, read
 from labelwise.numeric.arrays import Array
 from labelwise.numeric.groups import Groups
@@ -149,7 +133,9 @@ def calibration_interval(
         return {"ece": drawn.ece, "ace": drawn.ace, "mce": drawn.mce}[metric]()
 
     total = gaps.sum(0)
-    units = gaps[counts.any(axis=1)] if groups is None else _counted_sums(groups, gaps, counts)
+    units = gaps[counts.any(axis=1)]
+    if groups is not None:
+        units = groups.sums(gaps)[groups.sums(counts).any(axis=1)]
     spread, random = _spread(units), np.random.default_rng(seed)
     value = float(errors(total[None])[0])
     chance = random.standard_normal((draws, spread.shape[1])) @ spread.T
@@ -223,22 +209,19 @@ def calibration_test(
     counts, confidence, present = image_cells(probs, labels, observed, where, width_edges(bins))
     used = counts.any(axis=1)
     scores, impossible = _brier_surprise(probs, labels, observed, where)
-    z = _standardised(scores)
+    scale = sqrt(scores @ scores)
+    z = float(scores.sum() / scale) if scale > 0 else 0.0
     chi2, degrees = _quadratic((present - confidence)[used])
+    tail = float(gammaincc(degrees / 2, chi2 / 2)) if degrees else 1.0
     return CalibrationTest(
         spiegelhalter_z=z,
         spiegelhalter_p=0.0 if impossible else erfc(abs(z) / sqrt(2)),
         chi2=chi2,
         degrees=degrees,
-        chi2_p=0.0 if impossible else _chi2_tail(chi2, degrees),
+        chi2_p=0.0 if impossible else tail,
         num_images=int(used.sum()),
         impossible=impossible,
     )
-
-
-def _counted_sums(groups: Groups, gaps: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64]:
-    """Return what each group adds (G, M), of the groups with an entry that counts."""
-    return groups.sums(gaps)[groups.sums(counts).any(axis=1)]
 
 
 def _brier_surprise(
@@ -259,12 +242,6 @@ def _brier_surprise(
     return scores, impossible
 
 
-def _standardised(draws: NDArray[np.float64]) -> float:
-    """Return sum / sqrt(sum of squares), 0 if nothing ever varies."""
-    scale = sqrt(draws @ draws)
-    return float(draws.sum() / scale) if scale > 0 else 0.0
-
-
 def _quadratic(draws: NDArray[np.float64]) -> tuple[float, int]:
     """Return d' V^- d and the rank of V, for draws (n, M)."""
     scale = np.sqrt((draws**2).sum(axis=0))
@@ -273,10 +250,3 @@ def _quadratic(draws: NDArray[np.float64]) -> tuple[float, int]:
     solid = values > 1e-9
     along = vectors[:, solid].T @ unit.sum(axis=0)
     return float((along**2 / values[solid]).sum()), int(solid.sum())
-
-
-def _chi2_tail(chi2: float, degrees: int) -> float:
-    """Return P(chi-squared > chi2); 1 without degrees of freedom."""
-    if degrees == 0:
-        return 1.0
-    return float(gammaincc(degrees / 2, chi2 / 2))

@@ -1,21 +1,9 @@
-"""Reading (N, K) matrices a block of lines at a time, whatever they are made of.
+"""Reading (N, K) matrices a block of lines at a time, and means over what is defined.
 
 A line is one image (a row) or one label (a column). Only blocks are copied, so extra memory does
-not grow with N x K. What the matrices may be: see :mod:`labelwise.numeric.arrays`.
-
-Averaged: one number over labels or images, and what it was taken over.
-
-A label without positives has no average precision; an image without labels has none either. Such
-items are NaN, are left out of the mean, and are counted and named. Undefined is not zero.
-
-For each positive entry of a line: how many entries, and how many positives, score as much.
-
-Average precision, AUROC, coverage and precision-recall curves are all sums over positives of such
-counts. Ties are grouped: entries with equal scores are at each other's level.
-
-A line with few positives is compared with each of them directly; lines with many are sorted, and
-the positives looked up: those of all lines together, or line by line where that is worth a call.
-All are exact. Unobserved entries become NaN, which is at no level.
+not grow with N x K. Items without a value (a label without positives) are NaN, left out of means,
+counted and named. Ranking metrics are sums over positives of how many entries score as much: lines
+with few positives are compared with each of them, others are sorted. Unobserved entries become NaN.
 """
 
 from collections.abc import Iterator, Sequence

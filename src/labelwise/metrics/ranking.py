@@ -1,36 +1,22 @@
-"""Average precision over images of a label (mAP@class) or over labels of an image (mAP@sample).
+"""How well scores order labels.
 
     precision(s) = positives scoring >= s / entries scoring >= s
     AP           = mean over positives of precision(their score)
+    AUROC        = P(a positive outscores a negative), ties count one half
+    coverage     = how far down an image's labels one must go to meet all present ones
+    one-error    = share of images whose top label is absent
 
-This is ``variant="tied"``: equal scores count as one threshold, as in scikit-learn. Two others are
-in use, and their figures must not be compared with it:
+Average precision is taken over images of a label (mAP@class) or labels of an image (mAP@sample,
+which is label-ranking average precision). ``variant="tied"`` counts equal scores as one threshold,
+as scikit-learn does; figures of the two others must not be compared with it:
 
     "untied"  equal scores are ranked one by one, lower index first (ASL, two-way loss)
     "voc"     precision(s) becomes its largest value at s or any lower score (Pascal VOC
               interpolation; Query2Label, RML); never below "tied"
 
-A label or image without observed positives has no AP: it is left out, not counted as 0. Per image
-the default equals label-ranking average precision, except that images without labels are left out
-where others count them as 1.
-
-How well scores order labels: AUROC, coverage and one-error.
-
-    AUROC      = P(a positive outscores a negative), ties count one half
-    coverage   = how far down an image's labels one must go to meet all present ones
-    one-error  = share of images whose top label is absent
-
-Each is left out, and counted, where it is undefined: AUROC without a positive or a negative,
-the other two for images without a present label.
-
-Precision and recall of all entries pooled, at every threshold where recall changes.
-
-    precision(t) = positives scoring >= t / entries scoring >= t
-    recall(t)    = positives scoring >= t / positives
-
-Between two scores of positives recall stands still and precision can only fall, so these points
-hold the whole curve. Micro average precision and micro AUROC come from the same counts. Entries
-are sorted a block at a time, so memory grows with the number of positives only.
+What is undefined is left out and counted, not taken as 0: AP without a positive, AUROC without a
+positive or a negative, coverage and one-error of images without a present label. Pooled curves keep
+one point per score of a positive; entries are sorted a block at a time.
 """
 
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.bins import cell_sums, round_edges, width_edges
+from labelwise.metrics.calibration import cell_sums, round_edges, width_edges
 from labelwise.metrics.lines import Averaged, blocks, chosen, read
 from labelwise.numeric.arrays import Array, check_shapes
 

@@ -3,24 +3,12 @@
     precision = TP / (TP + FP)      recall = TP / (TP + FN)
     F-beta    = (1 + b^2) TP / ((1 + b^2) TP + b^2 FN + FP)
 
-of every label (macro), of every image (sample), or over all entries (micro). CF1 and OF1 of the
-multi-label literature: CF1 is the harmonic mean of the labels' mean precision and mean recall, OF1
-the micro F1. What is 0 / 0 is left out by default; ``undefined`` says to count it as "zero" (as
-scikit-learn does and as the papers' macro-F1 at top 4) or as "one".
-
-Sets of the k most confident labels of each image, and the papers' figures for them.
-
-Ties go to the lower index. Macro-F1 at top 4 counts a label that is never present and never
-predicted as 0, as the quasibinary paper's figures do; ``confusion(top_k_sets(...))`` gives the
-other conventions.
-
-Average-K accuracy: sets may differ in size, K labels on average.
-
-    accuracy = mean over images of the share of its present labels that are in the set
-
-which for images with one label is 1{label in set}. Long-tailed problems show it by how often a
-class occurs in training: few < 20 <= medium <= 100 < many, each the mean over its classes; classes
-absent from the test images are left out.
+of every label (macro), of every image (sample), or over all entries (micro). CF1 is the harmonic
+mean of the labels' mean precision and mean recall, OF1 the micro F1. What is 0 / 0 is left out by
+default; ``undefined`` says to count it as "zero" (as scikit-learn does, and the papers' macro-F1 at
+top 4) or as "one". In top-k sets ties go to the lower index. Average-K accuracy is the mean over
+images of the share of its present labels that are in the set; long-tailed problems show it by how
+often a class occurs in training: few < 20 <= medium <= 100 < many.
 """
 
 from collections.abc import Iterator

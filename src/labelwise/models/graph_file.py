@@ -112,14 +112,8 @@ PASSING = ("Identity", "DequantizeLinear", "QuantizeLinear")
 
 Input = Literal["image", "pixels"]
 JSON_KEYS = (
-    "labels",
-    "link",
-    "rule",
-    "transform",
-    "exact_resize",
-    "open_thresholds",
-    "promises",
-    "taxonomy",
+    *("labels", "link", "rule", "transform", "exact_resize"),
+    *("open_thresholds", "promises", "taxonomy"),
 )
 
 
@@ -165,6 +159,7 @@ class Facts:
         """Return the metadata, with the keys that other tools read too."""
         names = self.space.names
         link = None if self.link is None else link_to_spec(self.link)
+        parents = None if self.taxonomy is None else dict(self.taxonomy.parents)
         return {
             "labelwise_format": str(FORMAT),
             "labelwise_version": __version__,
@@ -181,17 +176,13 @@ class Facts:
             "promises": json.dumps([dict(promise) for promise in self.promises]),
             **({"judgement": self.judgement} if self.judgement else {}),
             **({} if self.caution is None else {"caution": self.caution}),
-            **({} if self.taxonomy is None else {"taxonomy": self._parents()}),
+            **({} if parents is None else {"taxonomy": json.dumps(parents, ensure_ascii=False)}),
             "answers": "ranking" if self.link is None else "probabilities",
             "names": str(dict(enumerate(names))),
             "task": "classify",
             "imgsz": json.dumps([self.transform.size, self.transform.size]),
             "sha256": UNSEALED,
         }
-
-    def _parents(self) -> str:
-        parents = {} if self.taxonomy is None else dict(self.taxonomy.parents)
-        return json.dumps(parents, ensure_ascii=False)
 
     @staticmethod
     def read(metadata: Mapping[str, str]) -> "Facts":
@@ -215,22 +206,10 @@ class Facts:
             raise ValueError(first_fault(error)) from None
         except (LabelwiseError, RecursionError, *NOT_USABLE) as error:
             raise ValueError(one_line_of(error)) from None
-        return Facts(
-            space,
-            link,
-            rule,
-            stated.transform,
-            stated.method,
-            stated.weights_sha256,
-            stated.input,
-            stated.exact_resize,
-            stated.precision,
-            stated.promises,
-            taxonomy,
-            stated.open_thresholds,
-            stated.judgement,
-            stated.caution,
-        )
+        same: dict[str, Any] = {
+            field.name: getattr(stated, field.name, None) for field in fields(Facts)
+        }
+        return Facts(**same | {"space": space, "link": link, "rule": rule, "taxonomy": taxonomy})
 
 
 class StatedFacts(BaseModel):

@@ -13,14 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
 from PIL import Image
-from torch import Tensor
 
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, ImageError, LabelwiseError, SettingsError
@@ -42,6 +40,10 @@ from labelwise.pictures import Transform
 from labelwise.system.text import first_line, one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
+
+if TYPE_CHECKING:  # it takes two seconds to import, and answers need none of it
+    import torch
+    from torch import Tensor
 
 Part = Literal["resize", "network", "decision", "features"]
 NodeValue = tuple[str, str, NDArray[np.float32]]  # name, operator, output
@@ -67,47 +69,19 @@ class Decided:
     none: NDArray[np.float32]
 
 
-@dataclass(frozen=True, eq=False)
-class GraphTransform:
-    """The resize of a file, in the place of a :class:`~labelwise.networks.backbones.Transform`."""
+class GraphTransform(Transform):
+    """The transform of a file, whose resize is part of its graph."""
 
-    model: "GraphModel"
+    is_plain = False
 
-    @property
-    def size(self) -> int:
-        """The side of the network's input."""
-        return self.model.size
-
-    @property
-    def bands(self) -> None:
-        """None: the input is 8-bit RGB."""
-        return
-
-    @property
-    def channels(self) -> int:
-        """Red, green and blue."""
-        return 3
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the pixels."""
-        return torch.uint8
-
-    def resize_bands(self, values: NDArray[Any]) -> NDArray[np.float32]:
-        """Raise: no graph scales bands."""
-        raise TypeError("this graph takes RGB")
-
-    def at_least(self) -> int | None:
-        """Return the side that a JPEG must not be decoded below; None: at full scale."""
-        return self.model.facts.transform.at_least()
-
-    def scale_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the (width, height) that a picture is scaled to before its middle is cut out."""
-        return self.model.facts.transform.scale_size(width, height)
+    def __init__(self, model: "GraphModel") -> None:
+        super().__init__(**model.facts.transform.spec())
+        object.__setattr__(self, "model", model)
 
     def resize(self, image: Image.Image) -> Image.Image:
         """Return the (size, size) picture of an RGB picture."""
-        return Image.fromarray(self.model.pixels(np.asarray(image)).transpose(1, 2, 0))
+        model: GraphModel = self.__dict__["model"]
+        return Image.fromarray(model.pixels(np.asarray(image)).transpose(1, 2, 0))
 
 
 class GraphModel(ABC):
@@ -130,11 +104,10 @@ class GraphModel(ABC):
 
     @property
     def size(self) -> int:
-        """The side of the network's input."""
         return self.facts.transform.size
 
     @property
-    def transform(self) -> "GraphTransform | Transform":
+    def transform(self) -> Transform:
         """How a picture becomes the input of the network: by the graph's own resize.
 
         A graph of bands begins with scaled ones, so there it is the model's.
@@ -143,27 +116,22 @@ class GraphModel(ABC):
 
     @property
     def space(self) -> LabelSpace:
-        """The labels."""
         return self.facts.space
 
     @property
     def link(self) -> Link | None:
-        """The link that the graph holds."""
         return self.facts.link
 
     @property
     def rule(self) -> Rule:
-        """The rule that the graph holds."""
         return self.facts.rule
 
     @property
     def taxonomy(self) -> Taxonomy | None:
-        """Which label is a kind of which, where the graph's answers obey that."""
         return self.facts.taxonomy
 
     @property
     def caution(self) -> str | None:
-        """What the file says must stand beside its answers."""
         return self.facts.caution
 
     def fused(self, images: int = 0) -> "GraphModel":
@@ -171,8 +139,9 @@ class GraphModel(ABC):
         return self
 
     @property
-    def device(self) -> torch.device:
-        """The CPU."""
+    def device(self) -> "torch.device":
+        import torch
+
         return torch.device("cpu")
 
     def pixels(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -197,17 +166,19 @@ class GraphModel(ABC):
             inputs["thresholds"] = np.asarray(thresholds, dtype=np.float64)
         return GraphAnswers(**self.run("network", inputs))
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: "Tensor") -> "Tensor":
         """Return the logits (N, K) of uint8 pixels, if the graph's link is what it says it is."""
-        return self._checked(self.answers(inputs.cpu().numpy()))
+        import torch
 
-    def _checked(self, answers: GraphAnswers) -> Tensor:
+        return torch.from_numpy(self.checked(self.answers(inputs.cpu().numpy())))
+
+    def checked(self, answers: GraphAnswers) -> NDArray[np.float32]:
         """Return the logits of answers, if their probabilities are those of the link."""
-        logits = torch.from_numpy(answers.logits)
+        logits = answers.logits
         if self.link is not None and len(logits):
             if answers.probability is None:
                 raise CheckpointError(f"{self.name} names a link, and its graph has no probability")
-            expected = self.link(logits.double()).numpy()
+            expected = self.link(logits.astype(np.float64))
             apart = float(np.median(np.abs(answers.probability - expected)))
             require_agreement(self.name, apart)
         return logits
@@ -248,13 +219,15 @@ class OnnxModel(GraphModel):
             )
         return model
 
-    def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def embed(self, inputs: "Tensor") -> "tuple[Tensor, Tensor]":
         """Return the logits (N, K) of uint8 pixels, and the features that they are sums of."""
+        import torch
+
         if self.features is None:
             raise LabelwiseError(f"{self.name} has no features whose weighted sums are its logits")
         found = self.run("features", {PIXELS: inputs.cpu().numpy()})
         features = torch.from_numpy(found.pop(self.features.name))
-        return self._checked(GraphAnswers(**found)), features
+        return torch.from_numpy(self.checked(GraphAnswers(**found))), features
 
     @cached_property
     def features(self) -> GraphFeatures | None:
@@ -262,7 +235,6 @@ class OnnxModel(GraphModel):
         return features_of(self.proto)
 
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the outputs of a part of the graph by name."""
         if part not in self._sessions:
             self._sessions[part] = self._opened(part)
         session = self._sessions[part]
@@ -270,7 +242,6 @@ class OnnxModel(GraphModel):
         return dict(zip(names, session.run(names, inputs), strict=True))
 
     def values(self, images: NDArray[np.float32]) -> Iterator[NodeValue]:
-        """Yield what the nodes of the network give for normalised images, in order."""
         nodes = list(self.proto.graph.node)
         begin = next(at for at, node in enumerate(nodes) if INPUT in node.output)
         end = next(at for at, node in enumerate(nodes) if "logits" in node.output)
@@ -362,7 +333,6 @@ class OpenVinoModel(GraphModel):
 
     @staticmethod
     def load(folder: str | Path, *, threads: int | None = None) -> "OpenVinoModel":
-        """Return the model in a folder; it must be whole and written by labelwise."""
         openvino = openvino_runtime()
         folder = Path(folder)
         facts = _read_facts(folder)
@@ -377,7 +347,6 @@ class OpenVinoModel(GraphModel):
         return model
 
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the outputs of a part of the graph by name."""
         found = getattr(self, f"_{part}").create_infer_request().infer(inputs)
         return {
             name: value
@@ -386,7 +355,6 @@ class OpenVinoModel(GraphModel):
         }
 
     def values(self, images: NDArray[np.float32]) -> Iterator[NodeValue]:
-        """Yield what the nodes of the network give for normalised images, in order."""
         openvino = openvino_runtime()
         part = self._after(INPUT, [-1, *images.shape[1:]], np.float32)
         end = tensor_of(part, "logits").get_node()

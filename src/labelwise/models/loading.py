@@ -12,10 +12,11 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from labelwise import __version__
 from labelwise.calibration.link_specs import link_to_spec
 from labelwise.decide.specs import rule_to_spec
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.models.graph_file import features_of, read_model
+from labelwise.models.graph_file import features_of, read_model, require_onnx
 from labelwise.models.run_folder import MODEL_FILES, OPENVINO_FILES, fetched_run
 from labelwise.models.spec import MODEL_FILE, NOT_CALIBRATED, BackboneSpec, HeadSpec, ModelSpec
 
@@ -43,22 +44,17 @@ def load_model(place: str | Path, device: str = "cpu") -> "DeployedModel":
         return Predictor.load(path, device)
     if device != "cpu":
         raise SettingsError(f"an exported model runs on the cpu, got --device {device}")
-    from labelwise.models.graph_file import require_onnx
-
     require_onnx()
-    if path.is_dir():
-        from labelwise.models.graph_model import OpenVinoModel
+    from labelwise.models.graph_model import OnnxModel, OpenVinoModel
 
-        return OpenVinoModel.load(path)
-    from labelwise.models.graph_model import OnnxModel
-
-    return OnnxModel.load(path)
+    return OpenVinoModel.load(path) if path.is_dir() else OnnxModel.load(path)
 
 
 def spec_of(place: Path) -> ModelSpec:
     """Return what a model is, without its weights: by its folder, or by an exported file.
 
-    A file of eight bits has logits of its own: the hash of its weights is that of the file.
+    The weights of a file are known by the hash of the file: those of eight bits have logits of
+    their own, and an index of the one must not go on with the other.
     """
     if not is_exported(place):
         return ModelSpec.load(place / MODEL_FILE)
@@ -67,21 +63,15 @@ def spec_of(place: Path) -> ModelSpec:
             f"{place} is for OpenVINO, which predicts with it; an index, or a server, takes the "
             "folder of a run or an .onnx file"
         )
-    from labelwise.models.graph_file import require_onnx
-
     require_onnx()
-
-    return exported_spec(place)
+    return _exported_spec(place)
 
 
 def caution_of(place: Path) -> str | None:
     """Return what must stand beside the answers of a model, None if nothing must."""
     if place.suffix.lower() == ".onnx":
-        from labelwise.models.graph_file import require_onnx
-
         require_onnx()
-
-        return exported_caution(place)
+        return read_model(_content(place), str(place))[1].caution
     file = place / MODEL_FILE
     return ModelSpec.load(file).caution if file.is_file() else None
 
@@ -107,21 +97,7 @@ def refuse_program(place: Path) -> None:
         )
 
 
-# What an exported ``.onnx`` file is, as a ``model.json`` would say it: for indexes and servers.
-#
-# The weights of a file are known by the hash of the file: those of eight bits have logits of their
-# own, and an index of the one must not go on with the other.
-
-
-KIND = "exported"
-
-
-def exported_caution(path: Path) -> str | None:
-    """Return what a file says must stand beside its answers."""
-    return read_model(_content(path), str(path))[1].caution
-
-
-def exported_spec(path: Path) -> ModelSpec:
+def _exported_spec(path: Path) -> ModelSpec:
     """Return what a file says of itself, with its features for a backbone."""
     content = _content(path)
     proto, facts = read_model(content, str(path))
@@ -134,11 +110,12 @@ def exported_spec(path: Path) -> ModelSpec:
     if facts.caution not in (None, NOT_CALIBRATED):
         raise SettingsError(f"{path} is {facts.caution}; give the folder of its run")
     return ModelSpec(
+        versions={"labelwise": __version__},  # torch is not imported for its own
         method=facts.method,
         labels=facts.space.names,
         backbone=BackboneSpec(f"{facts.precision} ONNX", features.width),
         transform=facts.transform,
-        head=HeadSpec(KIND),
+        head=HeadSpec("exported"),
         link=None if facts.link is None else link_to_spec(facts.link),
         rule=rule_to_spec(facts.rule),
         promises=tuple(dict(one) for one in facts.promises),

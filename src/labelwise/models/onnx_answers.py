@@ -9,8 +9,10 @@ evaluations, shards, another taxonomy) and a file that cannot be used go to
 :mod:`labelwise.models.scoring`, which gives the reason, too.
 """
 
+import csv
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,23 +20,125 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.calibration.link_specs import link_from_spec
-from labelwise.decide import Rule
-from labelwise.decide.specs import rule_from_spec
-from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.links import Link
-from labelwise.models.answer_rows import NOT_FINITE, Answer
-from labelwise.models.graph_file import FORMAT, is_whole, open_session
+from labelwise.errors import CheckpointError
+from labelwise.links import require_link
+from labelwise.models.graph_file import FORMAT, Facts, is_whole, open_session
 from labelwise.pictures import ImageSource
 from labelwise.pictures.prefetch import available_cores, by_threads
-from labelwise.pictures.work import reason_of
-from labelwise.system.text import first_line
-from labelwise.types import LabelSpace
+from labelwise.pictures.worker import reason_of
+from labelwise.system.files import replacing
+from labelwise.system.text import as_cell, first_line
+
+# The answer for one photo, as JSON, CSV or Parquet, wherever answers are written.
+#
+#     JSON    {"path": ..., "labels": [...], "probs": {label: probability}}, or path and error
+#     CSV     path, labels, error, then one column of probabilities per label
+#     Parquet path, labels, probs (in the order of the metadata), error
+#
+# Where a caution must stand beside the probabilities, JSON has it as ``caution``, and CSV in a
+# column of that name behind ``error``. In CSV a text that a spreadsheet would take for a formula is
+# quoted by an apostrophe.
+
+
+CAUTION = "caution"
+WRITTEN = (".csv", ".jsonl", ".parquet")
+ROWS = 1024  # that are written to Parquet at once
+NOT_FINITE = "the model's logits are not finite numbers; its weights or the image may be damaged"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said of one image: its labels, surest first, and probabilities; or an error.
+
+    ``caution`` is what must stand beside the probabilities, None if nothing must.
+    """
+
+    row: int
+    id: str
+    labels: tuple[str, ...] = ()
+    probs: tuple[float, ...] = ()
+    error: str | None = None
+    caution: str | None = None
+
+
+def json_record(answer: Answer, names: Sequence[str]) -> dict[str, Any]:
+    """Return what stands in JSON Lines for an answer."""
+    if answer.error is not None:
+        return {"path": answer.id, "error": answer.error}
+    probs = dict(zip(names, answer.probs, strict=True))
+    record = {"path": answer.id, "labels": answer.labels, "probs": probs}
+    return record if answer.caution is None else record | {"caution": answer.caution}
+
+
+def csv_header(names: Sequence[str], *, cautioned: bool = False) -> list[str]:
+    """Return the names of the columns; ``cautioned``: with one for what must stand beside them."""
+    caution = [CAUTION] if cautioned else []
+    return ["path", "labels", "error", *caution, *map(as_cell, names)]
+
+
+def csv_row(answer: Answer, names: Sequence[str], *, cautioned: bool = False) -> list[str]:
+    """Return the cells of an answer."""
+    lists = any("|" in name for name in names)
+    text = json.dumps(answer.labels) if lists else "|".join(answer.labels)
+    probs = [f"{p:.6g}" for p in answer.probs] or [""] * len(names)
+    caution = [answer.caution or ""] if cautioned else []
+    return [*map(as_cell, (answer.id, text, answer.error or "", *caution)), *probs]
+
+
+@contextmanager
+def answer_writer(
+    path: Path, names: Sequence[str], *, cautioned: bool
+) -> Iterator[Callable[[Answer], None]]:
+    """Yield a function that writes an answer; the file is complete in the end, or not there."""
+    with replacing(path) as temporary:
+        if path.suffix == ".parquet":
+            with _parquet(temporary, names, cautioned) as write:
+                yield write
+            return
+        with temporary.open("w", newline="", encoding="utf-8") as stream:
+            if path.suffix == ".jsonl":
+                yield lambda answer: _write_line(stream, json_record(answer, names))
+                return
+            rows = csv.writer(stream)
+            rows.writerow(csv_header(names, cautioned=cautioned))
+            yield lambda answer: rows.writerow(csv_row(answer, names, cautioned=cautioned))
+
+
+def _write_line(stream: Any, record: dict[str, Any]) -> None:
+    stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def _parquet(
+    path: Path, names: Sequence[str], cautioned: bool
+) -> Iterator[Callable[[Answer], None]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    fields = [("path", pa.string()), ("labels", pa.list_(pa.string()))]
+    fields += [("probs", pa.list_(pa.float32()))]  # a row may have none, so not of a fixed size
+    fields += [("error", pa.string()), *([(CAUTION, pa.string())] if cautioned else [])]
+    schema = pa.schema(fields, metadata={"labelwise": json.dumps({"names": list(names)})})
+    rows: list[dict[str, Any]] = []
+    with pq.ParquetWriter(path, schema) as file:
+
+        def flush() -> None:
+            file.write_table(pa.Table.from_pylist(rows, schema))
+            rows.clear()
+
+        def write(answer: Answer) -> None:
+            said = {"labels": list(answer.labels), "probs": list(answer.probs) or None}
+            rows.append(said | {"path": answer.id, "error": answer.error, CAUTION: answer.caution})
+            if len(rows) == ROWS:
+                flush()
+
+        yield write
+        flush()
+
 
 AGREES = 1e-5  # the median over labels and pictures
 ALL_AGREE = 1e-4  # every label: a steep line, computed in float32, rounds to some 1e-5
 OUTPUTS = ["logits", "probability"]
-WANTED = {"labelwise_format": str(FORMAT), "input": "image", "answers": "probabilities"}
 
 
 def require_agreement(name: str, apart: float, at_most: float = AGREES) -> None:
@@ -52,10 +156,7 @@ class OnnxAnswers:
 
     session: Any
     file: str
-    names: tuple[str, ...]
-    link: Link
-    rule: Rule
-    caution: str | None
+    facts: Facts
 
     @staticmethod
     def of(path: Path) -> "OnnxAnswers | None":
@@ -63,26 +164,20 @@ class OnnxAnswers:
         try:
             content = path.read_bytes()
             session = open_session(content, threads=1, name=str(path))
-            facts: dict[str, str] = session.get_modelmeta().custom_metadata_map
+            stated: dict[str, str] = session.get_modelmeta().custom_metadata_map
+            facts = Facts.read(stated)
         except Exception:  # scoring opens it again, and says what is wrong
             return None
-        plain = all(facts.get(key) == value for key, value in WANTED.items())
         takes = [one.name for one in session.get_inputs()]
-        if not plain or takes != ["image"] or not is_whole(content, facts.get("sha256", "")):
-            return None
-        try:
-            names = _label_names(json.loads(facts["labels"]))
-            link = link_from_spec(json.loads(facts["link"]))
-            shape = link(np.zeros((1, len(names)))).shape
-            rule = rule_from_spec(json.loads(facts["rule"]))
-            chosen = rule(np.zeros((1, len(names))))
-        except (LabelwiseError, LookupError, TypeError, ValueError, RecursionError):
-            return None
         shapes = {one.name: tuple(one.shape) for one in session.get_outputs()}
-        whole = all(shapes.get(name) == chosen.shape == (1, len(names)) for name in OUTPUTS)
-        if shape != (1, len(names)) or not whole:
-            return None
-        return OnnxAnswers(session, str(path), names, link, rule, facts.get("caution"))
+        usable = (
+            stated.get("labelwise_format") == str(FORMAT)
+            and is_whole(content, stated.get("sha256", ""))
+            and (facts.input, takes) == ("image", ["image"])
+            and facts.link is not None
+            and all(shapes.get(name) == (1, len(facts.space)) for name in OUTPUTS)
+        )
+        return OnnxAnswers(session, str(path), facts) if usable else None
 
     def score(self, images: ImageSource) -> Generator[Answer]:
         """Yield the answer for each image, in order; what cannot be read is one with its error."""
@@ -98,27 +193,20 @@ class OnnxAnswers:
         yield from by_threads(range(len(images)), answered, cores, 2 * cores, "answer")
 
     def _answer(self, row: int, name: str, picture: NDArray[np.uint8]) -> Answer:
+        names, link = self.facts.space.names, require_link(self.facts.link, self.file)
         try:
             found = self.session.run(OUTPUTS, {"image": picture})
         except Exception as error:  # onnxruntime's own classes have no common base but this
             reason = first_line(error)[:300]
             return Answer(row, name, error=f"{name}: {self.file} cannot be run on it: {reason}")
-        if any(one.shape != (1, len(self.names)) for one in found):
-            raise CheckpointError(f"{self.file} must answer for {len(self.names)} labels")
+        if any(one.shape != (1, len(names)) for one in found):
+            raise CheckpointError(f"{self.file} must answer for {len(names)} labels")
         logits, probs = (one[0] for one in found)
         if not np.isfinite(logits).all():
             return Answer(row, name, error=f"{name}: {NOT_FINITE}")
-        apart = float(np.abs(probs - self.link(logits[None].astype(np.float64))[0]).max())
+        apart = float(np.abs(probs - link(logits[None].astype(np.float64))[0]).max())
         require_agreement(self.file, apart, ALL_AGREE)
         order = np.lexsort((-logits, -probs))  # in float32, high probabilities may be equal
-        chosen = self.rule(probs[None])[0]
-        labels = tuple(self.names[column] for column in order if chosen[column])
-        return Answer(row, name, labels, tuple(probs.tolist()), caution=self.caution)
-
-
-def _label_names(names: Any) -> tuple[str, ...]:
-    """Return the names in a file's metadata, a ValueError or TypeError if these cannot be some."""
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise TypeError("labels must be a list of text")
-    "".join(names).encode()  # half a character cannot be written
-    return LabelSpace(tuple(names)).names
+        chosen = self.facts.rule(probs[None])[0]
+        labels = tuple(names[column] for column in order if chosen[column])
+        return Answer(row, name, labels, tuple(probs.tolist()), caution=self.facts.caution)

@@ -136,7 +136,6 @@ class Model(nn.Module):
         self.backbone, self.head, self.mirrored, self.crops = backbone, head, mirrored, crops
 
     def forward(self, images: Tensor) -> Outputs:
-        """Return the outputs of the head."""
         return self.outputs_and_features(images)[0]
 
     def outputs_and_features(self, images: Tensor) -> tuple[Outputs, Tensor]:
@@ -213,21 +212,17 @@ class Predictor:
 
     @property
     def caution(self) -> str | None:
-        """What must stand beside every probability of this model, None if nothing must."""
         return caution_after(self.answers, self.unanswered)
 
     @property
     def transform(self) -> Transform:
-        """How a picture becomes the input of the backbone."""
         return self.model.backbone.transform
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
         return next(self.model.parameters()).device
 
     def to(self, device: torch.device | str) -> "Predictor":
-        """Return this predictor with its weights on another device."""
         return replace(self, model=self.model.to(device))
 
     def fused(self, images: int = FUSED_FROM) -> "Predictor":
@@ -311,12 +306,11 @@ class Predictor:
         self.spec(digest, weight_names).save(folder / MODEL_FILE)
 
     def spec(self, weights_sha256: str, weight_names: WeightNames = "labelwise") -> ModelSpec:
-        """Return the description of this predictor with weights of that hash."""
         backbone = self.model.backbone
         return ModelSpec(
             method=self.method,
             labels=self.space.names,
-            backbone=BackboneSpec(backbone.name, backbone.channels),
+            backbone=BackboneSpec(backbone.name, backbone.channels, backbone.pooling),
             transform=backbone.transform,
             head=self.head,
             mirrored=self.model.mirrored,
@@ -340,7 +334,7 @@ class Predictor:
             channels=spec.backbone.channels,
             bands=spec.transform.band_scale,
         )
-        backbone.transform = spec.transform
+        backbone.transform, backbone.pooling = spec.transform, spec.backbone.pooling
         head = spec.head.make(backbone.channels, len(spec.space))
         return Predictor(
             Model(backbone, head, mirrored=spec.mirrored, crops=spec.crops).eval(),
@@ -357,7 +351,6 @@ class Predictor:
 
     @staticmethod
     def load(folder: str | Path, device: torch.device | str = "cpu") -> "Predictor":
-        """Return the predictor saved in ``folder``."""
         folder = Path(folder)
         spec = ModelSpec.load(folder / MODEL_FILE)
         weights = folder / WEIGHTS_FILE

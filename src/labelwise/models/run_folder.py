@@ -39,6 +39,7 @@ import yaml
 from labelwise import __version__
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation
+from labelwise.evaluation.evaluation import far_apart
 from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, ModelSpec
 from labelwise.predictions import Predictions, stored_ids
 from labelwise.system.files import append_whole, locked, remove_leftovers, replacing, write_error
@@ -135,7 +136,6 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The name of the folder."""
         return self.path.name
 
     def fetch(self, *, tensors: bool = True) -> None:
@@ -159,52 +159,26 @@ class RunFolder:
 
     @property
     def settings_path(self) -> Path:
-        """``settings.yaml``."""
         return self.path / "settings.yaml"
 
     @property
     def checkpoint(self) -> Path:
-        """The folder of the checkpoints."""
         return self.path / "checkpoint"
 
     @property
-    def tensorboard(self) -> Path:
-        """The folder of TensorBoard's event files."""
-        return self.path / "tensorboard"
-
-    @property
-    def wandb(self) -> Path:
-        """The folder of Weights & Biases."""
-        return self.path / "wandb"
-
-    @property
-    def mlflow(self) -> Path:
-        """The folder that keeps the name of MLflow's run."""
-        return self.path / "mlflow"
-
-    @property
     def evaluation_path(self) -> Path:
-        """``evaluation.json``."""
         return self.path / "evaluation.json"
 
     @property
     def report(self) -> Path:
-        """``report.html``."""
         return self.path / "report.html"
 
     @property
-    def folds(self) -> Path:
-        """The folder of the runs without a part of the training rows each."""
-        return self.path / "folds"
-
-    @property
     def trials(self) -> Path:
-        """The folder of the runs that an effort tried."""
         return self.path / "trials"
 
     @property
     def folds_path(self) -> Path:
-        """``folds.parquet``."""
         return self.path / "folds.parquet"
 
     def out_of_fold(self) -> Predictions | None:
@@ -212,7 +186,6 @@ class RunFolder:
         return Predictions.load(self.folds_path) if self.folds_path.is_file() else None
 
     def predictions_path(self, split: str) -> Path:
-        """``predictions/SPLIT.parquet``."""
         return self.path / "predictions" / f"{split}.parquet"
 
     @property
@@ -251,7 +224,6 @@ class RunFolder:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits whose predictions are there."""
         return tuple(sorted(file.stem for file in (self.path / "predictions").glob("*.parquet")))
 
     @property
@@ -261,7 +233,6 @@ class RunFolder:
         return frozenset(("train", "val", *(("promise",) if cross_fitted else ())))
 
     def predictions(self, split: str) -> Predictions:
-        """Return the predictions of a split."""
         return Predictions.load(self._there(split))
 
     def ids(self, *splits: str) -> list[str]:
@@ -296,10 +267,20 @@ class RunFolder:
 
     @property
     def evaluation(self) -> Evaluation:
-        """The figures of a finished run."""
         if not self.evaluation_path.exists():
             raise CheckpointError(f"{self.path} has no evaluation.json; give a finished run")
         return Evaluation.load(self.evaluation_path)
+
+    def size_note(self, chosen: float) -> str:
+        """Say that photos got far more or fewer labels than those of the test have, "" if not."""
+        sets = self.evaluation.sets if self.evaluation_path.is_file() else None
+        true = None if sets is None else sets.true_size
+        if true is None or not far_apart(chosen, true):
+            return ""
+        return (
+            f"{chosen:.2f} labels per photo, where the photos that judged the model have "
+            f"{true:.2f}: these photos differ from those, or the rule does not suit them"
+        )
 
     @property
     def spec(self) -> ModelSpec:
@@ -307,7 +288,6 @@ class RunFolder:
         return ModelSpec.load(self.path / MODEL_FILE)
 
     def model(self, device: "torch.device | str" = "cpu") -> "Predictor":
-        """Return the deployed model."""
         from labelwise.models.predictor import Predictor
 
         return Predictor.load(self.path, device)
@@ -508,7 +488,6 @@ class Journal:
             raise write_error(self.path, error) from error
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append one record."""
         line = (json.dumps(record) + "\n").encode()
         try:
             with self.path.open("ab", buffering=0) as stream:

@@ -108,7 +108,7 @@ class HeldOutCopies:
         look = "looks" if copies == 1 else "look"
         return (
             f"{counted(copies, 'held-out photo')} {look} like a training photo ({parts}): near "
-            "copies make figures and promises too good. `labelwise data near-copies` writes them "
+            "copies make figures and promises too good. `labelwise data group` writes them "
             "as groups, which `labelwise data split` keeps in one split."
         )
 
@@ -143,7 +143,6 @@ class SeenPhotos:
 
     @classmethod
     def not_told(cls, count: int, why_not: str) -> "SeenPhotos":
-        """Return that it cannot be told of so many rows."""
         return cls(np.zeros(count, np.bool_), np.zeros(count, np.bool_), why_not)
 
     @property
@@ -264,7 +263,6 @@ class _Marks:
         return cls(hashes, looks)
 
     def near(self, others: "_Marks") -> NDArray[np.bool_]:
-        """Return which photos look like one of the others."""
         return near_any(self.looks, others.looks, NEAR)
 
 

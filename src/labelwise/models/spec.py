@@ -74,7 +74,6 @@ class HeadSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def make(self, channels: int, num_labels: int) -> "Head":
-        """Return a new head for feature maps of ``channels``."""
         from labelwise.methods import find_head
 
         try:
@@ -85,10 +84,11 @@ class HeadSpec:
 
 @dataclass(frozen=True)
 class BackboneSpec:
-    """The name of a backbone and how many channels its feature map has."""
+    """The name of a backbone, how many channels its feature map has, and how it is pooled."""
 
     name: str
     channels: Annotated[int, Field(ge=1, le=1 << 20)]
+    pooling: Literal["mean", "own"] = "mean"  # runs of 0.2 have the mean of the patches
 
 
 class ModelSpec(BaseModel):
@@ -150,7 +150,6 @@ class ModelSpec(BaseModel):
 
     @cached_property
     def space(self) -> LabelSpace:
-        """The labels."""
         try:
             return LabelSpace(self.labels)
         except LabelwiseError as error:
@@ -158,15 +157,13 @@ class ModelSpec(BaseModel):
 
     @cached_property
     def made_link(self) -> "Link | None":
-        """The link, None if the logits only rank labels."""
         from labelwise.calibration.link_specs import link_from_spec
 
         return None if self.link is None else link_from_spec(self.link)
 
     @cached_property
     def made_rule(self) -> Rule:
-        """The rule."""
-        from labelwise.methods import rule_from_spec
+        from labelwise.decide.specs import rule_from_spec
 
         return rule_from_spec(self.rule)
 
@@ -210,6 +207,8 @@ class ModelSpec(BaseModel):
         usual = {name for name, value in given.items() if not value}
         facts = self.model_dump(mode="json", exclude=usual)
         facts["transform"] = self.transform.spec()
+        if self.backbone.pooling == "mean":
+            del facts["backbone"]["pooling"]
         text = json.dumps(summed(facts), indent=2, ensure_ascii=False)
         with replacing(Path(path)) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")

@@ -249,7 +249,6 @@ class GroupLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(num_labels).uniform_(-bound, bound))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the logits (B, K) of states (B, queries, D)."""
         logits = torch.einsum("bqd,qsd->bqs", hidden, self.weight).flatten(1)
         return logits[:, : self.num_labels] + self.bias
 

@@ -13,9 +13,7 @@ imported where a tensor is made. An array is one only where somebody imported to
 """
 
 import sys
-from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 else:
     Array = NDArray[Any]
 Mask: TypeAlias = NDArray[np.bool_]
-
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def is_tensor(array: object) -> "TypeIs[Tensor]":
@@ -140,18 +136,3 @@ def check_probabilities(values: NDArray[Any], name: str) -> None:
         low, high = values.min(), values.max()
         if not (low >= 0 and high <= 1):
             raise ValueError(f"{name} must lie in [0, 1], got values from {low} to {high}")
-
-
-def numpy_or_torch(method: Method) -> Method:
-    """Return a method of one tensor that also takes numpy, and then answers in numpy."""
-    import torch  # whoever has such methods has it
-
-    @wraps(method)
-    def either(self: Any, array: Array) -> Any:
-        if isinstance(array, torch.Tensor):
-            return method(self, array)
-        with torch.no_grad():
-            found = method(self, to_tensor(array))
-        return tuple(map(to_numpy, found)) if isinstance(found, tuple) else to_numpy(found)
-
-    return cast(Method, either)

@@ -34,25 +34,9 @@ class BucketCounts:
             counts += np.bincount(bits >> np.uint32(DROPPED_BITS), minlength=BUCKETS)
         return cls(counts)
 
-    def __add__(self, other: "BucketCounts") -> "BucketCounts":
-        return BucketCounts(self.counts + other.counts)
-
     def sizes(self) -> tuple[Numbers, Counts]:
         """Return the sizes in the middle of the buckets that hold something, and how many each."""
         found = np.flatnonzero(self.counts)
         bits = found.astype(np.uint32) << np.uint32(DROPPED_BITS)
         bits[(found > 0) & (found < INFINITE)] |= np.uint32(MIDDLE)
         return bits.view(np.float32).astype(np.float64), self.counts[found]
-
-    def falling(self, least: float) -> tuple[Numbers, Counts]:
-        """Return the lowest numbers of buckets of numbers that are not above 0, and how many each.
-
-        They fall. Buckets that reach below ``least`` or to minus infinity are left out, so that
-        exactly the numbers of the buckets above are at least as high as each of these.
-        """
-        found = np.flatnonzero(self.counts[:INFINITE])
-        bits = found.astype(np.uint32) << np.uint32(DROPPED_BITS)
-        bits |= np.uint32((1 << DROPPED_BITS) - 1)
-        lowest = -bits.view(np.float32).astype(np.float64)
-        kept = lowest >= least
-        return lowest[kept], self.counts[found][kept]

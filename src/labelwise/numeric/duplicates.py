@@ -1,23 +1,11 @@
 """Unit vectors that point almost the same way, found without comparing all pairs.
 
-Two vectors at angle a stand on different sides of a random plane with chance a / pi. So each vector
-gets 16 words of 16 signs, by 256 fixed planes. Two vectors of cosine 0.95 differ in a tenth of
-their signs and share at least one word with chance 0.96, and those of cosine 0.97 with chance
-0.99. Vectors that share a word are compared; few vectors are all compared.
+Each vector gets 16 words of 16 signs, by 256 fixed planes; vectors that share a word are compared,
+few vectors all. Two vectors of cosine 0.95 share a word with chance 0.96, those of 0.97 with 0.99.
 
-``first_near`` puts vectors together, in the order in which they come:
-
-    first(v) = the earliest vector near v that is its own first; v itself where there is none
-
-so that each vector is near its first one, and a long row of vectors that turns slowly has several
-first ones. Thousands of vectors may be near each other, and their pairs are too many to be
-listed. So of many vectors each is compared with the earliest that shares a word with it, and all
-pairs are looked for only among those that are left.
-
-``near_groups`` goes on from there: vectors that a chain of near ones joins are one group, so that
-no two near vectors are in different groups (of many vectors: but for pairs that share no word).
-``compared_groups`` finds the same by comparing every pair, for vectors that count as near at a
-smaller cosine, where too few share a word: a quarter of the pairs of cosine 0.9 share none.
+    first_near       the earliest vector near v that is its own first, v itself where there is none
+    near_groups      vectors that a chain of near ones joins
+    compared_groups  the same by comparing every pair, for a cosine at which too few share a word
 """
 
 from collections.abc import Iterator

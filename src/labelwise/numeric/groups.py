@@ -1,24 +1,15 @@
 """Groups: photos that belong together, such as those of a patient, a site, a burst or a scene.
 
-Photos of one group are alike, so that they say less than as many photos of different groups.
-What is independent, and so what is drawn, resampled and tested, is the group. With U_m what photo
-m adds to the error of a figure (its influence), Kish's design effect says how much that matters:
+What is independent, and so what is drawn, resampled and tested, is the group. With U_m what photo m
+adds to the error of a figure (its influence), Kish's design effect says how much that matters:
 
     design effect  D  = sum over groups of (sum of U_m within)^2  /  sum over photos of U_m^2
     effective number  = photos / D                     as many independent photos say as much
     error of a test photo by photo:  delta becomes  Phi(Phi^-1(delta) / sqrt(D))
 
-Photos of groups of m with the correlation r within have D = 1 + (m - 1) r. A figure that no
-photo moves has none.
-
-A variance that is a sum of squares M_g^2 over G groups is carried by as many of them as
-
-    K = (sum of M_g^2)^2 / sum of M_g^4
-
-say: by a third of G where M_g is normal, by few where some groups are large or have all of a rare
-label. Its degrees of freedom are taken as 2 K - 1, from 1 to G - 1. Normal M_g would ask for 3 K;
-with that, 95 % intervals of shares held the truth in 90 to 97 % of draws of 20 and 60 groups of
-uneven sizes, alike by 0.4 to 0.8, and with G - 1 in 88 to 97 % (``benchmarks/group_figures.py``).
+A variance that is a sum of squares M_g^2 over G groups is carried by K = (sum M_g^2)^2 / sum M_g^4
+of them. Its degrees of freedom are taken as 2 K - 1, from 1 to G - 1
+(``benchmarks/group_figures.py``).
 """
 
 from collections.abc import Sequence

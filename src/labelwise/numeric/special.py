@@ -14,6 +14,33 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+# Logistic regression of one variable by Newton's method: logit P = a u + b, with a normal prior
+# around the center, (1, 0) unless another is given.
+
+
+Numbers = NDArray[np.float64]
+START = np.array([1.0, 0.0])
+STEPS = 50
+
+
+def fit_slope_and_offset(
+    odds: Numbers, outcome: Numbers, precision: Numbers, center: Numbers = START
+) -> tuple[Numbers, Numbers]:
+    """Return (a, b) and their covariance (2, 2) for log-odds (n,) and outcomes in [0, 1] (n,)."""
+    design = np.stack([odds, np.ones(len(odds))], 1)
+    weights, curvature = center.copy(), np.diag(precision)
+    for _ in range(STEPS):
+        p = expit(design @ weights)
+        gradient = design.T @ (p - outcome) + precision * (weights - center)
+        curvature = (design * (p * (1 - p))[:, None]).T @ design + np.diag(precision)
+        step = np.linalg.solve(curvature, gradient)
+        step *= min(1.0, 1.0 / max(np.abs(step).max(), 1e-12))
+        weights = weights - step
+        if np.abs(step).max() < 1e-9:
+            break
+    return weights, np.asarray(np.linalg.inv(curvature), np.float64)
 
 
 def expit(x: Any) -> Any:

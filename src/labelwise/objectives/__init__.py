@@ -12,25 +12,23 @@ from labelwise.links import (
     SPALink,
     WeightedSigmoid,
 )
-from labelwise.objectives.asymmetric import (
-    FOCAL,
-    OFFICIAL_ASL,
-    OFFICIAL_FOCAL,
-    Asymmetric,
-    asymmetric_loss,
-)
 from labelwise.objectives.base import Objective, Sum, Term, Weighted, refuse_accumulation
 from labelwise.objectives.cross_entropy import (
     BCE,
+    FOCAL,
+    OFFICIAL_ASL,
+    OFFICIAL_FOCAL,
+    SPA,
+    SPLC,
+    Asymmetric,
     DistributionBalanced,
+    Hill,
+    asymmetric_loss,
     balanced_weights,
     bce_loss,
     distribution_balanced_loss,
-)
-from labelwise.objectives.focal_margin import (
-    SPLC,
-    Hill,
     hill_loss,
+    spa_loss,
     splc_loss,
 )
 from labelwise.objectives.missing_labels import (
@@ -76,16 +74,22 @@ from labelwise.objectives.single_positive import (
     wan_loss,
 )
 from labelwise.objectives.softmax import (
+    AverageK,
     MaxConfidence,
+    NoisedTopK,
+    SmoothTopK,
     SoftmaxCrossEntropy,
     SoftmaxOrNone,
     UniformKL,
+    average_k_candidates,
+    average_k_loss,
     log_softmax_or_none,
     max_confidence,
+    noised_top_k_loss,
+    smooth_top_k_loss,
     softmax_loss,
     uniform_kl,
 )
-from labelwise.objectives.spa import SPA, spa_loss
 from labelwise.objectives.terms import (
     MMCE,
     LabelPairs,
@@ -93,15 +97,6 @@ from labelwise.objectives.terms import (
     MeanDifference,
     kernel_calibration_error,
     label_pair_loss,
-)
-from labelwise.objectives.top_k import (
-    AverageK,
-    NoisedTopK,
-    SmoothTopK,
-    average_k_candidates,
-    average_k_loss,
-    noised_top_k_loss,
-    smooth_top_k_loss,
 )
 
 __all__ = [

@@ -9,6 +9,7 @@ on present(v) moves that to w times the true odds, and the link takes it out aga
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from math import inf
 from typing import Literal
 
@@ -16,11 +17,226 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from labelwise.links import Sigmoid, WeightedSigmoid
-from labelwise.objectives.base import Objective
+from labelwise.links import (
+    CROSS_ENTROPY,
+    EASY_NEGATIVES,
+    FocalMarginLink,
+    Focusing,
+    Link,
+    PhiLink,
+    Side,
+    Sigmoid,
+    SPALink,
+    WeightedSigmoid,
+    shifted,
+)
+from labelwise.objectives.base import EpochsSeen, Objective
 from labelwise.objectives.convex import CoinLoss, ConvexLoss
 from labelwise.objectives.ops import masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
+
+# Losses that forgive missing labels: Hill and SPLC, Zhang et al. 2021, and the link of both.
+#
+# Of an image some present labels are known, and nothing is known of the rest, which is read as
+# absent (``reads_unknown``). With w = v - m, p = sigmoid(v):
+#
+#     present(v) = (1 - sigmoid(w))^g  softplus(-w)         focal margin; m = 1, g = 2
+#     absent(v)  = (l - p) p^2                              Hill; l = 1.5
+#     absent(v)  = p^g softplus(v)                          SPLC
+#
+# Hill's absent half is flat near p = 1, so that what is probably a missing label is left alone.
+# SPLC goes further: after the first epoch an unknown label with p > t (0.6) is taken as present, at
+# present(v) with m = 0.
+#
+# With complete labels both are strictly proper, under a link that is not a sigmoid: log odds =
+# log absent'(v) - log -present'(v), where
+#
+#     -present'(v) = (1 - s)^g (1 - s + g s softplus(-w)),  s = sigmoid(w)
+#     absent'(v)   = p^2 (1 - p) (2 l - 3 p)                Hill, l >= 1.5
+#     absent'(v)   = p^g (p + g (1 - p) softplus(v))        SPLC
+#
+# which rises from -inf to inf for the settings above; others are refused where it does not. Read
+# through a sigmoid, probabilities of 0.1, 0.5 and 0.9 come out as 0.27, 0.94 and 0.99 (Hill) and
+# 0.35, 0.62 and 0.84 (SPLC). With labels missing no link is right: an unknown label counts as an
+# absence, and once SPLC has taken one as present nothing pushes it down again.
+
+
+def _focal(logits: Tensor, gamma: float) -> Tensor:
+    """Return ``(1 - sigmoid(v))^gamma softplus(-v)``, the focal loss of a present label."""
+    return torch.exp(gamma * logsigmoid(-logits)) * softplus(-logits)
+
+
+def hill_loss(
+    logits: Tensor, labels: Tensor, *, lam: float = 1.5, margin: float = 1.0, gamma: float = 2.0
+) -> Tensor:
+    """Return the (B, K) Hill loss of every logit. Labels may be soft, in [0, 1]."""
+    p = torch.sigmoid(logits)
+    return labels * _focal(logits - margin, gamma) + (1 - labels) * (lam - p) * p.square()
+
+
+def splc_loss(
+    logits: Tensor, labels: Tensor, missing: Tensor, *, margin: float = 1.0, gamma: float = 2.0
+) -> Tensor:
+    """Return the (B, K) loss of every logit; where ``missing``, of a present label."""
+    known = labels * _focal(logits - margin, gamma) + (1 - labels) * _focal(-logits, gamma)
+    return torch.where(missing, _focal(logits, gamma), known)
+
+
+class Hill(Objective):
+    """Mean Hill loss over all entries; an unknown label is read as absent."""
+
+    reads_unknown = True
+    soft_labels = True
+
+    def __init__(self, *, lam: float = 1.5, margin: float = 1.0, gamma: float = 2.0) -> None:
+        super().__init__(FocalMarginLink(gamma, margin, lam))
+        self.lam, self.margin, self.gamma = lam, margin, gamma
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = hill_loss(
+            outputs.logits, targets.labels, lam=self.lam, margin=self.margin, gamma=self.gamma
+        )
+        return loss.mean()
+
+
+class SPLC(Objective):
+    """Mean focal-margin loss; after ``wait`` epochs likely unknown labels are taken as present."""
+
+    reads_unknown = True
+    soft_labels = True
+
+    def __init__(
+        self,
+        num_images: int,
+        *,
+        threshold: float = 0.6,
+        wait: int = 1,
+        margin: float = 1.0,
+        gamma: float = 2.0,
+    ) -> None:
+        super().__init__(FocalMarginLink(gamma, margin, None))
+        if not 0 < threshold < 1:
+            raise ValueError(f"threshold must lie strictly between 0 and 1, got {threshold}")
+        if wait < 0:
+            raise ValueError(f"wait must not be negative, got {wait}")
+        self.threshold, self.wait, self.margin, self.gamma = threshold, wait, margin, gamma
+        self.epochs = EpochsSeen(num_images)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        logits = outputs.logits
+        epoch = self.epochs(logits)
+        likely = torch.sigmoid(logits.detach()) > self.threshold
+        unknown = torch.zeros_like(likely) if targets.observed is None else ~targets.observed
+        missing = unknown & likely & (epoch >= self.wait)
+        loss = splc_loss(logits, targets.labels, missing, margin=self.margin, gamma=self.gamma)
+        return loss.mean()
+
+
+# Focal, asymmetric focal and asymmetric (ASL, ASY) losses, and the map that mends them.
+#
+#     p = 1 / (1 + exp(-v)),  q = max(p - m, 0)
+#     present(v) = (1 - p)^g+ (-log p)          absent(v) = q^g- (-log(1 - q))
+#
+# g+ = g- with m = 0 is the focal loss, m = 0 the asymmetric focal loss, g = m = 0 cross-entropy.
+# The minimiser p of the expected loss is not the true probability; phi(p) is (Cheng and
+# Vasconcelos, eqs. 13 to 15), with z_m = max(z - m, 0):
+#
+#     phi(z) = h(z_m; g-) / (h(z_m; g-) + h(1 - z; g+))
+#     full:      h(z; g) = (z^g - g z^(g-1) (1 - z) log(1 - z)) / (1 - z)
+#     detached:  h(z; g) = z^g / (1 - z)
+#
+# Public code often takes the focusing weights (1 - p)^g+ and q^g- as constants in the gradient.
+# That moves the minimiser, so the printed phi ("full") is wrong for it and "detached" is right:
+# ``phi="right"`` reads each loss through its own map, ``phi="printed"`` through the printed one.
+# With m > 0 every p <= m has probability 0: ties, and log p = -inf.
+
+
+Phi = Literal["right", "printed"]
+
+
+FOCAL = Focusing(gamma_neg=2.0, gamma_pos=2.0, margin=0.0)
+# As ASL's authors train on MS-COCO; of focal, the setting nearest to what SPA's Table 3 prints.
+OFFICIAL_ASL = Focusing(gamma_neg=4.0, gamma_pos=0.0, margin=0.05, weight_grad="detached")
+OFFICIAL_FOCAL = Focusing(gamma_neg=2.0, gamma_pos=0.0, margin=0.0, weight_grad="detached")
+
+
+def asymmetric_loss(logits: Tensor, labels: Tensor, focusing: Focusing) -> Tensor:
+    """Return the (B, K) loss of every logit. Labels may be soft, in [0, 1]."""
+    present = _weight(logsigmoid(-logits), focusing.gamma_pos, focusing) * softplus(-logits)
+    if focusing.margin == 0:
+        absent = _weight(logsigmoid(logits), focusing.gamma_neg, focusing) * softplus(logits)
+    else:
+        above, q = shifted(logits, focusing.margin)
+        weight = _weight(q.log(), focusing.gamma_neg, focusing)
+        absent = torch.where(above, weight * -torch.log1p(-q), 0.0)
+    return labels * present + (1 - labels) * absent
+
+
+class Asymmetric(Objective):
+    """Mean asymmetric loss over the observed entries; its link is a plain sigmoid, or ``phi``."""
+
+    soft_labels = True
+
+    def __init__(self, focusing: Focusing | None = None, *, phi: Phi | None = None) -> None:
+        self_focusing = Focusing() if focusing is None else focusing
+        super().__init__(_link(self_focusing, phi))
+        self.focusing = self_focusing
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = asymmetric_loss(outputs.logits, targets.labels, self.focusing)
+        return masked_mean(loss, targets.observed)
+
+    def start_logits(self, priors: Tensor) -> Tensor:
+        # A sigmoid is not where this loss comes to rest, so phi says where to start.
+        return PhiLink(**asdict(self.focusing)).logits_at(priors)
+
+
+def _link(focusing: Focusing, phi: Phi | None) -> Link:
+    if phi is None:
+        return Sigmoid()
+    if phi not in ("right", "printed"):
+        raise ValueError(f"phi must be 'right' or 'printed', got {phi!r}")
+    read = replace(focusing, weight_grad="full") if phi == "printed" else focusing
+    return PhiLink(**asdict(read))
+
+
+def _weight(log_base: Tensor, gamma: float, focusing: Focusing) -> Tensor:
+    weight = torch.exp(gamma * log_base)
+    return weight.detach() if focusing.weight_grad == "detached" else weight
+
+
+# Strictly proper asymmetric (SPA) loss: Cheng and Vasconcelos, eqs. 16 and 17.
+#
+#     present(v) = softplus(-k+ (v - b+)) / zeta+
+#     absent(v)  = softplus(+k- (v - b-)) / zeta-
+#     p(v)       = absent'(v) / (absent'(v) - present'(v)),  with log-odds
+#     u(v)       = log(k- zeta+ / (k+ zeta-)) - softplus(-k- (v - b-)) + softplus(k+ (v - b+))
+#
+# The paper prints eq. 17 with the sign inside both sigmoids flipped, so that p falls as v
+# grows; this p is where the risk p present(v) + (1 - p) absent(v) is stationary. It is one half
+# at v = 0.952 for the paper's setting, not at v = 0.
+
+
+def spa_loss(logits: Tensor, labels: Tensor, present: Side, absent: Side) -> Tensor:
+    """Return the (B, K) loss of every logit. Labels may be soft, in [0, 1]."""
+    loss_present = softplus(-present.k * (logits - present.b)) / present.zeta
+    loss_absent = softplus(absent.k * (logits - absent.b)) / absent.zeta
+    return labels * loss_present + (1 - labels) * loss_absent
+
+
+class SPA(Objective):
+    """Mean SPA loss over the observed entries of a batch (eq. 21), with its link."""
+
+    soft_labels = True
+
+    def __init__(self, present: Side = CROSS_ENTROPY, absent: Side = EASY_NEGATIVES) -> None:
+        super().__init__(SPALink(present, absent))
+        self.present, self.absent = present, absent
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = spa_loss(outputs.logits, targets.labels, self.present, self.absent)
+        return masked_mean(loss, targets.observed)
+
 
 # Distribution-balanced loss for labels of very different shares: Wu et al., ECCV 2020.
 #

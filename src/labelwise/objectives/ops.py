@@ -1,36 +1,47 @@
-"""Stable primitives shared by links, objectives, rules and metrics."""
+"""Stable primitives shared by objectives; formulas of links are in numeric.array_api."""
 
-from math import log
+from math import pi
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, softplus
+
+# Random numbers that depend only on a seed and a position, not on the order of asking.
+#
+# The mixing function of SplitMix64 (Steele et al. 2014), mix(mix(seed) xor position), its top 24
+# bits as a number in [0, 1). Tensor operations only: the same on every device, in every process of
+# a distributed run, after a resumed run, and inside ``torch.compile``.
 
 
-def log1mexp(log_p: Tensor) -> Tensor:
-    """Return ``log(1 - exp(log_p))`` for ``log_p <= 0``: -inf at 0, exact near both ends."""
-    small = log_p > -log(2.0)
-    near_zero = torch.where(small, log_p, -1.0)
-    far = torch.where(small, -1.0, log_p)
-    return torch.where(small, torch.log(-torch.expm1(near_zero)), torch.log1p(-torch.exp(far)))
+# 64-bit constants of SplitMix64 as signed integers; int64 arithmetic wraps.
+GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
+MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+MIX_2 = 0x94D049BB133111EB - (1 << 64)
+BITS = 24
 
 
-def log_softmax_and_rest(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``log p`` and ``log(1 - p)`` of a softmax over the last dimension, both exact.
-
-    The largest p may round to 1; its rest is the sum of the others.
-    """
-    log_p = log_softmax(values, dim=-1)
-    largest = log_p.argmax(dim=-1, keepdim=True)
-    others = log_p.scatter(-1, largest, float("-inf")).logsumexp(dim=-1, keepdim=True)
-    log_rest = log1mexp(log_p.scatter(-1, largest, -1.0))
-    return log_p, log_rest.scatter(-1, largest, others)
+def uniforms(positions: Tensor, seed: int | Tensor) -> Tensor:
+    """Return float32 numbers in [0, 1), one for each of the int64 ``positions``."""
+    # Not the generator's sum, start + position * GAMMA: compilers take that for an index and
+    # do it in integers without bound.
+    mixed = _mix(_mix(positions.new_zeros(()) + seed) ^ positions)
+    return _shift(mixed, 64 - BITS).to(torch.float32) * 2.0**-BITS
 
 
-def log_softplus(x: Tensor) -> Tensor:
-    """Return ``log(softplus(x))``; below -30 it is x itself (relative error e^x / 2)."""
-    deep = x < -30
-    return torch.where(deep, x, softplus(torch.where(deep, 0.0, x)).log())
+def normals(positions: Tensor, seed: int | Tensor) -> Tensor:
+    """Return float32 standard normal numbers (Box and Muller), one for each of ``positions``."""
+    radius = (-2 * torch.log(1 - uniforms(2 * positions, seed))).sqrt()
+    return radius * torch.cos(2 * pi * uniforms(2 * positions + 1, seed))
+
+
+def _mix(state: Tensor) -> Tensor:
+    state = state + GAMMA
+    state = (state ^ _shift(state, 30)) * MIX_1
+    state = (state ^ _shift(state, 27)) * MIX_2
+    return state ^ _shift(state, 31)
+
+
+def _shift(state: Tensor, bits: int) -> Tensor:
+    return (state >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def masked_mean(values: Tensor, observed: Tensor | None) -> Tensor:

@@ -9,8 +9,13 @@ from torch.nn.functional import pad, relu, softplus
 
 from labelwise.links import Sigmoid
 from labelwise.objectives.base import Objective, running_sum
-from labelwise.objectives.draws import uniforms
-from labelwise.objectives.ops import masked_logsumexp, masked_mean, reviewed_rows, split_labels
+from labelwise.objectives.ops import (
+    masked_logsumexp,
+    masked_mean,
+    reviewed_rows,
+    split_labels,
+    uniforms,
+)
 from labelwise.types import Outputs, Targets
 
 # Hinges over (present, absent) pairs without visiting the pairs, and WARP's rank weights.

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from labelwise.links import Sigmoid
 from labelwise.objectives.base import Objective
-from labelwise.objectives.draws import uniforms
+from labelwise.objectives.ops import uniforms
 from labelwise.objectives.single_positive import (
     EpsMode,
     checked_eps_mode,

@@ -1,14 +1,222 @@
 """Softmax over labels, over labels or none of them, and terms for images without labels."""
 
+from math import log
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax
+from torch.nn.functional import log_softmax, pad, softplus
 
-from labelwise.links import Softmax, SoftmaxOrNoneLink, with_none
+from labelwise.links import Sigmoid, Softmax, SoftmaxOrNoneLink, with_none
 from labelwise.objectives.base import Objective
 from labelwise.objectives.convex import ConvexLoss, ShareLoss
-from labelwise.objectives.ops import masked_mean, reviewed_rows
+from labelwise.objectives.ops import masked_mean, normals, reviewed_rows, select_top_n
 from labelwise.types import Outputs, Targets
+
+# Losses of the first k labels: of a hinge, of a smooth margin, of k on average.
+
+
+# Noised balanced top-K loss: Garcin et al. 2022.
+#
+# For an image with label y and scores z, over M draws of standard normal noise Z:
+#
+#     loss = max(0, 1 + s - z_y),     s = (1/M) sum_m  (K+1)-th largest entry of (z + eps Z_m)
+#
+# The label y itself takes part in the ranking. The gradient of s is the mean over m of the one-hot
+# of the chosen entry. eps = 0 is the hard hinge on the (K+1)-th score. Unknown entries are read as
+# in ``single_positive``; an image with several labels takes their mean, one with none is left out.
+#
+# The noise of training step t is a function of (seed, t): the same on all processes of a
+# distributed run, and after a resumed run, because t is a buffer. Out of training mode t stands.
+
+
+def noised_top_k_loss(logits: Tensor, noise: Tensor, k: int) -> Tensor:
+    """Return the (B, K) hinge of every entry taken as the label; ``noise`` (B, K, M) is eps Z."""
+    if not 1 <= k < logits.shape[1]:
+        raise ValueError(f"k must be at least 1 and below the {logits.shape[1]} labels, got {k}")
+    noisy = logits.unsqueeze(2) + noise
+    border = noisy.topk(k + 1, dim=1).values[:, k].mean(dim=1, keepdim=True)
+    return torch.relu(1 + border - logits)
+
+
+def mean_over_labelled(values: Tensor, labels: Tensor) -> Tensor:
+    """Return the scalar mean over images with a label of the mean of (B, K) at their labels."""
+    counts = labels.sum(dim=1)
+    means = (labels * values).sum(dim=1) / torch.where(counts > 0, counts, 1.0)
+    return masked_mean(means, counts > 0)
+
+
+class NoisedTopK(Objective):
+    """Noised balanced top-K hinge; the link is the softmax, which is not calibrated by it."""
+
+    reads_unknown = True
+    steps: Tensor
+
+    def __init__(self, k: int, *, eps: float = 0.2, draws: int = 10, seed: int = 0) -> None:
+        super().__init__(Softmax())
+        if k < 1 or eps < 0 or draws < 1:
+            raise ValueError(
+                f"k and draws must be at least 1 and eps not negative, got {k}, {draws}, {eps}"
+            )
+        self.k, self.eps, self.draws, self.seed = k, eps, draws, seed
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        logits = outputs.logits
+        losses = noised_top_k_loss(logits, self.eps * self._noise(logits), self.k)
+        return mean_over_labelled(losses, targets.labels)
+
+    def _noise(self, logits: Tensor) -> Tensor:
+        shape = (*logits.shape, self.draws)
+        positions = torch.arange(logits.numel() * self.draws, device=logits.device).view(shape)
+        noise = normals(positions, self.seed + (self.steps << 32)).to(logits.dtype)
+        if self.training:
+            self.steps.add_(1)
+        return noise
+
+
+# Smooth top-k SVM: Berrada, Zisserman and Kumar 2018.
+#
+# For an image with label y, e_j = exp(z_j / (k tau)), and E_r the elementary symmetric polynomial
+# of degree r of the e_j, j != y:
+#
+#     loss = tau [ log(e_y E_{k-1} + e^{alpha/tau} E_k) - log(e_y E_{k-1}) ]
+#          = tau sp( alpha/tau + log E_k - log E_{k-1} - z_y / (k tau) )
+#     tau -> 0:   max(0, alpha + (z_[k] - z_y) / k),      z_[k] the k-th largest z_j, j != y
+#
+# The limit is used for images whose k-th and (k+1)-th largest scores (y included) differ by at
+# least k tau log 1000. log E_r comes from a tree of polynomial products cut at degree k, in logs:
+# every summand is positive, so nothing cancels, and the tree has log2(L) levels instead of L steps.
+#
+# Unknown entries are read as in ``single_positive``. Of an image with several labels all are left
+# out of E and the loss is their mean; with none it is left out.
+
+
+# log of the weight of an entry that is left out: exp of it is 0, yet sums of it stay finite.
+LEFT_OUT = -1e30
+HARD_RATIO = 1000.0
+
+
+def log_symmetric_sums(logs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return ``(log E_{k-1}, log E_k)``, each (B,), of the numbers whose logs are (B, L)."""
+    levels = max((logs.shape[1] - 1).bit_length(), (k - 1).bit_length())
+    logs = pad(logs, (0, (1 << levels) - logs.shape[1]), value=LEFT_OUT)
+    sums = [torch.zeros_like(logs), logs]  # sums[r] (B, n): log E_r of each of n groups
+    for _ in range(levels):
+        left, right = [part[:, ::2] for part in sums], [part[:, 1::2] for part in sums]
+        sums = [_product(left, right, degree) for degree in range(min(2 * len(sums) - 2, k) + 1)]
+    return sums[k - 1][:, 0], sums[k][:, 0]
+
+
+def _product(left: list[Tensor], right: list[Tensor], degree: int) -> Tensor:
+    first, last = max(0, degree - len(right) + 1), min(degree, len(left) - 1)
+    terms = [left[i] + right[degree - i] for i in range(first, last + 1)]
+    return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), dim=0)
+
+
+def smooth_top_k_loss(logits: Tensor, labels: Tensor, k: int, tau: float, alpha: float) -> Tensor:
+    """Return the (B, K) loss of every entry taken as the label, all labels left out of E."""
+    if not 1 <= k < logits.shape[1]:
+        raise ValueError(f"k must be at least 1 and below the {logits.shape[1]} labels, got {k}")
+    top = logits.detach().topk(k + 1, dim=1).values
+    centred = (logits - top[:, :1]) / (k * tau)
+    rivals = torch.where(labels > 0, LEFT_OUT, centred)
+    fewer, full = log_symmetric_sums(rivals, k)
+    smooth = tau * softplus(alpha / tau + (full - fewer).unsqueeze(1) - centred)
+    rival = torch.where(labels > 0, LEFT_OUT, logits).topk(k, dim=1).values[:, k - 1 :]
+    hard = torch.relu(alpha + (rival - logits) / k)
+    is_hard = top[:, k - 1] - top[:, k] >= k * tau * log(HARD_RATIO)
+    return torch.where(is_hard.unsqueeze(1), hard, smooth)
+
+
+class SmoothTopK(Objective):
+    """Smooth top-k SVM; the link is the softmax, which is not calibrated by it."""
+
+    reads_unknown = True
+
+    def __init__(self, k: int, *, tau: float = 1.0, alpha: float = 1.0) -> None:
+        super().__init__(Softmax())
+        if k < 1 or tau <= 0 or alpha < 0:
+            raise ValueError(
+                f"k must be at least 1, tau positive, alpha not negative, got {k}, {tau}, {alpha}"
+            )
+        self.k, self.tau, self.alpha = k, tau, alpha
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        losses = smooth_top_k_loss(outputs.logits, targets.labels, self.k, self.tau, self.alpha)
+        return mean_over_labelled(losses, targets.labels)
+
+
+# Average-K two-head loss: Garcin et al., eqs. 10 to 15.
+#
+# Each image has one label y, and K labels per image are wanted on average. A proposal head z'
+# (softmax) chooses candidates Q: the (K-1) B most probable entries of the WHOLE batch, the labels y
+# left out, without gradient. The main head z (sigmoid) learns them as present:
+#
+#     loss = mean_i [LSE(z'_i) - z'_iy]  +  mean_{(i,y)} sp(-z)  +  alpha mean_Q sp(-z)
+#          + alpha mean_{not Q, not y} sp(z)
+#
+# Each mean runs over the entries there are: B, (K-1) B and (L-K) B of them if K is an integer; for
+# another K, (K-1) B is rounded. K = 1 has no candidates, and with alpha = 1 is cross-entropy plus
+# the paper's assume-negative loss. Unknown entries are read as in ``single_positive``. An image
+# with several labels takes part with each of them, one with none only as a place for candidates.
+
+
+class AverageKParts(NamedTuple):
+    """The four scalar terms of the loss; ``alpha`` is already in the last two."""
+
+    proposal: Tensor
+    present: Tensor
+    candidates: Tensor
+    absent: Tensor
+
+
+def average_k_candidates(proposal: Tensor, labels: Tensor, k: float) -> Tensor:
+    """Return the (B, K) mask of the (k-1) B most probable entries whose label is 0."""
+    if not 1 <= k <= proposal.shape[1]:
+        raise ValueError(f"k must lie between 1 and the {proposal.shape[1]} labels, got {k}")
+    probs = torch.softmax(proposal.detach(), dim=1).masked_fill(labels > 0, -torch.inf)
+    return select_top_n(probs, round((k - 1) * proposal.shape[0])) & (labels == 0)
+
+
+def average_k_loss(
+    logits: Tensor, proposal: Tensor, labels: Tensor, k: float, alpha: float
+) -> AverageKParts:
+    """Return the four scalar terms for main and proposal logits (B, K) and one-hot labels."""
+    candidates = average_k_candidates(proposal, labels, k).to(logits.dtype)
+    absent = (1 - labels) * (1 - candidates)
+    cross_entropy = softmax_loss(torch.log_softmax(proposal, dim=1), labels)
+    return AverageKParts(
+        masked_mean(cross_entropy, labels.sum(dim=1) > 0),
+        _mean(softplus(-logits), labels),
+        alpha * _mean(softplus(-logits), candidates),
+        alpha * _mean(softplus(logits), absent),
+    )
+
+
+def _mean(values: Tensor, weights: Tensor) -> Tensor:
+    total = weights.sum()
+    return (weights * values).sum() / torch.where(total > 0, total, 1.0)
+
+
+class AverageK(Objective):
+    """Average-K two-head loss; reads the head output ``proposal``, decides by the main logits."""
+
+    couples_batch = True
+    reads_unknown = True
+    aux = ("proposal",)
+
+    def __init__(self, k: float, *, alpha: float = 1.0) -> None:
+        super().__init__(Sigmoid())
+        if k < 1 or alpha < 0:
+            raise ValueError(f"k must be at least 1 and alpha not negative, got {k} and {alpha}")
+        self.k, self.alpha = k, alpha
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        proposal = outputs.aux["proposal"]
+        parts = average_k_loss(outputs.logits, proposal, targets.labels, self.k, self.alpha)
+        return parts.proposal + parts.present + parts.candidates + parts.absent
+
 
 # Multi-label softmax: the present labels of an image share its probability.
 #

@@ -53,9 +53,8 @@ def measure_speed(settings: Settings, table: LabelTable, watch: Watch | None = N
     values = settings.model_dump(mode="json")
     values |= {"weights": None, "start": None}  # which cost no time, but may not be there yet
     values["recipe"]["epochs"] = 2
-    values["hardware"]["compile"] = compiles(
-        settings.hardware, device, settings.hardware.devices, steps
-    )
+    compiled, _ = compiles(settings.hardware, device, settings.hardware.devices, steps)
+    values["hardware"]["compile"] = compiled
     begun = perf_counter()
     with TemporaryDirectory() as folder:
         timed = watch and NamedWatch(watch, f"timing {settings.method}")

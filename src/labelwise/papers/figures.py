@@ -29,7 +29,7 @@ from labelwise.objectives import (
     spa_loss,
 )
 from labelwise.objectives.ranking import two_way_unit
-from labelwise.objectives.top_k import average_k_candidates
+from labelwise.objectives.softmax import average_k_candidates
 from labelwise.papers.columns import link_of, retrieval_by_length
 from labelwise.papers.measures import FinishedRun
 from labelwise.pictures import FeatureRows, ImageSource

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 
 from labelwise.calibration import platt
-from labelwise.decide import best_f, expected_list
+from labelwise.decide import best_f
 from labelwise.errors import DataError
-from labelwise.evaluation.jackknife import ap_influence, mean_ap_influence, mean_influence
+from labelwise.evaluation.intervals import ap_influence, mean_ap_influence, mean_influence
 from labelwise.links import Link
 from labelwise.metrics import (
     average_precision,
@@ -35,7 +35,7 @@ from labelwise.metrics import (
     width_edges,
     zero_label_rows,
 )
-from labelwise.metrics.bins import image_cells
+from labelwise.metrics.calibration import image_cells
 from labelwise.models.run_folder import RunFolder
 from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
@@ -45,7 +45,7 @@ from labelwise.retrieval import retrieval_map
 #
 # For each label the test images are dealt into two halves. One half is the library, the other the
 # held-out images: the longest list of the library of which at most a tenth is expected to be wrong
-# (``expected_list``: conformal selection), then the same with the halves exchanged.
+# (conformal selection: Jin and Candes, 2023), then the same with the halves exchanged.
 #
 #     power   right images on the list / images with the label in the library, 0 without a list
 #     wrong   wrong images on the list / images on it, 0 without a list: promised to be 0.1 at most
@@ -89,20 +89,39 @@ def promise_power(test: Predictions, *, seed: int = 0) -> PromisePower:
             if not len(library) or not len(held):
                 continue
             truth = labels[library, column]
-            answer = expected_list(
+            lowest = _lowest_listed(
                 scores[held, column],
                 labels[held, column],
                 scores[library, column],
-                wrong_at_most=WRONG_AT_MOST,
-                groups=None if groups is None else groups.take(held),
+                None if groups is None else groups.take(held),
             )
-            listed = scores[library, column] >= answer.threshold
+            listed = scores[library, column] >= lowest
             wrong.append(float((~truth[listed]).mean()) if listed.any() else 0.0)
             if truth.any():
                 found.append(float(truth[listed].sum() / truth.sum()))
     return PromisePower(
         float(np.mean(found)) if found else nan, float(np.mean(wrong)) if wrong else nan
     )
+
+
+def _lowest_listed(
+    held: NDArray[np.float64],
+    right: NDArray[np.bool_],
+    library: NDArray[np.float64],
+    groups: Groups | None,
+) -> float:
+    """Return the lowest score of the longest list; a miss counts 1 / (images of its group)."""
+    each, units = np.ones(len(held)), len(held)
+    if groups is not None:
+        inside = groups.sums(np.ones(len(held)))
+        each, units = 1 / np.maximum(inside, 1)[groups.codes], int(np.count_nonzero(inside))
+    misses = np.flatnonzero(~right)
+    misses = misses[np.argsort(-held[misses], kind="stable")]
+    ranked = np.sort(library)[::-1]
+    lengths = np.append(np.searchsorted(-ranked, -held[misses], side="left"), len(ranked))
+    p_values = (1 + np.append(0.0, each[misses].cumsum())) / (units + 1)
+    passes = (lengths > 0) & (len(ranked) * p_values <= WRONG_AT_MOST * lengths + 1e-9)
+    return float(ranked[lengths[passes][-1] - 1]) if passes.any() else np.inf
 
 
 T = TypeVar("T")

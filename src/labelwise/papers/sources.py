@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from labelwise.data import LabelTable, load, mlspl_split, with_validation
-from labelwise.data.observe import single_positive
+from labelwise.data.derived import single_positive
 from labelwise.networks.backbones import create_backbone
 from labelwise.pictures import FeatureRows
 from labelwise.system.progress import Watch

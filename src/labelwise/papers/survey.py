@@ -39,7 +39,7 @@ from torch import Tensor
 
 from labelwise.calibration import platt
 from labelwise.data import LabelTable, load
-from labelwise.data.observe import observe_uniform
+from labelwise.data.derived import observe_uniform
 from labelwise.decide import best_f
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
@@ -54,7 +54,7 @@ from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
-from labelwise.training.build import set_biases_to_priors
+from labelwise.training.features import set_biases_to_priors
 from labelwise.training.optimizer import make_optimizer, rate, set_rate
 from labelwise.training.settings import OptimizerSettings, ScheduleSettings
 from labelwise.types import DatasetFacts, Targets, nearest

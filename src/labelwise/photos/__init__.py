@@ -53,19 +53,15 @@ __all__ = [
 def search(index: str | Path, query: "str | Query", **options: Any) -> "Found":
     """Return the photos of an index that answer a query; ``options`` are those of :func:`answer`.
 
-    ``labelwise.search("photos.index", "dog, -beach", top=50)`` opens the index and closes it. What
-    it promises is kept as a receipt, which :func:`verify_lists` holds it to.
+    ``labelwise.search("photos.index", "dog, -beach", top=50)`` opens the index and closes it.
     """
     from labelwise.photos.index import Index
     from labelwise.photos.query import answer
-    from labelwise.photos.receipts import add
     from labelwise.retrieval import Query
 
     wanted = Query.parse(query) if isinstance(query, str) else query
     with Index(Path(index)) as opened:
-        found = answer(opened, wanted, **options)
-        add(opened, found)
-        return found
+        return answer(opened, wanted, **options)
 
 
 if not TYPE_CHECKING:  # else a checker would believe in any name

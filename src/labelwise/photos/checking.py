@@ -1,4 +1,8 @@
-"""A person checks a list: which photo is next, what the answers say, when the list is promised.
+"""A person checks a list: which photo is next, what the answers say, when it is guaranteed.
+
+Nothing but the answers counts. The list is as long as the answers a person is willing to give can
+carry; where it holds too many wrong photos, the check goes on with a shorter one of the same order
+(:mod:`labelwise.decide.list_audit`).
 
 ``CheckSession`` keeps nothing but its list; answers stand in the index (:mod:`check_log`), so a
 check goes on where it was left, by whoever opens it next. A photo counts as right where everybody
@@ -6,14 +10,14 @@ who was asked about it said yes; "no", "unsure" and answers that disagree count 
 photos leave the list.
 
 Every REPEAT-th question is about a photo that was answered before. Where one person changes answers
-for more than a third of at least three such photos, no promise is made: they then say little
+for more than a third of at least three such photos, nothing is guaranteed: they then say little
 about the photos.
 
 Copies of one file are one photo of the index already. Near copies are drawn one by one, unless the
-list is of ``distinct`` photos, one of each picture: then the promise is of these.
+list is of ``distinct`` photos, one of each picture: then the guarantee is of these.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,14 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.answers.log import Answer
-from labelwise.decide import ListCheck, Promise, prior_of, promised_check
+from labelwise.decide import ListAudit, ListCheck, Promise, Statement, promised_check
 from labelwise.errors import DataError
-from labelwise.photos.check_log import CheckLog, ListKey, Said
+from labelwise.photos.check_log import CheckLog, Said
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.index import Index
-from labelwise.photos.query import Asked, labels_told
+from labelwise.photos.query import ANSWERS, Asked, labels_told
 from labelwise.photos.receipts import keep_receipt, withdraw
-from labelwise.photos.shift import promise_photos
 from labelwise.photos.store import Fact
 from labelwise.retrieval import Query
 
@@ -49,12 +52,14 @@ class PhotoToCheck:
 
 @dataclass(frozen=True)
 class CheckState:
-    """What is known of the list now, in numbers and in words.
+    """What is known of the list of a ``query`` now, in numbers and in words.
 
-    ``more`` is about how many more checks it takes; None where checking would not do. Where it
-    would take many, ``shorter`` is the length of a list that is worth a try, if there is one.
+    ``check`` is of the guaranteed list, or of the one that photos are drawn from now. ``more`` is
+    about how many more checks it takes; None where checking would not do. Where it would take many,
+    ``shorter`` is the length of a list that is worth a try, if there is one.
     """
 
+    query: str
     check: ListCheck
     promise: Promise | None
     more: int | None
@@ -69,6 +74,15 @@ class CheckState:
         """Whether too many repeated photos were answered in another way."""
         return self.repeats >= FEWEST_REPEATS and 3 * self.changed > self.repeats
 
+    @property
+    def statement(self) -> Statement | None:
+        """The guarantee of the list, once there is one."""
+        if self.promise is None:
+            return None
+        words = self.promise.in_words(self.query)
+        words = f"{words[0].upper()}{words[1:]}."
+        return Statement("guarantee", words, high=self.check.wrong_at_most)
+
     def __str__(self) -> str:
         return self.sentence(f": --top {self.shorter}")
 
@@ -82,13 +96,13 @@ class CheckState:
             return (
                 f"{done}; {self.changed} of {self.repeats} photos shown twice were answered "
                 "differently. That happens when one is tired or the question is hard: take a "
-                "break, or say unsure. Nothing is promised on these answers"
+                "break, or say unsure. Nothing is guaranteed on these answers"
             )
         if self.promise is not None:
-            return f"{done}; {self.promise}"
+            return f"{done}; {self.promise.in_words(self.query)}"
         if check.checked and self.unsure == check.checked:
             return (
-                f"{done}; every answer was unsure, so nothing can be promised; "
+                f"{done}; every answer was unsure, so nothing can be guaranteed; "
                 "ask somebody who can tell, or another query"
             )
         if check.checked == check.listed:
@@ -99,7 +113,7 @@ class CheckState:
             else "try another query or a larger share"
         )
         if self.more is None:
-            return f"{done}; this list holds too many wrong photos to be promised; {shorter}"
+            return f"{done}; this list holds too many wrong photos to be guaranteed; {shorter}"
         return f"{done}; about {self.more:,} more" + (f"; {shorter}" if self.shorter else "")
 
 
@@ -107,7 +121,6 @@ class CheckSession:
     """The check of one list of an index."""
 
     _told: Callable[[Answer], dict[str, Fact]]  # what an answer says of single labels
-    _check: ListCheck
 
     def __init__(
         self,
@@ -116,37 +129,35 @@ class CheckSession:
         *,
         wrong_at_most: float = 0.1,
         confidence: float = 0.95,
+        answers: int = ANSWERS,
         cut: float | None = None,
         top: int | None = None,
-        alone: bool = False,
         distinct: bool = False,
         who: str | None = None,
     ) -> None:
         """Begin or resume a check: of our own list, down to a probability, or of the best few.
 
-        ``alone``: the answers are all that counts, whatever held-out photos say. ``distinct``: near
-        copies are one photo, the earliest of them.
+        Our own list is as long as so many ``answers`` can carry. ``distinct``: near copies are one
+        photo, the earliest of them.
         """
         if cut is not None and top is not None:
             raise DataError("a list ends at a probability (cut) or after a number (top), not both")
         asked = Asked(index, query, PhotoFilter(distinct=distinct))
-        chosen = asked.list_to_check(wrong_at_most, cut=cut, top=top)
-        if chosen is None:
-            raise DataError(
-                f"no list of {query} is likely to pass a check at {wrong_at_most:g}; "
-                "say how many of the best photos to check, or let more of them be wrong"
-            )
-        rows, scores = asked.own.ranking.best(chosen.length)
-        kind = (wrong_at_most, len(rows), float(scores[-1]), distinct)
-        self._begin(index, str(query), rows, kind, who)
-        self._told = partial(labels_told, asked.bound, index.space)
-        self._check = asked.check_of(
-            replace(chosen, length=len(rows)),
-            wrong_at_most,
-            confidence=confidence,
-            place=self._place,
-            alone=alone or not _may_join(index),
+        lengths, wrong = asked.list_to_check(
+            wrong_at_most, cut=cut, top=top, answers=answers, confidence=confidence
         )
+        if not lengths:
+            raise DataError(
+                f"no list of {query} is likely to be at most {100 * wrong_at_most:.3g} % wrong; "
+                "set its length (--top), or let more of it be wrong (--wrong-at-most)"
+            )
+        rows, scores = asked.own.ranking.best(lengths[0])
+        self._begin(index, str(query), rows, who)
+        self._told = partial(labels_told, asked.bound, index.space)
+        self._what = "distinct photos of the list" if distinct else "photos of the list"
+        keys = [(wrong_at_most, length, float(scores[length - 1]), distinct) for length in lengths]
+        self._places = [self._log.place_of(key) for key in keys]
+        self._start(lengths, wrong_at_most, confidence, wrong)
 
     @classmethod
     def of_ranked(
@@ -167,26 +178,34 @@ class CheckSession:
         if not len(rows):
             raise DataError(f"no photo answers {name}, so there is nothing to check")
         session = cls.__new__(cls)
-        session._begin(index, name, rows, (wrong_at_most, len(rows), lowest, False), who)
-        session._told = _nothing_told
-        session._check = ListCheck(
-            len(rows), wrong_at_most, confidence, prior=prior_of(0.5), place=session._place
-        )
+        session._begin(index, name, rows, who)
+        session._told, session._what = _nothing_told, "photos of the list"
+        session._places = [session._log.place_of((wrong_at_most, len(rows), lowest, False))]
+        session._start((len(rows),), wrong_at_most, confidence, np.full(len(rows), 0.5))
         return session
 
-    def _begin(
-        self,
-        index: Index,
-        name: str,
-        best: NDArray[np.int64],
-        kind: ListKey,
-        who: str | None,
-    ) -> None:
+    def _begin(self, index: Index, name: str, best: NDArray[np.int64], who: str | None) -> None:
         self._index, self._name, self._best, self._who = index, name, best, who
         self._log = CheckLog(index.store, name)
-        self._place = self._log.place_of(kind)
-        self._what = "distinct photos of the list" if kind[-1] else "photos of the list"
-        self.rows: NDArray[np.int64] = self._log.order_of(best)
+
+    def _start(
+        self,
+        lengths: tuple[int, ...],
+        wrong_at_most: float,
+        confidence: float,
+        wrong: NDArray[np.float64],
+    ) -> None:
+        self.rows: NDArray[np.int64] = self._log.order_of(self._best)
+        ranks = {row: rank for rank, row in enumerate(self._best.tolist())}
+        self._new_audit = partial(
+            ListAudit,
+            lengths,
+            wrong_at_most=wrong_at_most,
+            confidence=confidence,
+            prior_wrong=wrong,
+            places=self._places,
+            order=np.array([ranks[row] for row in self.rows.tolist()], np.int64),
+        )
 
     def next_photo(self) -> PhotoToCheck | None:
         """Return the photo to ask about next; None where every photo of the list was answered."""
@@ -194,13 +213,13 @@ class CheckSession:
         repeated = self._to_repeat(said)
         if repeated is not None:
             return self._photo(repeated, True)
-        fresh = self._fresh(said)
-        return None if fresh is None else self._photo(fresh, False)
+        return self._asked(self._audit(_by_row(said)))
 
     def photo_after(self, photo: PhotoToCheck) -> PhotoToCheck | None:
         """Return the next photo that was never asked about, so that it can be fetched early."""
-        fresh = self._fresh(self._log.answers(), photo.row)
-        return None if fresh is None else self._photo(fresh, False)
+        said = _by_row(self._log.answers())
+        said.setdefault(photo.row, [Said(photo.row, "yes", "")])
+        return self._asked(self._audit(said))
 
     def answer(self, photo: PhotoToCheck, answer: Answer) -> CheckState:
         """Note an answer, and return what is known then."""
@@ -228,18 +247,14 @@ class CheckSession:
 
     def state(self) -> CheckState:
         """Return what the answers say of the list now."""
-        said = self._log.answers()
-        by_row: dict[int, list[Said]] = {}
-        for one in said:
-            by_row.setdefault(one.row, []).append(one)
-        done = 0
-        while done < len(self.rows) and int(self.rows[done]) in by_row:
-            done += 1
-        drawn = [by_row[int(row)] for row in self.rows[:done]]
-        wrong = sum({one.answer for one in some} != {"yes"} for some in drawn)
-        check = self._check.after(done, wrong)
+        by_row = _by_row(self._log.answers())
+        audit = self._audit(by_row)
+        check = audit.check
+        inside = [rank for rank in audit.ranks if rank < check.listed]
+        drawn = [by_row[int(self._best[rank])] for rank in inside]
         repeats, changed = _repeats(by_row.values())
         state = CheckState(
+            query=self._name,
             check=check,
             promise=None,
             more=check.more(),
@@ -252,8 +267,8 @@ class CheckSession:
             repeats=repeats,
             changed=changed,
         )
-        if (state.more is None or state.more > PATIENCE) and len(self.rows) > 1:
-            state = replace(state, shorter=max(1, int(SHORTER * len(self.rows))))
+        if (state.more is None or state.more > PATIENCE) and check.listed > 1:
+            state = replace(state, shorter=max(1, int(SHORTER * check.listed)))
         if state.unsteady:
             return state
         return replace(state, promise=promised_check(check, self._what))
@@ -261,12 +276,23 @@ class CheckSession:
     def left(self) -> NDArray[np.int64]:
         """Return the photos of the list that were not found wrong, the most probable first."""
         said = {one.row for one in self._log.answers() if one.answer != "yes"}
-        return np.array([row for row in self._best.tolist() if row not in said], np.int64)
+        best = self._best[: self.state().check.listed].tolist()
+        return np.array([row for row in best if row not in said], np.int64)
 
-    def _fresh(self, said: Sequence[Said], *others: int) -> int | None:
-        """Return the first photo of the order drawn that nobody answered, nor is one of others."""
-        answered = {one.row for one in said}.union(others)
-        return next((int(row) for row in self.rows if int(row) not in answered), None)
+    def _audit(self, by_row: Mapping[int, Sequence[Said]]) -> ListAudit:
+        """Return the audit after these answers: a photo is right where all of them said yes."""
+        ranks = {row: rank for rank, row in enumerate(self._best.tolist())}
+        told = {
+            ranks[row]: "yes" if {one.answer for one in some} == {"yes"} else "no"
+            for row, some in by_row.items()
+            if row in ranks
+        }
+        return self._new_audit().resume(told)
+
+    def _asked(self, audit: ListAudit) -> PhotoToCheck | None:
+        """Return the photo that an audit asks about."""
+        rank = audit.question
+        return None if rank is None else self._photo(int(self._best[rank]), False)
 
     def _to_repeat(self, said: Sequence[Said]) -> int | None:
         """Return a photo to ask about again, where it is time for one."""
@@ -277,6 +303,13 @@ class CheckSession:
 
     def _photo(self, row: int, repeated: bool) -> PhotoToCheck:
         return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), repeated)
+
+
+def _by_row(said: Iterable[Said]) -> dict[int, list[Said]]:
+    found: dict[int, list[Said]] = {}
+    for one in said:
+        found.setdefault(one.row, []).append(one)
+    return found
 
 
 def _repeats(answered: Iterable[Sequence[Said]]) -> tuple[int, int]:
@@ -295,12 +328,3 @@ def _repeats(answered: Iterable[Sequence[Said]]) -> tuple[int, int]:
 def _nothing_told(_: Answer) -> dict[str, Fact]:
     """Return what an answer about a text says of the labels of a model."""
     return {}
-
-
-def _may_join(index: Index) -> bool:
-    """Return whether held-out photos fitted nothing, and so may join a check."""
-    try:
-        promise_photos(index)
-    except DataError:
-        return False
-    return True

@@ -4,6 +4,8 @@ A flipped bit is never taken for a probability, or for the name of a photo:
 
     file                                   summed when        checked when
     rows of photos.sqlite                  written            read
+    schema of photos.sqlite                updated            the index is opened
+    lookups in photos.sqlite               -                  the first one that finds nothing
     scores/*, embeddings/*, looks/*        written            first read by a process
     cache/*.bin                            written            first mapped by a process
     model.json, index.json                 written            the index is opened
@@ -11,10 +13,11 @@ A flipped bit is never taken for a probability, or for the name of a photo:
 
 Sums guard against faults of disks and of killed writers, not against people who can write here.
 Rows and files without one, as earlier versions wrote them, are read as they are, and get theirs by
-the next update. The hashes of files stand in the database, in the transaction that makes the rows
-of a file known. A file that is replaced has none until the new one is in its place, so that a
-process killed between the two leaves a whole index. Files of the cache can be made again from the
-others, and have their sums beside them:
+the next update, which also keeps the hash of the schema. From then on a row without a sum is
+damage. The hashes of files stand in the database, in the transaction that makes the rows of a file
+known. A file that is replaced has none until the new one is in its place, so that a process killed
+between the two leaves a whole index. Files of the cache can be made again from the others, and have
+their sums beside them:
 
     cache/NAME.bin        arrays end to end, to be mapped; may be deleted at any time
     cache/NAME.bin.sums   a CRC-32 of each MiB of it, as 32-bit integers
@@ -106,6 +109,7 @@ SUMMED = {
     "photo_headers": ("row", "stamp", "camera", "rating", "keywords"),
 }  # the columns of which each row has a sum
 HASHES_SINCE, SUMS_SINCE = 2, 4  # the versions that brought them
+SCHEMA_NAME = "photos.sqlite"  # of the schema's hash among those of files
 
 
 def sum_of(*values: Any) -> int:
@@ -122,6 +126,8 @@ class Database:
     def __init__(self, path: Path, options: str) -> None:
         self.path, self.writable = path, options == "mode=rw"
         self._verified: dict[str, tuple[int, int]] = {}  # when tables were
+        self._sound: set[str] = set()  # tables whose indexes lead to all their rows
+        self.sealed = False  # whether every row has a sum
         with _in_words(path):
             self._connection = sqlite3.connect(
                 f"file:{quote(str(path.absolute()))}?{options}",
@@ -158,8 +164,8 @@ class Database:
     def read(self, table: str, more: str = "", **equal: Any) -> list[tuple[Any, ...]]:
         """Return the summed columns of the rows that have these values; damage is an error.
 
-        ``more`` ends the statement. That a row is missing which should be there is the caller's to
-        notice, since what finds rows may be damaged, too.
+        ``more`` ends the statement. What finds rows may be damaged, too: the first time that
+        nothing is found, SQLite compares the table with its indexes.
         """
         columns = SUMMED[table]
         where = " AND ".join(f"{name} = ?" for name in equal)
@@ -170,8 +176,10 @@ class Database:
         )
         places = [columns.index(name) for name in equal]
         wanted = tuple(equal.values())
+        if equal and not found:
+            self._require_sound(table)
         for *values, total in found:
-            right = total is None or total == sum_of(*values)
+            right = total == sum_of(*values) or (total is None and not self.sealed)
             if not right or tuple(values[place] for place in places) != wanted:
                 raise self.damaged(table)
         return [row[:-1] for row in found]
@@ -197,15 +205,57 @@ class Database:
         if self._verified.get(table) == state:
             return
         total, own = self._sum(table), ", ".join(SUMMED[table])
-        query = f"SELECT count(*) FROM {table} WHERE {total} != sum_of({own})"
+        unlike = "IS NOT" if self.sealed else "!="
+        query = f"SELECT count(*) FROM {table} WHERE {total} {unlike} sum_of({own})"
         if self.execute(query) != [(0,)]:
             raise self.damaged(table)
         self._verified[table] = state
 
+    def require_count(self, table: str, where: str, count: int) -> None:
+        """Raise unless so many rows of a table hold, found without any index."""
+        key = f"{table} {where}"
+        if key not in self._sound:
+            query = f"SELECT count(*) FROM {table} NOT INDEXED WHERE {where}"
+            if self.execute(query) != [(count,)]:
+                raise self.damaged(table)
+            self._sound.add(key)
+
+    def _require_sound(self, table: str) -> None:
+        if table not in self._sound:
+            if self.execute(f"PRAGMA integrity_check({table})") != [("ok",)]:
+                raise self.damaged(table)
+            self._sound.add(table)
+
     def seal_missing(self) -> None:
-        """Sum the rows that an earlier version wrote without a sum."""
+        """Sum the rows that an earlier version wrote without a sum, and keep the schema's hash."""
         for table in SUMMED:
             self.seal(table, "sum IS NULL")
+        row = SCHEMA_NAME, self._schema_hash()
+        self.execute("INSERT OR REPLACE INTO checksums (name, hash) VALUES (?, ?)", row)
+        self.sealed = True
+
+    def _schema_hash(self) -> bytes:
+        """Return the hash of what tables and indexes are, and that of where they begin."""
+        query = "SELECT type, name, tbl_name, sql, rootpage FROM sqlite_master ORDER BY type, name"
+        found = self.execute(query)
+        parts = ([row[:-1] for row in found], [row[-1] for row in found])
+        return b"".join(
+            hashlib.blake2b(repr(one).encode(), digest_size=16).digest() for one in parts
+        )
+
+    def _check_schema(self) -> None:
+        """Raise if the schema is not what was kept of it, where it was; VACUUM moves tables."""
+        kept = []
+        if self.version >= SUMS_SINCE:
+            query = "SELECT hash FROM checksums WHERE name = ?"
+            kept = self.execute(query, (SCHEMA_NAME,))
+        self.sealed, found = bool(kept), self._schema_hash()
+        same = not kept or kept == [(found,)]
+        moved = not same and kept[0][0][:16] == found[:16]
+        if not (same or (moved and self.execute("PRAGMA integrity_check") == [("ok",)])):
+            raise CheckpointError(
+                f"{self.path} is damaged: its schema is not what was written; {DAMAGED}"
+            )
 
     def damaged(self, table: str) -> CheckpointError:
         """Return the error of a row that is not what was written."""
@@ -224,13 +274,17 @@ class Database:
                 f"{self.path} was written by a later version of labelwise (its format is "
                 f"{self.version}, this version knows {len(MIGRATIONS)}); install that version"
             )
+        self._check_schema()
         for script in MIGRATIONS[self.version :] if self.writable else ():
             number = self.version + 1
+            if number > HASHES_SINCE:
+                self.execute("DELETE FROM checksums WHERE name = ?", (SCHEMA_NAME,))
             with _in_words(self.path):
                 self._connection.executescript(
                     f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;"
                 )
             self.version = number
+            self.sealed = False  # until the next update
 
 
 def create_database(path: Path, schema: str) -> None:

@@ -21,11 +21,13 @@ import json
 import os
 import re
 import struct
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -402,11 +404,7 @@ def sidecar_of(photo: str) -> str:
     differs in its case is taken unless it is the side-car of another photo.
     """
     folder, name = os.path.split(photo)
-    wanted = [f"{name}.xmp", f"{os.path.splitext(name)[0]}.xmp"]
-    try:
-        there = sorted(os.listdir(folder or "."))
-    except OSError:
-        there = []
+    wanted, there = [f"{name}.xmp", f"{os.path.splitext(name)[0]}.xmp"], names_beside(photo)
     others = [one for one in there if one != name and not one.casefold().endswith(".xmp")]
     owned = {base for one in others for base in (one, os.path.splitext(one)[0])}
     for candidate in wanted:
@@ -415,3 +413,29 @@ def sidecar_of(photo: str) -> str:
         if candidate in same or free:
             return os.path.join(folder, candidate if candidate in same else free[0])
     return os.path.join(folder, wanted[0])
+
+
+QUIET = 10**9  # nanoseconds without a change after which a folder's listing is kept
+
+
+def names_beside(photo: str) -> list[str]:
+    """Return the names in a photo's folder that are its own up to the first dot, in any case."""
+    folder, name = os.path.split(photo)
+    first = name.casefold().partition(".")[0]
+    try:
+        changed = os.stat(folder or ".").st_mtime_ns
+        if time.time_ns() - changed > QUIET:
+            return _listed(folder or ".", changed).get(first, [])
+        names = os.listdir(folder or ".")
+    except OSError:
+        return []
+    return sorted(one for one in names if one.casefold().partition(".")[0] == first)
+
+
+@lru_cache(maxsize=16)
+def _listed(folder: str, changed: int) -> dict[str, list[str]]:
+    """Return the names in a folder by what they begin with, as it was when it last changed."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(os.listdir(folder)):
+        found.setdefault(name.casefold().partition(".")[0], []).append(name)
+    return found

@@ -16,7 +16,7 @@ from before all corrections, since those of answered photos would otherwise be r
 
 Without answers, the count of one label follows from the distribution of its probabilities
 (:func:`adapted_count`): of N photos about N t carry it, with the share t of
-:mod:`labelwise.metrics.drift`.
+:mod:`labelwise.metrics.shift`.
 """
 
 import csv
@@ -32,7 +32,7 @@ from pydantic import TypeAdapter, ValidationError
 from labelwise.answers.log import Answer, Note, answered, now
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
-from labelwise.metrics.drift import estimate_share, held_out_share
+from labelwise.metrics.shift import estimate_share, held_out_share
 from labelwise.photos.duplicates import pictures_of
 from labelwise.photos.filters import EVERYTHING, PhotoGroups
 from labelwise.photos.index import Index
@@ -110,13 +110,13 @@ def adapted_count(index: Index, query: Query) -> AdaptedCount:
     if literal is None or bound.limits:
         raise DataError(
             f"shares are adapted for one label at a time, and {query} asks for more; answer some "
-            "photos instead, with --answers 150"
+            "photos instead, with --ask 150"
         )
     held_out = index.held_out_photos
     if held_out is None:
         raise DataError(
             f"shares need photos whose labels are known, and the model of {index.folder} has none; "
-            "answer some photos instead, with --answers 150"
+            "answer some photos instead, with --ask 150"
         )
     column, wanted = int(literal[0]), bool(literal[1])
     name, alive = index.space.names[column], index.store.alive_rows()
@@ -127,7 +127,7 @@ def adapted_count(index: Index, query: Query) -> AdaptedCount:
     if known is None:
         raise DataError(
             f"of the {index.facts.known} photos all or none carry {name}, so how it looks is not "
-            "known; answer some photos instead, with --answers 150"
+            "known; answer some photos instead, with --ask 150"
         )
     probs = np.exp(index.odds(column, corrected=False).log_p[alive].astype(np.float64))
     found = estimate_share(name, probs, known)

@@ -1,7 +1,7 @@
 """ModelOdds: log p and log(1 - p) of an index's photos under the model's own link.
 
-They follow from logits and ``model.json``. Computing them takes torch, whose import takes longer
-than a search, and a hundred times as long as a search, so they are kept in the cache:
+They follow from logits and ``model.json``. Computing them takes longer than a search, so they are
+kept in the cache:
 
     labels-MODEL.bin             a small index: log p and log(1 - p) of all labels, in turn
     p-LABEL-MODEL.bin, q-...     a large one: log p, and log(1 - p), of one label
@@ -15,22 +15,19 @@ of few photos with very many labels, keeps no labels.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.decide import Evidence
+from labelwise.links import Link, check_log_probs
 from labelwise.numeric.groups import Groups
 from labelwise.photos.database import file_hash
 from labelwise.photos.store import Store
 from labelwise.photos.topk import LabelOdds
 from labelwise.predictions import StoredPredictions
 from labelwise.system.progress import Watch
-
-if TYPE_CHECKING:  # what was computed before is searched without torch
-    from labelwise.links import Link
-
 
 ROWS_AT_ONCE = 1 << 16
 KEPT_FROM = 1 << 16  # rows from which each label has files of its own
@@ -83,7 +80,7 @@ class ModelOdds:
     ``link`` makes the model's link where the cache lacks what follows from it.
     """
 
-    def __init__(self, store: Store, link: "Callable[[], Link]") -> None:
+    def __init__(self, store: Store, link: Callable[[], Link]) -> None:
         self._store, self._link = store, link
         self._labels = len(store.labels)
         self._model = file_hash(store.folder / "model.json").hex()[:16]
@@ -119,29 +116,17 @@ class ModelOdds:
 
     def of_label(self, label: int, rows: slice | Rows) -> Pair:
         """Return log p and log(1 - p) (n,) of one label of some photos."""
-        import torch
 
-        from labelwise.links import check_log_probs
+        def read(column: int) -> NDArray[np.float64]:
+            return np.array(self._store.column(column)[rows], np.float64)
 
-        def read(column: int) -> torch.Tensor:
-            return torch.from_numpy(np.array(self._store.column(column)[rows])).double()
-
-        with torch.no_grad():
-            pair = self._link().label_log_probs(label, read, self._labels)
-            log_p, log_q = check_log_probs(*pair)
-        return log_p.numpy(), log_q.numpy()
+        return check_log_probs(*self._link().label_log_probs(label, read, self._labels))
 
     def of_photos(self, rows: slice | Rows) -> Pair:
         """Return log p and log(1 - p) (n, K) of all labels of some photos."""
-        import torch
-
-        from labelwise.links import check_log_probs
-
         columns = [self._store.column(label)[rows] for label in range(self._labels)]
-        logits = torch.from_numpy(np.stack(columns, axis=1)).double()
-        with torch.no_grad():
-            log_p, log_q = check_log_probs(*self._link().log_probs(logits))
-        return log_p.numpy(), log_q.numpy()
+        logits = np.stack(columns, axis=1).astype(np.float64)
+        return check_log_probs(*self._link().log_probs(logits))
 
     def kept(self, label: int) -> LabelOdds | None:
         """Return those of all photos from the cache, written now if need be; None if not kept."""

@@ -5,11 +5,14 @@ the photo. They are not quite, so what is shown is calibrated: the same query is
 that the model was not trained on, whose answers are known, and its probability is fitted there.
 
     asked = Asked(index, query, photos)
-    found = asked.top(50)               or asked.cut(0.1): at most a tenth of the list is wrong
-    receipts.add(index, found)
+    found = asked.top(50)               or asked.cut(0.1): about a tenth of the list is wrong
+
+The wrong share of a list is an estimate (:mod:`labelwise.decide.list_estimates`). A guarantee takes
+a person's answers (:mod:`labelwise.photos.checking`).
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -21,19 +24,23 @@ from numpy.typing import NDArray
 
 from labelwise.answers.log import Answer
 from labelwise.decide import (
-    ListCheck,
-    ListToCheck,
-    Promise,
-    PromisedList,
-    list_to_check,
-    prior_of,
+    LibraryCount,
+    ListEstimate,
+    NoEstimate,
+    ScoredSplit,
+    Statement,
+    estimate_library_count,
+    estimate_list,
+    judge_cut,
+    size_list,
 )
 from labelwise.errors import DataError
+from labelwise.metrics.shift import audit_order
 from labelwise.photos.duplicates import NearCopies, near_copies
 from labelwise.photos.filters import EVERY_PHOTO, PhotoFilter
 from labelwise.photos.index import Index
 from labelwise.photos.probabilities import KnownPhotos
-from labelwise.photos.shift import LibraryLikeness, likeness_of, promise_photos
+from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Fact
 from labelwise.photos.topk import Ranking, ranking_of
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount, Query, calibrate_query
@@ -45,8 +52,11 @@ from labelwise.types import LabelSpace
 Sort = Literal["score", "date"]
 Scores = NDArray[np.float64]
 Rows = NDArray[np.int64]
+ANSWERS = 30  # that a person is taken to be willing to give
 LEAST_CHECKED = 0.2  # probability of a photo on a list that is worth checking
+LEAST_SCORE = float(np.finfo(np.float32).min)  # below: left out by a limit
 MOST_BYTES = 256 << 20
+KEYWORD = "keyword:"  # before the name of an album that is one
 
 
 @dataclass(frozen=True)
@@ -71,38 +81,16 @@ class Hit:
         return self.reasons if len(self.reasons) > 1 else {}
 
 
-@dataclass(frozen=True)
-class WaysOut:
-    """What would work where no list can be promised.
-
-    ``larger`` is a share for which a promise could be made. Or a person checks about ``checks``
-    photos of the best ``listed``.
-    """
-
-    larger: float | None = None
-    checks: int | None = None
-    listed: int | None = None
-
-    def sentence(self, how: str = "") -> str:
-        """Return the ways in words, empty where there is none; ``how`` says how to check."""
-        ways = []
-        if self.larger is not None:
-            ways.append(f"{self.larger:g} works")
-        if self.checks is not None:
-            ways.append(f"check about {self.checks} photos of the best {self.listed:,}{how}")
-        return " or ".join(ways)
-
-
 @dataclass(frozen=True, eq=False)
 class Found:
     """The photos of a query with what is said of them.
 
-    ``rows`` and ``scores`` are those of the list: the ``hits``, or all photos that are promised.
+    ``rows`` and ``scores`` are those of the list: the ``hits``, or all photos above a cut for a
+    share of wrong ones. ``statement`` is of that list; where there is none, all photos are shown.
     ``above`` counts the photos at or above the cut, where there is one; ``checked_on`` the held-out
     photos, and ``positives`` those among them that match: the probabilities rest on them.
-    ``promise`` is of the list above the cut; where it is refused, all photos are shown.
     ``likeness`` says whether the library is like the held-out photos, as all of this supposes;
-    ``copies`` are the near-duplicates on a promised list. ``answers`` are those that made a model
+    ``copies`` are the near-duplicates on such a list. ``answers`` are those that made a model
     which began with words, None for a trained one; ``known`` is :attr:`IndexFacts.known`.
     """
 
@@ -119,8 +107,7 @@ class Found:
     filter: PhotoFilter
     answers: int | None
     known: str
-    promise: PromisedList | None = None
-    ways: WaysOut = WaysOut()
+    statement: Statement | None = None
     copies: NearCopies | None = None
 
     @property
@@ -129,36 +116,20 @@ class Found:
         return None if self.untested else (self.count.lower, self.count.upper)
 
     @property
-    def promised(self) -> Promise | None:
-        """The promise of the list, where one was asked for and could be made."""
-        return None if self.promise is None else self.promise.promise
-
-    @property
-    def refused(self) -> str:
-        """Why nothing is promised, and what would work; empty where nothing was refused."""
-        return self.refusal(": labelwise audit")
-
-    def refusal(self, how: str = "") -> str:
-        """Return why nothing is promised and what would work; ``how`` says how to check."""
-        why = "" if self.promise is None else self.promise.refused
-        ways = self.ways.sentence(how) if why else ""
-        return f"{why}; {ways}" if ways else why
-
-    @property
     def likeness_sentence(self) -> str:
-        """Whether the library is like the held-out photos; empty where a refusal says it."""
+        """Whether the library is like the held-out photos."""
         said = self.likeness.sentence()
-        if said and self.filter:
+        if said and self.filter and self.statement is None:
             said += " That is of all photos of the index."
-        return "" if said.rstrip(".") in self.refused else said
+        return said
 
     @property
     def copies_sentence(self) -> str:
-        """How many photos of a promised list are near copies; empty where none are known."""
+        """How many photos of the list are near copies; empty where none are known."""
         said = "" if self.copies is None else self.copies.sentence("the photos of this list")
         if not said:
             return ""
-        return f"{said[0].upper()}{said[1:]}. The promise takes each photo as one of its own."
+        return f"{said[0].upper()}{said[1:]}. The interval takes each photo as one of its own."
 
     @property
     def counted(self) -> str:
@@ -173,12 +144,11 @@ class Found:
         return f"{expected} {match} {self.query} ({interval})"
 
     def sentence(self) -> str:
-        """Return all that can be said of the list: how many match, and its promise or why not."""
+        """Return all that can be said of the list: how many match, and how many are wrong."""
         text = self.counted
-        if self.above is not None:
+        if self.above is not None and (self.statement is None or self.statement.kind == "none"):
             text += f"; {self.above:,} {'is' if self.above == 1 else 'are'} above the cut"
-        said = (self.promised, self.refused)
-        return "; ".join([text, *(str(one) for one in said if one)])
+        return text if self.statement is None else f"{text}. {self.statement.sentence}"
 
     @property
     def untested(self) -> str:
@@ -223,7 +193,7 @@ class Asked:
     def own(self) -> RankedQuery:
         """The model's own ranking, as if nobody had said anything: held-out photos have no answers.
 
-        A promised list is of this ranking, without the photos that somebody called wrong.
+        A judged list is of this ranking, without the photos that somebody called wrong.
         """
         odds_of = partial(self.index.odds, refit=False, corrected=False)
         known = self.index.validation_photos
@@ -263,22 +233,18 @@ class Asked:
         at_least: float = 0.0,
         sort: Sort = "score",
     ) -> Found:
-        """Return the list of which at most this share is wrong, on average over such searches.
+        """Return the list of which this share is estimated to be wrong.
 
         ``count`` photos of it are hits. Where there can be no such list, all photos are shown and
-        ``refused`` says what would work.
+        the statement says why.
         """
-        ranked = self.own
-        least = ranked.held_out.score_at(_checked(at_least, sort))
-        made, ways = self._promised(wrong_at_most, least)
-        ranking = self._without_wrong()
-        if made.promise is not None:
-            least = max(least, made.threshold)
-            above = ranking.count_at_least(least)
-            promised = replace(made.promise, listed=above)
-            made = replace(made, threshold=least, promise=promised, listed=above)
-        found = self._found(ranked, ranking, least, count, sort, made=made)
-        return replace(found, ways=ways)
+        least = self.own.held_out.score_at(_checked(at_least, sort))
+        self.likeness = self._covered_likeness()
+        made, ranking = self._estimated(wrong_at_most, least), self._without_wrong()
+        if isinstance(made, ListEstimate):
+            least = made.cut
+            made = made.without(made.listed - ranking.count_at_least(least))
+        return self._found(self.own, ranking, least, count, sort, made)
 
     def _found(
         self,
@@ -287,12 +253,12 @@ class Asked:
         least: float,
         count: int,
         sort: Sort,
-        made: PromisedList | None = None,
+        made: ListEstimate | NoEstimate | None = None,
     ) -> Found:
-        index, promised = self.index, made is not None and made.promise is not None
+        index, listed = self.index, isinstance(made, ListEstimate)
         above = ranking.count_at_least(least) if least > -np.inf else None
         # By date, the newest photos above the cut come first, not the most probable ones.
-        whole = above is not None and (promised or sort == "date")
+        whole = above is not None and (listed or sort == "date")
         rows, scores = ranking.best(above or 0) if whole else ranking.best(count)
         rows, scores = rows[scores >= least], scores[scores >= least]
         shown = slice(None) if sort == "date" else slice(count)
@@ -308,7 +274,7 @@ class Asked:
             rows=rows,
             scores=scores,
             photos=self.photos,
-            count=ranking.expected(ranked.held_out),
+            count=self._adapted_count() or ranking.expected(ranked.held_out),
             above=above,
             checked_on=len(ranked.held_out.scores),
             positives=ranked.held_out.positives,
@@ -316,8 +282,8 @@ class Asked:
             filter=self.filter,
             answers=index.spec.answers,
             known=index.facts.known,
-            promise=made,
-            copies=near_copies(index, rows) if promised else None,
+            statement=None if made is None else self._statement(made),
+            copies=near_copies(index, rows) if listed else None,
         )
 
     def _without_wrong(self) -> Ranking:
@@ -329,96 +295,114 @@ class Asked:
         odds_of = partial(self.index.odds, refit=False, corrected=False)
         return ranking_of(self.bound, odds_of, np.union1d(self.gone, wrong))
 
-    def _promised(self, wrong_at_most: float, least: float) -> tuple[PromisedList, WaysOut]:
-        """Return the list that can be promised, or why there is none and what would work."""
-        refusal, own = f"no list can be promised for {self.query}", self.own
-        try:
-            promise_photos(self.index, self.likeness)
-        except DataError as error:
-            why = f"{refusal}: {str(error).rstrip('.')}"
-            untested = PromisedList(np.inf, None, why, tested=False)
-            return untested, self._ways_to_check(wrong_at_most, alone=True)
-        made = own.held_out.cut(own.ranking, wrong_at_most, least=least, tuning=own.tuning)
-        if made.promise is not None:
-            return made, WaysOut()
-        works = own.held_out.least_wrong(own.ranking, wrong_at_most, least, own.tuning)
-        larger = works if works is not None and works > wrong_at_most else None
-        ways = replace(self._ways_to_check(wrong_at_most), larger=larger)
-        why = f"{refusal}: {made.refused}"
-        if ways == WaysOut():
-            why = f"{why}; more held-out photos would help"
-        return replace(made, refused=why), ways
+    @cached_property
+    def splits(self) -> "Splits | None":
+        """The photos that set a cut, and those that judge it; None without any that are known.
 
-    def _ways_to_check(self, wrong_at_most: float, *, alone: bool = False) -> WaysOut:
-        """Return how many photos a person would check, where that would do."""
-        chosen = self.list_to_check(wrong_at_most)
-        more = None
-        if chosen is not None:
-            more = self.check_of(chosen, wrong_at_most, alone=alone).more()
-        if chosen is None or more is None:
-            return WaysOut()
-        return WaysOut(checks=max(more, 1), listed=chosen.length)
+        Of photos that come in groups, one of each counts. One set of photos is halved by a hash.
+        """
+        if self.index.held_out_photos is None:
+            return None
+        test, setting = _split(self.own.held_out), self.own.tuning
+        if setting is not None:
+            return Splits(_split(setting), test)
+        first = audit_order("halves", np.arange(len(test.scores))) % 2 == 0
+        setting_half, test_half = (
+            ScoredSplit(test.scores[some], test.present[some]) for some in (first, ~first)
+        )
+        return Splits(setting_half, test_half)
 
-    @property
-    def _may_join(self) -> bool:
-        """Whether held-out photos may join a check: photo by photo like those of the library."""
-        return self.own.tuning is not None and self.own.held_out.groups is None
+    @cached_property
+    def _library(self) -> Scores:
+        """The scores of the photos that no limit leaves out."""
+        return self.own.ranking.scores_at_least(LEAST_SCORE).astype(np.float64)
+
+    def _covered_likeness(self) -> LibraryLikeness:
+        """Return whether the photos that the query covers are like the held-out ones."""
+        if not self.filter:
+            return self.likeness
+        return likeness_of(self.index, np.setdiff1d(np.arange(len(self.index)), self.gone))
+
+    def _adapted_count(self) -> HitCount | None:
+        """Return the count by rates that label shift leaves alone, where shares of labels moved."""
+        if self.likeness.likeness.outcome != "shares differ" or self.splits is None:
+            return None
+        made = estimate_library_count(self.splits.setting, self.splits.test, self._library)
+        if not isinstance(made, LibraryCount):
+            return None
+        return HitCount(made.count, made.low, made.high, made.confidence)
+
+    def _estimated(self, wrong_at_most: float, least: float) -> ListEstimate | NoEstimate:
+        """Return the list above the cut that is set for this share of wrong photos."""
+        if not 0 < wrong_at_most < 1:
+            raise DataError(f"wrong_at_most must lie between 0 and 1, got {wrong_at_most:g}")
+        if self.splits is None or not len(self._library):
+            without = "the model has no test photos"
+            return NoEstimate(without if self.splits is None else "no photo passes the query")
+        photos = self.splits.setting, self.splits.test
+        made = estimate_list(*photos, self._library, wrong_at_most=wrong_at_most)
+        if isinstance(made, NoEstimate) or made.cut >= least:
+            return made
+        if not (self._library >= least).any():
+            return NoEstimate("no photo is as probable as that")
+        return judge_cut(*photos, self._library, least)
+
+    def _statement(self, made: ListEstimate | NoEstimate) -> Statement:
+        """Return what is said of a list: nothing where its photos may differ from the test ones."""
+        if isinstance(made, NoEstimate):
+            return Statement("none", f"No estimate: {made.reason}; audit a list instead.")
+        known = "test" if self.index.facts.may_promise else "validation"
+        outcome = self.likeness.likeness.outcome
+        if outcome in ("pictures differ", "unknown"):
+            how = "differ from" if outcome == "pictures differ" else "were not compared with"
+            words = f"No estimate: your photos {how} the {known} photos; audit the list."
+            return Statement("none", words)
+        return made.stated(known)
 
     def list_to_check(
-        self, wrong_at_most: float, *, cut: float | None = None, top: int | None = None
-    ) -> ListToCheck | None:
-        """Return which list a person should check: down to ``cut``, or ``top`` photos, or our own.
+        self,
+        wrong_at_most: float,
+        *,
+        cut: float | None = None,
+        top: int | None = None,
+        answers: int = ANSWERS,
+        confidence: float = 0.95,
+    ) -> tuple[tuple[int, ...], Scores]:
+        """Return the lengths of the list that a person should check, and how wrong photos may be.
 
-        It is set by photos other than the held-out ones, where there are any. None where no list
-        is likely to pass.
+        The list goes down to ``cut``, or has ``top`` photos, or is as long as ``answers`` can carry
+        with shorter ones in case it fails. No length where no list is likely to pass.
         """
         own = self.own
         told = own.tuning or own.held_out
-        lowest = LEAST_CHECKED if cut is None else cut
         if top is None:
-            scores = own.ranking.scores_at_least(told.score_at(lowest))
+            scores = own.ranking.scores_at_least(
+                told.score_at(LEAST_CHECKED if cut is None else cut)
+            )
         else:
             _, scores = own.ranking.best(top)
         probs = told.probs(scores.astype(np.float64))
+        lengths: tuple[int, ...] = (len(scores),) if len(scores) else ()
         if top is None and cut is None:
-            joined = len(own.held_out.scores) if self._may_join else 0
-            chosen = list_to_check(probs, wrong_at_most, held_out=joined / max(self.photos, 1))
-            if chosen is None:
-                return None
-            length = int(np.searchsorted(-scores, -scores[chosen.length - 1], side="right"))
-            return ListToCheck(length, chosen.prior)
-        if not len(scores):
-            return None
-        return ListToCheck(len(scores), prior_of(float(1 - probs.mean())))
+            limits = {"wrong_at_most": wrong_at_most, "confidence": confidence}
+            lengths = size_list(probs, answers, **limits)
+        return lengths, 1 - probs
 
-    def check_of(
-        self,
-        chosen: ListToCheck,
-        wrong_at_most: float,
-        *,
-        confidence: float = 0.95,
-        place: int = 0,
-        alone: bool = False,
-    ) -> ListCheck:
-        """Return the check of a list before its first answer.
 
-        The held-out photos join unless they are all there is to set the list by, they come in
-        groups, or the answers are to stand ``alone``.
-        """
-        joined, wrong = 0, 0
-        if self._may_join and not alone:
-            held_out, lowest = self.own.held_out, self.own.ranking.lowest_of(chosen.length)
-            above = held_out.scores.astype(np.float32) >= np.float32(lowest)
-            joined, wrong = int(above.sum()), int((above & ~held_out.hits).sum())
-        return ListCheck(
-            chosen.length,
-            wrong_at_most,
-            confidence,
-            held_out=joined,
-            held_out_wrong=wrong,
-            prior=chosen.prior,
-            place=place,
-        )
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Photos whose answers are known: those that set a cut, and those that judge it."""
+
+    setting: ScoredSplit
+    test: ScoredSplit
+
+
+def _split(known: CalibratedQuery) -> ScoredSplit:
+    """Return the photos of a query that no limit leaves out, in 32 bits as the library's are."""
+    rows = np.arange(len(known.scores)) if known.groups is None else known.groups.one_of_each()
+    scores = known.scores[rows].astype(np.float32).astype(np.float64)
+    kept = scores >= LEAST_SCORE
+    return ScoredSplit(scores[kept], known.hits[rows][kept])
 
 
 def _checked(at_least: float, sort: str) -> float:
@@ -439,7 +423,7 @@ def answer(
     sort: Sort = "score",
     photos: PhotoFilter = EVERY_PHOTO,
 ) -> Found:
-    """Return the ``top`` photos of a query, cut where at most ``wrong_at_most`` of them are wrong.
+    """Return the ``top`` photos of a query, cut where about ``wrong_at_most`` of them are wrong.
 
     ``sort="date"`` lists the newest photos above the cuts first. Photos that do not pass the filter
     are as if they were not in the index.
@@ -543,8 +527,11 @@ def hits_of(
 def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[Hit]]:
     """Return the photos most like a file: equal copies of it, and similar ones.
 
-    Of a file that is not indexed, the model of the index says how it looks.
+    Of a file that is not indexed, the model of the index says how it looks. A folder of indexed
+    photos, or ``keyword:NAME``, is an album: the photos most like all of it are returned.
     """
+    if os.path.isdir(photo) or photo.startswith(KEYWORD):
+        return [], _photos_like_album(index, photo, count)
     row = index.store.row_of(photo)
     if row is not None:
         return nearest_photos(index, row, count)
@@ -574,3 +561,15 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
         raise DataError(part.failures[0].reason if part.failures else f"{photo} has no looks")
     (looks,) = projection(part.embeddings.numpy())
     return [], hits_of(index, (), *index.embeddings.nearest(looks, count))
+
+
+def _photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
+    if os.path.isdir(album):
+        own = PhotoFilter(folder=os.path.abspath(album))
+    else:
+        own = PhotoFilter(keywords=(album.removeprefix(KEYWORD),))
+    without = np.union1d(own.left_out(index), index.store.dead_rows())
+    rows = np.setdiff1d(np.arange(len(index)), without)
+    if not len(rows):
+        raise DataError(f"no photo of {index.folder} is in the album {album!r}; index it first")
+    return hits_of(index, (), *index.embeddings.like_album(rows, count))

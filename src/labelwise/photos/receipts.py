@@ -45,7 +45,7 @@ from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.photos.check_log import answers_of, is_of_text
 from labelwise.photos.index import Index
 from labelwise.photos.prevalence import read_answered
-from labelwise.photos.query import Found, said_of
+from labelwise.photos.query import said_of
 from labelwise.photos.store import Store
 from labelwise.retrieval import Query
 from labelwise.system.table_files import write_csv
@@ -126,16 +126,6 @@ class _Line:
             return np.empty(0, np.int64)
         bits = np.frombuffer(zlib.decompress(b64decode(self.rows)), np.uint8)
         return np.flatnonzero(np.unpackbits(bits))
-
-
-def add(index: Index, found: Found, who: str | None = None) -> Receipt | None:
-    """Keep the receipt of what a search promises.
-
-    None where it promises nothing, and where the index may only be read.
-    """
-    if found.promised is None or not index.store.writable:
-        return None
-    return keep_receipt(index, found.query, found.promised, found.rows, who)
 
 
 def keep_receipt(
@@ -311,8 +301,8 @@ def write_list_questions(index: Index, path: Path, each: int) -> int:
     receipts, questions = _standing(index), []
     if not receipts:
         raise DataError(
-            "nothing was promised, so there is nothing to ask; `labelwise search` promises with "
-            "--wrong-at-most, where it can"
+            "no list was guaranteed, so there is nothing to ask; `labelwise audit INDEX QUERY` "
+            "guarantees one by your answers"
         )
     for receipt in receipts:
         known = _known(index, receipt.query, {})

@@ -8,7 +8,8 @@ neither side. Far are photos that are far by the ones or the others. The result 
 in ``likeness.json`` until the library has grown or shrunk by more than a tenth, or the model
 changed. The file holds its own hash: a damaged one is made anew.
 
-Where held-out photos come in groups, one of each is compared. The groups of a library are not
+Of near-duplicates in the library one is compared, so that bursts do not alarm. Where held-out
+photos come in groups, one of each is compared. The groups of a library are not
 known, and a library of few long bursts looks different by chance. So where all photos differ and
 there are folders enough, one photo of each folder is compared instead: photos differ only if these
 do, too.
@@ -28,16 +29,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from labelwise.decide import Evidence
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.metrics.drift import audit_order, held_out_shares
-from labelwise.metrics.likeness import (
+from labelwise.metrics.shift import (
     FEWEST,
     Likeness,
     PointsOfPhotos,
+    audit_order,
     compare_photos,
     far_points,
+    held_out_shares,
 )
+from labelwise.numeric.duplicates import first_near
 from labelwise.photos.index import LIKENESS_FILE, Index
-from labelwise.photos.probabilities import KnownPhotos
 from labelwise.pictures import ImageSource
 from labelwise.pictures.fingerprint import NEAR
 from labelwise.predictions import Predictions
@@ -123,8 +125,13 @@ class SealedLikeness:
 FOUND, SEALED = TypeAdapter(LibraryLikeness), TypeAdapter(SealedLikeness)
 
 
-def likeness_of(index: Index) -> LibraryLikeness:
-    """Return how like the library is to the held-out photos, compared anew where it changed."""
+def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryLikeness:
+    """Return how like the library is to the held-out photos, compared anew where it changed.
+
+    Some ``rows`` of it are compared each time, and far ones are not looked for.
+    """
+    if rows is not None:
+        return _compared(index, rows, far=False)
     path = index.folder / LIKENESS_FILE
     try:
         read = SEALED.validate_json(path.read_bytes())
@@ -142,8 +149,8 @@ def likeness_of(index: Index) -> LibraryLikeness:
     return found
 
 
-def promise_photos(index: Index, likeness: LibraryLikeness | None = None) -> KnownPhotos:
-    """Return held-out photos that fitted nothing; an error where none can tell of the library."""
+def evidence_of(index: Index) -> Evidence:
+    """Return held-out photos that fitted nothing; an error where there are none."""
     held_out = index.held_out_photos
     if held_out is None and index.spec.answers is not None:
         raise DataError(
@@ -156,18 +163,10 @@ def promise_photos(index: Index, likeness: LibraryLikeness | None = None) -> Kno
             f"a promise needs photos that fitted nothing, and the model of {index.folder} has "
             "none; train it with a split test or promise, then index again"
         )
-    found = likeness or likeness_of(index)
-    if found.likeness.outcome == "pictures differ":
-        raise DataError(f"nothing can be promised of {index.folder}. {found.sentence()}")
-    return held_out
+    return held_out.evidence(f"{index.facts.held_out} photos of the model")
 
 
-def evidence_of(index: Index) -> Evidence:
-    """Return :func:`promise_photos` as what rules are promised on."""
-    return promise_photos(index).evidence(f"{index.facts.held_out} photos of the model")
-
-
-def _compared(index: Index, alive: NDArray[np.int64]) -> LibraryLikeness:
+def _compared(index: Index, alive: NDArray[np.int64], *, far: bool = True) -> LibraryLikeness:
     held_out, link = index.held_out, index.spec.made_link
     if held_out is None or link is None:
         lacks = "the model has no predictions of held-out photos"
@@ -178,8 +177,10 @@ def _compared(index: Index, alive: NDArray[np.int64]) -> LibraryLikeness:
         kept = held_out.groups.one_of_each()
         held_out = held_out.take(kept)
     known = index.facts.known
-    if min(len(held_out), len(alive)) < FEWEST:
-        few = Likeness("unknown", len(held_out), min(len(alive), SHARE_PHOTOS))
+    ordered = alive[np.argsort(audit_order("likeness", alive))[:FOLDER_PHOTOS]]
+    distinct = _distinct(index, ordered[:SHARE_PHOTOS])
+    if min(len(held_out), len(distinct)) < FEWEST:
+        few = Likeness("unknown", len(held_out), len(distinct))
         return LibraryLikeness(few, len(alive), known=known)
     pictures = _pictures(index, kept)
     own_probs: NDArray[np.float64] = link(held_out.logits.astype(np.float64))
@@ -198,12 +199,13 @@ def _compared(index: Index, alive: NDArray[np.int64]) -> LibraryLikeness:
             more=None if pictures is None else pictures.beside(index.store.embeddings()[rows]),
         )
 
-    ordered = alive[np.argsort(audit_order("likeness", alive))[:FOLDER_PHOTOS]]
-    likeness, folders = compared(ordered[:SHARE_PHOTOS]), 0
+    likeness, folders = compared(distinct), 0
     if grouped and likeness.outcome in ("shares differ", "pictures differ"):
         single = _one_of_each_folder(index, ordered)
         if len(single) >= FEWEST:
             likeness, folders = compared(single[:SHARE_PHOTOS]), len(single)
+    if not far:
+        return LibraryLikeness(likeness, len(alive), grouped=grouped, folders=folders, known=known)
     places = np.argsort(audit_order("likeness", np.arange(len(held_out))))[:REFERENCE_PHOTOS]
     distances = _distances(
         alive, held_out.logits.astype(np.float32)[places], partial(_logits, index)
@@ -215,12 +217,21 @@ def _compared(index: Index, alive: NDArray[np.int64]) -> LibraryLikeness:
         distances = np.maximum(distances, own)
         embedded = len(pictures.rows)
         copies = _copies(index.store.looks(), alive, pictures.looks)
-    far = int((distances > 1).sum())
-    named = alive[np.argsort(-distances, kind="stable")[: min(far, FAR_KEPT)]]
+    count = int((distances > 1).sum())
+    named = alive[np.argsort(-distances, kind="stable")[: min(count, FAR_KEPT)]]
     far_rows = tuple(named.tolist())
     return LibraryLikeness(
-        likeness, len(alive), far, far_rows, embedded, copies, grouped, folders, known
+        likeness, len(alive), count, far_rows, embedded, copies, grouped, folders, known
     )
+
+
+def _distinct(index: Index, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return one photo of each picture: the photos of a burst are no independent ones."""
+    looks = index.store.looks()
+    if not looks.shape[1]:
+        return rows
+    firsts = first_near(looks[rows].astype(np.float32), NEAR)
+    return rows[np.unique(firsts)]
 
 
 def _one_of_each_folder(index: Index, ordered: NDArray[np.int64]) -> NDArray[np.int64]:

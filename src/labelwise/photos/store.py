@@ -409,6 +409,7 @@ class Store(AbstractContextManager["Store", None]):
     def dead_rows(self) -> NDArray[np.int64]:
         """Return the contents that no present file holds, in order."""
         dead = self._database.read("contents", "AND alive = 0 ORDER BY row", alive=0)
+        self._database.require_count("contents", "alive = 0", len(dead))
         return np.array([row for row, *_ in dead], np.int64)
 
     def alive_rows(self, rows: int | None = None) -> NDArray[np.int64]:

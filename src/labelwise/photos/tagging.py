@@ -23,8 +23,8 @@ from labelwise.decide import Promised, Rule, promise_precision, promise_tags
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.photos.embedded_tags import KeptSidecar, TagOutcome, written_sidecars
 from labelwise.photos.index import Index
-from labelwise.photos.metadata import read_photo_metadata
-from labelwise.photos.shift import evidence_of
+from labelwise.photos.metadata import names_beside, read_photo_metadata
+from labelwise.photos.shift import evidence_of, likeness_of
 from labelwise.photos.store import Store
 from labelwise.photos.xmp import (
     LARGEST,
@@ -51,8 +51,16 @@ def promised_rule(
 
     Of all tags together, which the most common label may decide; or of each label's, where labels
     that cannot be promised are not given, and those with few photos have one promise together.
+    Held-out photos tell nothing of a library that differs, or that could not be compared.
     """
-    level, evidence, tuning = 1 - wrong_at_most, evidence_of(index), index.tuning()
+    evidence, tuning, found = evidence_of(index), index.tuning(), likeness_of(index)
+    outcome, own = found.likeness.outcome, index.spec.answers is not None
+    if outcome != "alike" and not (own and outcome == "unknown"):  # own photos were set aside
+        raise DataError(
+            f"no tag of {index.folder} can be guaranteed from test photos. {found.sentence()} "
+            "Leave out --wrong-at-most, then check the tags: labelwise audit TAGS"
+        )
+    level = 1 - wrong_at_most
     if per_label:
         made = promise_precision(
             evidence, level=level, confidence=confidence, tuning=tuning, scope="label"
@@ -101,13 +109,9 @@ def raw_partners(photo: str) -> list[str]:
     stem = os.path.splitext(name)[0]
     if os.path.splitext(name)[1].lower() in RAW_SUFFIXES:
         return []
-    try:
-        names = sorted(os.listdir(folder or "."))
-    except OSError:
-        return []
     return [
         os.path.join(folder, one)
-        for one in names
+        for one in names_beside(photo)
         if os.path.splitext(one)[0] == stem and os.path.splitext(one)[1].lower() in RAW_SUFFIXES
     ]
 

@@ -105,16 +105,6 @@ class Ranking(ABC):
             self._rising, self._least = np.sort(self._scores_at_least(least)), least
         return self._rising[np.searchsorted(self._rising, np.float32(least)) :][::-1]
 
-    def tally_at_least(self, least: float) -> BucketCounts:
-        """Return how many rows have which score, of those from ``least`` on at least."""
-        return BucketCounts.of(self._scores_at_least(least))
-
-    def lowest_of(self, count: int) -> float:
-        """Return the lowest score of the best ``count`` rows, of which there must be so many."""
-        if count <= len(self._rising):
-            return float(self._rising[-count])
-        return float(self.best(count)[1][-1])
-
 
 class ScoreRanking(Ranking):
     """Rows by scores that are computed for all of them; minus infinity where a row is gone."""
@@ -133,15 +123,8 @@ class ScoreRanking(Ranking):
     def _scores_at_least(self, least: float) -> Scores:
         return np.compress(self.scores >= least, self.scores)
 
-    def tally_at_least(self, least: float) -> BucketCounts:
-        return self._tally
-
-    @cached_property
-    def _tally(self) -> BucketCounts:
-        return BucketCounts.of(self.scores)
-
     def expected(self, query: CalibratedQuery) -> HitCount:
-        return query.count(self._tally)
+        return query.count(BucketCounts.of(self.scores))
 
 
 class OddsRanking(Ranking):

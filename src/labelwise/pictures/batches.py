@@ -38,8 +38,6 @@ from labelwise.pictures.loading import (
     Failure,
     Inputs,
     PictureLoader,
-    PlanesResizer,
-    Resizer,
     decodes_on_gpu,
     sent,
 )
@@ -54,14 +52,14 @@ from labelwise.pictures.processes import (
 )
 from labelwise.pictures.sources import ImageSource
 from labelwise.pictures.transform import Transform, Window
-from labelwise.pictures.work import HEADER, NAME, Item, Kind, Work, reason_of
+from labelwise.pictures.worker import HEADER, NAME, Item, Kind, Work, reason_of
 
 AHEAD = 3  # batches begun before they are asked for
 
 
 def read_ahead(
     images: ImageSource,
-    transform: Resizer,
+    transform: Transform,
     batches: Sequence[NDArray[np.int64]],
     *,
     workers: int | None = None,
@@ -74,16 +72,16 @@ def read_ahead(
     if array is not None:
         as_planes = isinstance(images, ArrayImages)
         yield from _from_array(array, batches, device, as_planes)
-    elif device.type == "cuda" and isinstance(transform, PlanesResizer):
+    elif device.type == "cuda" and transform.is_plain:
         processes = are_worth_it(sum(map(len, batches)), workers or available_cores())
-        loader = PictureLoader(images, transform, transform, device, on_gpu, processes)
+        loader = PictureLoader(images, transform, device, on_gpu, processes)
         yield from DeviceFeeder(loader).batches(batches, workers)
     else:
         yield from resized_inputs(images, transform, batches, workers, device)
 
 
 def resized_array(
-    images: ImageSource, transform: Resizer
+    images: ImageSource, transform: Transform
 ) -> NDArray[np.generic] | MappedFeatures | None:
     """Return the inputs of all images if they are in memory as they should be, else None."""
     if isinstance(images, FeatureRows):
@@ -135,7 +133,7 @@ class HostResizer:
     """
 
     images: ImageSource
-    transform: Resizer
+    transform: Transform
     device: torch.device
     workers: int
     processes: bool = False
@@ -190,28 +188,22 @@ class HostResizer:
                         made.aspects[at] = values.shape[1] / values.shape[0]
                         array[at] = self.transform.resize_bands(values)
                     else:
-                        array[at] = self._cutter.resize_bands(values, batch.window(at))
+                        array[at] = self.transform.resize_bands(values, batch.window(at))
                 elif batch.window is None:
                     image = self.images.read(row, self.transform.at_least())
                     made.aspects[at] = image.width / image.height
                     array[at] = np.asarray(self.transform.resize(image))
                 else:
-                    window, cutter = batch.window(at), self._cutter
-                    image = self.images.read(row, cutter.at_least(window))
-                    array[at] = np.asarray(cutter.resize_window(image, window))
+                    window = batch.window(at)
+                    image = self.images.read(row, self.transform.at_least(window))
+                    array[at] = np.asarray(self.transform.resize_window(image, window))
             except Exception as error:
                 array[at] = 0
                 made.failed[at] = reason_of(self.images.ids[row], error)
 
-    @property
-    def _cutter(self) -> Transform:
-        if not isinstance(self.transform, Transform):
-            raise TypeError(f"only a Transform cuts windows, got {self.transform!r}")
-        return self.transform
-
     def _work(self) -> Work | None:
         """Return what processes can do of this, if they can do it."""
-        if not isinstance(self.transform, Transform) or not self.images.all_encoded:
+        if not (self.transform.is_plain and self.images.all_encoded):
             return None
         work = Work(Kind.RESIZED, self.transform)
         return work if work.most_items else None
@@ -278,7 +270,7 @@ def _with_windows(
 
 def resized_inputs(
     images: ImageSource,
-    transform: Resizer,
+    transform: Transform,
     batches: Sequence[NDArray[np.int64]],
     workers: int | None,
     device: torch.device,

@@ -12,7 +12,7 @@ import io
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
@@ -25,14 +25,9 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
 from labelwise.errors import DataError, ImageError, SettingsError
-from labelwise.pictures.dicom import HAS_DICOM, is_dicom
 from labelwise.pictures.jpeg import plain_pixels
 from labelwise.pictures.labelwise_runtime import upright_rgb
 from labelwise.system.names import printable
-
-# The pictures in a folder, by the names of its files.
-#
-# Only regular files are named: a pipe or a device in a folder could be read for ever.
 
 
 def image_files(folder: Path) -> list[str]:
@@ -51,6 +46,24 @@ def find_images(folder: Path) -> tuple[list[str], tuple[str, ...]]:
         elif suffix in UNREAD_SUFFIXES:
             skipped[suffix] += 1
     return found, _skipped_note(skipped)
+
+
+def image_paths(places: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Return the files given and the images in and below the folders given, in order; and notes.
+
+    One file that is not there fails when it is read, as the others go on; if none is, we stop.
+    """
+    if not any(place.exists() for place in places):
+        raise DataError(f"there is no file or folder {places[0]}")
+    found: list[Path] = []
+    notes: list[str] = []
+    for place in places:
+        names, more = find_images(place) if place.is_dir() else ([""], ())
+        notes += [f"{place}: {note}" for note in more]
+        if not names:
+            raise DataError(f"there are no images in the folder {place}")
+        found += [place / name for name in names]
+    return found, notes
 
 
 def regular_files(folder: Path) -> Iterator[str]:
@@ -88,16 +101,9 @@ def _skipped_note(skipped: Counter[str]) -> tuple[str, ...]:
     return (f"skipped {counts}: `{install_for(skipped)}` reads them",)
 
 
-# RAW photos, as cameras write them, to upright 8-bit RGB: by rawpy (LibRaw), where installed.
-#
-#     preview     the JPEG inside, if both its sides are at least ``at_least`` long, or half as
-# long
-#                 as the sensor's where no length is asked for: what the camera made of the photo
-#     demosaic    otherwise, at half the size (one pixel per 2 x 2 of the sensor) unless that is
-# too
-#                 small; white balance of the camera, sRGB
-#
-# What they are known by stands in ``decode``.
+# RAW photos, by rawpy (LibRaw) where installed: the preview inside, if both its sides are at least
+# ``at_least`` long, or half as long as the sensor's where no length is given; otherwise a demosaic,
+# at half the size unless that is too small, with the camera's white balance, in sRGB.
 
 
 if TYPE_CHECKING:
@@ -210,6 +216,7 @@ MOSAIC, LINEAR = 32803, 34892  # kinds of PHOTOMETRIC that are a sensor's
 OLYMPUS, PANASONIC = (b"IIRO", b"IIRS", b"MMOR"), (b"IIU\0",)
 NOT_OF_THE_FORMAT = (SyntaxError, IndexError, TypeError, struct.error)  # as Pillow's readers say it
 HAS_HEIF = find_spec("pillow_heif") is not None
+HAS_DICOM = find_spec("pydicom") is not None
 UNREAD_SUFFIXES = frozenset(
     suffix
     for name, installed in (("DICOM", HAS_DICOM), ("HEIF", HAS_HEIF), ("RAW", HAS_RAW))
@@ -330,6 +337,11 @@ def _first_entries(content: bytes, order: str) -> dict[int, int]:
         tag, kind = struct.unpack_from(order + "HH", content, at)
         entries[tag] = struct.unpack_from(order + ("H" if kind == 3 else "I"), content, at + 8)[0]
     return entries
+
+
+def is_dicom(content: bytes) -> bool:
+    """Return whether a file says it is DICOM, by the mark behind its preamble."""
+    return content[128:132] == b"DICM"
 
 
 def _kind_of(content: bytes) -> str:

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from labelwise.errors import ImageError, LabelwiseError
 from labelwise.pictures.transform import Transform
-from labelwise.pictures.work import NAME, Item, Kind, Work
-from labelwise.pictures.worker import Limits
+from labelwise.pictures.worker import NAME, Item, Kind, Limits, Work
 from labelwise.pictures.worker_starter import (
     Worker,
     WorkerAnswer,

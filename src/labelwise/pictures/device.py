@@ -24,19 +24,13 @@ from torch import Tensor
 from labelwise.pictures.jpeg import operators_library, turned
 from labelwise.pictures.loading import Failure, Inputs, Jpeg, Loaded, PictureLoader, Pictures, sent
 from labelwise.pictures.prefetch import by_threads, in_thread
-from labelwise.pictures.work import reason_of
+from labelwise.pictures.worker import reason_of
 
-# JPEGs to pixels on a GPU: by its JPEG engines, by torchvision's nvJPEG, or refused.
-
-
-# nvJPEG's decoder on the JPEG engines of a GPU, by the functions of its library.
-#
-# torchvision calls them too, but keeps one decoder behind a lock, allocates each picture by itself
+# torchvision calls nvJPEG too, but keeps one decoder behind a lock, allocates each picture alone
 # and reads each header twice. Of a :class:`HardwareDecoder` there can be several at work, and each
 # writes pictures of one size one after the other, ready to be resized. The library is the one that
-# torchvision brings along, so there is nothing to install. Where it cannot be found, or the GPU
-# has
-# no such engines (they came with the A100), :func:`hardware_decoder` answers None.
+# torchvision brings along. Without it, or on a GPU without JPEG engines (they came with the A100),
+# :func:`hardware_decoder` answers None.
 
 
 HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE
@@ -434,7 +428,7 @@ class DeviceFeeder:
                 1, self._at_least(RESIZED_VALUES, RESIZED_SHARE) // some[0].values[0].numel()
             )
             for planes in _joined([one.values for one in some], most):
-                sized = planes if some[0].resized else self.loader.planes.resize_planes(planes)
+                sized = planes if some[0].resized else self.loader.transform.resize_planes(planes)
                 parts.append(sized.to(self.loader.transform.dtype))
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         return Pictures(places, whole.permute(0, 2, 3, 1), True)

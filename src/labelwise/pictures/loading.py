@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import ceil
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.pictures.bands import Bands
 from labelwise.pictures.decode import max_pixels
 from labelwise.pictures.jpeg import plain_header
 from labelwise.pictures.prefetch import available_cores, by_threads
@@ -30,58 +29,12 @@ from labelwise.pictures.processes import (
     items_ahead,
 )
 from labelwise.pictures.sources import ImageSource
-from labelwise.pictures.transform import Transform
-from labelwise.pictures.work import NAME, SLOT_BYTES, Entry, Kind, Work, reason_of
-
-# What a batch is made of: a resizer's protocol, inputs for a network, and failures.
-
+from labelwise.pictures.transform import Bands, Transform
+from labelwise.pictures.worker import NAME, SLOT_BYTES, Entry, Kind, Work, reason_of
 
 CHUNK = 8  # images that a thread or process takes at once
 
 Decode = Literal["auto", "cpu", "cuda"]
-
-
-class Resizer(Protocol):
-    """How a picture becomes the pixels of a network's input; a Transform is one."""
-
-    @property
-    def size(self) -> int:
-        """The side of the input."""
-
-    @property
-    def bands(self) -> Bands | None:
-        """The bands of the input; None: it is 8-bit RGB."""
-
-    @property
-    def channels(self) -> int:
-        """How many numbers the input has at a place."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of its numbers."""
-
-    def at_least(self) -> int | None:
-        """Return the side that a JPEG must not be decoded below; None: at full scale."""
-
-    def scale_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the (width, height) that a picture is scaled to before its middle is cut out."""
-
-    def resize(self, image: Image.Image) -> Image.Image:
-        """Return the (size, size) picture of an RGB picture."""
-
-    def resize_bands(self, values: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the input (size, size, bands) of bands (H, W, bands)."""
-
-
-@runtime_checkable
-class PlanesResizer(Protocol):
-    """A resizer that can also do its work on a device, with equal pixels."""
-
-    def resizes_planes(self, width: int, height: int) -> bool:
-        """Return whether it can at a size."""
-
-    def resize_planes(self, planes: Tensor) -> Tensor:
-        """Return (n, 3, size, size) of uint8 planes (n, 3, H, W)."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +61,7 @@ class PictureReader(Protocol):
     def __call__(
         self,
         images: ImageSource,
-        transform: Resizer,
+        transform: Transform,
         batches: Sequence[NDArray[np.int64]],
         device: torch.device,
     ) -> Iterator[Inputs]:
@@ -212,8 +165,7 @@ class PictureLoader:
     """
 
     images: ImageSource
-    transform: Resizer
-    planes: PlanesResizer
+    transform: Transform
     device: torch.device
     decodes: bool
     processes: bool = False
@@ -257,7 +209,7 @@ class PictureLoader:
             return self.transform.resize_bands(bands), True
         pixels = self.images.read_pixels(row, self.transform.at_least())
         height, width = pixels.shape[:2]
-        if pixels.nbytes <= MAX_SENT and self.planes.resizes_planes(width, height):
+        if pixels.nbytes <= MAX_SENT and self.transform.resizes_planes(width, height):
             return pixels, False
         return np.asarray(self.transform.resize(Image.fromarray(pixels))), True
 
@@ -288,7 +240,7 @@ class PictureLoader:
         if content is None or header is None or header.layers != 3 or header.rgb:
             return None
         width, height = header.width, header.height
-        if width * height > max_pixels() or not self.planes.resizes_planes(width, height):
+        if width * height > max_pixels() or not self.transform.resizes_planes(width, height):
             return None
         data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         return Jpeg(row, place, data, height, width, header.orientation, header.usual_coding)
@@ -297,7 +249,7 @@ class PictureLoader:
 
     def _work(self) -> Work | None:
         """Return what processes can do of this, if they can do it."""
-        if not isinstance(self.transform, Transform) or not self.images.all_encoded:
+        if not (self.transform.is_plain and self.images.all_encoded):
             return None
         work = Work(Kind.JPEG if self.decodes else Kind.PIXELS, self.transform)
         return work if work.most_items else None

@@ -18,14 +18,6 @@ from labelwise.pictures.multiband import Cube
 from labelwise.pictures.sources import EncodedImages, ImageSource, Location, read_image_file
 from labelwise.system.names import Names, printable
 
-# Features that are larger than memory: rows of mapped files, scaled when they are asked for.
-#
-# A :class:`MappedFeatures` stands where an array (N, D) or (N, D, h, w) of float32 would: it has
-# its
-# shape, and indexing gives arrays. Parts are files of the same number of rows, the last may be
-# short.
-
-
 AT_ONCE = 1 << 26  # numbers
 
 Floats = NDArray[np.float32]

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from labelwise.pictures.prefetch import by_threads
 from labelwise.pictures.sources import ImageSource, Location
-from labelwise.pictures.work import HEADER, NAME, SLOT_BYTES, Entry, Item, Work, reason_of
-from labelwise.pictures.worker import Limits
+from labelwise.pictures.worker import HEADER, NAME, SLOT_BYTES, Entry, Item, Limits, Work, reason_of
 from labelwise.pictures.worker_starter import Worker, WorkerStartError, can_start, start_worker
 
 MOST = 32  # processes

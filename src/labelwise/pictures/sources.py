@@ -14,20 +14,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import DataError, ImageError
-from labelwise.pictures.bands import Bands
 from labelwise.pictures.decode import decode, decode_pixels
 from labelwise.pictures.multiband import Cube, chosen_bands, open_cube, pack_folder
+from labelwise.pictures.transform import Bands
 from labelwise.system.names import Names, printable, real_names
 from labelwise.system.storage import Storage, is_uri, split_address, storage_at
 
-# Pictures of other sources: several sources as one, and a box of each picture.
-
-
-# The files of a tar shard: the one walk over them, for labels and for scoring alike.
-#
-# A picture in a shard is called ``shard.tar/folder/name.jpg``, below the place that the shard is
-# at:
-# the member's own name, letter for letter, what is not text in it escaped.
+# A picture in a shard is called ``shard.tar/folder/name.jpg``, below the place of the shard: the
+# member's own name, what is not text in it escaped.
 
 
 class TarMember(NamedTuple):

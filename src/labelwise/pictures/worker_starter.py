@@ -23,8 +23,16 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from labelwise.errors import LabelwiseError
-from labelwise.pictures.work import Entry, Item, Work, items_to_json
-from labelwise.pictures.worker import MAX_PIXELS_VARIABLE, Limits, receive, send
+from labelwise.pictures.worker import (
+    MAX_PIXELS_VARIABLE,
+    Entry,
+    Item,
+    Limits,
+    Work,
+    items_to_json,
+    receive,
+    send,
+)
 
 START_SECONDS = 600.0  # for a worker to be there, on a machine that is busy
 COMMAND = (  # Ctrl-C is for the program that asked

@@ -15,17 +15,17 @@ from labelwise.decide import CountEstimate
 from labelwise.errors import SettingsError
 from labelwise.markup.document import charts_of
 from labelwise.markup.html import Markup, join, tag
-from labelwise.markup.svg import LETTER, Axis, Frame, cut, legend, path, short, spread, ticks
+from labelwise.markup.svg import LETTER, Axis, Frame, cut, legend, path, short, ticks
 from labelwise.numeric.bounds import wilson
 from labelwise.system.files import replacing
 
 if TYPE_CHECKING:  # audits are reported without torch
     from labelwise.evaluation import Curve
 
-# Charts of several methods: a dot plot with a row per name, and named points in the plane.
+# Charts of several methods: a dot plot with a row per name.
 #
-# Both draw small dots for the single values and a large one for their mean. The axis of the dot
-# plot holds every value; an interval that would squeeze them ends at the edge with an arrow.
+# Small dots are the single values, the large one is their mean. The axis holds every value; an
+# interval that would squeeze them ends at the edge with an arrow.
 
 
 BOLD = 1.1 * LETTER
@@ -168,112 +168,6 @@ def save_estimate_chart(estimates: Sequence[CountEstimate], what: str, path: Pat
         temporary.write_text(next(iter(charts_of(chart).values())), "utf-8")
 
 
-Box = tuple[float, float, float, float]  # left, top, right, bottom
-Place = tuple[float, float, str]  # of a name: to the right of its dot, below it, its anchor
-
-# Beside, above or below the dot; else ever further off, with a line from the dot to the name.
-PLACES: tuple[Place, ...] = (
-    (8, 3.5, "start"),
-    (-8, 3.5, "end"),
-    (0, -9, "mid"),
-    (0, 16, "mid"),
-    *(
-        (12 * side, way * far + 3.5, "start" if side > 0 else "end")
-        for far in (24, 38, 52, 66)
-        for way in (-1, 1)
-        for side in (1, -1)
-    ),
-)
-
-
-@dataclass(frozen=True)
-class NamedPoint:
-    """A name, the place of its mean, and the places that it is the mean of."""
-
-    class_: str
-    name: str
-    x: float
-    y: float
-    parts: Sequence[tuple[float, float]] = ()
-
-
-def named_points(points: Sequence[NamedPoint], *, title: str, x: str, y: str) -> Markup:
-    """Return the plot of points that are not negative."""
-    across = [p.x for p in points] + [part[0] for p in points for part in p.parts]
-    up = [p.y for p in points] + [part[1] for p in points for part in p.parts]
-    frame = Frame(_axis(across, x), _axis(up, y), top=16, right=16)
-    small = [
-        tag("circle", cx=frame.px(a), cy=frame.py(b), r=1.8, class_=f"dot small {p.class_}")
-        for p in points
-        for a, b in p.parts
-    ]
-    large = [
-        tag(
-            "circle",
-            tag("title", f"{p.name}: {p.x:.4g}, {p.y:.4g}"),
-            cx=frame.px(p.x),
-            cy=frame.py(p.y),
-            r=4.6,
-            class_=f"dot {p.class_}",
-        )
-        for p in points
-    ]
-    text = " ".join(f"{p.name}: {p.x:.4g} across, {p.y:.4g} up." for p in points)
-    return frame.draw(*small, *large, *_names(frame, points), title=title, description=text)
-
-
-def _axis(values: Sequence[float], title: str) -> Axis:
-    """Return an axis with some room on both sides, from 0 where all values are one."""
-    low, high = min(values), max(values)
-    room = 0.06 * (high - low)
-    return Axis.upto(high + room or 1.0, title, low=max(low - room, 0.0) if room else 0.0)
-
-
-def _names(frame: Frame, points: Sequence[NamedPoint]) -> list[Markup]:
-    """Return each name beside its dot, where it hides neither a dot nor another name."""
-    centres = [(frame.px(p.x), frame.py(p.y)) for p in points]
-    taken: list[Box] = [(a - 5, b - 5, a + 5, b + 5) for a, b in centres]
-    names = []
-    for point, (a, b) in zip(points, centres, strict=True):
-        text = cut(point.name, LETTERS)
-        boxes = {place: _box(a, b, place, LETTER * len(text)) for place in PLACES}
-        free = (place for place, box in boxes.items() if _fits(frame, box, taken))
-        best = next(free, PLACES[0])
-        taken.append(boxes[best])
-        right, down, anchor = best
-        far = abs(down) > 20
-        leader = path([(a, b), (a + 0.8 * right, b + down - 3)], class_=f"leader {point.class_}")
-        words = tag(
-            "text",
-            tag("title", point.name),
-            text,
-            x=a + right,
-            y=b + down,
-            class_=f"tone {point.class_} {anchor}",
-        )
-        names.append(join(leader if far else None, words))
-    return names
-
-
-def _box(x: float, y: float, place: Place, wide: float) -> Box:
-    right, down, anchor = place
-    left = x + right - {"start": 0.0, "mid": wide / 2, "end": wide}[anchor]
-    return left, y + down - 9, left + wide, y + down + 3
-
-
-def _fits(frame: Frame, box: Box, taken: Sequence[Box]) -> bool:
-    left, top, right, bottom = box
-    inside = left > frame.left and right < frame.width and top > 0
-    return (
-        inside
-        and bottom < frame.height - frame.bottom
-        and not any(
-            left < other[2] and right > other[0] and top < other[3] and bottom > other[1]
-            for other in taken
-        )
-    )
-
-
 AS_GIVEN = "as given"  # the only stage, where nothing was calibrated
 MANY = 40  # above this many points the dots are left out
 LETTERS = 16  # of a name at the end of a line
@@ -298,24 +192,15 @@ def line_chart(
     y: str,
     whole: bool = False,
     zero: bool = False,
-    ends: bool = False,
 ) -> Markup:
-    """Return the chart. ``whole`` ticks only at integers; ``zero`` starts the axis at 0.
-
-    ``ends`` writes the names where the lines end, for more of them than a key could hold.
-    """
+    """Return the chart. ``whole`` ticks only at integers; ``zero`` starts the axis at 0."""
     xs = [value for line in series for value in line.x]
     tops = [v + e for s in series for v, e in zip(s.y, s.errors or [0.0] * len(s.y), strict=True)]
     lows = [v - e for s in series for v, e in zip(s.y, s.errors or [0.0] * len(s.y), strict=True)]
     across = _whole_axis(min(xs), max(xs), x) if whole else Axis.upto(max(xs), x, low=min(xs))
     up = Axis.upto(max(tops), y, low=0 if zero else min(lows))
-    if ends:
-        room = LETTER * max(len(cut(line.name, LETTERS)) for line in series) + 20
-        frame = Frame(across, up, right=room, height=max(260.0, 13.0 * len(series) + 60))
-        key = _line_names(frame, series)
-    else:
-        frame = Frame(across, up, top=34)
-        key = legend([(line.class_, line.name) for line in series], x=frame.left, y=12)
+    frame = Frame(across, up, top=34)
+    key = legend([(line.class_, line.name) for line in series], x=frame.left, y=12)
     text = " ".join(
         f"{line.name}: from {line.y[0]:.4g} at {line.x[0]:g} to {line.y[-1]:.4g} at {line.x[-1]:g}."
         for line in series
@@ -351,30 +236,6 @@ def _line(frame: Frame, series: Series) -> Markup:
     return join(*bars, line, *(dots if len(dots) <= MANY else ()))
 
 
-def _line_names(frame: Frame, series: Sequence[Series]) -> Markup:
-    wall = frame.width - frame.right
-    ends = [(frame.px(line.x[-1]), frame.py(line.y[-1])) for line in series]
-    places = spread([y for _, y in ends], 13.0)
-    below = max(*places, 0.0) - (frame.height - frame.bottom - 4)
-    places = [place - max(below, 0.0) for place in places]
-    return join(
-        *(
-            join(
-                path([(x + 4, y), (wall + 2, place)], class_=f"leader {line.class_}"),
-                tag(
-                    "text",
-                    tag("title", line.name),
-                    cut(line.name, LETTERS),
-                    x=wall + 5,
-                    y=place + 3.5,
-                    class_=f"tone {line.class_}",
-                ),
-            )
-            for line, (x, y), place in zip(series, ends, places, strict=True)
-        )
-    )
-
-
 def _whole_axis(low: float, high: float, title: str) -> Axis:
     step = max(1, -(-int(high - low) // 8))
     marks = [(float(v), short(v)) for v in range(int(low), int(high) + 1, step)]
@@ -382,7 +243,7 @@ def _whole_axis(low: float, high: float, title: str) -> Axis:
     return Axis(low - room, max(high, low + 1) + room, marks, title)
 
 
-Group = tuple[str, str, Sequence[int]]  # class of its bars, name, counts
+Group = tuple[str, str, Sequence[float]]  # class of its bars, name, heights
 
 
 def grouped_bars(
@@ -413,57 +274,6 @@ def grouped_bars(
         for _, name, counts in groups
     )
     return frame.draw(*bars, key, title=title, description=text)
-
-
-def mirrored(up: Group, down: Group, edges: Sequence[float], *, title: str, x: str) -> Markup:
-    """Return two histograms back to back, each as shares of its own rows and on its own scale."""
-    shares = [[count / max(sum(counts), 1) for count in counts] for _, _, counts in (up, down)]
-    marks = [ticks(0.0, max(*parts, 0.01), 3) for parts in shares]
-    reach = [steps[-1] for steps in marks]
-    levels = [(v / reach[0], _tick_percent(v)) for v in marks[0]]
-    levels += [(-v / reach[1], _tick_percent(v)) for v in marks[1][1:]]
-    frame = Frame(
-        Axis(edges[0], edges[-1], Axis.unit("").ticks, x),
-        Axis(-1, 1, levels, "share of the images"),
-        height=290,
-    )
-    floor = frame.py(0)
-    bars = [
-        tag(
-            "rect",
-            tag("title", f"{name}, {low:.2f} to {high:.2f}: {count:,} images ({share:.1%})"),
-            x=frame.px(low) + 0.6,
-            y=frame.py(share / top) if sign > 0 else floor,
-            width=max(frame.px(high) - frame.px(low) - 1.2, 0.6),
-            height=floor - frame.py(share / top),
-            class_=f"bar {class_}",
-        )
-        for sign, (class_, name, counts), parts, top in (
-            (1, up, shares[0], reach[0]),
-            (-1, down, shares[1], reach[1]),
-        )
-        for low, high, count, share in zip(edges, edges[1:], counts, parts, strict=False)
-    ]
-    base = tag(
-        "line", x1=frame.px(edges[0]), x2=frame.px(edges[-1]), y1=floor, y2=floor, class_="axis"
-    )
-    words = join(
-        legend([(up[0], f"{up[1]} ({sum(up[2]):,})")], x=frame.left + 6, y=frame.top + 14),
-        legend(
-            [(down[0], f"{down[1]} ({sum(down[2]):,})")],
-            x=frame.px((edges[0] + edges[-1]) / 2) + 20,
-            y=frame.height - frame.bottom - 10,
-        ),
-    )
-    text = " ".join(
-        f"{name}: " + ", ".join(f"{s:.1%}" for s in parts) + " from 0 to 1."
-        for (_, name, _), parts in ((up, shares[0]), (down, shares[1]))
-    )
-    return frame.draw(*bars, base, words, title=title, description=text)
-
-
-def _tick_percent(share: float) -> str:
-    return f"{100 * share:.3g}%"
 
 
 Point = tuple[str, float, float]  # name, x > 0, y in [0, 1]

@@ -1,7 +1,12 @@
-"""The page of a comparison: its parts in the order in which they are read, and its file."""
+"""The page of a comparison: its parts in the order in which they are read, their charts, its file.
 
-from math import isinf
+In each measure a method is the best, or not significantly different from it, or behind it.
+"""
+
+from collections.abc import Sequence
+from math import isfinite, isinf
 from pathlib import Path
+from typing import Literal
 
 from labelwise.markup import (
     INFINITE,
@@ -18,17 +23,8 @@ from labelwise.markup import (
 )
 from labelwise.papers.comparison import JUDGED, Comparison, show_figure
 from labelwise.papers.measures import MEASURES
-from labelwise.papers.statistics import seed_mean
-from labelwise.report.comparison_charts import (
-    GLOSS,
-    best_of,
-    figure_text,
-    measures,
-    price,
-    runs_shared,
-    search,
-    standings,
-)
+from labelwise.papers.statistics import SeedMean, seed_mean
+from labelwise.report.charts import Dots, dot_plot
 from labelwise.system.files import replacing
 
 FEW = 3  # methods that a tile names
@@ -41,11 +37,12 @@ RULES = {
     "SeedMean": "Mean ± t(n − 1, 97.5 %) s / √n over the n seeds. It holds what training chance "
     "does, not which images happened to be in the test split. It needs three seeds: with two, t "
     "would make it ±12.7 s.",
-    "Told apart": "The paired differences of every method to the best one. Their variance is that "
+    "Significant": "The paired differences of every method to the best one. Their variance is that "
     "of the seeds plus, for mAP, ACE, log loss and Brier, that of the paired bootstrap over test "
     "images (by how much each image moves the difference). The best is found on the images that "
     "judge it, so all pairs of methods are held together against 5 % by Shaffer's rule: the chance "
-    "of any false claim about a measure is at most 5 %. Not told apart does not mean equal.",
+    "of any false claim about a measure is at most 5 %. No significant difference does not "
+    "mean equal.",
     "Before and after": "Before: the method's own link from logits to probabilities; a method "
     "that only ranks has no such figures. After: the same shrunk per-label Platt fit on "
     "validation for every method. Zero-label figures and retrieval read the own link, or the "
@@ -143,9 +140,9 @@ def _verdict_doubt(comparison: Comparison, name: str) -> str:
         return "one seed cannot tell luck from skill"
     level = [m for m, place in standings(comparison, name).items() if place == "level"]
     if not level:
-        return "told apart from all others"
+        return "significantly better than all others"
     listed = ", ".join(level) if len(level) <= FEW else f"{len(level)} others"
-    return f"not told apart from {listed}"
+    return f"no significant difference from {listed}"
 
 
 def all_numbers(comparison: Comparison) -> Markup:
@@ -243,3 +240,300 @@ def tuned(tries: int | None) -> str:
 def _measure(name: str) -> Markup:
     arrow = "↑" if MEASURES[name].higher_is_better else "↓"
     return join(tag("dt", f"{name} {arrow}"), tag("dd", f"{GLOSS[name]}."))
+
+
+# Charts: each measure by method. MMC is read from a method's own link, or from the fitted one where
+# it has none; so is the log loss beside it, or the two would not belong together.
+
+
+_STAGES = {"before": "own link", "after": "the same fit for all"}
+_ERRORS = {
+    "ECE": "Mean gap of probability and share present, weighted by entries",
+    "ACE": "Mean gap of probability and share present, bins alike",
+    "MCE": "Largest gap of probability and share present",
+}
+_SCORES = {
+    "log loss": "Mean log loss in nats per entry",
+    "Brier": "Mean squared error of the probabilities",
+}
+_PARTS = {"": "", " IN": ", images with labels", " OUT": ", images without"}
+
+# What a measure is, in a few words.
+GLOSS: dict[str, str] = {
+    "mAP@class": "Average precision, mean over labels",
+    "mAP@sample": "Average precision, mean over images",
+    "macro F1": "F1, mean over labels, one threshold chosen on validation",
+    **{
+        f"{name} {stage}": f"{text}; {words}"
+        for name, text in _ERRORS.items()
+        for stage, words in _STAGES.items()
+    },
+    **{
+        f"{name}{part} {stage}": f"{text}{where}; {words}"
+        for name, text in _SCORES.items()
+        for part, where in _PARTS.items()
+        for stage, words in _STAGES.items()
+    },
+    "top accuracy": "Images with labels whose surest label is right",
+    "zero-label AUROC": "Chance that an image with labels has a larger top probability than one "
+    "without",
+    "zero-label MMC": "Mean largest probability on images without labels",
+    "promised": "Share of a label's images on lists of which at most 10 % is expected to be wrong",
+    **{f"retrieval n={n}": f"Mean average precision of queries of length {n}" for n in (1, 2, 3)},
+    "seconds": "Time of one run, as this machine was loaded",
+    "host MB": "Largest memory of one run's process",
+    "GPU MB": "Largest memory of one run on the GPU",
+}
+
+Standing = Literal["best", "level", "behind", "only"]
+
+
+def present(comparison: Comparison, name: str) -> dict[str, SeedMean]:
+    """Return the mean and interval of a column, of the methods that have a value there."""
+    found = comparison.intervals(name)
+    return {method: value for method, value in found.items() if isfinite(value.mean)}
+
+
+def standings(comparison: Comparison, name: str) -> dict[str, Standing]:
+    """Return the standing of every method that has a value; a single one is ``only``."""
+    gaps = comparison.differences(name)
+    values = present(comparison, name)
+    if not gaps:
+        return dict.fromkeys(values, "only")
+    behind = {gap.first for gap in gaps if gap.distinguishable}
+    best = gaps[0].second
+    return {
+        method: "best" if method == best else "behind" if method in behind else "level"
+        for method in values
+    }
+
+
+def best_of(comparison: Comparison, name: str) -> str | None:
+    """Return the method with the best mean, if there are two to choose from."""
+    places = standings(comparison, name)
+    return next((method for method, place in places.items() if place == "best"), None)
+
+
+def runs_shared(comparison: Comparison, name: str) -> int:
+    """Return on how many seeds methods and the best one were compared, at the least."""
+    return min((gap.over_seeds.n for gap in comparison.differences(name)), default=0)
+
+
+def scale(name: str) -> float:
+    """Return what a column's values are multiplied by to be shown."""
+    return 100.0 if MEASURES[name].percent else 1.0
+
+
+def figure_text(comparison: Comparison, name: str, method: str) -> str:
+    """Return a figure as the comparison's own table says it."""
+    return show_figure(comparison.intervals(name)[method], MEASURES[name].percent)
+
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Ranking and decisions": ("mAP@class", "mAP@sample", "macro F1"),
+    "Probabilities as they are": ("ECE before", "ACE before", "MCE before", "log loss before"),
+    "Probabilities after the same calibration": ("ECE after", "log loss after", "Brier after"),
+    "Images without labels": ("zero-label AUROC", "zero-label MMC"),
+}
+STYLES = {"best": "after", "only": "after", "level": "after hollow", "behind": "absent"}
+WORDS = {"best": ", best", "level": ", no significant difference from the best"}
+
+
+def measures(comparison: Comparison) -> Markup | None:
+    """Return the section, or nothing where no measure has a value."""
+    groups = []
+    for title, names in GROUPS.items():
+        figures = dot_figures(comparison, names)
+        if figures:
+            groups.append(join(tag("h3", title), tag("div", *figures, class_="figures")))
+    if not groups:
+        return None
+    return section("measures", "Measure by measure", _standing_key(), *groups)
+
+
+def dot_figures(comparison: Comparison, names: Sequence[str]) -> list[Markup]:
+    """Return a figure for each of the measures that some method has a value of."""
+    return [_measure_figure(comparison, name) for name in names if present(comparison, name)]
+
+
+def _measure_figure(comparison: Comparison, name: str) -> Markup:
+    higher, by = MEASURES[name].higher_is_better, scale(name)
+    column, places = comparison.column(name), standings(comparison, name)
+    rows = [
+        Dots(
+            name=method,
+            values={f"seed {seed}": by * value for seed, value in column[method].items()},
+            mean=by * value.mean,
+            low=by * value.low,
+            high=by * value.high,
+            text=figure_text(comparison, name, method),
+            class_=STYLES[places[method]],
+            strong=places[method] == "best",
+        )
+        for method, value in present(comparison, name).items()
+    ]
+    way = "higher is better" if higher else "lower is better"
+    spoken = [f"{row.name} {row.text}{WORDS.get(places[row.name], '')}" for row in rows]
+    chart = dot_plot(
+        rows,
+        title=f"{name} of each method",
+        x=f"{way} →" if higher else f"← {way}",
+        description=f"{'; '.join(spoken)}. {way.capitalize()}.",
+    )
+    unit = "; per cent" if MEASURES[name].percent else ""
+    arrow = "↑" if higher else "↓"
+    caption = tag(
+        "figcaption",
+        tag("b", f"{name} {arrow}"),
+        f" {GLOSS[name]}{unit}.{_methods_without(comparison, name)}",
+    )
+    return tag("figure", caption, chart, class_="plot")
+
+
+def _methods_without(comparison: Comparison, name: str) -> str:
+    """Say which methods have no finite value; one seed without is enough."""
+    lost: dict[str, list[str]] = {"Undefined": [], "Infinite": []}
+    for method, by_seed in comparison.figures.items():
+        counts = {
+            "Undefined": sum(name not in row for row in by_seed.values()),
+            "Infinite": sum(isinf(row.get(name, 0.0)) for row in by_seed.values()),
+        }
+        for word, count in counts.items():
+            some = f" ({count} of {len(by_seed)} seeds)" if count < len(by_seed) else ""
+            lost[word] += [f"{method}{some}"] if count else []
+    return "".join(f" {word}: {', '.join(names)}." for word, names in lost.items() if names)
+
+
+def _standing_key() -> Markup:
+    entries = (
+        ("after", "the best mean"),
+        ("after hollow", "no significant difference from the best"),
+        ("absent", "significantly behind the best"),
+    )
+    keys = [
+        tag(
+            "li",
+            tag(
+                "svg",
+                tag("circle", cx=7, cy=7, r=4.6, class_=f"dot {class_}"),
+                viewbox="0 0 14 14",
+                aria_hidden="true",
+            ),
+            text,
+        )
+        for class_, text in entries
+    ]
+    return join(
+        paragraph(
+            "Small dots are runs, one per seed; the large dot is their mean, the bar its 95 % "
+            "interval over seeds. An arrowhead at its end: the interval goes on. Bars that "
+            "overlap decide nothing: paired differences decide."
+        ),
+        tag("ul", *keys, class_="keys"),
+    )
+
+
+MMC = "zero-label MMC"
+PARTS = ("IN", "OUT")
+
+
+def price(comparison: Comparison) -> Markup | None:
+    """Return the section, or nothing where there are no images without labels."""
+    points = {part: paid(comparison, part) for part in PARTS}
+    if not any(points.values()):
+        return None
+    return section(
+        "price",
+        "The price of a low MMC",
+        paragraph(
+            "MMC is the mean largest probability on images without labels. It can be lowered by "
+            "shrinking all probabilities: then the log loss of these images (OUT) falls, and that "
+            "of the images with labels (IN) rises. A method that is truly better is low on both."
+        ),
+        paragraph(_price_verdict(points["IN"]), _price_doubt(comparison), class_="note")
+        if len(points["IN"]) > 1
+        else None,
+        _price_table(comparison, points),
+    )
+
+
+def paid(comparison: Comparison, part: str) -> dict[str, tuple[str, float, float]]:
+    """Return by method the column of its log loss, its MMC in per cent and that log loss."""
+    found = {}
+    for method, quiet in comparison.column(MMC).items():
+        column = f"log loss {part} {'before' if _has_own_link(comparison, method) else 'after'}"
+        losses = comparison.column(column)[method]
+        if quiet and losses:
+            mmc = 100 * seed_mean(list(quiet.values())).mean
+            found[method] = column, mmc, seed_mean(list(losses.values())).mean
+    return found
+
+
+def _has_own_link(comparison: Comparison, method: str) -> bool:
+    rows = comparison.figures[method].values()
+    return any(name.endswith(" before") for row in rows for name in row)
+
+
+def _price_verdict(points: dict[str, tuple[str, float, float]]) -> str:
+    (quiet, (_, low, loss)) = min(points.items(), key=lambda one: one[1][1])
+    (sharp, (_, mmc, best)) = min(points.items(), key=lambda one: one[1][2])
+    begin = f"{quiet} has the lowest MMC, {low:.2f} %"
+    if not isfinite(loss):
+        found = "it answers 0 or 1 on some image and is wrong"
+        return f"{begin}, and an infinite log loss IN: {found}."
+    if quiet == sharp:
+        return f"{begin}, and the lowest log loss IN, {loss:.4f}: it pays nothing for it."
+    more = f"{100 * (loss / best - 1):.0f} % above " if best > 0 else "above "
+    return (
+        f"{begin}, with a log loss IN of {loss:.4f}: {more}the lowest, {best:.4f} of {sharp}, "
+        f"whose MMC is {mmc:.2f} %."
+    )
+
+
+def _price_doubt(comparison: Comparison) -> str:
+    level = [m for m, place in standings(comparison, MMC).items() if place == "level"]
+    return f" There is no significant difference in MMC from {', '.join(level)}." if level else ""
+
+
+def _price_table(
+    comparison: Comparison, points: dict[str, dict[str, tuple[str, float, float]]]
+) -> Markup:
+    rows = [
+        [
+            method,
+            figure_text(comparison, MMC, method),
+            *(
+                figure_text(comparison, by_method[method][0], method)
+                if method in by_method
+                else UNDEFINED
+                for by_method in points.values()
+            ),
+            "own" if _has_own_link(comparison, method) else "fitted",
+        ]
+        for method in present(comparison, MMC)
+    ]
+    return table(
+        ["method", "MMC, %", *(f"log loss {part}" for part in PARTS), "link"],
+        rows,
+        caption="Probabilities of the method's own link, or of the fitted one where it has none.",
+        pinned=True,
+    )
+
+
+LENGTHS = {1: "retrieval n=1", 2: "retrieval n=2", 3: "retrieval n=3"}
+
+
+def search(comparison: Comparison) -> Markup | None:
+    """Return the section, or nothing where retrieval was not measured."""
+    figures = dot_figures(comparison, tuple(LENGTHS.values()))
+    if not figures:
+        return None
+    return section(
+        "search",
+        "Search",
+        paragraph(
+            "A query names labels that must be there and labels that must not. "
+            "The longer it is, the better its joint probability must be."
+        ),
+        tag("div", *figures, class_="figures"),
+    )

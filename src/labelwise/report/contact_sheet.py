@@ -14,7 +14,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.markup import Markup, chance, document, tag
 from labelwise.photos import Index
 from labelwise.photos.query import Found, Hit
-from labelwise.pictures.shown import shown_picture
+from labelwise.pictures.worker import shown_picture
 from labelwise.system.files import replacing
 from labelwise.system.text import for_terminal
 
@@ -39,9 +39,9 @@ def contact_sheet(index: Index, found: Found, caution: str | None = None) -> str
         )
     if any(hit.why for hit in found.hits):
         lead += " Beneath each stand the probabilities of its labels by themselves."
-    also = (found.copies_sentence.rstrip("."), found.likeness_sentence.rstrip("."))
-    said = (found.promised, found.refused, *also)
-    notes = [tag("p", _sentence(str(one)), class_="note") for one in said if one]
+    stated = "" if found.statement is None else found.statement.sentence
+    said = (stated, found.copies_sentence, found.likeness_sentence)
+    notes = [tag("p", words, class_="note") for words in said if words]
     shown = f"The {len(found.hits)} most probable" if found.hits else "No photo"
     if found.above is not None:
         shown += f" of {found.above:,} above the cut"

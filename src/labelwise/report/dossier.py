@@ -6,20 +6,29 @@ says "not stated" where nothing was, and makes no claim that any law or standard
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from labelwise.evaluation import Evaluation
+from labelwise.decide import Promise
+from labelwise.decide.promises import ids_digest
+from labelwise.evaluation import Evaluation, describe_link
 from labelwise.markup import Markup, document, join, paragraph, section, table, tag
+from labelwise.models.run_folder import RunFolder
+from labelwise.photos import Index, verify_lists
+from labelwise.pictures.transform import Transform
+from labelwise.predictions import Predictions
 from labelwise.report.calibration import calibration
-from labelwise.report.curves import curves, subgroup_tables
-from labelwise.report.labels import labels
+from labelwise.report.labels import curves, labels, subgroup_tables
 from labelwise.report.page import facts, glance, how
-from labelwise.system.files import replacing
+from labelwise.report.runs import measured_run, origin_of
+from labelwise.scores import read_run
+from labelwise.system.files import replacing, sha256_of
+from labelwise.system.text import counted
 
-NOT_STATED = "not stated"
+FEW = 20
+FILES = ("settings.yaml", "model.json", "model.safetensors", "evaluation.json")
+NOT_STATED = "Not stated."
 ANNEX_IV = {
     "general": "1. General description",
     "development": "2. Elements and development process",
@@ -46,146 +55,199 @@ DISCLAIMER = (
 )
 
 
-@dataclass(frozen=True)
-class Dossier:
-    """What is known about a run, as plain data; the evaluation holds all figures."""
-
-    title: str
-    intended_use: str
-    model: Mapping[str, str]
-    data: Mapping[str, str]
-    splits: Sequence[Mapping[str, str]]
-    training: Mapping[str, str]
-    promises: Sequence[str]
-    receipts: Sequence[str]
-    limits: Sequence[str]
-    versions: Mapping[str, str]
-    hashes: Mapping[str, str]
-    history: Sequence[str]
-    evaluation: Evaluation
-
-    def spec(self) -> dict[str, Any]:
-        """Return everything as plain data, under the headings."""
-        own = asdict(self)
-        evaluation = json.loads(self.evaluation.to_json())
-        return {
-            "title": self.title,
-            "disclaimer": DISCLAIMER,
-            ANNEX_IV["general"]: {"intended use": self.intended_use, "model": own["model"]},
-            ANNEX_IV["development"]: {
-                "data": own["data"],
-                "splits": own["splits"],
-                "training": own["training"],
-                "versions": own["versions"],
-                "hashes": own["hashes"],
-            },
-            ANNEX_IV["monitoring"]: {"promises": own["promises"], "receipts": own["receipts"]},
-            ANNEX_IV["metrics"]: evaluation,
-            ANNEX_IV["risks"]: own["limits"],
-            ANNEX_IV["changes"]: own["history"],
-            **{ANNEX_IV[name]: text for name, text in LEFT_TO_PEOPLE.items()},
-        }
-
-
-def write_dossier(dossier: Dossier, folder: Path) -> None:
-    """Write ``dossier.html`` and ``dossier.json``."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_dossier(
+    run: Path,
+    split: str,
+    folder: Path,
+    figures: Mapping[str, Any],
+    *,
+    intended_use: str | None = None,
+    index: Path | None = None,
+) -> None:
+    """Write ``dossier.html`` and ``dossier.json`` of a run, measured on one of its splits."""
+    evaluation, _ = measured_run(run, split, None, figures)
+    known = _known(run, split, evaluation, intended_use, index)
+    title = f"Dossier of {RunFolder(run).name}"
+    record = {"title": title, "disclaimer": DISCLAIMER}
+    record |= {ANNEX_IV[name]: content for name, content in known.items()}
+    record[ANNEX_IV["metrics"]] = json.loads(evaluation.to_json())
+    parts = {name: _shown(content) for name, content in known.items()}
+    parts["metrics"] = _metrics(evaluation)
+    page = document(
+        title,
+        DISCLAIMER,
+        [
+            (name, heading, section(name, heading, parts[name]))
+            for name, heading in ANNEX_IV.items()
+        ],
+    )
     with replacing(folder / "dossier.html") as temporary:
-        temporary.write_text(dossier_page(dossier), encoding="utf-8")
+        temporary.write_text(page, encoding="utf-8")
     with replacing(folder / "dossier.json") as temporary:
-        text = json.dumps(dossier.spec(), indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def dossier_page(dossier: Dossier) -> str:
-    """Return the page as text."""
-    evaluation = dossier.evaluation
-    parts = {
-        "general": join(
-            tag("h3", "Intended use"),
-            paragraph(dossier.intended_use),
-            tag("h3", "Model"),
-            _list(dossier.model),
-        ),
-        "development": join(
-            tag("h3", "Data"),
-            _list(dossier.data),
-            _splits(dossier.splits),
-            tag("h3", "Training"),
-            _list(dossier.training),
-            tag("h3", "Versions"),
-            _list(dossier.versions),
-            tag("h3", "Hashes"),
-            table(
-                ["file", "SHA-256"],
-                list(dossier.hashes.items()),
-                caption="The files that make the run.",
-                wide=True,
-            ),
-        ),
-        "monitoring": join(
-            tag("h3", "Promises"),
-            _bullets(dossier.promises, "No promise was made."),
-            tag("h3", "Receipts"),
-            _bullets(dossier.receipts, "No index was given, so no list's receipt is shown."),
-        ),
-        "metrics": join(
-            paragraph(facts(evaluation)),
-            glance(evaluation, {}),
-            tag("h3", "By subgroup"),
-            *(
-                subgroup_tables(evaluation)
-                or [
-                    paragraph(
-                        "No subgroup was named: how the model treats different sites, cameras or "
-                        "groups of people is not known.",
-                        class_="note",
-                    )
-                ]
-            ),
-            calibration(evaluation),
-            labels(evaluation),
-            curves(evaluation),
-            how(evaluation),
-        ),
-        "risks": _bullets(dossier.limits, "None was found."),
-        "changes": _bullets(dossier.history, "Nothing was recorded."),
-        **{name: paragraph(text) for name, text in LEFT_TO_PEOPLE.items()},
-    }
-    return document(
-        dossier.title,
-        DISCLAIMER,
-        [
-            (name, ANNEX_IV[name], section(name, ANNEX_IV[name], part))
-            for name, part in parts.items()
+def _known(
+    run: Path, split: str, evaluation: Evaluation, use: str | None, index: Path | None
+) -> dict[str, Any]:
+    """Return what is known about a run, as plain data by section."""
+    files, own = RunFolder(run), read_run(run, split)
+    spec, link, origin = files.spec, files.spec.made_link, origin_of(files)
+    promises = own.promises or tuple(Promise.from_spec(promise) for promise in spec.promises)
+    stated = [f"{promise} (not checked here)." for promise in promises]
+    records, receipts = len(files.journal.read()), ["No index was given: no receipt is shown."]
+    return {
+        "general": {
+            "intended use": use or "Not stated: give it with --intended-use",
+            "model": {
+                "Task": f"which of {len(spec.labels):,} labels a picture carries: none, one or "
+                "many",
+                "Method": spec.method,
+                "Backbone": f"{spec.backbone.name}, {spec.backbone.channels:,} channels",
+                "Head": spec.head.name,
+                "Input": described_input(spec.transform),
+                "Probabilities": "none: it ranks" if link is None else describe_link(link),
+                "Decides by": str(spec.made_rule),
+                "Taxonomy": "none" if spec.taxonomy is None else f"{len(spec.taxonomy):,} parents",
+                "Labels": ", ".join(spec.labels[:200]) + ", ..." * (len(spec.labels) > 200),
+            },
+        },
+        "development": {
+            "data": {"Source": origin.get("Data", ""), "Measured on": f"the split {split}"},
+            "splits": [_split(files, name) for name in files.splits],
+            "training": {name: text for name, text in origin.items() if name != "Data"},
+            "versions": dict(spec.versions),
+            "hashes": _hashes(run),
+        },
+        "monitoring": {
+            "promises": list(own.standing()) or stated or ["No guarantee was made."],
+            "receipts": receipts if index is None else _receipts(index),
+        },
+        "metrics": {},
+        "risks": _took_part(files, split) + _limits(evaluation, own.predictions),
+        "changes": [
+            f"{records:,} records of training in metrics.jsonl."
+            if records
+            else "No record of training in this folder.",
+            "The run and its hashes above are one state; a run trained or calibrated again has "
+            "other hashes and needs a dossier of its own.",
         ],
+        **LEFT_TO_PEOPLE,
+    }
+
+
+def _shown(content: Any) -> Markup:
+    """Return plain data as markup: text, facts by name, sentences, rows, or parts with a title."""
+    if not content or isinstance(content, str):
+        return paragraph(content or NOT_STATED)
+    if isinstance(content, Mapping) and all(isinstance(one, str) for one in content.values()):
+        entries = [
+            tag("div", tag("dt", name), tag("dd", text or NOT_STATED))
+            for name, text in content.items()
+        ]
+        return tag("dl", *entries, class_="origin")
+    if isinstance(content, Mapping):
+        return join(*(join(tag("h3", n.capitalize()), _shown(one)) for n, one in content.items()))
+    if isinstance(content[0], Mapping):
+        rows = [list(row.values()) for row in content]
+        caption = "The run's splits: training fits weights; validation, link and rule; test none."
+        return table(list(content[0]), rows, caption=caption, wide=True, pinned=True)
+    return tag("ul", *(tag("li", sentence) for sentence in content))
+
+
+def _metrics(evaluation: Evaluation) -> Markup:
+    unknown = (
+        "No subgroup was named: how the model treats different sites, cameras or groups of people "
+        "is not known."
+    )
+    return join(
+        paragraph(facts(evaluation)),
+        glance(evaluation, {}),
+        tag("h3", "By subgroup"),
+        *(subgroup_tables(evaluation) or [paragraph(unknown, class_="note")]),
+        calibration(evaluation),
+        labels(evaluation),
+        curves(evaluation),
+        how(evaluation),
     )
 
 
-def _list(facts_of: Mapping[str, str]) -> Markup:
-    if not facts_of:
-        return paragraph(NOT_STATED.capitalize() + ".")
-    entries = [
-        tag("div", tag("dt", name), tag("dd", text or NOT_STATED))
-        for name, text in facts_of.items()
+def described_input(transform: Transform) -> str:
+    """Return what the network sees of a picture, in words."""
+    size = f"pictures at {transform.size} pixels"
+    bands = transform.bands
+    if bands is None:
+        return f"{size}, 8-bit RGB"
+    window = "" if bands.window == "none" else f", window {bands.window}"
+    return f"{size}, bands at full depth: {', '.join(bands.names)}{window}"
+
+
+def _split(files: RunFolder, name: str) -> dict[str, str]:
+    rows = files.predictions(name)
+    unknown = 0 if rows.observed is None else int((~rows.observed).sum())
+    return {
+        "split": name,
+        "photos": f"{len(rows):,}",
+        "labels present": f"{int(rows.majority.sum()):,}",
+        "unknown": f"{unknown:,}",
+        "groups": "none named" if rows.group is None else f"{len(set(rows.group)):,}",
+        "SHA-256 of the photos' names": ids_digest(rows.ids),
+    }
+
+
+def _receipts(folder: Path) -> list[str]:
+    with Index(folder) as index:
+        verified = verify_lists(index, None)
+    lines = [
+        f"Receipt {receipt.number}, {receipt.query}: {receipt.promise}; now: {verdict}."
+        for receipt, verdict in verified.lists
     ]
-    return tag("dl", *entries, class_="origin")
+    return [*lines, f"{verified.together}."] if lines else ["The index has no receipt."]
 
 
-def _splits(rows: Sequence[Mapping[str, str]]) -> Markup | None:
-    if not rows:
-        return None
-    head = list(rows[0])
-    return table(
-        head,
-        [[row[name] for name in head] for row in rows],
-        caption="The run's splits: training fits weights; validation, link and rule; test nothing.",
-        wide=True,
-        pinned=True,
-    )
+def _took_part(files: RunFolder, split: str) -> list[str]:
+    """Return a warning if the photos that are measured are not new to the model."""
+    if split != "promise" and split not in files.fitted_splits:
+        return []
+    return [
+        f"All figures are of {split}, which took part in fitting the model or its rule, and so "
+        "are too good."
+    ]
 
 
-def _bullets(sentences: Sequence[str], otherwise: str) -> Markup:
-    if not sentences:
-        return paragraph(otherwise)
-    return tag("ul", *(tag("li", sentence) for sentence in sentences))
+def _limits(evaluation: Evaluation, rows: Predictions) -> list[str]:
+    """Return what the figures do not say."""
+    found = [
+        "All figures are of the photos measured here; on photos of another kind they may be far "
+        "worse.",
+        "Things that are none of its labels are not seen.",
+    ]
+    few = [row.name for row in evaluation.rows if 0 < row.present < FEW]
+    if few:
+        some = ", ".join(few[:12]) + (", ..." if len(few) > 12 else "")
+        found.append(
+            f"With fewer than {FEW} positives here: {counted(len(few), 'label')} ({some})."
+        )
+    undefined = evaluation.ranking.undefined_labels
+    if undefined:
+        found.append(f"Never seen with a positive here: {counted(len(undefined), 'label')}.")
+    if rows.group is None:
+        found.append("No groups are named: if photos come in groups, intervals are too narrow.")
+    if not evaluation.subgroups:
+        found.append("Not examined for differences between subgroups: none were named.")
+    lone = [row for row in evaluation.subgroups if row.groups < 2]
+    if lone:
+        found.append(
+            f"{len(lone):,} subgroups are one group of photos each, so that nothing can be said "
+            "about their difference from others."
+        )
+    return [*found, *evaluation.notes]
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """Return the hash of each file that makes the run."""
+    paths = [folder / name for name in FILES] + sorted((folder / "predictions").glob("*.parquet"))
+    return {
+        path.relative_to(folder).as_posix(): sha256_of(path) for path in paths if path.is_file()
+    }

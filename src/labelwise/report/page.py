@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.evaluation import Evaluation, Figure, Sets, ZeroLabel
-from labelwise.evaluation.parts import SHARES
 from labelwise.evaluation.verdict import verdict
+from labelwise.evaluation.zero_label import SHARES
 from labelwise.markup import (
     INFINITE,
     Markup,
@@ -28,15 +28,14 @@ from labelwise.markup import (
 )
 from labelwise.markup.html import trusted
 from labelwise.report.calibration import calibration
-from labelwise.report.charts import Series, grouped_bars, line_chart, mirrored
-from labelwise.report.curves import curves as label_curves
-from labelwise.report.curves import subgroups
+from labelwise.report.charts import Series, grouped_bars, line_chart
 from labelwise.report.examples import ExampleGroup, example_section
-from labelwise.report.labels import labels, search
+from labelwise.report.labels import curves as label_curves
+from labelwise.report.labels import labels, search, subgroups
 from labelwise.system.files import replacing
 from labelwise.system.text import counted
 
-# Decisions: the label sets of the rule, and how images without any label are told apart.
+# Decisions: the label sets of the rule, and images without any label.
 
 
 CELLS = 12
@@ -158,12 +157,16 @@ def zero_label(evaluation: Evaluation) -> Markup | None:
     if zero.rows == 0:
         text = "No image here is known to carry none of the labels, so nothing can be measured."
         return section("zero-label", ZERO_LABEL, paragraph(text))
-    chart = mirrored(
-        ("after", "with labels", zero.inside),
-        ("before", "without", zero.outside),
-        zero.edges,
+    shares = [
+        [round(100 * count / max(sum(counts), 1), 1) for count in counts]
+        for counts in (zero.inside, zero.outside)
+    ]
+    chart = grouped_bars(
+        [("after", "with labels", shares[0]), ("before", "without", shares[1])],
+        [f"{low:.2f}" for low in zero.edges[:-1]],
         title="Largest probability of an image",
-        x="largest probability of the image",
+        x="largest probability of the image, from",
+        y="per cent of the images",
     )
     cells = [
         [f"{low:.2f} to {high:.2f}", f"{inside:,}", f"{outside:,}"]
@@ -195,8 +198,7 @@ def zero_label(evaluation: Evaluation) -> Markup | None:
             figure(
                 chart,
                 "Largest probability.",
-                "Above the line images with labels, below it those without, each on its own scale. "
-                "Apart is good.",
+                "Images with labels beside those without. Apart is good.",
                 details("Numbers", numbers),
             ),
             table(["", "value"], [list(line) for line in lines], caption="Images without labels."),
@@ -364,7 +366,7 @@ def _tile(figure: Figure, evaluation: Evaluation) -> Markup:
         "li",
         tag("span", figure.name, class_="what"),
         tag("span", _value(figure, evaluation), class_="number"),
-        tag("span", extent or " ", class_="range"),
+        tag("span", extent or figure.why_no_interval or " ", class_="range"),
         tag("span", arrow, class_="range"),
         tag("span", _gloss(figure.name), class_="gloss") if _gloss(figure.name) else None,
         class_="tile",

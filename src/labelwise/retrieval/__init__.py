@@ -1,29 +1,17 @@
 """Find images by labels wanted and unwanted, and measure how well that works."""
 
-from labelwise.retrieval.bound_query import BoundQuery, bind
-from labelwise.retrieval.calibrated_query import (
-    CalibratedQuery,
-    HitCount,
-    LibraryScores,
-    ListKind,
-    ScoredLibrary,
-    calibrate_query,
-)
-from labelwise.retrieval.enumeration import count_queries
-from labelwise.retrieval.quality import LengthResult, retrieval_map
+from labelwise.retrieval.bound_query import BoundQuery, RankedImages, bind, rank
+from labelwise.retrieval.calibrated_query import CalibratedQuery, HitCount, calibrate_query
+from labelwise.retrieval.quality import LengthResult, count_queries, retrieval_map
 from labelwise.retrieval.query import Query, complete
-from labelwise.retrieval.rank import RankedImages, rank
 
 __all__ = [
     "BoundQuery",
     "CalibratedQuery",
     "HitCount",
     "LengthResult",
-    "LibraryScores",
-    "ListKind",
     "Query",
     "RankedImages",
-    "ScoredLibrary",
     "bind",
     "calibrate_query",
     "complete",

@@ -22,12 +22,67 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.numeric.array_api import log1mexp
 from labelwise.numeric.arrays import Array, Mask, as_mask, to_numpy
-from labelwise.retrieval.expression import AllOf, AnyOf, Expression, Has, Not, labels_of
-from labelwise.retrieval.logic import given, independent_parts, repeated_labels, simplified
+from labelwise.retrieval.expression import (
+    AllOf,
+    AnyOf,
+    Expression,
+    Has,
+    Not,
+    given,
+    independent_parts,
+    labels_of,
+    repeated_labels,
+    simplified,
+)
 from labelwise.retrieval.query import Query
 from labelwise.taxonomy import AttributeColumns, Taxonomy
 from labelwise.types import LabelSpace
+
+
+@dataclass(frozen=True)
+class RankedImages:
+    """Rows of the images, best first, with the log of the joint probability, and itself.
+
+    All three are in ranked order; equal scores keep the order of the rows.
+    """
+
+    order: np.ndarray
+    log_scores: np.ndarray
+    probs: np.ndarray
+
+
+def rank(
+    log_p: Array,
+    log_q: Array,
+    query: Query,
+    space: LabelSpace,
+    *,
+    top: int | None = None,
+    taxonomy: Taxonomy | None = None,
+    attributes: AttributeColumns | None = None,
+) -> RankedImages:
+    """Return the images (all, or the ``top`` first) in order of the query's joint probability.
+
+    ``attributes`` are labels that exclude each other: of two such labels none has both.
+    """
+    if log_p.shape != log_q.shape:
+        raise ValueError(
+            "log_p and log_q must have one shape, "
+            f"got {tuple(log_p.shape)} and {tuple(log_q.shape)}"
+        )
+    bound = bind(query, space, taxonomy, attributes)
+    columns = list(bound.columns)
+    scores = bound.log_scores(log_p[:, columns], log_q[:, columns])
+    count = len(scores) if top is None else min(top, len(scores))
+    rows = np.arange(len(scores))
+    if 0 < count < len(scores):
+        cut = np.partition(scores, len(scores) - count)[len(scores) - count]
+        rows = np.flatnonzero(scores >= cut)
+    order = rows[np.argsort(-scores[rows], kind="stable")][:count]
+    return RankedImages(order, scores[order], np.exp(scores[order]))
+
 
 Numbers = NDArray[np.float64]
 Values = NDArray[np.floating[Any]]
@@ -179,12 +234,6 @@ def _grouped(
             weight = np.log(np.maximum(share, 0.0))
         total = np.logaddexp(total, weight + _grouped(part, logs, groups[1:]))
     return total
-
-
-def log1mexp(values: Numbers) -> Numbers:
-    """Return log(1 - exp(values)) for values <= 0."""
-    with np.errstate(divide="ignore"):
-        return np.where(values > -0.6931, np.log(-np.expm1(values)), np.log1p(-np.exp(values)))
 
 
 class _Pairs(ABC):

@@ -11,25 +11,234 @@ whose label is unknown is left out of the queries that name that label.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from itertools import combinations
+from math import comb
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.numeric.arrays import Array, as_mask, check_shapes, is_tensor, to_numpy, to_tensor
-from labelwise.retrieval.average_precision import (
-    CostTable,
-    average_precision_of,
-    average_precisions,
-    walk,
-)
-from labelwise.retrieval.enumeration import all_queries, count_queries, sample_queries
+from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
+
+# AP = mean over relevant i of  relevant at or above i / images at or above i, ties included. Only
+# the relevant images are sorted, and the others that share a bucket of costs with one of them; with
+# few relevant images, whatever lies above the worst of them. A query of n labels is one of n - 1
+# labels and one more: its relevant images are among the shorter one's.
+
+
+# A table of 2K rows holds every label twice: row k says "k is wanted", row K + k "k is unwanted". A
+# query is n rows of distinct labels, at least one wanted: there are C(K, n) (2^n - 1). The first
+# wanted label comes first, then the others in order, so that equal sums of costs stay equal.
+
+
+Queries = NDArray[np.intp]
+
+DRAWS_PER_SAMPLE = 50
+
+
+def count_queries(labels: int, length: int) -> int:
+    """Return how many queries of a length there are over ``labels`` labels."""
+    return comb(labels, length) * ((1 << length) - 1)
+
+
+def all_queries(labels: int, length: int) -> Queries:
+    """Return every query of a length, (Q, length) rows of the table."""
+    columns = np.array([*combinations(range(labels), length)], dtype=np.intp).reshape(-1, length)
+    signs = np.arange(2**length - 1)[:, None] >> np.arange(length) & 1  # all ones is left out
+    return _ordered(columns[:, None, :], signs, labels).reshape(-1, length)
+
+
+def _ordered(columns: Queries, unwanted: NDArray[np.intp], labels: int) -> Queries:
+    """Return the rows of rising columns, the first wanted one moved to the front."""
+    columns, unwanted = np.broadcast_arrays(columns, unwanted)
+    first = unwanted.argmin(axis=-1)[..., None]
+    place = np.arange(columns.shape[-1])
+    order = np.where(place == 0, first, np.where(place <= first, place - 1, place))
+    rows: Queries = np.take_along_axis(columns + labels * unwanted, order, axis=-1)
+    return rows
+
+
+def sample_queries(
+    relevant: NDArray[np.bool_], length: int, count: int, seed: int
+) -> tuple[Queries, int]:
+    """Return up to ``count`` distinct queries, uniform among those with a relevant image.
+
+    ``relevant`` (2K, N) says which images fit each row of the table. Also returns how many drawn
+    queries had no relevant image.
+    """
+    random = np.random.default_rng(seed)
+    labels = len(relevant) // 2
+    bits = np.packbits(relevant, axis=1)
+    kept: dict[tuple[int, ...], None] = {}
+    skipped = 0
+    batch = 256
+    for _ in range(0, DRAWS_PER_SAMPLE * count, batch):
+        columns = np.argpartition(random.random((batch, labels)), length - 1, axis=1)[:, :length]
+        signs = random.integers(2**length - 1, size=(batch, 1)) >> np.arange(length) & 1
+        queries = _ordered(np.sort(columns, axis=1), signs, labels)
+        common = bits[queries[:, 0]]
+        for row in queries.T[1:]:
+            common &= bits[row]
+        for query, useful in zip(queries.tolist(), (common > 0).sum(axis=1), strict=True):
+            if useful and len(kept) < count:
+                kept[tuple(query)] = None
+            skipped += int(not useful)
+        if len(kept) == count:
+            break
+    return np.array([*kept], dtype=np.intp).reshape(-1, length), skipped
+
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 
-CHUNK = 1 << 26
+FEW = 200
+BUCKETS_PER_RELEVANT, MOST_BUCKETS = 16, 16384
+
+Costs = NDArray[Any]
+
+
+def average_precision_of_costs(costs: Costs, relevant: NDArray[np.intp]) -> float:
+    """Return the average precision of ranking ``costs`` (N,) from low to high.
+
+    ``relevant`` holds the distinct row numbers of the relevant images, at least one. Costs are at
+    least 0 and may be infinite, not NaN.
+    """
+    found = costs.take(relevant)
+    found.sort()
+    ranks = _at_or_above(found)
+    if found[-1] < np.inf:
+        above = _others(costs, relevant, found)
+    else:
+        finite = int(found.searchsorted(np.inf))
+        above = np.full(len(found), len(costs) - len(found))  # all others are at or above
+        if finite:
+            above[:finite] = _others(costs, relevant, found[:finite])
+    return float((ranks / (ranks + above)).sum()) / len(found)
+
+
+def _at_or_above(found: Costs) -> NDArray[np.intp]:
+    """Return how many of the sorted costs are at or below each."""
+    if (found[1:] != found[:-1]).all():
+        return np.arange(1, len(found) + 1)
+    return found.searchsorted(found, side="right")
+
+
+def _others(costs: Costs, relevant: NDArray[np.intp], found: Costs) -> NDArray[np.intp]:
+    """Return how many irrelevant images cost at most each of ``found``, which rises."""
+    best, worst = float(found[0]), float(found[-1])
+    # Costs too close to be told apart by scaling are sorted too.
+    if len(found) <= FEW or worst - best <= 1e-6 * worst:
+        mask = costs <= worst
+        mask[relevant] = False
+        above = costs.compress(mask)
+        above.sort()
+        return above.searchsorted(found, side="right")
+    buckets = min(MOST_BUCKETS, BUCKETS_PER_RELEVANT * len(found))
+    scale = buckets / (worst - best)
+    bucket, own = (_buckets(values, worst, scale, buckets) for values in (costs, found))
+    counts = np.bincount(bucket, minlength=buckets + 4)
+    shared = np.zeros(buckets + 4, dtype=bool)
+    shared[own] = True
+    mask = shared.take(bucket, mode="clip")
+    mask[relevant] = False
+    rest = costs.compress(mask)
+    rest.sort()
+    counts[own] = 0
+    seen = counts.cumsum()
+    beyond: NDArray[np.intp] = seen[-1] - seen[own]
+    return beyond + rest.searchsorted(found, side="right")
+
+
+def _buckets(costs: Costs, worst: float, scale: float, buckets: int) -> NDArray[np.intp]:
+    """Return the bucket of each cost, higher for lower costs; 0 lies beyond the worst relevant."""
+    place = (worst + 2 / scale) - costs
+    np.multiply(place, scale, out=place)
+    np.clip(place, 0, buckets + 3, out=place)
+    return place.astype(np.intp)
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Costs, fitting images and known images (2K, N): row k wants label k, row K + k does not."""
+
+    costs: NDArray[Any]
+    relevant: NDArray[np.bool_]
+    known: NDArray[np.bool_] | None
+
+    @property
+    def num_labels(self) -> int:
+        """Return K."""
+        return len(self.costs) // 2
+
+    @cached_property
+    def sizes(self) -> NDArray[np.intp]:
+        """Return how many images fit each row."""
+        sizes: NDArray[np.intp] = np.count_nonzero(self.relevant, axis=1)
+        return sizes
+
+
+def average_precision_of(table: CostTable, query: NDArray[np.intp]) -> float:
+    """Return the average precision of one query, rows of the table; some image must fit it."""
+    costs = table.costs[query[0]].copy()
+    for row in query[1:]:
+        costs += table.costs[row]
+    # From the row with the fewest fitting images, that few need be looked at.
+    rarest, *others = sorted(query, key=table.sizes.__getitem__)
+    fits = np.flatnonzero(table.relevant[rarest])
+    for row in others:
+        fits = fits.compress(table.relevant[row].take(fits))
+    if table.known is not None:
+        known = np.logical_and.reduce(table.known[query])
+        costs, fits = costs[known], (np.cumsum(known) - 1)[fits]
+    return average_precision_of_costs(costs, fits)
+
+
+def walk(table: CostTable, longest: int) -> dict[int, NDArray[np.float64]]:
+    """Return, by length, the average precision of every query that has a relevant image."""
+    found: dict[int, list[float]] = {length: [] for length in range(1, longest + 1)}
+    if table.known is not None:
+        for length, precisions in found.items():
+            for query in all_queries(table.num_labels, length):
+                if table.relevant[query].all(0).any():
+                    precisions.append(average_precision_of(table, query))
+    else:
+        for root in range(table.num_labels):
+            fits = np.flatnonzero(table.relevant[root])
+            if len(fits):
+                costs = table.costs[root]
+                found[1].append(average_precision_of_costs(costs, fits))
+                grow(table, found, costs, fits, root=root, first=0, length=2)
+    return {length: np.array(precisions) for length, precisions in found.items()}
+
+
+def grow(
+    table: CostTable,
+    found: dict[int, list[float]],
+    costs: NDArray[Any],
+    fitting: NDArray[np.intp],
+    *,
+    root: int,
+    first: int,
+    length: int,
+) -> None:
+    """Add a label from ``first`` on to a query with these costs and fitting images, and go on.
+
+    Average precisions are appended to ``found[length]`` and those of longer lengths it holds.
+    """
+    if length not in found:
+        return
+    labels = table.num_labels
+    for label in range(first, labels):
+        # A wanted label before the root would make another tree's query.
+        rows = (labels + label,) if label < root else (label, labels + label)
+        for row in () if label == root else rows:
+            fits = fitting.compress(table.relevant[row].take(fitting))
+            if len(fits):
+                total = costs + table.costs[row]
+                found[length].append(average_precision_of_costs(total, fits))
+                grow(table, found, total, fits, root=root, first=label + 1, length=length + 1)
 
 
 @dataclass(frozen=True)
@@ -63,28 +272,23 @@ def retrieval_map(
 
     A length with more than ``exhaustive`` queries is sampled: ``sample`` of them, by ``seed``.
 
-    ``log_p`` and ``log_q`` (N, K) are the link's pair. Arrays on an accelerator are evaluated
-    there, in chunks; on the CPU queries share the work of their first labels.
+    ``log_p`` and ``log_q`` (N, K) are the link's pair. Queries share the work of their first
+    labels.
     """
     if longest < 1:
         raise ValueError(f"longest must be at least 1, got {longest}")
     table = _table(log_p, log_q, labels, observed)
     lengths = range(1, min(longest, table.num_labels) + 1)
     whole = [n for n in lengths if count_queries(table.num_labels, n) <= exhaustive]
-    device = log_p.device if is_tensor(log_p) else None
-    found: dict[int, NDArray[np.float64]] = {}
-    if whole and not _accelerated(device):
-        found = walk(table, max(whole))
+    found = walk(table, max(whole)) if whole else {}
     results = []
     for length in lengths:
         if length in whole:
-            if length not in found:
-                found[length] = _answers(table, all_queries(table.num_labels, length), device)
             skipped = count_queries(table.num_labels, length) - len(found[length])
             results.append(_result(length, found[length], skipped, exhaustive=True))
         else:
             queries, skipped = sample_queries(table.relevant, length, sample, seed + length)
-            answers = _answers(table, queries, device)
+            answers = np.array([average_precision_of(table, query) for query in queries])
             results.append(_result(length, answers, skipped, exhaustive=False))
     return tuple(results)
 
@@ -98,22 +302,6 @@ def _result(
     if not exhaustive:
         error = float(precisions.std(ddof=1) / count**0.5) if count > 1 else float("nan")
     return LengthResult(length, value, error, count, skipped, exhaustive)
-
-
-def _accelerated(device: "torch.device | None") -> bool:
-    return device is not None and device.type != "cpu"
-
-
-def _answers(
-    table: CostTable, queries: NDArray[np.intp], device: "torch.device | None"
-) -> NDArray[np.float64]:
-    """Return the average precision of the queries that have a relevant image."""
-    if not _accelerated(device):
-        return np.array([average_precision_of(table, query) for query in queries])
-    known = None if table.known is None else to_tensor(table.known, device)
-    costs, relevant = (to_tensor(t, device) for t in (table.costs, table.relevant))
-    precisions = average_precisions(costs, relevant, known, queries, CHUNK)
-    return precisions[~np.isnan(precisions)]
 
 
 def _table(log_p: Array, log_q: Array, labels: Array, observed: Array | None) -> CostTable:

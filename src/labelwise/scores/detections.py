@@ -1,47 +1,29 @@
-"""Detections: tables in which a row is one label heard or seen in one clip, with its score.
+"""Detections: scores of one label heard or seen in one clip, and what people say of them.
 
-Tables of BirdNET and Perch are read (:mod:`labelwise.scores.result_tables`), and the JSON of
-MegaDetector and SpeciesNet (:mod:`labelwise.data.camera_results`), where a photo is a clip.
-
-Further columns that are read: ``correct`` (1, 0, yes, no, or empty where nobody checked),
-``split``, and those that are asked for, such as ``site``. What a person checked may also stand in a
-second table with the same columns of recording, start and label, and ``correct``. A folder holds
-one table per recording; BirdNET's names ``x.BirdNET.results.csv`` say which, where there is no
-column for it.
-
+Results of BirdNET, Perch, MegaDetector and SpeciesNet are read by :mod:`labelwise.contrib.results`.
 What the program did not report (below its least confidence) is unknown, neither absent nor present.
 Clips of one recording are alike, so the recording is the group.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import compute
 
 from labelwise.data import LabelTable
-from labelwise.data.camera_results import CameraResults, is_camera_results, read_camera_results
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
-from labelwise.scores.result_tables import (
-    ResultForm,
-    is_result_table,
-    read_result_table,
-    result_tables,
-    typed_columns,
-)
 from labelwise.scores.tables import Kind
 from labelwise.system.text import counted
 from labelwise.types import nearest
 
+READER = "labelwise.contrib.results"
 UNREPORTED = -30.0  # log-odds that stand where nothing was reported, and are never looked at
-ANSWERS = {"1": 1.0, "yes": 1.0, "true": 1.0, "0": 0.0, "no": 0.0, "false": 0.0, "": np.nan}
-ANSWERS |= {"1.0": 1.0, "0.0": 0.0}  # as pandas writes them beside empty cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,178 +210,13 @@ class Detections:
 
 def is_detections(path: Path) -> bool:
     """Return whether a file, or the first table of a folder, has the columns of a known program."""
-    if path.is_dir():
-        return bool(result_tables(path))
-    if path.is_file() and path.suffix.lower() == ".json":
-        return is_camera_results(path)
-    return is_result_table(path)
+    return bool(import_module(READER).is_results(path))
 
 
 def read_detections(path: Path, keep: Sequence[str] = ()) -> Detections:
     """Return the detections of a result table, or of a folder with one per recording."""
-    if path.suffix.lower() == ".json":
-        return _of_photos(path, keep)
-    if path.is_dir():
-        tables = result_tables(path)
-        if not tables:
-            raise DataError(f"{path}: there is no result table of BirdNET or Perch in it")
-    else:
-        tables = [path]
-    folder = path if path.is_dir() else None
-    parts = [read_result_table(table, keep, folder) for table in tables]
-    form = parts[0][0]
-    for table, (other, _) in zip(tables, parts, strict=True):
-        if other != form:
-            raise DataError(f"{table}: its columns are not those of {tables[0]}; keep them apart")
-    tables_read = [part for _, part in parts]
-    if any("correct" in part.column_names for part in tables_read):
-        tables_read = [_with_answers(part) for part in tables_read]
-    try:
-        table = pa.concat_tables(tables_read)
-    except pa.ArrowInvalid:
-        raise DataError(
-            f"{path}: its tables have different columns; give all of them the columns asked for"
-        ) from None
-    return _detections(str(path), form, table, keep)
-
-
-def _with_answers(table: Any) -> Any:
-    """Return a table with a column 'correct', empty where nobody checked any of its rows."""
-    if "correct" in table.column_names:
-        at = table.column_names.index("correct")
-        return table.remove_column(at).append_column("correct", table["correct"])
-    return table.append_column("correct", pa.array([""] * table.num_rows, pa.string()))
-
-
-def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
-    """Return the labels that MegaDetector or SpeciesNet reported of photos."""
-    if keep:
-        raise DataError(f"{path}: there is no column {keep[0]!r} in results of photos; use folder")
-    results = read_camera_results(path)
-    rows = [
-        (number, name, score)
-        for number, photo in enumerate(results.photos)
-        for name, score in photo.scores.items()
-    ]
-    if not rows:
-        raise DataError(f"{path}: nothing was detected in any photo")
-    names, labels = np.unique(np.array([name for _, name, _ in rows]), return_inverse=True)
-    return Detections(
-        str(path),
-        "probs",
-        tuple(names.tolist()),
-        tuple(photo.file for photo in results.photos),
-        labels.astype(np.int64),
-        np.array([number for number, *_ in rows], np.int64),
-        np.zeros(len(rows)),
-        np.array([score for *_, score in rows]),
-        np.full(len(rows), np.nan),
-        of_photos=True,
-        notes=failed_note(results),
-    )
-
-
-def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) -> Detections:
-    if not table.num_rows:
-        raise DataError(f"{source}: there are no detections in it")
-    table = typed_columns(source, form, table)
-    label = table[form.label]
-    if form.other_label in table.column_names:  # BirdNET's noises have a common name alone
-        label = compute.if_else(compute.equal(label, ""), table[form.other_label], label)
-    numbers = {}
-    for name in (form.start, form.score):
-        numbers[name] = np.asarray(table[name].to_numpy(), np.float64)
-        bad = ~np.isfinite(numbers[name])
-        if bad.any():
-            raise DataError(f"{source}: row {int(bad.argmax()) + 1}: {name!r} must be a number")
-    names, labels = _codes(label)
-    files, file = _codes(table[form.file])
-    if "" in names:
-        place = int((labels == names.index("")).argmax())
-        raise DataError(f"{source}: row {place + 1} has no {form.label!r}")
-    correct = np.full(len(labels), np.nan)
-    if "correct" in table.column_names:
-        words, code = _codes(table["correct"])
-        values = [ANSWERS.get(word.strip().lower(), -1.0) for word in words]
-        correct = np.array(values)[code]
-        odd = correct == -1
-        if odd.any():
-            at = int(odd.argmax())
-            raise DataError(
-                f"{source}: row {at + 1}: 'correct' must be 1, 0, yes, no or empty, "
-                f"got {words[code[at]]!r}"
-            )
-    found = Detections(
-        source,
-        form.kind,
-        names,
-        files,
-        labels,
-        file,
-        numbers[form.start],
-        numbers[form.score],
-        correct,
-        _texts(table, "split") if "split" in table.column_names else None,
-        {name: _texts(table, name) for name in keep},
-        _groups(source, table["group"], files, file) if "group" in table.column_names else None,
-    )
-    _check(found)
+    found: Detections = import_module(READER).read_results(path, keep)
     return found
-
-
-def _groups(
-    source: str, column: Any, files: tuple[str, ...], file: NDArray[np.int64]
-) -> tuple[str, ...]:
-    """Return the group of each file; one that names none is alone, and one of two is an error."""
-    names, code = _codes(column)
-    pairs = np.unique(file * len(names) + code)
-    of, place = pairs // len(names), pairs % len(names)
-    twice = np.flatnonzero(np.diff(of) == 0)
-    if len(twice):
-        first, second = (names[place[twice[0] + more]] for more in (0, 1))
-        raise DataError(
-            f"{source}: the recording {files[of[twice[0]]]!r} is in the groups {first!r} and "
-            f"{second!r}; a recording is in one"
-        )
-    return tuple(names[at] or files[row] for row, at in zip(of, place, strict=True))
-
-
-def _check(found: Detections) -> None:
-    """Raise unless scores are what they must be, and each detection stands there once."""
-    outside = (found.scores < 0) | (found.scores > 1)
-    if found.kind == "probs" and outside.any():
-        at = int(outside.argmax())
-        raise DataError(
-            f"{found.row(at)}: a confidence must lie in [0, 1], got {found.scores[at]:g}"
-        )
-    keys = found.keys()
-    order = np.argsort(keys, kind="stable")
-    twice = np.flatnonzero(np.diff(keys[order]) == 0)
-    if len(twice):
-        raise DataError(f"{found.row(int(order[twice[0] + 1]))} stands there twice; keep one")
-    for name, values in found.facts.items():
-        empty = np.char.strip(np.unique(values)) == ""
-        if empty.any():
-            at = int((values == np.unique(values)[empty.argmax()]).argmax())
-            raise DataError(f"{found.row(at)} has no {name!r}; give it one, or leave the row out")
-
-
-def _codes(column: Any) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Return the different texts of a column, sorted, and each row's place (N,) among them."""
-    encoded = column.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    texts = np.array(encoded.dictionary.to_pylist(), dtype=object)
-    order = np.argsort(texts.astype(str), kind="stable")
-    place = np.empty(len(texts), np.int64)
-    place[order] = np.arange(len(texts))
-    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return tuple(map(str, texts[order])), place[codes]
-
-
-def _texts(table: Any, name: str) -> NDArray[np.str_]:
-    words, codes = _codes(table[name])
-    return np.asarray(np.array(words, dtype=str)[codes])
 
 
 # A photo with a label that the program reported nothing of has no score, so it is in no
@@ -407,14 +224,6 @@ def _texts(table: Any, name: str) -> NDArray[np.str_]:
 #   sensitivity over all photos = sensitivity over reported ones * reported / seen by people
 
 NAMED = 5  # labels
-
-
-def failed_note(results: CameraResults) -> tuple[str, ...]:
-    """Return a sentence on the photos of which the program has no result, none if there is none."""
-    if not results.failed:
-        return ()
-    count = counted(len(results.failed), "photo")
-    return (f"{results.program} has no result of {count}, first {results.failed[0]}.",)
 
 
 def unreported_notes(found: Detections, table: LabelTable) -> tuple[str, ...]:

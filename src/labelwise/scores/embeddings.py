@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.scores.npz_files import npz_arrays, npz_texts
-from labelwise.scores.tables import RawScores
+from labelwise.scores.tables import RawScores, npz_arrays, npz_texts
 from labelwise.system.files import replacing
 from labelwise.system.text import as_cell, from_cell
 from labelwise.types import matching_columns, nearest

@@ -1,14 +1,15 @@
-"""What was fitted on scores, as files: written and read again.
+"""What was fitted on scores, as files, and applied to scores without labels.
 
     link.json         names (of the labels), scores (what it reads), link
     thresholds.json   names, scores, rule, thresholds by label, probabilities (the link it needs)
 
-Names are kept because columns are matched by them, never by place.
+Columns are matched by name, never by place.
 """
 
+import csv
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pyarrow import csv as arrow_csv
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labelwise.calibration import FewLabels
@@ -29,11 +31,13 @@ from labelwise.links import Link
 from labelwise.models.spec import require_fit
 from labelwise.predictions import Predictions
 from labelwise.scores.cross_validate import Judged
+from labelwise.scores.detections import Detections
+from labelwise.scores.read import UnlabelledScores
 from labelwise.scores.tables import FITTED_FORMAT, Kind
 from labelwise.system.files import replacing
 from labelwise.system.pydantic_errors import first_fault
-from labelwise.system.text import one_line_of
-from labelwise.types import LabelSpace
+from labelwise.system.text import as_cell, one_line_of
+from labelwise.types import LabelSpace, matching_columns
 
 
 def save_json(path: Path, value: Any) -> None:
@@ -198,3 +202,197 @@ def read_fitted(path: Path) -> FittedFile:
     except (LabelwiseError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} cannot be used: {error}") from None
     return FittedFile(str(path), names, record.scores, link, rule)
+
+
+APPLIED_SUFFIXES = (".parquet", ".csv", ".jsonl")
+
+
+@dataclass(frozen=True, eq=False)
+class Applied:
+    """Probabilities (N, K) of rows, and their label sets where a rule was given."""
+
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    probs: NDArray[Any]
+    sets: NDArray[Any] | None
+
+    def labels(self) -> list[list[str]] | None:
+        """Return the names of each set, surest first; None without a rule."""
+        if self.sets is None:
+            return None
+        order = np.argsort(-self.probs, axis=1, kind="stable")
+        chosen = np.take_along_axis(self.sets, order, axis=1)
+        return [
+            [self.names[column] for column in columns[mask].tolist()]
+            for columns, mask in zip(order, chosen, strict=True)
+        ]
+
+
+def apply(fitted: Sequence[FittedFile], scores: UnlabelledScores) -> Applied:
+    """Return the probabilities of scores under a fitted link, and the sets of a fitted rule."""
+    source, rule = _source_of(fitted, scores.kind, scores.source)
+    columns = {
+        file.source: matching_columns(file.labels, scores.names, of=file.source, in_=scores.source)
+        for file in fitted
+    }
+    link, names = source.link, source.labels
+    if link is None:
+        raise ValueError(f"{source.source} must hold a link")
+    logits = scores.logits[:, columns[source.source]]
+    probs = link(logits.astype(np.float64))
+    sets = None
+    if rule is not None and rule.rule is not None:
+        order = matching_columns(rule.labels, names, of=rule.source, in_=source.source)
+        chosen = rule.rule(link.decision_probs(logits)[:, order])
+        sets = np.empty_like(chosen)
+        sets[:, order] = chosen
+    return Applied(scores.ids, names, probs, sets)
+
+
+def _source_of(
+    fitted: Sequence[FittedFile], kind: Kind, scores: str
+) -> tuple[FittedFile, FittedFile | None]:
+    """Return the file whose link gives probabilities, and the one with a rule, if there is one."""
+    links = [file for file in fitted if file.rule is None]
+    rules = [file for file in fitted if file.rule is not None]
+    if len(links) > 1 or len(rules) > 1 or not fitted:
+        raise SettingsError(
+            f"give one link.json, one thresholds.json or one of each, "
+            f"got {len(links)} and {len(rules)}"
+        )
+    source = (links or rules)[0]
+    if source.link is None:
+        raise SettingsError(f"{source.source} holds no link, so it gives no probabilities")
+    if source.kind != kind:
+        raise SettingsError(f"{source.source} was fitted on {source.kind}, {scores} holds {kind}")
+    if links and rules and not _fit_together(links[0], rules[0]):
+        raise SettingsError(
+            f"{rules[0].source} was fitted on other probabilities than those of "
+            f"{links[0].source}; leave {links[0].source} out, or fit the rule on its probabilities"
+        )
+    return source, (rules[0] if rules else None)
+
+
+def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile]) -> tuple[int, int]:
+    """Write each detection with the probability that it is right, and whether a rule chooses it.
+
+    Return how many there are and how many are chosen (all, without a rule). Columns: file, start,
+    label, score, probability and, with a rule, chosen.
+    """
+    if path.suffix not in (".parquet", ".csv"):
+        raise SettingsError(f"detections are written as .parquet or .csv, got {path.name!r}")
+    source, rule = _source_of(fitted, found.kind, found.source)
+    place = {name: number for number, name in enumerate(source.labels)}
+    strange = [name for name in found.names if name not in place]
+    if strange:
+        raise DataError(
+            f"{source.source} was fitted without {strange[0]!r}, which {found.source} has; check "
+            "some of its detections and calibrate again, or leave its rows out"
+        )
+    link, names = source.link, source.labels
+    if link is None:
+        raise ValueError(f"{source.source} must hold a link")
+    own = np.array([place[name] for name in found.names])
+    moved = replace(found, names=names, label=own[found.label])
+    probs = moved.by_label(link)
+    columns: dict[str, Any] = {
+        "file": _spelled(found.files, found.file),
+        "start": pa.array(found.start),
+        "label": _spelled(names, moved.label),
+        "score": pa.array(found.scores),
+        "probability": pa.array(probs),
+    }
+    chosen = np.ones(len(found), bool)
+    if rule is not None and rule.rule is not None:
+        cuts = rule.rule.thresholds(len(rule.labels))
+        if cuts is None:
+            raise SettingsError(
+                f"{rule.source} chooses by comparing labels of a clip; detections need a rule with "
+                "a threshold per label, such as precision-0.9"
+            )
+        order = matching_columns(rule.labels, names, of=rule.source, in_=source.source)
+        limits = np.empty(len(names))
+        limits[order] = cuts
+        chosen = moved.by_label(link.decision_probs) >= limits[moved.label]
+        columns["chosen"] = pa.array(chosen)
+    with replacing(path) as temporary:
+        if path.suffix == ".parquet":
+            pq.write_table(pa.table(columns), temporary)
+        else:
+            arrow_csv.write_csv(pa.table(columns), temporary)
+    return len(found), int(chosen.sum())
+
+
+def _spelled(names: Sequence[str], codes: Any) -> Any:
+    words = pa.array([as_cell(name) for name in names], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(codes), words).cast(pa.string())
+
+
+def _fit_together(link: FittedFile, rule: FittedFile) -> bool:
+    """Return whether a rule was fitted on the probabilities that a link gives.
+
+    Its own link is the same, or it was fitted on probabilities as they stood in a file.
+    """
+    if link.link is None or rule.link is None:
+        return False
+    plain = rule.kind == "probs" and rule.link.kind == "sigmoid"
+    return plain or link_to_spec(link.link) == link_to_spec(rule.link)
+
+
+def check_output(path: Path) -> None:
+    """Raise unless probabilities can be written to such a file."""
+    if path.suffix not in APPLIED_SUFFIXES:
+        raise SettingsError(
+            f"the output must end in {', '.join(APPLIED_SUFFIXES)}, got {path.name!r}"
+        )
+
+
+def save_applied(path: Path, applied: Applied) -> None:
+    """Write ids, label sets and probabilities as .parquet, .csv or .jsonl.
+
+    The first two have the columns ``id``, ``labels`` (with a rule) and ``score:NAME``; JSON Lines
+    are those of ``labelwise predict``. All three can be read again as probabilities.
+    """
+    check_output(path)
+    with replacing(path) as temporary:
+        if path.suffix == ".parquet":
+            pq.write_table(_applied_table(applied), temporary)
+        elif path.suffix == ".jsonl":
+            with temporary.open("w", encoding="utf-8") as stream:
+                stream.writelines(_applied_lines(applied))
+        else:
+            with temporary.open("w", encoding="utf-8", newline="") as stream:
+                csv.writer(stream).writerows(_applied_rows(applied))
+
+
+def _applied_table(applied: Applied) -> Any:
+    labels = applied.labels()
+    columns: dict[str, Any] = {"id": pa.array(applied.ids, pa.string())}
+    if labels is not None:
+        columns["labels"] = pa.array(labels, pa.list_(pa.string()))
+    for number, name in enumerate(applied.names):
+        columns[f"score:{name}"] = pa.array(applied.probs[:, number])
+    return pa.table(columns)
+
+
+def _applied_rows(applied: Applied) -> Iterator[list[str]]:
+    labels = applied.labels()
+    sets = [] if labels is None else ["labels"]
+    separated = any("|" in name for name in applied.names)
+    yield ["id", *sets, *(f"score:{name}" for name in applied.names)]
+    for row, (name, probs) in enumerate(zip(applied.ids, applied.probs.tolist(), strict=True)):
+        cells = [as_cell(name)]
+        if labels is not None:
+            own = labels[row]
+            cells.append(as_cell(json.dumps(own) if separated else "|".join(own)))
+        yield [*cells, *(repr(p) for p in probs)]
+
+
+def _applied_lines(applied: Applied) -> Iterator[str]:
+    labels = applied.labels()
+    for row, (name, probs) in enumerate(zip(applied.ids, applied.probs.tolist(), strict=True)):
+        record: dict[str, Any] = {"path": name}
+        if labels is not None:
+            record["labels"] = labels[row]
+        record["probs"] = dict(zip(applied.names, probs, strict=True))
+        yield json.dumps(record, ensure_ascii=False) + "\n"

@@ -24,13 +24,16 @@ from labelwise.numeric.special import logit
 from labelwise.predictions import Predictions
 from labelwise.scores.detections import Detections, is_detections, read_detections
 from labelwise.scores.embeddings import Texts, read_cosines
-from labelwise.scores.labels import (
+from labelwise.scores.tables import (
+    Kind,
+    RawScores,
     check_labels,
     label_arrays,
     labels_beside,
+    read_raw,
     refuse_entries,
+    unscored_note,
 )
-from labelwise.scores.tables import Kind, RawScores, read_raw, unscored_note
 from labelwise.system.table_files import read_parquet
 from labelwise.system.text import counted
 from labelwise.taxonomy import AttributeColumns, AttributeGroups

@@ -8,26 +8,36 @@ Any model judges them, an exported one too, which has no embeddings either.
 """
 
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelwise.answers.asking import Pool
+from labelwise.answers.suspects import Reviewed
 from labelwise.data import LabelTable
+from labelwise.data.camera_results import read_camera_results, with_classes
 from labelwise.data.columns import PATH_HEADERS
 from labelwise.data.load import load_for_labels
+from labelwise.data.rows import read_csv_rows, read_json
+from labelwise.data.split import GroupedTable, group_near_copies, group_near_vectors
 from labelwise.data.tabular import TABULAR
-from labelwise.errors import DataError
+from labelwise.errors import DataError, SettingsError
 from labelwise.models import load_model
 from labelwise.models.scoring import Embedder, Scored, Scorer, score
-from labelwise.pictures import FileImages, ImageSource
+from labelwise.pictures import FeatureRows, FileImages, ImageSource
 from labelwise.pictures.decode import find_images
-from labelwise.scores.labels import aligned_labels
-from labelwise.scores.tables import ANSWER_COLUMNS, read_raw, unscored_note
+from labelwise.scores.embeddings import read_embeddings
+from labelwise.scores.read import read_unlabelled
+from labelwise.scores.tables import ANSWER_COLUMNS, aligned_labels, read_raw, unscored_note
+from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
-from labelwise.types import matching_columns
+from labelwise.types import matching_columns, nearest
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +51,33 @@ class PhotoPool:
     table: LabelTable
     notes: tuple[str, ...] = ()
     named: bool = False
+
+    def names(self, rows: NDArray[np.intp], folder: Path) -> list[str]:
+        """Return what photos are called in a file of ``folder``: as in their table, or by path."""
+        images = self.table.images
+        if self.named or not isinstance(images, FileImages):
+            return [self.table.ids[row] for row in rows.tolist()]
+        return [os.path.relpath(images.path(row), folder) for row in rows.tolist()]
+
+    def about_labels(
+        self, rows: NDArray[np.intp], columns: NDArray[np.intp], folder: Path
+    ) -> list[Reviewed]:
+        """Return a question about one label of each of these photos."""
+        asked = zip(
+            self.names(rows, folder), columns.tolist(), self.pool.probs[rows, columns], strict=True
+        )
+        labels = self.table.space.names
+        return [Reviewed(name, labels[k], "unknown", float(p)) for name, k, p in asked]
+
+    def about_photos(self, rows: NDArray[np.intp], folder: Path, most: int = 5) -> list[Reviewed]:
+        """Return questions about the most probable of the open labels of each photo."""
+        asked, labels = [], self.table.space.names
+        for name, row in zip(self.names(rows, folder), rows.tolist(), strict=True):
+            probs = np.where(self.pool.open[row], self.pool.probs[row], -1.0)
+            for k in np.argsort(-probs, kind="stable")[:most].tolist():
+                if probs[k] >= 0:
+                    asked.append(Reviewed(name, labels[k], "unknown", float(probs[k])))
+        return asked
 
 
 def read_pool(
@@ -171,3 +208,109 @@ def holds_answers(path: Path) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(record, dict) and "path" in record and bool({"probs", "error"} & set(record))
+
+
+def write_classes(results: Path, predictions: Path, crops: Path, out: Path) -> int:
+    """Write MegaDetector's results with a model's answers about their crops; return how many."""
+    scores = read_unlabelled(predictions, None)
+    if scores.link is None:
+        raise DataError(f"{predictions}: scores that only rank are not probabilities")
+    named = {
+        Path(name).name: dict(zip(scores.names, row, strict=True))
+        for name, row in zip(scores.ids, scores.link(scores.logits).tolist(), strict=True)
+    }
+    program = read_camera_results(results).program
+    if program != "MegaDetector":
+        raise DataError(f"{results} is of {program}; classes go into MegaDetector's results")
+    rows = read_csv_rows(crops, ("path", "image", "detection"))
+    content, count = with_classes(read_json(results), rows, named)
+    if not count:
+        raise DataError(f"{predictions} names no crop of {crops}")
+    with replacing(out) as temporary:
+        temporary.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+    return count
+
+
+# Near copies by vectors (N, D), one per photo: of a model, of another program's file, or features.
+# Of photos that cannot be read they are zeros, and sentences say why.
+
+
+Vectors = tuple[NDArray[np.floating[Any]], Sequence[str]]
+
+
+def grouped_copies(
+    table: LabelTable,
+    model: Path | None,
+    file: Path | None,
+    cosine: float | None,
+    watch: Watch | None = None,
+) -> GroupedTable:
+    """Return a table with its near copies as groups: by look, or by vectors of a given cosine."""
+    if model is not None and file is not None:
+        raise SettingsError("give --model or --embeddings, not both")
+    features = isinstance(table.images, FeatureRows)
+    if features and (model is not None or file is not None):
+        raise SettingsError(
+            f"{table.name} holds features, which are compared themselves; leave --model and "
+            "--embeddings out"
+        )
+    if not features and model is None and file is None:
+        if cosine is not None:
+            raise SettingsError("--cosine is for --model and --embeddings; leave it out")
+        return group_near_copies(table, watch)
+    if cosine is None or not 0 < cosine <= 1:
+        raise SettingsError(
+            "say with --cosine from which on two photos are near copies, between 0 and 1, as 0.9; "
+            f"what it means depends on the model (got {cosine})"
+        )
+    if file is not None:
+        vectors, unread = vectors_by_file(table, file)
+    elif model is not None:
+        vectors, unread = vectors_by_model(table, model, watch)
+    else:
+        vectors, unread = vectors_of_features(table)
+    return group_near_vectors(table, vectors, cosine, unread)
+
+
+def vectors_of_features(table: LabelTable) -> Vectors:
+    """Return the features of a table that holds some instead of photos, maps of them pooled."""
+    if not isinstance(table.images, FeatureRows):
+        raise TypeError(f"{table.name} must hold features, got {type(table.images).__name__}")
+    features = np.asarray(table.images.features)
+    return features.mean(axis=(2, 3)) if features.ndim == 4 else features, ()
+
+
+def vectors_by_file(table: LabelTable, file: Path) -> Vectors:
+    """Return the vectors of an .npz file, found by the photos' ids."""
+    found = read_embeddings(file)
+    place = {name: row for row, name in enumerate(found.ids)}
+    for name in table.ids:
+        if name not in place:
+            raise DataError(
+                f"{file}: there is no vector of the photo {name!r} of {table.name}"
+                f"{nearest(name, found.ids)}"
+            )
+    return found.vectors[[place[name] for name in table.ids]], ()
+
+
+def vectors_by_model(table: LabelTable, model: Path, watch: Watch | None = None) -> Vectors:
+    """Return the embeddings of a model that has them."""
+    scorer, watch = load_model(model), watch or Silent()
+    if not isinstance(scorer, Embedder):
+        raise SettingsError(
+            f"{model} gives answers but no embeddings; name the run that it was exported from"
+        )
+    vectors: NDArray[np.float32] | None = None
+    unread: list[str] = []
+    watch.start("looking at photos", len(table))
+    for part in score(scorer, table.images, embed=True):
+        unread += [failure.reason for failure in part.failures]
+        if part.embeddings is not None and len(part):
+            if vectors is None:
+                vectors = np.zeros((len(table), part.embeddings.shape[1]), np.float32)
+            vectors[part.rows] = part.embeddings.numpy()
+        watch.advance(len(part) + len(part.failures))
+    watch.finish()
+    if vectors is None:
+        raise DataError(f"{table.name}: no photo can be read ({unread[0]})")
+    return vectors, tuple(unread)

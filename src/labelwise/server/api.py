@@ -3,55 +3,47 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic_core import to_json
 
 from labelwise.errors import DataError
-from labelwise.photos.filters import PhotoFilter
-from labelwise.photos.review import Reason
+from labelwise.server import schemas
 from labelwise.server.batching import Tagged
 from labelwise.server.bodies import Upload, from_base64, json_list, read_form, read_json
-from labelwise.server.checking import ListChecks, receipts_view
-from labelwise.server.library import SIDES, Library
-from labelwise.server.schemas import (
-    CURSOR,
-    PHOTO_ID,
-    CheckAnswerIn,
-    CheckIn,
-    CheckView,
-    CorrectionsIn,
-    LabelView,
-    ModelView,
-    PhotoFactsView,
-    PhotoView,
-    Predicted,
-    ProblemDetails,
-    PromiseView,
-    ReceiptsView,
-    ReloadedView,
-    Review,
-    SearchAnswer,
-    SessionIn,
-    SimilarView,
-    TextAnswer,
-    TrustView,
-)
 from labelwise.server.security import COOKIE, RefusedError, cookie_value, same_token
 from labelwise.server.service import Lane, ServedModel, Service, trust_chart
 from labelwise.server.settings import ServeSettings
 
-# The paths under /api/v1 that need an index: search, photos, review, checks of lists.
+if TYPE_CHECKING:  # a server without an index needs none of it
+    from labelwise.photos.review import Reason
+    from labelwise.server.library import Library
 
 
-PhotoId = Annotated[str, Path(pattern=PHOTO_ID, description="The SHA-256 of the photo's content.")]
+def require_json(request: Request) -> None:
+    """Refuse a body of another type than JSON, which another site's form could send."""
+    if _kind(request) != "application/json":
+        raise RefusedError(
+            415, "send the header Content-Type: application/json, also where there is no body"
+        )
+
+
+def _kind(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+SIDES = (160, 320, 640, 1280)  # of thumbnails
+JSON = [Depends(require_json)]
+PhotoId = Annotated[
+    str, Path(pattern=schemas.PHOTO_ID, description="The SHA-256 of the photo's content.")
+]
 
 
 def add_no_library(api: APIRouter) -> None:
     """Answer the same paths where no index is served, with how to serve one."""
-    missing = ("/search", "/text-search", "/complete", "/review", "/receipts")
+    missing = ("/search", "/text-search", "/library", "/complete", "/review", "/receipts")
     for path in (*missing, "/check/{rest:path}", "/photos/{rest:path}"):
 
         @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
@@ -61,8 +53,9 @@ def add_no_library(api: APIRouter) -> None:
             )
 
 
-def add_library(api: APIRouter, service: Service, library: Library) -> None:
+def add_library(api: APIRouter, service: Service, library: "Library") -> None:
     """Add what can be asked of the photos of an index."""
+    from labelwise.photos.filters import PhotoFilter
 
     @api.get("/search", summary="Photos that answer a query")
     async def search(
@@ -82,18 +75,15 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
             list[str] | None, Query(max_length=20, description="Of the file or its side-car")
         ] = None,
         distinct: Annotated[bool, Query(description="Take near copies as one photo.")] = False,
-        who: Annotated[
-            str, Query(min_length=1, max_length=100, description="Whom a receipt names.")
-        ] = "page",
         cursor: Annotated[
-            str | None, Query(pattern=CURSOR, description="Of the page before.")
+            str | None, Query(pattern=schemas.CURSOR, description="Of the page before.")
         ] = None,
-    ) -> SearchAnswer:
+    ) -> schemas.SearchAnswer:
         start = int(cursor or 0)
         words = tuple(keyword or ())
         photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
         return await library.run(
-            lambda: library.search(q, top, start, at_least, wrong_at_most, sort, photos, who)
+            lambda: library.search(q, top, start, at_least, wrong_at_most, sort, photos)
         )
 
     @api.get("/text-search", summary="Photos that look like a text")
@@ -104,15 +94,19 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
         at_least: Annotated[
             float, Query(ge=0, le=1, description="The least probability of the query.")
         ] = 0.5,
-    ) -> TextAnswer:
+    ) -> schemas.TextAnswer:
         return await library.run(lambda: library.text_search(text, q, top, at_least))
+
+    @api.get("/library", summary="How often each label is given, and the newest photos")
+    async def overview() -> schemas.LibraryView:
+        return await library.run(library.overview)
 
     @api.get("/complete", summary="How an unfinished query may go on")
     async def complete(q: Annotated[str, Query(max_length=2000)] = "") -> list[str]:
         return await library.run(lambda: library.completions(q))
 
     @api.get("/photos/{photo}", summary="A photo and all its labels")
-    async def photo(photo: PhotoId) -> PhotoView:
+    async def photo(photo: PhotoId) -> schemas.PhotoView:
         return await library.run(lambda: library.photo(photo))
 
     @api.get(
@@ -134,7 +128,7 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
         )
 
     @api.get("/photos/{photo}/facts", summary="Where a photo lies, and what its header says")
-    async def facts(photo: PhotoId) -> PhotoFactsView:
+    async def facts(photo: PhotoId) -> schemas.PhotoFactsView:
         return await library.facts(photo)
 
     @api.get(
@@ -156,12 +150,13 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
     @api.get("/photos/{photo}/similar", summary="Photos that look like it")
     async def similar(
         photo: PhotoId, count: Annotated[int, Query(ge=1, le=100)] = 12
-    ) -> list[SimilarView]:
+    ) -> list[schemas.SimilarView]:
         return await library.run(lambda: library.similar(photo, count))
 
-    @api.put("/photos/{photo}/labels", summary="Say which labels a photo carries")
-    async def correct(request: Request, photo: PhotoId, given: CorrectionsIn) -> PhotoView:
-        require_json(request)
+    @api.put("/photos/{photo}/labels", dependencies=JSON, summary="Say which labels it carries")
+    async def correct(
+        request: Request, photo: PhotoId, given: schemas.CorrectionsIn
+    ) -> schemas.PhotoView:
         view = await asyncio.shield(library.run(lambda: library.correct(photo, given)))
         for state in given.labels.values():
             service.monitor.corrections.labels(state, given.source).inc()
@@ -175,7 +170,7 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
         ] = "value",
         count: Annotated[int, Query(ge=1, le=200)] = 20,
         label: Annotated[list[str] | None, Query(max_length=100)] = None,
-    ) -> Review:
+    ) -> schemas.Review:
         if by == "audit":
             if label:
                 raise RefusedError(422, "an audit asks about every label; leave out label")
@@ -183,34 +178,30 @@ def add_library(api: APIRouter, service: Service, library: Library) -> None:
         else:
             reason: Reason = by
             asked = await library.run(lambda: library.review(reason, count, label))
-        return Review(by=by, questions=asked)
+        return schemas.Review(by=by, questions=asked)
 
 
-def add_checks(api: APIRouter, library: Library) -> None:
+def add_checks(api: APIRouter, library: "Library") -> None:
     """Add how a person checks a list, and the receipts of lists."""
+    from labelwise.server.library import ListChecks, receipts_view
+
     checks = ListChecks(library)
 
-    @api.post("/check/list", summary="Begin to check a list, or resume it")
-    async def begin_check(request: Request, asked: CheckIn) -> CheckView:
-        require_json(request)
+    @api.post("/check/list", dependencies=JSON, summary="Begin to check a list, or resume it")
+    async def begin_check(asked: schemas.CheckIn) -> schemas.CheckView:
         return await asyncio.shield(library.run(lambda: checks.begin(asked)))
 
-    @api.post("/check/answer", summary="Say whether the photo asked about matches the query")
-    async def answer_check(request: Request, given: CheckAnswerIn) -> CheckView:
-        require_json(request)
+    @api.post("/check/answer", dependencies=JSON, summary="Whether the photo asked about matches")
+    async def answer_check(given: schemas.CheckAnswerIn) -> schemas.CheckView:
         return await asyncio.shield(library.run(lambda: checks.answer(given)))
 
-    @api.post("/check/undo", summary="Take the last answer about a query back")
-    async def undo_check(request: Request, asked: CheckIn) -> CheckView:
-        require_json(request)
+    @api.post("/check/undo", dependencies=JSON, summary="Take the last answer about a query back")
+    async def undo_check(asked: schemas.CheckIn) -> schemas.CheckView:
         return await asyncio.shield(library.run(lambda: checks.undo(asked)))
 
     @api.get("/receipts", summary="Every promise of a list that was made, and whether it is kept")
-    async def receipts() -> ReceiptsView:
+    async def receipts() -> schemas.ReceiptsView:
         return await library.run(lambda: receipts_view(library))
-
-
-# What routes ask of a request: its pictures, its body, and whether its client still waits.
 
 
 T = TypeVar("T")
@@ -219,22 +210,20 @@ IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
 
 PLACE = "labelwise.place"  # in the scope of a request: its place in the queue
 
+BINARY = {"type": "string", "format": "binary"}
 PICTURES = {
     "requestBody": {
         "required": True,
         "content": {
-            "multipart/form-data": {
-                "schema": {
+            kind: {"schema": schema}
+            for kind, schema in {
+                "multipart/form-data": {
                     "type": "object",
                     "required": ["file"],
-                    "properties": {
-                        "file": {"type": "array", "items": {"type": "string", "format": "binary"}}
-                    },
-                }
-            },
-            "image/*": {"schema": {"type": "string", "format": "binary"}},
-            "application/json": {
-                "schema": {
+                    "properties": {"file": {"type": "array", "items": BINARY}},
+                },
+                "image/*": BINARY,
+                "application/json": {
                     "type": "object",
                     "required": ["pictures"],
                     "additionalProperties": False,
@@ -242,14 +231,11 @@ PICTURES = {
                         "pictures": {
                             "type": "array",
                             "minItems": 1,
-                            "items": {
-                                "type": "string",
-                                "description": "base64, or a data URL of an image in base64",
-                            },
+                            "items": {"type": "string", "description": "base64, or a data URL"},
                         }
                     },
-                }
-            },
+                },
+            }.items()
         },
     }
 }
@@ -312,23 +298,13 @@ async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
         pass
 
 
-def require_json(request: Request) -> None:
-    """Refuse a body of another type than JSON, which another site's form could send."""
-    if _kind(request) != "application/json":
-        raise RefusedError(
-            415, "send the header Content-Type: application/json, also where there is no body"
-        )
-
-
-def _kind(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
 ModelName = Annotated[str, Path(max_length=300, description="One of /api/v1/models.")]
 ERRORS: dict[int | str, dict[str, Any]] = {
     code: {
         "description": words,
-        "content": {"application/problem+json": {"schema": ProblemDetails.model_json_schema()}},
+        "content": {
+            "application/problem+json": {"schema": schemas.ProblemDetails.model_json_schema()}
+        },
     }
     for code, words in {
         400: "The request cannot be understood.",
@@ -362,9 +338,10 @@ def make_api(service: Service) -> APIRouter:
 def add_session(api: APIRouter, settings: ServeSettings) -> None:
     """Add the path that exchanges the token of a server for a cookie."""
 
-    @api.post("/session", status_code=204, summary="Exchange the token for a cookie")
-    async def session(request: Request, response: Response, given: SessionIn) -> None:
-        require_json(request)
+    @api.post(
+        "/session", status_code=204, dependencies=JSON, summary="Exchange the token for a cookie"
+    )
+    async def session(request: Request, response: Response, given: schemas.SessionIn) -> None:
         if settings.token is None or not same_token(given.token, settings.token):
             raise RefusedError(401, "this is not the token of the server")
         response.set_cookie(
@@ -385,21 +362,26 @@ def _add_models(api: APIRouter, service: Service) -> None:
         return service.lane(model)
 
     @api.get("/models", summary="The models that answer, the first one by default")
-    async def models() -> list[ModelView]:
+    async def models() -> list[schemas.ModelView]:
         return [service.model_view(lane.model) for lane in service.lanes.values()]
 
     @api.get("/models/{model}", summary="One of the models")
-    async def model(model: ModelName) -> ModelView:
+    async def model(model: ModelName) -> schemas.ModelView:
         return service.model_view(service.lane(model).model)
 
-    @api.post("/models/{model}/reload", summary="Load what the folder of a model holds now")
-    async def reload(request: Request, model: ModelName) -> ReloadedView:
-        require_json(request)
+    @api.post(
+        "/models/{model}/reload",
+        dependencies=JSON,
+        summary="Load what the folder of a model holds now",
+    )
+    async def reload(model: ModelName) -> schemas.ReloadedView:
         changed = await asyncio.shield(service.reload(model))
-        return ReloadedView(changed=changed, model=service.model_view(service.lane(model).model))
+        return schemas.ReloadedView(
+            changed=changed, model=service.model_view(service.lane(model).model)
+        )
 
     @api.get("/model", summary="Which model answers where none is named")
-    async def first_model() -> ModelView:
+    async def first_model() -> schemas.ModelView:
         return service.model_view(service.lane().model)
 
     _add_answers(api, service, first)
@@ -418,7 +400,7 @@ def _add_answers(
         "/predict",
         openapi_extra=PICTURES,
         summary="Labels of pictures",
-        response_model=Predicted | list[list[dict[str, float | str]]],
+        response_model=schemas.Predicted | list[list[dict[str, float | str]]],
     )
     async def predict(
         request: Request,
@@ -437,12 +419,14 @@ def _add_answers(
         content = await service.aside(lambda: write(lane.model, tagged))
         return Response(content, media_type="application/json")
 
-    @api.get("/labels", summary="All labels with their reliability", response_model=list[LabelView])
+    @api.get(
+        "/labels",
+        summary="All labels with their reliability",
+        response_model=list[schemas.LabelView],
+    )
     async def labels(lane: Chosen) -> Response:
         content = await service.aside(
-            lambda: json_list(
-                lane.model.label_view(name).model_dump_json().encode() for name in lane.model.names
-            )
+            lambda: json_list(to_json(one) for one in lane.model.trust.values())
         )
         return Response(content, media_type="application/json")
 
@@ -453,17 +437,17 @@ def _add_answers(
     )
     async def chart(lane: Chosen, label: Annotated[str, Query(max_length=1000)]) -> Response:
         lane.model.spec.space.column(label)
-        trust = (await service.aside(lambda: lane.model.trust)).get(label)
-        if trust is None:
+        trust = (await service.aside(lambda: lane.model.trust))[label]
+        if not trust.bins:
             raise RefusedError(404, "no predictions of held-out photos are kept with this model")
         return Response(_svg(trust_chart(trust)), media_type="image/svg+xml")
 
     @api.get("/promises", summary="What was promised, and whether it is kept")
-    async def promises(lane: Chosen) -> list[PromiseView]:
+    async def promises(lane: Chosen) -> list[schemas.PromiseView]:
         return await service.promise_views(lane.model)
 
     @api.get("/trust", summary="Calibration alarms, shares of labels, promises")
-    async def trust(lane: Chosen) -> TrustView:
+    async def trust(lane: Chosen) -> schemas.TrustView:
         return await service.trust_view(lane.model)
 
 

@@ -26,15 +26,15 @@ from labelwise.pictures.decoders import DecoderError
 from labelwise.server.api import PLACE, make_api
 from labelwise.server.batching import BusyError
 from labelwise.server.bodies import Bodies
-from labelwise.server.bridges import make_label_studio, make_photoprism
 from labelwise.server.inference_protocol import make_inference_protocol, request_schemas
-from labelwise.server.library import PhotoNotFoundError
-from labelwise.server.monitoring import AccessLog, Monitor
+from labelwise.server.monitoring import AccessLog
 from labelwise.server.schemas import CURSOR, PHOTO_ID, Health
 from labelwise.server.security import (
     COOKIE,
     MISTAKE,
+    RAW_HEADERS,
     Guard,
+    PhotoNotFoundError,
     RefusedError,
     is_open,
     picture_route,
@@ -104,7 +104,7 @@ def create_app(
     *,
     device: str = "cpu",
     threads: int | None = None,
-) -> "ServerApp":
+) -> "Front":
     """Return the application that serves a run, and an index where one is given.
 
     A forward pass is computed by ``threads`` threads, by default as many as torch has here.
@@ -140,25 +140,16 @@ def create_app(
     app.include_router(make_api(service))
     app.include_router(make_inference_protocol(service))
     if settings.photoprism:
+        from labelwise.server.bridges import make_photoprism
+
         app.include_router(make_photoprism(service))
     if settings.label_studio is not None:
+        from labelwise.server.bridges import make_label_studio
+
         app.include_router(make_label_studio(service, settings.label_studio))
     add_page(app)
     _add_description(app)
-    bodies = Bodies(app, settings.body_memory, settings.body_disk)
-    guard = Guard(_Measured(_Room(bodies, service), service.monitor, log), settings)
-    return ServerApp(guard, service)
-
-
-class ServerApp:
-    """The application, and what it serves."""
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service = app, service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        await self.app(scope, receive, send)
+    return Front(app, settings, service, log)
 
 
 def _operation_name(route: APIRoute) -> str:
@@ -203,70 +194,44 @@ def _complete(whole: dict[str, Any]) -> None:
 def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> None:
     """Have an application answer every error with a problem of one sentence."""
 
-    async def refused(_: Request, error: Exception) -> Response:
-        if not isinstance(error, RefusedError):
-            raise error
-        return problem(error.status, error.detail, error.headers)
+    async def answered(_: Request, error: Exception) -> Response:
+        match error:
+            case RefusedError():
+                return problem(error.status, error.detail, error.headers)
+            case BusyError():
+                when_busy()
+                return busy_problem(error)
+            case PhotoNotFoundError():
+                return problem(404, str(error))
+            case StorageError():
+                return problem(503, "the storage of the photos does not answer; try again later")
+            case WriteError():
+                log.error("%s", error)  # its path is not for those who ask
+                return problem(503, "the server cannot write to its disk; try again later")
+            case DecoderError():
+                return problem(503, str(error), {"retry-after": "1"})
+            case LabelwiseError():
+                return problem(422, str(error))
+            case HTTPException():
+                words = error.detail or HTTPStatus(error.status_code).phrase
+                return problem(error.status_code, words, error.headers)
+            case RequestValidationError():
+                return problem(422, _first_fault(error))
+            case ClientDisconnect():
+                return problem(408, "the client has gone")  # nobody reads it, but it is counted
+        return problem(500, MISTAKE)  # and the front writes it to the log
 
-    async def busy(_: Request, error: Exception) -> Response:
-        if not isinstance(error, BusyError):
-            raise error
-        when_busy()
-        return busy_problem(error)
+    own = (RefusedError, LabelwiseError)
+    for kind in (*own, HTTPException, RequestValidationError, ClientDisconnect, Exception):
+        app.add_exception_handler(kind, answered)
 
-    async def out_of_reach(_: Request, error: Exception) -> Response:
-        return problem(503, "the storage of the photos does not answer; try again later")
 
-    async def not_now(_: Request, error: Exception) -> Response:
-        return problem(503, str(error), {"retry-after": "1"})
-
-    async def not_written(_: Request, error: Exception) -> Response:
-        log.error("%s", error)  # its path is not for those who ask
-        return problem(503, "the server cannot write to its disk; try again later")
-
-    async def not_found(_: Request, error: Exception) -> Response:
-        return problem(404, str(error))
-
-    async def unusable(_: Request, error: Exception) -> Response:
-        return problem(422, str(error))
-
-    async def not_http(_: Request, error: Exception) -> Response:
-        if not isinstance(error, HTTPException):
-            raise error
-        words = error.detail or HTTPStatus(error.status_code).phrase
-        return problem(error.status_code, words, error.headers)
-
-    async def invalid(_: Request, error: Exception) -> Response:
-        if not isinstance(error, RequestValidationError):
-            raise error
-        first = error.errors()[0]
-        words = PATTERNS.get((first.get("ctx") or {}).get("pattern", ""))
-        if words is not None:
-            return problem(422, f"{first['loc'][-1]} {words}")
-        where = ".".join(map(str, first["loc"]))
-        return problem(422, f"{where}: {first['msg']}")
-
-    async def gone(_: Request, error: Exception) -> Response:
-        return problem(408, "the client has gone")  # nobody reads it, but it is counted
-
-    async def mistaken(_: Request, error: Exception) -> Response:
-        return problem(500, MISTAKE)
-
-    handlers: dict[Any, Callable[[Request, Exception], Any]] = {
-        RefusedError: refused,
-        BusyError: busy,
-        PhotoNotFoundError: not_found,
-        StorageError: out_of_reach,
-        WriteError: not_written,
-        DecoderError: not_now,
-        LabelwiseError: unusable,
-        HTTPException: not_http,
-        RequestValidationError: invalid,
-        ClientDisconnect: gone,
-        Exception: mistaken,  # and the guard writes it to the log
-    }
-    for kind, handler in handlers.items():
-        app.add_exception_handler(kind, handler)
+def _first_fault(error: RequestValidationError) -> str:
+    first = error.errors()[0]
+    words = PATTERNS.get((first.get("ctx") or {}).get("pattern", ""))
+    if words is not None:
+        return f"{first['loc'][-1]} {words}"
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _add_health(app: FastAPI, service: Service) -> None:
@@ -276,8 +241,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/health/ready", tags=["health"])
     async def ready() -> Health:
-        if not service.is_ready:
-            raise RefusedError(503, "the server is starting or stopping, or must be restarted")
+        service.require_ready()
         return Health(status="ready")
 
     @app.get("/metrics", tags=["health"], response_class=Response)
@@ -288,80 +252,104 @@ def _add_health(app: FastAPI, service: Service) -> None:
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 
 
-class _Room:
-    """Refuses pictures for which there is no room, before anything else is done for them.
-
-    Under overload this is what the server mostly does: it must cost as little as can be, and no
-    byte of the body is read.
-    """
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service = app, service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asks = scope["type"] == "http" and scope["method"] == "POST"
-        route = picture_route(scope["path"]) if asks else None
-        if route is None:
-            await self.app(scope, receive, send)
-            return
-        scope["route_path"] = route
-        try:
-            place = self.service.queue.reserve((scope.get("client") or ("", 0))[0])
-        except BusyError as error:
-            self.service.monitor.busy.inc()
-            await busy_problem(error)(scope, receive, send)
-            return
-        scope[PLACE] = place
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            place.release()
-
-
 def busy_problem(error: BusyError) -> Response:
     """Return the answer to a request that there is no room for."""
     return problem(429, str(error), {"retry-after": str(error.seconds)})
 
 
-class _Measured:
-    """Times every request by its route, not by its path, which may hold any id."""
+METHODS = {"GET", "HEAD", "POST", "PUT", "OPTIONS", "DELETE", "PATCH"}
 
-    def __init__(self, app: ASGIApp, monitor: Monitor, log: AccessLog | None) -> None:
-        self.app, self.monitor, self.log = app, monitor, log
+
+class Front:
+    """What lies between a connection and the routes: guard, place, body, and the time it took.
+
+    A picture for which there is no room is refused before a byte of its body is read: under
+    overload this is what the server mostly does. Requests are timed by route, not by path, which
+    may hold any id.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ServeSettings,
+        service: Service | None = None,
+        access: AccessLog | None = None,
+    ) -> None:
+        self.app, self.guard, self.access = app, Guard(settings), access
+        self.bodies = Bodies(settings.body_memory, settings.body_disk)
+        self.service: Any = service  # None: a page that asks about photos, without models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status, sent = time.perf_counter(), 500, 0
-        # HEAD is answered as GET is; the server that sends the answer leaves out its body.
-        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        began, status, sent = time.perf_counter(), 0, 0
+        admitted: Scope | None = None
+        answer: Response | None = None
+        shared: list[tuple[bytes, bytes]] = []
 
-        async def noted(message: Message) -> None:
+        async def marked(message: Message) -> None:
             nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
+                present = {name for name, _ in message["headers"]}
+                added = [header for header in RAW_HEADERS if header[0] not in present]
+                message["headers"] = [*message["headers"], *added, *shared]
             else:
                 sent += len(message.get("body", b""))
             await send(message)
 
         try:
-            await self.app(inner, receive, noted)
+            headers = self.guard.headers(scope)
+            shared += self.guard.shared_with(headers)
+            answer = self.guard(scope, headers)
+            if answer is None:
+                body = self.guard.body(scope["path"], headers, receive)
+                # HEAD is answered as GET is; the server that sends it leaves out its body.
+                admitted = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+                await self._pass(admitted, body, marked)
+        except RefusedError as refused:
+            answer = problem(refused.status, refused.detail, refused.headers)
+        except BusyError as error:
+            self.service.monitor.busy.inc()
+            answer = busy_problem(error)
+        except Exception:
+            log.exception("an error while answering %s %s", scope["method"], scope["path"])
+            answer = problem(500, MISTAKE)
+        try:
+            if answer is not None and not status:
+                await answer(scope, receive, marked)
         finally:
-            route = inner.get("route_path") or getattr(inner.get("route"), "path", "other")
-            method = scope["method"] if scope["method"] in METHODS else "other"
-            seconds = time.perf_counter() - began
-            self.monitor.requests.labels(method, route, str(status)).observe(seconds)
-            if self.log is not None:
-                self.log.note(
-                    client=(scope.get("client") or ("", 0))[0],
-                    method=method,
-                    path=scope["path"],
-                    route=route,
-                    status=status,
-                    ms=round(1000 * seconds, 1),
-                    bytes=0 if method == "HEAD" else sent,
-                )
+            if admitted is not None and self.service is not None:
+                self._note(scope, admitted, status or 500, sent, time.perf_counter() - began)
 
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asks = self.service is not None and scope["method"] == "POST"
+        route = picture_route(scope["path"]) if asks else None
+        if route is None:
+            async with self.bodies.taken(scope, receive) as body:
+                await self.app(scope, body, send)
+            return
+        scope["route_path"] = route
+        with self.service.queue.reserve((scope.get("client") or ("", 0))[0]) as scope[PLACE]:
+            async with self.bodies.taken(scope, receive) as body:
+                await self.app(scope, body, send)
 
-METHODS = {"GET", "HEAD", "POST", "PUT", "OPTIONS", "DELETE", "PATCH"}
+    def _note(self, scope: Scope, admitted: Scope, status: int, sent: int, seconds: float) -> None:
+        route = admitted.get("route_path") or getattr(admitted.get("route"), "path", "other")
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self.service.monitor.requests.labels(method, route, str(status)).observe(seconds)
+        if self.access is not None:
+            self.access.note(
+                client=(scope.get("client") or ("", 0))[0],
+                method=method,
+                path=scope["path"],
+                route=route,
+                status=status,
+                ms=round(1000 * seconds, 1),
+                bytes=0 if method == "HEAD" else sent,
+            )

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from labelwise.errors import ImageError, LabelwiseError
@@ -93,6 +92,12 @@ class Place:
     def release(self) -> None:
         """Give the room back."""
         self.fit(0)
+
+    def __enter__(self) -> "Place":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class PictureQueue:
@@ -264,8 +269,7 @@ class Threads:
     """
 
     def __init__(self, count: int, name: str, waiting: int = WAITING) -> None:
-        # Without threads of torch's own beside the model's: see batching.model_thread.
-        self._pool = ThreadPoolExecutor(count, name, torch.set_num_threads, (1,))
+        self._pool = ThreadPoolExecutor(count, name, compute_alone)
         self._waiting, self._most = 0, waiting
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -281,6 +285,12 @@ class Threads:
     def close(self, *, wait: bool) -> None:
         """Take no more work."""
         self._pool.shutdown(wait=wait, cancel_futures=True)
+
+
+def compute_alone() -> None:
+    """Keep torch, where it is there, from threads of its own beside this one: see model_thread."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 def step_back(name: str, nice: int) -> None:

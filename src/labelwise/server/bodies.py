@@ -19,19 +19,20 @@ import re
 import struct
 import tempfile
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
 from labelwise.pictures.decode import MAX_PIXELS
-from labelwise.server.security import RefusedError, picture_route, problem
+from labelwise.server.security import RefusedError, picture_route
 from labelwise.system.allocator import give_back_freed_memory
 from labelwise.system.text import one_line
 
@@ -54,6 +55,7 @@ NAME_LENGTH = 255
 SEGMENTS = 512  # of a JPEG, that are looked at
 NO_SIZE = {0xC4, 0xC8, 0xCC}  # among the markers from C0 to CF
 
+M = TypeVar("M", bound=BaseModel)
 Pixels = NDArray[Any]  # uint8 (H, W, 3), or float32 (H, W, bands)
 
 
@@ -208,6 +210,15 @@ def read_json(body: bytes) -> Any:
         raise RefusedError(422, f"the body is not JSON: {error}") from None
 
 
+def read_json_as(kind: type[M], body: bytes) -> M:
+    """Return what a body holds as a type, or raise RefusedError with the first that is wrong."""
+    try:
+        return kind.model_validate(read_json(body))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise RefusedError(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
 def require_cheap(body: bytes, most: int) -> None:
     """Refuse JSON that would cost more to read."""
     cost = 0
@@ -316,26 +327,22 @@ class Budget:
 class Bodies:
     """Takes the body of each request as a whole before the application sees the request."""
 
-    def __init__(self, app: ASGIApp, memory: int, disk: int) -> None:
-        self.app = app
+    def __init__(self, memory: int, disk: int) -> None:
         self.arriving, self.whole = Budget(memory // 2), Budget(memory - memory // 2)
         self.disk = Budget(disk)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY:
-            await self.app(scope, receive, send)
+    @asynccontextmanager
+    async def taken(self, scope: Scope, receive: Receive) -> AsyncIterator[Receive]:
+        """Give what an application receives, or raise RefusedError; all is given back after."""
+        if scope["method"] not in METHODS_WITH_BODY:
+            yield receive
             return
         body = _Body(receive, self.arriving, self.whole, self.disk)
         try:
             await body.fill()
             if picture_route(scope["path"]) is None:
                 require_cheap(body.content(), SMALL_COST)
-        except RefusedError as refused:
-            body.close()  # before the client takes its answer, however slowly
-            await problem(refused.status, refused.detail, refused.headers)(scope, receive, send)
-        else:
-            await self.app(scope, body.next_part, send)
+            yield body.next_part
         finally:
             body.close()
             memory = (self.arriving, self.whole)

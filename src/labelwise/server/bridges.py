@@ -13,12 +13,12 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from labelwise.contrib.annotation_tools import (
     ImageFolder,
@@ -32,7 +32,7 @@ from labelwise.photos.folder_scan import is_below
 from labelwise.pictures.sources import read_image_file
 from labelwise.server.api import ERRORS, PLACE, answered_or_left, require_json, whole_body
 from labelwise.server.batching import Tagged
-from labelwise.server.bodies import Upload, from_base64, read_json
+from labelwise.server.bodies import M, Upload, from_base64, read_json_as
 from labelwise.server.security import LABEL_STUDIO, PHOTOPRISM, RefusedError
 from labelwise.server.service import Service
 from labelwise.system.text import shortened
@@ -49,46 +49,6 @@ from labelwise.system.text import shortened
 LEAST = 0.001  # PhotoPrism takes a confidence of 0 for one that is not known
 
 
-class VisionLabel(BaseModel):
-    """A label, with its probability as PhotoPrism's confidence."""
-
-    name: str
-    source: Literal["image"] = "image"
-    confidence: float
-    topicality: float
-
-
-class VisionCaption(BaseModel):
-    """A caption without text: PhotoPrism would take a result that holds nothing for an error."""
-
-    text: Literal[""] = ""
-
-
-class VisionResult(BaseModel):
-    """The labels of the photo."""
-
-    labels: list[VisionLabel]
-    caption: VisionCaption | None = None
-
-
-class VisionModel(BaseModel):
-    """Which model answered."""
-
-    type: Literal["labels"] = "labels"
-    name: str
-    version: str
-
-
-class VisionAnswer(BaseModel):
-    """An answer of the Vision API; ``error`` says why there is none."""
-
-    id: str | None = None
-    code: int = 200
-    error: str | None = None
-    model: VisionModel | None = None
-    result: VisionResult | None = None
-
-
 class VisionRequest(BaseModel):
     """What PhotoPrism sends, as far as it matters here."""
 
@@ -102,7 +62,7 @@ def make_photoprism(service: Service) -> APIRouter:
 
     @api.post(
         PHOTOPRISM,
-        response_model=VisionAnswer,
+        response_model=dict[str, Any],
         summary="Labels in the form that PhotoPrism reads",
         openapi_extra={
             "requestBody": {
@@ -113,11 +73,9 @@ def make_photoprism(service: Service) -> APIRouter:
     )
     async def labels(request: Request) -> Response:
         identity, lane = None, service.lane()
-        model = VisionModel(name=lane.model.name, version=lane.model.version)
+        model = {"type": "labels", "name": lane.model.name, "version": lane.model.version}
         try:
-            require_json(request)
-            body = await whole_body(request, service)
-            asked = await service.aside(lambda: _read_as(VisionRequest, body))
+            asked = await _read(request, service, VisionRequest)
             identity = asked.id
             uploads = await service.aside(lambda: _cut_outs(asked, service.settings.max_files))
             tagged = await answered_or_left(
@@ -125,9 +83,9 @@ def make_photoprism(service: Service) -> APIRouter:
             )
             result = _labels(lane.model.names, tagged)
         except RefusedError as refused:  # PhotoPrism reads code and error, and no problem details
-            told = VisionAnswer(id=identity, code=refused.status, error=refused.detail)
-            return _json(told, refused.status, refused.headers)
-        return _json(VisionAnswer(id=asked.id, model=model, result=result))
+            told = {"code": refused.status, "error": refused.detail}
+            return JSONResponse(_known(id=identity) | told, refused.status, refused.headers)
+        return JSONResponse(_known(id=identity) | {"code": 200, "model": model, "result": result})
 
     return api
 
@@ -138,23 +96,23 @@ def _cut_outs(asked: VisionRequest, most: int) -> list[Upload]:
     return [Upload(f"picture {at}", from_base64(one)) for at, one in enumerate(asked.images)]
 
 
-def _labels(names: Sequence[str], tagged: Sequence[Tagged]) -> VisionResult:
+def _labels(names: Sequence[str], tagged: Sequence[Tagged]) -> dict[str, Any]:
     errors = [one.error for one in tagged if one.error is not None]
     if errors:
         raise RefusedError(422, errors[0])
     probs = np.max([one.probs for one in tagged if one.probs is not None], axis=0)
     given = np.any([one.chosen for one in tagged if one.chosen is not None], axis=0)
     order = sorted(np.flatnonzero(given).tolist(), key=lambda column: -probs[column])
-    chances = {column: min(1.0, max(LEAST, float(probs[column]))) for column in order}
+    chances = {names[column]: min(1.0, max(LEAST, float(probs[column]))) for column in order}
     labels = [
-        VisionLabel(name=names[column], confidence=chance, topicality=chance)
-        for column, chance in chances.items()
+        {"name": name, "source": "image", "confidence": chance, "topicality": chance}
+        for name, chance in chances.items()
     ]
-    return VisionResult(labels=labels, caption=None if labels else VisionCaption())
+    return {"labels": labels} | ({} if labels else {"caption": {"text": ""}})
 
 
-def _json(answer: VisionAnswer, status: int = 200, headers: Any = None) -> Response:
-    return JSONResponse(answer.model_dump(exclude_none=True), status, headers)
+def _known(**facts: Any) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 MOST_TASKS = 1000
@@ -184,52 +142,25 @@ class StudioProject(BaseModel):
     labelling: Annotated[Config, Field(alias="schema")]
 
 
-class StudioVersion(BaseModel):
-    """Which model answers."""
-
-    model_version: str
-
-
-class StudioHealth(BaseModel):
-    """Whether the backend is there."""
-
-    status: str = "UP"
-    model_class: str = "labelwise"
-
-
-class StudioPredictions(BaseModel):
-    """A prediction for each task, in their order; one without a photo says why in ``error``."""
-
-    results: list[dict[str, Any]]
-    model_version: str
-
-
-class StudioHeard(BaseModel):
-    """The answer to a webhook."""
-
-    status: str = "ok"
-    result: str = NOT_TRAINED
-
-
 def make_label_studio(service: Service, folder: Path) -> APIRouter:
     """Return the routes of a service that reads the photos of tasks below a folder."""
     api = APIRouter(prefix=LABEL_STUDIO, tags=["label studio"], responses=ERRORS)
     images = ImageFolder(folder)
 
     @api.get("/health")
-    async def health() -> StudioHealth:
-        return StudioHealth()
+    async def health() -> dict[str, str]:
+        return {"status": "UP", "model_class": "labelwise"}
 
-    @api.post("/setup", response_model=StudioVersion)
-    async def setup(request: Request) -> StudioVersion:
+    @api.post("/setup")
+    async def setup(request: Request) -> dict[str, str]:
         given = await _read(request, service, StudioProject)
         model = service.lane().model
         # Says what does not fit before any task does.
         await service.aside(lambda: read_config(given.labelling, model.names))
-        return StudioVersion(model_version=model.version)
+        return {"model_version": model.version}
 
-    @api.post("/predict", response_model=StudioPredictions)
-    async def predict(request: Request) -> StudioPredictions:
+    @api.post("/predict")
+    async def predict(request: Request) -> dict[str, Any]:
         given = await _read(request, service, StudioTasks)
         lane = service.lane()
         names, version = lane.model.names, lane.model.version
@@ -245,28 +176,20 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
                 _result(task, answer, names, config, version)
                 for task, answer in zip(tasks, answers, strict=True)
             ]
-        return StudioPredictions(results=results, model_version=version)
+        return {"results": results, "model_version": version}
 
     @api.post("/webhook", status_code=201)
-    async def webhook(request: Request) -> StudioHeard:
+    async def webhook(request: Request) -> dict[str, str]:
         require_json(request)
-        return StudioHeard()
+        return {"status": "ok", "result": NOT_TRAINED}
 
     return api
 
 
-async def _read(request: Request, service: Service, kind: type[Any]) -> Any:
+async def _read(request: Request, service: Service, kind: type[M]) -> M:
     require_json(request)
     body = await whole_body(request, service)
-    return await service.aside(lambda: _read_as(kind, body))
-
-
-def _read_as(kind: type[Any], body: bytes) -> Any:
-    try:
-        return kind.model_validate(read_json(body))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise RefusedError(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return await service.aside(lambda: read_json_as(kind, body))
 
 
 def _photo(task: StudioTask, config: LabellingConfig, images: ImageFolder) -> Upload | str:

@@ -13,15 +13,22 @@ from math import prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from labelwise import __version__
 from labelwise.server.api import ERRORS, PLACE, ModelName, answered_or_left, whole_body
 from labelwise.server.batching import Tagged
-from labelwise.server.bodies import Upload, copied, from_base64, json_list, json_object, read_json
+from labelwise.server.bodies import (
+    Upload,
+    copied,
+    from_base64,
+    json_list,
+    json_object,
+    read_json_as,
+)
 from labelwise.server.security import RefusedError
 from labelwise.server.service import Lane, ServedModel, Service
 
@@ -31,9 +38,7 @@ from labelwise.server.service import Lane, ServedModel, Service
 #     "parameters": {"binary_data_size": m}       the data of this tensor are the next m bytes
 #
 # A tensor of BYTES holds, for each element, its length in four bytes (little-endian) and then
-# itself;
-# other tensors are their numbers, little-endian, in the order of rows.
-
+# itself; other tensors are their numbers, little-endian, in the order of rows.
 
 BINARY_DATA = "binary_data_size"
 JSON_LENGTH = "inference-header-content-length"
@@ -92,6 +97,8 @@ BODY = {
     }
 }
 MAX_SIDE = 8192
+EXTENSIONS = ["binary_tensor_data", "model_repository"]
+Facts = dict[str, Any]  # of answers: the protocol says which
 AT_ONCE = 1 << 16  # numbers that are looked at while no other thread can run
 MOST_NUMBERS = 1_000_000  # of an answer: some 20 MB of JSON
 
@@ -136,82 +143,6 @@ class InferIn(BaseModel):
         return found
 
 
-class LabelNames(BaseModel):
-    """What the columns of the outputs are."""
-
-    labels: list[str]
-
-
-class OutputTensor(BaseModel):
-    """A tensor of an answer."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-    data: list[float] | list[bool] | None = None
-    parameters: dict[str, int] | None = None
-
-
-class TensorFacts(BaseModel):
-    """What a tensor is called and how it looks; -1 is any size."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-
-
-class InferOut(BaseModel):
-    """The answer to a request for inference."""
-
-    model_name: str
-    model_version: str
-    id: str | None = None
-    parameters: LabelNames
-    outputs: list[OutputTensor]
-
-
-class ServerFacts(BaseModel):
-    """What the server is."""
-
-    name: str = "labelwise"
-    version: str = __version__
-    extensions: list[str] = ["binary_tensor_data", "model_repository"]
-
-
-class ModelFacts(BaseModel):
-    """What the model takes and gives."""
-
-    name: str
-    versions: list[str]
-    platform: str = "labelwise"
-    inputs: list[TensorFacts]
-    outputs: list[TensorFacts]
-    parameters: LabelNames
-
-
-class ModelReady(BaseModel):
-    """Whether the model answers."""
-
-    name: str
-    ready: bool
-
-
-class RepositoryEntry(BaseModel):
-    """A model of the server, as the protocol's extension for repositories lists it."""
-
-    name: str
-    version: str
-    state: str = "READY"
-    reason: str = ""
-
-
-class ServerStatus(BaseModel):
-    """Whether the server is live or ready."""
-
-    live: bool = True
-    ready: bool = True
-
-
 def request_schemas() -> dict[str, Any]:
     """Return the schemas of requests that are read here and not by the framework, by name."""
     whole = InferIn.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -222,9 +153,12 @@ def make_inference_protocol(service: Service) -> APIRouter:
     """Return the routes of a service."""
     api = APIRouter(prefix="/v2", tags=["open inference protocol"], responses=ERRORS)
 
-    def known(model: str, version: str | None = None) -> Lane:
+    async def named(model: ModelName) -> Lane:
+        return service.lane(model)
+
+    async def versioned(model: ModelName, version: ModelName) -> Lane:
         lane = service.lane(model)
-        if version not in (None, lane.model.version):
+        if version != lane.model.version:
             raise RefusedError(
                 404,
                 f"there is no such version of the model; the one here is {lane.model.version!r}",
@@ -232,23 +166,22 @@ def make_inference_protocol(service: Service) -> APIRouter:
         return lane
 
     @api.get("/health/live")
-    async def live() -> ServerStatus:
-        return ServerStatus()
+    async def live() -> Facts:
+        return {"live": True, "ready": True}
 
     @api.get("/health/ready")
-    async def ready() -> ServerStatus:
-        if not service.is_ready:
-            raise RefusedError(503, "the server is starting or stopping, or must be restarted")
-        return ServerStatus()
+    async def ready() -> Facts:
+        service.require_ready()
+        return {"live": True, "ready": True}
 
     @api.get("")
-    async def server() -> ServerFacts:
-        return ServerFacts()
+    async def server() -> Facts:
+        return {"name": "labelwise", "version": __version__, "extensions": EXTENSIONS}
 
     @api.post("/repository/index", summary="The models that answer")
-    async def index() -> list[RepositoryEntry]:
+    async def index() -> list[Facts]:
         return [
-            RepositoryEntry(name=name, version=lane.model.version)
+            {"name": name, "version": lane.model.version, "state": "READY", "reason": ""}
             for name, lane in service.lanes.items()
         ]
 
@@ -258,31 +191,23 @@ def make_inference_protocol(service: Service) -> APIRouter:
         await asyncio.shield(service.reload(model))
         return Response()
 
-    @api.get("/models/{model}")
-    async def metadata(model: ModelName) -> ModelFacts:
-        return _model_facts(known(model).model)
+    for chosen in (named, versioned):
+        Chosen = Annotated[Lane, Depends(chosen)]  # noqa: N806
+        path, of = "/models/{model}", ""
+        if chosen is versioned:
+            path, of = f"{path}/versions/{{version}}", "_of_version"
 
-    @api.get("/models/{model}/versions/{version}")
-    async def version_metadata(model: ModelName, version: ModelName) -> ModelFacts:
-        return _model_facts(known(model, version).model)
+        @api.get(path, name=f"metadata{of}")
+        async def metadata(lane: Chosen) -> Facts:
+            return _model_facts(lane.model)
 
-    @api.get("/models/{model}/ready")
-    async def model_ready(model: ModelName) -> ModelReady:
-        return ModelReady(name=known(model).model.name, ready=service.is_ready)
+        @api.get(f"{path}/ready", name=f"model_ready{of}")
+        async def model_ready(lane: Chosen) -> Facts:
+            return {"name": lane.model.name, "ready": service.is_ready}
 
-    @api.get("/models/{model}/versions/{version}/ready")
-    async def version_ready(model: ModelName, version: ModelName) -> ModelReady:
-        return ModelReady(name=known(model, version).model.name, ready=service.is_ready)
-
-    @api.post("/models/{model}/infer", response_model=InferOut, openapi_extra=BODY)
-    async def infer(request: Request, model: ModelName) -> Response:
-        return await answered(request, known(model))
-
-    @api.post(
-        "/models/{model}/versions/{version}/infer", response_model=InferOut, openapi_extra=BODY
-    )
-    async def infer_version(request: Request, model: ModelName, version: ModelName) -> Response:
-        return await answered(request, known(model, version))
+        @api.post(f"{path}/infer", name=f"infer{of}", response_model=Facts, openapi_extra=BODY)
+        async def infer(request: Request, lane: Chosen) -> Response:
+            return await answered(request, lane)
 
     async def answered(request: Request, lane: Lane) -> Response:
         header, model = request.headers.get(JSON_LENGTH), lane.model
@@ -306,29 +231,24 @@ def make_inference_protocol(service: Service) -> APIRouter:
         facts = {"model_name": model.name, "model_version": model.version, "id": asked.id}
         told = {name: to_json(value) for name, value in facts.items() if value is not None}
         return await service.aside(
-            lambda: _written(told | {"parameters": _labels(model)}, wanted, tagged)
+            lambda: _written(
+                told | {"parameters": to_json({"labels": list(model.names)})}, wanted, tagged
+            )
         )
 
     return api
 
 
-def _labels(model: ServedModel) -> bytes:
-    return to_json({"labels": list(model.names)})
-
-
-def _model_facts(model: ServedModel) -> ModelFacts:
-    outputs = [
-        TensorFacts(name=name, datatype=kind, shape=[-1, len(model.names)])
-        for name, kind in OUTPUTS.items()
-    ]
-    taken = TensorFacts(name="image", datatype="BYTES", shape=[-1])
-    return ModelFacts(
-        name=model.name,
-        versions=[model.version],
-        inputs=[taken],
-        outputs=outputs,
-        parameters=LabelNames(labels=list(model.names)),
-    )
+def _model_facts(model: ServedModel) -> Facts:
+    shape = [-1, len(model.names)]
+    return {
+        "name": model.name,
+        "versions": [model.version],
+        "platform": "labelwise",
+        "inputs": [{"name": "image", "datatype": "BYTES", "shape": [-1]}],
+        "outputs": [{"name": n, "datatype": kind, "shape": shape} for n, kind in OUTPUTS.items()],
+        "parameters": {"labels": list(model.names)},
+    }
 
 
 def _require_tensors(request: Request, header: str | None) -> None:
@@ -365,12 +285,7 @@ def _written(
 
 
 def _read(body: BinaryBody, most: int) -> tuple[InferIn, list[Upload]]:
-    try:
-        asked = InferIn.model_validate(read_json(body.json))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RefusedError(422, f"{where}: {first['msg']}") from None
+    asked: InferIn = read_json_as(InferIn, body.json)
     uploads = _uploads(asked.inputs[0], body, most)
     body.require_empty()
     return asked, uploads

@@ -17,35 +17,36 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, TypeVar
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
 from labelwise import __version__
 from labelwise.answers.agreement import LabelAnswers, require_own
+from labelwise.answers.audit_outcome import progress, statement
+from labelwise.answers.audit_session import EACH_TAG, AuditSession, TagQuestion
 from labelwise.answers.log import AnswerLog
 from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.photos.words import QuestionGuide, WordList, asking_order
 from labelwise.pictures import Transform
 from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.sources import read_image_file
-from labelwise.server.api import ERRORS, PhotoId, add_session, require_json
-from labelwise.server.app import add_errors, add_page
+from labelwise.server.api import ERRORS, JSON, SIDES, PhotoId, add_session
+from labelwise.server.app import Front, add_errors, add_page
 from labelwise.server.batching import Threads
-from labelwise.server.bodies import Bodies
-from labelwise.server.library import SIDES, PhotoNotFoundError
 from labelwise.server.schemas import Health
-from labelwise.server.security import Guard, RefusedError
+from labelwise.server.security import PhotoNotFoundError, RefusedError
 from labelwise.server.settings import ServeSettings
 
 log = logging.getLogger("labelwise.server")
 
 FindPhotos = Callable[[], Sequence[Path]]
 Learn = Callable[[Mapping[str, Mapping[str, bool]]], QuestionGuide]
+ASK_AGAIN = 30  # seconds after which a photo that could not be shown is asked about once more
 REST = 10  # of scans and exports, as a multiple of the time they take
 READERS = 8  # of photos' files at the same time
 RANDOM_ORDER = "Photos come in random order, so that promises can rest on every answer."
@@ -158,10 +159,32 @@ class Background:
         self._thread.close(wait=True)
 
 
+@dataclass(frozen=True)
+class Lost:
+    """A photo that could not be shown: its file then, how often that was, and the last time."""
+
+    facts: tuple[int, ...] | None
+    times: int
+    at: float
+
+    @staticmethod
+    def again(before: "Lost | None", facts: tuple[int, ...] | None) -> "Lost":
+        """Return what is known after one more failure; several in a row are one."""
+        now = time.monotonic()
+        if before is None or before.facts != facts:
+            return Lost(facts, 1, now)
+        return Lost(facts, before.times + (now - before.at > ASK_AGAIN), now)
+
+    def is_over(self, path: Path) -> bool:
+        """Return whether to ask about it again: once after a while, or if it is another file."""
+        waited = time.monotonic() - self.at > ASK_AGAIN
+        return (waited and self.times < 2) or self.facts != file_facts(path)
+
+
 class PhotoSource(Protocol):
     """Where a page that asks about photos takes them from; ``gone`` are those not to be shown."""
 
-    gone: dict[str, tuple[int, ...] | None]
+    gone: dict[str, Lost]
 
     def path(self, photo: str) -> Path:
         """Return where a photo is that was shown to someone."""
@@ -198,8 +221,7 @@ class _Asking:
         self._drawn: dict[str, list[str]] = {}  # paths in random order, by word
         self._orders: dict[str, tuple[QuestionGuide | None, list[str]]] = {}
         self._handed: dict[tuple[str, str], str] = {}
-        # Photos that cannot be shown are not asked about until their file is another one.
-        self.gone: dict[str, tuple[int, ...] | None] = {}
+        self.gone: dict[str, Lost] = {}
 
     def look(self) -> None:
         """Find the photos that are there now; runs in the background."""
@@ -236,9 +258,7 @@ class _Asking:
         return self.paths[photo]
 
     def _is_there(self, photo: str) -> bool:
-        if photo in self.gone and self.gone[photo] != file_facts(self.paths[photo]):
-            del self.gone[photo]
-        return photo not in self.gone
+        return photo not in self.gone or self.gone[photo].is_over(self.paths[photo])
 
     def view(self) -> LabellingView:
         self._refresh()
@@ -394,7 +414,7 @@ def asking_app(
         try:
             content = await readers.run(drawn)
         except ImageError as error:
-            asking.gone[photo] = facts
+            asking.gone[photo] = Lost.again(asking.gone.get(photo), facts)
             raise PhotoNotFoundError(f"the photo cannot be shown: {error}") from None
         return Response(content, media_type="image/jpeg", headers={"cache-control": "no-cache"})
 
@@ -404,7 +424,7 @@ def asking_app(
 
     app.include_router(api)
     add_page(app, "label.html")
-    return Guard(Bodies(app, settings.body_memory, settings.body_disk), settings)
+    return Front(app, settings)
 
 
 def _add_questions(api: APIRouter, asking: _Asking, thread: Threads) -> Sequence[Background]:
@@ -429,9 +449,8 @@ def _add_questions(api: APIRouter, asking: _Asking, thread: Threads) -> Sequence
     ) -> AskedPhotos:
         return await thread.run(lambda: asking.questions(label, who, count, fresh, guesses))
 
-    @api.put("/answers", summary="Say whether a word is in photos")
-    async def answer(request: Request, given: AnswersIn) -> LabellingView:
-        require_json(request)
+    @api.put("/answers", dependencies=JSON, summary="Say whether a word is in photos")
+    async def answer(given: AnswersIn) -> LabellingView:
         view = await thread.run(lambda: asking.answer(given))
         for one in after_answers:
             one.want()
@@ -457,3 +476,144 @@ def file_facts(path: Path) -> tuple[int, ...] | None:
 def shown_name(path: Path) -> str:
     """Return the name of a file as text, whatever its bytes are."""
     return os.fsencode(path.name).decode("utf-8", "backslashreplace")
+
+
+# The page of an audit: one photo and one tag at a time; the labelling page shows it.
+#
+# Every answer brings the next question with it, and the ids of the photos that may come after it,
+# so that a browser has loaded them before they are asked about.
+
+Word = Literal["yes", "no", "unsure"]
+Tag = Annotated[str, Field(max_length=1000)]
+
+
+class AuditQuestion(BaseModel):
+    """Does this photo show the tag? Or, where tags are ``listed``, which of them does it show?"""
+
+    id: str
+    name: str
+    label: str | None
+    tagged: list[str]
+    listed: list[str]
+
+
+class AuditState(BaseModel):
+    """How far the audit is, and what to ask this person next; ``ahead`` are photos to load."""
+
+    one_at_a_time: Literal[True] = True
+    statement: str
+    progress: str
+    folder: str
+    version: str = __version__
+    question: AuditQuestion | None = None
+    ahead: list[str] = []
+
+
+class AuditAnswer(BaseModel):
+    """What a person says of a photo: of one tag, or by tag of all that were listed."""
+
+    model_config = ConfigDict(extra="forbid")
+    photo: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    who: Name
+    label: Tag | None = None
+    answer: Word | None = None
+    shown: Annotated[dict[Tag, Word], Field(max_length=1000)] | None = None
+
+
+class AuditUndo(BaseModel):
+    """Who takes back the last answer."""
+
+    model_config = ConfigDict(extra="forbid")
+    who: Name
+
+
+class _Auditing:
+    def __init__(self, session: AuditSession, out: Path) -> None:
+        self.session, self.out = session, out
+        self._photos: dict[str, str] = {}  # those that were asked about, by id
+        self.gone: dict[str, Lost] = {}
+
+    def path(self, photo: str) -> Path:
+        return self.session.folder.absolute() / self.photo(photo)
+
+    def photo(self, photo: str) -> str:
+        if photo not in self._photos:
+            raise PhotoNotFoundError("there is no photo with this id")
+        return self._photos[photo]
+
+    def finish(self) -> None:
+        """Leave the outcome to whoever started the server."""
+
+    def state(self, who: str | None, back: TagQuestion | None = None) -> AuditState:
+        gone = dict(self.gone)
+        self.session.unreadable = {
+            self._photos[one] for one, lost in gone.items() if not lost.is_over(self.path(one))
+        }
+        question = back or (None if who is None else self.session.question(who))
+        following = [] if question is None else self.session.upcoming(who or "", question)
+        return AuditState(
+            statement=statement(self.session),
+            progress=progress(self.session),
+            folder=str(self.out),
+            question=None if question is None else self._asked(question),
+            ahead=[self._asked(one).id for one in following],
+        )
+
+    def _asked(self, question: TagQuestion) -> AuditQuestion:
+        path = self.session.folder.absolute() / question.photo
+        number = photo_id(path)
+        self._photos[number] = question.photo
+        return AuditQuestion(
+            id=number,
+            name=shown_name(path),
+            label=None if question.tag == EACH_TAG else question.tag,
+            tagged=list(question.tagged),
+            listed=list(question.listed),
+        )
+
+    def answer(self, given: AuditAnswer) -> AuditState:
+        photo = self.photo(given.photo)
+        if given.label is not None:
+            line = self.session.line(photo, given.label, given.answer or "", given.who)
+        else:
+            line = self.session.shown_line(photo, given.shown or {}, given.who)
+        self.session.record([line])
+        return self.state(given.who)
+
+    def undo(self, given: AuditUndo) -> AuditState:
+        return self.state(given.who, self.session.undo(given.who))
+
+
+def create_audit_app(
+    session: AuditSession, out: Path, settings: ServeSettings | None = None
+) -> ASGIApp:
+    """Return the application that asks people about the tags of an audit."""
+    return asking_app(
+        lambda: _Auditing(session, out), settings or ServeSettings(), _add_audit_routes
+    )
+
+
+def _add_audit_routes(api: APIRouter, auditing: _Auditing, thread: Threads) -> list[Background]:
+    @api.get("/labelling", summary="How far the audit is")
+    async def labelling() -> AuditState:
+        return await thread.run(lambda: auditing.state(None))
+
+    @api.get("/question", summary="What to ask a person now")
+    async def question(
+        who: Annotated[str, Query(min_length=1, max_length=100)],
+    ) -> AuditState:
+        return await thread.run(lambda: auditing.state(who))
+
+    @api.put(
+        "/answer",
+        dependencies=JSON,
+        summary="Say whether a photo shows a tag, or which of those listed",
+    )
+    async def answer(given: AuditAnswer) -> AuditState:
+        return await thread.run(lambda: auditing.answer(given))
+
+    @api.put("/undo", dependencies=JSON, summary="Take back one's last answer")
+    async def undo(given: AuditUndo) -> AuditState:
+        return await thread.run(lambda: auditing.undo(given))
+
+    return []

@@ -13,56 +13,44 @@ from dataclasses import asdict
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from labelwise.decide import Check, Promise, check_promise
 from labelwise.errors import CheckpointError, DataError
-from labelwise.metrics.drift import Alarm, audit_order, calibration_alarm
+from labelwise.metrics.shift import Alarm, audit_order, calibration_alarm
 from labelwise.models import ModelSpec
 from labelwise.photos import Index, questions
+from labelwise.photos.checking import CheckSession, CheckState, PhotoToCheck
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.folder_scan import PhotoFiles
 from labelwise.photos.metadata import read_facts
 from labelwise.photos.query import Found, Hit, Sort, answer, nearest_photos
-from labelwise.photos.receipts import add
+from labelwise.photos.receipts import Receipt, receipts_of, verify_lists
 from labelwise.photos.review import Reason
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction, Fact
-from labelwise.photos.words import FreeText
 from labelwise.retrieval import Query, complete
+from labelwise.server import schemas
 from labelwise.server.batching import Threads
-from labelwise.server.schemas import (
-    CorrectedState,
-    CorrectionsIn,
-    LikenessView,
-    PhotoFactsView,
-    PhotoLabel,
-    PhotoView,
-    QuestionView,
-    SearchAnswer,
-    SearchHit,
-    SimilarView,
-    State,
-    TextAnswer,
-    WaysOutView,
-)
+from labelwise.server.security import PhotoNotFoundError
+
+if TYPE_CHECKING:
+    from labelwise.photos.words import FreeText
 
 T = TypeVar("T")
 
-SIDES = (160, 320, 640, 1280)
 KEPT_BYTES = 64 << 20
 READERS = 8  # of photos' files at the same time
+COUNTED = 5_000_000  # pairs of photo and label, at most, that labels are counted on
+LABELS_LISTED, NEWEST = 200, 24
+SESSIONS_KEPT = 16  # of checks
+SHOWN = 48  # photos of a promised list
 OPEN_AUDITS = 256  # per label, that an answer may be given to
 
 Thumbnail = Callable[[bytes, str, int], bytes]
-
-
-class PhotoNotFoundError(DataError):
-    """There is no such photo, or its file is not what it was."""
 
 
 class Library:
@@ -101,7 +89,7 @@ class Library:
             raise PhotoNotFoundError("there is no photo with this id")
         return next(iter(rows.values()))
 
-    def photo(self, photo: str) -> PhotoView:
+    def photo(self, photo: str) -> schemas.PhotoView:
         """Return a photo with all its labels."""
         row = self.row(photo)
         content = self.index.store.contents_of([row])[row]
@@ -111,7 +99,7 @@ class Library:
         chosen = self.index.sets(at)[0]
         corrected = {one.label: one.state for one in self.index.store.corrections(row=row)}
         labels = [
-            PhotoLabel(
+            schemas.PhotoLabel(
                 label=self.index.space.names[k],
                 probability=_share(probs[k]),
                 decided=bool(chosen[k]),
@@ -119,7 +107,7 @@ class Library:
             )
             for k in np.argsort(-probs, kind="stable").tolist()
         ]
-        return PhotoView(
+        return schemas.PhotoView(
             id=photo,
             name=photo_name(paths),
             taken=content.taken,
@@ -136,14 +124,14 @@ class Library:
         content, path = await self._readers.run(lambda: _content(files))
         return content, photo_name([path])
 
-    async def facts(self, photo: str) -> PhotoFactsView:
+    async def facts(self, photo: str) -> schemas.PhotoFactsView:
         """Return where a photo lies, and what its header says."""
         row = await self.run(lambda: self.row(photo))
         paths = await self.run(lambda: self.index.store.paths_of([row])[row])
         files = await self.run(lambda: self.index.files_of(row))
         found = await self._readers.run(lambda: read_facts(_content(files)[0]))
         shown = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths]
-        return PhotoFactsView(paths=shown, **asdict(found))
+        return schemas.PhotoFactsView(paths=shown, **asdict(found))
 
     async def thumbnail(self, photo: str, side: int) -> bytes:
         """Return a small JPEG of a photo, drawn anew."""
@@ -161,15 +149,17 @@ class Library:
             self._kept_size -= len(dropped)
         return drawn
 
-    def similar(self, photo: str, count: int) -> list[SimilarView]:
+    def similar(self, photo: str, count: int) -> list[schemas.SimilarView]:
         """Return the photos that look most like one."""
         _, near = nearest_photos(self.index, self.row(photo), count)
         return self._alike(near)
 
-    def _alike(self, hits: Sequence[Hit]) -> list[SimilarView]:
+    def _alike(self, hits: Sequence[Hit]) -> list[schemas.SimilarView]:
         ids = self.ids([hit.row for hit in hits])
         return [
-            SimilarView(id=ids[hit.row], name=photo_name(hit.paths), likeness=hit.probability)
+            schemas.SimilarView(
+                id=ids[hit.row], name=photo_name(hit.paths), likeness=hit.probability
+            )
             for hit in hits
         ]
 
@@ -177,6 +167,35 @@ class Library:
         """Return the ids of rows."""
         found = self.index.store.contents_of(rows)
         return {row: content.hash.hex() for row, content in found.items()}
+
+    def overview(self) -> schemas.LibraryView:
+        """Return how often each label is given, and the newest photos."""
+        alive, names = self.index.store.alive_rows(), self.index.space.names
+        most = max(1000, COUNTED // len(names))
+        rows = alive
+        if len(alive) > most:
+            rows = np.sort(np.random.default_rng(0).choice(alive, most, replace=False))
+        given = self.index.sets(rows).sum(axis=0) * (len(alive) / max(1, len(rows)))
+        order = np.argsort(-given, kind="stable")[:LABELS_LISTED].tolist()
+        newest = self.index.store.select(
+            "SELECT row FROM contents WHERE alive = 1 ORDER BY taken DESC, row DESC LIMIT ?",
+            (NEWEST,),
+        )
+        contents = self.index.store.contents_of([row for (row,) in newest])
+        paths = self.index.store.paths_of(contents)
+        return schemas.LibraryView(
+            photos=len(alive),
+            counted=len(rows),
+            labels=[schemas.LabelCount(label=names[k], photos=round(given[k])) for k in order],
+            newest=[
+                schemas.NewPhoto(
+                    id=contents[row].hash.hex(),
+                    name=photo_name(paths[row]),
+                    taken=contents[row].taken,
+                )
+                for (row,) in newest
+            ],
+        )
 
     # Queries
 
@@ -189,9 +208,8 @@ class Library:
         wrong_at_most: float | None,
         sort: Sort,
         photos: PhotoFilter,
-        who: str,
-    ) -> SearchAnswer:
-        """Return one page of the answer to a query; a receipt of its promise names ``who``."""
+    ) -> schemas.SearchAnswer:
+        """Return one page of the answer to a query."""
         query = Query.parse(text, self.index.space, self.index.taxonomy)
         found = answer(
             self.index,
@@ -202,14 +220,13 @@ class Library:
             sort=sort,
             photos=photos,
         )
-        receipt = add(self.index, found, who)
         shown = found.hits[start : start + top]
         ids = self.ids([hit.row for hit in shown])
-        promised, (low, high) = found.promised, found.interval or (None, None)
-        return SearchAnswer(
+        said, (low, high) = found.statement, found.interval or (None, None)
+        return schemas.SearchAnswer(
             query=found.query,
             hits=[
-                SearchHit(
+                schemas.SearchHit(
                     id=ids[hit.row],
                     name=photo_name(hit.paths),
                     probability=_share(hit.probability),
@@ -227,29 +244,25 @@ class Library:
             high=high,
             untested=found.untested or None,
             above=found.above,
-            promise=None if promised is None else str(promised),
-            promise_kind=None if promised is None else "expected",
-            promise_about=None if promised is None else promised.about,
-            promise_condition=None if promised is None else promised.condition,
-            receipt=None if receipt is None else receipt.number,
-            refused=found.refusal() or None,
-            ways=WaysOutView(**asdict(found.ways)) if found.refused else None,
+            statement=None if said is None else schemas.StatementView(**asdict(said)),
             near_copies=found.copies_sentence or None,
             likeness=_likeness(found),
             cursor=str(start + top) if len(found.hits) > start + top else None,
         )
 
     @cached_property
-    def texts(self) -> FreeText:
+    def texts(self) -> "FreeText":
         """What scores texts; a model that did not begin with words has nothing that does."""
+        from labelwise.photos.words import FreeText  # which needs torch
+
         return FreeText.of(self.index)
 
-    def text_search(self, text: str, labels: str, top: int, at_least: float) -> TextAnswer:
+    def text_search(self, text: str, labels: str, top: int, at_least: float) -> schemas.TextAnswer:
         """Return the photos most like a text, among those of a query if there is one."""
         index = self.index
         query = Query.parse(labels, index.space, index.taxonomy) if labels.strip() else None
         hits = self.texts.photos(index, text, top, query=query, at_least=at_least)
-        return TextAnswer(
+        return schemas.TextAnswer(
             text=text,
             query=None if query is None else str(query),
             at_least=None if query is None else at_least,
@@ -263,11 +276,11 @@ class Library:
 
     # Corrections
 
-    def correct(self, photo: str, given: CorrectionsIn) -> PhotoView:
+    def correct(self, photo: str, given: schemas.CorrectionsIn) -> schemas.PhotoView:
         """Note what a person says; return the photo as it is now, and what undoes it."""
         row = self.row(photo)
         before = {one.label: one for one in self.index.store.corrections(row=row)}
-        sources: dict[str, dict[str, State]] = {}
+        sources: dict[str, dict[str, schemas.State]] = {}
         for label, state in given.labels.items():
             column = self.index.space.column(label)
             known = before.get(label)
@@ -288,12 +301,14 @@ class Library:
         }
         return view.model_copy(update={"before": states})
 
-    def review(self, by: Reason, count: int, labels: Sequence[str] | None) -> list[QuestionView]:
+    def review(
+        self, by: Reason, count: int, labels: Sequence[str] | None
+    ) -> list[schemas.QuestionView]:
         """Return the questions most worth asking."""
         asked = questions(self.index, by, count, labels)
         return self._views([(q.row, q.label, q.probability, q.given) for q in asked], audit=False)
 
-    def audit(self, count: int) -> list[QuestionView]:
+    def audit(self, count: int) -> list[schemas.QuestionView]:
         """Return questions about photos drawn at random, the least audited labels first."""
         names = self.index.space.names
         audited = self._audited()
@@ -322,11 +337,11 @@ class Library:
 
     def _views(
         self, asked: Sequence[tuple[int, str, float, bool]], *, audit: bool
-    ) -> list[QuestionView]:
+    ) -> list[schemas.QuestionView]:
         rows = [row for row, *_ in asked]
         ids, paths = self.ids(rows), self.index.store.paths_of(rows)
         return [
-            QuestionView(
+            schemas.QuestionView(
                 id=ids[row],
                 name=photo_name(paths[row]),
                 label=label,
@@ -363,12 +378,10 @@ class Library:
         chosen: list[int] = rows[first[np.argsort(order[first])]].tolist()
         return chosen
 
-    @torch.no_grad()
     def model_probs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the model's own probabilities (n, K), before any correction."""
         columns = [self.index.store.column(k)[rows] for k in range(len(self.index.space))]
-        logits = torch.from_numpy(np.stack(columns, axis=1)).double()
-        probs: NDArray[np.float64] = self.index.link(logits).numpy()
+        probs: NDArray[np.float64] = self.index.link(np.stack(columns, axis=1).astype(np.float64))
         return probs
 
     def alarms(self) -> list[Alarm]:
@@ -428,16 +441,134 @@ def photo_name(paths: Sequence[str]) -> str:
     return os.fsencode(os.path.basename(paths[0])).decode("utf-8", "backslashreplace")
 
 
-def _likeness(found: Found) -> LikenessView | None:
+def _likeness(found: Found) -> schemas.LikenessView | None:
     if found.likeness is None:
         return None
     outcome = found.likeness.likeness.outcome
-    return LikenessView(outcome=outcome, sentence=found.likeness.sentence())
+    return schemas.LikenessView(outcome=outcome, sentence=found.likeness.sentence())
 
 
 def _share(value: float) -> float:
     return min(1.0, max(0.0, float(value)))
 
 
-def _standing(state: Fact | None) -> CorrectedState | None:
+def _standing(state: Fact | None) -> schemas.CorrectedState | None:
     return None if state == "withdrawn" else state
+
+
+class ListChecks:
+    """Checks of a library's lists, kept open while people answer; runs in the library's thread.
+
+    To open a session ranks the whole library, so the last few are kept. What people answered is in
+    the index, not in a session: one that was dropped is opened again where it was left.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._sessions: OrderedDict[tuple[object, ...], CheckSession] = OrderedDict()
+
+    def begin(self, asked: schemas.CheckIn) -> schemas.CheckView:
+        """Begin a check, or resume it."""
+        session = self._session(asked)
+        return self._view(asked, session, session.state())
+
+    def answer(self, given: schemas.CheckAnswerIn) -> schemas.CheckView:
+        """Note an answer about the photo that is asked about now."""
+        session = self._session(given.checked)
+        photo = session.next_photo()
+        if photo is None or photo.row != self._library.row(given.photo):
+            raise DataError(
+                "this photo is not the one asked about now: it was answered already, or is not of "
+                "this list; ask for the next one"
+            )
+        return self._view(given.checked, session, session.answer(photo, given.answer))
+
+    def undo(self, asked: schemas.CheckIn) -> schemas.CheckView:
+        """Take the last answer about the query back."""
+        session = self._session(asked)
+        return self._view(asked, session, session.undo())
+
+    def _session(self, asked: schemas.CheckIn) -> CheckSession:
+        index = self._library.index
+        query = Query.parse(asked.q, index.space, index.taxonomy)
+        photos = (len(index), len(index.store.dead_rows()))
+        key = (str(query), asked.wrong_at_most, asked.top, asked.answers, asked.who, photos)
+        if key not in self._sessions:
+            self._sessions[key] = CheckSession(
+                index,
+                query,
+                wrong_at_most=asked.wrong_at_most,
+                top=asked.top,
+                answers=asked.answers,
+                who=asked.who,
+            )
+            if len(self._sessions) > SESSIONS_KEPT:
+                self._sessions.popitem(last=False)
+        self._sessions.move_to_end(key)
+        return self._sessions[key]
+
+    def _view(
+        self, asked: schemas.CheckIn, session: CheckSession, state: CheckState
+    ) -> schemas.CheckView:
+        promise, check, said = state.promise, state.check, state.statement
+        hopeless = state.more is None and check.checked > 0
+        photo = None if promise is not None or hopeless else session.next_photo()
+        after = None if photo is None else session.photo_after(photo)
+        kept = [] if promise is None else session.left()[:SHOWN].tolist()
+        ids = self._library.ids([one.row for one in (photo, after) if one is not None] + kept)
+        paths = self._library.index.store.paths_of(kept)
+        return schemas.CheckView(
+            query=asked.q,
+            wrong_at_most=asked.wrong_at_most,
+            listed=check.listed,
+            left=check.left,
+            checked=check.checked,
+            more=state.more,
+            shorter=None if promise is not None else state.shorter,
+            statement=None if said is None else schemas.StatementView(**asdict(said)),
+            sentence=state.sentence(),
+            question=None if photo is None else _question(photo, ids[photo.row]),
+            following=None if after is None else ids[after.row],
+            photos=[schemas.ListedPhoto(id=ids[row], name=photo_name(paths[row])) for row in kept],
+        )
+
+
+def _question(photo: PhotoToCheck, photo_id: str) -> schemas.CheckQuestion:
+    listed = schemas.ListedPhoto(id=photo_id, name=photo_name(photo.paths))
+    return schemas.CheckQuestion(photo=listed, repeated=photo.repeated)
+
+
+def _withdrawn(receipt: Receipt) -> str:
+    """Return why a receipt that was withdrawn no longer stands."""
+    if receipt.is_of_tags:
+        return "tags are no longer held to answers"
+    return "an answer it rests on was taken back"
+
+
+def receipts_view(library: Library) -> schemas.ReceiptsView:
+    """Return what was promised of lists, and whether people's answers bear it out."""
+    verified = verify_lists(library.index)
+    verdicts = verified.by_number
+    views = []
+    for one in reversed(receipts_of(library.index)):
+        verdict = verdicts.get(one.number)
+        views.append(
+            schemas.ReceiptView(
+                number=one.number,
+                query=one.title,
+                kind=one.promise.kind,
+                text=str(one.promise),
+                method=one.promise.test,
+                listed=one.promise.listed or 0,
+                who=one.who,
+                at=one.at,
+                withdrawn=one.withdrawn,
+                photos=one.photos,
+                weights=one.weights,
+                link=one.link,
+                held_out=one.held_out,
+                verdict="cannot tell" if verdict is None else verdict.verdict,
+                told=_withdrawn(one) if verdict is None else str(verdict),
+            )
+        )
+    return schemas.ReceiptsView(receipts=views, together=str(verified.together))

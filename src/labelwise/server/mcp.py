@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labelwise import __version__
-from labelwise.decide import Promise
+from labelwise.decide import Promise, Statement
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import HeldOut, RunFolder
@@ -38,12 +38,13 @@ from labelwise.photos.prevalence import draw_sample, estimate_from_answers
 from labelwise.photos.query import Hit, nearest_photos
 from labelwise.pictures import BytesImages
 from labelwise.pictures.sources import read_image_file
-from labelwise.pictures.work import Kind, Work
+from labelwise.pictures.worker import Kind, Work
 from labelwise.retrieval import Query
+from labelwise.server.app import Front
 from labelwise.server.batching import BusyError, Threads
-from labelwise.server.bodies import Bodies
-from labelwise.server.security import SMALL_BODY, Guard, RefusedError
-from labelwise.server.service import LabelTrust, label_trust
+from labelwise.server.schemas import LabelView
+from labelwise.server.security import SMALL_BODY, RefusedError
+from labelwise.server.service import label_views
 from labelwise.server.settings import ServeSettings
 from labelwise.system.names import printable
 from labelwise.system.storage import is_uri
@@ -90,6 +91,7 @@ class PhotoList(BaseModel):
     in_words: InWords
     holds_if: HoldsIf
     photos: list[FoundPhoto]
+    statement: Statement | None
 
 
 class PhotoCount(BaseModel):
@@ -226,11 +228,11 @@ class PhotoTools:
         at_least: Annotated[Share, Field(description="The least probability of a photo.")] = 0.0,
         wrong_at_most: Annotated[
             float | None,
-            Field(gt=0, lt=1, description="Cut the list so that this share of it may be wrong."),
+            Field(gt=0, lt=1, description="Cut the list where this share of it is wrong."),
         ] = None,
         newest_first: bool = False,
     ) -> PhotoList:
-        """Find photos by labels, the most probable first, with the promise of the list."""
+        """Find photos by labels, the most probable first, with an estimate of how much is wrong."""
         found = answer(
             self.index,
             self._query(query),
@@ -250,8 +252,10 @@ class PhotoTools:
             )
             for hit in found.hits
         ]
-        words = f"{found.sentence()}; {counted(len(photos), 'photo')} of them are listed here"
-        return PhotoList(in_words=words, holds_if=self._condition, photos=photos)
+        said = found.statement
+        words = f"{found.sentence()}{'; ' if said is None else ' '}"
+        words += f"{counted(len(photos), 'photo')} of them are listed here"
+        return PhotoList(in_words=words, holds_if=self._condition, photos=photos, statement=said)
 
     def count_photos(self, query: Asked) -> PhotoCount:
         """Say how many photos match, by the model alone.
@@ -286,7 +290,7 @@ class PhotoTools:
             if name in told and told[name].state in ("present", "absent"):
                 because = f"{told[name].who} said that it is {told[name].state}."
             else:
-                because = _because(self._trust.get(name), float(own[k]), self._split)
+                because = _because(self._trust.get(name), float(own[k]))
             labels.append(
                 LabelOfPhoto(
                     label=name,
@@ -348,16 +352,13 @@ class PhotoTools:
         found = self._model.predict(BytesImages([blob], [os.path.basename(path)]))
         probs, chosen = found.probs[0].numpy(), found.sets[0].numpy()
         order = np.argsort(-probs, kind="stable").tolist()
-        names, split = (
-            self._model.space.names,
-            "" if self._held_out is None else str(self._held_out),
-        )
+        names = self._model.space.names
         labels = [
             LabelOfPhoto(
                 label=names[k],
                 probability=float(probs[k]),
                 given=bool(chosen[k]),
-                because=_because(self._run_trust.get(names[k]), float(probs[k]), split),
+                because=_because(self._run_trust.get(names[k]), float(probs[k])),
             )
             for k in order[: max(EXPLAINED, int(chosen.sum()))]
         ]
@@ -465,11 +466,11 @@ class PhotoTools:
         return self.index.facts.held_out or ""
 
     @cached_property
-    def _trust(self) -> dict[str, LabelTrust]:
+    def _trust(self) -> dict[str, LabelView]:
         held_out, link = self.index.held_out, self.index.spec.made_link
         if held_out is None or link is None:
             return {}
-        return {one.label: one for one in label_trust(held_out, link)}
+        return label_views(held_out, link, self._split)
 
     @cached_property
     def _model(self) -> Predictor:
@@ -482,25 +483,25 @@ class PhotoTools:
         return None if self.run is None else self.run.held_out()
 
     @cached_property
-    def _run_trust(self) -> dict[str, LabelTrust]:
+    def _run_trust(self) -> dict[str, LabelView]:
         if self._held_out is None:
             return {}
-        found = label_trust(self._held_out.predictions, require_probabilities(self._model))
-        return {one.label: one for one in found}
+        link, split = require_probabilities(self._model), str(self._held_out)
+        return label_views(self._held_out.predictions, link, split)
 
 
 def _path(hit: Hit) -> str:
     return printable(hit.paths[0])
 
 
-def _because(trust: LabelTrust | None, probability: float, split: str) -> str:
+def _because(trust: LabelView | None, probability: float) -> str:
     """Return what became of held-out photos with about this probability."""
     if trust is None:
         return "There are no held-out photos, so this probability was never tested."
     for one in trust.bins:
         if probability <= one.high:
             break
-    return one.sentence(trust.label, split)
+    return one.sentence
 
 
 def _given(path: str, labels: Sequence[LabelOfPhoto], rule: str) -> str:
@@ -630,4 +631,4 @@ def make_mcp_app(server: Any, settings: ServeSettings) -> ASGIApp:
             raise RefusedError(405, f"questions are sent by POST to {PATH}", {"allow": "POST"})
         await answering(scope, receive, send)
 
-    return Guard(Bodies(only_posts, settings.body_memory, settings.body_disk), settings)
+    return Front(only_posts, settings)

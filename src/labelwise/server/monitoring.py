@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from labelwise.errors import SettingsError
-from labelwise.metrics.drift import Alarm
+from labelwise.metrics.shift import Alarm
 
 # The access log: one line of JSON per request, in a file that is turned over as it grows.
 #
@@ -26,9 +26,7 @@ from labelwise.metrics.drift import Alarm
 # writes, so that a slow disk holds up no request; lines it cannot keep up with are counted.
 
 
-TICK = 0.02  # seconds between two looks
-SCHEDULED = Path("/proc/thread-self/schedstat")  # on a core, waiting for one, how often
-BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+TICK = 0.02  # seconds between two looks at the event loop
 FILE_BYTES = 16 << 20
 FILES_KEPT = 5
 LINES_WAITING = 10_000
@@ -79,60 +77,6 @@ class AccessLog:
             self._file.handle(LogRecord("access", INFO, "", 0, line, None, None))
 
 
-class LoopPauses:
-    """Looks at the event loop it runs on: how late it is, and whose fault that is.
-
-    pause       from when a look at the loop was due to when it came
-    busy        processor time of the loop's own thread since the look before
-    no core     time in which that thread was ready to run, and every core was taken
-    own         a pause without that: the loop was busy, or another thread had the lock
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.pauses, self.own = (
-            Histogram(f"labelwise_loop_{name}_seconds", words, buckets=BUCKETS, registry=registry)
-            for name, words in (
-                ("pause", "How long the event loop was late."),
-                ("own_pause", "The same without the time in which every core was taken."),
-            )
-        )
-        self._longest = {
-            name: Gauge(f"labelwise_loop_{name}_longest_seconds", words, registry=registry)
-            for name, words in (
-                ("pause", "The longest pause."),
-                ("own_pause", "The longest without the time in which every core was taken."),
-                ("busy", "The most processor time of the event loop's own between two looks."),
-            )
-        }
-        self._most = dict.fromkeys(self._longest, 0.0)
-
-    async def watch(self) -> None:
-        """Look for as long as the event loop runs."""
-        while True:
-            began, used, waited = time.perf_counter(), time.thread_time(), waited_for_core()
-            await asyncio.sleep(TICK)
-            pause = max(0.0, time.perf_counter() - began - TICK)
-            self.note(pause, time.thread_time() - used, waited_for_core() - waited)
-
-    def note(self, pause: float, busy: float, no_core: float) -> None:
-        """Count one look."""
-        own = max(0.0, pause - no_core)
-        self.pauses.observe(pause)
-        self.own.observe(own)
-        for name, seconds in (("pause", pause), ("own_pause", own), ("busy", busy)):
-            if seconds > self._most[name]:
-                self._most[name] = seconds
-                self._longest[name].set(seconds)
-
-
-def waited_for_core() -> float:
-    """Return how many seconds this thread was ready to run without a core, 0 if nobody tells."""
-    try:
-        return int(SCHEDULED.read_bytes().split()[1]) / 1e9
-    except OSError:  # not Linux, or a kernel that does not count
-        return 0.0
-
-
 class Monitor:
     """Counts what happens to a server and its models, for ``/metrics``."""
 
@@ -164,7 +108,12 @@ class Monitor:
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
             registry=own,
         )
-        self.loop = LoopPauses(own)
+        self.pauses = Histogram(
+            "labelwise_loop_pause_seconds",
+            "How long the event loop was late.",
+            buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+            registry=own,
+        )
         self.queue = Gauge("labelwise_queue_length", "Pictures on their way.", registry=own)
         self.failures = Counter(
             "labelwise_failures", "Pictures that could not be used.", registry=own
@@ -181,6 +130,13 @@ class Monitor:
         self.alarm = Gauge(
             "labelwise_calibration_alarm", "1 once the alarm was raised.", ["label"], registry=own
         )
+
+    async def watch_loop(self) -> None:
+        """Look how late the event loop is, for as long as it runs."""
+        while True:
+            due = time.perf_counter() + TICK
+            await asyncio.sleep(TICK)
+            self.pauses.observe(max(0.0, time.perf_counter() - due))
 
     def note_alarms(self, alarms: Iterable[Alarm]) -> None:
         """Show alarms at ``/metrics``."""

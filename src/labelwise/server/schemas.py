@@ -1,5 +1,6 @@
 """What the API says, as types: they make the answers, and the description at /openapi.json."""
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -27,16 +28,14 @@ class SearchHit(BaseModel):
     copies: int
 
 
-class WaysOutView(BaseModel):
-    """What would work where no list can be promised: a larger share, or checking some photos.
+class StatementView(BaseModel):
+    """What is said of a list, as a sentence to show; the share of wrong photos, if known."""
 
-    About ``checks`` of the best
-    ``listed`` photos would be asked about.
-    """
-
-    larger: float | None
-    checks: int | None
-    listed: int | None
+    kind: Literal["estimate", "guarantee", "none"]
+    sentence: str
+    wrong: Probability | None
+    low: Probability | None
+    high: Probability | None
 
 
 class LikenessView(BaseModel):
@@ -51,9 +50,8 @@ class SearchAnswer(BaseModel):
 
     ``expected`` photos match, between ``low`` and ``high`` with 95 % confidence; without held-out
     photos that match there is no such interval, and ``untested`` says so.
-    ``promise`` is a sentence, ``promise_about`` what it speaks of, and ``promise_condition`` under
-    which condition it holds.
-    ``near_copies`` says how many photos of a promised list look like an earlier one of it.
+    ``statement`` is of the list above the cut that was set for ``wrong_at_most``, and null without
+    it. ``near_copies`` says how many photos of that list look like an earlier one of it.
     """
 
     query: str
@@ -64,13 +62,7 @@ class SearchAnswer(BaseModel):
     high: float | None
     untested: str | None = None
     above: int | None
-    promise: str | None
-    promise_kind: Literal["expected"] | None = None
-    promise_about: str | None = None
-    promise_condition: str | None = None
-    receipt: int | None = None
-    refused: str | None = None
-    ways: WaysOutView | None = None
+    statement: StatementView | None = None
     near_copies: str | None = None
     likeness: LikenessView | None = None
     cursor: str | None
@@ -153,14 +145,39 @@ class ListedPhoto(BaseModel):
     name: str
 
 
+class NewPhoto(ListedPhoto):
+    """A photo, and when it was taken."""
+
+    taken: str | None
+
+
+class LabelCount(BaseModel):
+    """How many photos of the library are given a label."""
+
+    label: str
+    photos: int
+
+
+class LibraryView(BaseModel):
+    """What a library holds: its labels, the most frequent first, and its newest photos.
+
+    Labels are counted on ``counted`` of its ``photos``, drawn at random, and scaled up.
+    """
+
+    photos: int
+    counted: int
+    labels: list[LabelCount]
+    newest: list[NewPhoto]
+
+
 class CheckIn(BaseModel):
-    """Which list a person checks: our own, or the best ``top`` photos of a query."""
+    """Which list a person checks: our own, for so many ``answers``, or the best ``top`` photos."""
 
     model_config = ConfigDict(extra="forbid")
     q: Annotated[str, Field(max_length=2000)]
     wrong_at_most: Annotated[float, Field(gt=0, lt=1)] = 0.1
     top: Annotated[int | None, Field(ge=1, le=10_000_000)] = None
-    alone: bool = False
+    answers: Annotated[int, Field(ge=1, le=10_000)] = 30
     who: Annotated[str, Field(min_length=1, max_length=100)] = "page"
 
 
@@ -184,7 +201,7 @@ class CheckView(BaseModel):
     """What is known of a list, and the next question.
 
     ``more`` is about how many more answers it takes, None where more would not do; ``shorter`` the
-    length of a list that may take fewer. ``photos`` are the first of a promised list.
+    length of a list that may take fewer. ``statement`` is the guarantee of the list of ``photos``.
     """
 
     query: str
@@ -194,7 +211,7 @@ class CheckView(BaseModel):
     checked: int
     more: int | None
     shorter: int | None
-    promise: str | None
+    statement: StatementView | None
     sentence: str
     question: CheckQuestion | None
     following: PhotoId | None
@@ -315,7 +332,8 @@ class Predicted(BaseModel):
     results: list[PictureAnswer]
 
 
-class BinView(BaseModel):
+@dataclass(frozen=True)
+class BinView:
     """Held-out photos whose probability lay in (low, high]."""
 
     low: float
@@ -324,10 +342,12 @@ class BinView(BaseModel):
     carried: int
     share_low: float
     share_high: float
+    mean: float | None
     sentence: str
 
 
-class LabelView(BaseModel):
+@dataclass(frozen=True)
+class LabelView:
     """A label: its threshold, and what its probabilities were worth on held-out photos."""
 
     label: str
@@ -354,6 +374,7 @@ class PromiseView(BaseModel):
 class AlarmView(BaseModel):
     """The calibration alarm of one label."""
 
+    model_config = ConfigDict(from_attributes=True)
     label: str
     audited: int
     present: int
@@ -377,8 +398,15 @@ class ShareView(BaseModel):
 
 
 class TrustView(BaseModel):
-    """What speaks for and against trusting the model today."""
+    """What speaks for and against trusting the model today.
 
+    ``fits``: whether the probabilities agree with ``answers`` to random questions; it takes
+    ``answers_needed`` of them to say yes.
+    """
+
+    fits: Literal["yes", "no", "too few answers"]
+    answers: int
+    answers_needed: int
     alarms: list[AlarmView]
     shares: list[ShareView]
     promises: list[PromiseView]

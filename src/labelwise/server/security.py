@@ -18,7 +18,6 @@ import base64
 import hashlib
 import hmac
 import json
-import logging
 import re
 import time
 from collections import OrderedDict
@@ -27,8 +26,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
+from labelwise.errors import DataError
 from labelwise.server.settings import ServeSettings, same_address
 from labelwise.system.text import shortened
 
@@ -71,8 +71,6 @@ PREFLIGHT = {
     "access-control-max-age": "600",
 }
 
-log = logging.getLogger("labelwise.server")
-
 
 class RefusedError(Exception):
     """A request that gets a problem for an answer."""
@@ -80,6 +78,10 @@ class RefusedError(Exception):
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
         self.status, self.detail, self.headers = status, detail, dict(headers or {})
+
+
+class PhotoNotFoundError(DataError):
+    """There is no such photo, or its file is not what it was."""
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -112,56 +114,17 @@ def same_token(one: str, other: str) -> bool:
 
 
 class Guard:
-    """The outermost part of the server: refuses, limits, and marks what leaves."""
+    """Whether a request is let in, and with how large a body."""
 
-    def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
-        self.app, self.settings = app, settings
+    def __init__(self, settings: ServeSettings) -> None:
+        self.settings = settings
         self.rates, self.health_rates = _Rates(settings.rate), _Rates(settings.rate)
         self._names, self._proxies = settings.names, settings.proxies
         token = settings.token
         self._proofs = None if token is None else (token, cookie_value(token))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        started = False
-        shared: list[tuple[bytes, bytes]] = []
-
-        async def marked(message: Message) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                present = {name for name, _ in message["headers"]}
-                added = [header for header in RAW_HEADERS if header[0] not in present]
-                message["headers"] = [*message["headers"], *added, *shared]
-            await send(message)
-
-        answer: Response | None = None
-        try:
-            headers = self._checked_headers(scope)
-            if self._proxies:
-                peer, port = scope.get("client") or ("", 0)
-                scope["client"] = (forwarded_client(peer, headers, self._proxies), port)
-            if self.settings.origins:
-                shared += self._shared_with(headers)
-            answer = self._check(scope, headers)
-            if answer is None:
-                limited = self._limited(scope["path"], headers, receive)
-                await self.app(scope, limited, marked)
-        except RefusedError as refused:
-            answer = problem(refused.status, refused.detail, refused.headers)
-        except Exception:
-            log.exception("an error while answering %s %s", scope["method"], scope["path"])
-            answer = problem(500, MISTAKE)
-        if answer is not None and not started:
-            await answer(scope, receive, marked)
-
-    def _checked_headers(self, scope: Scope) -> dict[str, list[str]]:
+    def headers(self, scope: Scope) -> dict[str, list[str]]:
+        """Return the headers of a request that asks for this host; its client is put right."""
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -172,9 +135,12 @@ class Guard:
                 "the Host header names no host of this server; "
                 "start it with --allow-host NAME to let it answer to one more name",
             )
+        if self._proxies:
+            peer, port = scope.get("client") or ("", 0)
+            scope["client"] = (forwarded_client(peer, headers, self._proxies), port)
         return headers
 
-    def _check(self, scope: Scope, headers: Mapping[str, list[str]]) -> Response | None:
+    def __call__(self, scope: Scope, headers: Mapping[str, list[str]]) -> Response | None:
         """Raise RefusedError, or return the answer to a question about what is allowed."""
         path, client = scope["path"], (scope.get("client") or ("", 0))[0]
         is_health = path.startswith(HEALTH_PATHS)
@@ -214,17 +180,17 @@ class Guard:
                 "start the server with --allow-origin ORIGIN to answer those of one",
             )
 
-    def _shared_with(self, headers: Mapping[str, list[str]]) -> list[tuple[bytes, bytes]]:
+    def shared_with(self, headers: Mapping[str, list[str]]) -> list[tuple[bytes, bytes]]:
         """Return the headers that let the page of an allowed origin read the answer."""
+        if not self.settings.origins:
+            return []
         origin = _only(headers, "origin") or ""
         vary = [(b"vary", b"origin")]
         if origin.lower() not in self.settings.origins:
             return vary
         return [*vary, (b"access-control-allow-origin", origin.encode("latin-1"))]
 
-    def _limited(
-        self, path: str, headers: Mapping[str, list[str]], receive: Receive
-    ) -> "_LimitedBody":
+    def body(self, path: str, headers: Mapping[str, list[str]], receive: Receive) -> Receive:
         """Return the body of a request within its limits, or refuse the length it is said to have.
 
         The limit on its bytes depends on the path, that on its seconds begins now.

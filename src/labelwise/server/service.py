@@ -14,143 +14,108 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic_core import to_json
 
 from labelwise import __version__
-from labelwise.decide import Promise
+from labelwise.decide import Check, Promise
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.evaluation import Curve
-from labelwise.links import Link
+from labelwise.links import Link, check_log_probs
 from labelwise.markup import Markup
-from labelwise.metrics import Reliability, label_reliability
-from labelwise.metrics.drift import HeldOutShare, LabelShare, estimate_share, held_out_shares
-from labelwise.models.loading import load_model, spec_of
+from labelwise.metrics import label_reliability
+from labelwise.metrics.shift import HeldOutShare, LabelShare, estimate_share, held_out_shares
+from labelwise.models.loading import is_exported, load_model, spec_of
+from labelwise.models.onnx_answers import NOT_FINITE
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.scoring import require_probabilities, score_inputs
 from labelwise.models.spec import ModelSpec
 from labelwise.numeric.bounds import clopper_pearson
 from labelwise.pictures import PictureImages
 from labelwise.pictures.decoders import Decoders
-from labelwise.pictures.loading import input_of
 from labelwise.predictions import Predictions
-from labelwise.report.charts import reliability_chart
-from labelwise.server.batching import Batcher, PictureQueue, Place, Tagged, Threads, model_thread
-from labelwise.server.bodies import Pixels, Upload
-from labelwise.server.library import Library
-from labelwise.server.monitoring import Monitor
-from labelwise.server.schemas import (
-    AlarmView,
-    BinView,
-    LabelView,
-    ModelView,
-    PictureAnswer,
-    Predicted,
-    PromiseView,
-    ShareView,
-    TrustView,
+from labelwise.server import schemas
+from labelwise.server.batching import (
+    Batcher,
+    PictureQueue,
+    Place,
+    Tagged,
+    Threads,
+    compute_alone,
+    model_thread,
 )
+from labelwise.server.bodies import Pixels, Upload
+from labelwise.server.monitoring import Monitor
 from labelwise.server.security import RefusedError
 from labelwise.server.settings import ServeSettings
 
-# One model as it was loaded: what it says of pictures, and what that is worth.
-#
-# It never changes, but for the counts of what it answered. A server that loads the same folder
-# again has another one, and requests that began with this one end with it.
-
-
-# How far to trust a probability: what became of held-out photos that got about the same one.
-
+if TYPE_CHECKING:  # a server without an index needs none of it
+    from labelwise.server.library import Library
 
 BINS = 10
+RANKS = (
+    "this model ranks labels and has no probabilities; "
+    "calibrate it first with `labelwise calibrate`"
+)
 
 
-@dataclass(frozen=True)
-class Bin:
-    """Held-out photos whose probability for a label lay in (low, high]."""
-
-    low: float
-    high: float
-    photos: int
-    carried: int
-    share_low: float
-    share_high: float
-    mean: float | None
-
-    def sentence(self, label: str, split: str) -> str:
-        """Return what became of these photos, in words."""
-        spoken = f"{100 * self.low:.0f}–{100 * self.high:.0f} %"
-        if not self.photos:
-            return f"No photo of the {split} split got {spoken} for {label}."
-        return (
-            f"Of {self.photos:,} held-out photos that got {spoken} for {label}, "
-            f"{self.carried:,} carried it."
-        )
-
-
-@dataclass(frozen=True)
-class LabelTrust:
-    """The reliability of one label on held-out photos: its bins, and how many carry it."""
-
-    label: str
-    bins: tuple[Bin, ...]
-    photos: int
-    carried: int
-    ece: float | None
+def label_views(
+    held_out: Predictions, link: Link, split: str, thresholds: Sequence[float | None] | None = None
+) -> dict[str, schemas.LabelView]:
+    """Return what became of held-out photos, for every label and ten ranges of probability."""
+    found = label_reliability(
+        link(held_out.logits.astype(np.float64)), held_out.labels, held_out.observed, bins=BINS
+    )
+    errors, views = found.ece(), {}
+    edges = list(pairwise(found.edges.tolist()))
+    for column, name in enumerate(held_out.names):
+        photos = found.counts[column].astype(int).tolist()
+        carried = np.rint(found.present_sums[column]).astype(int).tolist()
+        means = found.confidence[column].tolist()
+        bins = [
+            schemas.BinView(
+                *(low, high, n, k),
+                *clopper_pearson(k, n, 0.975),
+                mean if n else None,
+                _sentence(low, high, n, k, name, split),
+            )
+            for (low, high), n, k, mean in zip(edges, photos, carried, means, strict=True)
+        ]
+        ece = None if np.isnan(errors[column]) else float(errors[column])
+        threshold = None if thresholds is None else thresholds[column]
+        views[name] = schemas.LabelView(name, threshold, sum(photos), sum(carried), ece, bins)
+    return views
 
 
-def label_trust(held_out: Predictions, link: Link) -> list[LabelTrust]:
-    """Return the reliability of every label on held-out predictions."""
-    with torch.no_grad():
-        probs = link(held_out.logits.astype(np.float64))
-    found = label_reliability(probs, held_out.labels, held_out.observed, bins=BINS)
-    errors = found.ece()
-    return [
-        LabelTrust(
-            name,
-            bins := tuple(_bins(found, column)),
-            sum(one.photos for one in bins),
-            sum(one.carried for one in bins),
-            None if np.isnan(errors[column]) else float(errors[column]),
-        )
-        for column, name in enumerate(held_out.names)
-    ]
+def _sentence(low: float, high: float, photos: int, carried: int, label: str, split: str) -> str:
+    spoken = f"{100 * low:.0f}–{100 * high:.0f} %"
+    if not photos:
+        return f"No photo of the {split} split got {spoken} for {label}."
+    return f"Of {photos:,} held-out photos that got {spoken} for {label}, {carried:,} carried it."
 
 
-def _bins(found: Reliability, column: int) -> list[Bin]:
-    bins = []
-    counts, present = found.counts[column], np.rint(found.present_sums[column]).astype(int)
-    means: NDArray[np.float64] = found.confidence[column]
-    for at, (low, high) in enumerate(zip(found.edges, found.edges[1:], strict=False)):
-        photos, carried = int(counts[at]), int(present[at])
-        share = clopper_pearson(carried, photos, 0.975)
-        mean = float(means[at]) if photos else None
-        bins.append(Bin(float(low), float(high), photos, carried, *share, mean))
-    return bins
-
-
-def trust_chart(trust: LabelTrust) -> Markup:
+def trust_chart(trust: schemas.LabelView) -> Markup:
     """Return the reliability diagram of one label, drawn as the report draws it."""
-    bins: Sequence[Bin] = trust.bins
     curve = Curve(
-        (0.0, *(one.high for one in bins)),
-        tuple(one.mean for one in bins),
-        tuple(one.carried / one.photos if one.photos else None for one in bins),
-        tuple(one.photos for one in bins),
+        (0.0, *(one.high for one in trust.bins)),
+        tuple(one.mean for one in trust.bins),
+        tuple(one.carried / one.photos if one.photos else None for one in trust.bins),
+        tuple(one.photos for one in trust.bins),
         trust.ece,
         None,
         None,
         "held-out photos",
     )
+    from labelwise.report.charts import reliability_chart
+
     stages = [("after", "held-out photos", curve)]
     return reliability_chart(stages, title=f"Reliability of {trust.label}")
 
@@ -199,7 +164,10 @@ class ServedModel:
     def __init__(self, name: str, folder: RunFolder, device: str) -> None:
         self.name, self.spec = name, spec_of(folder.path)
         self.predictor = load_model(folder.path, device).fused()
-        self.link = require_probabilities(self.predictor)
+        self.is_exported = is_exported(folder.path)
+        if self.predictor.link is None:
+            raise LabelwiseError(RANKS)
+        self.link: Link = self.predictor.link
         self.held_out = folder.held_out()
         self.names = self.spec.space.names
         self.weights = self.spec.weights_sha256[:12]
@@ -225,20 +193,33 @@ class ServedModel:
 
     def forward(self, pixels: Sequence[Pixels], names: Sequence[str]) -> list[Tagged]:
         """Return what the model says of pictures, each of pixels (size, size, 3)."""
-        inputs = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
-        found = score_inputs(self.predictor, inputs)
-        answers = zip(found.logits.numpy(), found.probs.numpy(), found.sets.numpy(), strict=True)
-        # The pixels were opened, so that a failure is not their fault.
-        faults = {one.row: one.reason.partition(": ")[2] for one in found.failures}
-        answered = [row for row in range(len(names)) if row not in faults]
-        tagged = {row: Tagged(names[row], *one) for row, one in zip(answered, answers, strict=True)}
-        tagged |= {row: Tagged(names[row], fault=fault) for row, fault in faults.items()}
-        return [tagged[row] for row in range(len(names))]
+        inputs = np.stack(pixels).transpose(0, 3, 1, 2)
+        logits = (self._graph_logits if self.is_exported else self._torch_logits)(inputs)
+        answers = [Tagged(name, fault=NOT_FINITE) for name in names]
+        rows = np.flatnonzero(np.isfinite(logits).all(axis=1)).tolist()
+        log_p, _ = check_log_probs(*self.link.log_probs(logits[rows].astype(np.float64)))
+        probs = np.exp(log_p)
+        sets = self.predictor.rule(probs.astype(np.float32))  # which it was fitted to
+        for row, *answer in zip(rows, logits[rows], probs, sets, strict=True):
+            answers[row] = Tagged(names[row], *answer)  # pixels were opened: a fault is not theirs
+        return answers
 
-    def picture_answer(self, tagged: Tagged) -> PictureAnswer:
+    def _torch_logits(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        import torch
+
+        with torch.inference_mode():
+            found = self.predictor.logits(torch.from_numpy(inputs).to(self.predictor.device))
+        return found.cpu().float().numpy()
+
+    def _graph_logits(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        model: Any = self.predictor
+        logits: NDArray[np.float32] = model.checked(model.answers(inputs))
+        return logits
+
+    def picture_answer(self, tagged: Tagged) -> schemas.PictureAnswer:
         """Return an answer as the API gives it."""
         if tagged.probs is None or tagged.chosen is None:
-            return PictureAnswer(name=tagged.name, error=tagged.error)
+            return schemas.PictureAnswer(name=tagged.name, error=tagged.error)
         order = np.argsort(-tagged.probs, kind="stable")
         probs, chosen = tagged.probs[order].clip(0, 1).tolist(), tagged.chosen[order].tolist()
         labels = [
@@ -252,12 +233,12 @@ class ServedModel:
         ]
         given = [one["label"] for one in labels if one["decided"]]
         facts = {"name": tagged.name, "labels": labels, "decided": given, "none": not given}
-        return PictureAnswer.model_validate(facts)
+        return schemas.PictureAnswer.model_validate(facts)
 
     @cached_property
     def answer_head(self) -> bytes:
         """How every answer begins, in JSON: what it says beside its results."""
-        head = Predicted(
+        head = schemas.Predicted(
             model=self.weights,
             calibration=self.calibration,
             caution=self.spec.caution,
@@ -275,40 +256,13 @@ class ServedModel:
     # What its answers are worth
 
     @cached_property
-    def trust(self) -> dict[str, LabelTrust]:
-        """The reliability of every label; empty where no held-out photos are kept."""
+    def trust(self) -> dict[str, schemas.LabelView]:
+        """The reliability of every label; without bins where no held-out photos are kept."""
         if self.held_out is None:
-            return {}
-        return {one.label: one for one in label_trust(self.held_out.predictions, self.link)}
-
-    def label_view(self, label: str) -> LabelView:
-        """Return one label's reliability."""
-        threshold = self.thresholds[self.spec.space.column(label)]
-        trust = self.trust.get(label)
-        if trust is None:
-            return LabelView(
-                label=label, threshold=threshold, photos=0, carried=0, ece=None, bins=[]
-            )
-        split = "" if self.held_out is None else str(self.held_out)
-        bins = [
-            BinView(
-                low=one.low,
-                high=one.high,
-                photos=one.photos,
-                carried=one.carried,
-                share_low=one.share_low,
-                share_high=one.share_high,
-                sentence=one.sentence(label, split),
-            )
-            for one in trust.bins
-        ]
-        return LabelView(
-            label=label,
-            threshold=threshold,
-            photos=trust.photos,
-            carried=trust.carried,
-            ece=trust.ece,
-            bins=bins,
+            limits = zip(self.names, self.thresholds, strict=True)
+            return {name: schemas.LabelView(name, limit, 0, 0, None, []) for name, limit in limits}
+        return label_views(
+            self.held_out.predictions, self.link, str(self.held_out), self.thresholds
         )
 
     def recent_shares(self) -> list[LabelShare]:
@@ -336,73 +290,70 @@ def _digest(spec: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-# What speaks for and against trusting a model today, as the API says it.
-
-
+ENOUGH_ANSWERS = 50  # to random questions, before no alarm means that probabilities fit
 CHECKABLE = ("recall", "precision", "f", "tags")
+NOT_CHECKED = "no photo has had all its labels reviewed yet"
 
 
-async def promise_views(model: ServedModel, library: Library | None) -> list[PromiseView]:
+async def promise_views(model: ServedModel, library: "Library | None") -> list[schemas.PromiseView]:
     """Return every promise, and what photos reviewed since then say of it."""
     promises = model.promises
     checkable = [one for one in promises if one.what in CHECKABLE]
-    checks = {}
+    checks: dict[int, Check] = {}
     if library is not None and checkable:
         found = await library.run(lambda: library.check(checkable))
         checks = dict(zip(map(id, checkable), found, strict=True))
-    views = []
-    for promise in promises:
+
+    def view(promise: Promise) -> schemas.PromiseView:
         check = checks.get(id(promise))
-        views.append(
-            PromiseView(
-                text=str(promise),
-                what=promise.what,
-                level=promise.level,
-                confidence=promise.confidence,
-                photos=promise.n,
-                made=promise.made,
-                verdict="cannot tell" if check is None else check.verdict,
-                checked="no photo has had all its labels reviewed yet"
-                if check is None or not check.counted
-                else str(check),
-            )
+        return schemas.PromiseView(
+            text=str(promise),
+            what=promise.what,
+            level=promise.level,
+            confidence=promise.confidence,
+            photos=promise.n,
+            made=promise.made,
+            verdict="cannot tell" if check is None else check.verdict,
+            checked=NOT_CHECKED if check is None or not check.counted else str(check),
         )
-    return views
+
+    return [view(one) for one in promises]
 
 
 async def trust_view(
-    model: ServedModel, library: Library | None, monitor: Monitor, slowly: Threads
-) -> TrustView:
+    model: ServedModel, library: "Library | None", monitor: Monitor, slowly: Threads
+) -> schemas.TrustView:
     """Return what speaks for and against trusting the model today."""
     alarms = await library.run(library.alarms) if library is not None else []
     monitor.note_alarms(alarms)
     recent = await slowly.run(model.recent_shares)  # seconds of many labels
-    shares = [_share(one, "recent pictures") for one in recent]
+    shares = [schemas.ShareView(source="recent pictures", **asdict(one)) for one in recent]
     notes = _notes(model, library)
     if library is not None:
         likeness = await library.run(library.likeness)
-        shares += [_share(one, "library") for one in likeness.likeness.shares]
+        found = likeness.likeness.shares
+        shares += [schemas.ShareView(source="library", **asdict(one)) for one in found]
         notes.append(likeness.sentence())
-    return TrustView(
-        alarms=[
-            AlarmView(
-                label=one.label,
-                audited=one.audited,
-                present=one.present,
-                expected=one.expected,
-                evidence=one.evidence,
-                threshold=one.threshold,
-                raised=one.raised,
-            )
-            for one in alarms
-        ],
+    answers = sum(one.audited for one in alarms)
+    photos = 0 if library is None else library.index.photos
+    needed = min(ENOUGH_ANSWERS, photos * len(model.names)) or ENOUGH_ANSWERS
+    fits: Literal["yes", "no", "too few answers"]
+    if any(one.raised for one in alarms):
+        fits = "no"
+    else:
+        fits = "yes" if answers >= needed else "too few answers"
+    return schemas.TrustView(
+        fits=fits,
+        answers=answers,
+        answers_needed=needed,
+        alarms=[schemas.AlarmView.model_validate(one) for one in alarms],
         shares=shares,
         promises=await promise_views(model, library),
         notes=notes,
     )
 
 
-def _notes(model: ServedModel, library: Library | None) -> list[str]:
+def _notes(model: ServedModel, library: "Library | None") -> list[str]:
     notes = []
     if model.held_out is None:
         notes.append(
@@ -421,23 +372,6 @@ def _notes(model: ServedModel, library: Library | None) -> list[str]:
         )
     return notes
 
-
-def _share(share: LabelShare, source: str) -> ShareView:
-    return ShareView.model_validate(
-        {
-            "label": share.label,
-            "source": source,
-            "before": share.before,
-            "now": share.now,
-            "low": share.low,
-            "high": share.high,
-            "photos": share.photos,
-            "moved": share.moved,
-        }
-    )
-
-
-T = TypeVar("T")
 
 log = logging.getLogger("labelwise.server")
 
@@ -512,13 +446,12 @@ class Service:
             openers=max(1, settings.decode_processes),
             monitor=self.monitor,
         )
-        self._threads = threads or torch.get_num_threads()
+        self._threads = threads
         self._aside = Threads(ASIDE, "aside", waiting=settings.connections)
         self.aside = self._aside.run  # for what would hold up the event loop, such as much JSON
         self._slowly = Threads(1, "slow", waiting=settings.connections)
         self._computing = model_thread()
-        # Without threads of torch's own beside those that compute: see batching.model_thread.
-        self._loading = ThreadPoolExecutor(1, "load", torch.set_num_threads, (1,))
+        self._loading = ThreadPoolExecutor(1, "load", compute_alone)
         self._is_reloading = False
         self._watching: asyncio.Task[None] | None = None
         self.library: Library | None = None
@@ -529,8 +462,10 @@ class Service:
                 model = self._loading.submit(self._load, name, self.folders[name]).result()
                 self._serve(model)
             if index is not None:
+                from labelwise.server import library as photos
+
                 spec = self.lane().model.spec
-                self.library = Library(index, spec, self.decoders.thumbnail)
+                self.library = photos.Library(index, spec, self.decoders.thumbnail)
             self.decoders.await_start()
         except BaseException:
             self.close()
@@ -538,7 +473,7 @@ class Service:
 
     async def start(self) -> None:
         """Begin to take pictures."""
-        self._watching = asyncio.create_task(self.monitor.loop.watch())
+        self._watching = asyncio.create_task(self.monitor.watch_loop())
 
     async def stop(self) -> None:
         """Take no more pictures, and let go of everything."""
@@ -562,6 +497,11 @@ class Service:
     def is_ready(self) -> bool:
         """Whether pictures are taken and can be opened."""
         return self._watching is not None and not self.decoders.is_lost
+
+    def require_ready(self) -> None:
+        """Raise RefusedError unless pictures are taken."""
+        if not self.is_ready:
+            raise RefusedError(503, "the server is starting or stopping, or must be restarted")
 
     # Models
 
@@ -653,6 +593,8 @@ class Service:
         """Return a model's input of a picture, or raise ImageError."""
         if isinstance(upload.content, bytes):
             return self.decoders.pixels(upload.content, upload.name, spec.transform)
+        from labelwise.pictures.loading import input_of
+
         picture = input_of(PictureImages([upload.content]), 0, spec.transform)
         return picture.numpy().transpose(1, 2, 0)
 
@@ -664,6 +606,11 @@ class Service:
         Threads of a forward pass wait for each other; one that has lost its core to a decoder
         keeps all the others waiting. The number holds for the thread that sets it.
         """
+        if model.is_exported:
+            return model.forward(pixels, names)
+        import torch
+
+        self._threads = self._threads or torch.get_num_threads()
         many = self.queue.opening >= len(pixels)
         threads = max(1, self._threads // 2) if many else self._threads
         if torch.get_num_threads() != threads:
@@ -686,10 +633,10 @@ class Service:
 
     # What is known of a model
 
-    def model_view(self, model: ServedModel) -> ModelView:
+    def model_view(self, model: ServedModel) -> schemas.ModelView:
         """Return which model answers."""
         library = self._library_of(model)
-        return ModelView(
+        return schemas.ModelView(
             name=model.name,
             method=model.spec.method,
             backbone=model.spec.backbone.name,
@@ -704,14 +651,14 @@ class Service:
             max_body=self.settings.max_body,
         )
 
-    def _library_of(self, model: ServedModel) -> Library | None:
+    def _library_of(self, model: ServedModel) -> "Library | None":
         """Return the library that a model scored: the index belongs to the first model."""
         return self.library if model.name == self.first else None
 
-    async def promise_views(self, model: ServedModel) -> list[PromiseView]:
+    async def promise_views(self, model: ServedModel) -> list[schemas.PromiseView]:
         """Return every promise, and what photos reviewed since then say of it."""
         return await promise_views(model, self._library_of(model))
 
-    async def trust_view(self, model: ServedModel) -> TrustView:
+    async def trust_view(self, model: ServedModel) -> schemas.TrustView:
         """Return what speaks for and against trusting the model today."""
         return await trust_view(model, self._library_of(model), self.monitor, self._slowly)

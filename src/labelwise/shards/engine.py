@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.system.storage import Storage
 
 ATTEMPTS = 3  # workers that may die over one shard
@@ -118,7 +118,6 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """The rows of all finished shards."""
         return sum(record.rows for record in self._records.values())
 
     @property
@@ -127,7 +126,6 @@ class Manifest:
         return sum(record.failed for record in self._records.values())
 
     def records(self) -> list[ShardRecord]:
-        """Return the finished shards in order."""
         return [self._records[name] for name in sorted(self._records)]
 
     def missing(self, shards: int) -> Iterator[int]:
@@ -179,7 +177,6 @@ class LocalEngine:
         self.workers = workers
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
-        """Yield the result of each shard when it is finished, in any order."""
         if self.workers == 1:
             yield from map(task.start(), shards)
             return
@@ -209,7 +206,7 @@ class LocalEngine:
                             worker.begin(shard)
                             busy[ready] = worker, shard
                             continue
-                        result, error = worker.answer()
+                        result, error = worker.ours.recv()  # what was raised, if anything
                     except (EOFError, OSError):  # it died
                         worker.stop()
                         deaths[shard] += 1
@@ -251,13 +248,8 @@ class _Worker:
     def give(self, shard: int) -> None:
         """Send a shard; the first one goes with the task."""
         if self.has_task:
-            with suppress(OSError):  # it died while it was idle: answer() will say so
+            with suppress(OSError):  # it died while it was idle: the next look says so
                 self.ours.send(shard)
-
-    def answer(self) -> tuple[Any, Exception | None]:
-        """Return the result and what was raised instead, if anything."""
-        result, error = self.ours.recv()
-        return result, error
 
     def stop(self) -> None:
         self.process.kill()
@@ -285,3 +277,24 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+def make_engine(name: str, workers: int, device: str = "cpu", decoders: int = 0) -> Engine:
+    """Return the engine of a name, whose workers compute on a device.
+
+    Two workers then share a GPU where others decode: one computes while the other waits for the
+    first pictures of its shard.
+    """
+    if name == "ray":
+        from labelwise.shards.ray_cluster import RayEngine
+
+        kind, _, number = device.partition(":")
+        if number:
+            raise SettingsError(
+                f"--engine ray gives each worker its own GPU: give --device {kind}, not {device}"
+            )
+        gpus = 1.0 if kind == "cuda" else 0.0
+        if decoders and gpus:
+            workers, gpus = 2 * workers, gpus / 2
+        return RayEngine(workers, gpus=gpus, decoders=decoders)
+    return LocalEngine(workers)

@@ -40,7 +40,7 @@ from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.evaluation import Evaluation, EvaluationSums, describe_link, measure
 from labelwise.links import Link
 from labelwise.methods import link_from_spec
-from labelwise.models.cuda_graphs import one_thread
+from labelwise.models.scoring import one_thread
 from labelwise.predictions import matrix_of_lists
 from labelwise.scores.tables import unscored_note
 from labelwise.shards.engine import MANIFEST_FILE, SUCCESS_FILE, Engine, Manifest, ShardRecord
@@ -491,7 +491,6 @@ class ShardFolder:
 
     @property
     def rows(self) -> int:
-        """The rows of all shards, failed ones included."""
         return sum(record.rows for record in self.records)
 
     @cached_property

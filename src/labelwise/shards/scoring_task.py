@@ -11,10 +11,11 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -27,10 +28,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.methods import link_to_spec
-from labelwise.models.answer_rows import CAUTION
-from labelwise.models.cuda_graphs import one_thread
-from labelwise.models.loading import load_model, model_files
-from labelwise.models.scoring import Scored, require_probabilities, score
+from labelwise.models.loading import is_exported, load_model, model_files
+from labelwise.models.onnx_answers import CAUTION
+from labelwise.models.scoring import Scored, one_thread, require_probabilities, score
 from labelwise.pictures.loading import PictureReader
 from labelwise.pictures.prefetch import available_cores
 from labelwise.shards.engine import SUCCESS_FILE, Engine, Manifest, ShardRecord, shard_name
@@ -64,7 +64,6 @@ class ModelFiles:
 
     @staticmethod
     def read(place: Path) -> "ModelFiles":
-        """Return the files of a model of any form."""
         try:
             files = {path.name: path.read_bytes() for path in model_files(place)}
         except OSError as error:
@@ -321,16 +320,13 @@ def decoders_per_worker(workers: int) -> int:
 
 def _require_empty(storage: Storage) -> None:
     """Raise if a folder holds files that are not ours."""
-    odd = next((name for name in _some_files(storage) if not name.startswith("_plan/")), None)
+    names = storage.files() if storage.is_folder() else iter(())
+    odd = next((name for name in names if not name.startswith("_plan/")), None)
     if odd is not None:
         raise SettingsError(
             f"{storage.address} holds other files, such as {odd}; give a folder of its own for the "
             "shards"
         )
-
-
-def _some_files(storage: Storage) -> Iterator[str]:
-    return storage.files() if storage.is_folder() else iter(())
 
 
 def _absolute(place: str) -> str:
@@ -346,3 +342,18 @@ def to_parquet(table: Any) -> bytes:
         table, stream, row_group_size=ROW_GROUP, compression="zstd", use_dictionary=words
     )
     return stream.getvalue()
+
+
+def cluster_decoding(run: Path, engine: str, workers: int, decoder: str, decoders: int) -> Any:
+    """Return who decodes for the workers on a cluster, after a look at what does not go."""
+    if engine != "ray":
+        raise SettingsError("--decoders is for a cluster: add --engine ray")
+    if decoder == "cuda":
+        raise SettingsError("--decode cuda decodes on the worker's GPU, --decoders on cores")
+    if is_exported(run):
+        raise SettingsError(
+            "--decoders is for the model of a run: an exported file scales pictures by itself"
+        )
+    from labelwise.shards.ray_cluster import RayDecoding
+
+    return RayDecoding(ahead=1 + ceil(decoders / workers))

@@ -126,37 +126,11 @@ class Bars(Watch):
         self._progress.stop()
 
 
-class NamedWatch(Watch):
-    """One of many runs: the bar of another watch, under the run's name, without its lines."""
+class _Around(Watch):
+    """Another watch, told all that this one is."""
 
-    def __init__(self, watch: Watch, name: str) -> None:
-        self._watch, self._name = watch, name
-
-    def say(self, text: str) -> None:
-        pass
-
-    def start(self, task: str, total: int, done: int = 0) -> None:
-        self._watch.start(f"{self._name}, {task}", total, done)
-
-    def advance(self, images: int) -> None:
-        self._watch.advance(images)
-
-    def look(self, loss: float) -> None:
-        self._watch.look(loss)
-
-    def finish(self) -> None:
-        self._watch.finish()
-
-
-class TimeIsUp(Exception):  # noqa: N818
-    """Work went on until the time it was given."""
-
-
-class LimitedWatch(Watch):
-    """Another watch, until a time of the monotonic clock; whoever advances later is stopped."""
-
-    def __init__(self, watch: Watch, until: float) -> None:
-        self._watch, self._until = watch, until
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
 
     def say(self, text: str) -> None:
         self._watch.say(text)
@@ -166,15 +140,44 @@ class LimitedWatch(Watch):
 
     def advance(self, images: int) -> None:
         self._watch.advance(images)
-        if time.monotonic() > self._until:
-            self._watch.finish()
-            raise TimeIsUp
 
     def look(self, loss: float) -> None:
         self._watch.look(loss)
 
     def finish(self) -> None:
         self._watch.finish()
+
+
+class NamedWatch(_Around):
+    """One of many runs: the bar of another watch, under the run's name, without its lines."""
+
+    def __init__(self, watch: Watch, name: str) -> None:
+        super().__init__(watch)
+        self._name = name
+
+    def say(self, text: str) -> None:
+        pass
+
+    def start(self, task: str, total: int, done: int = 0) -> None:
+        self._watch.start(f"{self._name}, {task}", total, done)
+
+
+class TimeIsUp(Exception):  # noqa: N818
+    """Work went on until the time it was given."""
+
+
+class LimitedWatch(_Around):
+    """Another watch, until a time of the monotonic clock; whoever advances later is stopped."""
+
+    def __init__(self, watch: Watch, until: float) -> None:
+        super().__init__(watch)
+        self._until = until
+
+    def advance(self, images: int) -> None:
+        self._watch.advance(images)
+        if time.monotonic() > self._until:
+            self._watch.finish()
+            raise TimeIsUp
 
 
 def make_watch(stream: TextIO | None = None) -> Watch:

@@ -23,17 +23,6 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.system.files import replacing
 
-# Mirror: files of a folder on this machine that are kept in a bucket.
-#
-# The bucket is what counts. A command fetches what is there, works on its own disk, and sends what
-# has changed, file by file, each whole. Files that make others valid are sent last and removed
-# first, so that a command that is killed in the middle leaves something that can be resumed.
-#
-# Object stores have no locks. Whoever begins to write puts its name there, and whoever finds
-# another
-# name there before it writes again stops: the last one to begin goes on.
-
-
 WRITER = ".writer"  # hidden, so that no listing names it
 
 Facts = tuple[int, int]  # size and time of change
@@ -456,7 +445,10 @@ def storage_at(place: str) -> Storage:
 
 
 class Mirror:
-    """A folder and the place it is kept in.
+    """A folder here, and the bucket that counts: it is fetched, worked on, and sent file by file.
+
+    Files that make others valid are sent last and removed first. Object stores have no locks: a
+    command that begins to write puts its name there, and one that finds another name stops.
 
     ``turn`` says when a file is sent, by its name and whether the bucket has one of that name:
     low numbers first; None for what does not belong to the folder.

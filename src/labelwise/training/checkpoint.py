@@ -62,7 +62,6 @@ class TrainingState:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is trained."""
         return next(self.model.parameters()).device
 
     @property

@@ -88,14 +88,20 @@ def _cpu_computes_bfloat16() -> bool:
 
 def compiles(
     hardware: Hardware, device: torch.device, world: int, steps: int, *, deterministic: bool = False
-) -> bool:
-    """Return whether a run of ``steps`` is compiled: as it was asked for, or where it pays.
+) -> tuple[bool, str]:
+    """Return whether a run of ``steps`` is compiled, and why, if that is worth a word.
 
-    The compiler times kernels too, so a deterministic run is compiled only if it is asked for.
+    As it was asked for, or where it pays. The compiler times kernels too, so a deterministic run
+    is compiled only if it is asked for.
     """
     if hardware.compile is not None or deterministic:
-        return bool(hardware.compile)
-    return device.type == "cuda" and world == 1 and steps >= WORTH_COMPILING
+        return bool(hardware.compile), ""
+    if device.type != "cuda" or world > 1:
+        return False, ""
+    if steps >= WORTH_COMPILING:
+        return True, f"compiling the network, which pays in {steps:,} steps"
+    pays = f"compiling pays from {WORTH_COMPILING:,} on (--set hardware.compile=true)"
+    return False, f"{steps:,} steps: not compiled, {pays}"
 
 
 def accelerated(

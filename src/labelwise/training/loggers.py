@@ -68,12 +68,14 @@ NUMBER = "record"
 class MLflow(Logger):
     """A run of MLflow: figures as metrics, at the step of their record."""
 
-    def __init__(self, run: RunFolder, settings: Settings, history: Sequence[Record]) -> None:
+    def __init__(self, run: RunFolder, settings: Settings) -> None:
         try:
             import mlflow
 
             self._client: Any = mlflow.MlflowClient()
-            self._id = _resumed(self._client, run) or _begun(self._client, run, settings)
+            if not _is_there(self._client, _id_file(run)):
+                _id_file(run).unlink(missing_ok=True)
+            self._id = _kept(_id_file(run), lambda: _begun(self._client, run, settings))
             self._known = len(self._client.get_metric_history(self._id, NUMBER))
         except Exception as error:  # of its own kinds, and of the network's
             raise TrainingError(
@@ -81,8 +83,6 @@ class MLflow(Logger):
                 "a server or a database, or leave `--log mlflow` out"
             ) from None
         self._number = 0
-        for record in history:
-            self.write(record)
 
     def write(self, record: Record) -> None:
         if self._number >= self._known:
@@ -105,7 +105,7 @@ def log_once(run: RunFolder, log_model: Callable[[Path], Any]) -> None:
     """
     import mlflow
 
-    sent = run.mlflow / "model.txt"
+    sent = run.path / "mlflow" / "model.txt"
     digest = hashlib.sha256((run.path / "model.json").read_bytes()).hexdigest()
     if sent.exists() and sent.read_text(encoding="utf-8") == digest:
         return
@@ -116,21 +116,18 @@ def log_once(run: RunFolder, log_model: Callable[[Path], Any]) -> None:
 
 
 def _id_file(run: RunFolder) -> Path:
-    return run.mlflow / "id.txt"
+    return run.path / "mlflow" / "id.txt"
 
 
-def _resumed(client: Any, run: RunFolder) -> str | None:
-    """Return the id of MLflow's run where it is known and still there."""
+def _is_there(client: Any, file: Path) -> bool:
+    """Return whether MLflow's run is known and still there, which then goes on."""
     from mlflow.exceptions import MlflowException
 
-    if not _id_file(run).exists():
-        return None
-    known = _id_file(run).read_text(encoding="utf-8").strip()
     try:
-        client.update_run(known, status="RUNNING")
-    except MlflowException:  # of another server, or removed there
-        return None
-    return known
+        client.update_run(file.read_text(encoding="utf-8").strip(), status="RUNNING")
+    except (FileNotFoundError, MlflowException):  # of another server, or removed there
+        return False
+    return True
 
 
 def _begun(client: Any, run: RunFolder, settings: Settings) -> str:
@@ -145,26 +142,23 @@ def _begun(client: Any, run: RunFolder, settings: Settings) -> str:
     parameters = [Param(key, str(value)[:LONGEST_VALUE]) for key, value in values.items()]
     for start in range(0, len(parameters), PARAMETERS_AT_ONCE):
         client.log_batch(made, params=parameters[start : start + PARAMETERS_AT_ONCE])
-    with replacing(_id_file(run)) as temporary:
-        temporary.write_text(made, encoding="utf-8")
     return made
 
 
 class TensorBoard(Logger):
     """Event files that TensorBoard shows: one scalar per name, at the step of its record."""
 
-    def __init__(self, run: RunFolder, settings: Settings, history: Sequence[Record]) -> None:
+    def __init__(self, run: RunFolder, settings: Settings) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        folder = run.path / "tensorboard"
         try:
-            for file in run.tensorboard.glob("events.out.tfevents.*"):
+            for file in folder.glob("events.out.tfevents.*"):
                 file.unlink()
             # A TensorBoard that is open has read the old files: purge_step lets it forget them.
-            self._writer = SummaryWriter(str(run.tensorboard), purge_step=0, flush_secs=10)
+            self._writer = SummaryWriter(str(folder), purge_step=0, flush_secs=10)
         except OSError as error:
-            raise write_error(run.tensorboard, error) from error
-        for record in history:
-            self.write(record)
+            raise write_error(folder, error) from error
 
     def write(self, record: Record) -> None:
         for name, value in scalars(record).items():
@@ -177,15 +171,14 @@ class TensorBoard(Logger):
 class WeightsAndBiases(Logger):
     """A run of Weights & Biases, whose step is the number of the record in the journal."""
 
-    def __init__(self, run: RunFolder, settings: Settings, history: Sequence[Record]) -> None:
+    def __init__(self, run: RunFolder, settings: Settings) -> None:
         import wandb
 
         offline = os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
-        run.wandb.mkdir(exist_ok=True)
         try:
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "labelwise"),
-                id=_lasting_id(run),
+                id=_kept(run.path / "wandb" / "id.txt", lambda: secrets.token_hex(4)),
                 name=run.name,
                 dir=run.path,
                 config=settings.model_dump(mode="json"),
@@ -198,8 +191,6 @@ class WeightsAndBiases(Logger):
                 "log in with `wandb login`, set WANDB_MODE=offline, or leave `--log wandb` out"
             ) from None
         self._number, self._known = 0, int(self._run.step)
-        for record in history:
-            self.write(record)
 
     def write(self, record: Record) -> None:
         if self._number >= self._known:
@@ -210,7 +201,7 @@ class WeightsAndBiases(Logger):
         self._run.finish(exit_code=0 if whole else 1)
 
 
-LOGGERS: dict[str, Callable[[RunFolder, Settings, Sequence[Record]], Logger]] = {
+LOGGERS: dict[str, Callable[[RunFolder, Settings], Logger]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
@@ -250,7 +241,9 @@ def opened_loggers(
         if settings.hardware.loggers and is_first:
             history = run.journal.read()
             for name in settings.hardware.loggers:
-                loggers.append(LOGGERS[name](run, settings, history))
+                loggers.append(LOGGERS[name](run, settings))
+            for record in history:
+                write(record)
         yield write
         whole = True
     finally:
@@ -264,10 +257,9 @@ def log_history(run: RunFolder, settings: Settings) -> None:
         pass
 
 
-def _lasting_id(run: RunFolder) -> str:
-    """Return the name by which Weights & Biases knows the run, also when it is resumed."""
-    file = run.wandb / "id.txt"
+def _kept(file: Path, make: Callable[[], str]) -> str:
+    """Return the name by which a service knows the run, also when it is resumed."""
     if not file.exists():
         with replacing(file) as temporary:
-            temporary.write_text(secrets.token_hex(4))
-    return file.read_text().strip()
+            temporary.write_text(make(), encoding="utf-8")
+    return file.read_text(encoding="utf-8").strip()

@@ -101,13 +101,10 @@ class Loop:
         batches = self.recipe.epochs * max(
             1, len(self.training.splits["train"]) // settings.batch_size
         )
-        compiled = compiles(
-            settings.hardware,
-            self.device,
-            self.world,
-            batches,
-            deterministic=settings.deterministic,
-        )
+        hardware, fixed = settings.hardware, settings.deterministic
+        compiled, why = compiles(hardware, self.device, self.world, batches, deterministic=fixed)
+        if why:
+            self.watch.say(why)
         if compiled:
             torch.compiler.reset()  # a process that trains many models would reach dynamo's limit
         return accelerated(loss_of, precision=self.precision, compiled=compiled)
@@ -347,16 +344,11 @@ class LossBuffer:
         self._values = torch.zeros(capacity, device=device)
         self._count = 0
 
-    def __len__(self) -> int:
-        return self._count
-
     @property
     def full(self) -> bool:
-        """Whether no further loss fits."""
         return self._count == len(self._values)
 
     def add(self, loss: Tensor) -> None:
-        """Keep the loss of a batch."""
         self._values[self._count] = loss.detach()
         self._count += 1
 
@@ -373,7 +365,6 @@ class StopRequest:
     asked = False
 
     def ask(self, signum: int, frame: FrameType | None) -> None:
-        """Note the request (a signal handler)."""
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True

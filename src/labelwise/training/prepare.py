@@ -28,7 +28,7 @@ from labelwise.data import (
     without_unreadable,
 )
 from labelwise.data.checks import reject_divided_groups
-from labelwise.data.hierarchy import obey_groups
+from labelwise.data.derived import obey_groups
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.methods import find_method
@@ -40,17 +40,19 @@ from labelwise.system.files import sha256_of
 from labelwise.system.progress import Watch
 from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.training import checkpoint
-from labelwise.training.build import (
+from labelwise.training.execution import autocast_type
+from labelwise.training.features import (
+    FrozenBackbone,
     advice_for_photos,
     bands_of,
     build_model,
     build_objective,
+    frozen_features,
     labels_per_image,
     set_biases_to_priors,
+    standardised,
     weights_of,
 )
-from labelwise.training.execution import autocast_type
-from labelwise.training.features import FrozenBackbone, frozen_features, standardised
 from labelwise.training.inference import Inference, infer_logits
 from labelwise.training.loader import Loader
 from labelwise.training.plan import resolve
@@ -76,7 +78,6 @@ class Training:
 
     @property
     def tree(self) -> LabelTree | None:
-        """The taxonomy among the labels."""
         return None if self.taxonomy is None else self.taxonomy.within(self.table.space)
 
     @property
@@ -103,7 +104,6 @@ class Training:
         )
 
     def targets(self, split: str) -> tuple[Tensor, Tensor | None]:
-        """Return the labels (N, K) of a split and which of them are known."""
         labels, observed = self.splits[split].targets()
         return torch.from_numpy(labels), None if observed is None else torch.from_numpy(observed)
 

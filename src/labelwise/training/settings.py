@@ -24,7 +24,7 @@ from pydantic import (
 from labelwise.decide import find_promise
 from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.pictures.bands import parse_window
+from labelwise.pictures.transform import parse_window
 from labelwise.system.files import replacing
 from labelwise.system.yaml_values import nested, read_yaml, short_value
 from labelwise.types import nearest
@@ -223,7 +223,7 @@ class Settings(BaseModel):
     faster, but no other program has the same pixels, so that exports which begin with a picture
     refuse such a model. ``bands`` are what pictures hold that are not 8-bit RGB: their names, or
     ``all``; ``composite`` the one or three that are shown to people, ``window`` what of a DICOM's
-    values is seen (:mod:`labelwise.pictures.bands`).
+    values is seen (:mod:`labelwise.pictures.transform`).
     ``batch_size`` is joined over all devices. ``freeze`` is the number of backbone stages that are
     not trained (-1: all). ``mirror`` answers with the mean over a picture and its mirror image, at
     twice the cost; ``crops=5`` with the mean over five windows of it, enlarged by 8/7.
@@ -388,7 +388,6 @@ class Settings(BaseModel):
         return self
 
     def save(self, path: Path) -> None:
-        """Write the settings as YAML."""
         with replacing(path) as temporary:
             temporary.write_text(
                 yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True),

@@ -216,7 +216,6 @@ class Solution:
     validation: dict[float, float]
 
     def logits(self, features: Tensor) -> Tensor:
-        """Return the logits (N, K)."""
         return features.to(self.weight) @ self.weight + self.bias
 
 

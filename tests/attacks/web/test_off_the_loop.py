@@ -14,11 +14,9 @@ from random import Random
 import pytest
 from web_setup import encoded, running
 
-from labelwise.server import ServeSettings, inference_protocol, serving
+from labelwise.server import ServeSettings, bridges, inference_protocol, serving
 from labelwise.server import api as requests
 from labelwise.server import bodies as json_bodies
-from labelwise.server import bridges as label_studio
-from labelwise.server import bridges as photoprism
 from labelwise.server.bodies import PIECE, copied, from_base64, require_cheap
 from labelwise.server.security import RefusedError
 
@@ -38,40 +36,33 @@ def bridged(run, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("module", "names", "path", "body"),
+    ("read", "path", "body"),
     [
-        (requests, ["read_json", "from_base64"], "/api/v1/predict", {"pictures": [PICTURE]}),
-        (
-            inference_protocol,
-            ["read_json", "from_base64"],
-            "/v2/models/tiny/infer",
-            {"inputs": [TENSOR]},
-        ),
-        (photoprism, ["read_json", "from_base64"], "/photoprism/labels", {"images": [PICTURE]}),
-        (label_studio, ["read_json", "read_config"], "/label-studio/setup", {"schema": CONFIG}),
-        (
-            label_studio,
-            ["read_json", "read_config"],
-            "/label-studio/predict",
-            {"tasks": [], "label_config": CONFIG},
-        ),
+        (requests.from_base64, "/api/v1/predict", {"pictures": [PICTURE]}),
+        (inference_protocol.from_base64, "/v2/models/tiny/infer", {"inputs": [TENSOR]}),
+        (bridges.from_base64, "/photoprism/labels", {"images": [PICTURE]}),
+        (bridges.read_config, "/label-studio/setup", {"schema": CONFIG}),
+        (bridges.read_config, "/label-studio/predict", {"tasks": [], "label_config": CONFIG}),
     ],
 )
-def test_nothing_long_is_read_on_the_event_loop(bridged, monkeypatch, module, names, path, body):
+def test_nothing_long_is_read_on_the_event_loop(bridged, monkeypatch, read, path, body):
     threads = {}
 
-    def noting(name, read):
+    def noting(name, work):
         def noted(*given):
             threads[name] = threading.current_thread().name
-            return read(*given)
+            return work(*given)
 
         return noted
 
-    for name in names:
-        monkeypatch.setattr(module, name, noting(name, getattr(module, name)))
+    wanted = ("read_json", read.__name__)
+    for module in (requests, json_bodies, inference_protocol, bridges):
+        for name in wanted:
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, noting(name, getattr(module, name)))
     status, _, answer = bridged.post(path, body)
     assert status in (200, 422), answer  # the labels of the config are others
-    assert set(threads) == set(names)
+    assert set(threads) == set(wanted)
     assert all(name.startswith("aside") for name in threads.values()), threads
 
 

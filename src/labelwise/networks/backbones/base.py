@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -13,6 +13,8 @@ from labelwise.errors import SettingsError
 from labelwise.pictures.transform import Transform
 from labelwise.types import nearest
 
+Pooling = Literal["mean", "own"]
+
 
 class Backbone(nn.Module, ABC):
     """A map from images (B, 3 or bands, H, W) to features (B, channels, h, w), never pooled.
@@ -20,9 +22,13 @@ class Backbone(nn.Module, ABC):
     ``name`` builds it again and ``transform`` says how its input is made. A batch norm whose
     weight is frozen keeps its stored statistics in training mode too. ``classifier`` is what timm
     calls the linear layer behind its own networks, None for those that are not timm's.
+
+    The mean over places is the feature of a photo. ``pooling`` is "own" where a transformer pools
+    otherwise, such as by a class token: the map is then shifted so that its mean is that vector.
     """
 
     classifier: str | None = None
+    pooling: Pooling = "mean"
 
     def __init__(self, name: str, channels: int, transform: Transform) -> None:
         super().__init__()
@@ -129,7 +135,8 @@ def _starts(name: str, prefix: str) -> bool:
 # What a network calls its features becomes a map (B, D, h, w).
 #
 # Maps with channels last are turned, tokens (B, prefix + h w, D) lose the class and register tokens
-# in front and are folded into a square, a pooled vector becomes a 1 x 1 map.
+# in front and are folded into a square, a pooled vector becomes a 1 x 1 map. What the network
+# itself makes of all its tokens, a class token or attention, is kept as the mean of the map.
 
 
 @dataclass(frozen=True)
@@ -158,8 +165,11 @@ def find_layout(features: Any, channels: int, prefix: int | None = None) -> Layo
     raise ValueError(f"features must form one map of {channels} channels, got {described}")
 
 
-def fold(features: Tensor, layout: Layout) -> Tensor:
-    """Return the features as a map (B, D, h, w)."""
+def fold(features: Tensor, layout: Layout, pooled: Tensor | None = None) -> Tensor:
+    """Return the features as a map (B, D, h, w), whose mean is ``pooled`` (B, D) if given."""
+    if pooled is not None:
+        places = fold(features, layout)
+        return places + (pooled - places.mean(dim=(2, 3)))[:, :, None, None]
     if layout.kind == "maps":
         return features
     if layout.kind == "maps-last":

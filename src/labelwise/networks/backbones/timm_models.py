@@ -26,7 +26,7 @@ from labelwise.pictures.transform import Transform
 
 
 class TimmBackbone(Backbone):
-    """A timm model without its classifier; transformer tokens are folded into a map."""
+    """A timm model without its classifier; tokens become a map whose mean is timm's own pooling."""
 
     def __init__(
         self,
@@ -41,17 +41,22 @@ class TimmBackbone(Backbone):
         self.network = network
         named = network.pretrained_cfg.get("classifier")
         self.classifier = named if isinstance(named, str) else None
+        side, generator = transform.size, torch.Generator().manual_seed(0)
         with torch.no_grad():
-            features = network.eval().forward_features(
-                torch.zeros(1, in_chans, transform.size, transform.size)
-            )
+            image = torch.randn(1, in_chans, side, side, generator=generator)
+            features = network.eval().forward_features(image)
+            try:
+                self.layout = find_layout(
+                    features, self.channels, getattr(network, "num_prefix_tokens", None)
+                )
+            except ValueError as error:
+                raise SettingsError(f"backbone {name!r} cannot be used: {error}") from None
+            if self.layout.kind == "tokens":
+                mean = fold(features, self.layout).mean(dim=(2, 3))
+                own = network.forward_head(features, pre_logits=True)
+                if own.shape == mean.shape and not torch.allclose(own, mean, atol=1e-6):
+                    self.pooling = "own"
         network.train()
-        try:
-            self.layout = find_layout(
-                features, self.channels, getattr(network, "num_prefix_tokens", None)
-            )
-        except ValueError as error:
-            raise SettingsError(f"backbone {name!r} cannot be used: {error}") from None
 
     def stages(self) -> list[list[str]]:
         try:
@@ -61,7 +66,10 @@ class TimmBackbone(Backbone):
         return [[f"network.{name}" for name in groups[key]] for key in sorted(groups)]
 
     def forward(self, images: Tensor) -> Tensor:
-        return fold(self.network.forward_features(images), self.layout)
+        features = self.network.forward_features(images)
+        if self.pooling == "mean":
+            return fold(features, self.layout)
+        return fold(features, self.layout, self.network.forward_head(features, pre_logits=True))
 
 
 def read_classifier(
@@ -71,11 +79,7 @@ def read_classifier(
 
     It must be linear in the mean over places, as in most convolutional networks; that is tried.
     """
-    try:
-        config = timm.get_pretrained_cfg(name)
-    except RuntimeError as error:
-        raise SettingsError(f"backbone {name!r} does not exist: {error}") from None
-    state = _pretrained(name, config) if weights == PRETRAINED else _given(name, weights)
+    state = _state(name, weights)
     backbone = TimmBackbone(name, weights, image_size)
     layer = backbone.classifier
     weight, bias = state.get(f"{layer}.weight"), state.get(f"{layer}.bias")
@@ -104,10 +108,7 @@ def read_classifier(
 
 
 def _network(name: str, weights: str | None, image_size: int | None, in_chans: int) -> Any:
-    try:
-        config = timm.get_pretrained_cfg(name)
-    except RuntimeError as error:
-        raise SettingsError(f"backbone {name!r} does not exist: {error}") from None
+    config = _published(name)
     options: dict[str, Any] = {}
     if image_size is not None and config is not None and config.fixed_input_size:
         options["img_size"] = image_size
@@ -115,7 +116,7 @@ def _network(name: str, weights: str | None, image_size: int | None, in_chans: i
     if in_chans != 3:
         options["in_chans"] = in_chans
     if weights is not None:
-        state = _pretrained(name, config) if weights == PRETRAINED else _given(name, weights)
+        state = _state(name, weights)
         overlay: dict[str, Any] = {}
         if in_chans != 3:  # timm would leave a first convolution out that has its channels already
             with torch.device("meta"):
@@ -134,13 +135,20 @@ def _network(name: str, weights: str | None, image_size: int | None, in_chans: i
     return network
 
 
-def _given(name: str, weights: str) -> dict[str, Tensor]:
-    check_architecture(weights, name)
-    return read_state(weights)
+def _published(name: str) -> Any:
+    """Return what timm knows of a network's weights, None if nothing."""
+    try:
+        return timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise SettingsError(f"backbone {name!r} does not exist: {error}") from None
 
 
-def _pretrained(name: str, config: Any) -> dict[str, Tensor]:
-    """Return the published weights: of the hub's cache, of a package, or of the hub."""
+def _state(name: str, weights: str) -> dict[str, Tensor]:
+    """Return given weights, or the published: of the hub's cache, of a package, or of the hub."""
+    config = _published(name)
+    if weights != PRETRAINED:
+        check_architecture(weights, name)
+        return read_state(weights)
     if config is not None and config.hf_hub_id:
         cached = cached_in_hub(config.hf_hub_id)
         if cached is not None:

@@ -45,6 +45,7 @@ class TorchvisionBackbone(Backbone):
         channels = features.shape[2] if features.ndim == 3 else features.shape[1]
         super().__init__(name, channels, transform)
         self.network, self.layout = network, find_layout(features, channels)
+        self.pooling = "own" if self.layout.prefix == 1 else "mean"  # a ViT's class token
         if weights is not None:
             path = fetch_url(published.url) if weights in (PRETRAINED, published.name) else weights
             load_state(network, path)
@@ -60,7 +61,8 @@ class TorchvisionBackbone(Backbone):
         return [names for names in stages.values() if names]
 
     def forward(self, images: Tensor) -> Tensor:
-        return fold(self.network(images)["features"], self.layout)
+        features = self.network(images)["features"]
+        return fold(features, self.layout, features[:, 0] if self.pooling == "own" else None)
 
 
 def _network(name: str, size: int) -> Any:

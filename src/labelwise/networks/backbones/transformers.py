@@ -78,7 +78,6 @@ class TowerShape:
 
     @property
     def name(self) -> str:
-        """The name of the backbone."""
         return (
             f"{TOWER}{self.kind}-{self.width}x{self.depth}x{self.heads}-mlp{self.mlp}"
             f"-patch{self.patch}-side{self.side}-to{self.to}-{self.activation}-eps{self.eps:g}"
@@ -86,7 +85,6 @@ class TowerShape:
 
     @staticmethod
     def parse(name: str) -> "TowerShape":
-        """Return the shape that a name says."""
         found = NAME.fullmatch(name)
         if found is None:
             raise SettingsError(f"{name!r} is not the name of an image tower")

@@ -11,21 +11,222 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, max_pool2d, relu
 
 from labelwise.errors import SettingsError
-from labelwise.networks.backbones.base import Backbone, Identity
-from labelwise.networks.backbones.small_networks import (
-    DenseNet40,
-    ResNet18Small,
-    SmallCNN,
-    VGG16Dense,
-    VGG16Small,
-)
+from labelwise.networks.backbones.base import Backbone, Identity, he_init
 from labelwise.networks.backbones.transformers import CVT, TOWER, CvT, ImageTower, TowerShape
-from labelwise.networks.backbones.weights import PRETRAINED, load_state
-from labelwise.pictures.bands import BandScale
+from labelwise.networks.backbones.weights import PRETRAINED, fetch_url, load_state
+from labelwise.pictures.transform import CIFAR_MEAN, CIFAR_STD, BandScale, Transform
 from labelwise.types import nearest
+
+# Networks for small pictures, which the papers train, and VGG16 with its dense layers.
+
+
+# A small network for small pictures on a CPU: three 3x3 convolutions after halving the picture.
+#
+#     halve -> conv 24, | |, max pool -> conv 64, relu, max pool -> conv 128, relu -> max of places
+#
+# Halving averages noise away and is the cheapest saving there is. The first layer keeps magnitudes:
+# light strokes on dark and dark strokes on light look the same to the next. The strongest answer
+# over all places is kept, because a label is there if its object is anywhere; the map is 1 x 1.
+#
+# A recipe that suits it: AdamW, learning rate 5e-3, weight decay 0.05, one-cycle, batch 64, the
+# augmentation ``shift``. On ``scenes`` (12,000 pictures) it reaches a test mAP of 0.93 in 6 epochs.
+
+
+class SmallCNN(Backbone):
+    """89,000 weights, 128 channels; 48 x 48 -> 1 x 1."""
+
+    def __init__(self, image_size: int = 48, in_chans: int = 3) -> None:
+        super().__init__(
+            "small-cnn", 128, Transform(image_size, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+        )
+        self.stem = _convolution(in_chans, 24)
+        self.middle = _convolution(24, 64)
+        self.top = _convolution(64, 128)
+
+    def forward(self, images: Tensor) -> Tensor:
+        strokes = max_pool2d(torch.abs(self.stem(avg_pool2d(images, 2))), 2, 2)
+        parts = max_pool2d(relu(self.middle(strokes)), 2, 2)
+        strongest: Tensor = relu(self.top(parts)).amax(dim=(2, 3), keepdim=True)
+        return strongest
+
+
+def _convolution(width_in: int, width: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(width_in, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+    )
+
+
+# ResNet-18 for 32-pixel pictures: 3x3 stem of stride 1 and no pooling, He initialisation.
+#
+# Four stages of two basic blocks, widths 64-128-256-512; 32 x 32 -> 4 x 4.
+
+
+class ResNet18Small(Backbone):
+    """The ResNet-18 the papers train on CIFAR."""
+
+    def __init__(self, image_size: int = 32, in_chans: int = 3) -> None:
+        super().__init__("resnet18-32", 512, Transform(image_size, CIFAR_MEAN, CIFAR_STD))
+        self.stem = nn.Sequential(
+            nn.Conv2d(in_chans, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)
+        )
+        self.layer1 = _stage(64, 64, stride=1)
+        self.layer2 = _stage(64, 128, stride=2)
+        self.layer3 = _stage(128, 256, stride=2)
+        self.layer4 = _stage(256, 512, stride=2)
+        he_init(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.layer1(self.stem(images))
+        features = self.layer4(self.layer3(self.layer2(features)))
+        return torch.as_tensor(features)
+
+
+class BasicBlock(nn.Module):
+    """``relu(x + conv(relu(conv(x))))``, each convolution with batch norm."""
+
+    def __init__(self, width_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or width_in != width:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch = self.bn2(self.conv2(relu(self.bn1(self.conv1(x)))))
+        return relu(branch + self.shortcut(x))
+
+
+def _stage(width_in: int, width: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(BasicBlock(width_in, width, stride), BasicBlock(width, width, 1))
+
+
+# DenseNet-40 for 32-pixel pictures: Huang et al. 2017, without bottleneck or compression.
+#
+#     3x3 stem to 16 channels; three blocks of (40 - 4) / 3 = 12 layers bn-relu-conv3x3, each adding
+#     ``growth`` channels to what it reads; between blocks bn-relu-conv1x1 and 2x2 mean pooling.
+#
+# The last block's batch norm and ReLU end the map: 16 + 36 growth channels, 32 x 32 -> 8 x 8.
+
+
+LAYERS = 12
+STEM = 16
+
+
+class DenseNet40(Backbone):
+    """DenseNet-40-``growth``: 40-12 of the DenseNet paper, 40-40 of the average-K paper."""
+
+    def __init__(self, growth: int, image_size: int = 32, in_chans: int = 3) -> None:
+        widths = [STEM + block * LAYERS * growth for block in range(4)]
+        transform = Transform(image_size, CIFAR_MEAN, CIFAR_STD)
+        super().__init__(f"densenet40-{growth}", widths[3], transform)
+        self.stem = nn.Conv2d(in_chans, STEM, 3, 1, 1, bias=False)
+        self.block1 = _block(widths[0], growth)
+        self.transition1 = Transition(widths[1])
+        self.block2 = _block(widths[1], growth)
+        self.transition2 = Transition(widths[2])
+        self.block3 = _block(widths[2], growth)
+        self.norm = nn.BatchNorm2d(widths[3])
+        he_init(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.transition1(self.block1(self.stem(images)))
+        features = self.block3(self.transition2(self.block2(features)))
+        return relu(self.norm(features))
+
+
+class DenseLayer(nn.Module):
+    """``[x, conv3x3(relu(bn(x)))]``."""
+
+    def __init__(self, width: int, growth: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(width)
+        self.conv = nn.Conv2d(width, growth, 3, 1, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.conv(relu(self.norm(x)))], dim=1)
+
+
+class Transition(nn.Module):
+    """Halve the side: bn, relu, 1x1 convolution, mean pooling."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(width)
+        self.conv = nn.Conv2d(width, width, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return avg_pool2d(self.conv(relu(self.norm(x))), 2)
+
+
+def _block(width: int, growth: int) -> nn.Sequential:
+    return nn.Sequential(*(DenseLayer(width + layer * growth, growth) for layer in range(LAYERS)))
+
+
+# VGG16 for 32-pixel pictures, and the published one with its dense layers fc6 and fc7.
+#
+# The small one has the thirteen 3x3 convolutions, with batch norm, and no dense layers: widths 64 x
+# 2, 128 x 2, 256 x 3, 512 x 3, 512 x 3 with 2x2 max pooling between the groups and after the last;
+# 32 x 32 -> 1 x 1.
+
+
+class VGG16Small(Backbone):
+    """The VGG16 the papers train on CIFAR."""
+
+    def __init__(self, image_size: int = 32, in_chans: int = 3) -> None:
+        super().__init__("vgg16-32", 512, Transform(image_size, CIFAR_MEAN, CIFAR_STD))
+        self.group1 = _group(in_chans, 64, depth=2)
+        self.group2 = _group(64, 128, depth=2)
+        self.group3 = _group(128, 256, depth=3)
+        self.group4 = _group(256, 512, depth=3)
+        self.group5 = _group(512, 512, depth=3)
+        he_init(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.group3(self.group2(self.group1(images)))
+        features = self.group5(self.group4(features))
+        return torch.as_tensor(features)
+
+
+class VGG16Dense(Backbone):
+    """torchvision's VGG16 up to fc7: 4,096 features of one place, dropout in front of the head."""
+
+    def __init__(self, weights: str | None = None, image_size: int | None = None) -> None:
+        from torchvision import models  # slow to import, and seldom needed
+
+        published = models.VGG16_Weights.IMAGENET1K_V1
+        transform = Transform.of_recipe(published.transforms(), image_size)
+        super().__init__("vgg16-fc7", 4096, transform)
+        self.network = models.vgg16(weights=None)
+        del self.network.classifier[6]  # fc8, the classifier of ImageNet
+        if weights is not None:
+            load_state(self.network, fetch_url(published.url) if weights == PRETRAINED else weights)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.network(images)
+        return features[:, :, None, None]
+
+
+def _group(width_in: int, width: int, depth: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [
+            nn.Conv2d(width_in, width, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+        ]
+        width_in = width
+    return nn.Sequential(*layers, nn.MaxPool2d(2))
+
 
 SMALL_BACKBONES: dict[str, Callable[..., Backbone]] = {
     "densenet40-12": partial(DenseNet40, 12),

@@ -7,6 +7,11 @@ A word weighs the classes whose names mean what it means. The classifier is line
 features f of its network, logit_c = W_c f + b_c, and so is the score: word k has the weights
 sum_c a_kc W_c, and the mean photo the score 0. That is a linear head like any other.
 
+Two more routes join that of class names where they can (:mod:`labelwise.photos.words.knowledge`):
+the union of the classes that are kinds of a word, and the maps learned from captions. Each score is
+standardised over the photos, and they are added as learned weights say. Neither is linear in the
+features, so the head is moved, by a ridge regression on the photos, to where it gives their sum.
+
 A folder of such a model holds an encoder; it may also hold the
 classifier as timm writes it for a hub (config.json, model.safetensors), with the names of its
 classes in classes.txt, one per line. Without them the classifier is EfficientNet-Lite0 from the
@@ -39,10 +44,11 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.models.graph_file import open_session
 from labelwise.networks.backbones import Backbone, create_classifier
 from labelwise.networks.backbones.weights import PRETRAINED, architecture_of
+from labelwise.photos.words.knowledge import CaptionMaps, Kinds, caption_maps, imagenet_kinds
 from labelwise.photos.words.text_image import TextDirections, TextHead, TextImageModel
 from labelwise.photos.words.word_list import Word, WordList, usual_texts
 from labelwise.system.files import replacing
-from labelwise.system.text import first_line
+from labelwise.system.text import counted, first_line
 
 EXTRA = "pip install 'labelwise[words]'"
 TOKENIZER_FILE = "tokenizer.json"
@@ -91,7 +97,7 @@ class SentenceEncoder:
                 f"{self.folder} must hold {TOKENIZER_FILE} beside the encoder's .onnx file, and "
                 "does not; copy it from where the encoder comes from"
             )
-        graphs = sorted(self.folder.glob("*.onnx"))
+        graphs = sorted([*self.folder.glob("*.onnx"), *self.folder.glob("onnx/*.onnx")])
         if len(graphs) != 1:
             names = ", ".join(path.name for path in graphs) or "none"
             raise SettingsError(f"{self.folder} must hold one .onnx file, got {names}")
@@ -198,6 +204,9 @@ DEFAULT_NETWORK = "tf_efficientnet_lite0"
 TEMPERATURE = 0.08  # T; on COCO photos .065 to .1 rank about equally well
 CLASSES_FILE = "classes.txt"
 FAR = 0.45  # cosine of a word and the nearest class, below which the word is far from all classes
+AGREE = 0.2  # correlation over photos of what kinds and captions say of a word
+LEAST_PHOTOS, MOST_PHOTOS = 50, 5000  # that the routes are standardised and joined on
+RIDGE = 0.1  # on COCO .01 to 1 rank about equally well
 ALIKE = 0.9  # cosine of what two words make of the classes; couch and sofa have .95
 
 
@@ -232,10 +241,40 @@ class WeighedTexts(TextDirections):
     encoder: SentenceEncoder
     classes: WeighedClasses
 
-    def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
-        return self.classes.directions(self._vectors(texts))
+    @cached_property
+    def kinds(self) -> Kinds | None:
+        """What ImageNet's classes are kinds of, None of other classes."""
+        kinds = imagenet_kinds()
+        return kinds if kinds.are_of(self.classes.names) else None
 
-    def _vectors(self, texts: Sequence[Sequence[str]]) -> NDArray[np.float32]:
+    @cached_property
+    def maps(self) -> CaptionMaps | None:
+        """The maps learned from captions, None with another network or encoder."""
+        maps, weight = caption_maps(), self.classes.weight.numpy()
+        return maps if maps.fit(weight, lambda text: self.encoder.encode([text])[0]) else None
+
+    def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
+        vectors = self.vectors(texts)
+        named = self.classes.directions(vectors)
+        if self.maps is None:
+            return named
+        kinds, union = self.kinds_of(texts), torch.zeros_like(named)
+        for column, own in enumerate(kinds):
+            if own:
+                union[:, column] = self.classes.weight[list(own)].double().mean(dim=0)
+        mapped = torch.from_numpy(self.maps.directions(vectors)).double()
+        spread = torch.from_numpy(self.maps.deviation).double()[:, None]
+        weights = torch.from_numpy(self.maps.weights[[int(bool(own)) for own in kinds]].T).double()
+        parts = torch.stack([named, union, mapped])
+        parts /= (parts * spread).norm(dim=1, keepdim=True).clamp(min=1e-12)
+        return (parts * weights[:, None]).sum(dim=0)
+
+    def kinds_of(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, ...]]:
+        """Return the classes that are kinds of each thing, none where that is not known."""
+        return [() if self.kinds is None else self.kinds.of(own) for own in texts]
+
+    def vectors(self, texts: Sequence[Sequence[str]]) -> NDArray[np.float32]:
+        """Return the unit vectors (K, E) of things, each of which some texts describe."""
         return np.stack([self.encoder.describe(own) for own in texts])
 
     def kept(self) -> tuple[tuple[str, ...], dict[str, Tensor]]:
@@ -243,8 +282,13 @@ class WeighedTexts(TextDirections):
         return self.classes.names, {"vectors": vectors, "weight": self.classes.weight}
 
     def nearest(self, texts: Sequence[Sequence[str]]) -> list[str]:
-        """Return the class that each thing leans on most."""
-        return [self.classes.nearest(vector)[0] for vector in self._vectors(texts)]
+        """Return the class that each thing leans on most, or how many are kinds of it."""
+        found = [self.classes.nearest(vector)[0] for vector in self.vectors(texts)]
+        for place, kinds in enumerate(self.kinds_of(texts)):
+            if kinds:
+                more = f" and {counted(len(kinds) - 1, 'more kind')}" if kinds[1:] else ""
+                found[place] = self.classes.names[kinds[0]] + more
+        return found
 
     def doubt(self, name: str, texts: Sequence[str]) -> str | None:
         unknown = [text for text in texts if not self.encoder.knows(text)]
@@ -260,7 +304,7 @@ class WeighedTexts(TextDirections):
                 f"{name!r} in the language it was trained on, as in: name: a text in English"
             )
         nearest, cosine = self.classes.nearest(self.encoder.describe(texts))
-        if cosine < FAR:
+        if cosine < FAR and not self.kinds_of([texts])[0]:
             return (
                 f"{name!r} is far from everything the classifier knows (nearest: {nearest!r}): "
                 "its first scores are little more than a guess until photos are answered"
@@ -268,9 +312,27 @@ class WeighedTexts(TextDirections):
         return None
 
     def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
-        shares = normalize(self.classes.shares(self._vectors(texts)), dim=1)
+        shares = normalize(self.classes.shares(self.vectors(texts)), dim=1)
         near = (shares @ shares.T).triu(1) > ALIKE
         return [(int(one), int(other)) for one, other in near.nonzero().tolist()]
+
+
+def _moved(weight: Tensor, x: Tensor, target: Tensor) -> Tensor:
+    """Return the weights (D, K) nearest to given ones, but for a ridge, that score ``target``."""
+    spread = x.std(dim=0, correction=0).clamp(min=1e-6)
+    rows = (x - x.mean(dim=0)) / spread
+    start = rows @ (weight * spread[:, None])
+    slope = (start * target).sum(dim=0) / start.square().sum(dim=0).clamp(min=1e-12)
+    rest, count = target - slope * start, rows.shape[1]
+    ridge = RIDGE * count
+    if len(rows) < count:
+        own = rows @ rows.T
+        moved = rows.T @ torch.linalg.solve(own + ridge * torch.eye(len(rows)).to(own), rest)
+    else:
+        own = rows.T @ rows
+        moved = torch.linalg.solve(own + ridge * torch.eye(count).to(own), rows.T @ rest)
+    found: Tensor = weight * slope + moved / spread[:, None]
+    return found
 
 
 class ClassesAndWords(TextImageModel):
@@ -342,11 +404,63 @@ class ClassesAndWords(TextImageModel):
                 np.save(stream, vectors)
         return vectors
 
-    def head(self, texts: Sequence[Sequence[str]], mean_features: Tensor) -> TextHead:
+    def head(
+        self,
+        texts: Sequence[Sequence[str]],
+        mean_features: Tensor,
+        features: Tensor | None = None,
+    ) -> TextHead:
         weight = self.texts.directions(texts)
+        maps = self.texts.maps
+        if features is not None and len(features) >= LEAST_PHOTOS and maps is not None:
+            x = features[:: -(-len(features) // MOST_PHOTOS)]
+            routes, agree = self.routes(texts, x.numpy(), maps)
+            target = np.einsum("rnk,kr->nk", routes, maps.weights[agree.astype(int)])
+            weight = _moved(weight, x.double(), torch.from_numpy(target))
         return TextHead(weight, -mean_features.double() @ weight)
 
-    @property
+    def routes(
+        self, texts: Sequence[Sequence[str]], features: NDArray[np.float32], maps: CaptionMaps
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return the scores (3, N, K) of class names, kinds and captions, standardised over photos.
+
+        Also for which words kinds and captions agree about the photos; for others kinds are 0.
+        """
+        vectors = self.texts.vectors(texts)
+        logits = (features @ self.weight.numpy().T + self.bias.numpy()).astype(np.float64)
+        named = logits @ self.texts.classes.shares(vectors).numpy().T
+        odds = np.zeros_like(named)
+        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+        chances /= chances.sum(axis=1, keepdims=True)
+        for column, kinds in enumerate(self.texts.kinds_of(texts)):
+            if kinds:
+                p = np.clip(chances[:, list(kinds)].sum(axis=1), 1e-9, 1 - 1e-9)
+                odds[:, column] = np.log(p / (1 - p))
+        routes = np.stack([named, odds, maps.scores(features, vectors).astype(np.float64)])
+        routes -= routes.mean(axis=1, keepdims=True)
+        routes /= np.maximum(routes.std(axis=1, keepdims=True), 1e-9)
+        agree = (routes[1] * routes[2]).mean(axis=0) >= AGREE
+        routes[1, :, ~agree] = 0
+        return routes, agree
+
+    def disagreements(self, words: WordList, features: Tensor) -> list[str]:
+        maps, texts = self.texts.maps, [word.texts for word in words.words]
+        if maps is None or len(features) < LEAST_PHOTOS:
+            return []
+        x = features[:: -(-len(features) // MOST_PHOTOS)]
+        _, agree = self.routes(texts, x.numpy(), maps)
+        facts = zip(
+            words.words, self.texts.kinds_of(texts), self.texts.nearest(texts), agree, strict=True
+        )
+        return [
+            f"{word.name!r} may mean two things: the classifier's {nearest!r} and what captions "
+            "call so are in different photos, and its first scores follow the captions; describe "
+            f"it, as in '{word.name}: a text', or answer about photos"
+            for word, kinds, nearest, same in facts
+            if kinds and not same
+        ]
+
+    @cached_property
     def texts(self) -> WeighedTexts:
         classes = WeighedClasses(self.classes, self.class_vectors, self.weight)
         return WeighedTexts(self.encoder, classes)

@@ -44,7 +44,7 @@ from labelwise.answers.agreement import write_table
 from labelwise.data import LabelTable
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
 from labelwise.errors import DataError, ImageError, SettingsError
-from labelwise.evaluation.jackknife import mean_ap_influence, mean_influence
+from labelwise.evaluation.intervals import mean_ap_influence, mean_influence
 from labelwise.links import Consistent, Link, Sigmoid
 from labelwise.metrics import average_precision
 from labelwise.models import HeadSpec, Model, Predictor
@@ -63,7 +63,7 @@ from labelwise.photos.words.word_list import WordList
 from labelwise.pictures import ImageSource, PictureImages
 from labelwise.pictures.loading import Failure
 from labelwise.predictions import Predictions
-from labelwise.scores.labels import aligned_labels
+from labelwise.scores.tables import aligned_labels
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
@@ -456,7 +456,9 @@ class _Start:
     def finish(self, notes: list[str]) -> Started:
         notes += self._unused()
         every = self.photos.every()
-        text = self.model.head([word.texts for word in self.words.words], every.mean(dim=0))
+        texts = [word.texts for word in self.words.words]
+        text = self.model.head(texts, every.mean(dim=0), every)
+        notes += self.model.disagreements(self.words, every)
         known = self.photos.known
         fitting = targets_of(self.words, self.answers, known, aside=False)
         aside = targets_of(self.words, self.answers, known, aside=True)

@@ -104,11 +104,23 @@ class TextImageModel(ABC):
         """The text half."""
 
     @abstractmethod
-    def head(self, texts: Sequence[Sequence[str]], mean_features: Tensor) -> TextHead:
-        """Return the scores of things that texts describe, for photos of these mean features."""
+    def head(
+        self,
+        texts: Sequence[Sequence[str]],
+        mean_features: Tensor,
+        features: Tensor | None = None,
+    ) -> TextHead:
+        """Return the scores of things that texts describe, for photos of these mean features.
+
+        The photos' features (N, D) themselves let routes that are not linear join in.
+        """
 
     def nearest_classes(self, words: WordList) -> list[str]:
         """Return the class that each word leans on most; none where there are no classes."""
+        return []
+
+    def disagreements(self, words: WordList, features: Tensor) -> list[str]:
+        """Return a sentence for each word that means different things by different routes."""
         return []
 
     def guessed(self, scores: Tensor) -> Link:

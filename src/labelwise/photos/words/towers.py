@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from labelwise.errors import SettingsError
+from labelwise.errors import CheckpointError, SettingsError
 from labelwise.links import Link, Sigmoid
 from labelwise.models.run_folder import HUB, fetched_from_hub
 from labelwise.photos.words.classes import ClassesAndWords
@@ -26,19 +26,55 @@ from labelwise.photos.words.tower_files import (
     read_towers,
 )
 from labelwise.photos.words.word_list import usual_texts
+from labelwise.system.files import sha256_of
 
 ALIKE = 0.99  # cosine of two words; unlike those of sentence encoders, cosines of towers are high
 SIGLIP_TEXTS = ("this is a photo of {}.",)
 LATIN = 0x250  # letters from here on are no longer those of English and its neighbours
 
 
+# The sentence encoder that is taken unless another model is named (Apache-2.0, 23 MB).
+ENCODER = "hf://Xenova/all-MiniLM-L6-v2@751bff37182d3f1213fa05d7196b954e230abad9"
+ENCODER_FILES = {
+    "onnx/model_quantized.onnx": "afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1",
+    "tokenizer.json": "da0e79933b9ed51798a3ae27893d3c5fa4a201126cef75586296df9b4d2c62a0",
+}
+
+
+def usual_encoder() -> Path:
+    """Return the folder of all-MiniLM-L6-v2, from the hub's cache or fetched, checked by hashes."""
+    page = ENCODER.removeprefix(HUB).partition("@")[0]
+    by_hand = (
+        f"copy {' and '.join(ENCODER_FILES)} from https://huggingface.co/{page} into a folder and "
+        "name it with --model"
+    )
+    try:
+        folder = fetched_from_hub(ENCODER, tuple(ENCODER_FILES))
+    except CheckpointError as error:
+        raise SettingsError(
+            f"without --model a sentence encoder is fetched once (23 MB), and {error}. Set "
+            f"HF_ENDPOINT to a mirror, or {by_hand}"
+        ) from None
+    for name, expected in ENCODER_FILES.items():
+        digest = sha256_of(folder / name)
+        if digest != expected:
+            raise SettingsError(
+                f"{folder / name} must have the SHA-256 {expected}, got {digest}; delete it and "
+                f"try again, or {by_hand}"
+            )
+    return folder
+
+
 def open_scorer(
-    place: str, *, image_size: int | None = None, cache: Path | None = None
+    place: str | None = None, *, image_size: int | None = None, cache: Path | None = None
 ) -> TextImageModel:
     """Return the scorer of a folder, or of ``hf://OWNER/NAME``: two towers, or classes and words.
 
-    ``image_size`` and ``cache`` are of classes and words.
+    Without a place it is all-MiniLM-L6-v2 with EfficientNet-Lite0. ``image_size`` and ``cache``
+    are of classes and words.
     """
+    if place is None:
+        return ClassesAndWords(usual_encoder(), image_size=image_size, cache=cache)
     if place.startswith(HUB):
         meaning = "so it is not a text-image model of transformers that can be read here"
         folder = fetched_from_hub(place, FILES_OF_HUB, OPTIONAL_OF_HUB, meaning)
@@ -101,7 +137,12 @@ class TwoTowers(TextImageModel):
     def texts(self) -> TowerTexts:
         return TowerTexts(self.towers)
 
-    def head(self, texts: Sequence[Sequence[str]], mean_features: Tensor) -> TextHead:
+    def head(
+        self,
+        texts: Sequence[Sequence[str]],
+        mean_features: Tensor,
+        features: Tensor | None = None,
+    ) -> TextHead:
         weight = self.towers.scale * self.texts.directions(texts)
         bias = torch.full((len(texts),), self.towers.bias or 0.0, dtype=weight.dtype)
         return TextHead(weight, bias)

@@ -1,7 +1,7 @@
-// A person checks photos of a list, one at a time, until it can be promised.
+// A person checks photos of a list, one at a time, until it can be guaranteed.
 
 import { send, thumbnail } from "./api.js";
-import { count, find, make, onKeys, say } from "./dom.js";
+import { count, find, make, onKeys, patientImage, say } from "./dom.js";
 import { signed } from "./who.js";
 
 const ANSWERS = [["yes", "Yes, it matches", "Y", ""], ["no", "No, it does not", "N", "no"], ["unsure", "I cannot tell", "D", "unsure"]];
@@ -71,8 +71,8 @@ function show(answer) {
   view = answer;
   const state = find("check-state");
   state.classList.remove("error");
-  state.replaceChildren(make("span", { class: answer.promise ? "verdict good" : null },
-    `${answer.sentence[0].toUpperCase()}${answer.sentence.slice(1)}.`));
+  state.replaceChildren(make("span", { class: answer.statement ? "verdict good" : null },
+    answer.statement?.sentence ?? `${answer.sentence[0].toUpperCase()}${answer.sentence.slice(1)}.`));
   find("check-bar").replaceChildren(...bar(answer));
   const back = make("button", { class: "button quiet", disabled: !answer.checked, onclick: takeBack }, "Undo (U)");
   const shorter = answer.shorter
@@ -83,7 +83,7 @@ function show(answer) {
 }
 
 function bar(answer) {
-  if (answer.more === null || answer.promise) return [];
+  if (answer.more === null || answer.statement) return [];
   const most = Math.max(1, answer.checked + answer.more);
   return [make("progress", { max: most, value: answer.checked, "aria-label": "Photos checked, of about as many as it takes" })];
 }
@@ -94,7 +94,7 @@ function question(answer, after) {
     class: `button ${kind}`, onclick: () => reply(word),
   }, text, make("kbd", { "aria-hidden": "true" }, key)));
   return make("div", { class: "question" },
-    make("figure", { class: "large" }, make("img", { src: thumbnail(one.id, 640), alt: `The photo ${one.name}`, width: 640, height: 480 }),
+    make("figure", { class: "large" }, patientImage({ src: thumbnail(one.id, 640), alt: `The photo ${one.name}`, width: 640, height: 480 }),
       make("figcaption", {}, make("a", { href: `#photo/${one.id}` }, one.name))),
     make("div", {},
       make("p", { class: "ask", id: "check-ask", "aria-live": "polite" }, "Does this photo match ", make("strong", {}, answer.query), "?"),
@@ -107,6 +107,6 @@ function result(answer, after) {
     make("img", { src: thumbnail(one.id), alt: "", loading: "lazy", width: 320, height: 320 }),
     make("span", { class: "file" }, one.name))));
   const most = answer.left > tiles.length ? `The first ${count(tiles.length)} of ${count(answer.left)} photos` : `The ${count(answer.left)} photos`;
-  return make("div", {}, after, answer.promise
+  return make("div", {}, after, answer.statement
     ? make("section", {}, make("h2", {}, `${most} of this list`), make("ul", { class: "grid", "aria-label": "Photos of the list" }, ...tiles)) : null);
 }

@@ -24,10 +24,24 @@ export function chance(p) {
 // Tenths are worth reading only of small numbers.
 export const count = (n) => n.toLocaleString("en", { maximumFractionDigits: n < 10 ? 1 : 0 });
 
-export function meter(p, yes = false) {
+// A bar of a probability, with a mark where the label begins to be given.
+export function meter(p, yes = false, threshold = null) {
   const bar = make("i", { class: yes ? "yes" : null });
   bar.style.width = `${(100 * p).toFixed(1)}%`;
-  return make("span", { class: "meter", "aria-hidden": "true" }, bar);
+  const limit = threshold === null ? null : make("b", { title: `given from ${chance(threshold)} on` });
+  if (limit) limit.style.left = `${Math.min(99, 100 * threshold).toFixed(1)}%`;
+  return make("span", { class: "meter", "aria-hidden": "true" }, bar, limit);
+}
+
+// A picture that fails to load is asked for once more before it is given up.
+export function patientImage(properties, lost = () => {}) {
+  let failed = false;
+  const image = make("img", { ...properties, onerror: () => {
+    if (failed) { image.classList.add("lost"); lost(); return; }
+    failed = true;
+    setTimeout(() => { image.src = `${properties.src}&again=1`; }, 800);
+  } });
+  return image;
 }
 
 // Single keys while a view is shown, wherever nothing is being typed.

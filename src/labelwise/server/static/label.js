@@ -1,7 +1,7 @@
 // Is this word in these photos? A grid to select in; what is not selected is answered no.
 
 import { get, onTokenWanted, send, thumbnail } from "./api.js";
-import { count, find, make, say, table } from "./dom.js";
+import { count, find, make, patientImage, say, table } from "./dom.js";
 import { nextOne, startOne } from "./one.js";
 import { askForToken } from "./sign_in.js";
 import { keepName, who } from "./who.js";
@@ -41,14 +41,14 @@ function lose(one) {
   one.gone = true;
   one.button.disabled = true;
   one.button.dataset.state = "gone";
-  one.button.lastChild.textContent = "cannot be shown";
+  one.button.lastChild.textContent = "cannot be shown now; asked again later";
   allowSaving();
 }
 
 function tile(photo, state) {
   const one = { photo, state, shown: false, gone: false };
   const onload = () => { one.shown = true; allowSaving(); };
-  const image = make("img", { src: thumbnail(photo.id), alt: "", width: 320, height: 320, onload, onerror: () => lose(one) });
+  const image = patientImage({ src: thumbnail(photo.id), alt: "", width: 320, height: 320, onload }, () => lose(one));
   one.button = make("button", { type: "button", onclick: () => mark(one, NEXT[one.state]) }, image, make("span", {}));
   mark(one, state);
   return one;

@@ -1,7 +1,7 @@
 // The page: which view is shown, who serves it, and what is true for all views.
 
 import { get, onTokenWanted } from "./api.js";
-import { count, find, say } from "./dom.js";
+import { count, find, make } from "./dom.js";
 import * as check from "./check.js";
 import * as photo from "./photo.js";
 import * as review from "./review.js";
@@ -16,13 +16,18 @@ const VIEWS = { tag: () => {}, search: search.open, photo: photo.open, check: ch
 let withPhotos = false;
 let first = true;
 
+function reveal(name) {
+  const shown = name in VIEWS ? name : "tag";
+  for (const view of document.querySelectorAll("section.view")) view.hidden = view.id !== shown;
+}
+
 function route() {
   let [name, ...rest] = location.hash.slice(1).split("/");
   if (name === "main") return;
   if (!(name in VIEWS) || (!withPhotos && ["search", "photo", "check", "review"].includes(name))) {
     name = "tag";
   }
-  for (const view of document.querySelectorAll("section.view")) view.hidden = view.id !== name;
+  reveal(name);
   for (const link of document.querySelectorAll(".topbar nav a")) {
     const current = link.hash === `#${name}` || (["photo", "check"].includes(name) && link.hash === "#search");
     if (current) link.setAttribute("aria-current", "page");
@@ -48,6 +53,7 @@ async function start() {
   let asking = null;
   onTokenWanted(() => { asking ??= askForToken().finally(() => { asking = null; }); return asking; });
   find("skip").addEventListener("click", (event) => { event.preventDefault(); find("main").focus(); });
+  reveal(location.hash.slice(1).split("/")[0]);  // a first picture, before the server has told anything
   // Before the server has told of its model, so that nothing a person does first is lost.
   for (const view of [tag, search, select, photo, check, review]) view.start();
   keepName();
@@ -55,7 +61,8 @@ async function start() {
   try {
     model = await get("/model");
   } catch (error) {
-    say(error.message, 3600);
+    find("main").prepend(make("p", { class: "failed", role: "alert" }, error.message, " ",
+      make("button", { class: "button quiet row-action", onclick: () => location.reload() }, "Try again")));
     return;
   }
   withPhotos = model.photos !== null;

@@ -1,7 +1,7 @@
 // One photo and one tag at a time: yes, no or unsure by a key. The next photos are loaded ahead.
 
 import { get, send, thumbnail } from "./api.js";
-import { find, make, say } from "./dom.js";
+import { find, make, patientImage, say } from "./dom.js";
 import { who } from "./who.js";
 
 const SIDE = 1280;
@@ -16,8 +16,14 @@ let ahead = new Map();  // pictures by id
 let busy = false;
 
 function picture(id) {
-  if (!ahead.has(id)) ahead.set(id, make("img", { src: thumbnail(id, SIDE), alt: "" }));
+  if (!ahead.has(id)) ahead.set(id, patientImage({ src: thumbnail(id, SIDE), alt: "" }, () => lose(id)));
   return ahead.get(id);
+}
+
+// It is asked about again once it can be shown.
+function lose(id) {
+  ahead.delete(id);
+  if (question?.id === id) nextOne();
 }
 
 function choice(tag) {
@@ -50,7 +56,6 @@ function show(state) {
   find("lead").textContent = whole ? ALL : LEAD;
   const image = picture(question.id);
   image.alt = question.name;
-  image.onerror = nextOne;  // it is asked about once it can be shown
   shown = Object.fromEntries(question.listed.map((tag) => [tag, question.tagged.includes(tag) ? "yes" : "no"]));
   find("grid").replaceChildren(make("li", { class: "alone" }, image, make("p", { class: "tags" }, ...question.listed.map(choice))));
   for (const name of ["yes", "no", "unsure"]) find(`answer-${name}`).hidden = whole;

@@ -1,7 +1,7 @@
 // One question at a time: does this photo carry this label? Three keys answer it.
 
 import { get, send, thumbnail } from "./api.js";
-import { chance, find, make, onKeys, say } from "./dom.js";
+import { chance, find, make, onKeys, patientImage, say } from "./dom.js";
 import { signed } from "./who.js";
 
 const ANSWERS = [["present", "Yes, it is there", "Y", ""], ["absent", "No, it is not", "N", "no"], ["unknown", "I cannot tell", "D", "unsure"]];
@@ -30,14 +30,15 @@ export function open(by) {
 
 async function load() {
   const by = find("review-by").value;
+  if (!find("question").children.length) find("question").replaceChildren(make("p", { class: "muted" }, "Choosing the next questions…"));
   try {
     const answer = await get("/review", { by, count: 20 });
     if (by !== find("review-by").value) return;
     queue = answer.questions;
     show();
   } catch (error) {
-    find("question").replaceChildren(make("p", { class: "error", role: "alert" }, error.message),
-      make("p", {}, make("button", { class: "button quiet", onclick: load }, "Try again")));
+    find("question").replaceChildren(make("p", { class: "failed", role: "alert" }, error.message, " ",
+      make("button", { class: "button quiet row-action", onclick: load }, "Try again")));
   }
 }
 
@@ -46,7 +47,8 @@ function show() {
   const back = make("button", { class: "button quiet", disabled: !done.length, onclick: takeBack }, "Undo (U)");
   if (!one) {
     place.replaceChildren(make("div", {},
-      make("p", { class: "ask" }, done.length ? "That is all for now." : "There is nothing to ask."), back));
+      make("p", { class: "ask" }, done.length ? "That is all for now." : "There is nothing to ask."),
+      make("p", { class: "muted" }, "Choose another kind of question above, or look at what your answers say under Trust."), back));
     return;
   }
   const guess = find("review-guess").checked
@@ -55,7 +57,7 @@ function show() {
     class: `button ${kind}`, onclick: () => reply(state),
   }, word, make("kbd", { "aria-hidden": "true" }, key)));
   place.replaceChildren(
-    make("figure", { class: "large" }, make("img", { src: thumbnail(one.id, 640), alt: `The photo ${one.name}`, width: 640, height: 480 }),
+    make("figure", { class: "large" }, patientImage({ src: thumbnail(one.id, 640), alt: `The photo ${one.name}`, width: 640, height: 480 }, () => later(one)),
       make("figcaption", {}, make("a", { href: `#photo/${one.id}` }, one.name))),
     make("div", {},
       make("p", { class: "ask", id: "ask", "aria-live": "polite" }, "Is this label right: ", make("strong", {}, one.label), "?"),
@@ -63,6 +65,14 @@ function show() {
       make("p", {}, back),
       make("p", { class: "muted small" }, `${done.length} answered, ${queue.length} in this round.`)));
   if (queue[1]) new Image().src = thumbnail(queue[1].id, 640);
+}
+
+// A photo that cannot be shown now is asked about again at the end of the round.
+function later(one) {
+  if (queue[0] !== one || queue.length < 2) return;
+  queue.push(queue.shift());
+  say(`${one.name} cannot be shown now; it is asked about again later.`);
+  show();
 }
 
 async function reply(state) {

@@ -1,11 +1,11 @@
 // Queries: completion and history, the grid, and what the count says.
 
 import { get, thumbnail } from "./api.js";
-import { chance, count, find, make } from "./dom.js";
+import { chance, count, find, make, patientImage } from "./dom.js";
 import { box, renew } from "./select.js";
-import { signed } from "./who.js";
 
-const PROMISES = { expected: "Promised on average", sure: "Promised for this list" };
+const CHIPS = 24;  // labels that are shown at first
+const BADGES = { guarantee: "Guarantee", estimate: "Estimate", none: "No estimate" };
 const LIKE = { alike: "Alike", "shares differ": "Shares differ", "pictures differ": "Pictures differ", unknown: "Not known" };
 
 const FILTERS = ["folder", "since", "until", "camera", "rating", "keyword", "distinct"];
@@ -31,7 +31,7 @@ export function start() {
     find("cut-shown").value = Number(cut.value) ? `at least ${cut.value} %` : "any";
   });
   for (const control of [wrong, promised, cut, ...["sort", ...FILTERS].map(find)]) {
-    control.addEventListener("change", () => { if (query.value.trim()) run(); });
+    control.addEventListener("change", () => { tellFilters(); if (query.value.trim()) run(); });
   }
   find("more").addEventListener("click", () => run(true));
   const completions = new Completions(query, find("completions"), go);
@@ -45,10 +45,50 @@ function go() {
 }
 
 export function open(text) {
+  find("overview").hidden = Boolean(text);
   if (text && text !== last) {  // coming back from a photo shows the list as it was
     find("query").value = text;
     run();
+  } else if (!text) {
+    asked += 1;
+    last = "";
+    for (const name of ["counted", "grid"]) find(name).replaceChildren();
+    for (const name of ["check-offer", "more"]) find(name).hidden = true;
+    find("query").value = "";
+    renew([]);
+    overview();
   }
+}
+
+// What there is to look for, before anything is asked: labels with their counts, the newest photos.
+async function overview() {
+  const chips = find("label-chips"), newest = find("newest"), turn = asked;
+  if (!newest.children.length) newest.replaceChildren(...waitingTiles());
+  try {
+    const library = await get("/library");
+    if (turn !== asked) return;
+    const about = library.counted < library.photos ? "about " : "";
+    const all = library.labels.map((one) => make("li", {}, make("a", { class: "chip", href: `#search/${encodeURIComponent(one.label)}` },
+      one.label, make("span", { class: "number" }, `${about}${count(one.photos)}`))));
+    const more = find("more-labels");
+    chips.replaceChildren(...all.slice(0, CHIPS));
+    more.hidden = all.length <= CHIPS;
+    more.onclick = () => { chips.replaceChildren(...all); more.hidden = true; };
+    newest.replaceChildren(...library.newest.map(tile));
+    if (!library.newest.length) newest.replaceChildren(make("li", { class: "empty" }, "This library has no photos yet. Index a folder, and open this page again."));
+  } catch (error) {
+    if (turn !== asked) return;
+    chips.replaceChildren();
+    newest.replaceChildren(make("li", { class: "failed", role: "alert" }, error.message, " ",
+      make("button", { class: "button quiet row-action", onclick: overview }, "Try again")));
+  }
+}
+
+const waitingTiles = () => Array.from({ length: 12 }, () => make("li", { class: "waiting", "aria-hidden": "true" }));
+
+function tellFilters() {
+  const set = ["promised", ...FILTERS].filter(chosen).length + (Number(find("cut").value) ? 1 : 0) + (find("sort").value === "date" ? 1 : 0);
+  find("filters-set").textContent = set ? ` (${set} set)` : "";
 }
 
 // "a red bicycle", -person: a text in quotation marks, and a query of labels.
@@ -75,7 +115,6 @@ async function look(text, more) {
     sort: find("sort").value,
     at_least: Number(find("cut").value) / 100 || null,
     wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
-    ...(find("promised").checked ? signed() : {}),
     ...filters,
     cursor: more ? cursor : null,
   });
@@ -87,6 +126,10 @@ async function run(more = false) {
   last = text;
   const counted = find("counted"), grid = find("grid");
   grid.setAttribute("aria-busy", "true");
+  if (!grid.children.length) {
+    counted.replaceChildren(make("p", { class: "muted" }, "Searching…"));
+    grid.replaceChildren(...waitingTiles());
+  }
   try {
     const answer = await look(text, more);
     if (turn !== asked) return;
@@ -96,6 +139,9 @@ async function run(more = false) {
     if (!more) {
       grid.replaceChildren();
       renew(Object.keys(answer.hits[0]?.reasons ?? {}));
+    }
+    if (!more && !answer.hits.length) {
+      grid.append(make("li", { class: "empty" }, "No photo to show. Take a label out of the query, or clear some filters."));
     }
     grid.append(...answer.hits.map((hit) => {
       const item = tile(hit);
@@ -115,7 +161,7 @@ async function run(more = false) {
     cursor = null;
     counted.classList.add("error");
     find("check-offer").hidden = true;
-    counted.textContent = error.message;
+    counted.replaceChildren(make("p", { class: "failed" }, error.message));
   }
   grid.removeAttribute("aria-busy");
   find("more").hidden = cursor === null;
@@ -123,63 +169,46 @@ async function run(more = false) {
 
 function textWords(answer) {
   const rest = answer.query === null ? [] : [", among those of ", make("strong", { class: "asked" }, answer.query), ` of at least ${chance(answer.at_least)}`];
-  const promise = find("promised").checked ? " Nothing can be promised of it." : "";
+  const promise = find("promised").checked ? " Nothing is estimated of it." : "";
   return [make("p", {}, "The photos most like ", make("strong", { class: "asked" }, answer.text), " first", ...rest,
     `. A likeness is not a probability: nobody has answered about this text.${answer.doubt ? ` ${answer.doubt}.` : ""}${promise}`)];
 }
+
+// What the list carries, as the server words it.
+const badge = (kind, ...said) => make("p", { class: `badge ${kind}` }, make("span", { class: "kind" }, BADGES[kind]), " ", make("span", { class: "said" }, ...said));
 
 function words(answer) {
   if ("text" in answer) return textWords(answer);
   let text = answer.low === null ? `; ${answer.untested}.` : ` (${count(Math.floor(answer.low))} to ${count(Math.ceil(answer.high))}).`;
   if (answer.above !== null) text += ` ${count(answer.above)} ${answer.above === 1 ? "is" : "are"} in this list.`;
   const start = `About ${count(Math.round(answer.expected))} of ${count(answer.photos)} ${answer.photos === 1 ? "photo matches" : "photos match"} `;
-  const parts = [make("p", {}, start, make("strong", { class: "asked" }, answer.query), text)];
-  if (answer.promise) {
-    parts.push(make("p", {}, make("span", { class: "verdict good" }, `${PROMISES[answer.promise_kind]}: `), sentence(answer.promise),
-      answer.receipt ? make("a", { class: "receipt", href: "#trust" }, `Receipt ${answer.receipt}`) : null));
-  }
-  if (answer.refused) parts.push(...refusal(answer));
+  const counting = [start, make("strong", { class: "asked" }, answer.query), text];
+  const said = answer.statement;
+  const parts = said ? [badge(said.kind, said.sentence), make("p", {}, ...counting)]
+    : [answer.low === null ? make("p", {}, ...counting) : badge("estimate", ...counting)];
   if (answer.near_copies) parts.push(make("p", { class: "muted small" }, answer.near_copies));
-  if (answer.likeness && !answer.refused?.includes(answer.likeness.sentence.slice(0, -1))) {
-    const { outcome, sentence: said } = answer.likeness;
+  if (answer.likeness) {
+    const { outcome, sentence: told } = answer.likeness;
     parts.push(make("p", { class: "muted small" },
-      make("span", { class: outcome === "pictures differ" ? "verdict bad" : "verdict" }, `${LIKE[outcome]}: `), said));
+      make("span", { class: outcome === "pictures differ" ? "verdict bad" : "verdict" }, `${LIKE[outcome]}: `), told));
   }
-  return parts;
+  return parts.filter(Boolean);
 }
 
-const sentence = (said) => `${said[0].toUpperCase()}${said.slice(1)}.`;
-
-// Why nothing is promised, with a button for each way that would work; the photos are shown anyway.
-function refusal(answer) {
-  const { larger, expected, checks, listed } = answer.ways;
-  const percent = larger === null ? null : Math.round(100 * larger);
-  const ways = [
-    percent ? make("button", { class: "button quiet row-action", onclick: () => promise(percent) }, `Let ${percent} % be wrong`) : null,
-    expected ? make("button", { class: "button quiet row-action", onclick: () => promise(null) }, "Promise it on average") : null,
-    checks ? make("a", { class: "button quiet row-action", href: `#check/${find("wrong").value},${listed}/${encodeURIComponent(answer.query)}` },
-      `Check about ${count(checks)} photos`) : null,
-  ].filter(Boolean);
-  return [make("p", {}, make("span", { class: "verdict" }, "Not promised: "), sentence(answer.refused)),
-    ways.length ? make("p", { class: "options" }, ...ways) : null].filter(Boolean);
-}
-
-function promise(percent) {
-  if (percent) {
-    find("wrong").value = percent;
-    find("wrong-shown").value = `${percent} % wrong`;
-  }
-  run();
+// Of a photo nobody asked about, its day stands where the probability does.
+function number(hit) {
+  if (hit.probability !== undefined) return chance(hit.probability);
+  if (hit.likeness !== undefined) return `likeness ${hit.likeness.toFixed(2)}`;
+  return hit.taken ? hit.taken.slice(0, 10) : "";
 }
 
 export function tile(hit) {
   const labels = Object.entries(hit.reasons ?? {}); // by themselves; of a single one the query's probability says it
   const why = labels.length > 1 ? labels.map(([name, p]) => `${name} ${chance(p)}`).join(", ") : "";
-  const number = hit.probability === undefined ? `likeness ${hit.likeness.toFixed(2)}` : chance(hit.probability);
   const copies = hit.copies ? ` (and ${hit.copies} more)` : "";
   return make("li", {}, make("a", { href: `#photo/${hit.id}` },
-    make("img", { src: thumbnail(hit.id), alt: "", loading: "lazy", width: 320, height: 320 }),
-    make("span", { class: "chance" }, number),
+    patientImage({ src: thumbnail(hit.id), alt: "", loading: "lazy", width: 320, height: 320 }),
+    make("span", { class: "chance" }, number(hit)),
     why ? make("span", { class: "why" }, why) : null,
     make("span", { class: "file" }, hit.name + copies)));
 }

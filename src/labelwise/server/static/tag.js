@@ -5,6 +5,7 @@ import { chance, find, make, meter, patiently, say } from "./dom.js";
 import { reliability } from "./trustworthy.js";
 
 const AT_ONCE = 3;
+const FEW = 3;  // labels that are shown in any case
 const SHOWN = 12;
 const waiting = [];
 let running = 0;
@@ -32,18 +33,18 @@ function tooLarge(file) {
 }
 
 export function start() {
-  const drop = find("drop"), files = find("files");
+  const files = find("files");
   files.addEventListener("change", () => { add(files.files); files.value = ""; });
   for (const kind of ["dragenter", "dragover"]) {
     document.addEventListener(kind, (event) => {
       if (![...event.dataTransfer.types].includes("Files")) return;
       event.preventDefault();
-      drop.classList.add("over");
+      document.body.classList.add("dropping");
     });
   }
   for (const kind of ["dragleave", "drop"]) {
     document.addEventListener(kind, (event) => {
-      if (kind === "drop" || event.relatedTarget === null) drop.classList.remove("over");
+      if (kind === "drop" || event.relatedTarget === null) document.body.classList.remove("dropping");
     });
   }
   document.addEventListener("drop", (event) => {
@@ -125,49 +126,51 @@ class Card {
   show(predicted) {
     const result = predicted.results[0];
     const name = make("p", { class: "who" }, result.name);
-    const answer = result.none
-      ? make("p", { class: "none" }, `None of the ${result.labels.length} labels.`)
-      : make("ul", { class: "chips", "aria-label": "Labels" },
-        ...result.labels.filter((one) => one.decided).map((one) =>
-          make("li", { class: "chip" }, `${one.label} ${chance(one.probability)}`)));
-    const details = make("details", {}, make("summary", {}, "All labels, and how far to trust them"),
-      make("p", { class: "muted small" }, `Given here: ${predicted.rule}.`),
-      bars(result.labels, pathOf(this.model)));
-    this.answer.replaceChildren(name, answer);
-    this.element.append(details);
+    const answer = result.none ? make("p", { class: "none" }, `None of the ${result.labels.length} labels.`) : null;
+    const list = bars(result.labels, pathOf(this.model));
+    this.answer.replaceChildren(name, ...(answer ? [answer] : []));
+    this.element.append(list, make("p", { class: "muted small rule" },
+      result.labels.some((one) => one.threshold !== null) ? "A label is given from its mark on. " : `Labels are given by this rule: ${predicted.rule}. `,
+      "Choose a label to see how often it was right at this probability."));
     say(result.none ? `${result.name}: none of the labels` : `${result.name}: ${result.decided.join(", ")}`);
   }
 }
 
 function bars(labels, path) {
-  const list = make("ul", { class: "bars" });
-  const add = (some) => list.append(...some.map((one) => {
-    const told = make("p", { class: "told", hidden: true });
-    const button = make("button", { "aria-expanded": "false", title: "How far to trust this", onclick: async () => {
-      const open = told.hidden;
-      told.hidden = !open;
-      button.setAttribute("aria-expanded", String(open));
-      if (!open || told.textContent) return;
-      try {
-        const limit = one.threshold === null ? "" : ` It is given from ${chance(one.threshold)} on.`;
-        told.textContent = (await reliability(path, one.label, one.probability)) + limit;
-      } catch (error) {
-        told.textContent = error.message;
-      }
-    } },
-    make("span", { class: "mark", "aria-hidden": "true" }, one.decided ? "✓" : ""),
-    make("span", { class: one.decided ? "of yes" : "of" }, one.label,
-      make("span", { class: "unseen" }, one.decided ? ", given" : ", not given")),
-    meter(one.probability, one.decided),
-    make("span", { class: "share" }, chance(one.probability)));
-    return make("li", {}, button, told);
-  }));
-  add(labels.slice(0, SHOWN));
-  if (labels.length > SHOWN) {
-    const more = make("button", { class: "more" }, make("span"), make("span", {}, `${labels.length - SHOWN} more labels`));
+  const list = make("ul", { class: "bars", "aria-label": "Labels" });
+  const add = (some) => list.append(...some.map((one) => line(one, path)));
+  const first = labels.filter((one, at) => one.decided || at < FEW).slice(0, SHOWN);
+  const rest = labels.filter((one) => !first.includes(one));
+  add(first);
+  if (rest.length) {
+    const more = make("button", { class: "more" }, make("span"), make("span", {}, `${rest.length} more ${rest.length === 1 ? "label" : "labels"}`));
     const item = make("li", {}, more);
-    more.addEventListener("click", () => { item.remove(); add(labels.slice(SHOWN)); });
+    more.addEventListener("click", () => { item.remove(); add(rest); });
     list.append(item);
   }
   return list;
+}
+
+// One label; on demand, how often it was right at about this probability.
+function line(one, path) {
+  const told = make("p", { class: "told", hidden: true });
+  const button = make("button", { "aria-expanded": "false", title: "How often was it right at this probability?", onclick: async () => {
+    const open = told.hidden;
+    told.hidden = !open;
+    button.setAttribute("aria-expanded", String(open));
+    if (!open || told.textContent) return;
+    told.textContent = "Looking at held-out photos…";
+    try {
+      const limit = one.threshold === null ? "" : ` It is given from ${chance(one.threshold)} on.`;
+      told.textContent = (await reliability(path, one.label, one.probability)) + limit;
+    } catch (error) {
+      told.textContent = error.message;
+    }
+  } },
+  make("span", { class: "mark", "aria-hidden": "true" }, one.decided ? "✓" : ""),
+  make("span", { class: one.decided ? "of yes" : "of" }, one.label,
+    make("span", { class: "unseen" }, one.decided ? ", given" : ", not given")),
+  meter(one.probability, one.decided, one.threshold),
+  make("span", { class: "share" }, chance(one.probability)));
+  return make("li", {}, button, told);
 }

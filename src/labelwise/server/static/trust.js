@@ -1,4 +1,4 @@
-// What speaks for and against the model today: alarms, promises, shares, reliability per label.
+// Do the probabilities still fit? Then guarantees, receipts, reliability per label, shares.
 
 import { get, svg } from "./api.js";
 import { chance, count, find, make, table } from "./dom.js";
@@ -18,55 +18,63 @@ export async function open() {
   try {
     const asked = [get("/trust"), get("/labels"), withPhotos ? get("/receipts") : null];
     const [trust, labels, kept] = await Promise.all(asked);
-    body.replaceChildren(
-      ...trust.notes.map((note) => make("p", { class: "note" }, note)),
-      ...promises(trust.promises), ...(kept ? receipts(kept) : []), ...alarms(trust.alarms), ...reliable(labels), ...shares(trust.shares));
+    body.replaceChildren(answer(trust), ...promises(trust.promises), ...(kept ? receipts(kept) : []), ...reliable(labels), ...shares(trust.shares),
+      ...(trust.notes.length ? [folded("What these answers rest on", ...trust.notes.map((note) => make("p", { class: "muted" }, note)))] : []));
   } catch (error) {
-    body.replaceChildren(make("p", { class: "error", role: "alert" }, error.message));
+    body.replaceChildren(make("p", { class: "failed", role: "alert" }, error.message, " ",
+      make("button", { class: "button quiet row-action", onclick: open }, "Try again")));
   }
   body.removeAttribute("aria-busy");
 }
 
+const folded = (title, ...parts) => make("details", { class: "fold" }, make("summary", {}, title), ...parts);
+
+// One answer first: do the probabilities still fit?
+function answer({ fits, answers, answers_needed: needed, alarms: list }) {
+  const raised = list.filter((one) => one.raised).map((one) => one.label);
+  const [word, kind, why] = {
+    yes: ["Yes", "good", `${count(answers)} random questions were answered, and no label disagrees. The chance of a false alarm is at most 5 %, however often you look.`],
+    no: ["No", "bad", `The answers disagree for: ${raised.join(", ")}. Calibrate again on newer photos before you rely on ${raised.length === 1 ? "it" : "them"}.`],
+    "too few answers": ["Too few answers yet", "", withPhotos
+      ? `${count(answers)} of ${count(needed)} random questions are answered. A minute of answers tells.`
+      : "Nobody can be asked here, because no library is served. Start the server with one: labelwise serve RUN INDEX."],
+  }[fits];
+  return make("div", { class: `verdict-card ${kind}` },
+    make("p", { class: "what" }, "Do the probabilities still fit?"), make("p", { class: "word" }, word), make("p", {}, why),
+    withPhotos ? make("p", {}, make("a", { class: "button quiet", href: "#review/audit" }, `Answer ${answers ? "more" : "some"} random questions`)) : null,
+    ...alarms(list));
+}
+
 function promises(list) {
   if (!list.length) {
-    return [make("h2", {}, "Guarantees"), make("p", { class: "muted" }, "This model was trained without a guarantee. ", make("code", {}, "labelwise train --guarantee precision=0.9"), " gives one.")];
+    return [make("h2", {}, "Guarantees of the model"), make("p", { class: "muted" }, "This model was trained without a guarantee. Training with ", make("code", {}, "--guarantee precision=0.9"), " gives one.")];
   }
-  return [make("h2", {}, "Guarantees"), make("ul", {}, ...list.map((one) => make("li", {},
+  return [make("h2", {}, "Guarantees of the model"), make("ul", {}, ...list.map((one) => make("li", {},
     verdict(one.verdict, one.verdict === "broken", one.verdict === "kept"), ` — ${one.text}. On reviewed photos: ${one.checked}.`)))];
 }
 
 function receipts({ receipts: list, together }) {
   if (!list.length) return [];
   const asked = (one) => one.kind === "tested" ? one.query : make("a", { href: `#search/${encodeURIComponent(one.query)}` }, one.query);
-  const line = (one) => [String(one.number), asked(one),
-    make("span", { class: "said" }, `${one.text}.`), `${one.at.slice(0, 10)}, ${one.who}`,
-    make("span", { class: "said" }, one.withdrawn ? "withdrawn" : verdict(one.verdict, one.verdict === "broken", one.verdict === "kept"), `: ${one.told.replace(/^[a-z ]+: /, "")}.`)];
-  const head = ["receipt", "query", "promise", "made", "answers since then"];
-  const parts = [make("h2", {}, "Lists and tags that were promised"), make("p", {}, `${together[0].toUpperCase()}${together.slice(1)}.`),
-    table("Receipts of promised lists and tags, the latest first", head, list.slice(0, FEW).map(line))];
-  if (list.length > FEW) {
-    parts.push(make("details", {}, make("summary", {}, `${list.length - FEW} more`), table("The other receipts", head, list.slice(FEW).map(line))));
-  }
+  const item = (one) => make("li", {},
+    make("p", { class: "top" }, make("span", { class: "muted" }, `Receipt ${one.number} `), asked(one), " ",
+      one.withdrawn ? make("span", { class: "verdict" }, "withdrawn") : verdict(one.verdict, one.verdict === "broken", one.verdict === "kept")),
+    make("p", {}, `${one.text}.`),
+    make("p", { class: "muted small" }, `${one.at.slice(0, 10)}, ${one.who}. Answers since then: ${one.told.replace(/^[a-z ]+: /, "")}.`));
+  const some = (part) => make("ul", { class: "receipts" }, ...part.map(item));
+  const parts = [make("h2", {}, "Guarantees given for lists and tags"), make("p", {}, `${together[0].toUpperCase()}${together.slice(1)}.`), some(list.slice(0, FEW))];
+  if (list.length > FEW) parts.push(folded(`${list.length - FEW} more`, some(list.slice(FEW))));
   parts.push(make("p", {}, make("a", { href: "/api/v1/receipts", download: "receipts.json" }, "All receipts as JSON")));
   return parts;
 }
 
 function alarms(list) {
-  if (!list.length) return [];
-  const raised = list.filter((one) => one.raised);
-  const audited = list.reduce((sum, one) => sum + one.audited, 0);
-  const words = raised.length
-    ? `Probabilities can no longer be trusted for: ${raised.map((one) => one.label).join(", ")}. Calibrate again on newer photos.`
-    : audited ? "No alarm. The chance that any alarm is false is at most 5 %, however often you look."
-      : "No photo has been audited yet.";
-  return [make("h2", {}, "Is it still calibrated?"),
-    make("p", { class: raised.length ? "error" : null }, words),
-    make("p", {}, make("a", { href: "#review/audit" }, `Audit ${audited ? "more" : "some"} photos, drawn at random`)),
-    audited ? table("Audited photos, and how many of them should carry the label if the probabilities are right",
-      ["label", "audited", "carry it", "expected", "evidence against", "alarm at", "verdict"],
-      list.filter((one) => one.audited).map((one) => [one.label, count(one.audited), count(one.present),
-        one.expected.toFixed(1), one.evidence.toPrecision(3), count(one.threshold), verdict(one.raised ? "alarm" : "fine", one.raised, !one.raised)])) : null,
-  ].filter(Boolean);
+  const audited = list.filter((one) => one.audited);
+  if (!audited.length) return [];
+  return [folded("Answers by label", table("Audited photos, and how many of them should carry the label if the probabilities are right",
+    ["label", "audited", "carry it", "expected", "evidence against", "alarm at", "verdict"],
+    audited.map((one) => [one.label, count(one.audited), count(one.present),
+      one.expected.toFixed(1), one.evidence.toPrecision(3), count(one.threshold), verdict(one.raised ? "alarm" : "fine", one.raised, !one.raised)])))];
 }
 
 function shares(list) {
@@ -82,8 +90,7 @@ function shares(list) {
       make("p", { class: "muted" }, `Estimated from ${count(rows[0].photos)} photos, supposing that each label looks as it did and is only more or less frequent.`),
       table("Share of photos that carry the label, those that changed most first", head, lines.slice(0, FEW)));
     if (lines.length > FEW) {
-      parts.push(make("details", {}, make("summary", {}, `${lines.length - FEW} more labels`),
-        table("The other labels", head, lines.slice(FEW))));
+      parts.push(folded(`${lines.length - FEW} more labels`, table("The other labels", head, lines.slice(FEW))));
     }
   }
   return parts;

@@ -1,0 +1,480 @@
+"""Results of other programs as detections: BirdNET, Perch, MegaDetector and SpeciesNet.
+
+A row of a table is one label in one clip; in the JSON of camera traps
+(:mod:`labelwise.data.camera_results`) a photo is a clip. Further columns that are read: ``correct``
+(1, 0, yes, no, or empty where nobody checked), ``split``, and those that are asked for, such as
+``site``. What a person checked may also stand in a second table with the same columns of recording,
+start and label, and ``correct``. A folder holds one table per recording; BirdNET's names
+``x.BirdNET.results.csv`` say which, where there is no column for it.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyarrow import compute
+from pyarrow import csv as arrow_csv
+
+from labelwise.data.camera_results import CameraResults, is_camera_results, read_camera_results
+from labelwise.errors import DataError
+from labelwise.scores.detections import Detections
+from labelwise.scores.tables import Kind
+from labelwise.system.table_files import read_parquet
+from labelwise.system.text import counted
+from labelwise.types import nearest
+
+# Result tables of other programs: which columns mean what.
+#
+#     BirdNET           Start (s), End (s), Scientific name, Common name, Confidence, File
+#     BirdNET (Raven)   Begin Time (s), Common Name, Confidence, Begin Path, File Offset (s)
+#     BirdNET (Kaleidoscope)   INDIR, FOLDER, IN FILE, OFFSET, scientific_name, confidence
+#     BirdNET (R)       filepath, start, scientific_name, confidence
+#     birdnet (Python)  input or file_path, start_time (00:01:03.50), species_name, confidence
+#     Perch (hoplite)   filename, window_start, window_end, label, logits
+#     Perch (chirp)     filename, timestamp_s, label, logit
+#
+# A Raven table of a recording without detections has one row "nocall", which is left out.
+
+
+TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
+SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
+NO_CALL = "nocall"
+OF_RECORDING, COMBINED = ".BirdNET.", "BirdNET_"
+CLOCK = r"^(?P<hours>\d+):(?P<minutes>[0-5]\d):(?P<seconds>[0-5]\d(?:\.\d+)?)$"
+
+
+@dataclass(frozen=True)
+class ResultForm:
+    """The columns of a program's result table; its rows are of the recordings in ``file``.
+
+    ``other_label`` names what has no ``label``. A file lies below its ``folders``, where there are
+    such columns. ``clock`` says that starts are times such as 00:01:03.50, ``both_names`` that a
+    label is a scientific and a common name with an underscore between them, ``by_recording`` that a
+    table without the column ``file`` is of the recording that its own name tells.
+    """
+
+    program: str
+    label: str
+    start: str
+    score: str
+    file: str
+    kind: Kind
+    other_label: str = ""
+    folders: tuple[str, ...] = ()
+    clock: bool = False
+    both_names: bool = False
+    by_recording: bool = False
+
+
+FORMS = (
+    ResultForm(
+        "BirdNET",
+        "Scientific name",
+        "Start (s)",
+        "Confidence",
+        "File",
+        "probs",
+        "Common name",
+        by_recording=True,
+    ),
+    *(
+        ResultForm(
+            "BirdNET", "Common Name", start, "Confidence", "Begin Path", "probs", by_recording=True
+        )
+        for start in ("File Offset (s)", "Begin Time (s)")
+    ),
+    ResultForm(
+        "BirdNET",
+        "scientific_name",
+        "OFFSET",
+        "confidence",
+        "IN FILE",
+        "probs",
+        "common_name",
+        folders=("INDIR", "FOLDER"),
+    ),
+    ResultForm(
+        "BirdNET", "scientific_name", "start", "confidence", "filepath", "probs", "common_name"
+    ),
+    *(
+        ResultForm(
+            "BirdNET",
+            "species_name",
+            "start_time",
+            "confidence",
+            file,
+            "probs",
+            clock=True,
+            both_names=True,
+        )
+        for file in ("input", "file_path")
+    ),
+    ResultForm("Perch", "label", "window_start", "logits", "filename", "logits", by_recording=True),
+    ResultForm("Perch", "label", "timestamp_s", "logit", "filename", "logits", by_recording=True),
+)
+
+
+def result_tables(folder: Path) -> list[Path]:
+    """Return the result tables of a folder, in the order of their names.
+
+    BirdNET's tables of single recordings lie in folders below, too, which it makes like those of
+    the recordings. A combined table (BirdNET_CombinedTable.csv) repeats them: it is left out beside
+    them, and read instead of those below.
+    """
+    listed = sorted(one for one in folder.iterdir() if one.suffix.lower() in TEXT_SUFFIXES)
+    found = [one for one in listed if is_result_table(one)]
+    if not found:
+        return _below(folder)
+    single = [one for one in found if OF_RECORDING in one.name]
+    others = [one for one in found if one not in single and not one.name.startswith(COMBINED)]
+    if not single and not others:
+        return found
+    below = _below(folder)
+    if below and others:
+        raise DataError(
+            f"{folder}: result tables lie in it ({others[0].name}) and in folders below "
+            f"({below[0].relative_to(folder)}); give one of the two places"
+        )
+    return found if others else [*single, *below]
+
+
+def _below(folder: Path) -> list[Path]:
+    listed = sorted(one for one in folder.rglob(f"*{OF_RECORDING}*") if one.is_file())
+    return [one for one in listed if one.parent != folder and is_result_table(one)]
+
+
+def is_result_table(path: Path) -> bool:
+    """Return whether a file has the columns of a known program."""
+    if not path.is_file() or path.suffix.lower() not in SUFFIXES:
+        return False
+    try:
+        return _form(_header(path)) is not None
+    except DataError:
+        return False
+
+
+def read_result_table(
+    path: Path, keep: Sequence[str], folder: Path | None = None
+) -> tuple[ResultForm, Any]:
+    """Return the form of a table and its columns under the names of the form.
+
+    Columns named in ``keep`` are read too. Starts are in seconds, recordings with their folders; a
+    recording that the table's name tells lies below ``folder`` as the table does.
+    """
+    header = _header(path)
+    form = _form(header)
+    if form is None:
+        raise DataError(f"{path}: these are not the columns of BirdNET's or Perch's results")
+    twice = [name for at, name in enumerate(header) if name and name in header[:at]]
+    if twice:
+        raise DataError(f"{path}: the column {twice[0]!r} stands there twice; keep one")
+    for name in keep:
+        if name not in header:
+            raise DataError(f"{path}: there is no column {name!r}{nearest(name, header)}")
+    if path.suffix.lower() == ".parquet":
+        table = read_parquet(path)
+    else:
+        numbers = {form.score, *(() if form.clock else (form.start,))}
+        types = {name: pa.float64() if name in numbers else pa.string() for name in header}
+        try:
+            table = arrow_csv.read_csv(
+                path,
+                parse_options=_options(path),
+                read_options=arrow_csv.ReadOptions(column_names=header, skip_rows=1),
+                convert_options=arrow_csv.ConvertOptions(
+                    column_types=types, strings_can_be_null=False
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(f"{path}: the table cannot be read ({reason})") from None
+    if form.file not in header:
+        place = path.relative_to(folder or path.parent)
+        name = place.with_name(path.name.partition(".BirdNET")[0]).as_posix()
+        table = table.append_column(form.file, pa.array([name] * table.num_rows, pa.string()))
+    if "Species Code" in header:
+        silent = compute.and_(
+            compute.equal(table[form.label], NO_CALL), compute.equal(table["Species Code"], NO_CALL)
+        )
+        table = table.filter(compute.invert(silent))
+    wanted = [form.label, form.start, form.score, form.file, form.other_label]
+    told = ["correct", "split", "group", *keep]
+    columns = dict.fromkeys(name for name in [*wanted, *told] if name in table.column_names)
+    return form, _plain(path, form, table).select(list(columns))
+
+
+def typed_columns(source: str, form: ResultForm, table: Any) -> Any:
+    """Return a table whose starts and scores are numbers, and all else text; nulls are blank."""
+    for at, name in enumerate(table.column_names):
+        is_number = name in (form.start, form.score)
+        try:
+            column = table[name].cast(pa.float64() if is_number else pa.string())
+            column.validate(full=True)  # text of a damaged file need not be UTF-8
+        except pa.ArrowException:
+            what = "numbers" if is_number else "text"
+            raise DataError(
+                f"{source}: the column {name!r} must hold {what}, got {table[name].type}"
+            ) from None
+        table = table.set_column(at, name, column if is_number else column.fill_null(""))
+    return table
+
+
+def _plain(path: Path, form: ResultForm, table: Any) -> Any:
+    """Return a table with what its form puts together or apart as the plainest one has it."""
+
+    def changed(name: str, column: Any) -> Any:
+        return table.set_column(table.column_names.index(name), name, column)
+
+    if form.clock and pa.types.is_string(table[form.start].type):
+        table = changed(form.start, _seconds(path, form.start, table[form.start]))
+    if form.both_names:
+        before = compute.split_pattern(table[form.label], "_", max_splits=1)
+        table = changed(form.label, compute.list_element(before, 0))
+    if form.folders:
+        places = [compute.utf8_rtrim(table[name], "/\\") for name in form.folders]
+        table = changed(form.file, compute.binary_join_element_wise(*places, table[form.file], "/"))
+    return table
+
+
+def _seconds(path: Path, name: str, column: Any) -> Any:
+    """Return times such as 00:01:03.50 in seconds."""
+    parts = compute.extract_regex(column, CLOCK)
+    if parts.null_count:
+        row = compute.index(compute.is_null(parts), True).as_py()
+        raise DataError(
+            f"{path}: row {row + 1}: {name!r} must be a time such as 00:01:03.50, "
+            f"got {column[row].as_py()!r}"
+        )
+    hours, minutes, seconds = (
+        compute.struct_field(parts, part).cast(pa.float64())
+        for part in ("hours", "minutes", "seconds")
+    )
+    whole = compute.add(compute.multiply(hours, 3600.0), compute.multiply(minutes, 60.0))
+    return compute.add(whole, seconds)
+
+
+def _options(path: Path) -> Any:
+    delimiter = "\t" if path.suffix.lower() in (".tsv", ".txt") else ","
+    return arrow_csv.ParseOptions(delimiter=delimiter)
+
+
+def _header(path: Path) -> list[str]:
+    if path.suffix.lower() == ".parquet":
+        names = _schema(path)
+    else:
+        try:
+            with path.open(encoding="utf-8-sig") as stream:
+                line = stream.readline().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError):
+            raise DataError(f"{path}: it is not UTF-8 text; save it as UTF-8") from None
+        names = next(csv.reader([line], delimiter=_options(path).delimiter), [])
+    return [name.strip() for name in names]
+
+
+def _schema(path: Path) -> list[str]:
+    try:
+        return list(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError, UnicodeError):
+        return list(read_parquet(path).column_names)  # which says what is wrong
+
+
+def _form(header: Sequence[str]) -> ResultForm | None:
+    """Return the form with these columns; the one with its column of recordings first."""
+    names = set(header)
+    fitting = [form for form in FORMS if {form.label, form.start, form.score} <= names]
+    whole = [form for form in fitting if {form.file, *form.folders} <= names]
+    return next(iter([*whole, *(form for form in fitting if form.by_recording)]), None)
+
+
+ANSWERS = {"1": 1.0, "yes": 1.0, "true": 1.0, "0": 0.0, "no": 0.0, "false": 0.0, "": np.nan}
+ANSWERS |= {"1.0": 1.0, "0.0": 0.0}  # as pandas writes them beside empty cells
+
+
+def is_results(path: Path) -> bool:
+    """Return whether a file, or the first table of a folder, has the columns of a known program."""
+    if path.is_dir():
+        return bool(result_tables(path))
+    if path.is_file() and path.suffix.lower() == ".json":
+        return is_camera_results(path)
+    return is_result_table(path)
+
+
+def read_results(path: Path, keep: Sequence[str] = ()) -> Detections:
+    """Return the detections of a result table, or of a folder with one per recording."""
+    if path.suffix.lower() == ".json":
+        return _of_photos(path, keep)
+    if path.is_dir():
+        tables = result_tables(path)
+        if not tables:
+            raise DataError(f"{path}: there is no result table of BirdNET or Perch in it")
+    else:
+        tables = [path]
+    folder = path if path.is_dir() else None
+    parts = [read_result_table(table, keep, folder) for table in tables]
+    form = parts[0][0]
+    for table, (other, _) in zip(tables, parts, strict=True):
+        if other != form:
+            raise DataError(f"{table}: its columns are not those of {tables[0]}; keep them apart")
+    tables_read = [part for _, part in parts]
+    if any("correct" in part.column_names for part in tables_read):
+        tables_read = [_with_answers(part) for part in tables_read]
+    try:
+        table = pa.concat_tables(tables_read)
+    except pa.ArrowInvalid:
+        raise DataError(
+            f"{path}: its tables have different columns; give all of them the columns asked for"
+        ) from None
+    return _detections(str(path), form, table, keep)
+
+
+def _with_answers(table: Any) -> Any:
+    """Return a table with a column 'correct', empty where nobody checked any of its rows."""
+    if "correct" in table.column_names:
+        at = table.column_names.index("correct")
+        return table.remove_column(at).append_column("correct", table["correct"])
+    return table.append_column("correct", pa.array([""] * table.num_rows, pa.string()))
+
+
+def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
+    """Return the labels that MegaDetector or SpeciesNet reported of photos."""
+    if keep:
+        raise DataError(f"{path}: there is no column {keep[0]!r} in results of photos; use folder")
+    results = read_camera_results(path)
+    rows = [
+        (number, name, score)
+        for number, photo in enumerate(results.photos)
+        for name, score in photo.scores.items()
+    ]
+    if not rows:
+        raise DataError(f"{path}: nothing was detected in any photo")
+    names, labels = np.unique(np.array([name for _, name, _ in rows]), return_inverse=True)
+    return Detections(
+        str(path),
+        "probs",
+        tuple(names.tolist()),
+        tuple(photo.file for photo in results.photos),
+        labels.astype(np.int64),
+        np.array([number for number, *_ in rows], np.int64),
+        np.zeros(len(rows)),
+        np.array([score for *_, score in rows]),
+        np.full(len(rows), np.nan),
+        of_photos=True,
+        notes=failed_note(results),
+    )
+
+
+def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) -> Detections:
+    if not table.num_rows:
+        raise DataError(f"{source}: there are no detections in it")
+    table = typed_columns(source, form, table)
+    label = table[form.label]
+    if form.other_label in table.column_names:  # BirdNET's noises have a common name alone
+        label = compute.if_else(compute.equal(label, ""), table[form.other_label], label)
+    numbers = {}
+    for name in (form.start, form.score):
+        numbers[name] = np.asarray(table[name].to_numpy(), np.float64)
+        bad = ~np.isfinite(numbers[name])
+        if bad.any():
+            raise DataError(f"{source}: row {int(bad.argmax()) + 1}: {name!r} must be a number")
+    names, labels = _codes(label)
+    files, file = _codes(table[form.file])
+    if "" in names:
+        place = int((labels == names.index("")).argmax())
+        raise DataError(f"{source}: row {place + 1} has no {form.label!r}")
+    correct = np.full(len(labels), np.nan)
+    if "correct" in table.column_names:
+        words, code = _codes(table["correct"])
+        values = [ANSWERS.get(word.strip().lower(), -1.0) for word in words]
+        correct = np.array(values)[code]
+        odd = correct == -1
+        if odd.any():
+            at = int(odd.argmax())
+            raise DataError(
+                f"{source}: row {at + 1}: 'correct' must be 1, 0, yes, no or empty, "
+                f"got {words[code[at]]!r}"
+            )
+    found = Detections(
+        source,
+        form.kind,
+        names,
+        files,
+        labels,
+        file,
+        numbers[form.start],
+        numbers[form.score],
+        correct,
+        _texts(table, "split") if "split" in table.column_names else None,
+        {name: _texts(table, name) for name in keep},
+        _groups(source, table["group"], files, file) if "group" in table.column_names else None,
+    )
+    _check(found)
+    return found
+
+
+def _groups(
+    source: str, column: Any, files: tuple[str, ...], file: NDArray[np.int64]
+) -> tuple[str, ...]:
+    """Return the group of each file; one that names none is alone, and one of two is an error."""
+    names, code = _codes(column)
+    pairs = np.unique(file * len(names) + code)
+    of, place = pairs // len(names), pairs % len(names)
+    twice = np.flatnonzero(np.diff(of) == 0)
+    if len(twice):
+        first, second = (names[place[twice[0] + more]] for more in (0, 1))
+        raise DataError(
+            f"{source}: the recording {files[of[twice[0]]]!r} is in the groups {first!r} and "
+            f"{second!r}; a recording is in one"
+        )
+    return tuple(names[at] or files[row] for row, at in zip(of, place, strict=True))
+
+
+def _check(found: Detections) -> None:
+    """Raise unless scores are what they must be, and each detection stands there once."""
+    outside = (found.scores < 0) | (found.scores > 1)
+    if found.kind == "probs" and outside.any():
+        at = int(outside.argmax())
+        raise DataError(
+            f"{found.row(at)}: a confidence must lie in [0, 1], got {found.scores[at]:g}"
+        )
+    keys = found.keys()
+    order = np.argsort(keys, kind="stable")
+    twice = np.flatnonzero(np.diff(keys[order]) == 0)
+    if len(twice):
+        raise DataError(f"{found.row(int(order[twice[0] + 1]))} stands there twice; keep one")
+    for name, values in found.facts.items():
+        empty = np.char.strip(np.unique(values)) == ""
+        if empty.any():
+            at = int((values == np.unique(values)[empty.argmax()]).argmax())
+            raise DataError(f"{found.row(at)} has no {name!r}; give it one, or leave the row out")
+
+
+def _codes(column: Any) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the different texts of a column, sorted, and each row's place (N,) among them."""
+    encoded = column.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    texts = np.array(encoded.dictionary.to_pylist(), dtype=object)
+    order = np.argsort(texts.astype(str), kind="stable")
+    place = np.empty(len(texts), np.int64)
+    place[order] = np.arange(len(texts))
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return tuple(map(str, texts[order])), place[codes]
+
+
+def _texts(table: Any, name: str) -> NDArray[np.str_]:
+    words, codes = _codes(table[name])
+    return np.asarray(np.array(words, dtype=str)[codes])
+
+
+def failed_note(results: CameraResults) -> tuple[str, ...]:
+    """Return a sentence on the photos of which the program has no result, none if there is none."""
+    if not results.failed:
+        return ()
+    count = counted(len(results.failed), "photo")
+    return (f"{results.program} has no result of {count}, first {results.failed[0]}.",)

@@ -1,0 +1,508 @@
+"""Pascal VOC folders: a label is present where an object of its class is.
+
+The XML of each image, or the ``ImageSets/Main/<class>_<part>.txt`` files. In ``Main`` a class
+is 1 (present), -1 (absent) or 0 (only "difficult" objects); in the XML each object may be
+difficult. ``difficult`` says what such a label is: "unknown" or "absent" (the choice of
+single-positive training). A label with one plain object is present whatever the others are.
+
+Tools that draw boxes write the same XML into other folders, which are read where there is no
+``ImageSets``: ``annotations`` beside ``images``, or each file beside its photo, also in the folders
+train, valid and test."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.data.folders import split_folders
+from labelwise.data.rows import from_rows, is_file, read_json, read_lines, read_xml
+from labelwise.data.table import SPLIT_WORDS, LabelSets, LabelTable, join
+from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.decode import IMAGE_SUFFIXES, image_files
+from labelwise.pictures.sources import FileImages
+from labelwise.system.text import counted
+from labelwise.types import LabelSpace
+
+# COCO instances JSON, and Pascal VOC from read_voc on: a label is present where an object is.
+#
+# Category ids of COCO have gaps, so columns follow the order of ``categories``. An image without
+# annotation was reviewed and has none of them. LVIS says which labels were looked for in vain
+# (``neg_category_ids``): all others without an annotation are unknown.
+
+
+def read_coco(
+    path: Path,
+    *,
+    root: str | Path | None = None,
+    drop_unlabelled: bool = False,
+    string_order: bool = False,
+) -> LabelTable:
+    """Return the table of an instances file, or of a folder with several, each of them a split.
+
+    ``root`` is the folder of the images; if it is not given it is looked for beside the file.
+    ``string_order`` sorts the images by their id as text, the order of single-positive labels.
+    """
+    if path.is_dir():
+        if root is not None:
+            raise SettingsError("root is for a COCO file; the parts of a folder have their own")
+        return _read_coco_parts(path, drop_unlabelled, string_order)
+    where = path.name
+    content = read_json(path)
+    _name_by_address(content)
+    images = _coco_records(content, "images", {"id": int, "file_name": str}, where)
+    categories = _coco_records(content, "categories", {"id": int, "name": str}, where)
+    wanted = {"image_id": int, "category_id": int}
+    annotations = _coco_records(content, "annotations", wanted, where)
+    space = LabelSpace(tuple(category["name"].strip() for category in categories))
+    column = {category["id"]: place for place, category in enumerate(categories)}
+    row = {image["id"]: place for place, image in enumerate(images)}
+    for key, records in (("image", images), ("category", categories)):
+        repeated = [one for one, count in Counter(r["id"] for r in records).items() if count > 1]
+        if repeated:
+            raise DataError(
+                f"{where}: every {key} id must be there once, got {repeated[0]} repeatedly"
+            )
+    present: list[set[int]] = [set() for _ in images]
+    for number, annotation in enumerate(annotations, 1):
+        image, category = annotation["image_id"], annotation["category_id"]
+        if image not in row or category not in column:
+            raise DataError(
+                f"{where}: annotation {annotation.get('id', number)!r:.40} must name an image and "
+                f"a category of the file, got image {image} and category {category}"
+            )
+        present[row[image]].add(column[category])
+    unknown, notes = _coco_unknown(images, column, present, where)
+    table = LabelTable(
+        space,
+        FileImages(
+            _coco_root(path, images) if root is None else root, [i["file_name"] for i in images]
+        ),
+        LabelSets.from_lists(present, len(space)),
+        unknown,
+        _coco_split(images),
+        name=path.stem,
+        notes=notes,
+    )
+    if string_order:
+        table = table.subset(np.argsort([str(image["id"]) for image in images], kind="stable"))
+    return table.subset(~table.zero_label()) if drop_unlabelled else table
+
+
+def _name_by_address(content: Any) -> None:
+    """Name images by their address where they have no file name: LVIS has .../train2017/1.jpg."""
+    images = content.get("images") if isinstance(content, dict) else None
+    for image in images if isinstance(images, list) else ():
+        address = image.get("coco_url") if isinstance(image, dict) else None
+        if isinstance(address, str) and "file_name" not in image:
+            image["file_name"] = "/".join(address.split("/")[-2:])
+
+
+def _coco_unknown(
+    images: list[dict[str, Any]], column: dict[int, int], present: list[set[int]], where: str
+) -> tuple[LabelSets, tuple[str, ...]]:
+    """Return what is unknown by ``unknown_category_ids`` (our exports) or by LVIS, and notes."""
+    federated = any("neg_category_ids" in image for image in images)
+    key = "neg_category_ids" if federated else "unknown_category_ids"
+    stated = []
+    for number, image in enumerate(images):
+        ids = image.get(key, [])
+        if not isinstance(ids, list) or not all(type(i) is int and i in column for i in ids):
+            raise DataError(f"{where}: {key!r} of image {image['id']} must be ids of categories")
+        columns = {column[i] for i in ids}
+        if columns & present[number]:
+            raise DataError(
+                f"{where}: a category of image {image['id']} cannot be both in an annotation and "
+                f"in {key!r}"
+            )
+        stated.append(columns)
+    if not federated:
+        return LabelSets.from_lists(stated, len(column)), ()
+    known = [there | absent for there, absent in zip(present, stated, strict=True)]
+    sets = LabelSets.from_lists(known, len(column))
+    note = "labels of an image that are neither annotated nor in its neg_category_ids are unknown"
+    return replace(sets, inverted=np.ones(len(images), np.bool_)), (note,)
+
+
+def _coco_split(images: list[dict[str, Any]]) -> NDArray[np.str_] | None:
+    splits = [SPLIT_WORDS.get(str(image.get("split", "")).lower()) for image in images]
+    return None if None in splits or not splits else np.array(splits, "U5")
+
+
+def _read_coco_parts(path: Path, drop_unlabelled: bool, string_order: bool) -> LabelTable:
+    files = _coco_files(path)
+    if not files:
+        raise DataError(
+            f"{path}: there must be COCO files such as annotations/instances_train.json"
+        )
+    splits = [_split_in(_coco_part(file)) for file in files]
+    listed = ", ".join(file.relative_to(path).as_posix() for file in files)
+    if len(files) > 1 and (None in splits or len(set(splits)) < len(splits)):
+        raise DataError(
+            f"{path}: several COCO files must each be a split by their names, got {listed}; "
+            "name them as 'train=coco:A.json;test=coco:B.json'"
+        )
+    tables = [
+        read_coco(file, drop_unlabelled=drop_unlabelled, string_order=string_order)
+        for file in files
+    ]
+    count = counted(len(files), "part")
+    table = tables[0]
+    if splits != [None]:
+        table = join(list(zip(splits, tables, strict=True)), name=path.resolve().name)
+    return replace(table, notes=(f"reads as COCO: {count} ({listed})", *table.notes))
+
+
+def _coco_files(path: Path) -> list[Path]:
+    """Return the instances files of a folder; captions and keypoints lie beside them."""
+    found = sorted(path.glob("annotations/*.json")) + sorted(path.glob("_annotations.coco.json"))
+    found += sorted(path.glob("*/_annotations.coco.json"))
+    files = [file for file in found if file.is_file()]
+    instances = [file for file in files if file.stem.startswith("instances")]
+    return instances or files
+
+
+def _coco_part(file: Path) -> str:
+    """Return what a file is a part of: "train2017" of annotations/instances_train2017.json."""
+    if file.name == "_annotations.coco.json":
+        return file.parent.name
+    return file.stem.removeprefix("instances").strip("_-")
+
+
+def _split_in(part: str) -> str | None:
+    return SPLIT_WORDS.get(re.sub(r"[\W\d_]+$", "", part).lower())
+
+
+def _coco_root(file: Path, images: list[dict[str, Any]]) -> Path:
+    """Return the folder that holds the first image, the file's own if none does."""
+    above, part = file.parent.parent, _coco_part(file)
+    for place in (
+        file.parent,
+        above / part,
+        above / "images" / part,
+        above / part / "images",
+        above / "images",
+        above,
+    ):
+        if images and is_file(place / images[0]["file_name"].replace("\\", "/")):
+            return place
+    return file.parent
+
+
+def read_coco2014(
+    path: Path, *, drop_unlabelled: bool = True, string_order: bool = False
+) -> LabelTable:
+    """Return MS-COCO 2014: ``annotations/instances_{train,val}2014.json``; val is the test."""
+    parts = []
+    for part, split in (("train2014", "train"), ("val2014", "test")):
+        file = path / "annotations" / f"instances_{part}.json"
+        if not file.is_file():
+            raise DataError(f"{path}: MS-COCO 2014 needs {file.relative_to(path)}")
+        table = read_coco(
+            file, root=path / part, drop_unlabelled=drop_unlabelled, string_order=string_order
+        )
+        parts.append((split, table))
+    return join(parts, name="coco2014")
+
+
+def _coco_records(
+    content: Any, key: str, fields: Mapping[str, type], where: str
+) -> list[dict[str, Any]]:
+    records = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(records, list):
+        raise DataError(f"{where}: a COCO file must have a list {key!r}")
+    for number, record in enumerate(records, 1):
+        for field, kind in fields.items():
+            value = record.get(field) if isinstance(record, dict) else None
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise DataError(
+                    f"{where}: entry {number} of {key!r} must have {field!r} "
+                    f"as {kind.__name__}, got {value!r:.60}"
+                )
+    return records
+
+
+XML_FOLDERS = ("Annotations", "annotations", ".")
+PHOTO_FOLDERS = ("JPEGImages", "images", "Images", ".")
+SUFFIXES = (".jpg", ".jpeg", ".png", *sorted(IMAGE_SUFFIXES - {".jpg", ".jpeg", ".png"}))
+
+SHOWN = 10  # names in a note
+
+VOC_PARTS = {"train": "train", "val": "val", "test": "test", "trainval": "train"}
+
+Difficult = Literal["unknown", "absent"]
+
+States = dict[str, dict[str, bool]]  # image: {class: whether there is a plain object}
+
+
+def read_voc(
+    path: Path,
+    *,
+    parts: dict[str, str] | None = None,
+    difficult: Difficult = "unknown",
+    annotations: Literal["main", "xml"] | None = None,
+) -> LabelTable:
+    """Return a VOC folder (``JPEGImages``, ``Annotations``, ``ImageSets/Main``), or those below.
+
+    ``parts`` maps image sets to splits, for example {"train": "train", "val": "test"}; if it is not
+    given, train, val and test are taken as far as they are there, and without image sets every
+    annotated image. ``annotations`` are the class files of ``Main`` where they are there.
+    """
+    if difficult not in ("unknown", "absent"):
+        raise SettingsError(f"difficult must be 'unknown' or 'absent', got {difficult!r}")
+    if annotations not in ("main", "xml", None):
+        raise SettingsError(f"annotations must be 'main' or 'xml', got {annotations!r}")
+    for part, meant in (parts or {}).items():
+        if meant not in VOC_PARTS or "/" in part or not part.isprintable():
+            raise SettingsError(
+                "parts must name image sets and the splits train, val or test that they are, "
+                f"got {part!r:.40}: {meant!r:.40}"
+            )
+    if not (path / "ImageSets").is_dir() and not (path / "Annotations").is_dir():
+        if parts is None and _holds_annotated_photos(path):
+            return _read_voc_xml(path, difficult)
+        if parts is None and holds_annotated_photos(path):
+            return _read_voc_splits(path, difficult)
+        return _read_voc_below(path, parts, difficult, annotations)
+    sets = path / "ImageSets" / "Main"
+    if parts is None and not any(sets.glob("*.txt")):
+        return _read_voc_xml(path, difficult)
+    notes: tuple[str, ...] = ()
+    if annotations is None:
+        annotations = "main" if _voc_classes(sets) else "xml"
+        if annotations == "main" and not _states_of_classes(sets):
+            annotations = "xml"
+            notes = (
+                "the class files of ImageSets/Main only list images, without 1, -1 or 0: the "
+                "labels are those of Annotations",
+            )
+    chosen = parts or {part: part for part in VOC_PARTS if (sets / f"{part}.txt").is_file()}
+    if "train" in chosen and parts is None:
+        chosen.pop("trainval", None)
+    if parts is None and annotations == "main":
+        chosen, notes = _with_classes(sets, chosen)
+    if not chosen:
+        raise DataError(f"{path}: a VOC folder must have ImageSets/Main/train.txt or the like")
+    names: list[str] = []
+    labels, unknown, split, order = [], [], [], []
+    for part, target in chosen.items():
+        images = [line.split()[0] for line in read_lines(sets / f"{part}.txt")]
+        states = (
+            _from_xml(path / "Annotations", images)
+            if annotations == "xml"
+            else _from_main(sets, part)
+        )
+        for image in images:
+            state = states.get(image, {})
+            labels.append([name for name, plain in state.items() if plain])
+            hidden = [name for name, plain in state.items() if not plain]
+            unknown.append(hidden if difficult == "unknown" else [])
+        order.extend(images)
+        split.extend([VOC_PARTS.get(target, target)] * len(images))
+        names.extend(name for state in states.values() for name in state)
+    classes = _voc_classes(sets) if annotations == "main" else []
+    listed, more = _voc_names(path, set(names) | set(classes))
+    table = from_rows(
+        (path, [_voc_image(path, image) or f"JPEGImages/{image}.jpg" for image in order]),
+        labels,
+        names=listed,
+        unknown=unknown,
+        split=split,
+        name=path.name,
+    )
+    return replace(table, notes=(*notes, *more, *_in_no_list(path, sets, parts)))
+
+
+def _in_no_list(path: Path, sets: Path, parts: dict[str, str] | None) -> tuple[str, ...]:
+    """Return a note on photos of JPEGImages that no image set names."""
+    if parts is not None or not (path / "JPEGImages").is_dir():
+        return ()
+    there = {Path(file).stem for file in image_files(path / "JPEGImages")}
+    files = (sets / f"{part}.txt" for part in VOC_PARTS)
+    listed = {line.split()[0] for file in files if file.is_file() for line in read_lines(file)}
+    unlisted = len(there - listed)
+    if not unlisted:
+        return ()
+    return (f"left out: {counted(unlisted, 'photo')} of JPEGImages that no image set lists",)
+
+
+def _states_of_classes(sets: Path) -> bool:
+    """Return whether any line of a class file says 1, -1 or 0 of its image."""
+    files = (file for name in _voc_classes(sets) for file in sorted(sets.glob(f"{name}_*.txt")))
+    return any(len(line.split()) > 1 for file in files for line in read_lines(file)[:1])
+
+
+def _with_classes(sets: Path, chosen: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the parts that have class files, and a note on others: VOC 2012's test has none."""
+    kept = {part: split for part, split in chosen.items() if any(sets.glob(f"*_{part}.txt"))}
+    notes = []
+    for part in chosen.keys() - kept.keys() if kept else ():
+        count = len(read_lines(sets / f"{part}.txt"))
+        notes.append(
+            f"left out: the {counted(count, 'image')} of {part}.txt, since no file such "
+            f"as dog_{part}.txt says what they show"
+        )
+    return kept or chosen, tuple(sorted(notes))
+
+
+def _read_voc_below(
+    path: Path,
+    parts: dict[str, str] | None,
+    difficult: Difficult,
+    annotations: Literal["main", "xml"] | None,
+) -> LabelTable:
+    """Return the VOC folders one level down, or in VOCdevkit, as one table."""
+    found = sorted(
+        {
+            folder.parent
+            for level in ("*", "VOCdevkit/*")
+            for name in ("ImageSets", "Annotations")
+            for folder in path.glob(f"{level}/{name}")
+            if folder.is_dir()
+        }
+    )
+    if not found:
+        raise DataError(f"{path}: a VOC folder must have ImageSets/Main/train.txt or the like")
+    tables = [
+        read_voc(folder, parts=parts, difficult=difficult, annotations=annotations)
+        for folder in found
+    ]
+    listed = ", ".join(folder.relative_to(path).as_posix() for folder in found)
+    count = counted(len(found), "part")
+    table = join([(None, table) for table in tables], name=path.resolve().name)
+    return replace(table, notes=(f"reads as Pascal VOC: {count} ({listed})", *table.notes))
+
+
+def holds_annotated_photos(path: Path) -> bool:
+    """Return whether photos have VOC's XML beside them, or both lie in folders of their own.
+
+    It is enough that one XML file has its photo, here or in a folder of a split.
+    """
+    folders = [path, *(path / name for name in split_folders(path))]
+    return any(map(_holds_annotated_photos, folders))
+
+
+def _holds_annotated_photos(path: Path) -> bool:
+    return any(_voc_image(path, file.stem) for file in _xml_files(path)[:SHOWN])
+
+
+def _xml_files(path: Path) -> list[Path]:
+    """Return the annotations of a folder without image sets, sorted."""
+    found = (sorted((path / place).glob("*.xml")) for place in XML_FOLDERS)
+    return next((files for files in found if files), [])
+
+
+def _read_voc_splits(path: Path, difficult: Difficult) -> LabelTable:
+    """Return the annotated photos of the folders train, valid and test."""
+    folders = sorted(split_folders(path).items())
+    tables = [
+        (split, _read_voc_xml(path / name, difficult))
+        for name, split in folders
+        if _holds_annotated_photos(path / name)
+    ]
+    return join(tables, name=path.resolve().name)
+
+
+def _read_voc_xml(path: Path, difficult: Difficult) -> LabelTable:
+    """Return every annotated image of a folder without image sets, without splits."""
+    files = [file for file in _xml_files(path) if file.is_file()]
+    if not files:
+        raise DataError(f"{path / 'Annotations'}: there are no XML files")
+    images = [file.stem for file in files]
+    states = _from_xml(files[0].parent, images)
+    plain = [[n for n, plain in states[image].items() if plain] for image in images]
+    hidden = [[n for n, plain in states[image].items() if not plain] for image in images]
+    names, unlisted = _voc_names(path, {name for state in states.values() for name in state})
+    places = [_voc_image(path, image) or f"JPEGImages/{image}.jpg" for image in images]
+    table = from_rows(
+        (path, places),
+        plain,
+        names=names,
+        unknown=hidden if difficult == "unknown" else None,
+        name=path.name,
+    )
+    bare = len(image_files((path / places[0]).parent)) - len(places)
+    if bare > 0:
+        unlisted = (*unlisted, f"left out: {counted(bare, 'photo')} without an XML file")
+    return replace(table, notes=unlisted)
+
+
+def _voc_names(path: Path, found: set[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the labels of ``labelmap.txt``, which CVAT writes, in its order, and the others.
+
+    A note names those others: a misspelt name would be a label of its own.
+    """
+    file = path / "labelmap.txt"
+    lines = read_lines(file) if file.is_file() else []
+    listed = [line.partition(":")[0].strip() for line in lines if not line.startswith("#")]
+    named = [name for name in dict.fromkeys(listed) if name and name != "background"]
+    others = sorted(found - set(named)) if named else []
+    note = (
+        f"labels that labelmap.txt does not list: {', '.join(map(repr, others[:SHOWN]))}"
+        f"{', ...' if len(others) > SHOWN else ''}; add them to it, or correct a misspelt name"
+    )
+    return named + sorted(found - set(named)), (note,) if others else ()
+
+
+def _voc_image(path: Path, image: str) -> str | None:
+    """Return where the image is: JPEG as in the official sets, or as other tools export it."""
+    for place in PHOTO_FOLDERS:
+        if (path / place).is_dir():
+            for suffix in SUFFIXES:
+                for end in (suffix, suffix.upper()):
+                    if is_file(path / place / f"{image}{end}"):
+                        return (Path(place) / f"{image}{end}").as_posix()
+    return None
+
+
+def _voc_classes(sets: Path) -> list[str]:
+    ends = tuple(f"_{part}" for part in VOC_PARTS)
+    stems = (file.stem for file in sorted(sets.glob("*_*.txt")))
+    return sorted({stem.rsplit("_", 1)[0] for stem in stems if stem.endswith(ends)})
+
+
+def _from_main(sets: Path, part: str) -> States:
+    states: States = {}
+    classes = _voc_classes(sets)
+    if not classes:
+        raise DataError(f"{sets}: there must be files such as dog_{part}.txt")
+    for name in classes:
+        file = sets / f"{name}_{part}.txt"
+        for number, line in enumerate(read_lines(file), 1):
+            fields = line.split()
+            if len(fields) != 2 or fields[1] not in ("1", "-1", "0"):
+                raise DataError(
+                    f"{file}, line {number}: must be an image and 1, -1 or 0, got {line!r}"
+                )
+            if fields[1] != "-1":
+                states.setdefault(fields[0], {})[name] = fields[1] == "1"
+    return states
+
+
+def _from_xml(folder: Path, images: list[str]) -> States:
+    states: States = {}
+    for image in images:
+        file = folder / f"{image}.xml"
+        if not file.exists():
+            raise DataError(
+                f"{file}: the file that says what {image} shows is missing; add it, take {image} "
+                "out of the lists in ImageSets/Main, or add files such as dog_train.txt there, "
+                "whose lines name an image and 1, -1 or 0"
+            )
+        tree = read_xml(file)
+        if tree.tag != "annotation":
+            raise DataError(f"{file}: must begin with <annotation>, got <{tree.tag:.40}>")
+        state = states.setdefault(image, {})
+        for thing in tree.findall("object"):
+            name = (thing.findtext("name") or "").strip()
+            if not name:
+                raise DataError(f"{file}: every object must have a name")
+            hard = (thing.findtext("difficult") or "0").strip()
+            if hard not in ("0", "1"):
+                raise DataError(f"{file}: difficult of {name!r} must be 0 or 1, got {hard!r:.40}")
+            state[name] = state.get(name, False) or hard == "0"
+    return states

@@ -1,0 +1,236 @@
+"""Tables made of tables: labels that obey rules, single positives, partial labels, noise.
+
+Single positives as in Cole et al. 2021, bit for bit: RandomState(seed), made anew for the training
+file (train and val rows, in order) and for the test file; for each image the positive columns are
+shuffled and the first is kept, then the negative columns are shuffled too, although none is kept.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.data.table import BLOCK, LabelSets, LabelTable, SoftLabels
+from labelwise.errors import SettingsError
+from labelwise.system.text import counted
+from labelwise.taxonomy import AttributeColumns, AttributeGroups, Taxonomy
+from labelwise.types import LabelSpace
+
+
+@dataclass(frozen=True)
+class SettledTable:
+    """A table that obeys groups, their columns, the rows that broke one, and what was learned."""
+
+    table: LabelTable
+    columns: AttributeColumns
+    conflicts: tuple[int, ...]
+    learned: int
+
+    def sentence(self) -> str:
+        """Return what was done, in words."""
+        first = f", first {self.table.ids[self.conflicts[0]]!r}" if self.conflicts else ""
+        breaks = "breaks" if len(self.conflicts) == 1 else "break"
+        are = "is" if self.learned == 1 else "are"
+        return (
+            f"{counted(len(self.conflicts), 'photo')} of {len(self.table):,} {breaks} a rule"
+            f"{first}; {counted(self.learned, 'more label')} {are} known by the rules"
+        )
+
+
+def obey_groups(table: LabelTable, groups: AttributeGroups) -> SettledTable:
+    """Return the table with labels as :meth:`AttributeColumns.settled` leaves them.
+
+    Labels of a group that a photo breaks become unknown.
+    """
+    table.require_hard("rules of groups know yes, no and unknown")
+    columns = groups.within(table.space)
+    parts, broken, learned = [], [], 0
+    step = max(1, BLOCK // max(1, len(table.space)))
+    for start in range(0, len(table), step):
+        rows = np.arange(start, min(start + step, len(table)))
+        labels, observed = table.targets(rows)
+        found = columns.settled(labels.astype(np.float64), observed)
+        broken.append(rows[found.conflicts])
+        learned += found.learned
+        there = found.observed & (found.labels > 0.5)
+        parts.append((LabelSets.from_dense(there), LabelSets.from_dense(~found.observed)))
+    if not parts:
+        return SettledTable(table, columns, (), 0)
+    present, unknown = zip(*parts, strict=True)
+    done = replace(
+        table, present=LabelSets.concatenate(present), unknown=LabelSets.concatenate(unknown)
+    )
+    return SettledTable(done, columns, tuple(np.concatenate(broken).tolist()), learned)
+
+
+@dataclass(frozen=True)
+class Obeyed:
+    """A table that obeys a taxonomy, and what that took.
+
+    ``raised`` labels were known and are higher now, since a kind of them is there; ``learned`` ones
+    were unknown. ``added`` are groups that became labels.
+    """
+
+    table: LabelTable
+    raised: int
+    learned: int
+    added: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """Return what was done, in words."""
+        groups = f"; {len(self.added)} groups became labels" if self.added else ""
+        return (
+            f"by the taxonomy {self.raised:,} labels were raised, since a kind of them is there, "
+            f"and {self.learned:,} unknown ones became known{groups}"
+        )
+
+
+def obey_taxonomy(table: LabelTable, taxonomy: Taxonomy, *, add_groups: bool = False) -> Obeyed:
+    """Return the table with labels completed by :meth:`LabelTree.complete`.
+
+    ``add_groups`` makes labels of parents that are none: present if one of their kinds is, absent
+    if all of them are absent, otherwise unknown.
+    """
+    import torch
+
+    names = table.space.names
+    added: tuple[str, ...] = ()
+    taxonomy.within(table.space)  # names that mean nothing
+    if add_groups:
+        known_names = set(names)
+        added = tuple(name for name in taxonomy.all_above(names) if name not in known_names)
+    space = LabelSpace((*names, *added))
+    tree = taxonomy.within(space)
+    parts, raised, learned = [], 0, 0
+    step = max(1, BLOCK // max(1, len(space)))
+    for start in range(0, len(table), step):
+        rows = np.arange(start, min(start + step, len(table)))
+        labels, observed = table.targets(rows)
+        known = np.ones(labels.shape, np.bool_) if observed is None else observed
+        wide = np.pad(labels, ((0, 0), (0, len(added))))
+        seen = np.pad(known, ((0, 0), (0, len(added))))
+        none_below = np.pad(known & (labels == 0), ((0, 0), (0, len(added))), constant_values=True)
+        for child, parent in tree.upward if added else ():
+            none_below[:, parent] &= none_below[:, child]
+        seen[:, len(names) :] = none_below[:, len(names) :]
+        values, there = tree.complete(torch.from_numpy(wide), torch.from_numpy(seen))
+        full, now = values.numpy(), np.ones_like(seen) if there is None else there.numpy()
+        raised += int((known & (full[:, : len(names)] != labels)).sum())
+        learned += int((now[:, : len(names)] & ~known).sum())
+        full = np.where(now, full, 0)
+        soft = SoftLabels.from_dense(full.astype(np.float32))
+        parts.append((LabelSets.from_dense(full > 0.5), LabelSets.from_dense(~now), soft))
+    present, unknown, soft_parts = zip(*parts, strict=True)
+    done = replace(
+        table,
+        space=space,
+        present=LabelSets.concatenate(present),
+        unknown=LabelSets.concatenate(unknown),
+        soft=None if table.soft is None else SoftLabels.concatenate(soft_parts),
+    )
+    return Obeyed(done, raised, learned, added)
+
+
+Change = Callable[
+    [NDArray[np.bool_], NDArray[np.bool_]], tuple[NDArray[np.bool_], NDArray[np.bool_]]
+]
+
+
+def observe_uniform(
+    labels: NDArray[np.generic], *, num_pos: int = 1, num_neg: int = 0, seed: int = 1200
+) -> NDArray[np.int8]:
+    """Return (N, K): 1 where a label is observed present, -1 observed absent, 0 not observed."""
+    random = np.random.RandomState(seed)
+    observed = np.zeros(labels.shape, np.int8)
+    for row, truth in enumerate(labels.astype(np.bool_)):
+        positives, negatives = np.flatnonzero(truth), np.flatnonzero(~truth)
+        random.shuffle(positives)
+        observed[row, positives[:num_pos]] = 1
+        random.shuffle(negatives)
+        observed[row, negatives[:num_neg]] = -1
+    return observed
+
+
+def single_positive(
+    table: LabelTable,
+    *,
+    num_pos: int = 1,
+    num_neg: int = 0,
+    seed: int = 1200,
+    splits: Collection[str] = ("train",),
+) -> LabelTable:
+    """Return the table where rows of ``splits`` keep one present label and the rest is unknown.
+
+    Without a split column every row is corrupted. An image without label becomes unlabelled.
+    """
+    table.require_hard("single positives are chosen among labels that are 0 or 1")
+    labels, known = table.targets()
+    split = np.full(len(table), "train") if table.split is None else table.split
+    for is_test in (False, True):
+        rows = np.flatnonzero((split == "test") == is_test)
+        seen = observe_uniform(labels[rows], num_pos=num_pos, num_neg=num_neg, seed=seed)
+        chosen = np.isin(split[rows], list(splits)) | (table.split is None)
+        here = rows[chosen]
+        if known is None and len(here):
+            known = np.ones(labels.shape, np.bool_)
+        if known is not None:
+            known[here] &= seen[chosen] != 0
+    mask = np.ones(labels.shape, np.bool_) if known is None else known
+    return replace(
+        table,
+        present=LabelSets.from_dense(labels.astype(np.bool_) & mask),
+        unknown=LabelSets.from_dense(~mask),
+    )
+
+
+def keep_known(table: LabelTable, rate: float, *, seed: int = 0) -> LabelTable:
+    """Return the table where every known entry stays known with chance ``rate``."""
+    _require_chance(rate)
+    random = np.random.default_rng(seed)
+
+    def change(
+        present: NDArray[np.bool_], unknown: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        hidden = unknown | (random.random(unknown.shape) >= rate)
+        return present & ~hidden, hidden
+
+    return _changed(table, change)
+
+
+def flip_labels(
+    table: LabelTable, *, present: float = 0.0, absent: float = 0.0, seed: int = 0
+) -> LabelTable:
+    """Return the table with noise: known labels change state with the chance of their state."""
+    _require_chance(present)
+    _require_chance(absent)
+    random = np.random.default_rng(seed)
+
+    def change(
+        there: NDArray[np.bool_], unknown: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        flip = random.random(there.shape) < np.where(there, present, absent)
+        return (there ^ flip) & ~unknown, unknown
+
+    return _changed(table, change)
+
+
+def _changed(table: LabelTable, change: Change) -> LabelTable:
+    """Return the table with every block of (present, unknown) masks changed."""
+    table.require_hard("hiding or flipping labels is for those that are 0 or 1")
+    parts = [
+        change(present, unknown)
+        for (_, present), (_, unknown) in zip(
+            table.present.blocks(), table.unknown.blocks(), strict=True
+        )
+    ]
+    return replace(
+        table,
+        present=LabelSets.concatenate([LabelSets.from_dense(present) for present, _ in parts]),
+        unknown=LabelSets.concatenate([LabelSets.from_dense(unknown) for _, unknown in parts]),
+    )
+
+
+def _require_chance(value: float) -> None:
+    if not 0 <= value <= 1:
+        raise SettingsError(f"a rate must be in [0, 1], got {value}")

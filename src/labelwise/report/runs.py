@@ -1,0 +1,248 @@
+"""What the pages of a run show: figures of its photos, or of others, and where it came from."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from labelwise.data.tabular import open_tabular
+from labelwise.errors import DataError, SettingsError
+from labelwise.evaluation import Evaluation, Subgroups, evaluate
+from labelwise.models.run_folder import RunFolder
+from labelwise.predictions import Predictions
+from labelwise.report.charts import save_charts
+from labelwise.report.examples import ExampleGroup, choose_examples
+from labelwise.report.page import write_report
+from labelwise.scores import RunScores, fixed_rule, read_run, score_data
+from labelwise.system.progress import make_watch
+from labelwise.types import nearest
+
+if TYPE_CHECKING:
+    from labelwise.data import LabelTable
+    from labelwise.models import Predictor
+    from labelwise.pictures import ImageSource
+    from labelwise.training.run import Run
+
+NOT_IN_TABLE = "(not in the table)"
+OF_CHEXPERT, OF_CHESTXRAY14 = "Path", "Image Index"
+Figures = Mapping[str, Any]  # arguments of an evaluation
+Measured = tuple[Evaluation, dict[str, Any]]  # and what else its page shows
+
+
+def report_run(run: "Run", *, command: str | None = None) -> Path:
+    """Write ``report.html`` into the run's folder unless it is there; return its path."""
+    files = RunFolder(run.folder)
+    if run.was_finished and files.report.exists():
+        return files.report
+    predictions = files.predictions(run.evaluation.data.split or "test")
+    return write_report(
+        run.evaluation,
+        files.report,
+        title=f"{run.table.name}: {files.name}",
+        examples=_examples(files, predictions, files.spec.made_link, run.table.images),
+        history=files.journal.read(),
+        origin=origin_of(files, command=command),
+    )
+
+
+def _examples(
+    run: RunFolder, rows: Predictions, link: Any, images: "ImageSource | None" = None
+) -> tuple[ExampleGroup, ...]:
+    """Return the photos that a page shows; none of a model without probabilities."""
+    if link is None:
+        return ()
+    if images is None:
+        return choose_examples(rows, link)
+    from labelwise.pictures.worker import shown_images
+    from labelwise.report.explain import model_with_attention
+
+    shown = shown_images(images, run.spec.transform)
+    return choose_examples(rows, link, shown, predictor=model_with_attention(run))
+
+
+def origin_of(run: RunFolder, *, command: str | None = None) -> dict[str, str]:
+    """Return what a run was made from, for its report: method, network, data and command."""
+    if not run.settings_path.exists():  # a model that was copied out of its run
+        return {} if command is None else {"Command": command}
+    from labelwise.training.settings import read_settings
+
+    settings = read_settings(run.settings_path, {})
+    options = "".join(f", {name} {value}" for name, value in settings.options.items())
+    weights = f"the run {settings.start}" if settings.start else settings.weights
+    origin = {
+        "Method": f"{settings.method}{options}",
+        "Backbone": settings.backbone,
+        "Weights": weights or "none: trained from random values",
+        "Data": settings.data,
+        "Seed": str(settings.seed),
+    }
+    return origin if command is None else origin | {"Command": command}
+
+
+def write_folder(evaluation: Evaluation, folder: Path, *, title: str, **extras: Any) -> None:
+    """Write ``evaluation.json``, ``report.html`` and the charts."""
+    files = RunFolder(folder)
+    evaluation.save(files.evaluation_path)
+    write_report(evaluation, files.report, title=title, **extras)
+    save_charts(files.report.read_text("utf-8"), folder / "charts")
+
+
+def measured_split(run: Path, or_else: str = "") -> str:
+    """Return the split that is measured unless another is chosen: test, which a run may lack.
+
+    ``or_else`` names what else the command takes instead.
+    """
+    splits = RunFolder(run).splits
+    if splits and "test" not in splits:
+        raise DataError(
+            f"{run} has no test split; choose another of its splits ({', '.join(splits)}) with "
+            f"--split{or_else}"
+        )
+    return "test"
+
+
+def measured_run(
+    folder: Path,
+    split: str,
+    rule: str | None,
+    figures: Figures,
+    *,
+    without_seen: bool = False,
+    command: str | None = None,
+    fitted: "Predictor | None" = None,
+) -> Measured:
+    """Return the evaluation of a run's saved predictions, and what else its report shows.
+
+    With ``without_seen`` it is of those that do not look like a photo it was fitted on, with the
+    figures of all in the notes.
+    """
+    from labelwise.models.seen_photos import HeldOutCopies
+
+    run, files = _refitted(read_run(folder, split), fitted), RunFolder(folder)
+    if without_seen:
+        run, notes = _without_seen(folder, run, rule, figures)
+    else:
+        copies = HeldOutCopies.of_run(folder).sentence()
+        notes = (copies,) if copies and split != "train" else ()
+    extras = {
+        "history": files.journal.read(),
+        "origin": origin_of(files, command=command),
+        "examples": _examples(files, run.predictions, run.calibrated or run.predictions.link),
+    }
+    return _judged(run, rule, {**figures, "notes": notes}), extras
+
+
+def _without_seen(
+    folder: Path, run: RunScores, rule: str | None, figures: Figures
+) -> tuple[RunScores, tuple[str, ...]]:
+    """Return a run's scores without near copies of what it was fitted on, and what that changes."""
+    from labelwise.models.seen_photos import seen_held_out
+
+    rows = run.predictions
+    seen = seen_held_out(folder, rows.ids, make_watch(sys.stderr))
+    others = np.flatnonzero(seen.others(f"{folder}, split {rows.split}"))
+    if len(others) == len(rows):
+        return run, (f"none of the {len(rows):,} photos looks like one the model was fitted on",)
+    whole = _judged(run, rule, {**figures, "curves": False, "query_length": 0})
+    with_them = ", ".join(
+        f"{figure.name} {figure.value:.4f}" for figure in whole.headline if figure.value is not None
+    )
+    notes = (*seen.note(left_out=True), *seen.named(rows.ids), f"with them: {with_them}")
+    return replace(run, predictions=rows.take(others)), notes
+
+
+def measured_data(
+    folder: Path,
+    table: "LabelTable",
+    rule: str | None,
+    figures: Figures,
+    *,
+    device: str = "cpu",
+    decode: Literal["cpu", "cuda"] = "cpu",
+    without_seen: bool = False,
+    adapt_shares: bool = False,
+    fitted: "Predictor | None" = None,
+) -> Measured:
+    """Return the evaluation of a run's model on labelled data, new to it or not.
+
+    With ``adapt_shares`` it is of the probabilities adapted to the shares there, beside those of
+    the model as it is.
+    """
+    from labelwise.models.seen_photos import seen_photos
+    from labelwise.scores.run import adapted_to_shares
+
+    watch = make_watch(sys.stderr)
+    seen = seen_photos(folder, table, watch)
+    if without_seen:
+        table = table.subset(seen.others(table.name))
+    run, notes = score_data(folder, table, device=device, decode=decode, watch=watch)
+    run = _refitted(run, fitted)
+    if adapt_shares:
+        run, shifted = adapted_to_shares(folder, run)
+        notes = (*notes, shifted)
+    link = run.calibrated or run.predictions.link
+    examples = _examples(RunFolder(folder), run.predictions, link, table.images)
+    notes = (*notes, *seen.note(left_out=without_seen))
+    return _judged(run, rule, {**figures, "notes": notes}), {"examples": examples}
+
+
+def _refitted(run: RunScores, fitted: "Predictor | None") -> RunScores:
+    """Return a run's scores under the link and rule of another model of its weights, if given."""
+    if fitted is None:
+        return run
+    return replace(run, calibrated=fitted.link, rule=fitted.rule, promises=())
+
+
+def _judged(run: RunScores, rule: str | None, figures: Figures) -> Evaluation:
+    chosen = run.rule if rule is None else fixed_rule(rule)
+    standing = run.standing() if rule is None else ()
+    more = {
+        **figures,
+        "notes": (*figures.get("notes", ()), *standing),
+        "taxonomy": taxonomy_of(run.taxonomy, figures.get("taxonomy")),
+    }
+    return evaluate(
+        run.predictions, run.predictions.link, chosen, calibrated=run.calibrated, **more
+    )
+
+
+def taxonomy_of(own: Any, given: Any) -> Any:
+    """Return a model's own taxonomy, or else the given one; two different ones are an error."""
+    if own is not None and given is not None and own != given:
+        raise SettingsError(
+            "the model was trained with another taxonomy, which its answers obey; leave "
+            "--taxonomy out, or train with this one (it is fitted again without training if no "
+            "label changes)"
+        )
+    return own or given
+
+
+def subgroups_of(column: str, table: Path, rows: Predictions) -> Subgroups:
+    """Return the subgroups of a run's photos by a column of a table."""
+    file = open_tabular(table)
+    keys = ("id", "path", OF_CHEXPERT, OF_CHESTXRAY14)
+    key = next((name for name in keys if name in file.header), None)
+    if key is None:
+        raise DataError(f"{table}: there is no column 'id' or 'path' that names the photos")
+    if column not in file.header:
+        raise DataError(f"{table}: there is no column {column!r}{nearest(column, file.header)}")
+    known: dict[str, str] = {}
+    for batch in file.batches([key, column]):
+        for name, value in zip(*(batch.column(c).to_pylist() for c in (key, column)), strict=True):
+            if value is not None and str(value).strip():
+                known[str(name)] = str(value)
+    ids = rows.ids
+    if key == OF_CHEXPERT:  # whose table begins each path with the folder of the set
+        known = {name.partition("/")[2]: value for name, value in known.items()}
+    if key == OF_CHESTXRAY14:  # whose table leaves out the folder of each image
+        ids = [name.rpartition("/")[2] for name in ids]
+    values = [known.get(name, NOT_IN_TABLE) for name in ids]
+    if set(values) == {NOT_IN_TABLE}:
+        raise DataError(
+            f"{table} names no photo of the split, first {rows.ids[0]!r}"
+            f"{nearest(rows.ids[0], known)}"
+        )
+    return Subgroups.of(column, values)
