@@ -145,9 +145,11 @@ class ListedPhoto(BaseModel):
     name: str
 
 
-class NewPhoto(ListedPhoto):
+class NewPhoto(BaseModel):
     """A photo, and when it was taken."""
 
+    id: PhotoId
+    name: str
     taken: str | None
 
 
