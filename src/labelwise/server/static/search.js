@@ -5,7 +5,7 @@ import { chance, count, find, make, patientImage } from "./dom.js";
 import { box, renew } from "./select.js";
 
 const CHIPS = 24;  // labels that are shown at first
-const BADGES = { guarantee: "Guarantee", estimate: "Estimate", none: "No estimate" };
+const BADGES = { guarantee: "Guarantee", estimate: "Estimate" };
 const LIKE = { alike: "Alike", "shares differ": "Shares differ", "pictures differ": "Pictures differ", unknown: "Not known" };
 
 const FILTERS = ["folder", "since", "until", "camera", "rating", "keyword", "distinct"];
@@ -126,6 +126,7 @@ async function run(more = false) {
   last = text;
   const counted = find("counted"), grid = find("grid");
   grid.setAttribute("aria-busy", "true");
+  counted.classList.remove("error");
   if (!grid.children.length) {
     counted.replaceChildren(make("p", { class: "muted" }, "Searching…"));
     grid.replaceChildren(...waitingTiles());
@@ -175,7 +176,7 @@ function textWords(answer) {
 }
 
 // What the list carries, as the server words it.
-const badge = (kind, ...said) => make("p", { class: `badge ${kind}` }, make("span", { class: "kind" }, BADGES[kind]), " ", make("span", { class: "said" }, ...said));
+const badge = (kind, ...said) => make("p", { class: `badge ${kind}` }, kind in BADGES ? make("span", { class: "kind" }, `${BADGES[kind]} `) : null, make("span", { class: "said" }, ...said));
 
 function words(answer) {
   if ("text" in answer) return textWords(answer);
