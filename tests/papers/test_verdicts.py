@@ -160,7 +160,7 @@ def test_results_are_kept_without_what_runs_cost(tmp_path):
     (tmp_path / "figures.json").write_text(json.dumps(written))
     script["take"](tmp_path, "c", "labelwise reproduce 001-table3")
     found = script["kept_results"]()["c"]
-    assert found == RunResults(
+    assert found == script["RunResults"](
         "labelwise reproduce 001-table3", {"bce": [{"ACE": 2.03457}, {"ACE": 2.5}]}
     )
 

@@ -263,7 +263,7 @@ def fit(
         optimizer.zero_grad(set_to_none=True)
         seen = None if dealt.known is None else dealt.known[rows]
         loss = objective(model.head(maps["train"][rows]), Targets(labels[rows], seen, rows))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         objective.step(lr * factor)
     model.eval()
@@ -275,7 +275,8 @@ def fit(
 
 def _predicted(dealt: Dealt, split: str, logits: Tensor, link: Link | None) -> Predictions:
     ids = [str(row) for row in range(len(logits))]
-    return Predictions(ids, logits, dealt.labels[split], None, dealt.names, split, link)
+    labels = dealt.labels[split].numpy()
+    return Predictions(ids, logits.numpy(), labels, None, dealt.names, split, link)
 
 
 def figures_of(val: Predictions, test: Predictions) -> dict[str, float]:
@@ -359,7 +360,7 @@ class SurveyCell:
         order = [name for name in METHODS if name in self.methods]
         figures = {m: [_rounded(run) for run in self.methods[m].figures] for m in order}
         tuning = {m: {"lr": self.methods[m].rate, "tries": self.methods[m].tries} for m in order}
-        blocks = {"figures": figures, "tuning": tuning}
+        blocks: dict[str, dict[str, Any]] = {"figures": figures, "tuning": tuning}
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self.facts.items()]
         for name, block in blocks.items():
             inner = ",\n".join(f" {json.dumps(m)}: {json.dumps(one)}" for m, one in block.items())
