@@ -110,9 +110,7 @@ def _exported_spec(path: Path) -> ModelSpec:
     if facts.caution not in (None, NOT_CALIBRATED):
         raise SettingsError(f"{path} is {facts.caution}; give the folder of its run")
     return ModelSpec(
-        versions={
-            "labelwise": __version__
-        },  # torch is not imported for its own
+        versions={"labelwise": __version__},  # torch is not imported for its own
         method=facts.method,
         labels=facts.space.names,
         backbone=BackboneSpec(f"{facts.precision} ONNX", features.width),
