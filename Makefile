@@ -80,7 +80,7 @@ serve: $(SERVER) ## tag, search and review photos in the browser, with the demo'
 pictures: install browser ## take the pictures of README and docs again, from the demo's pages
 	"$(BIN)/labelwise" demo --photos runs/demo-photos
 	"$(BIN)/labelwise" index runs/demo-photos --model runs/demo -o runs/demo.index
-	"$(BIN)/python" docs/images/make_pages.py runs/demo runs/demo.index runs/demo-photos/scene-00[0-3].png -o docs/images
+	"$(BIN)/python" docs/images/make_pages.py runs/demo runs/demo.index runs/demo-photos/scene-00[0-2].png -o docs/images
 
 test: install browser ## run every test (BROWSER=no: but those in a browser)
 	BROWSER=$(BROWSER) "$(BIN)/python" -m pytest --durations=25 --cpu-durations=25 $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)

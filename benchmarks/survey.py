@@ -1,50 +1,96 @@
-"""Write the tables of the survey's pages from the results of `labelwise reproduce survey`.
+"""Write evidence/survey.md from the results of `labelwise papers run survey`.
 
-    python benchmarks/survey.py FOLDER ...           take these results, write evidence/survey.md
-    python benchmarks/survey.py --missing FOLDER ... the same for evidence/survey-missing-labels.md
-    python benchmarks/survey.py                      write the pages from the results that are kept
-    python benchmarks/survey.py --check              fail if a page has other tables
+    python benchmarks/survey.py FOLDER     keep these results in benchmarks/survey, write the page
+    python benchmarks/survey.py            write the page from the results that are kept
+    python benchmarks/survey.py --check    fail if the page is another one, or a sentence is wrong
 
-The results that are kept stand in survey.json and survey_missing_labels.json beside this file.
+The page is survey/page.md, the sentences of survey/sentences.toml with what their tests found, and
+the tables. A sentence that the results do not bear out stops the program.
 """
 
+import shutil
 import sys
-from functools import reduce
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
-from labelwise.papers.survey import Survey
+from labelwise.papers.survey import CELLS, SurveyCell
+from labelwise.papers.survey_page import Sentence, complete, critical_difference, page, ranks_of
 
-HERE = Path(__file__).parent
-EVIDENCE = HERE.parent / "evidence"
-PAGES = {
-    EVIDENCE / "survey.md": HERE / "survey.json",
-    EVIDENCE / "survey-missing-labels.md": HERE / "survey_missing_labels.json",
-}
-MARK = "<!-- tables: python benchmarks/survey.py -->\n"
+KEPT = Path(__file__).with_name("survey")
+EVIDENCE = Path(__file__).parents[1] / "evidence"
+
+DRAWN = (  # in the diagram of ranks: few enough for a critical difference to tell something
+    *("bce", "asl-official", "spa", "two-way", "softmax", "quasibinary"),
+    *("an", "wan", "role", "ll-r"),
+)
+WIDTH, LEFT, RIGHT, LINE = 760, 150, 610, 15
 
 
-def with_tables(page: str, survey: Survey) -> str:
-    """Return the page with the tables after the mark made anew."""
-    before, mark, _ = page.partition(MARK)
-    if not mark:
-        raise SystemExit(f"the page has no line {MARK.strip()!r}")
-    return f"{before}{mark}\n{survey.markdown()}"
+def made() -> dict[Path, str]:
+    """Return the page and its diagram, by file."""
+    cells = complete([SurveyCell.load(file) for file in sorted(KEPT.glob("*.json"))])
+    stated = tomllib.loads((KEPT / "sentences.toml").read_text(encoding="utf-8"))["sentence"]
+    sentences = [Sentence(**{**one, "against": tuple(one["against"])}) for one in stated]
+    text = page(cells, sentences, (KEPT / "page.md").read_text(encoding="utf-8"))
+    return {EVIDENCE / "survey.md": text, EVIDENCE / "survey.svg": diagram(cells)}
+
+
+def diagram(cells: Sequence[SurveyCell], column: str = "mAP@class") -> str:
+    """Return critical-difference diagrams of ``DRAWN`` methods, one for each kind of knowledge."""
+    parts, top = [], 10
+    for name, words in CELLS.items():
+        here = [cell for cell in cells if cell.cell == name and set(DRAWN) <= set(cell.methods)]
+        if len(here) > 1:
+            ranks = [ranks_of(cell, column, DRAWN) for cell in here]
+            means = {method: fmean(rank[method] for rank in ranks) for method in DRAWN}
+            parts += _panel(f"{words}, {len(here)} sets", means, len(here), top)
+            top += 60 + LINE * (len(DRAWN) + 1) // 2
+    frame = f'viewBox="0 0 {WIDTH} {top}" font-family="sans-serif" font-size="11"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {frame}>\n' + "\n".join(parts) + "\n</svg>\n"
+
+
+def _panel(title: str, means: Mapping[str, float], sets: int, top: int) -> list[str]:
+    step = (RIGHT - LEFT) / (len(means) - 1)
+
+    def at(rank: float) -> float:
+        return LEFT + (rank - 1) * step
+
+    gap, axis = critical_difference(len(means), sets), top + 30
+    lines = [
+        f'<text x="10" y="{top + 8}" font-weight="bold">{title}</text>',
+        _line(at(1), axis, at(len(means)), axis),
+        _line(at(1), top + 18, at(1 + gap), top + 18, 3),
+        f'<text x="{at(1 + gap) + 5:.1f}" y="{top + 22}">critical difference {gap:.1f}</text>',
+    ]
+    order = sorted(means, key=lambda name: means[name])
+    for place, name in enumerate(order):
+        left = place < len(order) / 2
+        y = axis + LINE * (1 + (place if left else len(order) - 1 - place))
+        x, anchor = (LEFT - 10, "end") if left else (RIGHT + 10, "start")
+        lines += [
+            _line(at(means[name]), axis, at(means[name]), y),
+            _line(at(means[name]), y, x, y),
+            f'<text x="{x}" y="{y + 4}" text-anchor="{anchor}">{name} {means[name]:.1f}</text>',
+        ]
+    return lines
+
+
+def _line(x: float, y: float, to_x: float, to_y: float, width: int = 1) -> str:
+    ends = f'x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}"'
+    return f'<line {ends} stroke="#333" stroke-width="{width}"/>'
 
 
 def main(arguments: list[str]) -> None:
-    folders = [Path(one) for one in arguments if not one.startswith("--")]
-    if folders:
-        found = [Survey.load(folder / "survey.json") for folder in folders]
-        page = "survey-missing-labels.md" if "--missing" in arguments else "survey.md"
-        results = PAGES[EVIDENCE / page]
-        results.write_text(reduce(Survey.joined, found).plain(), encoding="utf-8")
-    for path, results in PAGES.items():
-        page = path.read_text(encoding="utf-8")
-        made = with_tables(page, Survey.load(results))
+    for folder in (Path(one) for one in arguments if not one.startswith("--")):
+        for file in folder.glob("*.*.json"):
+            shutil.copy(file, KEPT / file.name)
+    for file, text in made().items():
         if "--check" not in arguments:
-            path.write_text(made, encoding="utf-8")
-        elif made != page:
-            raise SystemExit(f"{path} has other tables; run python benchmarks/survey.py")
+            file.write_text(text, encoding="utf-8")
+        elif not file.is_file() or file.read_text(encoding="utf-8") != text:
+            raise SystemExit(f"{file} differs from its results; run python benchmarks/survey.py")
 
 
 if __name__ == "__main__":

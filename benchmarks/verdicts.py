@@ -12,14 +12,120 @@ labelwise.papers.protocols.
 import json
 import re
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from labelwise.papers.protocols import RunResults, claims_table, read_claims
+import yaml
+
+from labelwise.errors import SettingsError
+from labelwise.papers.comparison import show_figure
+from labelwise.papers.protocols import Claim, ClaimedRun
+from labelwise.papers.statistics import seed_mean
+from labelwise.types import nearest
 
 CLAIMS = Path(__file__).with_name("claims.yaml")
 RESULTS = Path(__file__).parent / "results" / "papers"
+SURVEY = Path(__file__).with_name("survey_missing_labels.json")
 COSTS = ("seconds", "host MB", "GPU MB")
 PAGE = Path(__file__).parents[1] / "evidence" / "reproduction.md"
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """What a command wrote: figures by row, one mapping per seed, and the command."""
+
+    command: str
+    figures: Mapping[str, Sequence[Mapping[str, float]]]
+
+    @classmethod
+    def load(cls, file: Path) -> "RunResults":
+        """Return the results of a file that :meth:`save` wrote."""
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return cls(content["command"], content["figures"])
+
+    def save(self, file: Path) -> None:
+        """Write the results, one line per row."""
+        lines = [f" {json.dumps(row)}: {json.dumps(runs)}" for row, runs in self.figures.items()]
+        start = f'{{"command": {json.dumps(self.command)}, "figures": {{\n'
+        file.write_text(start + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
+
+    def by_seed(self, row: str, column: str) -> list[float]:
+        """Return the figures of a row, seed by seed."""
+        if row not in self.figures:
+            raise SettingsError(
+                f"{self.command!r} has no row {row!r}{nearest(row, list(self.figures))}"
+            )
+        runs = self.figures[row]
+        if any(column not in run for run in runs):
+            raise SettingsError(f"row {row!r} of {self.command!r} has no figure {column!r}")
+        return [float(run[column]) for run in runs]
+
+
+def read_claims(
+    text: str, results: Mapping[str, RunResults] | None = None
+) -> dict[str, list[Claim]]:
+    """Return the claims by paper from the text of a claims file (YAML) and the results it names."""
+    content: dict[str, list[dict[str, Any]]] = yaml.load(text, Loader=yaml.BaseLoader)  # texts
+    return {
+        paper: [_claim(results or {}, **one) for one in claims] for paper, claims in content.items()
+    }
+
+
+def _claim(
+    results: Mapping[str, RunResults], runs: Sequence[dict[str, Any]] = (), **parts: str
+) -> Claim:
+    claim = Claim(**parts)  # type: ignore[arg-type]  # runs is not among its parts
+    return replace(claim, runs=tuple(_claimed_run(claim, results, run) for run in runs))
+
+
+def _claimed_run(
+    claim: Claim, results: Mapping[str, RunResults], given: dict[str, Any]
+) -> ClaimedRun:
+    """Return a run of the claims file, its figures read from results where it names them."""
+    if "survey" in given:
+        cell = json.loads(SURVEY.read_text(encoding="utf-8"))["cells"][given["survey"]]
+        found = [cell["methods"][row]["mAP@class"][:2] for row in given["figures"]]
+        ours = ", ".join(f"{100 * mean:.2f} ± {100 * half:.2f}" for mean, half in found)
+        return ClaimedRun(ours, given["run"], 3)
+    if "results" not in given:
+        return ClaimedRun(**{**given, "seeds": int(given["seeds"])} if "seeds" in given else given)
+    name, run, pairs = given["results"], given["run"], given["figures"]
+    if name not in results:
+        raise SettingsError(f"there are no results {name!r}{nearest(name, list(results))}")
+    if len(pairs) != len(claim.names):
+        raise SettingsError(f"{run!r} must have one figure for each name of the claim, got {pairs}")
+    columns = [results[name].by_seed(row, column) for row, column in pairs]
+    seeds = min(map(len, columns))
+    over_seeds = [seed_mean(values) for values in columns]
+    ours = ", ".join(show_figure(one, percent=False) for one in over_seeds)
+    each = [
+        dict(zip(claim.names, (values[seed] for values in columns), strict=True))
+        for seed in range(seeds)
+    ]
+    gaps = [seed_mean([one.gap(figures) for figures in each]) for one in claim.relations]
+    sure = all(gap.low > 0 for gap in gaps)
+    some = all(gap.mean > 0 for gap in gaps)
+    return ClaimedRun(ours, run, seeds, "significantly" if sure else "some" if some else None)
+
+
+def claims_table(claims: Sequence[Claim]) -> str:
+    """Return the claims, what is printed, our runs and the verdicts as a Markdown table."""
+    lines = ["| claim | published | ours | run | verdict |", "|---|---|---|---|---|"]
+    for claim in claims:
+        ours = "; ".join(run.ours for run in claim.runs)
+        runs = "; ".join(_with_seeds(run) for run in claim.runs) or claim.todo
+        by_eye = " (by eye)" if claim.seen is not None and claim.published else ""
+        cells = (claim.claim, claim.published, ours, runs, f"**{claim.verdict}**{by_eye}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _with_seeds(run: ClaimedRun) -> str:
+    if run.seeds is None:
+        return run.run
+    return f"{run.run} ({run.seeds} {'seed' if run.seeds == 1 else 'seeds'})"
 
 
 def kept_results() -> dict[str, RunResults]:

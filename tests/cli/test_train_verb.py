@@ -58,8 +58,8 @@ def test_what_an_error_says_to_give_is_taken(tmp_path, monkeypatch, capsys):
         shown = capsys.readouterr().err
         assert f"--set {advice}`" in shown or f"--set '{advice}'`" in shown
         command += ["--set", advice]
-    whole = "`--set columns.path=file --set columns.labels=tags --set separator=,`"
-    assert f"All that this table seems to need: {whole}" in shown
+    columns = "--set columns.path=file --set columns.labels=tags --set separator=,"
+    assert f"this table seems to need: `--set 'delimiter=;' {columns}`" in shown
     assert call(monkeypatch, *command) == 1
     assert "1 of 1 image is missing" in capsys.readouterr().err
 

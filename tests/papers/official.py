@@ -62,6 +62,7 @@ def _voc(root):
             lines = (f"{image} {mark:2d}\n" for image, mark in zip(images, marks, strict=True))
             folder.text(f"ImageSets/Main/{name}_{part}.txt", "".join(lines))
         folder.pictures(*(f"JPEGImages/{image}.jpg" for image in images))
+        folder.text(f"Annotations/{images[0]}.xml", "<annotation></annotation>")
 
 
 def _wider(root):
@@ -106,7 +107,7 @@ def _nus_wide(root):
 def _plantnet(root):
     folder = Folder(root / "plantnet_300K")
     for part, count in (("train", 36), ("val", 12), ("test", 12)):
-        folder.pictures(*(f"{part}/species {n % 12:02d}/{n}.jpg" for n in range(count)))
+        folder.pictures(*(f"images_{part}/species {n % 12:02d}/{n}.jpg" for n in range(count)))
 
 
 def _tiny_imagenet(root):

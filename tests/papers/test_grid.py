@@ -7,6 +7,8 @@ and loss are built, each row takes a step on the data set's official layout, and
 
 import functools
 import json
+import re
+from itertools import product
 from math import log
 from pathlib import Path
 from types import SimpleNamespace
@@ -234,3 +236,43 @@ def test_a_run_is_read_through_the_map_that_its_row_names():
     for reading, off in {"right": 0.0, "printed": 27.78}.items():
         figures = rows[f"asl-official+phi {reading}"].figures(run)
         assert figures["ACE"] == pytest.approx(off, abs=0.02)
+
+
+def printed_paths(words):
+    """Return the paths that a sentence on a layout names, braces written out."""
+    found = []
+    pattern = r"[\w{},*-]+(?:/[\w{},.*-]*)+|[\w{},.*-]+\.(?:json|bin|txt|npz)"
+    for token in re.findall(pattern, words):
+        choices = [part.split(",") for part in re.findall(r"{([^}]*)}", token)]
+        path = re.sub(r"{[^}]*}", "{}", token).rstrip("/,")
+        found += [path.format(*chosen) for chosen in product(*choices)]
+    return found
+
+
+@pytest.mark.parametrize("name", list(DATASETS))
+def test_the_layout_that_the_list_prints_is_the_one_that_is_read(tmp_path, name):
+    dataset = DATASETS[name]
+    official.write(name, tmp_path)
+    folder = tmp_path / dataset.folder
+    paths = printed_paths(dataset.how_to_get)
+    assert paths
+    for path in paths:
+        assert list(folder.rglob(path)), f"{path} of {dataset.how_to_get!r}"
+    table = load(f"{dataset.format}:{folder}", **({"at_least": 2} if name == "vqa" else {}))
+    assert {"train", "test"} <= set(table.split.tolist())
+    splits = {"train", "val", "test", *paths, *(path.split("/")[-1] for path in paths)}
+    assert not splits & set(table.space.names)
+    assert ("val" in table.split) == dataset.has_validation
+
+
+def test_plantnet_is_read_as_its_archive_unpacks(tmp_path):
+    official.write("plantnet", tmp_path)
+    folder = tmp_path / "plantnet_300K"
+    flat = load(f"plantnet:{folder}")
+    for part in ("train", "val", "test"):
+        (folder / "images").mkdir(exist_ok=True)
+        (folder / f"images_{part}").rename(folder / "images" / part)
+    inside = load(f"plantnet:{folder}")
+    assert inside.space == flat.space
+    assert inside.split.tolist() == flat.split.tolist()
+    assert len(flat.space) == 12

@@ -30,8 +30,12 @@ def call(monkeypatch, *arguments):
     return end.value.code or 0
 
 
-def table_of(**columns):
-    return {row: {"x": seed_mean([value])} for row, value in columns.items()}
+def table_of(seeds=1, **columns):
+    """Return rows of seeds that differ by a hundredth."""
+    return {
+        row: {"x": seed_mean([value + at / 100 for at in range(seeds)])}
+        for row, value in columns.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -42,7 +46,8 @@ def test_a_claim_is_judged_by_the_rule_of_the_page(values, seeds, verdict):
     claim = TableClaim(
         "a above b", "a > b", {"a": FigureOf("x", ("a", "c")), "b": FigureOf("x", ("b",))}
     )
-    table = table_of(a=values[0], b=values[1], c=0.0)
+    table = table_of(seeds, a=values[0], b=values[1], c=0.0)
+    values = [table[row]["x"].mean for row in "ab"]
     assert claim.verdict(table, seeds) == (
         f"a above b: {verdict} (a {values[0]:.4g}, b {values[1]:.4g})."
     )
@@ -53,7 +58,7 @@ def test_a_figure_is_the_highest_lowest_or_range_of_rows():
     table = table_of(a=3.0, b=1.0, c=2.5)
     rows = ("a", "b", "c")
     found = [FigureOf("x", rows, take).value(table) for take in ("highest", "lowest", "range")]
-    assert found == [3.0, 1.0, 2.0]
+    assert [value.mean for value in found] == [3.0, 1.0, 2.0]
 
 
 class StoredRun:

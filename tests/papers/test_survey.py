@@ -1,38 +1,58 @@
-"""The survey on small features, for real; oracles: comparisons it is made of, slow loops."""
+"""The survey on small features, for real; oracles: slow loops, tests by hand, kept results."""
 
 import json
 import runpy
 import sys
+from dataclasses import replace
 from itertools import product
+from math import inf, sqrt
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.stats import t as student
 
 from labelwise.cli import main
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
 from labelwise.methods import METHODS
-from labelwise.papers.comparison import Comparison
 from labelwise.papers.measures import promise_power
-from labelwise.papers.survey import COLUMNS, KNOWN, Survey, SurveyCell, SurveyPlan
+from labelwise.papers.survey import (
+    CELLS,
+    RATES,
+    SurveyCell,
+    Surveyed,
+    SurveyPlan,
+    deal,
+    rows_of,
+    survey_method,
+)
+from labelwise.papers.survey_page import (
+    Sentence,
+    complete,
+    critical_difference,
+    findings,
+    p_value,
+    page,
+    ranks_of,
+)
 from labelwise.predictions import Predictions
 
 ROOT = Path(__file__).parents[2]
-ROWS = {"train": 120, "test": 60}
 METHODS_HERE = ["bce", "two-way"]
-MISSING = Survey.load(ROOT / "benchmarks" / "survey_missing_labels.json").cells
+KEPT = json.loads((ROOT / "benchmarks" / "survey_missing_labels.json").read_text("utf-8"))
+MISSING, MEAN, RANK, LEVEL = KEPT["cells"], 0, 2, 3
 
 
-def feature_file(folder):
+def feature_file(folder, soft=False):
     random = np.random.default_rng(0)
-    features = 5 + 3 * random.normal(size=(sum(ROWS.values()), 6))
-    truth = features[:, :3] + random.normal(size=(len(features), 3)) > 6
-    split = np.repeat(list(ROWS), list(ROWS.values()))
+    features = 5 + 3 * random.normal(size=(200, 6))
+    truth = features[:, :3] + random.normal(size=(200, 3)) > 6
+    labels = np.where(truth, 0.8, 0.1).astype(np.float32) if soft else truth
     names = np.array(["a", "b", "c"])
-    np.savez(folder / "rows.npz", features=features, labels=truth, label_names=names, split=split)
+    np.savez(folder / "rows.npz", features=features, labels=labels, label_names=names)
     return folder / "rows.npz"
 
 
@@ -49,9 +69,8 @@ def run(*words):
 
 def command(folder, *more):
     return [
-        *("papers", "run", "survey", "--quick", "--seeds", "2", "--rows", ",".join(METHODS_HERE)),
-        *("--source", f"scene={folder / 'rows.npz'}", "--set", "recipe.epochs=2"),
-        *("-o", str(folder / "out"), *more),
+        *("papers", "run", "survey", "--quick", "--seeds", "3", "--rows", ",".join(METHODS_HERE)),
+        *("--source", f"scene={folder / 'rows.npz'}", "-o", str(folder / "out"), *more),
     ]
 
 
@@ -63,114 +82,98 @@ def surveyed(tmp_path_factory):
     return folder
 
 
-def test_cells_hold_what_the_comparisons_found(surveyed):
-    survey = Survey.load(surveyed / "out" / "survey.json")
-    assert list(survey.cells) == [f"scene.{known}" for known in KNOWN]
-    for name, cell in survey.cells.items():
-        found = Comparison.load(surveyed / "out" / name)
-        assert cell.images == {"train": 96, "val": 24, "test": 60}
-        assert cell.labels == 3
-        for column in COLUMNS:
-            means = {m: one.mean for m, one in found.intervals(column).items() if one.n}
-            ranked = {m: one[column].rank for m, one in cell.methods.items() if column in one}
-            higher = column in ("mAP@class", "promised")
-            assert sorted(means, key=means.get, reverse=higher) == sorted(ranked, key=ranked.get)
-            for method, mean in means.items():
-                assert cell.methods[method][column].mean == pytest.approx(mean, rel=1e-5)
-        assert "log loss before" not in cell.methods["two-way"]  # it has no link of its own
-        gaps = {gap.first: gap.distinguishable for gap in found.differences("mAP@class")}
-        assert {m: not one["mAP@class"].level for m, one in cell.methods.items() if m in gaps} == (
-            gaps
-        )
+def cell_of(figures, column="mAP@class", **made):
+    """Return a cell of these figures by method and seed."""
+    facts = {"made": {"seeds": 3, "images": {"train": 60, "val": 15, "test": 25}, "labels": 2}}
+    methods = {
+        name: Surveyed({"0.01": 0.5}, 0.01, tuple({column: value} for value in values))
+        for name, values in figures.items()
+    }
+    return SurveyCell(made.pop("data", "x"), made.pop("cell", "full"), facts, methods)
 
 
-def test_training_rows_lose_labels_and_the_others_none(surveyed):
-    tables = {known: load(surveyed / "out" / "tables" / f"scene.{known}.npz") for known in KNOWN}
-    truth = tables["full"].targets()[0]
-    for known, table in tables.items():
-        labels, observed = table.targets()
-        train = table.split == "train"
-        seen = np.ones(labels.shape, bool) if observed is None else observed
-        assert seen[~train].all()
-        np.testing.assert_array_equal(labels[seen], truth[seen])
-        if known == "full":
-            assert seen.all()
-        elif known == "tenth":
-            assert 0.05 < seen[train].mean() < 0.15
-        else:
-            np.testing.assert_array_equal(seen[train].sum(1), truth[train].any(1))
-            assert truth[train][seen[train]].all()
-        features = table.images.features
-        np.testing.assert_allclose(features[train].mean(0), 0, atol=1e-5)
-        np.testing.assert_allclose(features[train].std(0), 1, atol=1e-5)
+def test_every_cell_is_a_file_with_its_command_tries_and_seeds(surveyed):
+    for name in CELLS:
+        found = SurveyCell.load(surveyed / "out" / f"scene.{name}.json")
+        assert found.facts["command"].startswith("labelwise papers run survey --quick")
+        assert {"commit", "machine"} <= found.facts.keys()
+        images = {"train": 60 if name == "half" else 120, "val": 30, "test": 50}
+        assert found.facts["made"]["images"] == images
+        for method in METHODS_HERE:
+            one = found.methods[method]
+            assert len(one.figures) == 3
+            assert len(one.tries) == 3  # --quick; five or more otherwise
+            near = min(one.tries, key=lambda lr: abs(float(lr) - one.rate))
+            assert one.tries[near] == max(one.tries.values())
+        assert "log loss before" in found.methods["bce"].figures[0]
+        assert "log loss before" not in found.methods["two-way"].figures[0]  # it only ranks
+    text = (surveyed / "out" / "survey.md").read_text("utf-8")
+    assert text.count("| `bce` | proper |") == len(CELLS)
+
+
+def test_every_seed_deals_and_hides_again(tmp_path):
+    plan = SurveyPlan()
+    rows = rows_of("scene", f"features:{feature_file(tmp_path)}", plan)
+    truth = load(tmp_path / "rows.npz").targets()[0]
+    for cell in CELLS:
+        first, again, second = (deal(rows, cell, seed) for seed in (0, 0, 1))
+        torch.testing.assert_close(first.labels["train"], again.labels["train"])
+        assert not torch.equal(first.features["test"], second.features["test"])
+        if first.known is not None:
+            assert not torch.equal(first.known, second.known)
+        mean = first.features["train"].mean(0)
+        torch.testing.assert_close(mean, torch.zeros(6), atol=1e-4, rtol=0)
+    tenth, single, noise = (deal(rows, cell, 0) for cell in ("tenth", "single", "noise"))
+    full = deal(rows, "full", 0).labels["train"]
+    assert 0.05 < tenth.known.float().mean() < 0.15
+    torch.testing.assert_close(single.known.sum(1), full.any(1).long())
+    assert full[single.known].all()
+    wrong = noise.labels["train"] != full
+    assert 0.02 < wrong[full == 1].float().mean() < 0.25
+    assert abs(noise.labels["train"].sum() - full.sum()) < 0.2 * full.sum()
+    assert truth.mean() == pytest.approx(float(full.mean()), abs=0.1)
+
+
+def test_five_rates_on_both_sides_and_more_while_the_best_is_at_an_edge(tmp_path, monkeypatch):
+    rows = rows_of("scene", f"features:{feature_file(tmp_path)}", SurveyPlan())
+    plan = SurveyPlan(seeds=1, overrides={"steps": 4})
+    tried = [float(lr) for lr in survey_method("bce", "full", rows, plan).tries]
+    assert len(set(tried)) == len(tried) >= 5
+    assert min(tried) < RATES[2] < max(tried)
+    monkeypatch.setattr(  # the higher the rate, the better
+        "labelwise.papers.survey.average_precision",
+        lambda scores, labels: type("Mean", (), {"value": float(np.abs(scores).mean())}),
+    )
+    found = survey_method("bce", "full", rows, plan)
+    rates = sorted(float(lr) for lr in found.tries)
+    assert rates[-1] > RATES[-1] * 2.9
+    assert len(rates) == 9
+
+
+def test_soft_labels_are_trained_on_as_they_are(tmp_path):
+    rows = rows_of("scene", f"features:{feature_file(tmp_path, soft=True)}", SurveyPlan())
+    dealt = deal(rows, "full", 0)
+    assert dealt.trained_on(True).unique().tolist() == pytest.approx([0.1, 0.8])
+    assert set(dealt.trained_on(False).unique().tolist()) == {0.0, 1.0}
+    assert dealt.facts(True).priors[0] < dealt.facts(False).priors[0] + 0.2
 
 
 def test_a_second_command_trains_nothing_and_another_budget_is_refused(surveyed, capsys):
-    weights = sorted((surveyed / "out").rglob("model.safetensors"))
-    assert len(weights) == 3 * len(METHODS_HERE) * 2
-    stamps = [file.stat().st_mtime_ns for file in weights]
-    before = (surveyed / "out" / "survey.json").read_text()
+    before = (surveyed / "out" / "scene.full.json").read_text()
     assert run(*command(surveyed)) == 0
-    assert [file.stat().st_mtime_ns for file in weights] == stamps
-    assert (surveyed / "out" / "survey.json").read_text() == before
+    assert (surveyed / "out" / "scene.full.json").read_text() == before
     capsys.readouterr()
-    full = [word for word in command(surveyed) if word != "--quick"]
-    assert run(*full) != 0
+    assert run(*command(surveyed, "--set", "steps=3")) != 0
     assert "begun with other data, backbone or budget" in capsys.readouterr().err
-
-
-def test_tries_that_were_not_chosen_are_not_measured(tmp_path, monkeypatch):
-    feature_file(tmp_path)
-    monkeypatch.setattr("labelwise.papers.survey.QUICK_TRIES", 2)
-    assert run(*command(tmp_path, "--seeds", "1", "--rows", "bce")) == 0
-    for known in KNOWN:
-        folder = tmp_path / "out" / f"scene.{known}" / "bce"
-        assert {one.name for one in folder.glob("try-*")} == {"try-0", "try-1"}
-        scores = [one["score"] for one in json.loads((folder / "tuning.json").read_text())]
-        measured = [file.parent.name for file in folder.glob("*/survey-figures.json")]
-        assert measured == [f"try-{scores.index(max(scores))}"]
-
-
-def test_the_page_shows_the_best_bold_and_ranks(surveyed):
-    survey = Survey.load(surveyed / "out" / "survey.json")
-    page = (surveyed / "out" / "survey.md").read_text()
-    assert page == survey.markdown()
-    assert "Made with 2 seeds, 1 try of each method, set: recipe.epochs 2, the quick budget" in page
-    for cell in survey.cells.values():
-        best = min(cell.methods, key=lambda m: cell.methods[m]["mAP@class"].rank)
-        mean = 100 * cell.methods[best]["mAP@class"].mean
-        assert f"| `{best}` | **{mean:.2f}** |" in page
-    ranks = [survey.cells["scene.full"].methods["bce"][c].rank for c in ("mAP@class", "promised")]
-    row = next(line for line in page.splitlines() if line.startswith("| `bce` | "))
-    cells = row.strip("| ").split(" | ")
-    assert (cells[1].split()[0], cells[4]) == (f"{ranks[0]:.1f}", f"{ranks[1]:.1f}")
-
-
-def test_surveys_of_several_sets_are_joined_if_made_alike(surveyed):
-    survey = Survey.load(surveyed / "out" / "survey.json")
-    others = {f"coco.{one.known}": one for one in survey.cells.values()}
-    both = survey.joined(Survey(others, {**survey.facts, "backbone": "resnet18"}))
-    assert len(both.cells) == 6
-    assert both.facts["backbone"] == "resnet18"
-    changed = {**survey.facts["changed"], "image_size": "192"}
-    photos = {**survey.facts, "backbone": "resnet18", "changed": changed}
-    assert survey.joined(Survey(others, photos)).facts == photos  # stored features have no size
-    assert Survey(others, photos).joined(survey).facts == photos
-    with pytest.raises(DataError, match="joined if their seeds"):
-        Survey(others, {**photos, "backbone": "resnet50"}).joined(Survey(others, photos))
-    with pytest.raises(DataError, match="joined if their seeds"):
-        survey.joined(Survey(others, {**photos, "changed": {"recipe.epochs": "3"}}))
-    with pytest.raises(DataError, match="joined if their seeds"):
-        survey.joined(Survey(others, {**survey.facts, "seeds": 5}))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--source", "cocoa=x.npz"], "data sets coco, scene, cifar100, got 'cocoa'"),
         (["--source", "x.npz"], "must be SET=SOURCE"),
         (["--query", "dog"], "--query does not apply: the survey does not take it"),
-        (["--set", "options.k=3"], "options.k is chosen by the survey itself"),
+        (["--set", "options.k=3"], "the survey chooses options.k itself"),
+        (["--set", "cells=fool"], "the survey has no cell 'fool'; did you mean 'full'"),
         (["--root", "nowhere"], "the survey needs data"),
         (["--rows", "bcee", "--source", "scene=rows.npz"], "did you mean 'bce'"),
         (["--source", "coco=photos"], "name their backbone with --features"),
@@ -193,8 +196,96 @@ def test_other_tables_take_one_source(capsys):
 
 def test_without_names_all_methods_are_surveyed():
     assert SurveyPlan().compared == tuple(METHODS)
-    with pytest.raises(SettingsError, match="chosen by the survey"):
-        SurveyPlan(overrides={"method": "bce"})
+
+
+def test_damaged_results_are_named(tmp_path):
+    (tmp_path / "x.full.json").write_text("{}")
+    with pytest.raises(DataError, match="is not the result of a survey"):
+        SurveyCell.load(tmp_path / "x.full.json")
+
+
+def test_the_corrected_test_is_that_of_nadeau_and_bengio():
+    values = {"a": [0.9, 0.8, 0.95], "b": [0.5, 0.6, 0.55]}
+    gaps = np.array(values["a"]) - values["b"]
+    gap, p = p_value(cell_of(values), "a", "b", "mAP@class")
+    statistic = gaps.mean() / (gaps.std(ddof=1) * sqrt(1 / 3 + 25 / 60))
+    assert gap == pytest.approx(gaps.mean())
+    assert p == pytest.approx(2 * student.sf(statistic, 2))
+    assert p_value(cell_of(values, "log loss after"), "a", "b", "log loss after")[0] == -gap
+    assert p_value(cell_of(values), "a", "a", "mAP@class") == (0.0, 1.0)
+
+
+def test_equal_figures_share_a_rank_and_a_missing_one_is_last():
+    cell = cell_of({"a": [0.5], "b": [0.7], "c": [0.7], "d": [0.6]})
+    assert ranks_of(cell, "mAP@class", "abcd") == {"a": 4, "b": 1.5, "c": 1.5, "d": 3}
+    lost = cell_of({"a": [0.5], "b": [0.7]}, "ACE before")
+    assert ranks_of(lost, "ACE before", ("a", "b", "none")) == {"a": 1, "b": 2, "none": 3}
+
+
+def test_the_critical_difference_is_that_of_the_printed_table():
+    assert critical_difference(10, 5) == pytest.approx(3.164 * sqrt(110 / 30), rel=1e-3)  # Demsar
+    assert critical_difference(2, 14) == pytest.approx(1.960 * sqrt(6 / 84), rel=1e-3)
+
+
+STEADY = {"bce": [0.70, 0.71, 0.70], "an": [0.60, 0.61, 0.60], "wan": [0.9, 0.2, 0.7]}
+
+
+@pytest.mark.parametrize(
+    ("method", "against", "found"),
+    [("bce", ("an",), "better"), ("an", ("bce",), "worse"), ("bce", ("wan",), "level")],
+)
+def test_a_sentence_stands_only_as_the_results_have_it(method, against, found):
+    cells = [cell_of(STEADY), cell_of(STEADY, data="y")]
+    for expected in ("better", "worse", "level", "mixed"):
+        said = Sentence("Do it.", "full", "mAP@class", method, against, expected)
+        if expected == found:
+            assert findings(cells, [said])[0].endswith("of 2 comparisons")
+            assert "1. Do it. (mAP@class, `" in page(cells, [said], "# Survey")
+        else:
+            with pytest.raises(SettingsError, match=f"the results say '{found}'"):
+                page(cells, [said], "# Survey")
+
+
+def test_every_test_that_was_looked_at_is_shown_and_counts_in_the_correction():
+    near = {"bce": [0.70, 0.72, 0.71], "an": [0.60, 0.64, 0.60], "wan": [0.9, 0.2, 0.7]}
+    cells = [cell_of(near)]
+    p = p_value(cells[0], "bce", "an", "mAP@class")[1]
+    assert 0.05 / 3 < p < 0.05
+    alone = Sentence("Do it.", "full", "mAP@class", "bce", ("an",), "better")
+    assert "better in 1" in findings(cells, [alone])[0]
+    more = [Sentence("", "full", "mAP@class", "bce", ("wan",), "level")] * 2
+    with pytest.raises(SettingsError, match="the results say 'level'"):
+        findings(cells, [alone, *more])
+    text = page(cells, [replace(alone, expect="level"), *more], "")
+    assert text.count("* mAP@class, `bce` against `wan`: ") == 2
+
+
+def test_cells_that_are_not_finished_are_left_out():
+    half = cell_of({"bce": [0.5, 0.5, 0.5]}, data="y")
+    assert [cell.data for cell in complete([half, cell_of(STEADY)])] == ["x"]
+
+
+def test_a_rate_at_the_edge_of_the_tries_is_marked():
+    cell = cell_of({"bce": [0.5, 0.6, 0.7], "an": [0.5, 0.6, 0.7]})
+    tries = {f"{lr:.3g}": 0.5 for lr in RATES}
+    cell.methods["bce"] = Surveyed(tries, RATES[-1], cell.methods["bce"].figures)
+    cell.methods["an"] = Surveyed(tries, RATES[2], cell.methods["an"].figures)
+    text = page([cell], (), "")
+    assert " 0.09! |" in text
+    assert " 0.01 |" in text
+
+
+def test_the_page_and_its_diagram_are_made_of_the_kept_results():
+    script = runpy.run_path(str(ROOT / "benchmarks" / "survey.py"))
+    made = script["made"]()
+    assert made
+    for file, text in made.items():
+        assert file.read_text(encoding="utf-8") == text
+    for file in script["KEPT"].glob("*.json"):
+        facts = SurveyCell.load(file).facts
+        assert facts["command"].startswith("labelwise papers run survey ")
+        assert facts["made"]["seeds"] >= 5
+        assert inf > len(facts["commit"]) > 6
 
 
 def slow_list(scores, right, library, alpha):
@@ -249,73 +340,51 @@ def test_lists_are_wrong_at_most_as_often_as_promised():
     assert np.mean(shares) < 0.1 + 3 * error
 
 
-def test_the_pages_in_the_docs_are_made_of_the_results():
-    made = runpy.run_path(str(ROOT / "benchmarks" / "survey.py"))
-    for path, results in made["PAGES"].items():
-        page = path.read_text(encoding="utf-8")
-        assert made["with_tables"](page, Survey.load(results)) == page
-        assert json.loads(results.read_text())["cells"]
-
-
 def test_with_all_labels_known_methods_that_are_cross_entropy_have_its_figures():
     """As evidence/survey-missing-labels.md says of its tables."""
     for known in ("scene.full", "coco.full", "cifar100.full"):
-        methods = MISSING[known].methods
+        methods = MISSING[known]["methods"]
         alike = ("bce", "an", "iu", "ll-r", "ll-ct", "ll-cp", "em", "em+apl", "gr")
         for name, (column, figure) in product(alike, methods["bce"].items()):
-            assert methods[name][column].mean == pytest.approx(figure.mean, rel=1e-3), name
-        ranked = {name: figures["mAP@class"].mean for name, figures in methods.items()}
+            assert methods[name][column][MEAN] == pytest.approx(figure[MEAN], rel=1e-3), name
+        ranked = {name: figures["mAP@class"][MEAN] for name, figures in methods.items()}
         assert all(ranked[name] < ranked["bce"] for name in ranked.keys() - {*alike})
 
 
 def test_what_is_said_of_missing_labels_is_what_came_out():
     """As evidence/survey-missing-labels.md says of its tables, and docs/methods.md after it."""
     for name in ("coco", "cifar100"):
-        single = MISSING[f"{name}.single"].methods
-        assert single["ll-r"]["mAP@class"].rank == 1
-        assert single["gr"]["log loss after"].rank == 1
-        assert not any(single[other]["mAP@class"].level for other in ("wan", "epr", "role"))
+        single = MISSING[f"{name}.single"]["methods"]
+        assert single["ll-r"]["mAP@class"][RANK] == 1
+        assert single["gr"]["log loss after"][RANK] == 1
+        assert not any(single[other]["mAP@class"][LEVEL] for other in ("wan", "epr", "role"))
     gaps = {  # of ll-r to wan, as evidence/decisions gives them
         name: 100
         * (
-            MISSING[f"{name}.single"].methods["ll-r"]["mAP@class"].mean
-            - MISSING[f"{name}.single"].methods["wan"]["mAP@class"].mean
+            MISSING[f"{name}.single"]["methods"]["ll-r"]["mAP@class"][MEAN]
+            - MISSING[f"{name}.single"]["methods"]["wan"]["mAP@class"][MEAN]
         )
         for name in ("coco", "cifar100", "scene")
     }
     assert gaps == pytest.approx({"coco": 1.8, "cifar100": 5.2, "scene": -4.9}, abs=0.05)
-    assert MISSING["coco.single"].methods["ll-r"]["log loss after"].level
-    assert MISSING["scene.single"].methods["an"]["mAP@class"].rank == 1
-    assert not MISSING["scene.single"].methods["ll-r"]["mAP@class"].level
+    assert MISSING["coco.single"]["methods"]["ll-r"]["log loss after"][LEVEL]
+    assert MISSING["scene.single"]["methods"]["an"]["mAP@class"][RANK] == 1
+    assert not MISSING["scene.single"]["methods"]["ll-r"]["mAP@class"][LEVEL]
     for name in ("scene", "coco", "cifar100"):
-        single, tenth = (MISSING[f"{name}.{known}"].methods for known in ("single", "tenth"))
-        best = max(figures["mAP@class"].mean for figures in single.values())
+        single, tenth = (MISSING[f"{name}.{known}"]["methods"] for known in ("single", "tenth"))
+        best = max(figures["mAP@class"][MEAN] for figures in single.values())
         for method in ("bce", "iu"):
-            assert 0.06 < best - single[method]["mAP@class"].mean < 0.16
-            assert 0.40 < single[method]["ACE before"].mean < 0.49
-            assert 0.01 < single[method]["ACE after"].mean < 0.04
-        lost = tenth["bce"]["mAP@class"].mean - tenth["an"]["mAP@class"].mean
+            assert 0.06 < best - single[method]["mAP@class"][MEAN] < 0.16
+            assert 0.40 < single[method]["ACE before"][MEAN] < 0.49
+            assert 0.01 < single[method]["ACE after"][MEAN] < 0.04
+        lost = tenth["bce"]["mAP@class"][MEAN] - tenth["an"]["mAP@class"][MEAN]
         assert 0.05 < lost < 0.08
         for method in ("ll-r", "bce"):
             figure = tenth[method]["mAP@class"]
-            assert (figure.level or figure.rank == 1) == (name != "coco" or method == "ll-r")
-        for known in KNOWN:
+            assert (figure[LEVEL] or figure[RANK] == 1) == (name != "coco" or method == "ll-r")
+        for known in ("full", "tenth", "single"):
             boosted, plain = (
-                MISSING[f"{name}.{known}"].methods[method]["log loss after"].mean
+                MISSING[f"{name}.{known}"]["methods"][method]["log loss after"][MEAN]
                 for method in ("ll-r+boostlu", "ll-r")
             )
             assert boosted > plain
-
-
-def test_equal_methods_share_a_rank():
-    rows = {m: {0: {"mAP@class": x}} for m, x in zip("abcd", (0.5, 0.7, 0.7, 0.6), strict=True)}
-    cell = SurveyCell.of("scene", "full", {}, 2, Comparison(rows, {m: {} for m in "abcd"}))
-    assert [cell.methods[m]["mAP@class"].rank for m in "abcd"] == [4, 1, 1, 3]
-
-
-def test_a_cell_of_one_seed_has_no_interval():
-    rows = {m: {0: {"mAP@class": 0.5 + 0.1 * k}} for k, m in enumerate(("a", "b"))}
-    cell = SurveyCell.of("scene", "full", {}, 2, Comparison(rows, {"a": {}, "b": {}}))
-    assert cell.methods["b"]["mAP@class"].rank == 1
-    assert cell.methods["b"]["mAP@class"].half is None
-    assert cell.methods["a"]["mAP@class"].text("mAP@class", 1) == "50.00 ≈"

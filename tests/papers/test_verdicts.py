@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 
 from labelwise.errors import SettingsError
-from labelwise.papers.protocols import (
-    Claim,
-    ClaimedRun,
-    RunResults,
-    figures_in,
-    read_claims,
-)
+from labelwise.papers.protocols import Claim, ClaimedRun, figures_in
 
 ROOT = Path(__file__).parents[2]
+SCRIPT = runpy.run_path(str(ROOT / "benchmarks" / "verdicts.py"))
+RunResults, read_claims = SCRIPT["RunResults"], SCRIPT["read_claims"]
 CLAIMS = (ROOT / "benchmarks" / "claims.yaml").read_text(encoding="utf-8")
 
 
 def verdict(holds, published, *runs):
-    given = tuple(run if isinstance(run, ClaimedRun) else ClaimedRun(run, "", 3) for run in runs)
+    given = tuple(
+        run if isinstance(run, ClaimedRun) else ClaimedRun(run, "", 3, "significantly")
+        for run in runs
+    )
     return Claim("x", holds, published, given).verdict
 
 
@@ -57,11 +56,25 @@ def test_the_rule(holds, published, runs, expected):
     assert verdict(holds, published, *runs) == expected
 
 
-def test_one_seed_and_a_claim_that_held_in_some_seeds_are_in_part():
-    assert verdict("a > b", "8, 4", ClaimedRun("8, 4", "", 1)) == "in part"
-    assert verdict("a > b", "8, 4", ClaimedRun("3, 4", "", 1)) == "does not"
-    assert verdict("a <= b", "4, 8", ClaimedRun("4, 8", "", 1)) == "comes out"
-    assert verdict("a > b", "8, 4", ClaimedRun("8, 4", "", 3, "some")) == "in part"
+@pytest.mark.parametrize(
+    ("holds", "ours", "seeds", "held", "expected"),
+    [
+        ("a > b", "8, 4", 1, None, "in part"),
+        ("a > b", "3, 4", 1, None, "does not"),
+        ("a <= b", "4, 8", 1, None, "in part"),  # no worse than: one seed shows neither
+        ("a <= 0.2", "0.1966", 1, None, "in part"),
+        ("a > b", "8, 4", 3, "some", "in part"),
+        ("a > b", "8, 4", 3, None, "in part"),  # no spread is known
+        ("a > b", "8 ± 1, 4 ± 1", 3, None, "comes out"),
+        ("a > b", "8 ± 3, 4 ± 3", 3, None, "in part"),  # sqrt(18) > 4
+        ("a <= b", "24.7 ± 0.4, 25.1 ± 1.0", 3, None, "in part"),
+        ("a > b", "8, 4", None, None, "comes out"),  # computed without chance
+    ],
+)
+def test_only_a_significant_difference_of_several_seeds_comes_out(
+    holds, ours, seeds, held, expected
+):
+    assert verdict(holds, "", ClaimedRun(ours, "", seeds, held)) == expected
 
 
 @pytest.mark.parametrize(
@@ -113,6 +126,7 @@ def results(**rows):
     [
         ([3.0, 3.1, 3.2], [2.0, 2.1, 2.2], "comes out"),
         ([3.0, 3.1, 2.1], [2.0, 2.1, 2.2], "in part"),  # not in the last seed
+        ([2.1, 3.9, 2.3], [2.0, 2.1, 2.2], "in part"),  # in every seed, and not significantly
         ([3.0], [2.0], "in part"),  # one seed
         ([1.0, 1.1, 1.2], [2.0, 2.1, 2.2], "does not"),
     ],
@@ -162,7 +176,7 @@ def test_the_page_has_the_verdicts_that_the_rule_gives():
     script = runpy.run_path(str(ROOT / "benchmarks" / "verdicts.py"))
     page = (ROOT / "evidence" / "reproduction.md").read_text(encoding="utf-8")
     assert script["with_tables"](page, CLAIMS) == page
-    changed = CLAIMS.replace('ours: "54.6, 49.6, 47.1"', 'ours: "54.6, 55.6, 57.1"')
+    changed = CLAIMS.replace('"54.6 ± 0.3, 49.6 ± 0.3', '"54.6 ± 0.3, 55.6 ± 0.3')
     assert changed != CLAIMS
     assert script["with_tables"](page, changed) != page
 

@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 from browser_setup import assert_fits, assert_no_finding
 from made_index import made_index
+from open_indexes import open_index
 from sample_scores import NAMES, sample, spec_of
 from search_setup import save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.decide import Threshold
+from labelwise.decide import Promise, Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
+from labelwise.photos.receipts import keep_receipt
 from labelwise.pictures.transform import Bands, Transform
 from labelwise.report.dossier import ANNEX_IV, described_input
 from labelwise.report.runs import NOT_IN_TABLE, subgroups_of
@@ -182,7 +184,9 @@ def test_facts_are_those_of_the_published_table(tmp_path, header, in_run, in_tab
 def test_receipts_of_promised_lists_are_shown(folder, tmp_path):
     logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
     index = made_index(tmp_path / "photos.index", save_model(tmp_path / "run"), logits)
-    assert run("search", index, "dog", "--wrong-at-most", "0.5").exit_code == 0
+    said = ("list", 0.5, None, 400, 50, 0.95, "held-out photos", "2026-01-01", "conformal")
+    promise = Promise(*said, kind="expected", listed=120)
+    keep_receipt(open_index(index), "dog", promise, np.arange(120))
     result = run("dossier", folder, "-o", tmp_path / "out", "--index", index)
     assert result.exit_code == 0, result.exception
     record = json.loads((tmp_path / "out" / "dossier.json").read_text())

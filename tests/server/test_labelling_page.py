@@ -20,6 +20,7 @@ from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.photos.words import QuestionGuide
+from labelwise.server import labelling as labelling_page
 
 expect.set_options(timeout=1000 * PATIENCE)
 
@@ -137,6 +138,19 @@ def test_new_photos_come_in_when_the_page_is_opened(folder):
         assert server.send("GET", f"/api/v1/photos/{new}/thumbnail")[0] == 200
         (photos / "new.png").unlink()  # what is gone is still known: answers about it may come
         assert server.get("/api/v1/labelling")["photos"] == 26
+
+
+def test_a_photo_that_failed_once_is_asked_about_again_and_after_twice_no_more(folder, monkeypatch):
+    query = "/api/v1/questions?label=dog&who=ada&count=100"
+    with labelling(folder) as server:
+        asked = server.get(query)["photos"][0]
+        (folder / "photos" / asked["name"]).write_bytes(b"broken")
+        for again in (True, False):
+            server.problem(server.send("GET", f"/api/v1/photos/{asked['id']}/thumbnail"), 404)
+            if again:
+                assert asked["id"] not in ids(server.get(query))  # not at once
+                monkeypatch.setattr(labelling_page, "ASK_AGAIN", -1)
+            assert (asked["id"] in ids(server.get(query))) == again
 
 
 def test_a_photo_that_is_away_for_a_moment_is_asked_about_again(folder):

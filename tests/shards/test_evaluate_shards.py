@@ -188,7 +188,7 @@ def test_another_machine_makes_its_own_store_of_labels(shards, photos, tmp_path,
     sums = [one.sums for one in Travelling().run(task, range(groups))]
     there = reduce(lambda one, other: one.merge(other), sums)
     assert there.rows == here.data.rows == 55
-    assert there.log_loss.score().value == pytest.approx(here.before.log_loss, abs=1e-9)
+    assert there.stages[0].log_loss.score().value == pytest.approx(here.before.log_loss, abs=1e-9)
 
 
 def test_the_command_evaluates_shards(shards, photos, monkeypatch, capsys):

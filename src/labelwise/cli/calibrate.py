@@ -206,7 +206,7 @@ def _fit(
     if path is not None:
         say(f"thresholds: {path}")
     tested = say_shortfall(rule, *next(iter(figures.items()), ("", ())))
-    told = given.again("scores", "labels", "fit_on", "report_on", "test")
+    told = given.as_typed("scores", "labels", "fit_on", "report_on", "test")
     guarantee = f"calibrate {source}{told} --guarantee {tested} -o guaranteed.json"
     apply = f"predict {folder or path} OTHER_SCORES.csv -o tags.csv"
     next_steps(*([apply] if path else []), *([guarantee] if tested else []))
@@ -333,8 +333,7 @@ def _stages(judged: "Judged") -> "dict[str, tuple[LabelFigures, ...]]":
 def _figures(rows: "Predictions", sets: Any) -> "tuple[LabelFigures, ...]":
     from labelwise.decide import label_figures
 
-    known = {"names": rows.names, "groups": rows.groups}
-    return label_figures(sets, rows.majority, rows.observed, **known)
+    return label_figures(sets, rows.majority, rows.observed, names=rows.names, groups=rows.groups)
 
 
 def _by(judged: "Judged", parts: Any) -> "dict[str, tuple[LabelFigures, ...]]":

@@ -24,6 +24,7 @@ METHODS = "bce,asl,asl+phi,spa,spa+lpr,quasibinary,two-way"
     examples=(
         "compare photos.csv --methods bce,asl,spa --seeds 5",
         "compare scenes --methods spa+lpr --sweep lpr_weight=0,0.1,1 --dry-run",
+        "compare photos.csv --methods bce,my.py:MyLoss",
     ),
 )
 def compare(
@@ -35,6 +36,7 @@ def compare(
     The same command on the same folder resumes. The default folder is runs/compare.
     """
     from labelwise.errors import SettingsError
+    from labelwise.methods.own import add_method
     from labelwise.papers.compare import ComparisonPlan
     from labelwise.papers.compare import compare as run_comparison
     from labelwise.papers.jobs import Executor, InProcess, LocalProcesses, default_workers
@@ -47,10 +49,21 @@ def compare(
     from labelwise.training.settings import AUTO, read_settings
 
     features, weights, jobs = given.features, given.weights, given.jobs
+    names = tuple(name.strip() for name in (given.methods or METHODS).split(","))
+    own = {name: add_method(name) for name in names if ".py:" in name}
+    if own and (given.engine == "ray" or (jobs or 1) > 1):
+        raise SettingsError(
+            "a method of your own is trained in this process; leave out --engine ray and --jobs"
+        )
+    for name, note in own.values():
+        say(f"{name}: {note}")
+    names = tuple(own[name][0] if name in own else name for name in names)
     out, tries = Path(given.out or "runs/compare"), given.tune or 0
     # "after" is one fit for all methods, so runs need no calibrator of their own.
     values = {"data": data, "calibrate": "none", **parse_assignments(given.set or ())}
     check_weights(given)
+    if features == "identity":  # the data holds features
+        features, values["backbone"] = None, "identity"
     base = read_settings(given.settings, values | ({"features": features} if features else {}))
     if base.backbone == AUTO:
         chosen, reason = choose_network(base, open_table(base.data, base.data_options))
@@ -63,7 +76,6 @@ def compare(
     if features and given.dry_run:  # on rows of zeros in the place of features
         network = {"backbone": "identity"}
     base = read_settings(given.settings, values | network)
-    names = tuple(name.strip() for name in (given.methods or METHODS).split(","))
     seeds = tuple(range(given.seeds or 3))
     plan = ComparisonPlan(base, names, seeds, tries, _parsed_sweep(given.sweep), given.choose)
     frozen = Frozen(features, weights, base.image_size, base.squash) if features else None
@@ -71,7 +83,7 @@ def compare(
         raise SettingsError(
             "heads on --features are trained in this process; leave out --engine ray and --jobs"
         )
-    watch, workers = make_watch(), jobs or default_workers()
+    watch, workers = make_watch(), 1 if own else jobs or default_workers()
     if given.dry_run:
         table = open_table(base.data, base.data_options)
         _announce(plan, blank_features(table, frozen) if frozen else table, workers, watch)

@@ -145,8 +145,8 @@ def group_table(source: Source, given: Options) -> None:
 
         columns = given.time_column or "time", given.camera_column
         photos, sizes = write_bursts(Path(source), given.target, given.gap, *columns)
-        found = f"{counted(photos, 'photo')} in {counted(len(sizes), 'burst')}"
-        say(f"wrote {given.out}: {found} of up to {int(sizes.max()):,}")
+        words = f"{counted(photos, 'photo')} in {counted(len(sizes), 'burst')}"
+        say(f"wrote {given.out}: {words} of up to {int(sizes.max()):,}")
         next_steps(f"data split {given.out} -o split.csv")
         return
     given.refuse("it is for bursts: give --gap 60", "time_column", "camera_column")

@@ -98,8 +98,8 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
     for name in ("scores", "link", "labels"):
         if source.is_dir() or is_uri(place) or holds_vectors(source):
             given.refuse(f"{source} is not a table of scores", name)
-    told = {"scores": given.scores, "link": given.link, "labels": given.labels}
-    predictions = reviewable(place, given.split, folds=folds, seed=seed, **told)
+    of_scores = {"scores": given.scores, "link": given.link, "labels": given.labels}
+    predictions = reviewable(place, given.split, folds=folds, seed=seed, **of_scores)
     labels, observed = predictions.labels, predictions.observed
     how: dict[str, Any] = {"folds": folds, "seed": seed}
     odds = crossfit_log_odds(predictions.logits, labels, predictions.link, observed, **how)

@@ -85,7 +85,7 @@ def evaluate(
         elif kind.words == "is an exported model":
             next_steps(f"predict {kind.place} PHOTOS")
         else:
-            told = given.again("scores", "labels")
+            told = given.as_typed("scores", "labels")
             next_steps(f"calibrate {kind.place}{told} -o calibrated/ --rule best-f")
 
 
@@ -239,14 +239,14 @@ def _on_data(place: str, given: Options) -> "Measured":
     from labelwise.models.run_folder import RunFolder
     from labelwise.report.runs import measured_data
 
-    folder = Path(place)
+    folder, decode = Path(place), decoder_of(given)
     return measured_data(
         folder,
         labelled(given.data, RunFolder(folder).spec.labels, given),
         given.rule,
         _figures(given),
         device=given.device or "cpu",
-        decode=decoder_of(given),
+        decode=decode,
         without_seen=given.without_training_photos,
         adapt_shares=given.adapt_shares,
     )

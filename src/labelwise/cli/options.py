@@ -51,7 +51,7 @@ def _option(type: str | list[str], help: str, **more: Any) -> Option:
 
 
 def _one_of(choices: list[str]) -> Any:
-    return Literal.__getitem__(tuple(choices))  # type: ignore[attr-defined]
+    return Literal.__getitem__(tuple(choices))
 
 
 DECLARED = {
@@ -70,13 +70,14 @@ class Options:
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     @property
     def target(self) -> Path:
         """Where a verb writes that needs ``--out``."""
         return Path(self.out or "")
 
-    def again(self, *names: str) -> str:
+    def as_typed(self, *names: str) -> str:
         """Return these options as they were given, for a command that is to be typed next."""
         told = {name: getattr(self, name, None) for name in names}
         return "".join(f" --{name.replace('_', '-')} {told[name]}" for name in names if told[name])

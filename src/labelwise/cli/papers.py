@@ -1,6 +1,8 @@
 """``labelwise papers``: the papers' methods, tables and figures."""
 
 import json
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -78,8 +80,8 @@ def run(
 
     Printed numbers are shown beside ours, with every deviation from the published protocol. A
     table on several data sets has cells, named after points; its name alone means the first.
-    `survey` runs every method with all labels known, a tenth, or one per image. The same command
-    resumes.
+    `survey` runs every method with all labels known, a tenth, one per image, wrong labels, or half
+    of the images. The same command resumes.
     """
     from labelwise.papers.computed import COMPUTED
     from labelwise.papers.figures import draw_figure, find_figure
@@ -160,24 +162,25 @@ def _survey(
     folder: Path,
     given: Options,
 ) -> None:
-    """Run every method on three data sets, and say where the tables are."""
+    """Run every method in every cell, and say where the results are."""
     from labelwise.papers.survey import SurveyPlan, run_survey
+    from labelwise.papers.survey_page import complete, page
+    from labelwise.system.files import replacing
     from labelwise.system.progress import make_watch
 
     sources = _pairs(given.source or [], "--source of the survey must be SET=SOURCE, each set once")
     if frozen is not None:
         size, squash = overrides.get("image_size"), bool(overrides.get("squash", False))
         frozen = replace(frozen, image_size=size, squash=squash)
-    seeds = tuple(range(given.seeds or 3))
-    plan = SurveyPlan(root, sources, rows, seeds, frozen, given.quick, overrides)
+    command = shlex.join(["labelwise", *sys.argv[1:]])
+    plan = SurveyPlan(
+        root, sources, rows, given.seeds or 5, frozen, given.quick, overrides, command
+    )
     with resumable(folder):
-        done = run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
-    for cell in done.cells.values():
-        ranks = {name: one["mAP@class"] for name, one in cell.methods.items() if "mAP@class" in one}
-        best = next(name for name, figure in ranks.items() if figure.rank == 1)
-        level = sum(figure.level for figure in ranks.values())
-        say(f"{cell.name}: {best} has the best mAP@class, {level} others are level with it")
-    say(f"written: {folder / 'survey.md'}, {folder / 'survey.json'}")
+        cells = run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
+    with replacing(folder / "survey.md") as temporary:
+        temporary.write_text(page(complete(cells), (), "# Survey"), encoding="utf-8")
+    say(f"written: {folder / 'survey.md'}, and a results file SET.CELL.json for each cell")
     next_steps("papers methods")
 
 

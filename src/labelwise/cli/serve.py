@@ -100,7 +100,7 @@ def server_settings(given: Options) -> "ServeSettings":
             f"serving needs {error.name}; install it with: pip install 'labelwise[serve]'"
         ) from None
     names = ("host", "port", "allow_host", *SERVER.split(), *LIMITS)
-    told = {name: getattr(given, name, None) for name in names}
+    told: dict[str, Any] = {name: getattr(given, name, None) for name in names}
     token = read_secret(given.token_file, "LABELWISE_TOKEN", "the token", "--token-file")
     values: dict[str, Any] = {name: told[name] for name in ("host", "port", "decoders", "rate")}
     values |= {name: told[name] or None for name in LIMITS} | {

@@ -73,9 +73,19 @@ def _reject_no_classes(path: Path, classes: list[str]) -> None:
 
 
 def split_folders(path: Path) -> dict[str, str]:
-    """Return the folders named after a split and the split each means, {} if there are none."""
+    """Return the folders named after a split and the split each means, {} if there are none.
+
+    ``images_train`` is such a name too.
+    """
     folders = [entry.name for entry in path.iterdir() if entry.is_dir()]
-    return {name: SPLIT_WORDS[name.lower()] for name in folders if name.lower() in SPLIT_WORDS}
+    words = {name: name.lower().removeprefix("images_") for name in folders}
+    return {name: SPLIT_WORDS[word] for name, word in words.items() if word in SPLIT_WORDS}
+
+
+def read_plantnet(path: Path) -> LabelTable:
+    """Return the table of Pl@ntNet-300K: ``images/train/species`` or ``images_train/species``."""
+    inside = path / "images"
+    return read_folder(inside if inside.is_dir() else path)
 
 
 def read_huggingface(

@@ -492,7 +492,7 @@ class WordDecoder(Head):
         nn.init.zeros_(self.classifier.bias)
 
     def forward(self, features: Tensor) -> Outputs:
-        states = self.trunk(features, self.ask(self.words))
+        states = self.trunk(features, self.ask(self.words).relu())
         return Outputs(self.classifier(states).squeeze(2))
 
     def with_words(self, words: Tensor | Sequence[Sequence[float]]) -> "WordDecoder":

@@ -28,7 +28,7 @@ from labelwise.types import Outputs, Targets
 # Losses as large as the n-th go the same way. The mean runs over all B K entries. Known labels are
 # never touched: the public code compares a table with 0 at known entries, and would correct those
 # too once n exceeds the unknown entries that cost anything. LL-Cp keeps one bit for each image and
-# label.
+# label. It keeps all n it corrects; the public code keeps those above the n-th, one less a step.
 #
 # With complete labels this is cross-entropy, strictly proper under a sigmoid. With labels missing
 # it is not, and the share that is dropped, not the data, decides how far the rest is off; what

@@ -20,7 +20,6 @@ from labelwise.numeric.groups import freedom_of
 from labelwise.papers.comparison import JUDGED, Comparison, SweepChoice
 from labelwise.papers.jobs import (
     Executor,
-    FigureFunction,
     TrainingJob,
     figures_of,
     run_jobs,
@@ -36,8 +35,9 @@ from labelwise.types import nearest
 # Tuning: the same number of tries for every method, judged on validation.
 #
 # The first try is the recipe as given. Each further one multiplies learning rate and weight decay
-# by powers drawn from a Halton sequence over [1/10, 10] and [1/10, 10], and draws those of the
-# method's options that it gives a range for (``Method.tuning``). Other options keep their defaults.
+# by powers drawn from a Halton sequence over [1/10, 10], and draws those of the method's options
+# that it gives a range for (``Method.tuning``). Other options keep their defaults. The sequence of
+# learning rates starts at its second point: the first is the recipe's own.
 
 
 _PRIMES = (2, 3, 5, 7, 11, 13)
@@ -52,7 +52,7 @@ def tries(settings: Settings, count: int) -> Iterator[Settings]:
 
 def _varied(settings: Settings, number: int, ranges: Mapping[str, tuple[Any, ...]]) -> Settings:
     optimizer = settings.recipe.optimizer
-    shares = [_halton(number, prime) for prime in _PRIMES]
+    shares = [_halton(number + 1, _PRIMES[0]), *(_halton(number, p) for p in _PRIMES[1:])]
     changed = {
         "lr": optimizer.lr * 10 ** (2 * shares[0] - 1),
         "weight_decay": optimizer.weight_decay * 10 ** (2 * shares[1] - 1),
@@ -79,18 +79,6 @@ def _halton(number: int, base: int) -> float:
 
 Say = Callable[[str], None]
 RunJobs = Callable[[Iterable[TrainingJob]], Iterator[TrainingJob]]
-
-
-@dataclass(frozen=True)
-class Measuring:
-    """What is made of a finished run: its figures, what each test image moves, columns judged."""
-
-    figures: FigureFunction = measure
-    effects: Callable[[FinishedRun], dict[str, NDArray[np.float64]]] = image_effects
-    judged: tuple[str, ...] = JUDGED
-
-
-MEASURED_HERE = Measuring()
 
 
 @dataclass(frozen=True)
@@ -178,20 +166,16 @@ def compare(
     folder: Path,
     *,
     executor: Executor | None = None,
-    trying: Executor | None = None,
-    measuring: Measuring = MEASURED_HERE,
     say: Say = print,
     watch: Watch | None = None,
 ) -> Comparison:
     """Run the plan in ``folder``, or what is left of it; write and return the comparison.
 
-    ``executor`` carries the runs out, by default one after the other in this process; ``trying``
-    those that tune, by default the same.
+    ``executor`` carries the runs out, by default one after the other in this process.
     """
     chosen: dict[str, tuple[Settings, Path]] = {}
     run = partial(run_jobs, executor=executor, watch=watch)
-    tune = partial(run_jobs, executor=trying or executor, watch=watch)
-    for method, settings, first in _tuned(plan, folder, tune, say):
+    for method, settings, first in _tuned(plan, folder, run, say):
         chosen[method] = (settings, first)
     jobs = {
         (method, seed): TrainingJob(
@@ -205,10 +189,10 @@ def compare(
     figures: dict[str, dict[int, dict[str, float]]] = {name: {} for name in plan.entries}
     for number, done in enumerate(run(jobs.values()), 1):
         method, seed = names[done.folder]
-        row = figures[method][seed] = figures_of(done.folder, measuring.figures)
+        row = figures[method][seed] = figures_of(done.folder, measure)
         say(f"[{number}/{len(jobs)}] {method}, seed {seed}: mAP@class {row['mAP@class']:.4f}")
     groups = _test_groups(next(iter(jobs.values())).folder)
-    effects = _mean_effects({key: job.folder for key, job in jobs.items()}, measuring)
+    effects = _mean_effects({key: job.folder for key, job in jobs.items()})
     comparison = Comparison(
         figures,
         {name: _tunable(used) for name, (used, _) in chosen.items()},
@@ -247,17 +231,17 @@ def _chosen_values(
 
 
 def _mean_effects(
-    folders: Mapping[tuple[str, int], Path], measuring: Measuring
+    folders: Mapping[tuple[str, int], Path],
 ) -> dict[str, dict[str, NDArray[np.float64]]]:
     """Return what test images, or their groups, move each method's mean by, by judged column."""
     effects: dict[str, dict[str, list[NDArray[np.float64]]]] = {}
     for (method, _), folder in folders.items():
-        for name, effect in measuring.effects(FinishedRun(folder)).items():
+        for name, effect in image_effects(FinishedRun(folder)).items():
             effects.setdefault(name, {}).setdefault(method, []).append(effect)
     return {
         name: {method: np.mean(runs, axis=0) for method, runs in by_method.items()}
         for name, by_method in effects.items()
-        if name in measuring.judged
+        if name in JUDGED
     }
 
 

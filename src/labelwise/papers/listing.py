@@ -62,7 +62,7 @@ def tables_and_figures(root: Path) -> list[Listed]:
         words = ", ".join(SurveyPlan(root).places())
     except LabelwiseError as error:
         words = str(error)
-    title = "Every method, with all labels known, a tenth, or one per image"
+    title = "Every method: all labels, a tenth, one per image, noise, half of the images"
     rows.append([SURVEYED, title, "", words])
     drawn = [[name, one.title, one.table or "formulas alone"] for name, one in FIGURES.items()]
     return [

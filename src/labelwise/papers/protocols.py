@@ -5,52 +5,42 @@ has several cells, data set and backbone follow after points (``001-table3.voc.v
 missing figure ("failed to converge", "not in the text") is None.
 """
 
-import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.resources import files
-from math import isnan
-from pathlib import Path
+from math import hypot, inf, isfinite, isnan
 from typing import Any, Literal
-
-import yaml
 
 from labelwise.errors import SettingsError
 from labelwise.papers import columns
-from labelwise.papers.comparison import show_figure
 from labelwise.papers.measures import FinishedRun
-from labelwise.papers.statistics import SeedMean, seed_mean
-from labelwise.types import nearest
+from labelwise.papers.statistics import SeedMean
 
 # Verdicts on the papers' claims, by one rule.
 #
 # A claim is a relation between figures, such as ``spa > bce``. A run
 #
-#     bears it out    every inequality of the claim holds; a strict one by between half and twice
-# the
-#                     printed gap (where a gap is printed), and in more than one seed
-#     half            some of it holds, or all of it and not by that much, or in one seed, or not
-# in
-#                     every seed (``held: some``)
+#     bears it out    every inequality holds significantly: the 95 % interval of its gap over seeds
+#                     is above 0; a strict one by between half and twice the printed gap
+#     half            some of it holds, or all of it and not by that much, or not significantly
 #     does not        no inequality holds
 #
 # and a claim **comes out** if every run bears it out, **does not** if none bears out any of it,
-# else
-# it holds **in part**. A claim about curves has nothing to compare and is judged by eye
-# (``seen``).
+# else it holds **in part**. A claim about curves is judged by eye (``seen``).
 #
-# The figures of a run are words of the claims file, or are read from a result file, which holds
-# what
-# a command of `labelwise reproduce` wrote, seed by seed: then mean, interval, the number of seeds
-# and whether the claim held in every seed are computed.
+# Figures are words of the claims file, or are read from a file of results, seed by seed: then the
+# gaps are paired. Of words the interval of a gap is that of its figures, sqrt(h_a^2 + h_b^2); a
+# figure without ``±`` is not tested, unless the log tells that it was (``held: significantly``).
+# What is computed without chance has no seeds.
 
 
 LEAST, MOST = 0.5, 2.0  # of the printed gap: "roughly in size"
 COMES_OUT, IN_PART, DOES_NOT, NOT_RUN = "comes out", "in part", "does not", "not run"
 TERM = re.compile(r"(?:(\d*\.?\d+) x )?([a-z]\w*)(?: ([+-]) (\d*\.?\d+))?|(\d*\.?\d+)")
-NOT_FIGURES = re.compile(r"± *\d*\.?\d+|\]\([^)]*\)|`[^`]*`|[;:(].*$| for .*$")
+NOT_FIGURES = re.compile(r"\]\([^)]*\)|`[^`]*`|[;:(].*$| for .*$")
+FIGURE = re.compile(r"(\d*\.?\d+)(?:\]? *± *(\d*\.?\d+))?")
 
 
 @dataclass(frozen=True)
@@ -78,15 +68,34 @@ class Relation:
         """Return by how much it holds."""
         return self.larger.value(figures) - self.smaller.value(figures)
 
+    def spread(self, halves: Mapping[str, float]) -> float:
+        """Return half the interval of the gap, given those of the figures."""
+        sides = (self.larger, self.smaller)
+        return hypot(*(side.factor * halves[side.name] for side in sides if side.name))
+
 
 @dataclass(frozen=True)
 class ClaimedRun:
-    """What a run gave, in words and figures, over how many seeds; None where nothing is drawn."""
+    """What a run gave, in words and figures, over how many seeds; None where nothing is drawn.
+
+    ``held`` says how far the claim held: ``significantly``, or in ``some`` seeds.
+    """
 
     ours: str
     run: str
     seeds: int | None = None
     held: str | None = None
+
+    def holds_significantly(self, relations: Sequence["Relation"], names: Sequence[str]) -> bool:
+        """Return whether the gap of every relation is above 0 beyond the spread of seeds."""
+        if self.seeds is None or self.held is not None:
+            return self.held in (None, "significantly")
+        halves = [float(half) if half else inf for half in spreads_in(self.ours)]
+        return self.seeds > 1 and all(
+            relation.gap(dict(zip(names, figures_in(self.ours), strict=True)))
+            > relation.spread(dict(zip(names, halves, strict=True)))
+            for relation in relations
+        )
 
 
 @dataclass(frozen=True)
@@ -141,8 +150,9 @@ class Claim:
         if run.held == "some":
             return 0.5
         outcome = _outcome(self.relations, self.figures(run.ours), printed)
-        strict = any(relation.strict for relation in self.relations)
-        return min(outcome, 0.5) if run.seeds == 1 and strict else outcome
+        if outcome == 1 and not run.holds_significantly(self.relations, self.names):
+            return 0.5
+        return outcome
 
 
 def _outcome(
@@ -166,8 +176,12 @@ def _outcome(
 
 def figures_in(text: str) -> list[float]:
     """Return the figures of a text in their order, without spreads, links and what is remarked."""
-    kept = NOT_FIGURES.sub("", text)
-    return [float(number) for number in re.findall(r"\d*\.?\d+", kept)]
+    return [float(number) for number, _ in FIGURE.findall(NOT_FIGURES.sub("", text))]
+
+
+def spreads_in(text: str) -> list[str]:
+    """Return what follows ``±`` after each figure of a text, empty where nothing does."""
+    return [half for _, half in FIGURE.findall(NOT_FIGURES.sub("", text))]
 
 
 def _parsed(text: str) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
@@ -191,101 +205,6 @@ def _term(text: str) -> Quantity:
     if number is not None:
         return Quantity(None, 0.0, float(number))
     return Quantity(name, float(factor or 1), float(f"{sign or ''}{offset or 0}"))
-
-
-@dataclass(frozen=True)
-class RunResults:
-    """What a command wrote: figures by row, one mapping per seed, and the command."""
-
-    command: str
-    figures: Mapping[str, Sequence[Mapping[str, float]]]
-
-    @classmethod
-    def load(cls, file: Path) -> "RunResults":
-        """Return the results of a file that :meth:`save` wrote."""
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return cls(content["command"], content["figures"])
-
-    def save(self, file: Path) -> None:
-        """Write the results, one line per row."""
-        lines = [f" {json.dumps(row)}: {json.dumps(runs)}" for row, runs in self.figures.items()]
-        start = f'{{"command": {json.dumps(self.command)}, "figures": {{\n'
-        file.write_text(start + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
-
-    def by_seed(self, row: str, column: str) -> list[float]:
-        """Return the figures of a row, seed by seed."""
-        if row not in self.figures:
-            raise SettingsError(
-                f"{self.command!r} has no row {row!r}{nearest(row, list(self.figures))}"
-            )
-        runs = self.figures[row]
-        if any(column not in run for run in runs):
-            raise SettingsError(f"row {row!r} of {self.command!r} has no figure {column!r}")
-        return [float(run[column]) for run in runs]
-
-
-def read_claims(
-    text: str, results: Mapping[str, RunResults] | None = None
-) -> dict[str, list[Claim]]:
-    """Return the claims by paper from the text of a claims file (YAML) and the results it names."""
-    content: dict[str, list[dict[str, Any]]] = yaml.load(text, Loader=yaml.BaseLoader)  # texts
-    return {
-        paper: [_claim(results or {}, **one) for one in claims] for paper, claims in content.items()
-    }
-
-
-def _claim(
-    results: Mapping[str, RunResults], runs: Sequence[dict[str, Any]] = (), **parts: str
-) -> Claim:
-    claim = Claim(**parts)  # type: ignore[arg-type]  # runs is not among its parts
-    return replace(claim, runs=tuple(_claimed_run(claim, results, run) for run in runs))
-
-
-def _claimed_run(
-    claim: Claim, results: Mapping[str, RunResults], given: dict[str, Any]
-) -> ClaimedRun:
-    """Return a run of the claims file, its figures read from results where it names them."""
-    if "results" not in given:
-        return ClaimedRun(**{**given, "seeds": int(given["seeds"])} if "seeds" in given else given)
-    name, run, pairs = given["results"], given["run"], given["figures"]
-    if name not in results:
-        raise SettingsError(f"there are no results {name!r}{nearest(name, list(results))}")
-    if len(pairs) != len(claim.names):
-        raise SettingsError(f"{run!r} must have one figure for each name of the claim, got {pairs}")
-    columns = [results[name].by_seed(row, column) for row, column in pairs]
-    seeds = min(map(len, columns))
-    over_seeds = [seed_mean(values) for values in columns]
-    ours = ", ".join(show_figure(one, percent=False) for one in over_seeds)
-    means = {one: found.mean for one, found in zip(claim.names, over_seeds, strict=True)}
-    each = [
-        dict(zip(claim.names, (values[seed] for values in columns), strict=True))
-        for seed in range(seeds)
-    ]
-    some = _holds(claim.relations, means) and not all(_holds(claim.relations, one) for one in each)
-    return ClaimedRun(ours, run, seeds, "some" if some else None)
-
-
-def _holds(relations: Sequence[Relation], figures: Mapping[str, float]) -> bool:
-    gaps = [(relation.gap(figures), relation.strict) for relation in relations]
-    return all(gap > 0 if strict else gap >= 0 for gap, strict in gaps)
-
-
-def claims_table(claims: Sequence[Claim]) -> str:
-    """Return the claims, what is printed, our runs and the verdicts as a Markdown table."""
-    lines = ["| claim | published | ours | run | verdict |", "|---|---|---|---|---|"]
-    for claim in claims:
-        ours = "; ".join(run.ours for run in claim.runs)
-        runs = "; ".join(_with_seeds(run) for run in claim.runs) or claim.todo
-        by_eye = " (by eye)" if claim.seen is not None and claim.published else ""
-        cells = (claim.claim, claim.published, ours, runs, f"**{claim.verdict}**{by_eye}")
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _with_seeds(run: ClaimedRun) -> str:
-    if run.seeds is None:
-        return run.run
-    return f"{run.run} ({run.seeds} {'seed' if run.seeds == 1 else 'seeds'})"
 
 
 Values = Mapping[str, Any]
@@ -321,15 +240,17 @@ class FigureOf:
     rows: tuple[str, ...]
     take: Literal["highest", "lowest", "range"] = "highest"
 
-    def value(self, table: Mapping[str, Mapping[str, SeedMean]]) -> float | None:
-        """Return the figure, None if one of its rows has not been run."""
-        values = [
-            table[row][self.column].mean for row in self.rows if self.column in table.get(row, {})
-        ]
+    def value(self, table: Mapping[str, Mapping[str, SeedMean]]) -> SeedMean | None:
+        """Return the figure with its interval, None if one of its rows has not been run."""
+        values = [table[row][self.column] for row in self.rows if self.column in table.get(row, {})]
         if len(values) < len(self.rows):
             return None
-        lowest, highest = min(values), max(values)
-        return {"highest": highest, "lowest": lowest, "range": highest - lowest}[self.take]
+        values.sort(key=lambda value: value.mean)
+        lowest, highest = values[0], values[-1]
+        if self.take != "range":
+            return highest if self.take == "highest" else lowest
+        gap, half = highest.mean - lowest.mean, hypot(lowest.half_width, highest.half_width)
+        return SeedMean(gap, gap - half, gap + half, min(lowest.n, highest.n))
 
 
 @dataclass(frozen=True)
@@ -344,12 +265,14 @@ class TableClaim:
     def verdict(self, table: Mapping[str, Mapping[str, SeedMean]], seeds: int) -> str | None:
         """Return the claim, our figures and the verdict as a sentence; None if rows are missing."""
         names = Claim(self.claim, self.holds).names
-        values = [self.figures[name].value(table) for name in names]
-        if any(value is None for value in values):
+        found = [self.figures[name].value(table) for name in names]
+        values = [value for value in found if value is not None]
+        if len(values) < len(found):
             return None
-        ours = ", ".join(f"{value:.6f}" for value in values)
+        halves = [f" ± {v.half_width:.6f}" if isfinite(v.half_width) else "" for v in values]
+        ours = ", ".join(f"{v.mean:.6f}{half}" for v, half in zip(values, halves, strict=True))
         judged = Claim(self.claim, self.holds, self.printed, (ClaimedRun(ours, "", seeds),))
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in zip(names, values, strict=True))
+        shown = ", ".join(f"{name} {v.mean:.4g}" for name, v in zip(names, values, strict=True))
         return f"{self.claim}: {judged.verdict} ({shown})."
 
 

@@ -1,320 +1,87 @@
-"""The survey: every method on three data sets, with all labels known, a tenth, or one per image.
+"""The survey: every method, one protocol, on any data sets that become frozen features.
 
-    data     coco      photos, features of a frozen backbone
-             scene     294 features that come with the data (Mulan)
-             cifar100  pictures with two labels of 120, the fine class and the coarse one
-    known    full      all labels of training images
-             tenth     every entry with chance 1/10, the rest unknown
-             single    one present label of each image (Cole et al.'s draw), the rest unknown
+    full      all labels of training images are known
+    tenth     every entry is known with chance 1/10
+    single    one present label of each image is known
+    noise     a tenth of the present labels is removed, and as many absent ones are added
+    half      half of the training images
 
-Validation and test keep all labels. At most ``ROWS`` images of a split are used, drawn once, and
-features are standardised by the training rows. All methods share one recipe, about ``STEPS`` steps
-of a linear head (average-k: its two heads), and have the same number of tries; the best mAP on
-validation wins. Every cell is a comparison of its own (``compare``), so that a survey goes on where
-it was stopped. Runs are measured where they ran, those of the chosen settings alone.
+Every seed deals all images into train, val and test again (``SHARES``), and hides, flips or leaves
+out again. Features are centred and divided by one number, both from the training rows. A method is
+a head trained by AdamW on one cycle. Its learning rate is the best of at least five by mAP on
+validation, on the first seed: those of ``RATES``, then more while the best is at an edge.
+
+Every cell (a data set and what is known of it) is one results file. It holds the figures of every
+seed, the tries, the command, the commit and the machine; a survey that was stopped goes on after
+the methods that are there. :mod:`labelwise.papers.survey_page` makes the page of these files alone.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from math import ceil, isfinite
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+from math import isnan
+from multiprocessing import get_context
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from labelwise.data import LabelTable, load, with_validation
-from labelwise.data.derived import keep_known, single_positive
-from labelwise.data.feature_files import write_features
+from labelwise.calibration import platt
+from labelwise.data import LabelTable, load
+from labelwise.data.derived import observe_uniform
+from labelwise.decide import best_f
 from labelwise.errors import DataError, SettingsError
-from labelwise.methods import METHODS
-from labelwise.papers.compare import ComparisonPlan, Measuring, compare
-from labelwise.papers.comparison import Comparison, show_figure
-from labelwise.papers.jobs import (
-    Executor,
-    InProcess,
-    LocalProcesses,
-    TrainingJob,
-    run_job,
-)
-from labelwise.papers.measures import MEASURES, FinishedRun, image_effects, measure
-from labelwise.papers.protocols import DATASETS, FROZEN
+from labelwise.links import Link
+from labelwise.methods import METHODS, find_method, make_objective
+from labelwise.metrics import average_precision, confusion
+from labelwise.models import HeadSpec, Model
+from labelwise.networks.backbones import create_backbone
+from labelwise.papers.measures import probability_figures
+from labelwise.papers.protocols import DATASETS
 from labelwise.papers.sources import Frozen, holds_files, with_features
-from labelwise.papers.statistics import SeedMean
 from labelwise.pictures import FeatureRows
-from labelwise.pictures.memory import scaled
+from labelwise.predictions import Predictions
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
-from labelwise.training.features import scaling_of
-from labelwise.training.settings import Settings, read_settings
-from labelwise.types import nearest
+from labelwise.training.features import set_biases_to_priors
+from labelwise.training.optimizer import make_optimizer, rate, set_rate
+from labelwise.training.settings import OptimizerSettings, ScheduleSettings
+from labelwise.types import DatasetFacts, Targets, nearest
 
-# What a survey found, as plain data and as a page.
-#
-# In every cell (a data set and what is known of its labels) methods are ranked by each measure;
-# equal ones share a rank. A method is *level* with the best where the difference is not
-# significant: all pairs are decided together by Shaffer's rule, against the spread over seeds and
-# over test images. For the power of promises only the spread over seeds is known, so no difference
-# is called significant there.
-
-
-COLUMNS = (
-    *("mAP@class", "log loss before", "log loss after", "ACE before", "ACE after"),
-    "promised",
-)
-JUDGED = tuple(name for name in COLUMNS if name != "promised")
-RANKED = ("mAP@class", "log loss after", "ACE before", "promised")
-RESULTS, PAGE = "survey.json", "survey.md"
-PICTURES = ("image_size", "squash")  # settings of the backbone of photos, idle without one
-LEVEL = "≈"
-KNOWN_WORDS = {
+Floats = NDArray[np.float32]
+Say = Callable[[str], None]
+CELLS = {
     "full": "all labels known",
     "tenth": "a tenth of the entries known",
     "single": "one present label known per image",
+    "noise": "a tenth of the labels wrong",
+    "half": "half of the training images",
 }
-DIGITS = 6
-
-
-@dataclass(frozen=True)
-class Surveyed:
-    """One figure of a method: its mean, half its interval (None: too few seeds), rank, level."""
-
-    mean: float
-    half: float | None
-    rank: int
-    level: bool
-
-    def text(self, name: str, seeds: int) -> str:
-        """Return the figure as the page shows it: the best bold, those level with it marked."""
-        spread = float("inf") if self.half is None else self.half
-        shown = show_figure(
-            SeedMean(self.mean, self.mean - spread, self.mean + spread, seeds),
-            MEASURES[name].percent,
-        )
-        if self.rank == 1:
-            return f"**{shown}**"
-        return f"{shown} {LEVEL}" if self.level else shown
-
-
-@dataclass(frozen=True)
-class SurveyCell:
-    """A data set and what is known of it: images by split, labels, figures by method and column."""
-
-    data: str
-    known: str
-    images: Mapping[str, int]
-    labels: int
-    methods: Mapping[str, Mapping[str, Surveyed]]
-
-    @property
-    def name(self) -> str:
-        """The name of the cell."""
-        return f"{self.data}.{self.known}"
-
-    @classmethod
-    def of(
-        cls, data: str, known: str, images: Mapping[str, int], labels: int, found: Comparison
-    ) -> "SurveyCell":
-        """Return the cell of a comparison."""
-        methods: dict[str, dict[str, Surveyed]] = {name: {} for name in found.figures}
-        for column in COLUMNS:
-            means = {m: one for m, one in found.intervals(column).items() if isfinite(one.mean)}
-            sign = -1.0 if MEASURES[column].higher_is_better else 1.0
-            losses = {method: sign * one.mean for method, one in means.items()}
-            level = set()
-            if column in JUDGED:
-                gaps = found.differences(column)
-                level = {gap.first for gap in gaps if not gap.distinguishable}
-            for method, one in means.items():
-                methods[method][column] = Surveyed(
-                    _rounded(one.mean),
-                    _rounded(one.half_width) if isfinite(one.half_width) else None,
-                    1 + sum(loss < losses[method] for loss in losses.values()),
-                    method in level,
-                )
-        return cls(data, known, dict(images), labels, methods)
-
-    def markdown(self, seeds: int) -> list[str]:
-        """Return the cell as a table, the best mAP first."""
-        last = len(self.methods) + 1
-        order = sorted(
-            self.methods,
-            key=lambda m: self.methods[m]["mAP@class"].rank if self.methods[m] else last,
-        )
-        header = [f"{name} {'↑' if MEASURES[name].higher_is_better else '↓'}" for name in COLUMNS]
-        rows = [
-            [
-                f"`{method}`",
-                *(
-                    self.methods[method][name].text(name, seeds)
-                    if name in self.methods[method]
-                    else "–"
-                    for name in COLUMNS
-                ),
-            ]
-            for method in order
-        ]
-        return _table(["method", *header], rows)
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
-
-
-@dataclass(frozen=True)
-class Survey:
-    """The cells there are, by name, and how they were made."""
-
-    cells: Mapping[str, SurveyCell]
-    facts: Mapping[str, Any]
-
-    def with_cell(self, cell: SurveyCell) -> "Survey":
-        """Return the survey with one more cell."""
-        return Survey({**self.cells, cell.name: cell}, self.facts)
-
-    def joined(self, other: "Survey") -> "Survey":
-        """Return the cells of both; raise if they were made otherwise.
-
-        How photos became features must agree only where both have photos.
-        """
-        with_photos = self if self.facts["backbone"] else other
-        both = self.facts["backbone"] and other.facts["backbone"]
-        alike = self.facts == other.facts if both else _apart(self.facts) == _apart(other.facts)
-        if not alike:
-            raise DataError(
-                "surveys are joined if their seeds, tries and settings are the same, got "
-                f"{dict(self.facts)} and {dict(other.facts)}"
-            )
-        return Survey({**self.cells, **other.cells}, with_photos.facts)
-
-    def save(self, folder: Path) -> None:
-        """Write ``survey.json`` and ``survey.md``."""
-        for name, text in ((RESULTS, self.plain()), (PAGE, self.markdown())):
-            with replacing(folder / name) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-
-    def plain(self) -> str:
-        """Return the survey as JSON."""
-        cells = {
-            name: {
-                "images": cell.images,
-                "labels": cell.labels,
-                "methods": {
-                    method: {c: [f.mean, f.half, f.rank, f.level] for c, f in figures.items()}
-                    for method, figures in cell.methods.items()
-                },
-            }
-            for name, cell in self.cells.items()
-        }
-        lines = json.dumps({"facts": dict(self.facts), "cells": cells}, allow_nan=False)
-        return lines.replace('"], "', '"],\n"').replace("]}, ", "]},\n") + "\n"
-
-    @staticmethod
-    def load(file: Path) -> "Survey":
-        """Return the survey that :meth:`save` wrote."""
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            cells = {}
-            for name, one in content["cells"].items():
-                data, _, known = name.rpartition(".")
-                methods = {
-                    method: {column: Surveyed(*figure) for column, figure in figures.items()}
-                    for method, figures in one["methods"].items()
-                }
-                cells[name] = SurveyCell(data, known, one["images"], one["labels"], methods)
-            return Survey(cells, content["facts"])
-        except OSError as error:
-            raise DataError(f"{file} cannot be read: {error.strerror}") from None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"{file} is not the result of a survey ({error})") from None
-
-    def markdown(self) -> str:
-        """Return all tables as Markdown: mean ranks first, then every cell."""
-        lines = [self._how(), ""]
-        for known in dict.fromkeys(cell.known for cell in self.cells.values()):
-            chosen = [cell for cell in self.cells.values() if cell.known == known]
-            sets = ", ".join(cell.data for cell in chosen)
-            lines += [f"## Mean ranks, {KNOWN_WORDS[known]}", ""]
-            lines += [f"Over {sets}; in brackets on how many of them a method is best or level "]
-            lines[-1] += "with the best."
-            lines += ["", *_ranks(chosen), ""]
-        for cell in self.cells.values():
-            counts = ", ".join(f"{count:,} {split}" for split, count in cell.images.items())
-            lines += [f"## {cell.data}, {KNOWN_WORDS[cell.known]}", ""]
-            lines += [f"Images: {counts}; {cell.labels} labels.", ""]
-            lines += [*cell.markdown(self.facts["seeds"]), ""]
-        return "\n".join(lines)
-
-    def _how(self) -> str:
-        facts = self.facts
-        tries = "1 try" if facts["tries"] == 1 else f"{facts['tries']} tries"
-        words = f"{facts['seeds']} seeds, {tries} of each method"
-        if facts["backbone"]:
-            words += f", photos as features of {facts['backbone']}"
-        changed = ", ".join(f"{key} {value}" for key, value in facts["changed"].items())
-        words += f", set: {changed}" if changed else ""
-        return f"Made with {words}{', the quick budget' if facts['quick'] else ''}."
-
-
-def _ranks(cells: Sequence[SurveyCell]) -> list[str]:
-    """Return the table of mean ranks over cells, by mAP; a method without a figure is last."""
-    names = list(dict.fromkeys(method for cell in cells for method in cell.methods))
-    ranks: dict[str, list[float]] = {}
-    rows = []
-    for method in names:
-        shown, ranks[method] = [f"`{method}`"], []
-        for column in RANKED:
-            figures = [cell.methods.get(method, {}).get(column) for cell in cells]
-            places = [
-                float(len(cell.methods)) if figure is None else float(figure.rank)
-                for cell, figure in zip(cells, figures, strict=True)
-            ]
-            ranks[method].append(float(np.mean(places)))
-            first = sum(f is not None and (f.rank == 1 or f.level) for f in figures)
-            none = all(figure is None for figure in figures)
-            told = f" ({first})" if column in JUDGED else ""
-            shown.append("–" if none else f"{ranks[method][-1]:.1f}{told}")
-        rows.append(shown)
-    rows.sort(key=lambda row: ranks[row[0].strip("`")])
-    return _table(["method", *RANKED], rows)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]
-
-
-def _apart(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts apart from those of photos."""
-    changed = {key: value for key, value in facts["changed"].items() if key not in PICTURES}
-    return {**facts, "backbone": None, "changed": changed}
-
-
-Say = Callable[[str], None]
-SETS = ("coco", "scene", "cifar100")
-KNOWN: dict[str, Callable[[LabelTable], LabelTable]] = {
-    "full": lambda train: train,
-    "tenth": lambda train: keep_known(train, 0.1),
-    "single": lambda train: single_positive(train),
+KNOWN_SETS = ("coco", "cifar100", "scene")
+SHARES = {"train": 0.6, "val": 0.15, "test": 0.25}
+RATES = tuple(1e-2 * 3.0**power for power in (-2, -1, 0, 1, 2))
+MOST_TRIES = 9
+TAKEN: dict[str, Any] = {
+    "cells": ",".join(CELLS),
+    "image_size": None,
+    "squash": False,
+    "rows": 4000,
+    "steps": 60,
+    "batch_size": 256,
 }
-ROWS = {"train": 10_000, "val": 2_000, "test": 5_000}
-QUICK_ROWS = {"train": 600, "val": 300, "test": 600}
-STEPS, QUICK_STEPS = 1000, 150
-TRIES, QUICK_TRIES = 3, 1
-BATCH, QUICK_BATCH = 128, 64
-HELD_OUT = 0.2  # of train, where a set has no validation images
+QUICK = {"rows": 400, "steps": 20, "batch_size": 64}
 READ_BY: dict[str, dict[str, Any]] = {"cifar100": {"labels": "both"}}
-RECIPE: dict[str, Any] = {
-    **FROZEN,
-    "calibrate": "none",
-    "rule": "0.5",
-    "recipe.keep": "last",
-    "recipe.metric": "map",
-    "recipe.optimizer.lr": 1e-3,
-    "hardware.accelerator": "cpu",  # a head of this size trains no faster on a GPU
-}
-FIGURES, EFFECTS = "survey-figures.json", "survey-effects.npz"
 
 
 @dataclass(frozen=True)
@@ -327,32 +94,33 @@ class SurveyPlan:
     root: Path = Path("data")
     sources: Mapping[str, str] = field(default_factory=dict)
     methods: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: int = 5
     frozen: Frozen | None = None
     quick: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    command: str = "labelwise papers run survey"
 
     def __post_init__(self) -> None:
-        for name in self.sources:
-            if name not in SETS:
-                raise SettingsError(
-                    f"the survey has the data sets {', '.join(SETS)}, got {name!r}"
-                    f"{nearest(name, SETS)}"
-                )
-        own = {"data", "method", "seed", "features", "backbone", "options"}
         for key in self.overrides:
-            if key in own or key.startswith("options."):
-                raise SettingsError(f"{key} is chosen by the survey itself; leave out --set {key}")
+            if key not in TAKEN:
+                raise SettingsError(
+                    f"the survey chooses {key} itself{nearest(key, TAKEN)}; leave out --set {key}"
+                )
+        for name in self.methods:
+            find_method(name)
+        for name in self.cells:
+            if name not in CELLS:
+                raise SettingsError(f"the survey has no cell {name!r}{nearest(name, CELLS)}")
 
     @property
-    def tries(self) -> int:
-        """How many settings are tried for each method."""
-        return QUICK_TRIES if self.quick else TRIES
+    def cells(self) -> tuple[str, ...]:
+        """The cells, by default all."""
+        return tuple(str(self.budget["cells"]).split(","))
 
     @property
-    def rows(self) -> dict[str, int]:
-        """The most images of each split."""
-        return QUICK_ROWS if self.quick else ROWS
+    def budget(self) -> dict[str, Any]:
+        """Rows, steps and batch size."""
+        return {**TAKEN, **(QUICK if self.quick else {}), **self.overrides}
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -361,181 +129,338 @@ class SurveyPlan:
 
     def places(self) -> dict[str, str]:
         """Return the source of each data set that is there; raise if none is."""
-        found = {}
-        for name in SETS:
-            if name in self.sources:
-                found[name] = self.sources[name]
-            elif name == "scene" and (self.root / "scene.npz").is_file():
+        found = dict(self.sources)
+        for name in () if found else KNOWN_SETS:
+            if name == "scene" and (self.root / "scene.npz").is_file():
                 found[name] = f"features:{self.root / 'scene.npz'}"
             elif name in DATASETS and holds_files(self.root / DATASETS[name].folder):
                 found[name] = f"{DATASETS[name].format}:{self.root / DATASETS[name].folder}"
-        if self.sources:
-            found = {name: place for name, place in found.items() if name in self.sources}
         if not found:
             raise DataError(
                 f"the survey needs data: put into {self.root} the folders "
                 f"{DATASETS['coco'].folder} and {DATASETS['cifar100'].folder} or the file "
-                "scene.npz, or name sources as --data coco=FILE"
+                "scene.npz, or name sources as --source coco=FILE"
             )
         return found
 
-    def settings(self, table: Path, train_rows: int) -> Settings:
-        """Return the recipe on a table of so many training rows."""
-        batch = int(self.overrides.get("batch_size", QUICK_BATCH if self.quick else BATCH))
-        steps = QUICK_STEPS if self.quick else STEPS
-        epochs = max(2, ceil(steps / max(train_rows // batch, 1)))
-        given = {key: value for key, value in self.overrides.items() if key not in PICTURES}
-        recipe = {**RECIPE, "batch_size": batch, "recipe.epochs": epochs, **given}
-        return read_settings(None, {"data": f"features:{table}", **recipe})
+
+@dataclass(frozen=True)
+class Rows:
+    """All images of a data set: features (N, D), labels (N, K) that may be soft, names."""
+
+    features: Floats
+    labels: Floats
+    names: tuple[str, ...]
 
 
-def run_survey(
-    plan: SurveyPlan, folder: Path, *, jobs: int = 1, say: Say = print, watch: Watch | None = None
-) -> Survey:
-    """Run the survey in ``folder``, or what is left of it; write and return what came out."""
-    executor: Executor = LocalProcesses(jobs, run_and_measure) if jobs > 1 else _one_by_one
-    trying: Executor = LocalProcesses(jobs) if jobs > 1 else InProcess()
-    judged = Measuring(_stored_figures, _stored_effects, JUDGED)
-    survey = Survey({}, _facts(plan))
-    for name, place in plan.places().items():
-        for known, file in _tables(plan, name, place, folder / "tables", watch).items():
-            table = load(f"features:{file}")
-            counts = {split: len(part) for split, part in table.splits().items()}
-            base = plan.settings(file, counts["train"])
-            comparison = compare(
-                ComparisonPlan(base, plan.compared, plan.seeds, plan.tries),
-                folder / f"{name}.{known}",
-                executor=executor,
-                trying=trying,
-                measuring=judged,
-                say=_named(say, f"{name}.{known}"),
-                watch=watch,
-            )
-            cell = SurveyCell.of(name, known, counts, len(table.space), comparison)
-            survey = survey.with_cell(cell)
-            survey.save(folder)  # whatever is done stands there if the rest is lost
-    return survey
+@dataclass(frozen=True)
+class Dealt:
+    """The splits of one seed as tensors, and which training entries are known (None: all)."""
+
+    features: Mapping[str, Tensor]
+    labels: Mapping[str, Tensor]
+    known: Tensor | None
+    names: tuple[str, ...]
+
+    def facts(self, soft: bool) -> DatasetFacts:
+        """Return what objectives are built from; the labels per image are those of validation."""
+        labels = self.trained_on(soft).double()
+        known = torch.ones_like(labels) if self.known is None else self.known.double()
+        present, n = (labels * known).sum(0), len(labels)
+        return DatasetFacts(
+            n,
+            labels.shape[1],
+            float((self.labels["val"] > 0.5).sum(1).double().mean()),
+            tuple((present / known.sum(0).clamp(min=1)).tolist()),
+            tuple((present / n).tolist()),
+        )
+
+    def trained_on(self, soft: bool) -> Tensor:
+        """Return the training labels, the majority's where soft ones are not used."""
+        labels = self.labels["train"]
+        return labels if soft else (labels > 0.5).float()
 
 
-def _named(say: Say, cell: str) -> Say:
-    return lambda text: say(f"{cell} {text}")
-
-
-def _facts(plan: SurveyPlan) -> dict[str, Any]:
-    """Return what the page says about how it was made."""
-    return {
-        "seeds": len(plan.seeds),
-        "tries": plan.tries,
-        "backbone": None if plan.frozen is None else plan.frozen.name,
-        "quick": plan.quick,
-        "changed": {key: str(value) for key, value in plan.overrides.items()},
-    }
-
-
-def _tables(
-    plan: SurveyPlan, name: str, place: str, folder: Path, watch: Watch | None
-) -> dict[str, Path]:
-    """Return the files of a data set by what is known, written where they are not there yet."""
-    files = {known: folder / f"{name}.{known}.npz" for known in KNOWN}
-    frozen = None if plan.frozen is None else asdict(plan.frozen)
-    stated = json.dumps({"source": place, "frozen": frozen, "rows": plan.rows}, indent=1)
-    facts = folder / f"{name}.json"
-    if facts.is_file():
-        if facts.read_text(encoding="utf-8") != stated:
-            raise SettingsError(
-                f"{folder.parent} was begun with other data, backbone or budget for {name}; choose "
-                "another folder with -o"
-            )
-        return files
-    splits = _prepared(plan, name, place, watch)
-    for known, hide in KNOWN.items():
-        write_features(_joined({**splits, "train": hide(splits["train"])}, name), files[known])
-    with replacing(facts) as temporary:
-        temporary.write_text(stated, encoding="utf-8")
-    return files
-
-
-def _prepared(
-    plan: SurveyPlan, name: str, place: str, watch: Watch | None
-) -> dict[str, LabelTable]:
-    """Return the splits of a data set, as standardised features of the rows that are used."""
+def rows_of(name: str, place: str, plan: SurveyPlan, watch: Watch | None = None) -> Rows:
+    """Return at most so many rows of a data set as the budget says, the same at every call."""
     by_name = place.startswith(f"{name}:") and name in READ_BY
     table = load(place, **(READ_BY[name] if by_name else {}))
-    if not isinstance(table.images, FeatureRows) and plan.frozen is None:
+    stored = isinstance(table.images, FeatureRows)
+    if not stored and plan.frozen is None:
         raise SettingsError(
             f"{name} holds photos, and the survey trains heads on frozen features; name their "
             "backbone with --features and its weights with --weights"
         )
-    table = with_validation(table, share=HELD_OUT)
-    table.require_hard("the survey hides labels, which must be 0 or 1")
-    if table.split is None or not {"train", "val", "test"} <= set(table.split.tolist()):
-        raise DataError(f"{place}: the survey needs the splits train and test")
-    rows = [_drawn(table.split, split, most) for split, most in plan.rows.items()]
-    table = table.subset(np.sort(np.concatenate(rows)))
-    if plan.frozen is not None and not isinstance(table.images, FeatureRows):
+    if table.has_unknown():
+        raise DataError(f"{place}: the survey hides labels itself, so all of them must be known")
+    most = int(plan.budget["rows"])
+    if len(table) > most:
+        table = table.subset(np.sort(np.random.default_rng(0).permutation(len(table))[:most]))
+    if not stored and plan.frozen is not None:
         table = with_features(table, plan.frozen, watch=watch)
-    splits = table.splits()
-    features = {split: _features(part) for split, part in splits.items()}
-    mean, scale = scaling_of(features["train"])
-    return {
-        split: replace(part, images=FeatureRows(scaled(features[split], mean, scale), part.ids))
-        for split, part in splits.items()
-    }
+    return Rows(_features(table), table.targets()[0].astype(np.float32), table.space.names)
 
 
-def _joined(splits: Mapping[str, LabelTable], name: str) -> LabelTable:
-    """Return the splits as one table of features."""
-    targets = [part.targets() for part in splits.values()]
-    known = [np.ones(y.shape, np.bool_) if seen is None else seen for y, seen in targets]
-    ids = [one for part in splits.values() for one in part.ids]
-    return LabelTable.from_arrays(
-        next(iter(splits.values())).space,
-        FeatureRows(np.concatenate([_features(part) for part in splits.values()]), ids),
-        np.concatenate([labels for labels, _ in targets]),
-        np.concatenate(known),
-        split=np.repeat(list(splits), [len(part) for part in splits.values()]),
-        name=name,
+def _features(table: LabelTable) -> Floats:
+    if not isinstance(table.images, FeatureRows) or table.images.features.ndim != 2:
+        raise DataError(f"{table.name}: the survey needs one feature vector per row")
+    return np.asarray(table.images.features, np.float32)
+
+
+def deal(rows: Rows, cell: str, seed: int) -> Dealt:
+    """Return the splits of a seed, whose training labels are known as far as the cell says."""
+    random = np.random.default_rng([seed, 44])
+    order, edges = random.permutation(len(rows.labels)), np.cumsum(list(SHARES.values()))
+    parts = np.split(order, (len(order) * edges[:-1]).astype(int))
+    chosen = dict(zip(SHARES, parts, strict=True))
+    if cell == "half":
+        chosen["train"] = chosen["train"][: len(chosen["train"]) // 2]
+    mean = rows.features[chosen["train"]].mean(0)
+    scale = max(float(rows.features[chosen["train"]].std(0).mean()), 1e-6)
+    labels = {split: rows.labels[which].copy() for split, which in chosen.items()}
+    truth = labels["train"] > 0.5
+    known = None
+    if cell == "tenth":
+        known = random.random(truth.shape) < 0.1
+    elif cell == "single":
+        known = observe_uniform(truth, seed=1200 + seed) != 0
+    elif cell == "noise":
+        added = 0.1 * truth.sum() / max((~truth).sum(), 1)
+        flipped = random.random(truth.shape) < np.where(truth, 0.1, added)
+        labels["train"] = np.where(flipped, ~truth, truth).astype(np.float32)
+    if known is not None:
+        labels["train"] = (truth & known).astype(np.float32)
+    return Dealt(
+        {s: torch.from_numpy((rows.features[w] - mean) / scale) for s, w in chosen.items()},
+        {split: torch.from_numpy(part) for split, part in labels.items()},
+        None if known is None else torch.from_numpy(known),
+        rows.names,
     )
 
 
-def _drawn(split: NDArray[np.str_], name: str, most: int) -> NDArray[np.int64]:
-    """Return the rows of a split, at most so many of them, the same at every call."""
-    rows = np.flatnonzero(split == name)
-    return rows if len(rows) <= most else np.random.default_rng(0).permutation(rows)[:most]
+def fit(
+    method: str, dealt: Dealt, lr: float, seed: int, steps: int, batch: int
+) -> dict[str, Predictions]:
+    """Train the head of a method by its objective; return what it says of val and test."""
+    torch.manual_seed(seed)
+    channels, count = dealt.features["train"].shape[1], dealt.labels["train"].shape[1]
+    head = HeadSpec(find_method(method).head).make(channels, count)
+    model = Model(create_backbone("identity", channels=channels), head)
+    soft = make_objective(method, dealt.facts(False)).soft_labels
+    facts, labels = dealt.facts(soft), dealt.trained_on(soft)
+    objective = make_objective(method, facts)
+    set_biases_to_priors(model, objective, facts)
+    optimizer = make_optimizer(model, objective, OptimizerSettings(lr=lr))
+    schedule, maps = ScheduleSettings(), {s: x[..., None, None] for s, x in dealt.features.items()}
+    batch = min(batch, len(labels))
+    per_epoch = len(labels) // batch
+    for step in range(steps):
+        if step % per_epoch == 0:
+            order = torch.randperm(len(labels))
+        rows = order[step % per_epoch * batch :][:batch]
+        factor = rate(schedule, step, steps, per_epoch)
+        set_rate(optimizer, factor)
+        optimizer.zero_grad(set_to_none=True)
+        seen = None if dealt.known is None else dealt.known[rows]
+        loss = objective(model.head(maps["train"][rows]), Targets(labels[rows], seen, rows))
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        objective.step(lr * factor)
+    model.eval()
+    with torch.no_grad():
+        logits = {split: model.head(x).logits for split, x in maps.items()}
+        link = objective.final_link(logits["train"], labels, dealt.known)
+    return {split: _predicted(dealt, split, logits[split], link) for split in ("val", "test")}
 
 
-def _features(table: LabelTable) -> NDArray[np.float32]:
-    if not isinstance(table.images, FeatureRows):
-        raise TypeError(f"the rows of {table.name} must be features")
-    return np.asarray(table.images.features)
+def _predicted(dealt: Dealt, split: str, logits: Tensor, link: Link | None) -> Predictions:
+    ids = [str(row) for row in range(len(logits))]
+    return Predictions(ids, logits, dealt.labels[split], None, dealt.names, split, link)
 
 
-def run_and_measure(job: TrainingJob, watch: Watch | None = None) -> TrainingJob:
-    """Train one job, or what is left of it, and keep its figures beside it."""
-    done = run_job(job, watch=watch)
-    if (done.folder / FIGURES).is_file():
-        return done
-    run = FinishedRun(done.folder)
+def figures_of(val: Predictions, test: Predictions) -> dict[str, float]:
+    """Return the columns of the survey for one run; an undefined one is left out.
+
+    ``after`` is one shrunk per-label Platt fit on validation, from which the sets are made too,
+    with the shared threshold of the best F1 on validation.
+    """
+    figures = {"mAP@class": average_precision(test.logits, test.majority).value}
+    fitted = platt(val.logits, val.labels, test.link)
+    for stage, link in (("before", test.link), ("after", fitted)):
+        if link is not None:
+            found = probability_figures(link, test)
+            figures |= {f"{name} {stage}": found[name] for name in ("log loss", "ACE")}
+    rule = best_f(fitted(val.logits), val.majority, None, scope="shared")
+    counts = confusion(rule(fitted(test.logits)), test.majority)
+    figures["macro F1"] = counts.f_score().value
+    figures["micro F1"] = counts.micro().f_score().value
+    return {name: value for name, value in figures.items() if not isnan(value)}
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """What one method gave in one cell: the tries by learning rate, the best, figures by seed."""
+
+    tries: Mapping[str, float]
+    rate: float
+    figures: tuple[Mapping[str, float], ...]
+
+
+def survey_method(method: str, cell: str, rows: Rows, plan: SurveyPlan) -> Surveyed:
+    """Tune the learning rate of a method on the first seed, then train it with every seed."""
+    steps, batch = int(plan.budget["steps"]), int(plan.budget["batch_size"])
+    tries: dict[float, float] = {}
+    best, first = 0.0, deal(rows, cell, 0)
+    waiting = list(RATES[1:4] if plan.quick else RATES)
+    while waiting:
+        lr = waiting.pop()
+        val = fit(method, first, lr, 0, steps, batch)["val"]
+        finite = np.isfinite(val.logits).all()
+        tries[lr] = average_precision(val.logits, val.majority).value if finite else 0.0
+        best = max(tries, key=tries.__getitem__)
+        if not waiting and len(tries) < MOST_TRIES and not plan.quick:
+            low, high = min(tries), max(tries)
+            waiting = [high * 3] if best == high else [low / 3] if best == low else []
+    figures = []
+    for seed in range(plan.seeds):
+        began = perf_counter()
+        found = fit(method, deal(rows, cell, seed), best, seed, steps, batch)
+        taken = perf_counter() - began
+        figures.append({**figures_of(found["val"], found["test"]), "seconds": taken})
+    scores = {f"{lr:.3g}": round(score, 6) for lr, score in sorted(tries.items())}
+    return Surveyed(scores, best, tuple(figures))
+
+
+@lru_cache(maxsize=1)
+def _cached_rows(name: str, file: str) -> Rows:
+    with np.load(file) as arrays:
+        names = tuple(str(label) for label in arrays["names"])
+        return Rows(arrays["features"], arrays["labels"], names)
+
+
+def _unit(name: str, file: str, cell: str, method: str, plan: SurveyPlan) -> Surveyed:
+    torch.set_num_threads(1)
     with catch_warnings():
         simplefilter("ignore", UserWarning)  # of labels that a method ranks no better than chance
-        effects, figures = image_effects(run), measure(run, queries=0)
-    with replacing(done.folder / EFFECTS) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, **effects)  # type: ignore[arg-type]
-    with replacing(done.folder / FIGURES) as temporary:
-        temporary.write_text(json.dumps(figures), encoding="utf-8")
-    return done
+        return survey_method(method, cell, _cached_rows(name, file), plan)
 
 
-def _one_by_one(jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
-    """Run and measure jobs one after the other in this process."""
-    return (run_and_measure(job, watch) for job in jobs)
+@dataclass
+class SurveyCell:
+    """The results file of one data set and cell."""
+
+    data: str
+    cell: str
+    facts: dict[str, Any]
+    methods: dict[str, Surveyed] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        """Write the file, one line for the figures of each method."""
+        order = [name for name in METHODS if name in self.methods]
+        figures = {m: [_rounded(run) for run in self.methods[m].figures] for m in order}
+        tuning = {m: {"lr": self.methods[m].rate, "tries": self.methods[m].tries} for m in order}
+        blocks = {"figures": figures, "tuning": tuning}
+        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self.facts.items()]
+        for name, block in blocks.items():
+            inner = ",\n".join(f" {json.dumps(m)}: {json.dumps(one)}" for m, one in block.items())
+            lines.append(f"{json.dumps(name)}: {{\n{inner}\n}}")
+        with replacing(folder / f"{self.data}.{self.cell}.json") as temporary:
+            temporary.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+
+    @staticmethod
+    def load(file: Path) -> "SurveyCell":
+        """Return the cell that :meth:`save` wrote."""
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            figures, tuning = content.pop("figures"), content.pop("tuning")
+            methods = {
+                name: Surveyed(tuning[name]["tries"], tuning[name]["lr"], tuple(runs))
+                for name, runs in figures.items()
+            }
+            data, _, cell = file.stem.rpartition(".")
+            return SurveyCell(data, cell, content, methods)
+        except OSError as error:
+            raise DataError(f"{file} cannot be read: {error.strerror}") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{file} is not the result of a survey ({error})") from None
 
 
-def _stored_figures(run: FinishedRun) -> dict[str, float]:
-    figures: dict[str, float] = json.loads((run.folder / FIGURES).read_text(encoding="utf-8"))
-    return figures
+def _rounded(run: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.6g}") for name, value in run.items()}
 
 
-def _stored_effects(run: FinishedRun) -> dict[str, NDArray[np.float64]]:
-    with np.load(run.folder / EFFECTS) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+def run_survey(
+    plan: SurveyPlan, folder: Path, *, jobs: int = 1, say: Say = print, watch: Watch | None = None
+) -> list[SurveyCell]:
+    """Run the survey in ``folder``, or what is left of it; write and return its cells."""
+    with replacing(folder / "survey.json") as temporary:  # the mark of a folder of a survey
+        temporary.write_text(json.dumps({"command": plan.command}) + "\n", encoding="utf-8")
+    tables: dict[str, tuple[Path, Rows]] = {}
+    for name, place in plan.places().items():
+        tables[name] = (folder / "rows" / f"{name}.npz", rows_of(name, place, plan, watch))
+        file, rows = tables[name]
+        with replacing(file) as temporary, temporary.open("wb") as stream:
+            arrays = {"features": rows.features, "labels": rows.labels}
+            np.savez(stream, names=np.array(rows.names), **arrays)  # type: ignore[arg-type]
+    cells = []
+    for cell, (name, (file, rows)) in product(plan.cells, tables.items()):
+        one = _opened(folder, name, cell, plan, rows)
+        left = [method for method in plan.compared if method not in one.methods]
+        for number, (method, found) in enumerate(_units(name, file, cell, left, plan, jobs), 1):
+            one.methods[method] = found
+            one.save(folder)
+            mean = np.mean([run["mAP@class"] for run in found.figures])
+            say(f"{name}.{cell} [{number}/{len(left)}] {method}: mAP@class {mean:.4f}")
+        cells.append(one)
+    return cells
+
+
+def _units(
+    name: str, file: Path, cell: str, methods: list[str], plan: SurveyPlan, jobs: int
+) -> Iterator[tuple[str, Surveyed]]:
+    """Yield the methods with what they gave, as they finish."""
+    if jobs == 1:
+        yield from ((m, _unit(name, str(file), cell, m, plan)) for m in methods)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        running = {pool.submit(_unit, name, str(file), cell, m, plan): m for m in methods}
+        yield from ((running[done], done.result()) for done in as_completed(running))
+
+
+def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: Rows) -> SurveyCell:
+    """Return the cell of an earlier command, or an empty one; raise if it was made otherwise."""
+    counts = {split: len(x) for split, x in deal(rows, cell, 0).features.items()}
+    frozen = None if plan.frozen is None else plan.frozen.name
+    facts = {
+        "command": plan.command,
+        "commit": _commit(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "made": {
+            "seeds": plan.seeds,
+            "images": counts,
+            "labels": len(rows.names),
+            "features": rows.features.shape[1],
+            "backbone": frozen,
+            **{key: plan.budget[key] for key in ("steps", "batch_size")},
+            "quick": plan.quick,
+        },
+    }
+    file = folder / f"{name}.{cell}.json"
+    if not file.is_file():
+        return SurveyCell(name, cell, facts)
+    found = SurveyCell.load(file)
+    if found.facts["made"] != facts["made"]:
+        raise SettingsError(
+            f"{folder} was begun with other data, backbone or budget for {name}; choose "
+            "another folder with -o"
+        )
+    return found
+
+
+def _commit() -> str:
+    """Return the commit of the source, where it is a checkout."""
+    try:
+        asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.system.files import locked
+from labelwise.system.text import one_line
 
 HASHED = (
     *("index.json", "model.json", "held-out.parquet", "validation.parquet"),
@@ -236,8 +237,8 @@ class Database:
 
     def _schema_hash(self) -> bytes:
         """Return the hash of what tables and indexes are, and that of where they begin."""
-        query = "SELECT type, name, tbl_name, sql, rootpage FROM sqlite_master ORDER BY type, name"
-        found = self.execute(query)
+        texts = ", ".join(f"CAST({name} AS BLOB)" for name in ("type", "name", "tbl_name", "sql"))
+        found = self.execute(f"SELECT {texts}, rootpage FROM sqlite_master ORDER BY type, name")
         parts = ([row[:-1] for row in found], [row[-1] for row in found])
         return b"".join(
             hashlib.blake2b(repr(one).encode(), digest_size=16).digest() for one in parts
@@ -325,7 +326,8 @@ def _in_words(path: Path) -> Iterator[None]:
         for kind, words in WRITING.items():
             if name.startswith(kind):
                 raise LabelwiseError(f"cannot write {path}: {words}") from None
-        raise CheckpointError(f"{path} cannot be read: {error}; {DAMAGED}") from None
+        reason = one_line(str(error))[:200]
+        raise CheckpointError(f"{path} cannot be read: {reason}; {DAMAGED}") from None
 
 
 # Hashes of files

@@ -226,7 +226,7 @@ def _compared(index: Index, alive: NDArray[np.int64], *, far: bool = True) -> Li
 
 
 def _distinct(index: Index, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return one photo of each picture: the photos of a burst are no independent ones."""
+    """Return one photo of each picture: the photos of a burst are not independent."""
     looks = index.store.looks()
     if not looks.shape[1]:
         return rows

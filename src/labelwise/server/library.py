@@ -186,7 +186,7 @@ class Library:
         return schemas.LibraryView(
             photos=len(alive),
             counted=len(rows),
-            labels=[schemas.LabelCount(label=names[k], photos=round(given[k])) for k in order],
+            labels=[schemas.LabelPhotos(label=names[k], photos=round(given[k])) for k in order],
             newest=[
                 schemas.NewPhoto(
                     id=contents[row].hash.hex(),

@@ -151,7 +151,7 @@ class NewPhoto(ListedPhoto):
     taken: str | None
 
 
-class LabelCount(BaseModel):
+class LabelPhotos(BaseModel):
     """How many photos of the library are given a label."""
 
     label: str
@@ -166,7 +166,7 @@ class LibraryView(BaseModel):
 
     photos: int
     counted: int
-    labels: list[LabelCount]
+    labels: list[LabelPhotos]
     newest: list[NewPhoto]
 
 

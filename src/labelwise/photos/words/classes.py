@@ -331,7 +331,8 @@ def _moved(weight: Tensor, x: Tensor, target: Tensor) -> Tensor:
     else:
         own = rows.T @ rows
         moved = torch.linalg.solve(own + ridge * torch.eye(count).to(own), rows.T @ rest)
-    return weight * slope + moved / spread[:, None]
+    found: Tensor = weight * slope + moved / spread[:, None]
+    return found
 
 
 class ClassesAndWords(TextImageModel):

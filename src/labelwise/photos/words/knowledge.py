@@ -88,7 +88,7 @@ class CaptionMaps:
     """Photos (D,) and texts (E,) in one space, and what each of three routes counts.
 
     ``weights`` (2, 3) are those of class names, kinds and captions; the first row is of words that
-    are no kind of class.
+    are not a kind of any class.
     """
 
     image: Vectors  # (d, D), of standardised features

@@ -1,0 +1,129 @@
+"""Losses from a file; oracles: the closed links of BCE, SPA and ASL, a comparison for real."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from labelwise.cli import main
+from labelwise.errors import SettingsError
+from labelwise.links import Sigmoid
+from labelwise.methods import METHODS, link_from_spec, link_to_spec
+from labelwise.methods.own import OwnLoss, add_method, default_link, slopes
+from labelwise.objectives import CROSS_ENTROPY, EASY_NEGATIVES, Focusing, PhiLink, SPALink
+from labelwise.objectives.asymmetric import asymmetric_loss
+from labelwise.objectives.cross_entropy import bce_loss
+from labelwise.objectives.spa import spa_loss
+
+LOGITS = torch.linspace(-6, 6, 241, dtype=torch.float64)
+OFFICIAL = {"gamma_pos": 0.0, "gamma_neg": 4.0, "margin": 0.0}
+CLOSED = {
+    "bce": (bce_loss, Sigmoid()),
+    "a mean": (lambda v, y: bce_loss(v, y).mean(), Sigmoid()),
+    "spa": (lambda v, y: spa_loss(v, y, CROSS_ENTROPY, EASY_NEGATIVES), SPALink()),
+    "asl": (lambda v, y: asymmetric_loss(v, y, Focusing(**OFFICIAL)), PhiLink(**OFFICIAL)),
+}
+
+
+@pytest.fixture(autouse=True)
+def catalogue():
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_the_default_link_is_the_closed_one_and_proper(name):
+    loss, closed = CLOSED[name]
+    link, note = default_link(loss)
+    found = link(LOGITS)
+    torch.testing.assert_close(found, closed(LOGITS), atol=2e-5, rtol=1e-3)
+    assert "not monotone" not in note
+    present, absent = (slopes(loss, LOGITS, label) for label in (1.0, 0.0))
+    rest = found * present + (1 - found) * absent  # proper: at rest where the link reads eta
+    assert (rest.abs() / (absent - present)).max() < 2e-5
+    again = link_from_spec(link_to_spec(link))
+    torch.testing.assert_close(again(LOGITS), found)
+
+
+def test_a_link_that_falls_is_told_and_held_flat():
+    def hump(logits, labels):
+        return torch.where(labels > 0.5, bce_loss(logits, labels), torch.tanh(logits))
+
+    link, note = default_link(hump)
+    assert "not monotone: it falls between the logits" in note
+    assert (link(LOGITS).diff() >= 0).all()
+
+
+def test_a_loss_that_couples_entries_only_ranks():
+    def pairs(logits, labels):
+        return -(logits.log_softmax(0) * labels).sum()
+
+    link, note = default_link(pairs)
+    assert link is None
+    assert "only rank" in note
+
+
+def test_unknown_entries_leave_a_loss_of_entries_and_stop_a_single_number():
+    logits, labels = torch.randn(4, 3), torch.zeros(4, 3)
+    observed = torch.zeros(4, 3, dtype=torch.bool)
+    observed[0, 0] = True
+    torch.testing.assert_close(
+        OwnLoss(bce_loss)(logits, labels, observed), bce_loss(logits, labels)[0, 0]
+    )
+    with pytest.raises(ValueError, match="one for every entry"):
+        OwnLoss(CLOSED["a mean"][0])(logits, labels, observed)
+
+
+SOURCE = """
+import torch
+from torch import nn
+
+class MyLoss(nn.Module):
+    def forward(self, logits, labels):
+        return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+
+answer = 42
+"""
+
+
+def test_a_file_is_compared_with_bce_on_features(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my.py").write_text(SOURCE)
+    random = np.random.default_rng(0)
+    x = random.normal(size=(90, 4)).astype(np.float32)
+    split = np.repeat(["train", "val", "test"], 30)
+    labels = (x[:, :2] > 0).astype(np.uint8)
+    names = np.array(["a", "b"])
+    np.savez(tmp_path / "d.npz", features=x, labels=labels, label_names=names, split=split)
+    monkeypatch.chdir(tmp_path)
+    words = ["compare", "d.npz", "--methods", "bce,my.py:MyLoss", "--features", "identity"]
+    words += ["--seeds", "1", "--set", "recipe.epochs=1", "-o", "out"]
+    monkeypatch.setattr(sys, "argv", ["labelwise", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    out = capsys.readouterr().out
+    assert "my.py:MyLoss: its link has probabilities from" in out
+    text = (tmp_path / "out" / "comparison.md").read_text("utf-8")
+    rows = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if "|" in line}
+    shown = [rows[name].split(" | ")[1:4] for name in ("bce", "my.py:MyLoss")]
+    assert shown[0] == shown[1], rows  # the same loss, from the same start
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("none.py:A", "does not exist"),
+        ("my.py:Other", "has no function or class 'Other'"),
+        ("my.py:answer", "has no function or class 'answer'"),
+        ("bad.py:A", "cannot be run"),
+    ],
+)
+def test_what_cannot_be_a_method_is_named(tmp_path, monkeypatch, text, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.py").write_text(SOURCE)
+    (tmp_path / "bad.py").write_text("1 / 0")
+    with pytest.raises(SettingsError, match=reason):
+        add_method(text)
