@@ -112,8 +112,8 @@ def only_the_highest(logits):
 @pytest.mark.parametrize(
     ("answers", "why"),
     [
-        (None, "no estimate: the model has no test photos; audit the list: labelwise audit "),
-        (only_the_highest, "; audit a list instead: labelwise audit "),
+        (None, "No estimate: the model has no test photos; audit a list instead."),
+        (only_the_highest, "; audit a list instead."),
     ],
 )
 def test_too_little_evidence_about_a_single_photo_estimates_nothing(one_photo, answers, why):
