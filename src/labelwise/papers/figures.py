@@ -242,8 +242,8 @@ def _titled(paper: PaperFigure, shown: Shown, figure: Figure) -> None:
 def _losses_and_links(figure: Figure, shown: Shown) -> None:
     """Present and absent halves of three losses, and the probability each logit stands for."""
     v = torch.linspace(-5, 5, 401, dtype=torch.float64)
-    ones, zeros, options = torch.ones_like(v), torch.zeros_like(v), {"gamma_pos": 0.0}
-    focusing = Focusing(**options)  # ASL as its authors use it
+    ones, zeros = torch.ones_like(v), torch.zeros_like(v)
+    focusing = Focusing(gamma_pos=0.0)  # ASL as its authors use it
     halves = {
         "BCE": (bce_loss(v, ones), bce_loss(v, zeros)),
         "ASL": (asymmetric_loss(v, ones, focusing), asymmetric_loss(v, zeros, focusing)),
@@ -253,7 +253,7 @@ def _losses_and_links(figure: Figure, shown: Shown) -> None:
     }
     links: dict[str, tuple[str, Link]] = {
         "BCE": ("BCE, ASL: sigmoid", Sigmoid()),
-        "ASL": ("ASL: φ", PhiLink(**options)),
+        "ASL": ("ASL: φ", PhiLink(gamma_pos=0.0)),
         "SPA": ("SPA", SPALink()),
     }
     left, right = plain_axes(figure, 1, 2, 1), plain_axes(figure, 1, 2, 2)

@@ -145,7 +145,7 @@ class SurveyPlan:
 
 
 @dataclass(frozen=True)
-class Rows:
+class SurveyRows:
     """All images of a data set: features (N, D), labels (N, K) that may be soft, names."""
 
     features: Floats
@@ -181,7 +181,7 @@ class Dealt:
         return labels if soft else (labels > 0.5).float()
 
 
-def rows_of(name: str, place: str, plan: SurveyPlan, watch: Watch | None = None) -> Rows:
+def rows_of(name: str, place: str, plan: SurveyPlan, watch: Watch | None = None) -> SurveyRows:
     """Return at most so many rows of a data set as the budget says, the same at every call."""
     by_name = place.startswith(f"{name}:") and name in READ_BY
     table = load(place, **(READ_BY[name] if by_name else {}))
@@ -198,7 +198,7 @@ def rows_of(name: str, place: str, plan: SurveyPlan, watch: Watch | None = None)
         table = table.subset(np.sort(np.random.default_rng(0).permutation(len(table))[:most]))
     if not stored and plan.frozen is not None:
         table = with_features(table, plan.frozen, watch=watch)
-    return Rows(_features(table), table.targets()[0].astype(np.float32), table.space.names)
+    return SurveyRows(_features(table), table.targets()[0].astype(np.float32), table.space.names)
 
 
 def _features(table: LabelTable) -> Floats:
@@ -207,7 +207,7 @@ def _features(table: LabelTable) -> Floats:
     return np.asarray(table.images.features, np.float32)
 
 
-def deal(rows: Rows, cell: str, seed: int) -> Dealt:
+def deal(rows: SurveyRows, cell: str, seed: int) -> Dealt:
     """Return the splits of a seed, whose training labels are known as far as the cell says."""
     random = np.random.default_rng([seed, 44])
     order, edges = random.permutation(len(rows.labels)), np.cumsum(list(SHARES.values()))
@@ -307,7 +307,7 @@ class Surveyed:
     figures: tuple[Mapping[str, float], ...]
 
 
-def survey_method(method: str, cell: str, rows: Rows, plan: SurveyPlan) -> Surveyed:
+def survey_method(method: str, cell: str, rows: SurveyRows, plan: SurveyPlan) -> Surveyed:
     """Tune the learning rate of a method on the first seed, then train it with every seed."""
     steps, batch = int(plan.budget["steps"]), int(plan.budget["batch_size"])
     tries: dict[float, float] = {}
@@ -333,10 +333,10 @@ def survey_method(method: str, cell: str, rows: Rows, plan: SurveyPlan) -> Surve
 
 
 @lru_cache(maxsize=1)
-def _cached_rows(name: str, file: str) -> Rows:
+def _cached_rows(name: str, file: str) -> SurveyRows:
     with np.load(file) as arrays:
         names = tuple(str(label) for label in arrays["names"])
-        return Rows(arrays["features"], arrays["labels"], names)
+        return SurveyRows(arrays["features"], arrays["labels"], names)
 
 
 def _unit(name: str, file: str, cell: str, method: str, plan: SurveyPlan) -> Surveyed:
@@ -396,7 +396,7 @@ def run_survey(
     """Run the survey in ``folder``, or what is left of it; write and return its cells."""
     with replacing(folder / "survey.json") as temporary:  # the mark of a folder of a survey
         temporary.write_text(json.dumps({"command": plan.command}) + "\n", encoding="utf-8")
-    tables: dict[str, tuple[Path, Rows]] = {}
+    tables: dict[str, tuple[Path, SurveyRows]] = {}
     for name, place in plan.places().items():
         tables[name] = (folder / "rows" / f"{name}.npz", rows_of(name, place, plan, watch))
         file, rows = tables[name]
@@ -428,7 +428,7 @@ def _units(
         yield from ((running[done], done.result()) for done in as_completed(running))
 
 
-def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: Rows) -> SurveyCell:
+def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: SurveyRows) -> SurveyCell:
     """Return the cell of an earlier command, or an empty one; raise if it was made otherwise."""
     counts = {split: len(x) for split, x in deal(rows, cell, 0).features.items()}
     frozen = None if plan.frozen is None else plan.frozen.name

@@ -16,8 +16,6 @@ from math import inf, sqrt
 from statistics import fmean, stdev
 from typing import Literal
 
-from scipy.stats import friedmanchisquare, rankdata, studentized_range
-
 from labelwise.errors import SettingsError
 from labelwise.methods import find_method
 from labelwise.numeric.special import stdtr, stdtrit
@@ -109,11 +107,15 @@ def ranks_of(cell: SurveyCell, column: str, methods: Sequence[str]) -> dict[str,
     sign = -1 if column in HIGHER else 1
     means = [fmean(values_of(cell, m, column) or [sign * inf]) for m in methods]
     losses = [inf if mean in (inf, -inf) else float(f"{sign * mean:.6g}") for mean in means]
+    from scipy.stats import rankdata
+
     return dict(zip(methods, rankdata(losses).tolist(), strict=True))
 
 
 def critical_difference(methods: int, sets: int) -> float:
     """Return by how much mean ranks must differ, by Nemenyi's test at 5 %."""
+    from scipy.stats import studentized_range
+
     quantile = float(studentized_range.ppf(0.95, methods, inf)) / sqrt(2)
     return quantile * sqrt(methods * (methods + 1) / (6 * sets))
 
@@ -150,6 +152,8 @@ def _table(cells: Sequence[SurveyCell]) -> list[str]:
     mean_rank = {method: fmean(rank[method] for rank in ranks) for method in methods}
     lines = [_how(cells)]
     if len(cells) > 1:
+        from scipy.stats import friedmanchisquare
+
         p = float(friedmanchisquare(*([rank[m] for rank in ranks] for m in methods)).pvalue)
         lines += [
             f"Friedman's test of equal ranks: p = {p:.1e}. The critical difference of mean ranks "
