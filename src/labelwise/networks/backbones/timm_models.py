@@ -54,8 +54,9 @@ class TimmBackbone(Backbone):
             if self.layout.kind == "tokens":
                 mean = fold(features, self.layout).mean(dim=(2, 3))
                 own = network.forward_head(features, pre_logits=True)
-                if own.shape == mean.shape and not torch.allclose(own, mean, atol=1e-6):
-                    self.pooling = "own"
+                if own.shape == mean.shape:
+                    same = not own.is_meta and torch.allclose(own, mean, atol=1e-6)
+                    self.pooling = "mean" if same else "own"
         network.train()
 
     def stages(self) -> list[list[str]]:
