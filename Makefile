@@ -77,10 +77,10 @@ serve: $(SERVER) ## tag, search and review photos in the browser, with the demo'
 	"$(BIN)/labelwise" index runs/demo-photos --model runs/demo -o runs/demo.index
 	"$(BIN)/labelwise" serve runs/demo runs/demo.index $(if $(PORT),--port $(PORT)) --open
 
-pictures: install browser ## take the pictures of README and docs again, from the demo's pages
-	"$(BIN)/labelwise" demo --photos runs/demo-photos
-	"$(BIN)/labelwise" index runs/demo-photos --model runs/demo -o runs/demo.index
-	"$(BIN)/python" docs/images/make_pages.py runs/demo runs/demo.index runs/demo-photos/scene-00[0-2].png -o docs/images
+pictures: install browser ## take the pictures of README and docs again, from the quickstart's photos
+	"$(BIN)/labelwise" train docs/photos/photos.csv -o runs/pictures
+	"$(BIN)/labelwise" index docs/photos --model runs/pictures -o runs/pictures.index
+	"$(BIN)/python" docs/images/make_pages.py runs/pictures runs/pictures.index docs/photos/new/4[0125].jpg -o docs/images
 
 test: install browser ## run every test (BROWSER=no: but those in a browser)
 	BROWSER=$(BROWSER) "$(BIN)/python" -m pytest --durations=25 --cpu-durations=25 $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)

@@ -3,8 +3,7 @@
     python docs/images/make_pages.py RUN INDEX PHOTO... -o docs/images
 
 RUN is served with INDEX as anyone would serve it; PHOTO are tagged. `make pictures` does so with
-the run and the synthetic scenes of `labelwise demo`: the package ships no photos. Give photos of
-your own, and an index of them, for pictures of those.
+the quickstart's photos.
 """
 
 import argparse
@@ -69,7 +68,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("index", type=Path)
     parser.add_argument("photos", type=Path, nargs="+")
-    parser.add_argument("--query", default="seven")
+    parser.add_argument("--query", default="cat")
     parser.add_argument("-o", "--out", type=Path, required=True)
     given = parser.parse_args()
     command = [sys.executable, "-m", "labelwise", "serve", str(given.run), str(given.index)]
