@@ -57,7 +57,7 @@ def test_the_action_fails_when_a_promise_is_broken(tmp_path, command, level, sta
     spec = ModelSpec.load(run / "model.json")
     said = Promise("f", level, 0.95, 400, 400, level, "photos", "2026-01-01", "betting")
     spec.model_copy(update={"promises": (said.spec(),)}).save(run / "model.json")
-    script, variables = shell_of("verify")
+    script, variables = shell_of("audit")
     assert set(variables) == {"PLACE", "ANSWERS", "STRICT"}
     summary = tmp_path / "summary.md"
     own = {"PLACE": str(run), "ANSWERS": "", "STRICT": "false"}
