@@ -1,6 +1,10 @@
 """What the tests of Ray share: one cluster of this machine, and what the local engine answers."""
 
+import fcntl
+import os
+import tempfile
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from shard_setup import started, task, write_model, write_photos
@@ -9,6 +13,7 @@ from warm_python import warm_interpreter
 from labelwise.shards import LocalEngine, predict_shards, ray_cluster
 
 SHARED = ExitStack()  # the cluster, from the first test that needs it to the last of its files
+LOCK = []  # the file that this process holds while it starts clusters
 
 
 @pytest.fixture(scope="session")
@@ -44,10 +49,24 @@ def cluster(worker_python):
         started(lambda: SHARED.enter_context(ray_cluster.joined(2)))
 
 
-def pytest_runtest_teardown(nextitem):
+def needs_ray(item):
+    return item is not None and item.path.name.startswith(("test_ray", "test_nodes"))
+
+
+def pytest_runtest_setup(item):
+    """Let one process of pytest start clusters at a time: two would take each other's ports."""
+    if needs_ray(item) and not LOCK:
+        lock = Path(tempfile.gettempdir()) / f"labelwise-ray-{os.getuid()}.lock"
+        LOCK.append(lock.open("w"))
+        fcntl.flock(LOCK[0], fcntl.LOCK_EX)
+
+
+def pytest_runtest_teardown(item, nextitem):
     """End the cluster where the next test is of another file: waiting costs it time as well."""
     if nextitem is None or not nextitem.path.name.startswith("test_ray"):
         SHARED.close()
+    if LOCK and not needs_ray(nextitem):
+        LOCK.pop().close()
 
 
 def pytest_sessionfinish():
