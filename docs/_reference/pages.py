@@ -75,6 +75,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted((ROOT / "evidence").rglob("*.md")):
         text = path.read_text("utf-8").replace("](../docs/", "](../")
         pages[path.relative_to(ROOT).as_posix()] = UNSEARCHED + text
+    for path in sorted((ROOT / "evidence").glob("*.svg")):
+        pages[path.relative_to(ROOT).as_posix()] = path.read_text("utf-8")
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
     return files

@@ -127,10 +127,7 @@ async function run(more = false) {
   const counted = find("counted"), grid = find("grid");
   grid.setAttribute("aria-busy", "true");
   counted.classList.remove("error");
-  if (!grid.children.length) {
-    counted.replaceChildren(make("p", { class: "muted" }, "Searching…"));
-    grid.replaceChildren(...waitingTiles());
-  }
+  if (!grid.children.length) counted.replaceChildren(make("p", { class: "muted" }, "Searching…"));
   try {
     const answer = await look(text, more);
     if (turn !== asked) return;
