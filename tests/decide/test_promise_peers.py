@@ -31,12 +31,6 @@ def test_digits_are_those_of_the_worst_pair(peers):
     assert peers.digits([1.0, 4.0], [1.0, 2.0]) == 0
 
 
-def test_lists_are_those_of_crepes(peers):
-    pytest.importorskip("crepes", reason="extra `bench`")
-    found = peers.same_lists(10)
-    assert found["same"] == found["draws"] == found["not empty"] == 10
-
-
 def test_p_values_and_thresholds_are_those_of_mapie(peers):
     pytest.importorskip("mapie", reason="extra `bench`")
     assert peers.same_tests()["digits"] >= 10

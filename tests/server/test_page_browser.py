@@ -286,9 +286,6 @@ def test_a_check_that_would_take_long_offers_a_shorter_list(run, tmp_path, visit
         )
         page.get_by_role("link", name="Check the best 300 instead").click()
         expect(page.locator("#check-top")).to_have_value("300")
-        page.goto(server.address + "/#check/1/row")
-        error = page.locator("#check-state.error")
-        expect(error).to_contain_text("no list of row is likely to be")
 
 
 def test_the_search_opens_with_labels_and_photos_and_filters_are_folded(server, visit):

@@ -173,7 +173,6 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     with _stoppable(out):  # imports take seconds
         from labelwise.errors import SettingsError
         from labelwise.models.onnx_answers import WRITTEN, OnnxAnswers, answer_writer
-        from labelwise.models.run_folder import RunFolder
         from labelwise.pictures import PictureImages
         from labelwise.system.progress import make_watch
 
@@ -220,9 +219,12 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     if out is not None:
         say(f"{count - failed:,} of {counted(count, 'image')} predicted, written to {out}")
     if count > failed:
-        note = RunFolder(run).size_note(chosen / (count - failed)) if run.is_dir() else ""
-        if note:
-            say(note)
+        if run.is_dir():
+            from labelwise.models.run_folder import RunFolder
+
+            note = RunFolder(run).size_note(chosen / (count - failed))
+            if note:
+                say(note)
         if engine is not None:
             engine.say_frequencies()
     if failed:

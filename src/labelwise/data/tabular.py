@@ -616,10 +616,11 @@ def _with_command(file: Path, given: Mapping[str, Any], asks: bool) -> Iterator[
         yield
     except DataError as error:
         text = str(error)
-        if not any(f"{option}=" in text or f"{option}." in text for option in PROPOSED):
+        broken = "--skip-broken" in text
+        if not broken and not any(f"{one}=" in text or f"{one}." in text for one in PROPOSED):
             raise
         try:
-            options = _options_for(file, given, broken="skip_broken=" in text, asks=asks)
+            options = _options_for(file, given, broken=broken, asks=asks)
         except (DataError, KeyError, StopIteration, OSError, pa.ArrowException):
             raise error from None
         if len(options) < 2:
