@@ -23,7 +23,6 @@ METHODS = "bce,asl,asl+phi,spa,spa+lpr,quasibinary,two-way"
     more="engine",
     examples=(
         "compare photos.csv --methods bce,asl,spa --seeds 5",
-        "compare scenes --methods spa+lpr --sweep lpr_weight=0,0.1,1 --dry-run",
         "compare photos.csv --methods bce,my.py:MyLoss",
     ),
 )
