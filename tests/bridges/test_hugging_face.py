@@ -183,6 +183,6 @@ def test_several_views_are_not_shown_as_one(tmp_path):
 def test_folding_leaves_the_model_it_was_given_alone():
     model = predictor(FOLDABLE["platt"])
     before = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
-    assert folded(model).predictor.model.head is not model.model.head
+    assert folded(model)[0].model.head is not model.model.head
     for name, tensor in model.model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
