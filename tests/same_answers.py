@@ -42,11 +42,8 @@ PASSING = {"at", "made", "when", "seconds", "version", "receipt", "bounded"}
 # Questions are drawn by a fresh seed: what follows from new ones is compared in OPENED alone.
 DRAWN = ("ANEW estimate photos.index", "ANEW review", "ANEW label photos.index --export")
 SENTENCE = "(a sentence)"
-os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "USER": "ada"}
-os.environ |= {"LOGNAME": "ada", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
 FORKS = multiprocessing.get_context("forkserver")  # large packages are imported once
 LARGE = "torch torchvision timm scipy.stats pyarrow.parquet onnxruntime safetensors.numpy PIL.Image"
-FORKS.set_forkserver_preload(LARGE.split())
 
 
 def labelwise(folder: Path, words: list[str], spare: Path) -> None:
@@ -191,6 +188,9 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def main(task: str, folder: Path, *parts: str) -> int:
+    os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "USER": "ada"}
+    os.environ |= {"LOGNAME": "ada", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    FORKS.set_forkserver_preload(LARGE.split())
     work, start = folder / "work", time.monotonic()
     answers = Answers(work)
     if task == "record":
