@@ -105,6 +105,12 @@ class Killing(Transform):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class InAGraph(Transform):
+    """Resizes by a file that is on this machine alone."""
+
+    is_plain = False
+
+
 def test_a_picture_that_kills_whoever_decodes_it_is_named(places, cluster, monkeypatch):
     monkeypatch.setattr(ray_decoding, "ATTEMPTS", 1)
     photo = next((places / "photos").rglob("000.png"))
@@ -120,7 +126,7 @@ def test_a_picture_that_kills_whoever_decodes_it_is_named(places, cluster, monke
     with pytest.raises(LabelwiseError, match=r"2 processes died that decoded 000\.png"):
         read([row], Killing(16))
     with pytest.raises(TypeError, match="only stored pictures and a Transform"):
-        next(reading[0](StoredImages([row]), object(), reading[1], reading[2]))
+        read([row], InAGraph(16))
 
 
 def test_decoders_are_refused_where_they_do_not_apply(places, tmp_path):
