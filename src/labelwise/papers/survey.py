@@ -23,7 +23,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from math import isnan
 from multiprocessing import get_context
@@ -332,18 +332,26 @@ def survey_method(method: str, cell: str, rows: SurveyRows, plan: SurveyPlan) ->
     return Surveyed(scores, best, tuple(figures))
 
 
-@lru_cache(maxsize=1)
-def _cached_rows(name: str, file: str) -> SurveyRows:
+@cache
+def _cached_rows(file: str) -> SurveyRows:
     with np.load(file) as arrays:
         names = tuple(str(label) for label in arrays["names"])
         return SurveyRows(arrays["features"], arrays["labels"], names)
 
 
-def _unit(name: str, file: str, cell: str, method: str, plan: SurveyPlan) -> Surveyed:
-    torch.set_num_threads(1)
-    with catch_warnings():
-        simplefilter("ignore", UserWarning)  # of labels that a method ranks no better than chance
-        return survey_method(method, cell, _cached_rows(name, file), plan)
+@dataclass(frozen=True)
+class _Unit:
+    """One method in one cell (data set, what is known), by the file of the rows."""
+
+    key: tuple[str, str]
+    file: str
+    method: str
+
+    def surveyed(self, plan: SurveyPlan) -> Surveyed:
+        torch.set_num_threads(1)
+        with catch_warnings():
+            simplefilter("ignore", UserWarning)  # of labels ranked no better than chance
+            return survey_method(self.method, self.key[1], _cached_rows(self.file), plan)
 
 
 @dataclass
@@ -403,28 +411,30 @@ def run_survey(
         with replacing(file) as temporary, temporary.open("wb") as stream:
             arrays = {"features": rows.features, "labels": rows.labels}
             np.savez(stream, names=np.array(rows.names), **arrays)  # type: ignore[arg-type]
-    cells = []
-    for cell, (name, (file, rows)) in product(plan.cells, tables.items()):
-        one = _opened(folder, name, cell, plan, rows)
-        left = [method for method in plan.compared if method not in one.methods]
-        for number, (method, found) in enumerate(_units(name, file, cell, left, plan, jobs), 1):
-            one.methods[method] = found
-            one.save(folder)
-            mean = np.mean([run["mAP@class"] for run in found.figures])
-            say(f"{name}.{cell} [{number}/{len(left)}] {method}: mAP@class {mean:.4f}")
-        cells.append(one)
-    return cells
+    keys = [(name, cell) for cell, name in product(plan.cells, tables)]
+    cells = {(n, c): _opened(folder, n, c, plan, tables[n][1]) for n, c in keys}
+    left = [
+        _Unit(key, str(tables[key[0]][0]), method)
+        for key, cell in cells.items()
+        for method in plan.compared
+        if method not in cell.methods
+    ]
+    for number, (unit, found) in enumerate(_finished(left, plan, jobs), 1):
+        cells[unit.key].methods[unit.method] = found
+        cells[unit.key].save(folder)
+        mean = np.mean([run["mAP@class"] for run in found.figures])
+        words = f"{'.'.join(unit.key)} {unit.method}: mAP@class {mean:.4f}"
+        say(f"[{number}/{len(left)}] {words}")
+    return list(cells.values())
 
 
-def _units(
-    name: str, file: Path, cell: str, methods: list[str], plan: SurveyPlan, jobs: int
-) -> Iterator[tuple[str, Surveyed]]:
-    """Yield the methods with what they gave, as they finish."""
+def _finished(units: list[_Unit], plan: SurveyPlan, jobs: int) -> Iterator[tuple[_Unit, Surveyed]]:
+    """Yield the units with what they gave, as they finish."""
     if jobs == 1:
-        yield from ((m, _unit(name, str(file), cell, m, plan)) for m in methods)
+        yield from ((unit, unit.surveyed(plan)) for unit in units)
         return
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        running = {pool.submit(_unit, name, str(file), cell, m, plan): m for m in methods}
+        running = {pool.submit(unit.surveyed, plan): unit for unit in units}
         yield from ((running[done], done.result()) for done in as_completed(running))
 
 
