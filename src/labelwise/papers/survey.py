@@ -207,18 +207,18 @@ def _features(table: LabelTable) -> Floats:
     return np.asarray(table.images.features, np.float32)
 
 
-def deal(rows: SurveyRows, cell: str, seed: int) -> Dealt:
-    """Return the splits of a seed, whose training labels are known as far as the cell says."""
+def dealt_labels(
+    labels: Floats, cell: str, seed: int
+) -> tuple[dict[str, NDArray[np.int64]], dict[str, Tensor], Tensor | None]:
+    """Return rows and labels of each split of a seed, and which training entries are known."""
     random = np.random.default_rng([seed, 44])
-    order, edges = random.permutation(len(rows.labels)), np.cumsum(list(SHARES.values()))
+    order, edges = random.permutation(len(labels)), np.cumsum(list(SHARES.values()))
     parts = np.split(order, (len(order) * edges[:-1]).astype(int))
     chosen = dict(zip(SHARES, parts, strict=True))
     if cell == "half":
         chosen["train"] = chosen["train"][: len(chosen["train"]) // 2]
-    mean = rows.features[chosen["train"]].mean(0)
-    scale = max(float(rows.features[chosen["train"]].std(0).mean()), 1e-6)
-    labels = {split: rows.labels[which].copy() for split, which in chosen.items()}
-    truth = labels["train"] > 0.5
+    dealt = {split: labels[which].copy() for split, which in chosen.items()}
+    truth = dealt["train"] > 0.5
     known = None
     if cell == "tenth":
         known = random.random(truth.shape) < 0.1
@@ -227,15 +227,20 @@ def deal(rows: SurveyRows, cell: str, seed: int) -> Dealt:
     elif cell == "noise":
         added = 0.1 * truth.sum() / max((~truth).sum(), 1)
         flipped = random.random(truth.shape) < np.where(truth, 0.1, added)
-        labels["train"] = np.where(flipped, ~truth, truth).astype(np.float32)
+        dealt["train"] = np.where(flipped, ~truth, truth).astype(np.float32)
     if known is not None:
-        labels["train"] = (truth & known).astype(np.float32)
-    return Dealt(
-        {s: torch.from_numpy((rows.features[w] - mean) / scale) for s, w in chosen.items()},
-        {split: torch.from_numpy(part) for split, part in labels.items()},
-        None if known is None else torch.from_numpy(known),
-        rows.names,
-    )
+        dealt["train"] = (truth & known).astype(np.float32)
+    tensors = {split: torch.from_numpy(part) for split, part in dealt.items()}
+    return chosen, tensors, None if known is None else torch.from_numpy(known)
+
+
+def deal(rows: SurveyRows, cell: str, seed: int) -> Dealt:
+    """Return the splits of a seed, whose training labels are known as far as the cell says."""
+    chosen, labels, known = dealt_labels(rows.labels, cell, seed)
+    mean = rows.features[chosen["train"]].mean(0)
+    scale = max(float(rows.features[chosen["train"]].std(0).mean()), 1e-6)
+    features = {s: torch.from_numpy((rows.features[w] - mean) / scale) for s, w in chosen.items()}
+    return Dealt(features, labels, known, rows.names)
 
 
 def fit(
@@ -270,10 +275,11 @@ def fit(
     with torch.no_grad():
         logits = {split: model.head(x).logits for split, x in maps.items()}
         link = objective.final_link(logits["train"], labels, dealt.known)
-    return {split: _predicted(dealt, split, logits[split], link) for split in ("val", "test")}
+    return {split: predicted(dealt, split, logits[split], link) for split in ("val", "test")}
 
 
-def _predicted(dealt: Dealt, split: str, logits: Tensor, link: Link | None) -> Predictions:
+def predicted(dealt: Dealt, split: str, logits: Tensor, link: Link | None) -> Predictions:
+    """Return the predictions of a split, with its labels."""
     ids = [str(row) for row in range(len(logits))]
     labels = dealt.labels[split].numpy()
     return Predictions(ids, logits.numpy(), labels, None, dealt.names, split, link)
@@ -444,7 +450,7 @@ def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: SurveyRo
     frozen = None if plan.frozen is None else plan.frozen.name
     facts = {
         "command": plan.command,
-        "commit": _commit(),
+        "commit": commit(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",
         "made": {
             "seeds": plan.seeds,
@@ -468,7 +474,7 @@ def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: SurveyRo
     return found
 
 
-def _commit() -> str:
+def commit() -> str:
     """Return the commit of the source, where it is a checkout."""
     try:
         asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
