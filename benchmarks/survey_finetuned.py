@@ -2,8 +2,8 @@
 
     python benchmarks/survey_finetuned.py PHOTOS.npz WEIGHTS FOLDER --jobs 6
 
-PHOTOS holds `blob` (all encoded photos, one after another), `off` (N + 1 offsets), `labels` (N, K)
-and `label_names`. Every finished row (a head, what is known, a method) is written at once; a second
+PHOTOS holds `blob` (all encoded photos, one after another), `off` (N + 1 offsets), `labels` (N, K),
+`label_names`, and `words` (K, E): a sentence encoder's vectors of "a photo of a NAME". Every finished row (a head, what is known, a method) is written at once; a second
 command goes on after the rows that are there. Labels are hidden and splits are dealt as in
 `labelwise papers run survey`, and the figures are those of its pages.
 
@@ -33,6 +33,7 @@ from labelwise.methods import make_objective
 from labelwise.metrics import average_precision
 from labelwise.models import HeadSpec, Model
 from labelwise.networks.backbones import create_backbone
+from labelwise.networks.heads import Head, WordDecoder
 from labelwise.papers.survey import (
     Dealt,
     SurveyCell,
@@ -56,6 +57,7 @@ HEADS = {  # by the multiple of the head's rate that the network gets
     "query2label": 1.0,
     "ml-decoder": 1.0,
     "boostlu": 0.1,
+    "words": 1.0,
 }
 OPTIONS = {"query2label": {"width": 512}, "ml-decoder": {"width": 512}}
 RATES = {"linear": (1e-3, 3e-3, 1e-2), "boostlu": (1e-3, 3e-3, 1e-2)}
@@ -67,9 +69,15 @@ def rows_in_order() -> list[tuple[str, str, str]]:
     """Return head, cell and method of every row, the most telling first."""
     cells = {"full": FULL, "single": SINGLE}
     order = [("linear", "full"), ("linear", "single"), ("ml-decoder", "full")]
-    order += [("query2label", "full"), ("boostlu", "single"), ("ml-decoder", "single")]
+    order += [
+        ("query2label", "full"),
+        ("words", "full"),
+        ("boostlu", "single"),
+        ("ml-decoder", "single"),
+    ]
     order += [("query2label", "single"), ("boostlu", "full")]
-    return [(head, cell, method) for head, cell in order for method in cells[cell]]
+    rows = [(head, cell, method) for head, cell in order for method in cells[cell]]
+    return [row for row in rows if row[0] != "words" or row[2] in ("bce", "asl-official")]
 
 
 def _decoded(photo: bytes) -> np.ndarray:
@@ -113,6 +121,7 @@ class Tuned:
     def __init__(self, options: argparse.Namespace) -> None:
         with np.load(options.photos) as stored:
             self.labels = stored["labels"].astype(np.float32)
+            self.words = torch.from_numpy(stored["words"])
             self.names = tuple(str(name) for name in stored["label_names"])
         self.options = options
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -127,7 +136,10 @@ class Tuned:
         chosen, labels, known = dealt_labels(self.labels, cell, seed)
         dealt = Dealt({}, labels, known, self.names)
         backbone = create_backbone(BACKBONE, weights=str(self.options.weights))
-        made = HeadSpec(head, OPTIONS.get(head, {})).make(backbone.channels, len(self.names))
+        if head == "words":
+            made: Head = WordDecoder(backbone.channels, self.words, width=512)
+        else:
+            made = HeadSpec(head, OPTIONS.get(head, {})).make(backbone.channels, len(self.names))
         model = Model(backbone, made)
         facts = dealt.facts(False)
         objective = make_objective(method, facts)
