@@ -3,7 +3,9 @@
     python benchmarks/survey_finetuned.py PHOTOS.npz WEIGHTS FOLDER --jobs 6
 
 PHOTOS holds `blob` (all encoded photos, one after another), `off` (N + 1 offsets), `labels` (N, K),
-`label_names`, and `words` (K, E): a sentence encoder's vectors of "a photo of a NAME". Every finished row (a head, what is known, a method) is written at once; a second
+`label_names`, and `words` (K, E): a sentence encoder's vectors of "a photo of a NAME".
+
+Every finished row (a head, what is known, a method) is written at once; a second
 command goes on after the rows that are there. Labels are hidden and splits are dealt as in
 `labelwise papers run survey`, and the figures are those of its pages.
 
@@ -58,7 +60,9 @@ HEADS = {  # by the multiple of the head's rate that the network gets
     "ml-decoder": 1.0,
     "boostlu": 0.1,
     "words": 1.0,
+    "label-features": 1.0,
 }
+ONLY = {"words": ("bce", "asl-official"), "label-features": ("bce", "dclr")}
 OPTIONS = {"query2label": {"width": 512}, "ml-decoder": {"width": 512}}
 RATES = {"linear": (1e-3, 3e-3, 1e-2), "boostlu": (1e-3, 3e-3, 1e-2)}
 OF_DECODERS = (1e-4, 3e-4, 1e-3)
@@ -69,15 +73,10 @@ def rows_in_order() -> list[tuple[str, str, str]]:
     """Return head, cell and method of every row, the most telling first."""
     cells = {"full": FULL, "single": SINGLE}
     order = [("linear", "full"), ("linear", "single"), ("ml-decoder", "full")]
-    order += [
-        ("query2label", "full"),
-        ("words", "full"),
-        ("boostlu", "single"),
-        ("ml-decoder", "single"),
-    ]
-    order += [("query2label", "single"), ("boostlu", "full")]
-    rows = [(head, cell, method) for head, cell in order for method in cells[cell]]
-    return [row for row in rows if row[0] != "words" or row[2] in ("bce", "asl-official")]
+    order += [("label-features", "full"), ("query2label", "full"), ("words", "full")]
+    order += [("boostlu", "single"), ("ml-decoder", "single"), ("query2label", "single")]
+    order += [("boostlu", "full")]
+    return [(head, cell, one) for head, cell in order for one in ONLY.get(head, cells[cell])]
 
 
 def _decoded(photo: bytes) -> np.ndarray:

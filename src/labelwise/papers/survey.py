@@ -68,6 +68,7 @@ CELLS = {
     "noise": "a tenth of the labels wrong",
     "half": "half of the training images",
 }
+MAPPED = "label-features"  # a head that needs places to look at
 KNOWN_SETS = ("coco", "cifar100", "scene")
 SHARES = {"train": 0.6, "val": 0.15, "test": 0.25}
 RATES = tuple(1e-2 * 3.0**power for power in (-2, -1, 0, 1, 2))
@@ -124,8 +125,8 @@ class SurveyPlan:
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The methods, in the order of the catalogue."""
-        return self.methods or tuple(METHODS)
+        """The methods, in the order of the catalogue, by default all that need no feature map."""
+        return self.methods or tuple(m for m in METHODS if find_method(m).head != MAPPED)
 
     def places(self) -> dict[str, str]:
         """Return the source of each data set that is there; raise if none is."""
