@@ -35,7 +35,8 @@ from labelwise.methods import make_objective
 from labelwise.metrics import average_precision
 from labelwise.models import HeadSpec, Model
 from labelwise.networks.backbones import create_backbone
-from labelwise.networks.heads import Head, WordDecoder
+from labelwise.networks.heads import Head, LabelFeatures, WordDecoder
+from labelwise.objectives import DynamicCorrelations, Objective
 from labelwise.papers.survey import (
     Dealt,
     SurveyCell,
@@ -137,11 +138,15 @@ class Tuned:
         backbone = create_backbone(BACKBONE, weights=str(self.options.weights))
         if head == "words":
             made: Head = WordDecoder(backbone.channels, self.words, width=512)
+        elif head == "label-features":
+            made = LabelFeatures(backbone.channels, len(self.names))
         else:
             made = HeadSpec(head, OPTIONS.get(head, {})).make(backbone.channels, len(self.names))
         model = Model(backbone, made)
         facts = dealt.facts(False)
-        objective = make_objective(method, facts)
+        objective: Objective = DynamicCorrelations(facts.num_images, facts.num_labels)
+        if method != "dclr":
+            objective = make_objective(method, facts)
         set_biases_to_priors(model, objective, facts)
         objective = objective.to(device)
         model = model.to(device, memory_format=torch.channels_last).train()

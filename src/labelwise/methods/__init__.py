@@ -11,15 +11,7 @@ from labelwise.calibration.link_specs import LINKS, link_from_spec, link_to_spec
 from labelwise.decide.specs import RULES, rule_from_spec, rule_to_spec
 from labelwise.errors import SettingsError
 from labelwise.methods.catalogue import METHODS, READINGS, Method
-from labelwise.networks.heads import (
-    BoostHead,
-    Head,
-    LabelFeatures,
-    LinearHead,
-    MLDecoder,
-    QueryDecoder,
-    TwoHead,
-)
+from labelwise.networks.heads import BoostHead, Head, LinearHead, MLDecoder, QueryDecoder, TwoHead
 from labelwise.objectives import Objective
 from labelwise.types import DatasetFacts, nearest
 
@@ -42,7 +34,6 @@ __all__ = [
 
 HEADS: dict[str, type[Head]] = {
     "boostlu": BoostHead,
-    "label-features": LabelFeatures,
     "linear": LinearHead,
     "ml-decoder": MLDecoder,
     "query2label": QueryDecoder,

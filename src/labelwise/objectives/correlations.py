@@ -60,7 +60,7 @@ def contrast_loss(features: Tensor, labels: Tensor) -> Tensor:
 
 
 class DynamicCorrelations(Objective):
-    """DCLR; reads the features (B, K, ``width``) of each label that its head puts out."""
+    """DCLR; reads the features (B, K, ``width``) of each label, as ``LabelFeatures`` gives them."""
 
     aux = ("features",)
     couples_batch = True

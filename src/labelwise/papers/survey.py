@@ -68,7 +68,6 @@ CELLS = {
     "noise": "a tenth of the labels wrong",
     "half": "half of the training images",
 }
-MAPPED = "label-features"  # a head that needs places to look at
 KNOWN_SETS = ("coco", "cifar100", "scene")
 SHARES = {"train": 0.6, "val": 0.15, "test": 0.25}
 RATES = tuple(1e-2 * 3.0**power for power in (-2, -1, 0, 1, 2))
@@ -125,8 +124,8 @@ class SurveyPlan:
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The methods, in the order of the catalogue, by default all that need no feature map."""
-        return self.methods or tuple(m for m in METHODS if find_method(m).head != MAPPED)
+        """The methods, in the order of the catalogue."""
+        return self.methods or tuple(METHODS)
 
     def places(self) -> dict[str, str]:
         """Return the source of each data set that is there; raise if none is."""
@@ -372,7 +371,7 @@ class SurveyCell:
 
     def save(self, folder: Path) -> None:
         """Write the file, one line for the figures of each method."""
-        order = [name for name in METHODS if name in self.methods]
+        order = sorted(self.methods, key=[*METHODS, *self.methods].index)
         figures = {m: [_rounded(run) for run in self.methods[m].figures] for m in order}
         tuning = {m: {"lr": self.methods[m].rate, "tries": self.methods[m].tries} for m in order}
         blocks: dict[str, dict[str, Any]] = {"figures": figures, "tuning": tuning}
