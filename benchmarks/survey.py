@@ -31,8 +31,11 @@ WIDTH, LEFT, RIGHT, LINE = 760, 150, 610, 15
 def made() -> dict[Path, str]:
     """Return the page and its diagram, by file."""
     cells = complete([SurveyCell.load(file) for file in sorted(KEPT.glob("*.json"))])
-    stated = tomllib.loads((KEPT / "sentences.toml").read_text(encoding="utf-8"))["sentence"]
-    sentences = [Sentence(**{**one, "against": tuple(one["against"])}) for one in stated]
+    stated = tomllib.loads((KEPT / "sentences.toml").read_text(encoding="utf-8"))
+    sentences = [
+        Sentence(**{**one, "against": tuple(one["against"])})
+        for one in (*stated["sentence"], *stated["looked"])
+    ]
     text = page(cells, sentences, (KEPT / "page.md").read_text(encoding="utf-8"))
     return {EVIDENCE / "survey.md": text, EVIDENCE / "survey.svg": diagram(cells)}
 
@@ -65,6 +68,15 @@ def _panel(title: str, means: Mapping[str, float], sets: int, top: int) -> list[
         f'<text x="{at(1 + gap) + 5:.1f}" y="{top + 22}">critical difference {gap:.1f}</text>',
     ]
     order = sorted(means, key=lambda name: means[name])
+    for place, name in enumerate(order):  # a bar joins methods that do not differ significantly
+        last = max(n for n, other in enumerate(order) if means[other] - means[name] <= gap)
+        before = max(
+            (n for n, o in enumerate(order) if place and means[o] - means[order[place - 1]] <= gap),
+            default=-1,
+        )
+        if last > place and last > before:
+            y = axis + 4 + 3 * (place % 3)
+            lines.append(_line(at(means[name]) - 2, y, at(means[order[last]]) + 2, y, 2))
     for place, name in enumerate(order):
         left = place < len(order) / 2
         y = axis + LINE * (1 + (place if left else len(order) - 1 - place))

@@ -20,7 +20,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cache
@@ -372,7 +372,7 @@ class SurveyCell:
     def save(self, folder: Path) -> None:
         """Write the file, one line for the figures of each method."""
         order = sorted(self.methods, key=[*METHODS, *self.methods].index)
-        figures = {m: [_rounded(run) for run in self.methods[m].figures] for m in order}
+        figures = {m: _by_column(self.methods[m].figures) for m in order}
         tuning = {m: {"lr": self.methods[m].rate, "tries": self.methods[m].tries} for m in order}
         blocks: dict[str, dict[str, Any]] = {"figures": figures, "tuning": tuning}
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self.facts.items()]
@@ -389,8 +389,8 @@ class SurveyCell:
             content = json.loads(file.read_text(encoding="utf-8"))
             figures, tuning = content.pop("figures"), content.pop("tuning")
             methods = {
-                name: Surveyed(tuning[name]["tries"], tuning[name]["lr"], tuple(runs))
-                for name, runs in figures.items()
+                name: Surveyed(tuning[name]["tries"], tuning[name]["lr"], _by_seed(columns))
+                for name, columns in figures.items()
             }
             data, _, cell = file.stem.rpartition(".")
             return SurveyCell(data, cell, content, methods)
@@ -400,8 +400,19 @@ class SurveyCell:
             raise DataError(f"{file} is not the result of a survey ({error})") from None
 
 
-def _rounded(run: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(f"{value:.6g}") for name, value in run.items()}
+def _by_column(runs: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
+    """Return the figures of each column by seed; an undefined one is None."""
+    return {
+        name: [float(f"{run[name]:.5g}") if name in run else None for run in runs]
+        for name in dict.fromkeys(name for run in runs for name in run)
+    }
+
+
+def _by_seed(columns: Mapping[str, Sequence[float | None]]) -> tuple[dict[str, float], ...]:
+    runs = (
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    )
+    return tuple({name: v for name, v in run.items() if v is not None} for run in runs)
 
 
 def run_survey(

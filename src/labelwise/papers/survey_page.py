@@ -56,18 +56,29 @@ def _inflation(cell: SurveyCell, seeds: int) -> float:
 class Sentence:
     """A test that was looked at, of a method against others by a column, and what it advises.
 
-    Without a ``text`` it advises nothing, and is shown all the same.
+    Without a ``text`` it advises nothing, and is shown all the same. ``{lead}`` in a text is the
+    largest mean by which one of the others is ahead of the method on a data set.
     """
 
-    text: str
     cell: str
     column: str
     method: str
     against: tuple[str, ...]
     expect: Expected
+    text: str = ""
 
 
-def findings(cells: Sequence[SurveyCell], sentences: Sequence[Sentence]) -> list[str]:
+@dataclass(frozen=True)
+class Finding:
+    """What the results say of a test: its sentence, better and worse of so many comparisons."""
+
+    text: str
+    better: int
+    worse: int
+    count: int
+
+
+def findings(cells: Sequence[SurveyCell], sentences: Sequence[Sentence]) -> list[Finding]:
     """Return what the results say of each; raise if that is not what a sentence expects.
 
     Holm's rule runs over all comparisons of all sentences: they were chosen by their results.
@@ -84,29 +95,29 @@ def findings(cells: Sequence[SurveyCell], sentences: Sequence[Sentence]) -> list
         if p > 0.05 / (len(tested) - left):
             break
         (better if gap > 0 else worse)[number] += 1
-    lines = []
+    found = []
     for number, one in enumerate(sentences):
         up, down = better[number], worse[number]
-        found = "mixed" if up and down else "better" if up else "worse" if down else "level"
-        if found != one.expect:
+        word = "mixed" if up and down else "better" if up else "worse" if down else "level"
+        if word != one.expect:
             raise SettingsError(
-                f"{one.text or one!r} rests on {one.expect!r}, and the results say {found!r} "
+                f"{one.text or one!r} rests on {one.expect!r}, and the results say {word!r} "
                 f"(better in {up}, worse in {down} comparisons)"
             )
-        others = ", ".join(f"`{name}`" for name in one.against)
-        count = sum(number == at for at, _, _ in tested)
-        lines.append(
-            f"{one.column}, `{one.method}` against {others}: significantly better in {up}, "
-            f"worse in {down} of {count} comparisons"
-        )
-    return lines
+        gaps = [gap for at, gap, _ in tested if at == number]
+        lead = f"{100 * max(0.0, -min(gaps)):.1f}" if one.column in PERCENT else f"{-min(gaps):.3f}"
+        found.append(Finding(one.text.replace("{lead}", lead), up, down, len(gaps)))
+    return found
 
 
 def ranks_of(cell: SurveyCell, column: str, methods: Sequence[str]) -> dict[str, float]:
-    """Return the rank of each method, 1 the best; equal figures share the mean of their ranks."""
+    """Return the rank of each method, 1 the best.
+
+    Means that agree to four decimals are equal, and share the mean of their ranks.
+    """
     sign = -1 if column in HIGHER else 1
     means = [fmean(values_of(cell, m, column) or [sign * inf]) for m in methods]
-    losses = [inf if mean in (inf, -inf) else float(f"{sign * mean:.6g}") for mean in means]
+    losses = [inf if mean in (inf, -inf) else round(sign * mean, 4) for mean in means]
     from scipy.stats import rankdata
 
     return dict(zip(methods, rankdata(losses).tolist(), strict=True))
@@ -129,20 +140,49 @@ def complete(cells: Sequence[SurveyCell]) -> list[SurveyCell]:
 
 
 def page(cells: Sequence[SurveyCell], sentences: Sequence[Sentence], before: str) -> str:
-    """Return the page: what was advised, then one table for everything that is known of labels."""
-    lines = [before.rstrip(), ""]
+    """Return the page: what was advised, then one table for everything that is known of labels.
+
+    ``before`` says where the SENTENCES go; its ``{tests}`` and ``{comparisons}`` are how many were
+    looked at.
+    """
     found = list(zip(sentences, findings(cells, sentences), strict=True))
-    advice = [(one.text, words) for one, words in found if one.text]
-    lines += [f"{n}. {text} ({words}.)" for n, (text, words) in enumerate(advice, 1)]
-    if len(advice) < len(found):
-        lines += ["", "The other tests we looked at:", ""]
-        lines += [f"* {words}." for one, words in found if not one.text]
-    lines += [""] if sentences else []
+    advice = []
+    for number, (one, finding) in enumerate(((one, f) for one, f in found if f.text), 1):
+        others = ", ".join(f"`{name}`" for name in one.against)
+        advice += [
+            f"{number}. **{finding.text}** {one.column}, {CELLS[one.cell]}: `{one.method}` is "
+            f"significantly better than {others} in {finding.better} and worse in {finding.worse} "
+            f"of {finding.count} comparisons."
+        ]
+    total = sum(one.count for _, one in found)
+    for mark, words in (
+        ("SENTENCES", "\n".join(advice)),
+        ("{tests}", str(len(found))),
+        ("{comparisons}", f"{total:,}"),
+    ):
+        before = before.replace(mark, words)
+    lines = [before.rstrip(), ""]
     for name, words in CELLS.items():
         here = [cell for cell in cells if cell.cell == name]
         if here:
             lines += [f"## {words[0].upper()}{words[1:]}", "", *_table(here), ""]
+    if found:
+        header = ["known", "figure", "method", "against", "better", "worse", "comparisons"]
+        rows = [
+            [
+                *(one.cell, one.column, f"`{one.method}`"),
+                ", ".join(f"`{name}`" for name in one.against),
+                *map(str, (f.better, f.worse, f.count)),
+            ]
+            for one, f in found
+        ]
+        lines += ["## Every test we looked at", "", *_markdown([header, *rows]), ""]
     return "\n".join(lines)
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]
 
 
 def _table(cells: Sequence[SurveyCell]) -> list[str]:
@@ -167,8 +207,7 @@ def _table(cells: Sequence[SurveyCell]) -> list[str]:
         row += [_spread(cell, method, "mAP@class") for cell in cells]
         row += [_mean(cells, method, column) for column in COLUMNS[1:]]
         rows.append([*row, " ".join(_rate(cell, method) for cell in cells)])
-    table = [header, ["---"] * len(header), *rows]
-    return [*lines, "", *("| " + " | ".join(row) + " |" for row in table)]
+    return [*lines, "", *_markdown([header, *rows])]
 
 
 def _how(cells: Sequence[SurveyCell]) -> str:
@@ -181,13 +220,18 @@ def _how(cells: Sequence[SurveyCell]) -> str:
     return f"Images for training / validation / test: {'; '.join(parts)}. {seeds} seeds."
 
 
-def _spread(cell: SurveyCell, method: str, column: str) -> str:
+def interval(cell: SurveyCell, method: str, column: str) -> tuple[float, float]:
     """Return mean and half the corrected 95 % interval over seeds."""
     values = values_of(cell, method, column)
     if len(values) < 3:
-        return f"{100 * fmean(values):.1f}"
+        return fmean(values), inf
     half = stdtrit(len(values) - 1, 0.975) * stdev(values) * sqrt(_inflation(cell, len(values)))
-    return f"{100 * fmean(values):.1f} ± {100 * float(half):.1f}"
+    return fmean(values), float(half)
+
+
+def _spread(cell: SurveyCell, method: str, column: str) -> str:
+    mean, half = interval(cell, method, column)
+    return f"{100 * mean:.1f}" + (f" ± {100 * half:.1f}" if half < inf else "")
 
 
 def _mean(cells: Sequence[SurveyCell], method: str, column: str) -> str:
