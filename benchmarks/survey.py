@@ -16,7 +16,16 @@ from pathlib import Path
 from statistics import fmean
 
 from labelwise.papers.survey import CELLS, SurveyCell
-from labelwise.papers.survey_page import Sentence, complete, critical_difference, page, ranks_of
+from labelwise.papers.survey_page import (
+    Sentence,
+    complete,
+    critical_difference,
+    findings,
+    interval,
+    page,
+    ranks_of,
+    values_of,
+)
 
 KEPT = Path(__file__).with_name("survey")
 EVIDENCE = Path(__file__).parents[1] / "evidence"
@@ -30,14 +39,68 @@ WIDTH, LEFT, RIGHT, LINE = 760, 150, 610, 15
 
 def made() -> dict[Path, str]:
     """Return the page and its diagram, by file."""
-    cells = complete([SurveyCell.load(file) for file in sorted(KEPT.glob("*.json"))])
+    cells = complete(_cells(KEPT))
     stated = tomllib.loads((KEPT / "sentences.toml").read_text(encoding="utf-8"))
     sentences = [
         Sentence(**{**one, "against": tuple(one["against"])})
         for one in (*stated["sentence"], *stated["looked"])
     ]
     text = page(cells, sentences, (KEPT / "page.md").read_text(encoding="utf-8"))
+    more = (KEPT / "more.md").read_text(encoding="utf-8")
+    extra = {name: _cells(KEPT / name) for name in ("finetuned", "dclr")}
+    more = more.replace("FINETUNED", small_table("head", extra["finetuned"]))
+    more = more.replace("DCLR-VERDICT", dclr_verdict(extra["dclr"]))
+    text += more.replace("\nDCLR\n", f"\n{small_table('set', extra['dclr'])}\n")
     return {EVIDENCE / "survey.md": text, EVIDENCE / "survey.svg": diagram(cells)}
+
+
+def _cells(folder: Path) -> list[SurveyCell]:
+    return [SurveyCell.load(file) for file in sorted(folder.glob("*.json"))]
+
+
+def small_table(first: str, cells: Sequence[SurveyCell]) -> str:
+    """Return a table of cells, one row a method; ``first`` says what tells the cells apart."""
+    columns = (
+        "macro F1",
+        "micro F1",
+        "log loss before",
+        "log loss after",
+        "ACE before",
+        "ACE after",
+    )
+    rows = [[first, "known", "method", "mAP", *columns, "seconds", "rate"]]
+    for cell in cells:
+        for method, found in cell.methods.items():
+            mean, half = interval(cell, method, "mAP@class")
+            tried = [float(lr) for lr in found.tries]
+            edge = "!" if found.rate in (min(tried), max(tried)) else ""
+            figures = [values_of(cell, method, column) for column in columns]
+            shown = [
+                "–"
+                if not one
+                else f"{fmean(one):.3f}"
+                if "loss" in name
+                else f"{100 * fmean(one):.1f}"
+                for name, one in zip(columns, figures, strict=True)
+            ]
+            seconds = f"{fmean(values_of(cell, method, 'seconds')):.1f}"
+            start = [cell.data, cell.cell, f"`{method}`", f"{100 * mean:.1f} ± {100 * half:.1f}"]
+            rows.append([*start, *shown, seconds, f"{found.rate:g}{edge}"])
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def dclr_verdict(cells: Sequence[SurveyCell]) -> str:
+    """Return what the corrected tests say of DCLR, by Holm's rule over all of them."""
+    columns = ("mAP@class", "ACE before", "log loss before")
+    others = ("bce, label features", "bce-ls, label features")
+    tests = [(column, other) for column in columns for other in others]
+    stated = [Sentence("full", column, "dclr", (other,), "level") for column, other in tests]
+    return "\n".join(
+        f"* {one.column}: `dclr` is significantly better than `{one.against[0]}` in {found.better} "
+        f"and worse in {found.worse} of {found.count} sets."
+        for one, found in zip(stated, findings(cells, stated, check=False), strict=True)
+    )
 
 
 def diagram(cells: Sequence[SurveyCell], column: str = "mAP@class") -> str:
