@@ -28,11 +28,8 @@ from labelwise.papers.survey import (
     survey_method,
 )
 from labelwise.papers.survey_page import (
-    Sentence,
     complete,
     critical_difference,
-    findings,
-    p_value,
     page,
     ranks_of,
     values_of,
@@ -40,6 +37,9 @@ from labelwise.papers.survey_page import (
 from labelwise.predictions import Predictions
 
 ROOT = Path(__file__).parents[2]
+SCRIPT = runpy.run_path(str(ROOT / "benchmarks" / "survey.py"))
+Sentence, advised = SCRIPT["Sentence"], SCRIPT["advised"]
+findings, p_value = SCRIPT["findings"], SCRIPT["p_value"]
 METHODS_HERE = ["bce", "two-way"]
 KEPT = {file.stem: file for file in (ROOT / "benchmarks" / "survey").glob("*.json")}
 
@@ -239,12 +239,12 @@ def test_a_sentence_stands_only_as_the_results_have_it(method, against, found):
         if expected == found:
             assert findings(cells, [said])[0].count == 2
             lead = {"better": "0.0", "worse": "10.0", "level": "0.0"}[found]
-            text = page(cells, [said], "SENTENCES\n{tests} of {comparisons}")
+            text = advised(cells, [said], "SENTENCES\n{tests} of {comparisons}")
             assert text.startswith(f"1. **Lead {lead}.** mAP@class, all labels known: `{method}`")
             assert "\n1 of 2\n" in text
         else:
             with pytest.raises(SettingsError, match=f"the results say '{found}'"):
-                page(cells, [said], "# Survey")
+                advised(cells, [said], "# Survey")
 
 
 def test_every_test_that_was_looked_at_is_shown_and_counts_in_the_correction():
@@ -257,7 +257,7 @@ def test_every_test_that_was_looked_at_is_shown_and_counts_in_the_correction():
     more = [Sentence("full", "mAP@class", "bce", ("wan",), "level")] * 2
     with pytest.raises(SettingsError, match="the results say 'level'"):
         findings(cells, [alone, *more])
-    text = page(cells, [replace(alone, expect="level"), *more], "")
+    text = advised(cells, [replace(alone, expect="level"), *more], "")
     assert text.count("| full | mAP@class | `bce` | `wan` | 0 | 0 | 1 |") == 2
 
 
@@ -271,18 +271,17 @@ def test_a_rate_at_the_edge_of_the_tries_is_marked():
     tries = {f"{lr:.3g}": 0.5 for lr in RATES}
     cell.methods["bce"] = Surveyed(tries, RATES[-1], cell.methods["bce"].figures)
     cell.methods["an"] = Surveyed(tries, RATES[2], cell.methods["an"].figures)
-    text = page([cell], (), "")
+    text = page([cell], "")
     assert " 0.09! |" in text
     assert " 0.01 |" in text
 
 
 def test_the_page_and_its_diagram_are_made_of_the_kept_results():
-    script = runpy.run_path(str(ROOT / "benchmarks" / "survey.py"))
-    made = script["made"]()
+    made = SCRIPT["made"]()
     assert made
     for file, text in made.items():
         assert file.read_text(encoding="utf-8") == text
-    for file in script["KEPT"].glob("*.json"):
+    for file in SCRIPT["KEPT"].glob("*.json"):
         facts = SurveyCell.load(file).facts
         assert facts["command"].startswith("labelwise papers run survey ")
         assert facts["made"]["seeds"] >= 5

@@ -179,7 +179,7 @@ def _survey(
     with resumable(folder):
         cells = run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
     with replacing(folder / "survey.md") as temporary:
-        temporary.write_text(page(complete(cells), (), "# Survey"), encoding="utf-8")
+        temporary.write_text(page(complete(cells), "# Survey"), encoding="utf-8")
     say(f"written: {folder / 'survey.md'}, and a results file SET.CELL.json for each cell")
     next_steps("papers methods")
 
