@@ -1,7 +1,4 @@
-"""Tables as newcomers bring them, and the commands they type at them.
-
-Oracles: the rows written here by hand, Python's own ``ast.literal_eval`` for written lists.
-"""
+"""Tables as newcomers bring them. Oracles: rows written by hand, ``ast.literal_eval`` for lists."""
 
 import ast
 import json
