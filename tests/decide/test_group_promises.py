@@ -21,12 +21,7 @@ from labelwise.decide import (
     promise_recall,
     promise_tags,
 )
-from labelwise.decide.risk import (
-    control_f,
-    control_false_alarms,
-    control_precision,
-    control_recall,
-)
+from labelwise.decide.risk import control_f, control_false_alarms, control_precision, control_recall
 from labelwise.numeric.groups import Groups
 
 FITS = {"precision": promise_precision, "recall": promise_recall, "tags": promise_tags}

@@ -117,8 +117,7 @@ def test_photos_told_apart_without_fault_have_an_area_with_an_interval():
 
 
 @pytest.mark.parametrize(
-    ("present", "expected"),
-    [([True, True], None), ([True, False], (1.0, None, None))],
+    ("present", "expected"), [([True, True], None), ([True, False], (1.0, None, None))]
 )
 def test_an_area_without_both_sides_is_undefined(present, expected):
     assert auroc_interval(np.array([0.9, 0.1]), np.array(present)) == expected

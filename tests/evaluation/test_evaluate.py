@@ -33,10 +33,7 @@ def known(predictions):
     mask = predictions.observed
     for column in range(len(predictions.names)):
         rows = slice(None) if mask is None else mask[:, column]
-        yield (
-            predictions.logits[:, column][rows],
-            predictions.labels[:, column][rows],
-        )
+        yield (predictions.logits[:, column][rows], predictions.labels[:, column][rows])
 
 
 @pytest.mark.parametrize("unknown", [0.0, 0.3])
@@ -159,11 +156,7 @@ def test_the_price_of_quiet_is_told_for_each_stage_and_for_the_labels_shares():
     truth, empty = predictions.labels, (predictions.labels.sum(1) == 0)
     shares = np.broadcast_to(truth.mean(0), truth.shape)
     odds = predictions.logits.astype(np.float64)
-    expected = {
-        "before": expit(odds),
-        "after": expit(odds / 2),
-        "shares of the labels": shares,
-    }
+    expected = {"before": expit(odds), "after": expit(odds / 2), "shares of the labels": shares}
     assert [row.stage for row in zero.by_stage] == list(expected)
     for row, probs in zip(zero.by_stage, expected.values(), strict=True):
         assert row.mmc == pytest.approx(probs[empty].max(1).mean(), rel=1e-5)

@@ -25,11 +25,7 @@ from labelwise.evaluation.intervals import (
     mean_interval_by_group,
 )
 from labelwise.links import Sigmoid
-from labelwise.metrics import (
-    average_precision,
-    calibration_interval,
-    confusion,
-)
+from labelwise.metrics import average_precision, calibration_interval, confusion
 from labelwise.numeric.groups import Groups
 
 

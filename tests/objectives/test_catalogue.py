@@ -357,13 +357,7 @@ def test_bare_tensors_and_named_ones_agree():
         (LOGITS, LABELS * 3, None, ValueError, r"labels must lie in \[0, 1\], got 3.0"),
         (LOGITS, LABELS - 1, None, ValueError, r"labels must lie in \[0, 1\], got -1.0"),
         (LOGITS, LABELS * float("nan"), None, ValueError, "labels must lie in .*got nan"),
-        (
-            LOGITS,
-            LABELS,
-            LABELS * 0 + 2,
-            ValueError,
-            "boolean, or 0 and 1, got 2",
-        ),
+        (LOGITS, LABELS, LABELS * 0 + 2, ValueError, "boolean, or 0 and 1, got 2"),
         (LOGITS, LABELS, LABELS[:5] > 0, ValueError, r"observed must have .* got \(5, 5\)"),
     ],
 )

@@ -11,12 +11,7 @@ from torch import nn
 
 from labelwise.errors import TrainingError
 from labelwise.methods import link_from_spec, link_to_spec
-from labelwise.objectives import (
-    Quasibinary,
-    QuasibinaryLink,
-    precise_normalizer,
-    quasibinary_loss,
-)
+from labelwise.objectives import Quasibinary, QuasibinaryLink, precise_normalizer, quasibinary_loss
 from labelwise.objectives.quasibinary import TrackedLink, log_normalizer, moving_average
 
 CASES = golden.cases("quasibinary")

@@ -13,10 +13,7 @@ from labelwise.objectives.ranking import RankWeights, harmonic_numbers, hinge_su
 
 @pytest.mark.parametrize(
     ("method", "objective", "key"),
-    [
-        ("pairwise_hinge", PairwiseHinge(), "mean_over_batch_of_pair_sum"),
-        ("lsep", LSEP(), "mean"),
-    ],
+    [("pairwise_hinge", PairwiseHinge(), "mean_over_batch_of_pair_sum"), ("lsep", LSEP(), "mean")],
 )
 def test_golden_pairs(method, objective, key):
     (case,) = golden.cases(method).values()

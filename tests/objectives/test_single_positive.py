@@ -7,17 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 
-from labelwise.objectives import (
-    AN,
-    BCE,
-    EPR,
-    IU,
-    PR,
-    WAN,
-    LabelPairs,
-    SmoothedBCE,
-    pr_loss,
-)
+from labelwise.objectives import AN, BCE, EPR, IU, PR, WAN, LabelPairs, SmoothedBCE, pr_loss
 
 CODE = {"eps_mode": "code"}
 OF_MLSPL = {

@@ -98,11 +98,7 @@ LOSSES = {
         MANY,
     ),
     "3.1 two-way": (two_way(4.0), TwoWay(), EMPTY),
-    "3.1 two-way with a margin": (
-        two_way(1.0, 0.7),
-        TwoWay(temperature_pos=1.0, margin=0.7),
-        MANY,
-    ),
+    "3.1 two-way with a margin": (two_way(1.0, 0.7), TwoWay(temperature_pos=1.0, margin=0.7), MANY),
     "4.1 softmax": (lambda z, y: mean(labelled_softmax(z, y)), SoftmaxCrossEntropy(), EMPTY),
     "4.2 WARP": (warp, WARP(rank="exact"), MANY),
     "4.3 pairwise": (
@@ -122,11 +118,7 @@ LOSSES = {
     "7 AN": (smoothed(0.0), AN(**CODE), ONE),
     "7 AN-LS": (smoothed(0.1), AN(smoothing=0.1, **CODE), ONE),
     "7 BCE-LS": (smoothed(0.1), SmoothedBCE(**CODE), MANY),
-    "7 WAN": (
-        mean_of(lambda v: nl(sigma(v)), lambda v: nl(sigma(-v)) / (T - 1)),
-        WAN(**CODE),
-        ONE,
-    ),
+    "7 WAN": (mean_of(lambda v: nl(sigma(v)), lambda v: nl(sigma(-v)) / (T - 1)), WAN(**CODE), ONE),
     "7 EPR": (epr, EPR(2.0, **CODE), ONE),
     "7 PR": (pr, PR(), ONE),
     "8.1 AN": (an_of_average_k, WAN(per="image"), ONE),

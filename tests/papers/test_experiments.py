@@ -356,10 +356,7 @@ def test_groups_that_have_a_rare_label_carry_its_precision(tmp_path):
 
 
 def test_infinite_and_undefined_figures_are_told_apart(tmp_path):
-    rows = {
-        "a": {0: {"mAP@class": 0.5, "log loss before": np.inf}},
-        "b": {0: {"mAP@class": 0.4}},
-    }
+    rows = {"a": {0: {"mAP@class": 0.5, "log loss before": np.inf}}, "b": {0: {"mAP@class": 0.4}}}
     saved = Comparison(rows, {"a": {}, "b": {}})
     saved.save(tmp_path)
     assert '"infinite"' in (tmp_path / "comparison.json").read_text()

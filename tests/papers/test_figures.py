@@ -36,10 +36,7 @@ def test_minimisers_are_the_closed_forms():
         minimisers(make_objective("bce", facts), etas), logit, rtol=0, atol=1e-3
     )
     # The optima of ASL with gamma 4 and 1, margin 0.05, as probabilities (found by a grid search).
-    for kind, known in (
-        ("full", [0.4173, 0.5699, 0.7079]),
-        ("detached", [0.4766, 0.6250, 0.7480]),
-    ):
+    for kind, known in (("full", [0.4173, 0.5699, 0.7079]), ("detached", [0.4766, 0.6250, 0.7480])):
         best = minimisers(make_objective("asl", facts, weight_grad=kind), etas)
         assert torch.sigmoid(best).tolist() == pytest.approx(known, abs=2e-4)
 
