@@ -11,9 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from labelwise.calibration.entries import read_entries
 from labelwise.calibration.platt import _both_ends as beta_features
 from labelwise.calibration.regression import (
-    STEPS,
     PerLabel,
-    Shared,
     TiedSlope,
     derivatives,
     gradient,
@@ -67,14 +65,6 @@ def test_far_starts_come_back():
     start = np.array([[3.0], [0.1]])
     found = minimise(evaluate, start, ends[:1], ends[1:])
     close(found, np.zeros((2, 1)), atol=1e-6, rtol=0)
-
-
-def test_a_loss_without_end_stops():
-    def evaluate(theta):
-        return theta[:, 0], np.ones_like(theta), np.ones_like(theta)[..., None]
-
-    far = np.array([1e9])
-    assert minimise(evaluate, np.zeros((1, 1)), -far, far).item() == pytest.approx(-STEPS)
 
 
 def test_bounds_hold_and_the_rest_is_still_optimal():
@@ -145,32 +135,6 @@ def test_tied_slopes_come_back_from_a_far_start(monkeypatch):
     close(tied.solve(features.read(entries), start, 1e-9), near, atol=1e-4, rtol=0)
     monkeypatch.setattr("labelwise.calibration.regression.STEPS", 1)
     assert np.isfinite(tied.solve(features.read(entries), start, 1e-9)).all()
-
-
-def test_polishing_with_a_wrong_hessian_ends_in_full_steps():
-    logits, labels, _ = problem(400)
-    entries = read_entries(logits, labels, None, None)
-    features = scaled(entries, one, 1e-6)
-    each = Shared(features)
-    start = features.starts[1]
-    exact = each.solve(features.read(entries), start, 1e-12)
-    few = entries.subset(slice(0, 8))  # its Hessian is fifty times too small
-    found = each.polish(entries, features.read(few), exact + 0.1, 1e-12)
-    close(found, exact, atol=1e-5, rtol=0)
-
-
-def test_problem_gradients_are_those_they_evaluate():
-    logits, labels, _ = problem(300)
-    entries = read_entries(logits, labels, None, None)
-    features = scaled(entries, one, 1e-6)
-    center = np.array([[1.0, 0.0]])
-    each = PerLabel(features, center, np.ones(5), np.zeros(5, bool))
-    for problem_, theta in (
-        (Shared(features), center + 0.5),
-        (each, np.repeat(center, 5, 0) + 0.5),
-    ):
-        expected = problem_.evaluate(features.read(entries), theta)[1]
-        close(problem_.gradient(entries, theta), expected)
 
 
 @pytest.mark.parametrize("strengths", [(50.0, 0.5), (1e4, 1.0, 0.1)])

@@ -190,17 +190,6 @@ def test_outliers_do_not_spoil_the_bins():
     np.testing.assert_allclose(link.offset.tolist(), offset, rtol=1e-3)
 
 
-def test_bins_keep_counts_and_labels():
-    logits, labels, observed = problem(6000, unknown=True)
-    parts = compressed(read_entries(logits, labels, None, observed), 3)
-    assert all(isinstance(part, Bins) for part in parts)
-    blocks = [block for part in parts for block in part.rows()]
-    weights = sum(w.sum(0) for _, _, w in blocks)
-    present = sum((w * y).sum(0) for _, y, w in blocks)
-    np.testing.assert_allclose(weights, observed.sum(0))
-    np.testing.assert_allclose(present, (labels & observed).sum(0))
-
-
 def test_joined_and_coarser_bins_keep_sums():
     logits, labels, observed = problem(6000, unknown=True)
     parts = compressed(read_entries(logits, labels, None, observed), 3)
