@@ -215,30 +215,3 @@ def test_softmax_is_compared_by_the_probability_of_each_label():
     logits, labels, _ = problem(200)
     choice = auto(logits, labels, Softmax(), candidates={"temperature": temperature})
     assert isinstance(choice.link, Softmax)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (lambda v, y: (v[0], y[0]), ValueError, r"logits must be \(N, K\)"),
-        (lambda v, y: (v, y[:5]), ValueError, "labels must have the shape of logits"),
-        (lambda v, y: (v.long(), y), TypeError, "logits must be floating point"),
-        (lambda v, y: (v * torch.nan, y), ValueError, "logits must not be NaN"),
-        (lambda v, y: (v, y * 2.0), ValueError, r"labels must lie in \[0, 1\] .* got 2.0"),
-        (lambda v, y: (v, y * -1.0), ValueError, r"labels must lie in \[0, 1\] .* got -1.0"),
-        (lambda v, y: (v, y * torch.nan), ValueError, "labels must not be NaN"),
-        (lambda v, y: (v, y & False), ValueError, "got no present one"),
-        (lambda v, y: (v[:0], y[:0]), ValueError, "must not be empty"),
-    ],
-)
-@ALL
-def test_bad_tables_are_refused_with_the_rule(name, change, error, message):
-    logits, labels, _ = problem(20)
-    with pytest.raises(error, match=message):
-        CALIBRATORS[name](*change(logits, labels), Sigmoid())
-
-
-def test_fold_counts_are_checked():
-    logits, labels, _ = problem(20)
-    with pytest.raises(ValueError, match="folds must lie between 2 and the 20 groups, got 21"):
-        auto(logits, labels, None, folds=21)

@@ -9,7 +9,7 @@ from calibration_problems import log_loss, problem
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.calibration import Beta, Platt, beta, platt
+from labelwise.calibration import beta, platt
 from labelwise.calibration import regression as shrink
 from labelwise.calibration.entries import Bins, compressed, joined, read_entries
 from labelwise.calibration.regression import scaled
@@ -233,22 +233,6 @@ def test_soft_labels_are_fitted_by_cross_entropy():
     link = platt(logits, soft, Sigmoid(), strength=0.0)
     np.testing.assert_allclose(link.slope.tolist(), 0.5, rtol=1e-4)
     np.testing.assert_allclose(link.offset.tolist(), -0.25, rtol=1e-3)
-
-
-@pytest.mark.parametrize("fit", [platt, beta])
-def test_wrong_choices_say_the_rule(fit):
-    logits, labels, _ = problem(20)
-    with pytest.raises(ValueError, match="scope must be"):
-        fit(logits, labels, None, scope="mine")
-    with pytest.raises(ValueError, match="strength must not be negative"):
-        fit(logits, labels, None, strength=-1)
-
-
-def test_links_refuse_falling_maps():
-    with pytest.raises(ValueError, match=r"slopes must be positive, got \[1.0, 0.0\]"):
-        Platt(None, [1.0, 0.0], [0.0, 0.0], 1e4)
-    with pytest.raises(ValueError, match="a and b must not be negative"):
-        Beta(None, -1.0, 1.0, 0.0, 1e4)
 
 
 def test_a_sample_of_images_without_known_labels_does_not_spoil_the_bins():

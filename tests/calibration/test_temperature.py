@@ -94,11 +94,6 @@ def test_raw_logits_stand_in_for_log_odds():
     torch.testing.assert_close(raw(logits), odds(logits))
 
 
-def test_rejects_a_temperature_that_is_not_positive():
-    with pytest.raises(ValueError, match="temperature must be positive, got 0"):
-        Temperature(Sigmoid(), 0, 1.0)
-
-
 def test_the_search_ends_even_without_reaching_its_precision(monkeypatch):
     logits, labels, _ = problem()
     monkeypatch.setattr(import_module("labelwise.calibration.temperature"), "STEPS", 2)

@@ -5,7 +5,6 @@ import torch
 
 from labelwise.calibration import ZeroShare, expect_zero_share
 from labelwise.links import Sigmoid, Softmax
-from labelwise.methods import link_from_spec, link_to_spec
 from labelwise.objectives import SoftmaxOrNoneLink
 
 
@@ -96,20 +95,3 @@ def test_unreviewed_images_do_not_count():
     observed = torch.tensor([[True, True], [True, False], [False, False], [False, False]])
     assert expect_zero_share(Sigmoid(), labels, 0.75, observed).ratio == pytest.approx(3.0)
     assert expect_zero_share(Sigmoid(), labels, 0.75).ratio == pytest.approx(1.0)
-
-
-def test_is_saved_with_a_model():
-    link = ZeroShare(Sigmoid(), 2.5)
-    same = link_from_spec(link_to_spec(link))
-    assert torch.equal(same(logits_of()), link(logits_of()))
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1])
-def test_impossible_shares_are_refused(share):
-    with pytest.raises(ValueError, match="share must lie strictly between 0 and 1, got"):
-        expect_zero_share(Sigmoid(), torch.eye(3), share)
-
-
-def test_both_kinds_of_image_are_needed():
-    with pytest.raises(ValueError, match="got 0 without among 3"):
-        expect_zero_share(Sigmoid(), torch.eye(3), 0.5)

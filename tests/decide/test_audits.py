@@ -11,7 +11,6 @@ from labelwise.decide import audits
 from labelwise.decide import audits as tag_beliefs
 from labelwise.decide.audits import Audit, error_share
 from labelwise.decide.estimate import recall_of
-from labelwise.errors import DataError
 
 
 def answered(audit, right, most=600):
@@ -270,14 +269,3 @@ def test_recall_is_exact():
     assert none.recall is None
     assert (none.least_missing, none.most_missing) == (0, 0)
     assert "none of 50 random photos shows dog" in none.sentence("dog")
-
-
-def test_bad_input_is_named():
-    with pytest.raises(DataError, match="at least one use"):
-        Audit([3, 0])
-    with pytest.raises(DataError, match="one per use"):
-        Audit([3], scores=[np.zeros(2)])
-    with pytest.raises(DataError, match="yes, no or unsure"):
-        Audit([3]).answer("maybe")
-    with pytest.raises(DataError, match="do not fit"):
-        recall_of(10, 5, (6, 0), (0, 0))

@@ -4,13 +4,13 @@ all orders of small lists (Ville's bound), and lists checked to the end.
 
 from fractions import Fraction
 from itertools import permutations
-from math import exp, inf, log
+from math import exp, inf
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from labelwise.decide import ListCheck, error_share, promised_check
+from labelwise.decide import ListCheck, promised_check
 
 
 def falling(start, count):
@@ -115,25 +115,3 @@ def test_about_how_many_more_is_where_the_promise_comes():
     assert not check.after(more - 1, 0).promised
     assert check.after(more, 0).promised
     assert ListCheck(5000, 0.1).after(40, 20).more() is None
-
-
-def test_shorter_lists_share_the_error():
-    """Oracle: the shares of all lists that can ever be tried sum to one."""
-    shares = [error_share(place) for place in range(60)]
-    assert sum(shares) == pytest.approx(1)
-    first, second = (ListCheck(100, 0.1, place=place) for place in (0, 1))
-    assert first.needed == pytest.approx(-log(0.05 * 0.8))
-    assert second.needed > first.needed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"listed": 0, "wrong_at_most": 0.1}, "must hold a photo"),
-        ({"listed": 5, "wrong_at_most": 0.1, "checked": 6}, "6 cannot be checked"),
-        ({"listed": 5, "wrong_at_most": 0.1, "prior": (0, 1)}, "positive numbers"),
-    ],
-)
-def test_impossible_checks_are_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        ListCheck(**arguments)

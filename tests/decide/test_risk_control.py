@@ -96,13 +96,6 @@ def test_the_promise_holds_on_new_images_and_is_not_wasteful(images):
             assert np.mean(values) >= level - 2 / images - 3 * error, name
 
 
-def test_labels_of_equal_probability_are_chosen_together():
-    """Half of them is wrong, whichever comes first; alone, the first would be wrong entirely."""
-    probs, truth = np.full((20, 2), 0.5), np.tile([False, True], (20, 1))
-    assert control_precision(probs, truth, wrong_rate=0.6)(probs).all()
-    assert not control_precision(probs, truth, wrong_rate=0.5)(probs).any()
-
-
 def test_f_is_expected_on_new_images_where_a_threshold_is_given():
     """E[(level - F1 of new images), 0 where none is given] <= 0, at a level that few reach."""
     rng, gaps, rounds, level = np.random.default_rng(7), [], 400, 0.35
@@ -200,24 +193,6 @@ def test_each_group_keeps_its_own_promise():
         rules(probs[:1], np.array(["nigh"]))
     with pytest.raises(ValueError, match="groups must name each of the 400 images"):
         by_group(control_recall, probs, truth, groups[:3], miss_rate=0.1)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda p, y: control_recall(p, y, miss_rate=0), "miss_rate must lie strictly"),
-        (lambda p, y: control_recall(p, y, miss_rate=0.1, among="some"), "no such among"),
-        (lambda p, y: control_recall(p, y, miss_rate=0.1, scope="x"), "scope must be"),
-        (lambda p, y: control_false_alarms(p, y, rate=1), "rate must lie strictly"),
-        (lambda p, y: control_false_alarms(p, y, rate=0.1, count="x"), "no such count"),
-        (lambda p, y: control_precision(p, y, wrong_rate=1), "wrong_rate must lie strictly"),
-        (lambda p, y: control_f(p, y, level=0), "level must lie strictly"),
-        (lambda p, y: control_f(p, y, level=0.1, thresholds=[]), "a threshold and an image"),
-    ],
-)
-def test_wrong_calls_say_the_rule(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(*draw(np.random.default_rng(0), 10))
 
 
 def test_mapie_refuses_images_without_labels_and_finds_the_same_threshold_otherwise():

@@ -109,13 +109,6 @@ def test_an_area_of_few_photos_is_held_though_some_are_missed_by_the_model():
     assert 0.92 < held / 300 < 0.99
 
 
-def test_photos_told_apart_without_fault_have_an_area_with_an_interval():
-    present = np.arange(30) < 10
-    area, low, high = auroc_interval(present.astype(float), present)
-    assert (area, high) == (1.0, 1.0)
-    assert 0.6 < low < 0.8
-
-
 @pytest.mark.parametrize(
     ("present", "expected"), [([True, True], None), ([True, False], (1.0, None, None))]
 )
@@ -208,12 +201,6 @@ def test_a_site_with_one_photo_is_said():
     assert all(one.low is None and one.p_value is None for one in lone.figures)
 
 
-def test_subgroups_of_other_photos_are_refused():
-    own = sample(10)
-    with pytest.raises(ValueError, match="site must name a subgroup of 10 photos, got 9"):
-        evaluate(own, own.link, by=[Subgroups.of("site", ["a"] * 9)])
-
-
 def test_unknown_labels_have_no_part_in_curves_and_subgroups():
     own = sample(200, unknown=0.3)
     site = np.repeat(["a", "b"], 100)
@@ -223,11 +210,3 @@ def test_unknown_labels_have_no_part_in_curves_and_subgroups():
     other = type(own)(own.ids, own.logits, flipped, own.observed, own.names, "test", own.link)
     again = evaluate(other, own.link, Threshold(0.5), **parts)
     assert (again.curves, again.subgroups) == (found.curves, found.subgroups)
-
-
-def test_equal_scores_count_one_half_in_the_area():
-    rng = np.random.default_rng(6)
-    scores, present = rng.integers(0, 4, 200).astype(float), rng.random(200) < 0.4
-    area, low, high = auroc_interval(scores, present)
-    assert area == pytest.approx(roc_auc_score(present, scores))
-    assert low < area < high

@@ -16,7 +16,6 @@ from labelwise.decide import Threshold, TopK
 from labelwise.errors import DataError
 from labelwise.evaluation import Evaluation, evaluate, measure
 from labelwise.evaluation.intervals import (
-    ap_influence,
     ap_without,
     degrees_of,
     jackknife_interval,
@@ -241,19 +240,6 @@ def test_softmax_is_evaluated_with_its_own_link():
     assert result.link == "softmax"
 
 
-def test_influence_on_average_precision_is_its_derivative():
-    generator = np.random.default_rng(0)
-    scores = generator.integers(0, 9, 60).astype(np.float32)  # many ties
-    labels = generator.random(60) < 0.3
-    influence = ap_influence(scores, labels)
-    for row in range(0, 60, 3):
-        weights = np.ones((2, 60))
-        weights[0, row] += 1e-5
-        weights[1, row] -= 1e-5
-        up, down = (average_precision_score(labels, scores, sample_weight=w) for w in weights)
-        assert influence[row] == pytest.approx((up - down) / 2e-5, abs=1e-6)
-
-
 def test_average_precision_without_each_image_is_that_of_the_others():
     generator = np.random.default_rng(3)
     scores = generator.integers(0, 9, 40).astype(np.float32)  # many ties
@@ -367,15 +353,6 @@ def test_the_interval_is_as_wide_as_the_bootstrap_says():
     assert figure.high - figure.low == pytest.approx(2 * 1.96 * np.std(draws), rel=0.2)
 
 
-def test_every_headline_figure_lies_in_its_interval_and_says_how():
-    result = evaluate(sample(), Sigmoid(), Threshold(0.5), calibrated=Halved(), query_length=0)
-    assert len(result.headline) == 8
-    for figure in result.headline:
-        assert figure.how
-        assert figure.value is not None
-        assert figure.low <= figure.high
-
-
 def test_false_alarms_have_the_interval_of_their_share():
     predictions = sample()
     found = evaluate(predictions, Sigmoid(), Threshold(0.5), query_length=0)
@@ -411,10 +388,6 @@ def test_retrieval_equals_the_average_precision_of_each_query():
         assert point.queries == len(found[point.length])
         assert point.map == pytest.approx(np.mean(found[point.length]), abs=1e-6)
         assert not point.sampled
-
-
-def test_names_keep_their_order():
-    assert tuple(row.name for row in evaluate(sample(), Sigmoid(), query_length=0).rows) == NAMES
 
 
 @pytest.mark.parametrize("unknown", [0.0, 0.4])

@@ -88,12 +88,6 @@ def test_shares_of_q_above_one_and_the_variance_of_c(tmp_path):
     assert found["error"] == pytest.approx(50)
 
 
-def test_alphas_are_the_moving_averages_of_the_rows():
-    rows = EXPERIMENTS["000-alpha"].rows
-    weights = [1 - row.values["options"]["momentum"] for row in rows.values()]
-    assert weights == pytest.approx([0.01, 0.05, 0.1, 0.2, 0.5])
-
-
 @pytest.mark.parametrize(
     ("name", "last"), [("voc", "present / absent labels"), ("nus-wide", "labels per image")]
 )

@@ -17,7 +17,6 @@ from scipy.stats import t as student
 from labelwise.cli import main
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
-from labelwise.methods import METHODS
 from labelwise.papers.measures import promise_power
 from labelwise.papers.survey import (
     CELLS,
@@ -189,15 +188,6 @@ def test_what_does_not_fit_is_refused(tmp_path, monkeypatch, capsys, words, mess
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_other_tables_take_one_source(capsys):
-    assert run("papers", "run", "000-table2", "--source", "a", "--source", "b") != 0
-    assert "is run on one source" in capsys.readouterr().err
-
-
-def test_without_names_all_methods_are_surveyed():
-    assert SurveyPlan().compared == tuple(METHODS)
-
-
 def test_damaged_results_are_named(tmp_path):
     (tmp_path / "x.full.json").write_text("{}")
     with pytest.raises(DataError, match="is not the result of a survey"):
@@ -326,18 +316,6 @@ def test_the_power_of_promises_is_that_of_a_slow_loop():
     assert found.power == pytest.approx(np.mean(power))
     assert found.wrong == pytest.approx(np.mean(wrong))
     assert 0.3 < found.power < 1
-
-
-def test_lists_are_wrong_at_most_as_often_as_promised():
-    random, shares = np.random.default_rng(2), []
-    for _ in range(20):
-        logits = random.normal(size=(600, 5)) * 2 - 1
-        labels = (random.random((600, 5)) < 1 / (1 + np.exp(-logits))).astype(np.uint8)
-        ids = [str(row) for row in range(600)]
-        parts = (torch.from_numpy(logits).float(), torch.from_numpy(labels), None, tuple("abcde"))
-        shares.append(promise_power(Predictions(ids, *parts, "test", None)).wrong)
-    error = np.std(shares, ddof=1) / np.sqrt(len(shares))
-    assert np.mean(shares) < 0.1 + 3 * error
 
 
 def test_with_all_labels_known_methods_that_are_cross_entropy_have_its_figures():
