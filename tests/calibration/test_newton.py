@@ -124,19 +124,6 @@ def test_the_tied_step_solves_the_whole_system():
     close(tied.gradient(entries, theta), grad)
 
 
-def test_tied_slopes_come_back_from_a_far_start(monkeypatch):
-    logits, labels, _ = problem(300)
-    entries = read_entries(logits, labels, None, None)
-    features = scaled(entries, one, 1e-6)
-    center = np.array([[1.0, 0.0]])
-    tied = TiedSlope(features, center, np.full(5, 0.01))
-    near = tied.solve(features.read(entries), np.repeat(center, 5, 0), 1e-9)
-    start = np.array([[0.5, 9.0]]).repeat(5, 0)
-    close(tied.solve(features.read(entries), start, 1e-9), near, atol=1e-4, rtol=0)
-    monkeypatch.setattr("labelwise.calibration.regression.STEPS", 1)
-    assert np.isfinite(tied.solve(features.read(entries), start, 1e-9)).all()
-
-
 @pytest.mark.parametrize("strengths", [(50.0, 0.5), (1e4, 1.0, 0.1)])
 def test_problems_side_by_side_have_the_answers_they_have_alone(strengths):
     logits, labels, _ = problem(120)

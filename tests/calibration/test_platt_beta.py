@@ -109,18 +109,6 @@ def test_strength_pulls_each_label_as_the_penalty_says():
         assert link.offset[k].item() == pytest.approx(offset, rel=1e-4, abs=1e-4)
 
 
-@pytest.mark.parametrize("fit", [platt, beta])
-def test_strength_goes_from_each_label_alone_to_the_shared_fit(fit):
-    logits, labels, _ = problem()
-    tight = fit(logits, labels, Sigmoid(), strength=1e9)
-    shared = fit(logits, labels, Sigmoid(), scope="shared")
-    torch.testing.assert_close(tight(logits), shared(logits), atol=1e-4, rtol=0)
-    losses = [
-        log_loss(fit(logits, labels, Sigmoid(), strength=s), logits, labels) for s in (0, 10, 1e4)
-    ]
-    assert losses == sorted(losses)
-
-
 def test_rare_labels_borrow_strength():
     """The chosen strength must beat both ends on new images."""
     ends = {0.0: [], 1e9: [], None: []}

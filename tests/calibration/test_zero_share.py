@@ -52,20 +52,11 @@ def test_a_softmax_cannot_say_none_and_stays():
     torch.testing.assert_close(ZeroShare(Softmax(), 5.0)(logits), logits.softmax(dim=1))
 
 
-def test_far_out_logits_stay_probabilities():
-    logits = torch.tensor([[80.0, -80.0], [-80.0, -80.0], [800.0, 800.0]])
-    for ratio in (1e-3, 1e3):
-        log_p, log_q = ZeroShare(Sigmoid(), ratio).log_probs(logits)
-        assert not log_p.isnan().any()
-        assert not log_q.isnan().any()
-        assert (log_p <= 0).all()
-        assert (log_q <= 0).all()
-
-
 @pytest.mark.parametrize("link", [Sigmoid(), SoftmaxOrNoneLink()])
 def test_rounding_never_makes_a_probability_larger_than_one(link):
-    logits = 8 * torch.randn(20_000, 6, generator=torch.Generator().manual_seed(2)) - 6
-    for ratio in (0.1, 5.0):
+    logits = 8 * torch.randn(5000, 6, generator=torch.Generator().manual_seed(2)) - 6
+    logits[:3] = torch.tensor([[80.0, -80.0], [-80.0, -80.0], [800.0, 800.0]]).repeat(1, 3)
+    for ratio in (1e-3, 5.0):
         shifted = ZeroShare(link, ratio)
         for values in (*shifted.log_probs(logits), shifted.log_none(logits)):
             assert (values <= 0).all()

@@ -46,11 +46,13 @@ def drawn_from(random, probs, truth, answers, group=""):
     return Answered.read(probs, rows, truth[rows].astype(float), group)
 
 
-@pytest.mark.parametrize("world", ["calm", "three times as many", "blur"])
-@pytest.mark.parametrize("answers", [40, 60, 150])
-def test_intervals_hold_however_wrong_the_probabilities_are(world, answers):
+@pytest.mark.parametrize(
+    ("answers", "world"),
+    [(40, "calm"), (60, "three times as many"), (60, "blur"), (150, "blur")],
+)
+def test_intervals_hold_however_wrong_the_probabilities_are(answers, world):
     random = np.random.default_rng(0)
-    draws, held, widths, alone = 150, 0, [], []
+    draws, held, widths, alone = 80, 0, [], []
     for _ in range(draws):
         probs, truth = library(random, world)
         found = estimate_count(drawn_from(random, probs, truth, answers))
@@ -94,7 +96,7 @@ def test_unsure_answers_widen_the_interval_both_ways():
 
 def test_groups_drawn_unevenly_add_up():
     random = np.random.default_rng(4)
-    draws, held = 150, 0
+    draws, held = 80, 0
     for _ in range(draws):
         parts, total = [], 0
         for size, share in ((2500, 0.05), (400, 0.5), (300, 0.2)):

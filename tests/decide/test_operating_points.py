@@ -14,7 +14,6 @@ from labelwise.decide import (
     label_figures,
     specificity_at,
 )
-from labelwise.numeric.groups import Groups
 
 
 def problem(seed, images=60, labels=3):
@@ -43,7 +42,7 @@ def best(probs, truth, allowed):
 
 
 @pytest.mark.filterwarnings("ignore:.*never chosen")
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("goal", [0.5, 0.9, 1.0])
 def test_specificity_has_the_most_hits_of_all_thresholds_that_reach_it(seed, goal):
     probs, truth, observed = problem(seed)
@@ -58,7 +57,7 @@ def test_specificity_has_the_most_hits_of_all_thresholds_that_reach_it(seed, goa
 
 
 @pytest.mark.filterwarnings("ignore:.*never chosen")
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(2))
 def test_false_alarms_per_photo_have_the_most_hits_of_all_thresholds_that_keep_them(seed):
     probs, truth, observed = problem(seed)
     rule, words = fit_rule("false-alarms-50/1000", probs, truth, observed)
@@ -107,16 +106,3 @@ def test_figures_have_the_exact_intervals_of_scipy():
         ):
             exact = binomtest(int(hits), int(count)).proportion_ci(0.95, "exact")
             assert (value, low, high) == pytest.approx((hits / count, exact.low, exact.high))
-
-
-def test_photos_in_groups_widen_the_interval_of_specificity():
-    rng = np.random.default_rng(5)
-    fooled = rng.random(30) < 0.3  # a site's background fools the model in all of its photos
-    sets = np.repeat(fooled, 10)[:, None]
-    truth = np.zeros((300, 1), bool)
-    truth[:2] = True
-    groups = Groups.of(np.repeat(np.arange(30), 10))
-    (alone,) = label_figures(sets, truth, names=("deer",))
-    (grouped,) = label_figures(sets, truth, names=("deer",), groups=groups)
-    wide = [end[2] - end[1] for end in (alone.specificity, grouped.specificity)]
-    assert 2 < wide[1] / wide[0] < 4  # square root of the design effect, 10, about

@@ -26,7 +26,7 @@ from labelwise.decide import (
 from labelwise.errors import DataError, SettingsError
 from labelwise.methods import rule_from_spec, rule_to_spec
 
-DRAWS, PHOTOS, CONFIDENCE = 40, 700, 0.9
+DRAWS, PHOTOS, CONFIDENCE = 25, 700, 0.9
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +105,14 @@ def test_promises_per_label_are_kept_and_rare_labels_share_one(world, what, make
 
 def test_recall_of_many_rare_labels_is_not_tested_on_the_photos_that_set_it():
     """40 rare labels, one a photo: thresholds set and tested on the same photos break it often."""
-    rng, broken, attempts = np.random.default_rng(8), 0, 200
+    rng, broken, attempts = np.random.default_rng(8), 0, 80
 
     def drawn(photos):
         label = rng.integers(40, size=photos)
         truth = label[:, None] == np.arange(40)
         return 1 / (1 + np.exp(3 - rng.normal(3.0 * truth, 1.5))), truth
 
-    probs, truth = drawn(20_000)
+    probs, truth = drawn(8000)
     for _ in range(attempts):
         evidence = Evidence.read(*drawn(800))
         found = promise_recall(evidence, level=0.8, confidence=0.95, scope="label")
@@ -152,29 +152,6 @@ def test_certainty_is_the_chance_that_the_set_is_right():
     # One label chosen of two: F = 2 hits / (1 + labels), over the four label sets.
     expected = [0.9 * (0.8 * 1 + 0.2 * 2 / 3), 0.5 * (0.6 * 1 + 0.4 * 2 / 3)]
     np.testing.assert_allclose(certainty(probs, sets, "f"), expected)
-
-
-def test_images_without_labels_are_ordinary_images(world):
-    """Adding them makes precision harder, and every label chosen for them is wrong."""
-    probs, truth = (part[:1500] for part in world)
-    plain = promise_precision(Evidence.read(probs, truth), level=0.7)
-    empty = np.concatenate([truth, np.zeros_like(truth)])
-    harder = promise_precision(Evidence.read(np.tile(probs, (2, 1)), empty), level=0.7)
-    assert not harder.promises or harder.rule.value > plain.rule.value
-    nothing = Evidence.read(np.full((400, 6), 0.01), np.zeros((400, 6)))
-    found = promise_f(nothing, level=0.9, tuning=nothing)
-    assert not found.promises or not found.rule(np.full((1, 6), 0.001)).any()
-
-
-def test_unknown_entries_count_for_nothing(world):
-    probs, truth = (part[:600] for part in world)
-    observed = np.ones_like(truth)
-    observed[:, 3:] = False
-    hidden = np.where(observed, truth, 7)
-    part = promise_recall(Evidence.read(probs[:, :3], truth[:, :3]), level=0.7)
-    whole = promise_recall(Evidence.read(probs, hidden, observed), level=0.7)
-    assert whole.rule == part.rule
-    assert whole.promises[0].counted == part.promises[0].counted
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ LABELS = RNG.random((80, 4)) < PROBS
         ("precision-60", precision_at(PROBS, LABELS, precision=0.6), "precision 0.6"),
         ("precision-60%", precision_at(PROBS, LABELS, precision=0.6), "precision 0.6"),
         ("recall-1", recall_at(PROBS, LABELS, recall=1.0), "recall 1"),
+        ("sensitivity-95%", recall_at(PROBS, LABELS, recall=0.95), "sensitivity 0.95, per label"),
         (
             "cost-1-5",
             least_cost(PROBS, LABELS, false_alarm=1, miss=5),

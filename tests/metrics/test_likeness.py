@@ -67,12 +67,6 @@ def test_raked_weights_meet_the_shares():
     assert weights.sum() == pytest.approx(1)
 
 
-def test_raking_one_label_per_photo_is_the_ratio_of_the_shares():
-    labels = np.repeat(np.eye(CLASSES), 20, axis=0)
-    weights = raked_weights(labels, TRIPLED)
-    np.testing.assert_allclose(weights[::20] * 100, TRIPLED / FLAT, rtol=1e-4)
-
-
 def world(random, count, prior, move=0.0, scale=1.0):
     """Return points of one of five laws each, and the exact probabilities under equal shares."""
     which = random.choice(CLASSES, count, p=prior)

@@ -103,17 +103,6 @@ def test_mass_bins_hold_equal_counts_up_to_ties(problem):
         np.testing.assert_array_equal(own[column], expected)
 
 
-def test_mass_bins_of_distinct_values_are_even():
-    probs, labels = calibrated(1, rows=100, columns=5)
-    assert set(reliability(probs, labels, bins=10, binning="mass").counts) == {50}
-    each = metrics.label_reliability(probs, labels, bins=10, binning="mass")
-    assert (each.counts == 10).all()
-    expected = [
-        reliability(probs[:, [k]], labels[:, [k]], bins=10, binning="mass").ece() for k in range(5)
-    ]
-    np.testing.assert_allclose(each.ece(), expected, rtol=1e-12)
-
-
 def test_shards_merge_to_the_whole():
     probs, labels, observed = slow.problem(1, rows=97, columns=7, levels=100)
     whole = CalibrationSums.zeros(7, width_edges(12))

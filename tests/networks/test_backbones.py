@@ -26,10 +26,8 @@ from labelwise.networks.backbones import (
     create_backbone,
     freeze,
     freeze_batch_norm,
-    timm_models,
     weights,
 )
-from labelwise.networks.backbones.base import Layout, find_layout, fold
 from labelwise.networks.backbones.zoo import SMALL_BACKBONES
 from labelwise.pictures import Transform
 from labelwise.types import LabelSpace
@@ -184,19 +182,6 @@ def test_torchvision_maps_are_what_its_classifier_pools(name, classify):
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_tokens_are_folded_after_the_prefix():
-    tokens = torch.arange(2 * 6 * 3.0).view(2, 6, 3)
-    maps = fold(tokens, Layout("tokens", prefix=2))
-    assert maps.shape == (2, 3, 2, 2)
-    assert torch.equal(maps[1, :, 1, 0], tokens[1, 2 + 2])
-    assert find_layout(tokens, 3) == Layout("tokens", prefix=2)
-    assert find_layout(torch.zeros(1, 7, 7, 5), 5) == Layout("maps-last")
-    assert fold(torch.zeros(4, 9), find_layout(torch.zeros(4, 9), 9)).shape == (4, 9, 1, 1)
-    for odd in ([tokens, tokens], torch.zeros(1, 7, 3), torch.zeros(1, 4, 4, 4)):
-        with pytest.raises(ValueError, match="must form one map"):
-            find_layout(odd, 3, prefix=0)
-
-
 @pytest.mark.parametrize("name", ["resnet10t", "torchvision/resnet18"])
 def test_squashing_keeps_what_the_own_transform_cuts_off(name):
     edge = Image.new("RGB", (64, 32))
@@ -272,12 +257,6 @@ def test_frozen_batch_norm_keeps_statistics_and_lets_the_rest_learn():
     assert backbone.network.layer1.training
     assert backbone.network.bn1.weight.grad is None
     assert backbone.network.layer1[0].conv1.weight.grad is not None
-
-
-def test_the_shapes_of_packaged_weights_are_read_without_random_numbers():
-    before = torch.random.get_rng_state()
-    assert timm_models._shapes("tf_efficientnet_lite0")["classifier.weight"] == (1000, 1280)
-    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 class _Twice(nn.Module):
@@ -475,3 +454,25 @@ def test_a_transform_comes_back_from_plain_data():
     transform = Transform(20, (0.1, 0.2, 0.3), (1.0, 2.0, 3.0), "bicubic", 0.9)
     spec = transform.spec() | {"mean": list(transform.mean), "std": list(transform.std)}
     assert Transform(**spec) == transform
+
+
+REFUSED = [
+    (lambda: create_backbone("resnt50"), "'resnt50'; did you mean 'resnet50'"),
+    (lambda: create_backbone("torchvision/resnet5"), "did you mean 'torchvision/resnet50'"),
+    (lambda: create_backbone("resnet18.nosuchtag"), "nosuchtag"),
+    (lambda: create_backbone("crossvit_9_240"), "cannot be used: features must form one map"),
+    (lambda: create_backbone("resnet18", image_size=0), "image_size must be positive, got 0"),
+    (lambda: create_backbone("identity"), "'identity' needs channels"),
+    (lambda: create_backbone("small-cnn", weights=PRETRAINED), "has no published weights"),
+    (lambda: Transform(0), "must (be|lie)"),
+    (lambda: Transform(8, interpolation="cubic"), "must (be|lie)"),
+    (lambda: Transform(8, crop=1.5), "must (be|lie)"),
+    (lambda: Transform(8, std=(1.0, 0.0, 1.0)), "must (be|lie)"),
+    (lambda: Transform(8)(Image.new("L", (9, 9))), "must be RGB, got L"),
+]
+
+
+@pytest.mark.parametrize(("make", "rule"), REFUSED)
+def test_what_cannot_be_is_refused(make, rule):
+    with pytest.raises((SettingsError, ValueError), match=rule):
+        make()

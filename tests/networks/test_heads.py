@@ -8,15 +8,19 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from torch.nn.functional import layer_norm, relu
 
+from labelwise.errors import SettingsError
 from labelwise.methods import HEADS, METHODS, find_head, make_objective
 from labelwise.models import HeadSpec
 from labelwise.networks.backbones.transformers import ImageTower, TowerShape
 from labelwise.networks.heads import (
     BoostHead,
+    DualPrompts,
     LinearHead,
     MLDecoder,
+    QueryDecoder,
     TwoHead,
     WordDecoder,
+    sine_position,
 )
 from labelwise.objectives import BCE
 from labelwise.photos.words.tower_files import (
@@ -50,10 +54,11 @@ def slow(head, features, alpha):
     return torch.tensor(logits, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 2.5, 5.0])
-def test_logits_are_the_published_ones_in_training_and_after(alpha):
+@pytest.mark.parametrize("options", [{}, {"alpha": 1.0}, {"alpha": 2.5}])
+def test_logits_are_the_published_ones_in_training_and_after(options):
     torch.manual_seed(1)
-    head, features = BoostHead(6, 4, alpha=alpha).double(), maps()
+    head, features = BoostHead(6, 4, **options).double(), maps()
+    alpha = options.get("alpha", 5.0)  # the published one
     for mode in (True, False):
         torch.testing.assert_close(head.train(mode)(features).logits, slow(head, features, alpha))
 
@@ -312,3 +317,44 @@ def test_it_is_a_head_by_name_and_survives_as_plain_data():
     again.load_state_dict(head.state_dict())  # the fixed queries are part of it
     features = feature_maps().float()
     assert torch.equal(head(features).logits, again(features).logits)
+
+
+CLIP = towers()
+REFUSED = [
+    (lambda: BoostHead(6, 4, alpha=0.5), r"alpha must be at least 1, got 0\.5"),
+    (lambda: BoostHead(6, 4, alpha=float("nan")), "alpha must be at least 1, got nan"),
+    (lambda: BoostHead(6, 4, boosts="never"), "boosts must be one of"),
+    (lambda: dual_prompts(CLIP, NAMES, context=6), r"4 tokens and 6 learned words .* at most 5"),
+    (lambda: dual_prompts(towers(causal=False), NAMES), "need a model of the CLIP sort"),
+    (lambda: dual_prompts(CLIP, [], context=2), "one per label, got"),
+    (lambda: dual_prompts(CLIP, NAMES, context=0), "context must be at least 1, got 0"),
+    (
+        lambda: dual_prompts(CLIP, NAMES, context=2).with_names([torch.zeros(3, 5)]),
+        "must have the width 8 .* got 5",
+    ),
+    (
+        lambda: DualPrompts(nn.Identity(), [torch.zeros(3, 5), torch.zeros(3, 8)]),
+        r"must have one width, got \[5, 8\]",
+    ),
+    (lambda: MLDecoder(6, 5, queries=6), "queries must lie between 1 and 5"),
+    (lambda: MLDecoder(6, 5, width=12), "multiple of its 8 attention heads"),
+    (lambda: WordDecoder(6, torch.zeros(3)), r"words must be vectors \(K, E\)"),
+    (
+        lambda: WordDecoder(6, torch.zeros(2, 3), **SMALL).with_words(torch.zeros(2, 4)),
+        "must have the 3 numbers",
+    ),
+    (lambda: QueryDecoder(6, 5), "multiple of 4 and of its 4 attention heads, got 6; set width"),
+    (lambda: QueryDecoder(8, 5, width=12, attention_heads=5), "of its 5 attention heads, got 12"),
+    (lambda: QueryDecoder(8, 5, queries=6), "queries must lie between 1 and 5 labels, got 6"),
+    (lambda: QueryDecoder(8, 5, queries=0), "got 0"),
+    (lambda: QueryDecoder(8, 5, decoder_layers=0), "at least one decoder layer, got 1 and 0"),
+    (lambda: QueryDecoder(8, 5, encoder_layers=-1), "got -1 and 2"),
+    (lambda: QueryDecoder(8, 3, self_attention="some"), "one of .*'later', 'all'.*, got 'some'"),
+    (lambda: sine_position(6, 2, 2, torch.zeros(())), "multiple of 4, got 6"),
+]
+
+
+@pytest.mark.parametrize(("make", "rule"), REFUSED)
+def test_what_does_not_fit_is_refused(make, rule):
+    with pytest.raises((ValueError, SettingsError), match=rule):
+        make()

@@ -149,12 +149,6 @@ def test_masks_do_not_leak_where_logits_pass_a_hundred():
     torch.testing.assert_close(loss("sample", logits, labels).item(), 0.0)
 
 
-def test_a_batch_without_labels_is_zero_with_a_gradient():
-    value, grad = value_and_grad(TwoWay(), torch.randn(3, 4), torch.zeros(3, 4))
-    assert value == 0
-    assert (grad == 0).all()
-
-
 def test_only_the_class_side_couples_the_batch():
     assert TwoWay().couples_batch
     assert not TwoWay(side="sample").couples_batch

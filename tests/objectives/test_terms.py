@@ -6,7 +6,6 @@ from math import exp, log
 import golden
 import pytest
 import torch
-from contract import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,6 @@ from labelwise.methods import make_objective
 from labelwise.objectives import (
     BCE,
     MMCE,
-    SPA,
     Asymmetric,
     LabelPairs,
     LogitMargin,
@@ -109,15 +107,6 @@ def test_operator_meets_torchs_own_checks():
     log_odds = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
     present, absent = split_labels((torch.rand(5, 6) < 0.4).double(), None)
     torch.library.opcheck(label_pair._pair_sums, (log_odds, present, absent))
-
-
-def test_reads_the_link_of_its_objective():
-    logits, labels = example()
-    for objective in (BCE(), SPA()):
-        total = (objective + 0.5 * LabelPairs())(logits, labels)
-        log_odds = objective.link.log_odds(logits)
-        pairs = label_pair_loss(log_odds, *split_labels(labels, None)).mean()
-        torch.testing.assert_close(total, objective(logits, labels) + 0.5 * pairs)
 
 
 def test_infinite_log_odds_leave_a_finite_gradient():

@@ -11,7 +11,7 @@ from PIL import Image
 from labelwise.errors import SettingsError
 from labelwise.methods import METHODS
 from labelwise.papers.protocols import EXPERIMENTS
-from labelwise.papers.reproduce import Request, open_data, published_protocol
+from labelwise.papers.reproduce import Request, facts_of, open_data, published_protocol
 from labelwise.papers.sources import (
     LAST_FIFTH,
     NO_SPLIT,
@@ -190,8 +190,11 @@ def test_each_setting_of_each_row_that_is_changed_is_named(table):
         request = Request(table, rows=(row,), overrides=values)
         named = {one.key: one for one in request.protocol_deviations() if row in one.rows}
         text = "\n".join(request.deviations())
+        stated = published_protocol(EXPERIMENTS[table], row)
+        assert stated.keys() <= facts_of(plain.settings(row, 0), EXPERIMENTS[table], row).keys()
         for key, value in values.items():
             assert named[key].here == value, (row, key)
+            assert named[key].published == stated.get(key, named[key].published), (row, key)
             assert str(named[key]) in text
         assert not {one.key for one in plain.protocol_deviations() if not one.stated}, row
 

@@ -292,7 +292,7 @@ def test_image_effects_are_the_paired_bootstrap(tmp_path):
     runs = [outcome(tmp_path / part, table) for part, table in (("a", first), ("b", second))]
     effects = [image_effects(run) for run in runs]
     gaps = []
-    for _ in range(150):
+    for _ in range(100):
         rows = RNG.integers(300, size=300)
         found = []
         for table in (first, second):
@@ -307,7 +307,7 @@ def test_image_effects_are_the_paired_bootstrap(tmp_path):
     names = ("mAP@class", "mAP@sample", "ACE before", "log loss before")
     for name, deviation in zip(names, np.std(gaps, axis=0), strict=True):
         gap = np.linalg.norm(effects[0][name] - effects[1][name])
-        assert gap == pytest.approx(deviation, rel=0.2), name
+        assert gap == pytest.approx(deviation, rel=0.25), name
 
 
 def test_image_effects_of_copies_in_groups_are_those_of_single_images(tmp_path):
@@ -333,12 +333,12 @@ def test_image_effects_of_copies_in_groups_are_those_of_single_images(tmp_path):
 
 
 def test_groups_that_have_a_rare_label_carry_its_precision(tmp_path):
-    """Oracle: the variance of mAP over 400 draws of 20 uneven groups whose photos are alike.
+    """Oracle: the variance of mAP over 200 draws of 20 uneven groups whose photos are alike.
 
     By their share of photos alone, half the draws said less than 0.58 of it, and so less than 0.93.
     """
     values, variances = [], []
-    for seed in range(400):
+    for seed in range(200):
         random = np.random.default_rng(seed)
         sizes = np.maximum(1, random.lognormal(2.2, 1.0, 20)).astype(int)
         group = np.repeat(np.arange(20), sizes)
@@ -352,7 +352,7 @@ def test_groups_that_have_a_rare_label_carry_its_precision(tmp_path):
         values.append(average_precision(scores, present).value)
         moved = mean_ap_by_group(scores, present, None, Groups.of(group))
         variances.append(0.95 * float(moved @ moved))
-    assert 0.8 < np.median(variances) / np.var(values) < 1.1
+    assert 0.75 < np.median(variances) / np.var(values) < 1.2
 
 
 def test_infinite_and_undefined_figures_are_told_apart(tmp_path):

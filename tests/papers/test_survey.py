@@ -176,6 +176,7 @@ def test_a_second_command_trains_nothing_and_another_budget_is_refused(surveyed,
         (["--root", "nowhere"], "the survey needs data"),
         (["--rows", "bcee", "--source", "scene=rows.npz"], "did you mean 'bce'"),
         (["--source", "coco=photos"], "name their backbone with --features"),
+        (["--source", "scene=a", "--source", "b"], "must be SET=SOURCE"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, monkeypatch, capsys, words, message):
