@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import re
-import sys
 from dataclasses import replace
 from mmap import mmap
 from pathlib import Path
@@ -17,7 +16,6 @@ from quick_processes import QUICK
 from safetensors.torch import save_file
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from labelwise.cli import main
 from labelwise.data import LabelTable, with_validation
 from labelwise.data.export import export
 from labelwise.errors import DataError, SettingsError
@@ -223,7 +221,7 @@ def test_a_sweep_compares_each_value_of_the_methods_that_have_the_option():
         replace(plan, tune=2)
 
 
-def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
+def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
     rows = "{num_train: 800, num_val: 600, num_test: 300, num_labels: 4}"
     arguments = ["compare", "posterior", "--methods", "spa+lpr", "--seeds", "1"]
@@ -231,10 +229,8 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
     arguments += ["--choose", "ace"]
     arguments += ["--set", f"data_options={rows}", "--set", "backbone=identity"]
     arguments += ["--set", "calibrate=none"]
-    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert not end.value.code, capsys.readouterr().err
+    code, said = call(*arguments)
+    assert not code, said
     done = Comparison.load(tmp_path / "out")
     assert set(done.figures) == {"spa+lpr lpr_weight=0", "spa+lpr lpr_weight=1"}
     assert done.settings["spa+lpr lpr_weight=1"]["lpr_weight"] == 1
@@ -251,7 +247,7 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
     assert choice.scores == pytest.approx(errors)
     assert choice.value == min(errors, key=errors.get)
     sentence = f"spa+lpr: lpr_weight={choice.value} has the best ace on validation"
-    assert sentence in capsys.readouterr().out
+    assert sentence in said
     for name in ("comparison.md", "comparison.html"):
         assert sentence in (tmp_path / "out" / name).read_text()
 
@@ -364,27 +360,20 @@ def test_infinite_and_undefined_figures_are_told_apart(tmp_path):
     assert [row[1] for row in saved.cells(["log loss before"])[1]] == ["∞", "–"]
 
 
-def test_a_dry_run_on_features_computes_none(tmp_path, monkeypatch, capsys):
+def test_a_dry_run_on_features_computes_none(tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
     table = small_table(60)
     pictures = ArrayImages(RNG.integers(0, 255, (60, 8, 8, 3), dtype=np.uint8))
     export(replace(table, images=pictures), tmp_path / "photos.parquet")
     arguments = ["compare", "photos.parquet", "--methods", "bce", "--seeds", "2", "--dry-run"]
     arguments += ["--features", "small-cnn", "--set", "recipe.epochs=2", "--set", "image_size=8"]
-    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    shown = capsys.readouterr().out
-    assert not end.value.code
-    assert "2 runs, about" in shown
-    assert "the features of 60 images by small-cnn, not timed" in shown
+    code, said = call(*arguments)
+    assert not code
+    assert "2 runs, about" in said
+    assert "the features of 60 images by small-cnn, not timed" in said
     assert not (tmp_path / "runs").exists()
-    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments, "--jobs", "2"])
-    with pytest.raises(SystemExit):
-        main()
-    assert (
-        "are trained in this process; leave out --engine ray and --jobs" in capsys.readouterr().err
-    )
+    said = call(*arguments, "--jobs", "2")[1]
+    assert "are trained in this process; leave out --engine ray and --jobs" in said
 
 
 def test_columns_are_the_papers_definitions(tmp_path):

@@ -157,13 +157,13 @@ def test_soft_labels_are_trained_on_as_they_are(tmp_path):
     assert dealt.facts(True).priors[0] < dealt.facts(False).priors[0] + 0.2
 
 
-def test_a_second_command_trains_nothing_and_another_budget_is_refused(surveyed, capsys):
+def test_a_second_command_trains_nothing_and_another_budget_is_refused(surveyed, call):
     before = (surveyed / "out" / "scene.full.json").read_text()
-    assert run(*command(surveyed)) == 0
+    assert call(*command(surveyed))[0] == 0
     assert (surveyed / "out" / "scene.full.json").read_text() == before
-    capsys.readouterr()
-    assert run(*command(surveyed, "--set", "steps=3")) != 0
-    assert "begun with other data, backbone or budget" in capsys.readouterr().err
+    code, said = call(*command(surveyed, "--set", "steps=3"))
+    assert code
+    assert "begun with other data, backbone or budget" in said
 
 
 @pytest.mark.parametrize(
@@ -179,14 +179,15 @@ def test_a_second_command_trains_nothing_and_another_budget_is_refused(surveyed,
         (["--source", "scene=a", "--source", "b"], "must be SET=SOURCE"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path, monkeypatch, capsys, words, message):
+def test_what_does_not_fit_is_refused(tmp_path, monkeypatch, call, words, message):
     monkeypatch.chdir(tmp_path)
     feature_file(tmp_path)
     for label in ("cat", "dog"):
         (tmp_path / "photos" / label).mkdir(parents=True)
         Image.new("RGB", (4, 4)).save(tmp_path / "photos" / label / f"{label}.png")
-    assert run("papers", "run", "survey", "--quick", *words) != 0
-    assert message in " ".join(capsys.readouterr().err.split())
+    code, said = call("papers", "run", "survey", "--quick", *words)
+    assert code
+    assert message in said
 
 
 def test_damaged_results_are_named(tmp_path):
