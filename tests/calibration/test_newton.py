@@ -8,16 +8,9 @@ import torch
 from calibration_problems import problem
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from labelwise.calibration import regression
 from labelwise.calibration.entries import read_entries
 from labelwise.calibration.platt import _both_ends as beta_features
-from labelwise.calibration.regression import (
-    PerLabel,
-    TiedSlope,
-    derivatives,
-    gradient,
-    minimise,
-    scaled,
-)
 
 close = partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-7)
 
@@ -31,7 +24,7 @@ def one(u):
 def test_derivatives_are_autograds(raw, unknown):
     logits, labels, observed = problem(300, unknown=unknown)
     entries = read_entries(logits, labels, None, observed)
-    features = scaled(entries, raw, 0.0)
+    features = regression.scaled(entries, raw, 0.0)
     torch.manual_seed(0)
     theta = torch.randn(5, features.width, dtype=torch.float64)
     phi = torch.from_numpy(features(logits.numpy()))
@@ -42,14 +35,14 @@ def test_derivatives_are_autograds(raw, unknown):
         return (each if observed is None else each * observed).sum(0)
 
     blocks = features.read(entries)
-    value, grad, hess = (each[0] for each in derivatives(blocks, theta.numpy()[None]))
+    value, grad, hess = (each[0] for each in regression.derivatives(blocks, theta.numpy()[None]))
     close(value, loss(theta))
     rows = torch.autograd.functional.jacobian(loss, theta)
     close(grad, rows[range(5), range(5)])
     whole = torch.autograd.functional.hessian(lambda t: loss(t).sum(), theta)
     close(hess, torch.stack([whole[k, :, k] for k in range(5)]))
-    close(gradient(entries, features, theta.numpy()), grad)
-    several = derivatives(blocks, np.stack([theta + 1, theta]))
+    close(regression.gradient(entries, features, theta.numpy()), grad)
+    several = regression.derivatives(blocks, np.stack([theta + 1, theta]))
     for found, alone in zip(several, (value, grad, hess), strict=True):
         close(found[1], alone)
 
@@ -63,7 +56,7 @@ def test_far_starts_come_back():
 
     ends = np.array([-50.0, 50])
     start = np.array([[3.0], [0.1]])
-    found = minimise(evaluate, start, ends[:1], ends[1:])
+    found = regression.minimise(evaluate, start, ends[:1], ends[1:])
     close(found, np.zeros((2, 1)), atol=1e-6, rtol=0)
 
 
@@ -78,7 +71,7 @@ def test_bounds_hold_and_the_rest_is_still_optimal():
         return 0.5 * (grad * away).sum(1), grad, hess[None]
 
     low, high = np.zeros(2), np.full(2, 9.0)
-    found = minimise(evaluate, np.full((1, 2), 5.0), low, high)
+    found = regression.minimise(evaluate, np.full((1, 2), 5.0), low, high)
     close(found, np.array([[0.0, 0.0]]))
     count = 0
 
@@ -87,7 +80,7 @@ def test_bounds_hold_and_the_rest_is_still_optimal():
         count += 1
         return evaluate(theta)
 
-    minimise(counted, np.full((1, 2), 5.0), low, high)
+    regression.minimise(counted, np.full((1, 2), 5.0), low, high)
     assert count <= 5
 
 
@@ -101,16 +94,16 @@ def test_a_step_that_a_bound_turns_uphill_is_shortened():
         return 0.5 * (grad * (theta - goal)).sum(1), grad, hess[None]
 
     low, high = np.zeros(2), np.full(2, 99.0)
-    found = minimise(evaluate, np.array([[1.0, 0.5]]), low, high)
+    found = regression.minimise(evaluate, np.array([[1.0, 0.5]]), low, high)
     close(found, np.array([[0.0, 0.9]]))
 
 
 def test_the_tied_step_solves_the_whole_system():
     logits, labels, _ = problem(300)
     entries = read_entries(logits, labels, None, None)
-    features = scaled(entries, one, 1e-6)
+    features = regression.scaled(entries, one, 1e-6)
     center = np.array([[1.0, 0.0]])
-    tied = TiedSlope(features, center, np.full(5, 2.0))
+    tied = regression.TiedSlope(features, center, np.full(5, 2.0))
     theta = np.repeat(center, 5, 0)
     _, grad, hess = tied.evaluate(features.read(entries), theta)
     dense = np.zeros((6, 6))
@@ -129,13 +122,16 @@ def test_problems_side_by_side_have_the_answers_they_have_alone(strengths):
     logits, labels, _ = problem(120)
     labels[:, 3] = 0  # of this label no slope can be learned
     entries = read_entries(logits, labels, None, None)
-    features = scaled(entries, one, 1e-6)
+    features = regression.scaled(entries, one, 1e-6)
     center = np.array([[1.0, 0.0]])
     pulls = np.array(strengths)[:, None].repeat(5, 1)
     lacking = np.array([False, False, False, True, False])
 
     def solved(pull):
-        for made in (PerLabel(features, center, pull, lacking), TiedSlope(features, center, pull)):
+        for made in (
+            regression.PerLabel(features, center, pull, lacking),
+            regression.TiedSlope(features, center, pull),
+        ):
             yield made.solve(features.read(entries), np.repeat(center, pull.size, 0), 1e-12)
 
     alone = [np.concatenate(some) for some in zip(*map(solved, pulls), strict=True)]

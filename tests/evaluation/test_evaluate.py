@@ -14,16 +14,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, f1_score,
 from labelwise import metrics
 from labelwise.decide import Threshold, TopK
 from labelwise.errors import DataError
-from labelwise.evaluation import Evaluation, evaluate, measure
-from labelwise.evaluation.intervals import (
-    ap_influence,
-    ap_without,
-    degrees_of,
-    jackknife_interval,
-    macro_f1_without,
-    mean_ap_influence,
-    mean_ap_without,
-)
+from labelwise.evaluation import Evaluation, evaluate, intervals, measure
 from labelwise.links import Sigmoid, Softmax
 from labelwise.predictions import Predictions
 
@@ -238,7 +229,7 @@ def test_influence_on_average_precision_is_its_derivative():
     generator = np.random.default_rng(0)
     scores = generator.integers(0, 9, 60).astype(np.float32)  # many ties
     labels = generator.random(60) < 0.3
-    influence = ap_influence(scores, labels)
+    influence = intervals.ap_influence(scores, labels)
     for row in range(0, 60, 3):
         weights = np.ones((2, 60))
         weights[0, row] += 1e-5
@@ -253,7 +244,7 @@ def test_average_precision_without_each_image_is_that_of_the_others():
     scores[:2] = 20, 30  # and two groups of one, the first of all
     labels = generator.random(40) < 0.3
     for truth in (labels, np.arange(40) == 1, np.arange(40) == 7):
-        values = ap_without(scores, truth)
+        values = intervals.ap_without(scores, truth)
         for row in range(40):
             left = np.arange(40) != row if truth.sum() > truth[row] else np.ones(40, bool)
             expected = average_precision_score(truth[left], scores[left])
@@ -264,8 +255,8 @@ def test_means_over_labels_without_each_image_are_those_of_the_others():
     predictions = sample(50, unknown=0.2)
     sets, mask = predictions.logits > 0, predictions.observed
     present = (predictions.labels == 1) & mask
-    mean_ap = mean_ap_without(predictions.logits, present, mask)
-    macro_f1 = macro_f1_without(sets, present, mask)
+    mean_ap = intervals.mean_ap_without(predictions.logits, present, mask)
+    macro_f1 = intervals.macro_f1_without(sets, present, mask)
     for row in range(0, 50, 7):
         others = np.arange(50) != row
         rows = [(k, np.flatnonzero(mask[:, k] & others)) for k in range(5)]
@@ -328,7 +319,7 @@ def test_the_lower_end_allows_for_half_as_much_bias_again():
     without = np.array([0.62, 0.60, 0.61, 0.59, 0.63])
     value, bias = 0.6, 4 * (0.61 - 0.6)
     error = np.sqrt(4 / 5 * 0.001)
-    low, high = jackknife_interval(value, without, 2.0)
+    low, high = intervals.jackknife_interval(value, without, 2.0)
     centre = value - 1.5 * bias
     assert logit(low) == pytest.approx(logit(centre) - 2 * error / (centre * (1 - centre)))
     assert logit(high) == pytest.approx(logit(value) + 2 * error / (value * (1 - value)))
@@ -336,17 +327,17 @@ def test_the_lower_end_allows_for_half_as_much_bias_again():
 
 def test_degrees_of_freedom_are_those_of_the_t_test_and_of_welch():
     """One label of n positives has n - 1; two alike twice that; Welch's formula for unlike ones."""
-    assert degrees_of(np.array([9])) == pytest.approx(8)
-    assert degrees_of(np.array([9, 0, 9])) == pytest.approx(16)
+    assert intervals.degrees_of(np.array([9])) == pytest.approx(8)
+    assert intervals.degrees_of(np.array([9, 0, 9])) == pytest.approx(16)
     welch = (1 / 4 + 1 / 20) ** 2 / ((1 / 4) ** 2 / 3 + (1 / 20) ** 2 / 19)
-    assert degrees_of(np.array([4, 20])) == pytest.approx(welch)
-    assert degrees_of(np.array([1])) == 0.5
+    assert intervals.degrees_of(np.array([4, 20])) == pytest.approx(welch)
+    assert intervals.degrees_of(np.array([1])) == 0.5
 
 
 def test_the_interval_is_as_wide_as_the_bootstrap_says():
     predictions = sample(600)
     present = predictions.labels == 1
-    influence = mean_ap_influence(predictions.logits, present, None)
+    influence = intervals.mean_ap_influence(predictions.logits, present, None)
     assert influence.sum() == pytest.approx(0, abs=1e-9)
     generator = np.random.default_rng(1)
     draws = []

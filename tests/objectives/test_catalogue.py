@@ -10,20 +10,9 @@ from contract import example
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.modules.module import register_module_buffer_registration_hook
 
+from labelwise import objectives
 from labelwise.errors import SettingsError
 from labelwise.methods import LINKS, METHODS, link_from_spec, link_to_spec, make_objective
-from labelwise.objectives import (
-    BCE,
-    SPA,
-    FocalMarginLink,
-    LabelPairs,
-    PhiLink,
-    Quasibinary,
-    Side,
-    SPALink,
-    Sum,
-    precise_normalizer,
-)
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 # Ranks and noise drawn by place in the batch do not follow a permutation: their exact forms do.
@@ -150,8 +139,11 @@ def test_what_the_training_set_supplies_can_be_told_instead():
 
 def test_a_sum_hands_on_what_its_objective_does_at_the_end():
     logits, labels = contract.example()[:2]
-    plain, summed = Quasibinary(), Quasibinary() + 0.5 * LabelPairs()
-    expected = precise_normalizer(logits, labels)(logits)
+    plain, summed = (
+        objectives.Quasibinary(),
+        objectives.Quasibinary() + 0.5 * objectives.LabelPairs(),
+    )
+    expected = objectives.precise_normalizer(logits, labels)(logits)
     for objective in (plain, summed):
         assert torch.equal(objective.final_link(logits, labels)(logits), expected)
 
@@ -287,9 +279,9 @@ def test_weights_on_present_labels_are_torchs_and_their_link_takes_them_out():
     expected = binary_cross_entropy_with_logits(
         logits, labels.to(logits), pos_weight=torch.tensor(weights, dtype=logits.dtype)
     )
-    torch.testing.assert_close(BCE(pos_weight=weights)(logits, labels), expected)
-    contract.assert_recovers_probabilities(BCE(pos_weight=3.0))
-    link = BCE(pos_weight=weights).link
+    torch.testing.assert_close(objectives.BCE(pos_weight=weights)(logits, labels), expected)
+    contract.assert_recovers_probabilities(objectives.BCE(pos_weight=3.0))
+    link = objectives.BCE(pos_weight=weights).link
     torch.testing.assert_close(link_from_spec(link_to_spec(link))(logits), link(logits))
     balanced = make_objective("bce", DatasetFacts(9, 2, 1.0, (0.25, 0.5)), pos_weight="balanced")
     assert balanced.pos_weight.tolist() == [3.0, 1.0]
@@ -332,7 +324,7 @@ FACTS = DatasetFacts(100, 3, 1.0, (0.1, 0.2, 0.3))
 
 def test_bare_tensors_and_named_ones_agree():
     observed = torch.rand(6, 5) < 0.5
-    for objective in (BCE(), SPA() + 1.0 * LabelPairs()):
+    for objective in (objectives.BCE(), objectives.SPA() + 1.0 * objectives.LabelPairs()):
         bare = objective(LOGITS, LABELS, observed)
         assert bare == objective(Outputs(LOGITS), Targets(LABELS, observed))
 
@@ -340,11 +332,13 @@ def test_bare_tensors_and_named_ones_agree():
 def test_a_magic_number_under_the_mask_is_no_error():
     observed = torch.rand(6, 5) < 0.5
     masked = torch.where(observed, LABELS, -1.0)
-    torch.testing.assert_close(BCE()(LOGITS, masked, observed), BCE()(LOGITS, LABELS, observed))
+    torch.testing.assert_close(
+        objectives.BCE()(LOGITS, masked, observed), objectives.BCE()(LOGITS, LABELS, observed)
+    )
 
 
 def test_integer_labels_are_welcome():
-    assert BCE()(LOGITS, LABELS.to(torch.uint8)) == BCE()(LOGITS, LABELS)
+    assert objectives.BCE()(LOGITS, LABELS.to(torch.uint8)) == objectives.BCE()(LOGITS, LABELS)
 
 
 def test_bce_per_image_is_the_sum_over_labels():
@@ -353,7 +347,7 @@ def test_bce_per_image_is_the_sum_over_labels():
     observed[0] = False
     expected = binary_cross_entropy_with_logits(logits, labels, reduction="none")
     expected = (expected * observed).sum(dim=1)[observed.any(dim=1)].mean()
-    torch.testing.assert_close(BCE(per="image")(logits, labels, observed), expected)
+    torch.testing.assert_close(objectives.BCE(per="image")(logits, labels, observed), expected)
 
 
 @pytest.mark.parametrize("name", ["bce", "spa", "focal", "asl", "asl+phi", "spa+lpr", "an"])
@@ -361,7 +355,7 @@ def test_the_loss_is_at_rest_where_labels_of_a_share_start(name):
     priors = torch.tensor([0.05, 0.3, 0.6], dtype=torch.float64)
     objective = make_objective(name, FACTS)
     start = objective.start_logits(priors).requires_grad_()
-    main = objective.main if isinstance(objective, Sum) else objective
+    main = objective.main if isinstance(objective, objectives.Sum) else objective
     main(start[None], priors[None]).backward()
     torch.testing.assert_close(start.grad, torch.zeros(3, dtype=torch.float64), atol=1e-6, rtol=0)
 
@@ -375,14 +369,14 @@ def test_methods_that_only_rank_start_at_the_log_odds():
 
 
 RISING = {
-    "phi": PhiLink(4, 1, 0.0),
-    "phi, detached": PhiLink(4, 0, 0.0, "detached"),
-    "spa": SPALink(),
-    "spa, plain": SPALink(Side(), Side()),
-    "spa, steep": SPALink(Side(), Side(0.5, 2, -1)),
-    "hill": FocalMarginLink(),
-    "hill, 2": FocalMarginLink(lam=2.0),
-    "focal margin": FocalMarginLink(lam=None),
+    "phi": objectives.PhiLink(4, 1, 0.0),
+    "phi, detached": objectives.PhiLink(4, 0, 0.0, "detached"),
+    "spa": objectives.SPALink(),
+    "spa, plain": objectives.SPALink(objectives.Side(), objectives.Side()),
+    "spa, steep": objectives.SPALink(objectives.Side(), objectives.Side(0.5, 2, -1)),
+    "hill": objectives.FocalMarginLink(),
+    "hill, 2": objectives.FocalMarginLink(lam=2.0),
+    "focal margin": objectives.FocalMarginLink(lam=None),
 }
 
 

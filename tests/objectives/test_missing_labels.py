@@ -13,20 +13,7 @@ import contract
 import pytest
 import torch
 
-from labelwise.objectives import (
-    BCE,
-    SPLC,
-    ZLPR,
-    EntropyMaximisation,
-    EntropyWithPseudoLabels,
-    FocalMarginLink,
-    GeneralizedRobust,
-    Hill,
-    LargeLoss,
-    LargeLossForGood,
-    PseudoLabelRobust,
-    guessed_labels,
-)
+from labelwise import objectives
 from labelwise.types import Outputs, Targets
 
 IMAGES, LABELS, EPOCHS, K = 6, 5, 8, 1.5
@@ -75,7 +62,7 @@ def test_hill_is_the_published_sum(lam):
         return focal(v - 1) if y else (lam - p) * p**2
 
     table = batch()
-    assert Hill(lam=lam)(*table).item() == pytest.approx(mean_over(table, cost))
+    assert objectives.Hill(lam=lam)(*table).item() == pytest.approx(mean_over(table, cost))
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 3])
@@ -87,7 +74,7 @@ def test_splc_takes_likely_unknown_labels_as_present_after_the_first_epoch(epoch
         return focal(v) if missing else focal(-v)
 
     table = batch()
-    objective = after(epochs, SPLC(IMAGES))
+    objective = after(epochs, objectives.SPLC(IMAGES))
     assert objective(*table).item() == pytest.approx(mean_over(table, cost))
 
 
@@ -105,7 +92,7 @@ def test_the_largest_losses_of_unknown_labels_are_rejected_or_corrected(correcti
             return log1p(exp(-v)) if correction == "correct" else 0.0
         return log1p(exp(-v)) if y else log1p(exp(v))
 
-    objective = after(epochs, LargeLoss(IMAGES, rate=rate, correction=correction))
+    objective = after(epochs, objectives.LargeLoss(IMAGES, rate=rate, correction=correction))
     assert objective(*table).item() == pytest.approx(mean_over(table, cost))
 
 
@@ -117,7 +104,7 @@ def test_unknown_labels_have_a_large_entropy():
         return -log(p) if y else -log(1 - p)
 
     table = batch()
-    assert EntropyMaximisation()(*table).item() == pytest.approx(mean_over(table, cost))
+    assert objectives.EntropyMaximisation()(*table).item() == pytest.approx(mean_over(table, cost))
 
 
 def test_zlpr_is_the_published_sum():
@@ -129,7 +116,7 @@ def test_zlpr_is_the_published_sum():
             if known:
                 sides[int(y)].append(exp(-v) if y else exp(v))
         total += sum(log1p(sum(side)) for side in sides)
-    assert ZLPR()(logits, labels, observed).item() == pytest.approx(total / IMAGES)
+    assert objectives.ZLPR()(logits, labels, observed).item() == pytest.approx(total / IMAGES)
 
 
 @pytest.mark.parametrize(
@@ -151,23 +138,25 @@ def test_their_links_recover_what_a_sigmoid_does_not(options, read):
     absent = -(p**gamma) * (1 - p).log() if lam is None else (lam - p) * p**2
     for place, chance in enumerate((0.1, 0.5, 0.9)):
         best = grid[(chance * present + (1 - chance) * absent).argmin()]
-        assert FocalMarginLink(**options)(best).item() == pytest.approx(chance, abs=1e-3)
+        assert objectives.FocalMarginLink(**options)(best).item() == pytest.approx(chance, abs=1e-3)
         if read:
             assert torch.sigmoid(best).item() == pytest.approx(read[place], abs=1e-3)
 
 
 def test_with_complete_labels_two_of_them_are_cross_entropy():
     logits, labels = contract.example()
-    for objective in (LargeLoss(IMAGES, rate=0.5), EntropyMaximisation()):
-        torch.testing.assert_close(after(3, objective)(logits, labels), BCE()(logits, labels))
+    for objective in (objectives.LargeLoss(IMAGES, rate=0.5), objectives.EntropyMaximisation()):
+        torch.testing.assert_close(
+            after(3, objective)(logits, labels), objectives.BCE()(logits, labels)
+        )
 
 
 def test_with_complete_labels_the_link_of_splc_is_proper():
-    contract.assert_recovers_probabilities(SPLC(256))
+    contract.assert_recovers_probabilities(objectives.SPLC(256))
 
 
 def test_epochs_are_counted_by_images_in_training_alone_and_survive_a_resume():
-    objective = SPLC(12)
+    objective = objectives.SPLC(12)
     logits, labels = contract.example(IMAGES, 5)
     objective(logits, labels)
     objective.eval()
@@ -175,7 +164,7 @@ def test_epochs_are_counted_by_images_in_training_alone_and_survive_a_resume():
     assert objective.epochs(logits[:0]) == 0
     objective.train()
     objective(logits, labels)
-    again = SPLC(12)
+    again = objectives.SPLC(12)
     again.load_state_dict(objective.state_dict())
     assert again.epochs(logits[:0]) == objective.epochs(logits[:0]) == 1
 
@@ -183,7 +172,7 @@ def test_epochs_are_counted_by_images_in_training_alone_and_survive_a_resume():
 def test_ll_cp_keeps_its_corrections():
     """A table of labels that is rewritten, as the authors' code does, beside ours."""
     rate, index = 0.1, torch.arange(IMAGES)
-    objective = LargeLossForGood(IMAGES, 5, rate=rate)
+    objective = objectives.LargeLossForGood(IMAGES, 5, rate=rate)
     logits, labels, observed = batch()
     state = torch.where(observed, labels, -1.0)  # -1: unknown
     for step in range(4):
@@ -217,7 +206,9 @@ def entropy(p):
 def test_apl_takes_the_least_likely_unknown_labels_as_absent_for_good():
     """The authors' table of labels (1, 0, minus a pseudo-label), rewritten epoch by epoch."""
     images, share = 10, 0.25
-    objective = EntropyWithPseudoLabels(images, 2, alpha=0.2, beta=0.5, share=share, wait=2)
+    objective = objectives.EntropyWithPseudoLabels(
+        images, 2, alpha=0.2, beta=0.5, share=share, wait=2
+    )
     generator = torch.Generator().manual_seed(3)
     labels = (torch.rand(images, 2, generator=generator) < 0.4).double()
     observed = torch.zeros(images, 2, dtype=torch.bool)
@@ -304,7 +295,7 @@ def assert_published(objective, cost, value=0.0, push=lambda p: 0.0):
 @pytest.mark.parametrize("exponents", [(0.01, 1.0), (0.7, 0.3)])
 def test_loss_and_gradient_are_the_published_ones(epoch, exponents):
     a, c = exponents
-    objective = GeneralizedRobust(IMAGES, present_exponent=a, absent_exponent=c)
+    objective = objectives.GeneralizedRobust(IMAGES, present_exponent=a, absent_exponent=c)
     assert_published(after(epoch - 1, objective), lambda v, i, j: published(v, epoch, a=a, c=c))
 
 
@@ -314,7 +305,7 @@ def test_loss_and_gradient_with_guesses_are_the_published_ones(epoch, options):
     guesses = some_guesses()
     expects = sum(sigmoid(v) for v in batch(unknown=0.6)[0].flatten().tolist()) / IMAGES
     assert_published(
-        after(epoch - 1, PseudoLabelRobust(guesses, K, **options)),
+        after(epoch - 1, objectives.PseudoLabelRobust(guesses, K, **options)),
         lambda v, i, j: published(v, epoch, guesses[i, j].item(), **GUESSING, **options),
         0.001 * ((expects - K) / LABELS) ** 2,
         lambda p: 0.002 * (expects - K) / LABELS**2 * p * (1 - p) / IMAGES,
@@ -323,19 +314,19 @@ def test_loss_and_gradient_with_guesses_are_the_published_ones(epoch, options):
 
 def test_after_its_epochs_the_loss_stays_as_it_is():
     def loss(epoch):
-        return after(epoch - 1, GeneralizedRobust(IMAGES))(*batch(unknown=0.6)).item()
+        return after(epoch - 1, objectives.GeneralizedRobust(IMAGES))(*batch(unknown=0.6)).item()
 
     assert loss(9) == pytest.approx(loss(10)) == pytest.approx(loss(30))
     assert loss(9) != pytest.approx(loss(8), rel=1e-4)  # k's last step
 
 
 def test_offset_and_epochs_are_followed():
-    moving = GeneralizedRobust(IMAGES, offset_first=-4.0, offset_last=0.0, epochs=4)
+    moving = objectives.GeneralizedRobust(IMAGES, offset_first=-4.0, offset_last=0.0, epochs=4)
     still = {"slope": 1.0, "offset": -2.0, "centre": 0.725, "width": 0.875}
     both = {f"{name}_{end}": value for name, value in still.items() for end in ("first", "last")}
     found, expected = (
         after(2, moving)(*batch(unknown=0.6)),
-        GeneralizedRobust(IMAGES, **both)(*batch(unknown=0.6)),
+        objectives.GeneralizedRobust(IMAGES, **both)(*batch(unknown=0.6)),
     )
     assert found.item() == pytest.approx(expected.item())
 
@@ -344,20 +335,22 @@ def test_with_complete_labels_they_are_cross_entropy():
     logits, labels = contract.example(IMAGES, LABELS)
     for observed in (None, torch.ones(IMAGES, LABELS, dtype=torch.bool)):
         for objective in (
-            GeneralizedRobust(IMAGES),
-            PseudoLabelRobust(some_guesses(), K, weight=0.0),  # none is guessed away
+            objectives.GeneralizedRobust(IMAGES),
+            objectives.PseudoLabelRobust(some_guesses(), K, weight=0.0),  # none is guessed away
         ):
             found = contract.value(after(3, objective), logits, labels, observed)
-            torch.testing.assert_close(found, BCE()(logits, labels))
-    contract.assert_recovers_probabilities(GeneralizedRobust(256))
+            torch.testing.assert_close(found, objectives.BCE()(logits, labels))
+    contract.assert_recovers_probabilities(objectives.GeneralizedRobust(256))
 
 
 def test_guesses_follow_the_images_of_a_batch():
     logits, labels, observed = batch(unknown=0.6)
     order = torch.tensor([4, 0, 5, 2, 1, 3])
-    plain = contract.value(PseudoLabelRobust(some_guesses(), K), logits, labels, observed)
+    plain = contract.value(
+        objectives.PseudoLabelRobust(some_guesses(), K), logits, labels, observed
+    )
     targets = Targets(labels[order], observed[order], order)
-    moved = PseudoLabelRobust(some_guesses(), K)(Outputs(logits[order]), targets)
+    moved = objectives.PseudoLabelRobust(some_guesses(), K)(Outputs(logits[order]), targets)
     assert moved.item() == pytest.approx(plain.item())
 
 
@@ -366,11 +359,11 @@ def test_guesses_meet_the_contract():
     nothing = torch.zeros(IMAGES, LABELS, dtype=torch.bool)
     table = torch.tensor([[-1e4, -50.0, 0.0, 50.0, 1e4]] * IMAGES)
     for guess in (-1, 0, 1):
-        objective = PseudoLabelRobust(torch.full((IMAGES, LABELS), guess), K)
+        objective = objectives.PseudoLabelRobust(torch.full((IMAGES, LABELS), guess), K)
         found = contract.value_and_grad(objective, table, torch.zeros(6, 5), nothing)
         assert all(one.isfinite().all() for one in found)
-    seen = after(4, PseudoLabelRobust(some_guesses(), K))
-    again = PseudoLabelRobust(torch.zeros(IMAGES, LABELS), K)
+    seen = after(4, objectives.PseudoLabelRobust(some_guesses(), K))
+    again = objectives.PseudoLabelRobust(torch.zeros(IMAGES, LABELS), K)
     again.load_state_dict(seen.state_dict())
     assert contract.value(again, *batch(unknown=0.6)) == contract.value(seen, *batch(unknown=0.6))
 
@@ -385,7 +378,7 @@ def test_guesses_of_scores_are_those_of_a_loop(present, absent):
         expected.append(
             [1 if s >= present else -1 if j in lowest else 0 for j, s in enumerate(shares)]
         )
-    found = guessed_labels(scores, present=present, absent=absent)
+    found = objectives.guessed_labels(scores, present=present, absent=absent)
     assert found.tolist() == expected
     assert (found == 1).any()
     assert (found == -1).any() == (absent > 0)

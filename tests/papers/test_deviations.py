@@ -10,16 +10,9 @@ from PIL import Image
 
 from labelwise.errors import SettingsError
 from labelwise.methods import METHODS
+from labelwise.papers import sources
 from labelwise.papers.protocols import EXPERIMENTS
 from labelwise.papers.reproduce import Request, facts_of, open_data, published_protocol
-from labelwise.papers.sources import (
-    LAST_FIFTH,
-    NO_SPLIT,
-    OWN_SPLIT,
-    STRATIFIED,
-    Frozen,
-    ValidationImages,
-)
 from labelwise.training.settings import Settings, flattened
 
 CHANGES = {
@@ -208,7 +201,7 @@ def test_settings_that_exclude_others_are_named_too(key):
 
 @pytest.mark.parametrize("table", EXPERIMENTS)
 def test_whatever_quick_and_features_change_is_named(table):
-    for request in (Request(table, quick=True), Request(table, frozen=Frozen("resnet18"))):
+    for request in (Request(table, quick=True), Request(table, frozen=sources.Frozen("resnet18"))):
         rows = request.chosen_rows()
         plain = request.without_changes()
         named = {(row, one.key) for one in request.protocol_deviations() for row in one.rows}
@@ -238,11 +231,11 @@ OWN = ["train"] * 20 + ["val"] * 10 + ["test"] * 10
 @pytest.mark.parametrize(
     ("table", "split", "share", "chosen_by"),
     [
-        ("001-table3", SPLIT, 0.1, STRATIFIED),
-        ("001-table3", OWN, 0.0, OWN_SPLIT),
-        ("000-table1", SPLIT, 0.0, NO_SPLIT),
-        ("004-table2", SPLIT, 0.2, LAST_FIFTH),
-        ("004-table2", OWN, 0.0, OWN_SPLIT),
+        ("001-table3", SPLIT, 0.1, sources.STRATIFIED),
+        ("001-table3", OWN, 0.0, sources.OWN_SPLIT),
+        ("000-table1", SPLIT, 0.0, sources.NO_SPLIT),
+        ("004-table2", SPLIT, 0.2, sources.LAST_FIFTH),
+        ("004-table2", OWN, 0.0, sources.OWN_SPLIT),
     ],
 )
 def test_what_is_held_out_is_read_from_the_data(tmp_path, table, split, share, chosen_by):
@@ -252,7 +245,7 @@ def test_what_is_held_out_is_read_from_the_data(tmp_path, table, split, share, c
     (tmp_path / "t.csv").write_text("\n".join(["path,labels,split", *lines]) + "\n")
     request = Request(table, source=str(tmp_path / "t.csv"))
     held_out = open_data(request)[1]
-    assert held_out == ValidationImages(share, chosen_by)
+    assert held_out == sources.ValidationImages(share, chosen_by)
     row = request.chosen_rows()[0]
     named = {one.key: one.here for one in request.protocol_deviations(held_out)}
     stated = published_protocol(request.experiment, row)["held_out"]

@@ -24,7 +24,7 @@ from labelwise.links import Sigmoid, Softmax
 from labelwise.metrics import average_precision
 from labelwise.networks.backbones import create_backbone
 from labelwise.numeric.groups import Groups
-from labelwise.papers import columns
+from labelwise.papers import columns, measures
 from labelwise.papers.compare import ComparisonPlan, compare, tries
 from labelwise.papers.comparison import Comparison, SweepChoice, show_figure
 from labelwise.papers.estimate import Speed, seconds_of
@@ -36,14 +36,6 @@ from labelwise.papers.jobs import (
     peak_memory,
     run_jobs,
     start_peak_memory,
-)
-from labelwise.papers.measures import (
-    MEASURES,
-    FinishedRun,
-    image_effects,
-    mean_ap_by_group,
-    measure,
-    probability_figures,
 )
 from labelwise.papers.protocols import EXPERIMENTS
 from labelwise.papers.reproduce import Request, available, jobs_of, open_data, reproduce
@@ -94,7 +86,7 @@ def predictions(rows=80, labels=5, link=None, split="test"):
 def outcome(folder, *splits):
     for table in splits:
         table.save(folder / "predictions" / f"{table.split}.parquet")
-    return FinishedRun(folder)
+    return measures.FinishedRun(folder)
 
 
 class Counting(Silent):
@@ -238,7 +230,7 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, call):
     errors = {}
     for value in ("0", "1"):
         folder = tmp_path / "out" / f"spa+lpr lpr_weight={value}" / "seed-0"
-        val = FinishedRun(folder).val
+        val = measures.FinishedRun(folder).val
         probs, labels = val.link(val.logits.astype(float)).ravel(), val.labels.astype(float).ravel()
         bins = [(probs >= k / 10) & (probs < (k + 1) / 10) for k in range(10)]
         gaps = [abs(float((probs[b] - labels[b]).mean())) for b in bins if b.any()]
@@ -266,9 +258,9 @@ def test_a_choice_is_by_any_validation_metric_and_among_something():
 
 def test_measures_agree_with_sklearn(tmp_path):
     val, test = predictions(split="val", link=Sigmoid()), predictions(link=Sigmoid())
-    found = measure(outcome(tmp_path, val, test), queries=50)
+    found = measures.measure(outcome(tmp_path, val, test), queries=50)
     truth, probs = test.labels, torch.sigmoid(torch.as_tensor(test.logits).double()).numpy()
-    assert set(found) <= set(MEASURES)
+    assert set(found) <= set(measures.MEASURES)
     assert found["mAP@class"] == pytest.approx(average_precision_score(truth, probs))
     assert found["Brier before"] == pytest.approx(brier_score_loss(truth.ravel(), probs.ravel()))
     out = ~truth.any(axis=1)
@@ -286,14 +278,14 @@ def test_image_effects_are_the_paired_bootstrap(tmp_path):
     first = replace(first, logits=first.logits + 1.5)
     second = replace(first, logits=first.logits + 0.7 * torch.randn(first.logits.shape).numpy())
     runs = [outcome(tmp_path / part, table) for part, table in (("a", first), ("b", second))]
-    effects = [image_effects(run) for run in runs]
+    effects = [measures.image_effects(run) for run in runs]
     gaps = []
     for _ in range(100):
         rows = RNG.integers(300, size=300)
         found = []
         for table in (first, second):
             drawn = replace(table, logits=table.logits[rows], labels=table.labels[rows])
-            figures = probability_figures(Sigmoid(), drawn)
+            figures = measures.probability_figures(Sigmoid(), drawn)
             precisions = [
                 average_precision(drawn.logits, drawn.labels, by=by).value
                 for by in ("label", "image")
@@ -315,7 +307,8 @@ def test_image_effects_of_copies_in_groups_are_those_of_single_images(tmp_path):
         group=[f"{row:03}" for row in rows],
     )
     first, second = (
-        image_effects(outcome(tmp_path / part, table)) for part, table in (("a", once), ("b", many))
+        measures.image_effects(outcome(tmp_path / part, table))
+        for part, table in (("a", once), ("b", many))
     )
     for name, effect in first.items():
         if name != "mAP@class":  # of which labels with few positives weigh a group more
@@ -346,7 +339,7 @@ def test_groups_that_have_a_rare_label_carry_its_precision(tmp_path):
         scores = alike()
         present = scores + 0.6 * alike() > 0.7
         values.append(average_precision(scores, present).value)
-        moved = mean_ap_by_group(scores, present, None, Groups.of(group))
+        moved = measures.mean_ap_by_group(scores, present, None, Groups.of(group))
         variances.append(0.95 * float(moved @ moved))
     assert 0.75 < np.median(variances) / np.var(values) < 1.2
 
@@ -611,7 +604,7 @@ def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatc
     assert not settings.mirror  # features have no mirror image
     hidden = []
     for seed in (0, 1):
-        run = FinishedRun(tmp_path / "runs" / "softmax" / f"seed-{seed}")
+        run = measures.FinishedRun(tmp_path / "runs" / "softmax" / f"seed-{seed}")
         hidden.append(run.train.labels.sum(axis=1) == 0)
     assert not np.array_equal(*hidden)  # each seed has its own 40 classes
     (file,) = (tmp_path / "runs" / "features").iterdir()  # for all of them, once
@@ -651,7 +644,7 @@ def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
             tmp_path / "runs" / "role linear-init" / linear.name / "settings.yaml", {}
         )
         assert (tuned.freeze, Path(tuned.start)) == (0, linear)
-        run = FinishedRun(linear)
+        run = measures.FinishedRun(linear)
         assert run.train.labels.sum(axis=1).max() == 1
         assert not run.train.observed.all()
         assert run.test.labels.sum(axis=1).max() > 1
