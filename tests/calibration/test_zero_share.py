@@ -5,6 +5,7 @@ import torch
 
 from labelwise.calibration import ZeroShare, expect_zero_share
 from labelwise.links import Sigmoid, Softmax
+from labelwise.methods import link_from_spec, link_to_spec
 from labelwise.objectives import SoftmaxOrNoneLink
 
 
@@ -62,27 +63,14 @@ def test_rounding_never_makes_a_probability_larger_than_one(link):
             assert (values <= 0).all()
 
 
-def test_probabilities_are_right_where_the_share_is_the_expected_one():
-    generator = torch.Generator().manual_seed(1)
-    logits = torch.randn(60_000, 3, generator=generator, dtype=torch.float64) - 1
-    labels = (torch.rand(60_000, 3, generator=generator) < logits.sigmoid()).double()
-    empty = labels.sum(dim=1) == 0
-    kept = ~empty | (torch.rand(60_000, generator=generator) < 0.2)
-    share = float(empty[kept].double().mean())
-    link = expect_zero_share(Sigmoid(), labels, share)
-    assert link.ratio == pytest.approx(0.2, rel=0.02)
-    for column in range(3):
-        p, y = link(logits[kept])[:, column], labels[kept][:, column]
-        for low in (0.0, 0.25, 0.5):
-            inside = (p >= low) & (p < low + 0.25)
-            error = (p[inside].mean() - y[inside].mean()).abs()
-            assert error < 4 * (0.25 / inside.sum()).sqrt()
-    before = logits[kept].sigmoid().mean() - labels[kept].mean()
-    assert before.abs() > 0.05  # and without the shift they are wrong
-
-
 def test_unreviewed_images_do_not_count():
     labels = torch.tensor([[1, 0], [0, 0], [0, 0], [0, 0]])
     observed = torch.tensor([[True, True], [True, False], [False, False], [False, False]])
     assert expect_zero_share(Sigmoid(), labels, 0.75, observed).ratio == pytest.approx(3.0)
     assert expect_zero_share(Sigmoid(), labels, 0.75).ratio == pytest.approx(1.0)
+
+
+def test_is_saved_with_a_model():
+    link = ZeroShare(Sigmoid(), 2.5)
+    same = link_from_spec(link_to_spec(link))
+    assert torch.equal(same(logits_of()), link(logits_of()))

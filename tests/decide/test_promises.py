@@ -262,3 +262,14 @@ def test_a_check_looks_at_the_labels_and_photos_that_were_promised():
     digest = decide.Evidence.read(half * 1.0, truth, ids=ids).digest
     with pytest.raises(DataError, match="photos the promise was made on"):
         decide.check_promise(promise(photos_digest=digest), half, truth, ids=ids[::-1])
+
+
+def test_unknown_entries_count_for_nothing(world):
+    probs, truth = (part[:600] for part in world)
+    observed = np.ones_like(truth)
+    observed[:, 3:] = False
+    hidden = np.where(observed, truth, 7)
+    part = decide.promise_recall(decide.Evidence.read(probs[:, :3], truth[:, :3]), level=0.7)
+    whole = decide.promise_recall(decide.Evidence.read(probs, hidden, observed), level=0.7)
+    assert whole.rule == part.rule
+    assert whole.promises[0].counted == part.promises[0].counted

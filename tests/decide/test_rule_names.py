@@ -13,6 +13,7 @@ from labelwise.decide import (
     control_false_alarms,
     control_precision,
     control_recall,
+    find_rule,
     fit_rule,
     least_cost,
     precision_at,
@@ -58,3 +59,9 @@ def test_a_name_is_the_function_it_stands_for(text, expected, words):
     rule, description = fit_rule(text, PROBS, LABELS)
     assert rule == expected
     assert words in description
+
+
+def test_only_rules_that_need_no_fit_are_fixed():
+    assert find_rule("top-2").fixed == TopK(2)
+    for text in ("best-f", "average-2", "precision-0.9"):
+        assert find_rule(text).fixed is None

@@ -8,9 +8,8 @@ from sklearn.metrics import precision_recall_curve, roc_auc_score, roc_curve
 
 from labelwise.decide import Threshold
 from labelwise.evaluation import Evaluation, Subgroups, evaluate
-from labelwise.evaluation.calibration import known_labels, probabilities
 from labelwise.evaluation.curves import auroc_interval, score_curve
-from labelwise.evaluation.subgroups import holm, ratio_difference, subgroup_rows
+from labelwise.evaluation.subgroups import holm, ratio_difference
 from labelwise.numeric.groups import Groups
 
 
@@ -163,18 +162,6 @@ def test_an_evaluation_tells_a_site_with_worse_labels_and_goes_through_json():
     )
 
 
-def test_sites_alike_are_rarely_told_apart():
-    alarms = 0
-    for seed in range(50):
-        own = sample(300, seed=seed)
-        site = np.random.default_rng(seed).choice(["a", "b", "c", "d"], 300)
-        answers = probabilities("before", own.logits, own.link)
-        sets = own.sets(Threshold(0.5))
-        rows = subgroup_rows(Subgroups.of("site", site), known_labels(own), answers, sets)
-        alarms += any(one.differs for row in rows for one in row.figures)
-    assert alarms <= binom.ppf(0.999, 50, 0.05)
-
-
 def test_a_site_with_one_photo_is_said():
     own = sample(50)
     site = ["lone", *["a", "b"] * 24, "a"]
@@ -193,3 +180,9 @@ def test_unknown_labels_have_no_part_in_curves_and_subgroups():
     other = type(own)(own.ids, own.logits, flipped, own.observed, own.names, "test", own.link)
     again = evaluate(other, own.link, Threshold(0.5), **parts)
     assert (again.curves, again.subgroups) == (found.curves, found.subgroups)
+
+
+def test_subgroups_of_other_photos_are_refused():
+    own = sample(10)
+    with pytest.raises(ValueError, match="site must name a subgroup of 10 photos, got 9"):
+        evaluate(own, own.link, by=[Subgroups.of("site", ["a"] * 9)])

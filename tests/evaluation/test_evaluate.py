@@ -8,7 +8,7 @@ import pytest
 import torch
 from sample_scores import NAMES, Halved, sample
 from scipy.special import expit, log_expit, logit, softmax
-from scipy.stats import binom, binomtest, norm
+from scipy.stats import binomtest
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, log_loss
 
 from labelwise import metrics
@@ -268,40 +268,6 @@ def test_means_over_labels_without_each_image_are_those_of_the_others():
         assert macro_f1[row] == pytest.approx(np.mean(expected), rel=1e-12)
 
 
-def test_intervals_of_map_and_f1_cover_their_truth_at_a_hundred_images():
-    """The truth is that of many images; the jackknife's normal limits would hold 88 to 90 %."""
-
-    def drawn(generator, rows):
-        shared, own = generator.normal(size=(rows, 1)), generator.normal(size=(rows, 6))
-        present = 0.5 * shared + 0.75**0.5 * own > norm.isf(np.geomspace(0.06, 0.4, 6))
-        return torch.from_numpy(1.7 * present + generator.normal(size=(rows, 6))), present
-
-    scores, present = drawn(np.random.default_rng(0), 30_000)
-    truth = [
-        np.mean([average_precision_score(present[:, k], scores[:, k]) for k in range(6)]),
-        f1_score(present, scores > 1.5, average="macro"),
-    ]
-    covered, shown = np.zeros(2), 0
-    for seed in range(80):
-        scores, present = drawn(np.random.default_rng(1 + seed), 100)
-        predictions = Predictions(
-            ids=tuple(map(str, range(100))),
-            logits=scores - 1.5,
-            labels=torch.from_numpy(present).double(),
-            observed=None,
-            names=tuple("abcdef"),
-            split="test",
-        )
-        headline = {one.name: one for one in evaluate(predictions, None, scores > 1.5).headline}
-        found = [headline["mAP over labels"], headline["F1, mean over labels"]]
-        if found[0].low is not None:
-            shown += 1
-            ends = zip(found, truth, strict=True)
-            covered += [one.low <= value <= one.high for one, value in ends]
-    assert shown == 80
-    assert (covered >= binom.ppf(0.01, shown, 0.95)).all(), covered
-
-
 def test_too_few_positives_have_no_interval_and_the_reason_is_said():
     predictions = sample(60)
     labels = torch.zeros(60, 5)
@@ -457,3 +423,10 @@ def test_soft_labels_are_judged_as_shares_where_that_can_be():
     assert f"a log loss of {entropy:.4f}." in note
     with pytest.raises(DataError, match="some are soft; use evaluate"):
         measure(logits, soft.labels, None, link=Sigmoid())
+
+
+def test_probabilities_on_a_bin_edge_stay_in_their_bin():
+    predictions = sample(40)
+    probs = torch.full((40, 5), 0.3, dtype=torch.float64)
+    result = evaluate(replace(predictions, logits=probs.logit()), Sigmoid())
+    assert result.before.pooled.counts[2] == 200

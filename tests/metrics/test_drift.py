@@ -162,3 +162,10 @@ def test_the_error_of_the_ratio_is_that_of_many_fits():
     seen = np.cov([(one.slope, one.offset) for one in fits], rowvar=False)
     stated = np.mean([one.covariance for one in fits], axis=0)
     np.testing.assert_allclose(stated, seen, rtol=0.35, atol=3e-4)
+
+
+def test_without_photos_nothing_is_said_of_the_share_now():
+    random = np.random.default_rng(8)
+    x, truth = photos(random, 400, 0.3)
+    share = shift.estimate_share("dog", np.empty(0), shift.held_out_share(expit(2 * x - 3), truth))
+    assert (share.low, share.high, share.photos, share.moved) == (0.0, 1.0, 0, False)

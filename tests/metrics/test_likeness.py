@@ -154,3 +154,8 @@ def test_far_photos_are_those_beyond_the_held_out_photos_own_distances():
     assert far[-2] > 5
     assert far[-1] < 0.01
     assert (far > 1).mean() < 0.05
+
+
+def test_shares_that_cannot_be_met_leave_finite_weights():
+    labels = np.zeros((50, 1))
+    assert np.isfinite(shift.raked_weights(labels, np.array([0.5]))).all()

@@ -234,3 +234,11 @@ def test_undefined_labels_are_named():
     assert found.undefined_names(["cat", "dog", "sea"]) == ["dog"]
     with pytest.raises(ValueError, match="names must be 3, got 2"):
         found.undefined_names(["cat", "dog"])
+
+
+def test_pooling_in_blocks_changes_nothing(monkeypatch):
+    scores, labels = dense(rows=400)
+    whole = metrics.micro_auroc(scores, labels), metrics.micro_average_precision(scores, labels)
+    monkeypatch.setattr("labelwise.metrics.ranking.SORTED_ENTRIES", 100)
+    parts = metrics.micro_auroc(scores, labels), metrics.micro_average_precision(scores, labels)
+    assert whole == parts

@@ -9,7 +9,7 @@ from labelwise import calibrate, decide, metrics, retrieval
 from labelwise.calibration import ZeroShare
 from labelwise.decide import ExpectedF, Threshold, TopK
 from labelwise.links import Sigmoid, Softmax
-from labelwise.objectives import BCE, PhiLink, QuasibinaryLink, SPALink, TwoWay
+from labelwise.objectives import BCE, LabelPairs, PhiLink, QuasibinaryLink, SPALink, Sum, TwoWay
 
 RANDOM = np.random.default_rng(5)
 LOGITS = RANDOM.normal(size=(60, 4))
@@ -148,3 +148,20 @@ def test_top_k_of_numbers_of_any_kind(kind):
     wanted = [[False, True, True, False], [True, True, False, False], [True, True, False, False]]
     assert TopK(2)(scores).tolist() == wanted
     assert metrics.top_k_sets(scores, 2).tolist() == wanted
+
+
+def test_a_link_of_numpy_inverts_in_numpy():
+    assert_allclose(SPALink()(SPALink().logits_at(PROBS)), PROBS)
+
+
+def test_a_sum_starts_from_what_its_main_objective_knew():
+    class Remembering(BCE):  # stands in for ROLE, which has its own test of what it takes over
+        def start_from(self, state):
+            self.seen = dict(state)
+            return True
+
+    main = Remembering()
+    assert Sum(main, LabelPairs()).start_from(
+        {"main.estimates": torch.ones(1), "terms.x": torch.ones(1)}
+    )
+    assert main.seen["estimates"] == 1

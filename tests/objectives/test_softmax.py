@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy, log_softmax
 
 from labelwise.methods import make_objective
 from labelwise.objectives import (
+    DistributionBalanced,
     SoftmaxCrossEntropy,
     SoftmaxOrNone,
     max_confidence,
@@ -127,3 +128,5 @@ def test_is_the_formula_entry_by_entry():
     objective = make_objective("db", DatasetFacts(7, 3, 1.0, SHARES))
     found = objective(Outputs(logits), Targets(labels, observed))
     assert found.item() == pytest.approx(expected, rel=1e-9)
+    never_and_always = DistributionBalanced((0.0, 1.0))
+    assert never_and_always(torch.zeros(2, 2), torch.eye(2)).isfinite()

@@ -23,7 +23,6 @@ from labelwise.evaluation.intervals import ap_influence
 from labelwise.links import Sigmoid, Softmax
 from labelwise.metrics import average_precision
 from labelwise.networks.backbones import create_backbone
-from labelwise.numeric.groups import Groups
 from labelwise.papers import columns, measures
 from labelwise.papers.compare import ComparisonPlan, compare, tries
 from labelwise.papers.comparison import Comparison, SweepChoice, show_figure
@@ -319,29 +318,6 @@ def test_image_effects_of_copies_in_groups_are_those_of_single_images(tmp_path):
         moved = ap_influence(scores, hits) / len(once.names)
         expected += np.sqrt(99 / 100) * moved / np.where(hits, 1 - 1 / hits.sum(), 0.99)
     np.testing.assert_allclose(second["mAP@class"], expected, atol=1e-9, rtol=1e-6)
-
-
-def test_groups_that_have_a_rare_label_carry_its_precision(tmp_path):
-    """Oracle: the variance of mAP over 200 draws of 20 uneven groups whose photos are alike.
-
-    By their share of photos alone, half the draws said less than 0.58 of it, and so less than 0.93.
-    """
-    values, variances = [], []
-    for seed in range(200):
-        random = np.random.default_rng(seed)
-        sizes = np.maximum(1, random.lognormal(2.2, 1.0, 20)).astype(int)
-        group = np.repeat(np.arange(20), sizes)
-
-        def alike(random=random, group=group):
-            common = random.normal(size=(20, 4))[group]
-            return 0.9 * common + 0.44 * random.normal(size=(len(group), 4))
-
-        scores = alike()
-        present = scores + 0.6 * alike() > 0.7
-        values.append(average_precision(scores, present).value)
-        moved = measures.mean_ap_by_group(scores, present, None, Groups.of(group))
-        variances.append(0.95 * float(moved @ moved))
-    assert 0.75 < np.median(variances) / np.var(values) < 1.2
 
 
 def test_infinite_and_undefined_figures_are_told_apart(tmp_path):

@@ -158,3 +158,9 @@ def test_a_figure_of_another_cell_is_drawn_from_that_cell():
 def test_computed_tables_and_experiments_have_names_of_their_own():
     assert not set(COMPUTED) & {one.table for one in EXPERIMENTS.values()}
     assert set(COMPUTED) >= {"001-table2", "001-counts", "002-tableCa"}
+
+
+def test_alphas_are_the_moving_averages_of_the_rows():
+    rows = EXPERIMENTS["000-alpha"].rows
+    weights = [1 - row.values["options"]["momentum"] for row in rows.values()]
+    assert weights == pytest.approx([0.01, 0.05, 0.1, 0.2, 0.5])

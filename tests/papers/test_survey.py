@@ -17,6 +17,7 @@ from scipy.stats import t as student
 from labelwise.cli import main
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
+from labelwise.methods import METHODS
 from labelwise.papers import survey
 from labelwise.papers.measures import promise_power
 from labelwise.papers.survey_page import (
@@ -169,7 +170,6 @@ def test_a_second_command_trains_nothing_and_another_budget_is_refused(surveyed,
         (["--root", "nowhere"], "the survey needs data"),
         (["--rows", "bcee", "--source", "scene=rows.npz"], "did you mean 'bce'"),
         (["--source", "coco=photos"], "name their backbone with --features"),
-        (["--source", "scene=a", "--source", "b"], "must be SET=SOURCE"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, monkeypatch, call, words, message):
@@ -361,3 +361,10 @@ def test_what_is_said_of_missing_labels_is_what_came_out():
                 for method in ("ll-r+boostlu", "ll-r")
             )
             assert boosted > plain
+
+
+def test_all_methods_are_surveyed_unless_named_and_other_tables_take_one_source(call):
+    assert survey.SurveyPlan().compared == tuple(METHODS)
+    code, said = call("papers", "run", "000-table2", "--source", "a", "--source", "b")
+    assert code
+    assert "is run on one source" in said
