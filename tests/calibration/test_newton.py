@@ -137,3 +137,15 @@ def test_problems_side_by_side_have_the_answers_they_have_alone(strengths):
     alone = [np.concatenate(some) for some in zip(*map(solved, pulls), strict=True)]
     for found, own in zip(solved(pulls), alone, strict=True):
         close(found, own, atol=1e-5, rtol=0)
+
+
+def test_polishing_with_a_wrong_hessian_ends_in_full_steps():
+    logits, labels, _ = problem(400)
+    entries = read_entries(logits, labels, None, None)
+    features = regression.scaled(entries, one, 1e-6)
+    each = regression.Shared(features)
+    start = features.starts[1]
+    exact = each.solve(features.read(entries), start, 1e-12)
+    few = entries.subset(slice(0, 8))  # its Hessian is fifty times too small
+    found = each.polish(entries, features.read(few), exact + 0.1, 1e-12)
+    close(found, exact, atol=1e-5, rtol=0)

@@ -69,7 +69,7 @@ LOSSES = {
     ),
     "4.4 RML": (paper.rml, objectives.RML(rank="exact"), EMPTY),
     "5.1 quasibinary": (paper.quasibinary, objectives.Quasibinary(), EMPTY),
-    "6 uniform": (paper.uniform, objectives.UniformKL(), EMPTY),
+    "6 uniform": (paper.uniform, objectives.UniformKL(0.3), EMPTY),
     "6 maximal confidence": (paper.max_confidence, objectives.MaxConfidence(), EMPTY),
     "7 AN": (paper.smoothed(0.0), objectives.AN(**CODE), ONE),
     "7 AN-LS": (paper.smoothed(0.1), objectives.AN(smoothing=0.1, **CODE), ONE),
