@@ -176,23 +176,23 @@ def hostile(respond):
 
 def answer(stream, content):
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    stream.write(b"HTTP/1.0 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    stream.write(OK + b"content-length: %d\r\n\r\n" % len(body) + body)
 
 
-def drip(stream, number):
-    stream.write(b"HTTP/1.0 200 OK\r\ncontent-length: 90000\r\n\r\n")
-    for _ in range(200):
-        stream.write(b" ")
-        stream.flush()
-        time.sleep(0.05)
+OK = b"HTTP/1.0 200 OK\r\n"
 
 
-def drip_headers(stream, number):
-    stream.write(b"HTTP/1.0 200 OK\r\nx-slow: ")
-    for _ in range(200):
-        stream.write(b"a")
-        stream.flush()
-        time.sleep(0.05)
+def drip(head):
+    """Return what answers with so much, and then a letter now and then."""
+
+    def respond(stream, number):
+        stream.write(OK + head)
+        for _ in range(200):
+            stream.write(b" ")
+            stream.flush()
+            time.sleep(0.05)
+
+    return respond
 
 
 def page(following, items=()):
@@ -210,8 +210,10 @@ def page(following, items=()):
         (lambda stream, _: answer(stream, b"[" * 100_000), "with no JSON"),
         (lambda stream, _: stream.write(b"HTTP/1.0 302 F\r\nlocation: /b\r\n\r\n"), "with 302 F"),
         (lambda stream, _: stream.write(b"nonsense\r\n\r\n"), "does not answer: "),
-        (drip, "it took more than 1 seconds"),
-        (drip_headers, "it took more than 1 seconds"),
+        (lambda stream, _: stream.write(OK + b"a: b\r\n" * 200 + b"\r\n[]"), "does not answer"),
+        (lambda stream, _: stream.write(OK + b"content-length: 9\r\n\r\n["), "with no JSON"),
+        (drip(b"content-length: 90000\r\n\r\n"), "it took more than 1 seconds"),
+        (drip(b"x-slow: "), "it took more than 1 seconds"),
     ],
 )
 def test_a_hostile_server_gets_one_sentence_in_time(respond, sentence, monkeypatch):
