@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from search_setup import LABELS, picture, save_model
+from search_setup import LABELS, picture
 from web_setup import TOKEN, running
 
 from labelwise.contrib.annotation_tools import (
@@ -127,11 +127,6 @@ def test_configs_of_others_are_read_for_their_names():
         read_config("<View>", LABELS)
     with pytest.raises(DataError, match="entities are not allowed"):
         read_config('<!DOCTYPE a [<!ENTITY b "c">]><View/>', LABELS)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("studio") / "tiny")
 
 
 @pytest.fixture(scope="module")

@@ -29,11 +29,6 @@ WIDTH, PLACES, VOCABULARY = 32, 12, 300
 
 
 @pytest.fixture(scope="module")
-def transformers():
-    return pytest.importorskip("transformers", reason="transformers is not installed")
-
-
-@pytest.fixture(scope="module")
 def open_clip():
     return pytest.importorskip("open_clip", reason="open_clip is not installed")
 
