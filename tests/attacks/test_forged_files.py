@@ -348,18 +348,8 @@ def test_a_package_cannot_name_tables_outside_it(package, tmp_path):
 
 
 def test_paths_that_lead_elsewhere():
-    elsewhere = [
-        "",
-        "/a",
-        "../a",
-        "a/../../b",
-        "C:\\a",
-        "..\\a",
-        "\\\\host\\a",
-        "a\nb",
-        "a\0",
-        "s3://a",
-    ]
+    elsewhere = ["", "/a", "../a", "a/../../b", "C:\\a", "..\\a", "\\\\host\\a", "a\nb", "a\0"]
+    elsewhere.append("s3://a")
     for place in ("a.csv", "tables/a.csv", *elsewhere):
         assert is_inside(place) == (place not in elsewhere), place
 

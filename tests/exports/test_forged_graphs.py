@@ -194,13 +194,8 @@ def test_an_answer_too_large_for_any_memory(honest, tmp_path):
 
 def test_names_cannot_steer_the_terminal(honest, tmp_path):
     names = ["\x1b[2J", "\u202eb", "c\nd", "=1+1", "e\x00"]
-    path = forged(
-        honest,
-        tmp_path / "forged.onnx",
-        labels=json.dumps(names),
-        rule='{"kind": "threshold", "value": 0.0}',
-        caution="\x1b]0;owned\x07",
-    )
+    facts = {"labels": json.dumps(names), "rule": '{"kind": "threshold", "value": 0.0}'}
+    path = forged(honest, tmp_path / "forged.onnx", caution="\x1b]0;owned\x07", **facts)
     done = predicted(path, honest, tmp_path)
     assert done.exit_code == 0
     assert not set(done.output) & set("\x1b\u202e\x00\x07")

@@ -111,9 +111,7 @@ def same_predictions(read, folder):
 
 
 def model_json(path):
-    spec_of(NAMES, Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0), Threshold(0.5)).save(
-        path
-    )
+    spec_of(NAMES, PLATT, Threshold(0.5)).save(path)
     rewrite(path)  # without its sum, which would refuse every damage before it is read
 
 
@@ -153,17 +151,14 @@ def evaluation_files():
 EVALUATION = evaluation_files()
 
 
+PLATT = Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0)
+
+
 def metadata():
-    facts = Facts(
-        LabelSpace(NAMES),
-        Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0),
-        Threshold((0.5, 0.6, 0.4)),
-        Transform(32),
-        "bce",
-        "1" * 64,  # zeros stand for a hash that is not there yet
-        taxonomy=Taxonomy({"x": "y"}),
-    )
-    return facts.metadata()
+    rule, kinds = Threshold((0.5, 0.6, 0.4)), Taxonomy({"x": "y"})
+    weights = "1" * 64  # zeros stand for a hash that is not there yet
+    space = LabelSpace(NAMES)
+    return Facts(space, PLATT, rule, Transform(32), "bce", weights, taxonomy=kinds).metadata()
 
 
 def onnx_bytes(stated):
@@ -218,7 +213,7 @@ def same_facts(read, folder):
 def link_json():
     from labelwise.methods import link_to_spec, rule_to_spec
 
-    link = link_to_spec(Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0))
+    link = link_to_spec(PLATT)
     rule = rule_to_spec(Threshold(0.5))
     facts = {"format": 1, "names": list(NAMES), "scores": "logits", "link": link, "rule": rule}
     return as_json(facts)

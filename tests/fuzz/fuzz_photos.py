@@ -557,13 +557,8 @@ def same_photo(read, folder):
 
 
 STRANGE = (
-    torch.zeros(0),
-    torch.tensor(1.5),
-    torch.tensor([[float("nan")]]),
-    torch.ones(2, 3, 4),
-    torch.ones(3, dtype=torch.bfloat16),
-    torch.tensor([-1, 10**12]),
-    torch.tensor([True]),
+    *(torch.zeros(0), torch.tensor(1.5), torch.tensor([[float("nan")]]), torch.ones(2, 3, 4)),
+    *(torch.ones(3).bfloat16(), torch.tensor([-1, 10**12]), torch.tensor([True])),
     torch.full((2, 3), 300, dtype=torch.int64),
 )
 

@@ -557,10 +557,7 @@ def run_settings(folder):
     return RunFolder(folder).settings
 
 
-RUN = {
-    "settings.yaml": b"data: scenes\nseed: 1\n",
-    "metrics.jsonl": b'{"step": 1}\n{"step": 2}\n',
-}
+RUN = {"settings.yaml": b"data: scenes\nseed: 1\n", "metrics.jsonl": b'{"step": 1}\n{"step": 2}\n'}
 PROMPTS = b"label,prompt\ndog,a photo of a dog\ncat,a cat\n"
 
 

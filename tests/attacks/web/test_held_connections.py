@@ -144,10 +144,7 @@ def test_what_is_not_sent_whole_is_given_up_also_after_the_first_request(run, se
 
 
 def test_a_byte_now_and_then_does_not_keep_a_connection(run):
-    with (
-        running(run, decoders=0, idle_seconds=1.0) as server,
-        answered_line(server.port) as line,
-    ):
+    with running(run, decoders=0, idle_seconds=1.0) as server, answered_line(server.port) as line:
         line.settimeout(0.2)
         sent = 0
         ended = False
