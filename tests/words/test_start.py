@@ -384,8 +384,8 @@ def test_answers_of_photos_that_vanished_are_left_out_and_counted(words_model, p
 def test_answers_to_other_words_alone_are_refused(model, painted, tmp_path):
     folder, colours = painted
     table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=20)
+    words, run = WordList.of("grass"), tmp_path / "run"
     with pytest.raises(DataError, match="has none of the labels asked for"):
-        words, run = WordList.of("grass"), tmp_path / "run"
         start(images_of(folder / "photos"), words, model, run, answers=load(str(table)))
 
 
