@@ -254,9 +254,7 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
             splices += _into_list(data, container, [kind.spelled(one) for one in new])
         written[prefix] = [one.label for one in new]
     splices += into_element(data, rdf, _description(rdf, keywords, written, absent))
-    result = spliced(data, splices)
-    parsed(result)  # a label may hold characters that XML has no way to write
-    return result
+    return _checked(spliced(data, splices))
 
 
 def differ_in_dates_alone(one: bytes, other: bytes) -> bool:
@@ -291,9 +289,18 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
         f"\n   <{kind.written}><rdf:Bag>{items}</rdf:Bag></{kind.written}>"
         "\n  </rdf:Description>"
     )
-    result = spliced(data, into_element(data, rdf, text.encode()))
-    parsed(result)  # a word may hold characters that XML has no way to write
-    return result
+    return _checked(spliced(data, into_element(data, rdf, text.encode())))
+
+
+def _checked(data: bytes) -> bytes:
+    """Return a side-car that can be read again; words may hold what XML has no way to write."""
+    try:
+        if len(data) > LARGEST or data.count(b"<") > MOST_ELEMENTS:
+            raise expat.ExpatError
+        expat.ParserCreate("utf-8", " ").Parse(data, True)  # no handlers: much faster than a tree
+    except expat.ExpatError:
+        parsed(data)
+    return data
 
 
 def _about(rdf: Element) -> str:
