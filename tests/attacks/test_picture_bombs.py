@@ -119,3 +119,22 @@ def test_a_heic_photo_that_lies_about_its_size_is_refused(claimed, sentence):
             decode(lie, "a.heic")
 
     assert most_memory(refused) < 10_000_000
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_alpha_is_laid_on_white_in_strips_as_in_one_piece(mode):
+    """Pictures higher than a strip; the layers of a whole one took 12 bytes a pixel more."""
+    values = np.random.default_rng(0).integers(0, 256, (1100, 7, 4), np.uint8)
+    image, stream = Image.fromarray(values).convert(mode), io.BytesIO()
+    image.save(stream, "PNG", **({"transparency": 3} if mode == "P" else {}))
+    layer = Image.open(stream).convert("RGBA")
+    whole = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    assert np.array_equal(np.asarray(decode(stream.getvalue(), "a.png")), np.asarray(whole))
+
+
+def test_deep_grey_takes_few_bytes_a_pixel():
+    stream = io.BytesIO()
+    Image.fromarray(np.full((1000, 1000), 4096, np.uint16)).save(stream, "PNG")
+    decode(stream.getvalue(), "a.png")  # what is loaded once
+    assert most_memory(lambda: decode(stream.getvalue(), "a.png")) < 8e6
+    assert np.asarray(decode(stream.getvalue(), "a.png"))[0, 0].tolist() == [16] * 3

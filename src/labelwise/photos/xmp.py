@@ -236,7 +236,7 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
 
     ``ours`` is what we wrote into it before.
     """
-    data = EMPTY if data is None else untagged(data, ours)
+    data = EMPTY if data is None or data == EMPTY else untagged(data, ours)
     if not keywords:
         return data
     rdf = _rdf(parsed(data))
@@ -270,6 +270,8 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
     A packet that cannot be read is not taken over.
     """
     data = EMPTY
+    if packet is None and not words:
+        return data
     if packet is not None:
         with suppress(DataError):
             _rdf(parsed(packet))
