@@ -101,9 +101,11 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
         values = {
             name: _local(name, value, marks.get(name), spec) for name, value in values.items()
         }
-        for name in writes:
-            if values[name] is not None and not values["overwrite"]:
-                refuse_overwriting(Path(values[name]), is_log=bool(values.get("page")))
+        places = [Path(values[name]) for name in writes if values[name] is not None]
+        if values.get("out") and values.get("for_") == "label-studio":
+            places.append(Path(values["out"]).with_suffix(".config.xml"))
+        for place in [] if values.get("overwrite") else places:
+            refuse_overwriting(place, is_log=bool(values.get("page")))
         given = Options()
         given._environment = environment
         for name in names:
@@ -165,7 +167,7 @@ def _local(name: str, value: Any, mark: FromBucket | None, spec: Spec) -> Any:
 OURS = {  # files by which a folder is known to be labelwise's own
     *("evaluation.json", "link.json", "model.json", "dossier.json", "settings.yaml", "crops.csv"),
     *("index.json", "table.md", "comparison.json", "survey.json", "_manifest.jsonl"),
-    *("metrics.jsonl", "thresholds.json", "answers.csv", "labelwise.json"),
+    *("metrics.jsonl", "thresholds.json", "labelwise.json"),
     *("answers.jsonl", "receipt.json"),
 }
 

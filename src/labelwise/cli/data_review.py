@@ -176,8 +176,9 @@ def _repair(source: str, answers: Path, given: Options) -> None:
     repaired, changes = repair(
         table, questions, accept_promised=given.accept_guaranteed, test_too=given.test_too
     )
-    export(repaired, given.target)
     log = given.changes or given.target.with_suffix(".answers.jsonl")
+    log_changes(log, [])  # so that a file of another kind is named before anything is written
+    export(repaired, given.target)
     log_changes(log, changes)
     kinds = Counter(f"{change.before} to {change.after}" for change in changes)
     listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())

@@ -236,7 +236,7 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
 
     ``ours`` is what we wrote into it before.
     """
-    data = EMPTY if data is None else untagged(data, ours)
+    data = EMPTY if data is None or data == EMPTY else untagged(data, ours)
     if not keywords:
         return data
     rdf = _rdf(parsed(data))
@@ -254,9 +254,7 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
             splices += _into_list(data, container, [kind.spelled(keyword) for keyword in new])
         written[prefix] = [keyword.label for keyword in new]
     splices += into_element(data, rdf, _description(rdf, keywords, written, absent))
-    result = spliced(data, splices)
-    parsed(result)  # a label may hold characters that XML has no way to write
-    return result
+    return _checked(spliced(data, splices))
 
 
 def differ_in_dates_alone(one: bytes, other: bytes) -> bool:
@@ -272,6 +270,8 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
     A packet that cannot be read is not taken over.
     """
     data = EMPTY
+    if packet is None and not words:
+        return data
     if packet is not None:
         with suppress(DataError):
             _rdf(parsed(packet))
@@ -291,9 +291,18 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
         f"\n   <{kind.written}><rdf:Bag>{items}</rdf:Bag></{kind.written}>"
         "\n  </rdf:Description>"
     )
-    result = spliced(data, into_element(data, rdf, text.encode()))
-    parsed(result)  # a word may hold characters that XML has no way to write
-    return result
+    return _checked(spliced(data, into_element(data, rdf, text.encode())))
+
+
+def _checked(data: bytes) -> bytes:
+    """Return a side-car that can be read again; words may hold what XML has no way to write."""
+    try:
+        if len(data) > LARGEST or data.count(b"<") > MOST_ELEMENTS:
+            raise expat.ExpatError
+        expat.ParserCreate("utf-8", " ").Parse(data, True)  # no handlers: much faster than a tree
+    except expat.ExpatError:
+        parsed(data)
+    return data
 
 
 def _about(rdf: Element) -> str:
