@@ -110,9 +110,10 @@ class DynamicCorrelations(Objective):
             means = (kept.sum(1) / full, normalize(self.centres, dim=2).mean(1))
             aims = [unit @ mean.T.to(unit) for mean in means]
         present = (known == 1).to(labels)
-        aim = sum(correlated_targets(present, one, self.eps) for one in aims) / 2
+        first, second = (correlated_targets(present, one, self.eps) for one in aims)
+        aim = (first + second) / 2
         base = masked_mean(bce_loss(outputs.logits, aim), targets.observed)
-        groups = zip(features.split(TOGETHER), known.split(TOGETHER), strict=True)
+        groups = zip(torch.split(features, TOGETHER), torch.split(known, TOGETHER), strict=True)
         pairs = torch.stack([contrast_loss(*group) for group in groups]).mean()
         return base + share * self.contrast * pairs
 
