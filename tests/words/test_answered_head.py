@@ -152,7 +152,10 @@ def slow_left_out(text, x, y, observed, pool):
     """Return logits (P + 1, n, K), each fold, label and strength fitted by itself."""
     tried = torch.zeros(len(POWERS) + 1, *y.shape, dtype=torch.float64)
     parts = _folds(len(x), 0)
-    seen = ((x - x.mean(dim=0)) / pool.std(dim=0, correction=0)).numpy()
+    words = text.scores(x) / text.scores(pool).std(dim=0)  # of all words, for each of them
+    words *= (0.3 * FEATURES / words.var(dim=0, correction=0).sum()).sqrt()
+    seen = torch.cat([x / pool.std(dim=0, correction=0), words], dim=1)
+    seen = (seen - seen.mean(dim=0)).numpy()
     for fold in range(int(parts.max()) + 1):
         out, rest = parts == fold, parts != fold
         few = few_labels(

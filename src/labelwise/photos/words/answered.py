@@ -3,8 +3,11 @@
     o_ik = s_k t_ik + c_k                                 the text score, calibrated by the answers
     minimise over D, d:  loss(o + features D + d)  +  sum_k l2_k / 2 (||D_k||^2 + d_k^2)
 
-with features centred on the answered photos and divided by their deviations over all. (s_k, c_k) is
-the mean curve of ``calibration.few``: labels share what their answers cannot tell apart.
+with features centred on the answered photos and divided by their deviations over all, and with the
+scores of all words and, where they are known, the directions of captions beside them: so a word
+learns from others that occur with it, and moves more easily along what captions speak of.
+(s_k, c_k) is the mean curve of ``calibration.few``: labels share what their answers cannot tell
+apart.
 l2_k is chosen by cross-validation over the answers: the log loss of the left-out answers is minus
 the log-likelihood of a strength, and the labels' strengths are drawn towards the common one, as
 those of solved heads are. An infinite strength, the text score as it is, is among those tried. With
@@ -39,6 +42,7 @@ APART = 0.3  # powers of ten by which labels' strengths differ, before their ans
 ROUGH, EXACT, TINY = 1e-4, 1e-8, 1e-9
 SPARSE = 3  # times as many photos as any word has answers: each word then has its own
 NEWTON_STEPS, HALVINGS = 30, 20
+WORDS, CAPTIONS = 0.3, 1.0  # variance of what words share, per that of the features
 LEAST_SHARE = 0.01
 LEAST_ODDS = 1e-9
 
@@ -83,21 +87,41 @@ def answered_head(
     known = torch.ones_like(y, dtype=torch.bool) if observed is None else observed
     every = x if pool is None else pool
     answers = CoinLoss.of(Targets(y, known))
-    few = few_labels(text.scores(x), y, None, known, pool=text.scores(every))
+    scores = text.scores(every)
+    few = few_labels(text.scores(x), y, None, known, pool=scores)
     spread = every.std(dim=0, correction=0).double()
+    scale = torch.where(spread > TINY, spread, 1.0)
+    common = _common(text, x, scores)
+    seen = torch.cat([x / scale, x @ common], dim=1)
     sparse = SPARSE * int(known.sum(dim=0).max()) <= len(x)
-    heads = _Own(x, answers, known, spread) if sparse else _Shared(x, answers, spread)
+    heads = _Own(seen, answers, known) if sparse else _Shared(seen, answers)
     tried, shares = _left_out(text, few, x, answers, heads, _folds(len(x), seed))
     powers = torch.tensor(POWERS[: len(tried) - 1], dtype=torch.float64)
     chosen = (shares[1:] * powers[:, None]).sum(dim=0) / shares[1:].sum(dim=0)
     kept = shares[0] > 0.5
     l2 = torch.where(kept, torch.inf, 10**chosen * len(x))
     start = _calibrated(text, few, few.mean)
-    weight, bias = heads.moved(start.scores(x), l2)
+    moved, bias = heads.moved(start.scores(x), l2)
+    weight = moved[: len(scale)] / scale[:, None] + common @ moved[len(scale) :]
     head = TextHead(start.weight + weight, start.bias + bias)
     left_out = torch.einsum("pk,pnk->nk", shares, tried)
     calibration = few_labels(left_out, y, Sigmoid(), known, pool=head.scores(every))
     return AnsweredHead(head, l2, left_out, calibration, few)
+
+
+def _common(text: TextHead, x: Tensor, scores: Tensor) -> Tensor:
+    """Return directions (D, E) that words share: of all words, and of captions if known.
+
+    They have shares of the variance of standardised features, whose sum is D.
+    """
+    parts = [(WORDS, text.weight / scores.std(dim=0).clamp(min=TINY))]
+    if text.common is not None:
+        parts.append((CAPTIONS, text.common.double()))
+    scaled = []
+    for share, part in parts:
+        total = (x @ part).var(dim=0, correction=0).sum().clamp(min=TINY)
+        scaled.append(part * (share * len(part) / total).sqrt())
+    return torch.cat(scaled, dim=1)
 
 
 def _calibrated(text: TextHead, few: FewLabels, mean: NDArray[np.float64]) -> TextHead:
@@ -142,8 +166,8 @@ class _Shared:
     photos weigh nothing; the next strength starts from the one before.
     """
 
-    def __init__(self, x: Tensor, answers: CoinLoss, spread: Tensor) -> None:
-        self._design = Design.of(x, spread=spread, free_bias=False)
+    def __init__(self, x: Tensor, answers: CoinLoss) -> None:
+        self._design = Design.of(x, standardise=False, free_bias=False)
         self._answers = answers
 
     def begin(self, starts: Tensor, seen: Tensor) -> None:
@@ -185,13 +209,12 @@ class _Own:
     with standardised features Z. This is the optimum of one design for all words, in m^3 steps.
     """
 
-    def __init__(self, x: Tensor, answers: CoinLoss, known: Tensor, spread: Tensor) -> None:
-        scale = torch.where(spread > TINY, spread, 1.0)
-        self._mean, self._scale, self._rows = x.mean(dim=0), scale, len(x)
+    def __init__(self, x: Tensor, answers: CoinLoss, known: Tensor) -> None:
+        self._mean = x.mean(dim=0)
         most = max(1, int(known.sum(dim=0).max()))
         order = (~known).to(torch.uint8).argsort(dim=0, stable=True)[:most]
         self._photo = order.T  # (K, m), those that were answered first
-        self._x = ((x - self._mean) / scale)[self._photo]
+        self._x = (x - self._mean)[self._photo]
         self._kernel = (self._x @ self._x.mT + 1)[None]
         self._halves = [
             half.T.gather(1, self._photo)[None] for half in (answers.present, answers.absent)
@@ -221,7 +244,7 @@ class _Own:
         begin = torch.zeros_like(starts)
         found, _ = self._newton(starts, self._halves, strength, begin, EXACT)
         weight, bias = found[0] / l2[:, None], (found[0] / l2[:, None]).sum(dim=1)
-        moved = (weight[:, None] @ self._x)[:, 0].T / self._scale[:, None]
+        moved = (weight[:, None] @ self._x)[:, 0].T
         return moved, bias - self._mean @ moved
 
     def _newton(
