@@ -61,7 +61,11 @@ class Mode:
 
 @dataclass(frozen=True, eq=False)
 class CurveProblem:
-    """Entries (n, K) with what is known of the shared numbers beforehand; w is 1 or 0."""
+    """Entries (n, K) with what is known of the shared numbers beforehand; w is 1 or 0.
+
+    Each label's known entries come first, as far as any label has some; ``photo`` is whose they
+    are.
+    """
 
     x: Numbers
     y: Numbers
@@ -70,10 +74,12 @@ class CurveProblem:
     before: Numbers
     deviation: Numbers
     typical: float
+    photo: NDArray[np.int64] | None = None  # None: the rows are photos
 
     def without(self, out: NDArray[np.bool_]) -> "CurveProblem":
-        """Return the problem without some of its rows."""
-        return replace(self, x=self.x[~out], y=self.y[~out], w=self.w[~out])
+        """Return the problem without some photos."""
+        left_out = out[:, None] if self.photo is None else out[self.photo]
+        return replace(self, w=self.w * ~left_out)
 
     def curves(self, shared: Numbers, own: Numbers, spreads: Spreads) -> Numbers:
         """Return (alpha_k, beta_k), (K, 2)."""
@@ -410,9 +416,9 @@ def few_labels(
         centre, prior = 0.0, (np.array([np.log(scale), 0.0, 0.0]), np.array(WITH_LINK))
     pooled = (every - centre) / scale
     means = pooled.mean(0) - pooled.mean()
-    problem = CurveProblem(
-        (u - centre) / scale, y, w, means, *prior, TYPICAL_SPREAD[link is not None]
-    )
+    photo = np.argsort(w <= 0, axis=0, kind="stable")[: max(1, int((w > 0).sum(0).max()))]
+    x, y, w = (np.take_along_axis(part, photo, 0) for part in ((u - centre) / scale, y, w))
+    problem = CurveProblem(x, y, w, means, *prior, TYPICAL_SPREAD[link is not None], photo)
     mixture = CurveMixture.of(problem)
     slope, offset, weight = _points(mixture.mean(), mixture.covariance())
     doubting = mixture.expecting(_doubting(problem.typical))

@@ -84,9 +84,14 @@ def name_of_text(text: str) -> str:
     return f'text "{text}"'
 
 
-def is_of_text(name: str) -> bool:
-    """Return whether a list is that of a text, about which the labels of a model say nothing."""
-    return name.startswith('text "') and name.endswith('"')
+def name_of_album(album: str) -> str:
+    """Return what the list of an album is called in the log."""
+    return f'album "{album}"'
+
+
+def is_of_likeness(name: str) -> bool:
+    """Return whether a list is that of a text or album, of which a model's labels say nothing."""
+    return name.startswith(('text "', 'album "')) and name.endswith('"')
 
 
 def answers_of(store: Store, query: str) -> list[Said]:

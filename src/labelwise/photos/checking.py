@@ -30,7 +30,7 @@ from labelwise.errors import DataError
 from labelwise.photos.check_log import CheckLog, Said
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.index import Index
-from labelwise.photos.query import ANSWERS, Asked, labels_told
+from labelwise.photos.query import ANSWERS, Asked, Hit, labels_told
 from labelwise.photos.receipts import keep_receipt, withdraw
 from labelwise.photos.store import Fact
 from labelwise.retrieval import Query
@@ -164,8 +164,7 @@ class CheckSession:
         cls,
         index: Index,
         name: str,
-        rows: NDArray[np.int64],
-        lowest: float,
+        hits: Sequence[Hit],
         *,
         wrong_at_most: float = 0.1,
         confidence: float = 0.95,
@@ -173,10 +172,11 @@ class CheckSession:
     ) -> "CheckSession":
         """Begin or resume the check of a list without probabilities: only the answers count.
 
-        ``rows`` come best first, ``lowest`` is the score of the last. ``name`` is what is asked.
+        ``hits`` come best first. ``name`` is what is asked.
         """
-        if not len(rows):
+        if not hits:
             raise DataError(f"no photo answers {name}, so there is nothing to check")
+        rows, lowest = np.array([hit.row for hit in hits], np.int64), hits[-1].probability
         session = cls.__new__(cls)
         session._begin(index, name, rows, who)
         session._told, session._what = _nothing_told, "photos of the list"

@@ -13,6 +13,7 @@ a person's answers (:mod:`labelwise.photos.checking`).
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -56,7 +57,7 @@ ANSWERS = 30  # that a person is taken to be willing to give
 LEAST_CHECKED = 0.2  # probability of a photo on a list that is worth checking
 LEAST_SCORE = float(np.finfo(np.float32).min)  # below: left out by a limit
 MOST_BYTES = 256 << 20
-KEYWORD = "keyword:"  # before the name of an album that is one
+KEYWORD, PHOTOS = "keyword:", "photos:"  # before the name of an album that is no folder
 
 
 @dataclass(frozen=True)
@@ -531,7 +532,7 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
     photos, or ``keyword:NAME``, is an album: the photos most like all of it are returned.
     """
     if os.path.isdir(photo) or photo.startswith(KEYWORD):
-        return [], _photos_like_album(index, photo, count)
+        return [], photos_like_album(index, photo, count)
     row = index.store.row_of(photo)
     if row is not None:
         return nearest_photos(index, row, count)
@@ -563,13 +564,32 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
     return [], hits_of(index, (), *index.embeddings.nearest(looks, count))
 
 
-def _photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
-    if os.path.isdir(album):
-        own = PhotoFilter(folder=os.path.abspath(album))
+def photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
+    """Return the photos most like those of an album, without these.
+
+    It is a folder (or one below a root, as 2023/june), ``keyword:NAME``, or ``photos:ID,ID`` with
+    at least 16 digits of each id.
+    """
+    if album.startswith(PHOTOS):
+        rows = np.array(_rows_of_ids(index, album.removeprefix(PHOTOS)), np.int64)
     else:
-        own = PhotoFilter(keywords=(album.removeprefix(KEYWORD),))
-    without = np.union1d(own.left_out(index), index.store.dead_rows())
-    rows = np.setdiff1d(np.arange(len(index)), without)
+        own = PhotoFilter(folder=os.path.abspath(album) if os.path.isdir(album) else album)
+        if album.startswith(KEYWORD):
+            own = PhotoFilter(keywords=(album.removeprefix(KEYWORD),))
+        rows = np.setdiff1d(np.arange(len(index)), own.left_out(index))
+    rows = np.setdiff1d(rows, index.store.dead_rows())
     if not len(rows):
         raise DataError(f"no photo of {index.folder} is in the album {album!r}; index it first")
     return hits_of(index, (), *index.embeddings.like_album(rows, count))
+
+
+def _rows_of_ids(index: Index, ids: str) -> list[int]:
+    """Return the rows of the photos whose ids start as some do."""
+    found = []
+    for start in filter(None, ids.split(",")):
+        if not re.fullmatch("[0-9a-f]{16,64}", start):
+            raise DataError(f"{start!r} must be 16 to 64 hexadecimal digits of a photo's id")
+        ends = [bytes.fromhex(start.ljust(64, digit)) for digit in "0f"]
+        query = "SELECT row FROM contents WHERE hash BETWEEN ? AND ?"
+        found += [row for (row,) in index.store.select(query, ends)]
+    return found

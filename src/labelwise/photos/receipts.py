@@ -42,7 +42,7 @@ from labelwise.decide import (
     judge_lists,
 )
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.photos.check_log import answers_of, is_of_text
+from labelwise.photos.check_log import answers_of, is_of_likeness
 from labelwise.photos.index import Index
 from labelwise.photos.prevalence import read_answered
 from labelwise.photos.query import said_of
@@ -353,7 +353,7 @@ def _as_kept(index: Index, text: str) -> str:
 def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]:
     """Return whether photos are right for a query, by what everybody said of them."""
     known: dict[int, bool] = {}
-    if not is_of_text(text):
+    if not is_of_likeness(text):
         query = Query.parse(text, index.space, index.taxonomy)
         rows, hits, told = said_of(index, index.bound(query))
         known = dict(zip(rows[told].tolist(), hits[told].tolist(), strict=True))
