@@ -8,7 +8,7 @@ from tiny_run import tiny_settings
 from labelwise.methods import METHODS, make_objective
 from labelwise.papers.compare import tries
 
-ROWS = 150
+ROWS = 400
 FACTS = contract.facts(ROWS, 5)
 TUNED = [(name, option) for name, method in METHODS.items() for option in method.tuning]
 
