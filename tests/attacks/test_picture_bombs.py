@@ -7,6 +7,7 @@ import io
 import struct
 import tracemalloc
 import zlib
+from contextlib import nullcontext
 
 import numpy as np
 import pydicom
@@ -60,11 +61,12 @@ def heic(*claimed: int) -> bytes:
     return head + field + rest[:4] + struct.pack(">II", *claimed) + rest[12:]
 
 
-def most_memory(read, content, name, sentence) -> int:
-    """Return the most memory that was asked for until a file was refused in this sentence."""
+def most_memory(read, content, name, sentence=None) -> int:
+    """Return the most memory asked for until a file was read, or refused in this sentence."""
     tracemalloc.start()
     try:
-        with pytest.raises(ImageError, match=sentence):
+        refused = pytest.raises(ImageError, match=sentence) if sentence else nullcontext()
+        with refused:
             read(content, name)
         return tracemalloc.get_traced_memory()[1]
     finally:
@@ -102,3 +104,22 @@ def test_dicom_that_holds_less_than_it_says_is_refused():
 def test_a_heic_photo_that_lies_about_its_size_is_refused(claimed, sentence):
     assert decode(heic(64, 64), "a.heic").size == (64, 64)
     assert most_memory(decode, heic(*claimed), "a.heic", sentence) < 10_000_000
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_alpha_is_laid_on_white_in_strips_as_in_one_piece(mode):
+    """Pictures higher than a strip; the layers of a whole one took 12 bytes a pixel more."""
+    values = np.random.default_rng(0).integers(0, 256, (1100, 7, 4), np.uint8)
+    image, stream = Image.fromarray(values).convert(mode), io.BytesIO()
+    image.save(stream, "PNG", **({"transparency": 3} if mode == "P" else {}))
+    layer = Image.open(stream).convert("RGBA")
+    whole = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    assert np.array_equal(np.asarray(decode(stream.getvalue(), "a.png")), np.asarray(whole))
+
+
+def test_deep_grey_takes_few_bytes_a_pixel():
+    stream = io.BytesIO()
+    Image.fromarray(np.full((1000, 1000), 4096, np.uint16)).save(stream, "PNG")
+    decode(stream.getvalue(), "a.png")  # what is loaded once
+    assert most_memory(decode, stream.getvalue(), "a.png") < 8e6
+    assert np.asarray(decode(stream.getvalue(), "a.png"))[0, 0].tolist() == [16] * 3
