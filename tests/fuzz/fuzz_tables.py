@@ -387,10 +387,6 @@ def is_the_batch(table, folder):
     assert found == [names[n] for n in numbers], "a picture got another picture's class"
 
 
-def voc_parts():
-    return {**voc(), "parts.json": b'{"train": "train", "val": "test"}'}
-
-
 def read_voc_parts(folder):
     try:
         parts = json.loads((folder / "parts.json").read_bytes())
@@ -410,12 +406,10 @@ def named_parts(table, folder):
     assert [str(s).removeprefix("trainval") or "train" for s in wanted] == table.split.tolist()
 
 
-def strange_parts(rng, content):
-    return as_json(strange_json(rng, json.loads(content)))
-
-
-def untouched(rng, content):
-    return content
+PARTS_DAMAGE = {
+    ".json": lambda rng, content: as_json(strange_json(rng, json.loads(content))),
+    "": lambda rng, content: content,
+}
 
 
 CSV = b'path,labels,unknown,split\na.jpg,x|y,z,train\n"b.jpg",,*,val\n'
@@ -454,10 +448,10 @@ TABLES = (
     Target("voc", voc(), loads(""), by_hand(voc_by_hand)),
     Target(
         "voc parts",
-        voc_parts(),
+        voc() | {"parts.json": b'{"train": "train", "val": "test"}'},
         read_voc_parts,
         named_parts,
-        {".json": strange_parts, "": untouched},
+        PARTS_DAMAGE,
     ),
     Target("cifar", cifar(), loads(""), is_the_batch),
 )

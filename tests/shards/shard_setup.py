@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 from tiny_predictor import make
 
-from labelwise.cli import main
 from labelwise.shards import ModelFiles, ScoringTask
 
 BROKEN_EVERY = 20
@@ -76,6 +75,8 @@ def write_parquet(path, count, nested=False):
 
 def call(monkeypatch, *arguments):
     """Run the command in this process; return its exit status."""
+    from labelwise.cli import main  # not for the workers that import this file
+
     monkeypatch.setattr(sys, "argv", ["labelwise", *map(str, arguments)])
     with pytest.raises(SystemExit) as end:
         main()

@@ -235,6 +235,7 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     folder, colours = painted
     (tmp_path / "words.txt").write_text("red\ngreen\nblue\n")
     run, index, onnx = tmp_path / "run", tmp_path / "index", tmp_path / "model.onnx"
+    save_photos(few := tmp_path / "few", 3)
     given = ("--words", tmp_path / "words.txt", "-m", words_model, "-o", run, "--image-size", SIDE)
     made = run_verb("start", folder / "photos", *given)
     assert made.exit_code == 0, made.output
@@ -249,14 +250,14 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
         ("search", index, "red", "--json", "-n", "20"),
         ("estimate", index, "red"),
         ("tag", index, "--xmp", "--dry-run"),
-        ("export", run, "-o", onnx, "--data", folder / "photos"),
+        ("export", run, "-o", onnx, "--data", few),
         ("predict", onnx, folder / "photos" / "000.png"),
-        ("predict", run, folder / "photos", "-o", f"{tmp_path}/shards/"),
+        ("predict", run, few, "-o", f"{tmp_path}/shards/"),
     ):
         done = run_verb(*verb)
         assert done.exit_code == 0, (verb, done.output)
         assert NOT_CALIBRATED in done.stderr, verb
-    _require_caution_in_files(run, onnx, index, folder / "photos", tmp_path)
+    _require_caution_in_files(run, onnx, index, few, tmp_path)
     _require_no_interval(run, index, tmp_path)
     unnamed = run_verb("export", run, "-o", tmp_path / "other.onnx")
     assert "name photos to compare on, as in --data PHOTOS" in str(unnamed.exception)
