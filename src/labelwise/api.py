@@ -59,9 +59,9 @@ def train(
     on_ray = flags.pop(SHORT_NAMES["workers"], 1) if engine == "ray" else None
     source = table.name if table is not None else str(data)
     resolved = read_settings(None, flags | {"data": source, "method": method})
-    place = folder if folder is not None else default_folder(resolved)
+    path = folder if folder is not None else default_folder(resolved)
     watch = make_watch() if progress else Silent()
-    with RunFolder.working_in(place) as run:
+    with RunFolder.working_in(path) as run:
         if on_ray is None:
             done = train_in(resolved, run, table=table, watch=watch, fresh=fresh)
         else:
@@ -74,7 +74,7 @@ def train(
             report_run(done)
             log_trained_model(run, resolved)
             run.publish()
-    return RunFolder(fetched_run(place)) if done is not None else run
+    return RunFolder(fetched_run(path)) if done is not None else run
 
 
 def load_run(folder: str | Path) -> RunFolder:
