@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -88,6 +89,8 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
         promise_suspects,
         write_review,
     )
+    from labelwise.errors import LabelwiseError
+    from labelwise.models.run_folder import RunFolder
     from labelwise.scores.embeddings import holds_vectors
     from labelwise.scores.review import answered_questions, reviewable, suspect_questions
     from labelwise.system.storage import is_uri
@@ -130,6 +133,9 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
         from labelwise.report.suspects import write_suspects_page
 
         picture = None if given.data is None else _pictures(given.data)
+        if picture is None and (source / "settings.yaml").is_file():
+            with suppress(LabelwiseError):  # the photos of the run, unless they have moved
+                picture = _pictures(RunFolder(source).data)
         write_suspects_page(
             given.html, questions, promise=promise, picture=picture, blind=given.blind
         )
