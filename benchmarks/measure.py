@@ -160,9 +160,15 @@ def finish(rows: Sequence[Row], save: str | None) -> None:
     sys.exit(0 if all(row.reached for row in rows) else 1)
 
 
-def record(name: str, ours: float, peer: float | None = None) -> None:
-    """Keep a figure where ``benchmarks/limits.py`` asks for figures, as a line of JSON."""
+def record(name: str, ours: float, peer: float | None = None, ratios: Sequence[float] = ()) -> None:
+    """Keep a figure where ``benchmarks/limits.py`` asks for figures, as a line of JSON.
+
+    ``ratios`` are those of several runs, best ones not singled out.
+    """
     place = os.environ.get("LABELWISE_FIGURES")
     if place:
         with Path(place).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"name": name, "ours": ours, "peer": peer}) + "\n")
+            found = {"name": name, "ours": ours, "peer": peer}
+            if ratios:
+                found["range"] = [min(ratios), max(ratios), len(ratios)]
+            file.write(json.dumps(found) + "\n")
