@@ -146,12 +146,13 @@ def whole(count: int, device: str) -> None:
 
 def sampled(words: list[str]) -> None:
     """Run ``labelwise WORDS`` and print the functions its main thread was in, by seconds."""
-    every, main, inner, outer = 0.02, threading.main_thread().ident, Counter(), Counter()
+    every, main = 0.02, threading.main_thread().ident
+    inner: Counter = Counter()
+    outer: Counter = Counter()
 
     def sample() -> None:
         last = time.monotonic()
-        while True:
-            time.sleep(every)
+        while not ended.wait(every):
             spent, last = time.monotonic() - last, time.monotonic()
             frame, chain = sys._current_frames().get(main), []
             while frame is not None:
@@ -162,8 +163,9 @@ def sampled(words: list[str]) -> None:
             for name in set(chain):
                 outer[name] += spent
 
-    begun = time.monotonic()
-    threading.Thread(target=sample, daemon=True).start()
+    begun, ended = time.monotonic(), threading.Event()
+    sampling = threading.Thread(target=sample, daemon=True)
+    sampling.start()
     from labelwise.cli import main as run
 
     sys.argv = ["labelwise", *words]
@@ -173,6 +175,8 @@ def sampled(words: list[str]) -> None:
     except SystemExit as error:
         status = error.code
     took = time.monotonic() - begun
+    ended.set()
+    sampling.join()
     print(f"  {took:.1f} s in Python; of these in (functions by cumulative seconds):")
     for name, seconds in outer.most_common(60):
         print(f"    {seconds:7.1f} {name}")
