@@ -30,12 +30,15 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PARTS = {
-    "whole": (150, "gpu.py --only whole"),
-    "first": (200, "first_minutes.py --ways graphs cold warm eager"),
-    "files": (260, "training.py --part files --steps 150"),
+    "whole": (170, "gpu.py --only whole"),
+    "first": (190, "first_minutes.py --ways graphs eager same cold warm"),
+    "files": (
+        200,
+        "training.py --part files --steps 150 --backbones resnet50 tf_efficientnet_lite0",
+    ),
     "nvjpeg": (120, "scoring.py --device cuda --decode both --sizes 500x375 --repeats 5"),
     "threads": (90, "gpu.py --only threads"),
-    "same": (90, "first_minutes.py --ways graphs eager same same-eager"),
+    "same": (60, "first_minutes.py --ways eager same-eager"),
 }
 PHOTOS, LABELS, SIZE = 15_104, 20, (500, 375)
 

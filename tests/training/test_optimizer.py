@@ -279,11 +279,11 @@ def test_a_deterministic_run_is_compiled_only_if_asked_for():
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_kernels_are_chosen_inside_the_block_alone(deterministic):
-    before = torch.backends.cudnn.benchmark
+def test_kernels_are_chosen_inside_the_block_alone(deterministic, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     with kernels(deterministic=deterministic):
         assert torch.are_deterministic_algorithms_enabled() == deterministic
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
-        assert torch.backends.cudnn.benchmark != deterministic
+        assert not torch.backends.cudnn.benchmark
     assert not torch.are_deterministic_algorithms_enabled()
-    assert torch.backends.cudnn.benchmark == before
+    assert torch.backends.cudnn.benchmark
