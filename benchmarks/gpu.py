@@ -5,7 +5,7 @@
 whole    ``labelwise train`` on 15,104 JPEGs, three epochs of EfficientNet-Lite0, command to report,
          and where its seconds went; then the same with ``--deterministic``
 first    first_minutes.py: first and later epochs, with graphs alone, compiled cold and warm, eager
-files    training.py --part files: from JPEG against the step alone, five runs
+files    training.py --part files: from JPEG against the step alone, five runs, ResNet-50; lite0
 nvjpeg   scoring.py --device cuda: predict against its decoder and its network alone, both decoders
 threads  ``predict`` by nvJPEG: seconds of processor time by thread, and what other sizes give
 same     first_minutes.py with kernels that compute the same bits each time
@@ -32,12 +32,10 @@ HERE = Path(__file__).parent
 PARTS = {
     "whole": (170, "gpu.py --only whole"),
     "first": (190, "first_minutes.py --ways graphs eager same cold warm"),
-    "files": (
-        200,
-        "training.py --part files --steps 150 --backbones resnet50 tf_efficientnet_lite0",
-    ),
     "nvjpeg": (120, "scoring.py --device cuda --decode both --sizes 500x375 --repeats 5"),
+    "files": (100, "training.py --part files --steps 150 --backbones resnet50"),
     "threads": (90, "gpu.py --only threads"),
+    "lite0": (110, "training.py --part files --steps 150 --backbones tf_efficientnet_lite0"),
     "same": (60, "first_minutes.py --ways eager same-eager"),
 }
 PHOTOS, LABELS, SIZE = 15_104, 20, (500, 375)
