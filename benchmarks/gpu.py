@@ -7,7 +7,7 @@ whole    ``labelwise train`` on 15,104 JPEGs, three epochs of EfficientNet-Lite0
 first    first_minutes.py: first and later epochs, with graphs alone, compiled cold and warm, eager
 files    training.py --part files: from JPEG against the step alone, five runs, ResNet-50; lite0
 nvjpeg   scoring.py --device cuda: predict against its decoder and its network alone, both decoders
-threads  ``predict`` by nvJPEG: seconds of processor time by thread, and what other sizes give
+sizes    ``predict`` by nvJPEG with other portions, decoders and batches
 same     first_minutes.py with kernels that compute the same bits each time
 
 Parts run one after the other while the time lasts (``--seconds``); each writes its figures to
@@ -34,7 +34,7 @@ PARTS = {
     "first": (190, "first_minutes.py --ways graphs eager same cold warm"),
     "nvjpeg": (120, "scoring.py --device cuda --decode both --sizes 500x375 --repeats 5"),
     "files": (100, "training.py --part files --steps 150 --backbones resnet50"),
-    "threads": (90, "gpu.py --only threads"),
+    "sizes": (60, "gpu.py --only sizes"),
     "lite0": (110, "training.py --part files --steps 150 --backbones tf_efficientnet_lite0"),
     "same": (60, "first_minutes.py --ways eager same-eager"),
 }
@@ -188,33 +188,14 @@ def sampled(words: list[str]) -> None:
     os._exit(0 if status in (0, None) else 1)
 
 
-def threads(count: int) -> None:
-    """Print the processor time of each thread of ``predict`` by nvJPEG, at several sizes."""
+def sizes(count: int) -> None:
+    """Print the photos per second of ``predict`` by nvJPEG, at several sizes of its parts."""
     import torch
     from scoring import make_predictor
     from scoring_gpu import Bfloat16, noisy_photo
 
     from labelwise.models.scoring import score
-    from labelwise.pictures import FileImages, batches, device, resample
-
-    def seconds_by_thread() -> Counter:
-        found: Counter = Counter()
-        for task in Path("/proc/self/task").iterdir():
-            try:
-                line = (task / "stat").read_text()
-            except OSError:
-                continue
-            fields = line.rpartition(")")[2].split()
-            ticks = int(fields[11]) + int(fields[12])
-            found[names.get(int(task.name), "other")] += ticks / os.sysconf("SC_CLK_TCK")
-        return found
-
-    names: dict[int, str] = {}
-
-    def note() -> None:
-        for one in threading.enumerate():
-            if one.native_id is not None:
-                names[one.native_id] = one.name.rpartition("_")[0] or one.name
+    from labelwise.pictures import FileImages, batches, device
 
     predictor = make_predictor().fused()
     predictor.model.to("cuda", torch.bfloat16, memory_format=torch.channels_last)
@@ -228,66 +209,20 @@ def threads(count: int) -> None:
         def run(batch: int) -> float:
             begun = time.perf_counter()
             for _ in score(scorer, images, batch_size=batch, workers=os.cpu_count(), decode="cuda"):
-                note()
+                pass
             return count / (time.perf_counter() - begun)
 
-        plain = resample._scaled
-        for fused in (False, True):
-            resample._scaled = fused_scaled(resample, plain) if fused else plain
-            for portion, decoders, batch in (
-                (256, 2, 256),
-                (512, 2, 256),
-                (256, 3, 256),
-                (256, 2, 512),
-                (512, 3, 512),
-            ):
-                device.PORTION, device.DECODERS = portion, decoders
-                run(batch)
-                before = seconds_by_thread()
-                rates = sorted(run(batch) for _ in range(3))
-                spent = seconds_by_thread()
-                spent.subtract(before)
-                shown = ", ".join(f"{name} {value:.2f}" for name, value in spent.most_common(8))
-                print(
-                    f"resize fused {fused}, portions of {portion}, {decoders} decoders, batches of "
-                    f"{batch}: {rates[0]:,.0f} to {rates[-1]:,.0f} photos/s; processor seconds in "
-                    f"{3 * count / rates[1]:.1f} s: {shown}",
-                    flush=True,
-                )
-                record(f"nvjpeg-{'fused-' * fused}{portion}-{decoders}-{batch}", rates[1])
-
-
-def fused_scaled(resample: object, plain: object) -> object:
-    """Return ``_scaled`` whose sums become levels in one kernel, checked against the plain one."""
-    import torch
-
-    levels = torch.cuda.jiterator._create_jit_fn(
-        "template <typename T> T levels(T high, T low) {"
-        "  int total = ((int)high * 4096 + (int)low + (1 << 21)) >> 22;"
-        "  return (T)(total < 0 ? 0 : total > 255 ? 255 : total); }"
-    )
-
-    def scaled(planes: torch.Tensor, weights: torch.Tensor, *, vertical: bool) -> torch.Tensor:
-        if len(weights) != 2 or weights.dtype != torch.float16:
-            return plain(planes, weights, vertical=vertical)
-        values = planes.to(weights.dtype, memory_format=torch.contiguous_format)
-        both = weights.flatten(0, 1)
-        if vertical:
-            high, low = resample._half_product(both, values).chunk(2, -2)
-        else:
-            high, low = resample._half_product(values, both.T).chunk(2, -1)
-        return levels(high, low).to(torch.uint8)
-
-    def checked(planes: torch.Tensor, weights: torch.Tensor, *, vertical: bool) -> torch.Tensor:
-        found = scaled(planes, weights, vertical=vertical)
-        if not seen.get(vertical):
-            same = torch.equal(found, plain(planes, weights, vertical=vertical))
-            seen[vertical] = True
-            print(f"  one kernel for levels, vertical {vertical}: equal {same}", flush=True)
-        return found
-
-    seen: dict[bool, bool] = {}
-    return checked
+        tried = ((256, 2, 256), (512, 2, 256), (256, 3, 256), (256, 2, 512))
+        for portion, decoders, batch in tried:
+            device.PORTION, device.DECODERS = portion, decoders
+            run(batch)
+            rates = sorted(run(batch) for _ in range(3))
+            print(
+                f"portions of {portion}, {decoders} decoders, batches of {batch}: "
+                f"{rates[0]:,.0f} to {rates[-1]:,.0f} photos/s",
+                flush=True,
+            )
+            record(f"nvjpeg-{portion}-{decoders}-{batch}", rates[1])
 
 
 def record(name: str, ours: float, peer: float | None = None) -> None:
@@ -309,12 +244,12 @@ def main() -> None:
     parser.add_argument("--wheels", type=Path)
     parser.add_argument("--photos", type=int, default=PHOTOS)
     parser.add_argument("--accelerator", default="cuda")
-    parser.add_argument("--only", choices=("whole", "threads"), help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=("whole", "sizes"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.only == "whole":
         whole(given.photos, given.accelerator)
-    elif given.only == "threads":
-        threads(given.photos)
+    elif given.only == "sizes":
+        sizes(given.photos)
     else:
         drive(given)
 

@@ -8,6 +8,7 @@ peak resident size of the first repeat above what the child began with.
 import json
 import multiprocessing
 import os
+import re
 import sys
 import time
 import traceback
@@ -151,6 +152,11 @@ def compare(
             flush=True,
         )
     return rows
+
+
+def slug(text: str) -> str:
+    """Return letters and digits of a text in lower case, one dash between words."""
+    return "-".join(re.findall(r"[a-z0-9]+", text.lower().replace(",", "")))
 
 
 def finish(rows: Sequence[Row], save: str | None) -> None:

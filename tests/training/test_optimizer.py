@@ -235,9 +235,9 @@ def test_half_precision_reaches_the_model_but_not_the_objective(model):
 @pytest.mark.parametrize(
     ("asked", "device", "world", "steps", "expected"),
     [
-        (None, "cuda", 1, 2000, True),
-        (None, "cuda", 1, 1999, False),
-        (None, "cuda", 2, 2000, False),
+        (None, "cuda", 1, 6000, True),
+        (None, "cuda", 1, 5999, False),
+        (None, "cuda", 2, 6000, False),
         (None, "cpu", 1, 10**6, False),
         (True, "cpu", 1, 1, True),
         (False, "cuda", 1, 10**6, False),

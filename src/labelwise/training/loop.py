@@ -114,7 +114,8 @@ class Loop:
             self.watch.say(why)
         if compiled:
             torch.compiler.reset()  # a process that trains many models would reach dynamo's limit
-        elif self.device.type == "cuda" and self.world == self.recipe.accumulate == 1:
+        elif self.device.type == "cuda" and self.world == self.recipe.accumulate == 1 and not fixed:
+            # whether replayed kernels give a deterministic run its bits was not tried
             network = GraphedModel(self.model, self.precision)
         return accelerated(loss_of, precision=self.precision, compiled=compiled)
 
