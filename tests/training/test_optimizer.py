@@ -1,5 +1,7 @@
 """Groups and rates by hand, schedules against torch's own, averages by their formula."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -13,7 +15,7 @@ from labelwise.networks.backbones import create_backbone
 from labelwise.networks.heads import LinearHead
 from labelwise.objectives import BCE
 from labelwise.training import execution
-from labelwise.training.execution import accelerated, compiles, kernels
+from labelwise.training.execution import GraphedModel, accelerated, compiles, kernels
 from labelwise.training.optimizer import (
     WeightAverage,
     make_optimizer,
@@ -270,6 +272,32 @@ def test_options_of_the_compiler_are_those_that_this_torch_knows(monkeypatch):
         "triton.cudagraphs": True,
         "triton.autotune_pointwise": False,
     }.items() <= options.items()
+
+
+class CountsCalls(nn.Module):
+    """A layer of another library, whose Python code a graph would leave out."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_only_layers_that_hide_no_python_code_are_captured(foreign, monkeypatch):
+    backbone = create_backbone("small-cnn")
+    model = Model(backbone, LinearHead(backbone.channels, 3))
+    captured = []
+    monkeypatch.setattr(GraphedModel, "_kept", lambda _, images: captured.append(images.shape))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    if foreign:
+        model.head.extra = CountsCalls()
+    images = torch.randn(2, 3, 32, 32)
+    network = GraphedModel(model.eval(), None)
+    for _ in range(2):
+        torch.testing.assert_close(network(images).logits, model(images).logits)
+    assert captured == ([] if foreign else [images.shape])
 
 
 def test_a_deterministic_run_is_compiled_only_if_asked_for():
