@@ -203,9 +203,10 @@ def cell_sums(
 def _column_counts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return the sums of columns of zeros and ones, in bytes as far as these hold them."""
     whole = len(labels) // 255 * 255
-    counts = labels[whole:].sum(axis=0, dtype=np.int64)
+    counts: NDArray[np.int64] = labels[whole:].sum(axis=0, dtype=np.int64)
     parts = labels[:whole].reshape(-1, 255, labels.shape[1]).sum(axis=1, dtype=np.uint8)
-    return counts + parts.sum(axis=0, dtype=np.int64)
+    counts += parts.sum(axis=0, dtype=np.int64)
+    return counts
 
 
 def image_cells(
