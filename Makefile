@@ -33,6 +33,8 @@ CPU_WHEELS := https://download.pytorch.org/whl/cpu
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONDONTWRITEBYTECODE := # tests start many processes: each would compile the sources again
 
+BENCHMARKS := data export labelling objectives posterior scoring search training
+
 .PHONY: audit bench bridges browser check clean demo dist docs fuzz hashes help install limits pictures quick schema serve test
 
 help: ## show this list
@@ -110,9 +112,13 @@ check: install ## format, lint, types, layers
 	"$(BIN)/mypy"
 	"$(BIN)/lint-imports"
 
-bench: install ## metrics, calibrators, heads and starts beside their peers (12 minutes)
+bench: install ## ratios to peers: kept for evidence/limits.md, others printed (at most 30 minutes)
 	$(PIP) -e ".[bench,serve,train]"
 	OMP_NUM_THREADS=1 "$(BIN)/python" benchmarks/limits.py run arrays heads heads_large starts
+	@for name in $(BENCHMARKS); do \
+	  echo "== $$name"; OMP_NUM_THREADS=1 timeout 110 "$(BIN)/python" "benchmarks/$$name.py" \
+	    $$([ $$name = labelling ] && echo $(if $(FEATURES),--features "$(FEATURES)")) || status=1; \
+	done; exit $${status:-0}
 
 limits: install ## all that evidence/limits.md shows of this machine, then that page (PARTS="search heads"; 30 minutes)
 	$(PIP) -e ".[bench,ray,serve,train]"
