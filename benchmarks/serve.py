@@ -156,17 +156,20 @@ def single(setting: Setting) -> None:
     """Alternate between the floor and requests, so that both meet the same neighbours."""
     decode, forward = floor_steps(setting)
     began = time.perf_counter()
-    with ours(setting.folder) as (port, _):
+    with ours(setting.folder) as (port, pid):
         print(f"start: {time.perf_counter() - began:.1f} s until requests are taken")
         closed_load(port, setting.request, 1, 1.0)
-        decodes, forwards, asked = [], [], []
-        before = server_times(port)
+        decodes, forwards, asked, own = [], [], [], []
+        before, processor = server_times(port), Processor(pid)
         end = time.monotonic() + 2 * setting.seconds
         while time.monotonic() < end:
             for _ in range(3):
+                began = time.process_time()
                 decodes.append(milliseconds(decode))
                 forwards.append(milliseconds(forward))
+                own.append(1000 * (time.process_time() - began))
             asked += closed_load(port, setting.request, 1, 0.2).times[200]
+        spent = processor.seconds()
         after = server_times(port)
     floor = statistics.median(decodes) + statistics.median(forwards)
     median = statistics.median(asked)
@@ -175,6 +178,10 @@ def single(setting: Setting) -> None:
         f"{statistics.median(decodes):.1f} + forward {statistics.median(forwards):.1f} ms, so "
         f"{median - floor:+.1f} ms above the floor (goal: at most +5)"
     )
+    each = 1000 * sum(spent[part] for part in SERVER_PARTS) / len(asked)
+    above = each - statistics.median(own)
+    print(f"  processor time: {each:.1f} ms per request, {above:+.1f} ms above decode + forward")
+    record("serve-single", above)
     count = after["open_seconds_count"] - before["open_seconds_count"]
     opening, passing = (
         1000 * (after[f"{name}_seconds_sum"] - before[f"{name}_seconds_sum"]) / count
@@ -243,7 +250,7 @@ def clients(setting: Setting) -> None:
         f"{costs[32]:.1f} against {costs[1]:.1f} ms, {costs[1] / costs[32]:.2f} x"
     )
     record("serve-batching", max(rates[32]), max(rates[1]))
-    print_bound(setting, costs)
+    record("serve-batching-bound", costs[1] / costs[32], print_bound(setting, costs))
 
 
 def fair(setting: Setting) -> None:
@@ -273,8 +280,8 @@ def shares_in_words(shares: dict[str, float]) -> str:
     return ", ".join(f"{name} {100 * shares[name]:.0f} %" for name in order if shares[name] > 0.004)
 
 
-def print_bound(setting: Setting, costs: dict[int, float]) -> None:
-    """Say what batches can gain at most: forward passes are all that they make cheaper."""
+def print_bound(setting: Setting, costs: dict[int, float]) -> float:
+    """Return what batches can gain at most: forward passes are all that they make cheaper."""
     predictor = Predictor.load(setting.folder).fused()
     size = predictor.transform.size
     threads = torch.get_num_threads()
@@ -289,12 +296,13 @@ def print_bound(setting: Setting, costs: dict[int, float]) -> None:
             times.append(1000 * (time.thread_time() - began) / count)
         each[count] = min(times)
     torch.set_num_threads(threads)
-    rest = costs[1] - each[1]
+    bound = costs[1] / (costs[1] - each[1] + each[CLIENTS])
     print(
         f"  a forward pass of one takes {each[1]:.1f} ms of one core, of {CLIENTS} "
         f"{each[CLIENTS]:.1f} ms per photo: on a full processor batches can gain at most "
-        f"{costs[1] / (rest + each[CLIENTS]):.2f} x"
+        f"{bound:.2f} x"
     )
+    return bound
 
 
 def peers(setting: Setting) -> None:

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pyarrow import compute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labelwise.decide import Evidence, Rule
@@ -415,6 +414,8 @@ def matrix_of_lists(column: Any, width: int, name: str) -> NDArray[Any]:
         pa.types.is_floating(value) or pa.types.is_integer(value) or pa.types.is_boolean(value)
     ):
         raise DataError(f"{name} must hold numbers, got {value}")
+    from pyarrow import compute  # takes as long to import as all of pyarrow
+
     parts = []
     row = 0
     for chunk in column.chunks:

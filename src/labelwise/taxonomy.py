@@ -568,14 +568,12 @@ class LabelTree:
         compiled = is_tensor(log_odds) and sys.modules["torch"].compiler.is_compiling()
         if compiled:  # a captured program cannot choose rows
             merged = self._merged(double(given).clip(-FAR, FAR))
-            consistent: A = xp.where(wrong[:, None], xp.astype(merged, given.dtype), log_odds)
+            consistent: A = xp.where(wrong[:, None], like(merged, given), log_odds)
             return consistent
         if not bool(wrong.any()):
             return log_odds
         consistent = xp.asarray(given, copy=True)
-        consistent[wrong] = xp.astype(
-            self._merged(double(given[wrong]).clip(-FAR, FAR)), given.dtype
-        )
+        consistent[wrong] = like(self._merged(double(given[wrong]).clip(-FAR, FAR)), given)
         return consistent
 
     def _merged(self, values: A) -> A:
@@ -585,10 +583,10 @@ class LabelTree:
         for parent in self.parents_upward:
             start, size = int(row.place[parent]), int(row.size[parent])
             under = value[:, start + 1 : start + size]
-            falling = xp.sort(under, axis=1, descending=True)
+            falling = -xp.sort(-under, axis=1)
             block = xp.concat([value[:, start, None], falling], axis=1)
             sizes = like(np.arange(1.0, size + 1), values)
-            top = xp.max(xp.cumulative_sum(block, axis=1) / sizes, axis=1, keepdims=True)
+            top = xp.max(block.cumsum(1) / sizes, axis=1, keepdims=True)
             value[:, start + 1 : start + size] = xp.minimum(under, top)
             value[:, start] = top[:, 0]
         return value[:, row.place.tolist()]

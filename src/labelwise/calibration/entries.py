@@ -310,7 +310,8 @@ def compressed(entries: Entries, folds: int) -> list[Rows]:
         cell = (x.astype(np.int64) + first + shift[start : start + len(u)]).ravel()
         sums[0] += np.bincount(cell, None if w is None else w.ravel(), size)
         sums[1] += np.bincount(cell, u.ravel(), size)
-        sums[2] += np.bincount(cell, y.ravel(), size)
+        some = np.flatnonzero(y != 0)  # most labels are absent
+        sums[2] += np.bincount(cell[some], y.ravel()[some], size)
         start += len(u)
     weight, odds, present = sums.reshape(3, folds, labels, bins).swapaxes(2, 3)
     return [_means(*sums) for sums in zip(odds, present, weight, strict=True)]

@@ -28,7 +28,6 @@ from labelwise.calibration.entries import (
     folds_of,
     joined,
 )
-from labelwise.numeric.array_api import log_sigmoid
 from labelwise.numeric.arrays import Mask
 
 # Newton steps for all labels at once, in float64. Bounds on theta are kept by freezing a parameter
@@ -204,7 +203,8 @@ def gradient(rows: Rows, features: Features, theta: Numbers) -> Numbers:
     for u, y, w in rows.rows():
         phi, (*weights, constant) = features.raw(u), raw.astype(u.dtype).T
         z = sum((weight * values for weight, values in zip(weights, phi, strict=True)), constant)
-        residual = np.exp(log_sigmoid(z)) - y
+        with np.errstate(over="ignore"):
+            residual = 1 / (1 + np.exp(-z)) - y
         if w is not None:
             residual *= w
         sums[-1] += residual.sum(0, dtype=np.float64)

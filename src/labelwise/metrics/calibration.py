@@ -172,24 +172,41 @@ def cell_sums(
     check_probabilities(labels, "labels")
     shape = (probs.shape[1 - axis], edges.shape[-1] - 1)
 
-    def cells(flat: NDArray[np.intp]) -> NDArray[np.intp]:
-        line = flat % columns if by == "label" else flat // columns
-        cell: NDArray[np.intp] = shape[1] * line + bin_of(probs.ravel()[flat], edges, line)
+    def cells(flat: NDArray[np.intp], values: NDArray[Any]) -> NDArray[np.intp]:
+        line = flat // columns
+        if by == "label":
+            line = flat - columns * line  # much faster than flat % columns
+        cell: NDArray[np.intp] = shape[1] * line + bin_of(values, edges, line)
         return cell
 
     def sums(cell: NDArray[np.intp], weights: NDArray[Any]) -> NDArray[np.float64]:
         added = np.bincount(cell, weights, shape[0] * shape[1])
         return added.astype(np.float64, copy=False).reshape(shape)  # no entries: numpy gives ints
 
-    low = probs <= edges[..., 1]
-    high = np.flatnonzero(~low)
-    cell = cells(high)
+    high = np.flatnonzero(~(probs <= edges[..., 1]))
+    above = probs.ravel()[high]
+    cell = cells(high, above)
     counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
     counts[:, 0] = known - counts.sum(axis=1)
-    confidence = sums(cell, probs.ravel()[high])
-    confidence[:, 0] = (probs * low).sum(axis=axis, dtype=np.float64)
+    confidence = sums(cell, above)
+    low = probs.copy()
+    low.ravel()[high] = 0
+    confidence[:, 0] = low.sum(axis=axis, dtype=np.float64)
+    if by == "label" and labels.dtype in (np.bool_, np.uint8):
+        present = sums(cell, labels.ravel()[high])
+        present[:, 0] = _column_counts(labels.view(np.uint8)) - present.sum(axis=1)
+        return counts, confidence, present
     some = np.flatnonzero(labels != 0)  # much faster than on the numbers themselves
-    return counts, confidence, sums(cells(some), labels.ravel()[some])
+    return counts, confidence, sums(cells(some, probs.ravel()[some]), labels.ravel()[some])
+
+
+def _column_counts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the sums of columns of zeros and ones, in bytes as far as these hold them."""
+    whole = len(labels) // 255 * 255
+    counts: NDArray[np.int64] = labels[whole:].sum(axis=0, dtype=np.int64)
+    parts = labels[:whole].reshape(-1, 255, labels.shape[1]).sum(axis=1, dtype=np.uint8)
+    counts += parts.sum(axis=0, dtype=np.int64)
+    return counts
 
 
 def image_cells(

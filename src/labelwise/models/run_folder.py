@@ -38,8 +38,6 @@ import yaml
 
 from labelwise import __version__
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
-from labelwise.evaluation import Evaluation
-from labelwise.evaluation.evaluation import far_apart
 from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, ModelSpec
 from labelwise.predictions import Predictions, stored_ids
 from labelwise.system.files import append_whole, locked, remove_leftovers, replacing, write_error
@@ -58,6 +56,7 @@ from labelwise.system.text import one_line_of
 if TYPE_CHECKING:  # results are read without torch
     import torch
 
+    from labelwise.evaluation import Evaluation
     from labelwise.models.predictor import Predictor
     from labelwise.models.scoring import Scored
 
@@ -268,13 +267,17 @@ class RunFolder:
         return tuple(untouched or there[:1])
 
     @property
-    def evaluation(self) -> Evaluation:
+    def evaluation(self) -> "Evaluation":
+        from labelwise.evaluation import Evaluation
+
         if not self.evaluation_path.exists():
             raise CheckpointError(f"{self.path} has no evaluation.json; give a finished run")
         return Evaluation.load(self.evaluation_path)
 
     def size_note(self, chosen: float) -> str:
         """Say that photos got far more or fewer labels than those of the test have, "" if not."""
+        from labelwise.evaluation.evaluation import far_apart
+
         sets = self.evaluation.sets if self.evaluation_path.is_file() else None
         true = None if sets is None else sets.true_size
         if true is None or not far_apart(chosen, true):

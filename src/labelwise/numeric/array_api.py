@@ -9,7 +9,6 @@ from math import log
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from array_api_compat import numpy as numpy_namespace
 from numpy.typing import NDArray
 
 from labelwise.numeric.arrays import is_tensor, to_numpy
@@ -25,7 +24,7 @@ LINEAR = 20.0  # beyond it softplus(x) is x, as torch has it
 def namespace(array: object) -> Any:
     """Return the array API namespace of a NumPy array or a tensor."""
     if not is_tensor(array):
-        return numpy_namespace
+        return np
     from array_api_compat import torch as torch_namespace
 
     return torch_namespace
