@@ -25,7 +25,9 @@ load shares the cores; how much it takes is printed. Weights are random: answers
 import argparse
 import importlib.util
 import io
+import json
 import os
+import platform
 import re
 import signal
 import socket
@@ -445,7 +447,8 @@ def attack(setting: Setting) -> None:
     watched = (str(Path(__file__).with_name("serve_watched.py")), str(notes))
     with ours(setting.folder, program=watched) as (port, pid):
         closed_load(port, setting.request, 1, 2.0)
-        before, most = resident(pid), [0.0]
+        calm = closed_load(port, setting.request, 1, 20.0)  # nobody else asks the server
+        before, most, processor = resident(pid), [0.0], Processor(pid)
 
         def look() -> None:
             most[0] = max(most[0], resident(pid))
@@ -453,21 +456,41 @@ def attack(setting: Setting) -> None:
         measured, statuses = run_mix(
             port, setting.folder.name, setting.body, 60 * setting.minutes, look
         )
+        shares = processor.shares()
         closed_load(port, setting.request, 1, 2.0)
         after = resident(pid)
         seen = server_times(port)
     print(f"attack: {setting.minutes:g} minutes; answers to the attackers by status")
     for name, counts in statuses.items():
         print(f"  {name}: {dict(sorted(counts.items()))}")
+    people: dict[str, dict[str, object]] = {}
     for name, times in measured.items():
         answered = sorted(times.get(200, [0.0]))
-        others = {status: len(some) for status, some in times.items() if status != 200}
-        print(
-            f"  {name}: {len(answered)} answered, p50 {statistics.median(answered):.0f}, "
-            f"p99 {answered[int(0.99 * len(answered))]:.0f} ms, other answers {others}"
-        )
+        people[name] = {
+            "answered": len(answered),
+            "p50 ms": round(statistics.median(answered)),
+            "p99 ms": round(answered[int(0.99 * len(answered))]),
+            "longest ms": round(answered[-1]),
+            "other answers": {status: len(some) for status, some in times.items() if status != 200},
+        }
+        print(f"  {name}: {people[name]}")
+    alone = {"p50": round(calm.quantile(0.5)), "p99": round(calm.quantile(0.99))}
+    print(f"  one client before, alone, ms: {alone}")
+    print(f"  shares of all cores: {shares_in_words(shares)}")
     print_pauses(seen)
     print(f"  memory: {before:.0f} MiB before, {most[0]:.0f} at most, {after:.0f} afterwards")
+    found = {
+        "command": f"python benchmarks/serve.py attack --minutes {setting.minutes:g}",
+        "machine": f"{processor.cores} cores, {platform.machine()}",
+        "alone before, ms": alone,
+        "measured": people,
+        "attackers, answers by status": statuses,
+        "shares of all cores": {name: round(share, 3) for name, share in shares.items()},
+        "memory, MiB": {"before": round(before), "most": round(most[0]), "after": round(after)},
+        "longest pause, ms": round(1000 * seen["loop_pause_longest_seconds"]),
+    }
+    path = Path(__file__).parent / "results" / "serve_attack.json"
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if setting.explain:
         for line, count, longest in own_pauses(notes)[:20]:
             print(f"    in {count} own pauses, the longest of {longest:.0f} ms: {line}")

@@ -86,10 +86,10 @@ class Predictions:
 
     def settled(self, columns: AttributeColumns) -> "tuple[Predictions, Settled]":
         """Return the rows with their labels as groups that exclude each other leave them."""
-        found = columns.settled(self.labels.astype(np.float64), self.observed)
-        labels = np.where(found.observed, found.labels, 0.0).astype(self.labels.dtype)
-        known = None if found.observed.all() else found.observed
-        return replace(self, labels=labels, observed=known), found
+        settled = columns.settled(self.labels.astype(np.float64), self.observed)
+        labels = np.where(settled.observed, settled.labels, 0.0).astype(self.labels.dtype)
+        known = None if settled.observed.all() else settled.observed
+        return replace(self, labels=labels, observed=known), settled
 
     @cached_property
     def groups(self) -> Groups | None:
@@ -197,8 +197,8 @@ class Predictions:
         observed = None
         if self.observed is not None or other.observed is not None:
             masks = [
-                np.ones(part.labels.shape, bool) if part.observed is None else part.observed
-                for part in (self, other)
+                np.ones(table.labels.shape, bool) if table.observed is None else table.observed
+                for table in (self, other)
             ]
             observed = np.concatenate(masks)
         group = None
@@ -302,8 +302,8 @@ def _usable(path: Path) -> Iterator[None]:
         yield
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"{path}: metadata {place!r}: {first['msg']}") from None
+        where = ".".join(map(str, first["loc"]))
+        raise CheckpointError(f"{path}: metadata {where!r}: {first['msg']}") from None
     except (LabelwiseError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{path} is not a usable predictions file: {reason}") from None

@@ -237,10 +237,7 @@ def test_a_checked_list_of_a_text_carries_a_promise(library, tmp_path):
     verified = run_verb("verify", place)
     assert verified.exit_code == 0, verified.output
     assert 'text "sky"' in verified.output
-    for options, reason in (
-        ((), "end its list with --top"),
-        (("red", "--top", 5), "and not both"),
-    ):
+    for options, reason in (((), "end its list with --top"), (("red", "--top", 5), "and not both")):
         wrong = run_verb(*common, *options)
         assert isinstance(wrong.exception, LabelwiseError)
         assert reason in str(wrong.exception)

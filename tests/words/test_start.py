@@ -119,10 +119,8 @@ def test_unreadable_photos_are_named_and_the_others_go_on(model, painted, tmp_pa
     (place / "001.png").unlink()  # vanished after it was listed
     done = start(images, WordList.of("red"), model, tmp_path / "run")
     assert done.photos == 58
-    assert sorted(failure.id.rpartition("/")[2] for failure in done.failures) == [
-        "000.png",
-        "001.png",
-    ]
+    failed = sorted(failure.id.rpartition("/")[2] for failure in done.failures)
+    assert failed == ["000.png", "001.png"]
     for name in place.iterdir():
         name.write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"of 60 photos none could be read: .*png: the image"):
@@ -386,14 +384,9 @@ def test_answers_of_photos_that_vanished_are_left_out_and_counted(words_model, p
 def test_answers_to_other_words_alone_are_refused(model, painted, tmp_path):
     folder, colours = painted
     table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=20)
+    words, run = WordList.of("grass"), tmp_path / "run"
     with pytest.raises(DataError, match="has none of the labels asked for"):
-        start(
-            images_of(folder / "photos"),
-            WordList.of("grass"),
-            model,
-            tmp_path / "run",
-            answers=load(str(table)),
-        )
+        start(images_of(folder / "photos"), words, model, run, answers=load(str(table)))
 
 
 def test_the_answers_of_a_run_are_a_label_table_that_keeps_photos_aside(model, painted, tmp_path):

@@ -232,7 +232,7 @@ class CurveMixture:
         return self._weighed(problem, modes, typical)
 
     def _likely(self) -> tuple[tuple[float, Spreads, Mode], ...]:
-        likely = [part for part in self.parts if part[0] > LIKELY]
+        likely = [mode for mode in self.parts if mode[0] > LIKELY]
         total = sum(weight for weight, _, _ in likely)
         return tuple((weight / total, pair, mode) for weight, pair, mode in likely)
 
@@ -403,7 +403,7 @@ def few_labels(
     """
     entries = read_entries(logits, labels, link, observed)
     blocks = [(u, y, np.ones_like(y) if w is None else w) for u, y, w in entries.rows()]
-    u, y, w = (np.concatenate(part).astype(np.float64) for part in zip(*blocks, strict=True))
+    u, y, w = (np.concatenate(column).astype(np.float64) for column in zip(*blocks, strict=True))
     every = u
     if pool is not None:
         every = limited_log_odds(link, to_numpy(pool).astype(np.float64), entries.limit)

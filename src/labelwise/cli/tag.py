@@ -60,7 +60,7 @@ def tag(folder: IndexFolder = DEFAULT_INDEX, *, given: Options) -> None:
         given_labels = Counter[str]()
         outcomes = _undone(index, given) if given.undo else _written(index, given_labels, given)
     _show_counts(given_labels)
-    for outcome in [one for one in outcomes if one.state == "left alone"][:SHOWN]:
+    for outcome in [outcome for outcome in outcomes if outcome.state == "left alone"][:SHOWN]:
         complain(f"{outcome.path} is left alone: {outcome.reason}")
     counts = Counter(outcome.state for outcome in outcomes)
     words = ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "nothing"
@@ -154,13 +154,13 @@ def _written(index: "Index", labels: Counter[str], given: Options) -> "list[TagO
                 outcomes.append(embed_tags(index.store, photo, keywords, dry_run=given.dry_run))
                 continue
             shots = [*raw_partners(photo), photo]  # a side-car of both is the photo's
-            for place, shot in {sidecar_of(shot): shot for shot in shots}.items():
+            for sidecar, shot in {sidecar_of(shot): shot for shot in shots}.items():
                 options: dict[str, Any] = {
                     "photo": shot,
                     "adopt": given.adopt,
                     "dry_run": given.dry_run,
                 }
-                outcomes.append(write_sidecar(index.store, place, keywords, **options))
+                outcomes.append(write_sidecar(index.store, sidecar, keywords, **options))
         watch.advance(1)
     watch.finish()
     return outcomes

@@ -82,11 +82,11 @@ def mass_edges(
         chosen = to_numpy(probs)[_choice(observed, where, slice(None), (rows, columns))]
         return _quantiles(np.sort(chosen, axis=None), bins)
     edges = np.empty((columns, bins + 1))
-    for part in blocks(columns, rows):
-        values = read(probs, part, "label")
-        keep = _choice(observed, where, part, (rows, columns)).T
+    for block in blocks(columns, rows):
+        values = read(probs, block, "label")
+        keep = _choice(observed, where, block, (rows, columns)).T
         for column, line in enumerate(values):
-            edges[part.start + column] = _quantiles(np.sort(line[keep[column]]), bins)
+            edges[block.start + column] = _quantiles(np.sort(line[keep[column]]), bins)
     return edges
 
 
@@ -204,11 +204,11 @@ def image_cells(
     rounded = round_edges(edges, probs)
     shape = (rows, edges.shape[-1] - 1)
     counts, confidence, present = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
-    for part in blocks(rows, columns):
-        keep = chosen(part, observed=observed, where=where)
-        prob, label = read(probs, part, "image"), read(labels, part, "image")
+    for block in blocks(rows, columns):
+        keep = chosen(block, observed=observed, where=where)
+        prob, label = read(probs, block, "image"), read(labels, block, "image")
         added = cell_sums(prob, label, keep, rounded, "image")
-        counts[part], confidence[part], present[part] = added
+        counts[block], confidence[block], present[block] = added
     return counts, confidence, present
 
 
@@ -333,9 +333,9 @@ class CalibrationSums:
         if columns != len(self.counts):
             raise ValueError(f"probs must have {len(self.counts)} columns, got {columns}")
         edges = round_edges(self.edges, probs)
-        for part in blocks(rows, columns, UPDATE_ENTRIES):
-            keep = chosen(part, observed=observed, where=where)
-            prob, label = read(probs, part, "image"), read(labels, part, "image")
+        for block in blocks(rows, columns, UPDATE_ENTRIES):
+            keep = chosen(block, observed=observed, where=where)
+            prob, label = read(probs, block, "image"), read(labels, block, "image")
             counts, confidence, present = cell_sums(prob, label, keep, edges, "label")
             np.add(self.counts, counts, out=self.counts)
             np.add(self.confidence_sums, confidence, out=self.confidence_sums)
@@ -428,11 +428,11 @@ def set_sums(
         log_p=log_p, log_q=log_q, sets=sets, labels=labels, observed=observed
     )
     sums = CalibrationSums.zeros(1, width_edges(bins))
-    for part in blocks(rows, columns):
-        chosen_set = as_mask(read(sets, part, "image"), "sets")
-        known = chosen(part, observed=observed)
-        present = present_labels(read(labels, part, "image"), known)
-        logs = np.where(chosen_set, read(log_p, part, "image"), read(log_q, part, "image"))
+    for block in blocks(rows, columns):
+        chosen_set = as_mask(read(sets, block, "image"), "sets")
+        known = chosen(block, observed=observed)
+        present = present_labels(read(labels, block, "image"), known)
+        logs = np.where(chosen_set, read(log_p, block, "image"), read(log_q, block, "image"))
         stated = np.exp(logs.sum(axis=1, dtype=np.float64)).clip(0, 1)
         right = (chosen_set == present).all(axis=1)
         complete = None if known is None else np.all(known, axis=1, keepdims=True)
@@ -474,9 +474,9 @@ class SmoothSums:
         """Return the sums over the chosen entries of (N, K)."""
         rows, columns = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
         residuals, count = np.zeros(SMOOTH_CELLS), 0
-        for part in blocks(rows, columns):
-            prob, label = read(probs, part, "image"), read(labels, part, "image")
-            keep = chosen(part, observed=observed, where=where)
+        for block in blocks(rows, columns):
+            prob, label = read(probs, block, "image"), read(labels, block, "image")
+            keep = chosen(block, observed=observed, where=where)
             if keep is not None:
                 prob, label = prob[keep], label[keep]
             check_probabilities(prob, "probs")

@@ -143,9 +143,9 @@ class RunFolder:
         if self.mirror is None:
             return
         self.mirror.fetch(lambda name: tensors or name.endswith("json") or "checkpoint" not in name)
-        for place in self.path.rglob("checkpoint/[0-9]*"):
-            if not (place / "state.json").exists():  # whoever sent it was stopped in between
-                shutil.rmtree(place)
+        for folder in self.path.rglob("checkpoint/[0-9]*"):
+            if not (folder / "state.json").exists():  # whoever sent it was stopped in between
+                shutil.rmtree(folder)
 
     def claim(self) -> None:
         """Be the one who writes to the bucket; whoever did before stops when it notices."""
@@ -237,7 +237,7 @@ class RunFolder:
 
     def ids(self, *splits: str) -> list[str]:
         """Return the photos of the predictions of splits, one after the other, and no numbers."""
-        return [one for split in splits for one in stored_ids(self._there(split))]
+        return [photo for split in splits for photo in stored_ids(self._there(split))]
 
     def _there(self, split: str) -> Path:
         if split not in self.splits:
@@ -255,8 +255,10 @@ class RunFolder:
         names = self.held_out_splits
         if not names:
             return None
-        found = [Predictions.load(self.predictions_path(name)) for name in names]
-        return HeldOut(reduce(Predictions.joined, found), names, names[0] not in self.fitted_splits)
+        splits = [Predictions.load(self.predictions_path(name)) for name in names]
+        return HeldOut(
+            reduce(Predictions.joined, splits), names, names[0] not in self.fitted_splits
+        )
 
     @property
     def held_out_splits(self) -> tuple[str, ...]:
@@ -323,8 +325,8 @@ class RunFolder:
             raise write_error(self.path, error) from None
         busy = f"another process is training in {self.path}; wait for it, or choose another folder"
         with locked(self.path, busy) as alone:
-            for place in (self.path, *(self.path / name for name in FOLDERS)) if alone else ():
-                remove_leftovers(place)
+            for folder in (self.path, *(self.path / name for name in FOLDERS)) if alone else ():
+                remove_leftovers(folder)
             yield
 
     def take_over(self, other: "RunFolder") -> None:
@@ -422,7 +424,7 @@ def _turn(name: str, there: bool) -> int | None:
     """
     parts = name.split("/")
     own = FOLDERS if len(parts) > 1 else (*FILES, *MODEL_FILES)
-    if parts[0] not in own or any(part.startswith(".") for part in parts):
+    if parts[0] not in own or any(level.startswith(".") for level in parts):
         return None
     last = parts[-1]
     if last == "settings.yaml" and not there:
@@ -524,16 +526,16 @@ def fetched_from_hub(
     """
     from huggingface_hub import snapshot_download
 
-    found = ADDRESS.fullmatch(address)
-    if found is None:
+    match = ADDRESS.fullmatch(address)
+    if match is None:
         raise SettingsError(
             f"a model on a hub is hf://OWNER/NAME, or hf://OWNER/NAME@REVISION, got {address}"
         )
     try:
         folder = Path(
             snapshot_download(
-                found["name"],
-                revision=found["revision"],
+                match["name"],
+                revision=match["revision"],
                 allow_patterns=[*files, *optional],
                 library_name="labelwise",
                 library_version=__version__,
@@ -557,7 +559,7 @@ def push_to_hub(folder: Path, name: str) -> str:
     check_repository(name)
     api = HfApi(library_name="labelwise", library_version=__version__)
     try:
-        place: Any = api.create_repo(name, private=True, exist_ok=True)
+        repository: Any = api.create_repo(name, private=True, exist_ok=True)
         api.upload_folder(
             repo_id=name, folder_path=str(folder), commit_message="Model from labelwise"
         )
@@ -566,7 +568,7 @@ def push_to_hub(folder: Path, name: str) -> str:
             f"{name} cannot be written: {_reason(error)}; log in with `hf auth login`. The folder "
             f"{folder} is complete, and can be pushed with `hf upload {name} {folder}`"
         ) from None
-    return str(place)
+    return str(repository)
 
 
 def check_repository(name: str) -> None:

@@ -442,7 +442,7 @@ def labels_told(bound: BoundQuery, space: LabelSpace, answer: Answer) -> dict[st
     a query that has only one.
     """
     parts = bound.expression.parts if isinstance(bound.expression, AllOf) else (bound.expression,)
-    literals = [one for one in map(literal_of, parts) if one is not None]
+    literals = [part_literal for part_literal in map(literal_of, parts) if part_literal is not None]
     if bound.limits or len(literals) < len(parts) or answer == "unsure":
         return {}
     if answer == "no" and len(literals) > 1:
@@ -457,15 +457,15 @@ def labels_told(bound: BoundQuery, space: LabelSpace, answer: Answer) -> dict[st
 def said_of(index: Index, bound: BoundQuery) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the photos (n,) people spoke of, which of them answer a query, and which are told."""
     said = {column: index.corrections.of(column) for column in bound.columns}
-    rows = sorted({one.row for some in said.values() for one in some})
-    place = {row: at for at, row in enumerate(rows)}
+    rows = sorted({correction.row for some in said.values() for correction in some})
+    at_of = {row: at for at, row in enumerate(rows)}
     labels = np.zeros((len(rows), len(bound.columns)), np.float32)
     observed = np.zeros(labels.shape, np.bool_)
     for at, column in enumerate(bound.columns):
-        for one in said[column]:
-            if one.state in ("present", "absent"):
-                entry = place[one.row], at
-                labels[entry], observed[entry] = one.state == "present", True
+        for correction in said[column]:
+            if correction.state in ("present", "absent"):
+                entry = at_of[correction.row], at
+                labels[entry], observed[entry] = correction.state == "present", True
     hits, known = bound.right(labels, observed)
     return np.array(rows, np.int64), np.asarray(hits), np.asarray(known)
 
@@ -500,8 +500,8 @@ def photos_along(
         rows, _ = ranked.ranking.best(
             ranked.ranking.count_at_least(ranked.held_out.score_at(at_least))
         )
-    found, cosines = index.embeddings.along(direction, count, rows)
-    return hits_of(index, (), found, cosines)
+    rows_along, cosines = index.embeddings.along(direction, count, rows)
+    return hits_of(index, (), rows_along, cosines)
 
 
 def hits_of(
@@ -519,8 +519,8 @@ def hits_of(
     hits = []
     for row, chance in zip(rows.tolist(), probs.tolist(), strict=True):
         reasons = {name: float(np.exp(values[row])) for name, values in odds.items()}
-        one = contents[row]
-        facts = (one.taken, one.width, one.height)
+        content = contents[row]
+        facts = (content.taken, content.width, content.height)
         hits.append(Hit(row, chance, reasons, tuple(paths[row]), *facts))
     return hits
 
@@ -557,10 +557,10 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
     if projection is None:
         raise DataError(f"{index.folder} keeps no looks of photos; index them again")
     model = load_model(index.facts.model)
-    (part,) = score(model, BytesImages([content], [photo]), batch_size=1, embed=True)
-    if part.failures or part.embeddings is None:
-        raise DataError(part.failures[0].reason if part.failures else f"{photo} has no looks")
-    (looks,) = projection(part.embeddings.numpy())
+    (scored,) = score(model, BytesImages([content], [photo]), batch_size=1, embed=True)
+    if scored.failures or scored.embeddings is None:
+        raise DataError(scored.failures[0].reason if scored.failures else f"{photo} has no looks")
+    (looks,) = projection(scored.embeddings.numpy())
     return [], hits_of(index, (), *index.embeddings.nearest(looks, count))
 
 

@@ -55,11 +55,11 @@ def _scaled(planes: Tensor, weights: Tensor, *, vertical: bool) -> Tensor:
 def _half_product(left: Tensor, right: Tensor) -> Tensor:
     """Return the product of float16 matrices, one of them for all of the other, in float32."""
     if right.ndim == 2:
-        found = torch.mm(left.flatten(0, -2), right, out_dtype=torch.float32)
-        return found.view(*left.shape[:-1], -1)
+        product = torch.mm(left.flatten(0, -2), right, out_dtype=torch.float32)
+        return product.view(*left.shape[:-1], -1)
     each = right.flatten(0, -3)
-    found = torch.bmm(left.expand(len(each), -1, -1), each, out_dtype=torch.float32)
-    return found.view(*right.shape[:-2], *found.shape[-2:])
+    product = torch.bmm(left.expand(len(each), -1, -1), each, out_dtype=torch.float32)
+    return product.view(*right.shape[:-2], *product.shape[-2:])
 
 
 @lru_cache(maxsize=32)
@@ -97,7 +97,7 @@ def _on_device(axis: Axis, interpolation: str, device: torch.device) -> tuple[Te
     high = (weights + (1 << (LOW - 1))) >> LOW
     low = weights - (high << LOW)
     parts: NDArray[np.floating]
-    if LEVELS * max(np.abs(part).sum(axis=1).max() for part in (high, low)) < EXACT:
+    if LEVELS * max(np.abs(weights).sum(axis=1).max() for weights in (high, low)) < EXACT:
         exact_in = np.float16 if _half_is_exact(device) else np.float32
         parts = np.stack([high, low]).astype(exact_in)
     else:

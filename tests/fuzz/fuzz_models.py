@@ -12,9 +12,10 @@ import math
 import re
 from collections import Counter
 from dataclasses import asdict
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from random import Random
-from typing import Any
+from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
 import numpy as np
@@ -22,8 +23,18 @@ import pyarrow.parquet as pq
 import torch
 import yaml
 from forged import rewrite
-from fuzz_inputs import Files, as_json, damage, strange_json
-from fuzz_readers import Target, drawn, of_file, parquet, same, saved
+from fuzz_inputs import (
+    Target,
+    UnreadError,
+    as_json,
+    damage,
+    drawn,
+    of_file,
+    parquet,
+    same,
+    saved,
+    strange_json,
+)
 from onnx import TensorProto, helper
 from sample_scores import Halved, sample, spec_of
 from scipy.special import expit
@@ -36,7 +47,15 @@ from labelwise.decide.parse_rule import find_rule
 from labelwise.evaluation import Evaluation, evaluate
 from labelwise.links import Sigmoid
 from labelwise.models import ModelSpec
-from labelwise.models.graph_file import Facts, read_model, sealed
+from labelwise.models.graph_file import UNSEALED, Facts, read_model, sealed
+from labelwise.models.graph_model import (
+    FACTS,
+    GRAPH,
+    WEIGHTS,
+    OpenVinoModel,
+    digest,
+    openvino_runtime,
+)
 from labelwise.models.run_folder import Journal
 from labelwise.papers.comparison import Comparison
 from labelwise.pictures import Transform
@@ -56,14 +75,14 @@ from labelwise.types import LabelSpace
 NAMES = ("x", "y", "z")
 
 
-def predictions() -> Predictions:
+def predictions():
     logits = torch.tensor([[0.5, -1.0, 2.0], [1.0, 0.0, -3.0]])
     labels = torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.uint8)
     observed = torch.tensor([[True, True, False], [True, True, True]])
     return Predictions(["a", "b"], logits, labels, observed, NAMES, "val", Sigmoid())
 
 
-def predictions_file(path: Path) -> None:
+def predictions_file(path):
     """Write them as 0.2 did, without sums, which would refuse every damage before it is read."""
     predictions().save(path)
     table = pq.read_table(path)
@@ -71,7 +90,7 @@ def predictions_file(path: Path) -> None:
     pq.write_table(table.replace_schema_metadata({"labelwise": json.dumps(stated)}), path)
 
 
-def same_predictions(read: Predictions, folder: Path) -> bool:
+def same_predictions(read, folder):
     table = pq.read_table(folder / "p.parquet")
     stated = json.loads(table.schema.metadata[b"labelwise"])
     same(list(read.names), stated["names"])
@@ -89,32 +108,28 @@ def same_predictions(read: Predictions, folder: Path) -> bool:
     if read.link is not None:
         probs = read.link(read.logits)
         assert bool(((probs >= 0) & (probs <= 1)).all()), "a probability is not one"
-    return True
 
 
-def model_json(path: Path) -> None:
-    spec_of(NAMES, Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0), Threshold(0.5)).save(
-        path
-    )
+def model_json(path):
+    spec_of(NAMES, PLATT, Threshold(0.5)).save(path)
     rewrite(path)  # without its sum, which would refuse every damage before it is read
 
 
-def same_spec(spec: ModelSpec, folder: Path) -> bool:
+def same_spec(spec, folder):
     same(spec.model_dump(mode="json"), json.loads((folder / "model.json").read_bytes()))
     rows = torch.tensor([[0.0, 1.0, -2.0], [40.0, -40.0, 3.0]])[:, : len(spec.labels)]
     if spec.made_link is not None and rows.shape[1] == len(spec.labels):
         probs = spec.made_link(rows)
         assert bool(((probs >= 0) & (probs <= 1)).all()), "a probability is not one"
         spec.made_rule(probs)
-    return True
 
 
-def evaluation(path: Path) -> None:
+def evaluation(path):
     scores = sample(60, unknown=0.1)
     evaluate(scores, Halved(), Threshold(0.5), query_length=1).save(path)
 
 
-def draw(folder: Path) -> Evaluation:
+def draw(folder):
     """Read an evaluation and draw its report, as `labelwise evaluate RUN --report` does."""
     read = Evaluation.load(folder / "evaluation.json")
     history = Journal(folder / "metrics.jsonl").read()
@@ -122,14 +137,13 @@ def draw(folder: Path) -> Evaluation:
     return read
 
 
-def same_evaluation(read: Evaluation, folder: Path) -> bool:
+def same_evaluation(read, folder):
     same(asdict(read), json.loads((folder / "evaluation.json").read_bytes()))
     for chart in re.findall(r"<svg.*?</svg>", page(read, title="t"), re.DOTALL):
         assert not re.search(r'[" ,](nan|-?inf)[" ,]', chart), "a place is not a number"
-    return True
 
 
-def evaluation_files() -> Files:
+def evaluation_files():
     lines = b'{"step": 1, "loss": 0.5, "lr": 0.1}\n{"step": 9, "loss": 0.25, "epoch": 1}\n'
     return {**saved(evaluation, "evaluation.json")(), "metrics.jsonl": lines}
 
@@ -137,20 +151,17 @@ def evaluation_files() -> Files:
 EVALUATION = evaluation_files()
 
 
-def metadata() -> dict[str, str]:
-    facts = Facts(
-        LabelSpace(NAMES),
-        Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0),
-        Threshold((0.5, 0.6, 0.4)),
-        Transform(32),
-        "bce",
-        "1" * 64,  # zeros stand for a hash that is not there yet
-        taxonomy=Taxonomy({"x": "y"}),
-    )
-    return facts.metadata()
+PLATT = Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0)
 
 
-def onnx_bytes(stated: dict[str, str]) -> bytes:
+def metadata():
+    rule, kinds = Threshold((0.5, 0.6, 0.4)), Taxonomy({"x": "y"})
+    weights = "1" * 64  # zeros stand for a hash that is not there yet
+    space = LabelSpace(NAMES)
+    return Facts(space, PLATT, rule, Transform(32), "bce", weights, taxonomy=kinds).metadata()
+
+
+def onnx_bytes(stated):
     """Return a graph with this metadata, sealed: its hash is right whatever it says."""
     value = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, [1, 3])
     out = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, 3])
@@ -161,11 +172,10 @@ def onnx_bytes(stated: dict[str, str]) -> bytes:
     helper.set_model_props(model, stated)
     with contextlib.suppress(ValueError):
         return sealed(model)
-    content: bytes = model.SerializeToString()
-    return content
+    return model.SerializeToString()
 
 
-def made_onnx(rng: Random) -> Files:
+def made_onnx(rng):
     if rng.random() < 0.3:
         return {"m.onnx": damage(rng, onnx_bytes(metadata()))}
     stated = metadata()
@@ -184,42 +194,40 @@ def made_onnx(rng: Random) -> Files:
     return {"m.onnx": onnx_bytes(stated), "stated.json": json.dumps(stated).encode()}
 
 
-def read_onnx(folder: Path) -> Any:
+def read_onnx(folder):
     return read_model((folder / "m.onnx").read_bytes(), "m.onnx")
 
 
-def same_facts(read: tuple[Any, Facts], folder: Path) -> bool:
+def same_facts(read, folder):
     place = folder / "stated.json"
     if not place.exists():
-        return False
+        raise UnreadError
     stated, found = json.loads(place.read_text()), read[1].metadata()
     for key in ("labels", "link", "rule", "transform", "promises", "taxonomy"):
         if key in stated:
             same(json.loads(found[key]), json.loads(stated[key]), key)
     for key in ("exact_resize", "open_thresholds"):
         assert json.loads(stated.get(key, "true")) is json.loads(found[key])
-    return True
 
 
-def link_json() -> bytes:
+def link_json():
     from labelwise.methods import link_to_spec, rule_to_spec
 
-    link = link_to_spec(Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0))
+    link = link_to_spec(PLATT)
     rule = rule_to_spec(Threshold(0.5))
     facts = {"format": 1, "names": list(NAMES), "scores": "logits", "link": link, "rule": rule}
     return as_json(facts)
 
 
-def same_fitted(read: Any, folder: Path) -> bool:
+def same_fitted(read, folder):
     stated = json.loads((folder / "link.json").read_bytes())
     same(list(read.labels), stated["names"])
     if read.link is not None:
         probs = read.link(torch.zeros(1, len(read.labels)))
         assert bool(torch.isfinite(probs).all())
-    return True
 
 
-def archive(**arrays: Any) -> bytes:
+def archive(**arrays):
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     return buffer.getvalue()
@@ -228,22 +236,22 @@ def archive(**arrays: Any) -> bytes:
 LINEAR = np.linspace(0.1, 0.9, 12).reshape(4, 3)
 
 
-def npz() -> bytes:
+def npz():
     return archive(scores=LINEAR, labels=LINEAR > 0.5, names=np.array(list(NAMES)))
 
 
-def embeddings() -> bytes:
+def embeddings():
     names = np.array(list(NAMES))
     return archive(ids=np.array(list("abcd")), embeddings=LINEAR, labels=LINEAR > 0.5, names=names)
 
 
-def texts() -> bytes:
+def texts():
     prompts, labels = np.array(["an x", "a y", "a z"]), np.array(list(NAMES))
     scale = np.float64(10.0)
     return archive(embeddings=np.eye(3), prompts=prompts, labels=labels, logit_scale=scale)
 
 
-def same_npz_scores(read: Any, folder: Path) -> bool:
+def same_npz_scores(read, folder):
     with ZipFile(folder / "s.npz") as archive:  # np.load asks for more of its first bytes
         scores, labels = (
             np.lib.format.read_array(io.BytesIO(archive.read(f"{name}.npy")))
@@ -253,10 +261,9 @@ def same_npz_scores(read: Any, folder: Path) -> bool:
     assert np.allclose(expit(found.logits), scores, atol=1e-9), "scores changed"
     known = ~np.isnan(labels.astype(np.float64))
     assert np.allclose(found.labels[known], labels[known]), "labels changed"
-    return True
 
 
-def same_csv_scores(read: Any, folder: Path) -> bool:
+def same_csv_scores(read, folder):
     text = (folder / "s.csv").read_bytes().decode("utf-8-sig")
     header, *rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
     names = list(read.predictions.names)
@@ -266,10 +273,9 @@ def same_csv_scores(read: Any, folder: Path) -> bool:
         cells = dict(zip(header, row, strict=True))
         given = [float(cells[f"score:{name}"].strip()) for name in names]
         assert np.allclose(expit(logits), given, atol=1e-9), "scores changed"
-    return True
 
 
-def same_parquet_scores(read: Any, folder: Path) -> bool:
+def same_parquet_scores(read, folder):
     rows = pq.read_table(folder / "s.parquet").to_pylist()
     names = list(read.predictions.names)
     for row, logits, labels in zip(
@@ -280,56 +286,49 @@ def same_parquet_scores(read: Any, folder: Path) -> bool:
         truth = [row.get(f"label:{name}") for name in names]
         known = [k for k, value in enumerate(truth) if value not in (None, "") and value == value]
         assert np.allclose(labels[known], [float(truth[k]) for k in known])
-    return True
 
 
-def same_settings(read: Any, folder: Path) -> bool:
+def same_settings(read, folder):
     stated = yaml.safe_load((folder / "s.yaml").read_text(encoding="utf-8")) or {}
     found = read.model_dump(mode="json")
     for key in ("method", "seed", "batch_size", "data"):
         if key in stated:
             same(str(found[key]), str(stated[key]), key)
-    return True
 
 
-def same_records(read: Manifest, folder: Path) -> bool:
+def same_records(read, folder):
     lines = (folder / "_manifest.jsonl").read_bytes().splitlines()
     stated = {one["shard"]: one for one in map(json.loads, lines)}
     same([asdict(one) for one in read.records()], [stated[name] for name in sorted(stated)])
     assert read.rows == sum(one["rows"] for one in stated.values())
     assert read.failed <= read.rows
-    return True
 
 
-def same_parents(read: Taxonomy, folder: Path) -> bool:
+def same_parents(read, folder):
     lines = (folder / "t.csv").read_bytes().decode("utf-8-sig").splitlines()
-    if any('"' in line for line in lines) or [c.strip() for c in lines[0].split(",")] != [
-        "child",
-        "parent",
-    ]:
-        return False
+    if any('"' in line for line in lines) or lines[0].replace(" ", "") != "child,parent":
+        raise UnreadError
     pairs = [[cell.strip() for cell in line.split(",")] for line in lines[1:] if line.strip()]
     same(dict(read.parents), {pair[0]: pair[1] for pair in pairs if pair[1]})
-    return True
 
 
-def read_votes(path: Path) -> Any:
+def read_votes(path):
     votes = Votes.read(path)
     return votes, count_votes(votes)
 
 
-def same_votes(read: Any, folder: Path) -> bool:
+def same_votes(read, folder):
     votes, soft = read
     text = (folder / "v.csv").read_bytes().decode("utf-8-sig")
     header, *rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
     if header != ["photo", "label", "worker", "answer"]:
-        return False
+        raise UnreadError
     words = {"yes": 1, "no": 0}
-    yes: Counter[tuple[str, str]] = Counter()
-    every: Counter[tuple[str, str]] = Counter()
+    yes = Counter()
+    every = Counter()
     for photo, label, _, answer in rows:
         if answer.strip().lower() not in words:
-            return False  # one of the other words
+            raise UnreadError  # one of the other words
         every[photo.strip(), label.strip()] += 1
         yes[photo.strip(), label.strip()] += words[answer.strip().lower()]
     for row, photo in enumerate(votes.photos):
@@ -337,10 +336,9 @@ def same_votes(read: Any, folder: Path) -> bool:
             share, count = soft.shares[row, column], every[photo.strip(), label.strip()]
             stated = yes[photo.strip(), label.strip()] / count if count else math.nan
             assert share == stated or (math.isnan(share) and math.isnan(stated))
-    return True
 
 
-def comparison(folder: Path) -> None:
+def comparison(folder):
     folder.mkdir()
     figures = {
         method: {
@@ -352,12 +350,12 @@ def comparison(folder: Path) -> None:
     Comparison(figures, settings).save(folder)
 
 
-def read_rule(folder: Path) -> Any:
+def read_rule(folder):
     text = (folder / "rule.txt").read_bytes().decode("utf-8", "surrogateescape")
     return find_rule(text)
 
 
-def rule_texts(rng: Random) -> Files:
+def rule_texts(rng):
     texts = ("best-f", "top-3", "threshold=0.5", "average-k=2", "auto", "expected-f", "at-most=3")
     return {"rule.txt": damage(rng, rng.choice(texts).encode())}
 
@@ -368,14 +366,13 @@ REVIEW = (
 )
 
 
-def same_review(read: Any, folder: Path) -> bool:
+def same_review(read, folder):
     text = (folder / "r.csv").read_bytes().decode("utf-8-sig")
     rows = sorted(csv.DictReader(io.StringIO(text, newline="")), key=lambda row: int(row["rank"]))
     for found, row in zip(read, rows, strict=True):
         assert found.probability == float(row["probability"])
         assert 0 <= found.probability <= 1, "a probability is not one"
         assert (found.answer or "").lower() in (row["answer"] or "").lower() or found.answer
-    return True
 
 
 SETTINGS = b"""data: scenes
@@ -400,7 +397,7 @@ MANIFEST = b"\n".join(
 )
 
 
-def damage_yaml(rng: Random, content: bytes) -> bytes:
+def damage_yaml(rng, content):
     """Return damaged bytes, or YAML whose value has another type."""
     if rng.random() < 0.5:
         return damage(rng, content)
@@ -459,4 +456,75 @@ RESULTS = (
     Target("comparison", saved(comparison, "c"), lambda f: Comparison.load(f / "c").markdown()),
     of_file("review", "r.csv", REVIEW, read_review, check=same_review),
     drawn("rules", rule_texts, read_rule),
+)
+
+
+SIZE = 8
+STRANGE = ("-1", "0", "7", "999999999", "9" * 20, "", "f32", "i64", "u1", "string", "nan", "1,2,3")
+
+
+@cache
+def good_graph():
+    """Return a small graph: a mean over the picture, a matrix, the sigmoid, thresholds."""
+    ops = openvino_runtime().opset13
+    pixels = named(ops.parameter([-1, 3, SIZE, SIZE], np.uint8, name="pixels"), "pixels")
+    mean = ops.reduce_mean(ops.convert(pixels, "f32"), np.array([2, 3]))
+    weights = np.random.default_rng(0).normal(0, 0.02, (3, 3)).astype(np.float32)
+    logits = named(ops.matmul(mean, ops.constant(weights), False, False), "logits")
+    probability = named(ops.sigmoid(logits), "probability")
+    half, one = (ops.constant(np.float32(value)) for value in (0.5, 1.0))
+    label = named(ops.greater_equal(probability, half), "label")
+    none = named(ops.reduce_prod(ops.subtract(one, probability), np.array([1])), "none")
+    results = [ops.result(node) for node in (logits, probability, label, none)]
+    with TemporaryDirectory() as folder:
+        model = openvino_runtime().Model(results, [pixels])
+        openvino_runtime().save_model(model, f"{folder}/{GRAPH}", compress_to_fp16=False)
+        return {name: (Path(folder) / name).read_bytes() for name in (GRAPH, WEIGHTS)}
+
+
+def named(node, name):
+    node.output(0).set_names({name})
+    return node
+
+
+def folder_files(rng):
+    files = dict(good_graph())
+    kind = rng.randrange(5)
+    if kind < 3:
+        files[GRAPH] = strange_attribute(rng, files[GRAPH])
+    elif kind == 3:
+        files[GRAPH] = damage(rng, files[GRAPH])
+    else:
+        files[WEIGHTS] = damage(rng, files[WEIGHTS])
+    space = LabelSpace(("x", "y", "z"))
+    stated = Facts(space, Sigmoid(), Threshold(0.5), Transform(SIZE), "bce", "1" * 64).metadata()
+    stated["files"] = {name: digest(content) for name, content in files.items()}
+    text = json.dumps(stated)
+    return {**files, FACTS: text.replace(UNSEALED, digest(text.encode()), 1).encode()}
+
+
+def strange_attribute(rng, graph):
+    text = graph.decode()
+    found = rng.choice(list(re.finditer(r'="([^"]*)"', text)))
+    return (text[: found.start(1)] + rng.choice(STRANGE) + text[found.end(1) :]).encode()
+
+
+def load_and_run(folder):
+    model = OpenVinoModel.load(folder)
+    pixels = np.random.default_rng(1).integers(0, 256, (2, 3, SIZE, SIZE), np.uint8)
+    logits = model.logits(torch.from_numpy(pixels)).numpy()
+    return logits, model.answers(pixels).probability
+
+
+def same_answers(read, folder):
+    logits, probability = read
+    assert logits.shape == probability.shape == (2, 3), "not one number for each label"
+    expected = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    assert np.median(np.abs(probability - expected)) < 1e-3, "another link than the one it names"
+
+
+OPENVINO = (
+    (drawn("openvino graph", folder_files, load_and_run, same_answers),)
+    if find_spec("openvino")
+    else ()
 )
