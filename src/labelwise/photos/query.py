@@ -57,7 +57,7 @@ ANSWERS = 30  # that a person is taken to be willing to give
 LEAST_CHECKED = 0.2  # probability of a photo on a list that is worth checking
 LEAST_SCORE = float(np.finfo(np.float32).min)  # below: left out by a limit
 MOST_BYTES = 256 << 20
-KEYWORD, PHOTOS = "keyword:", "photos:"  # before the name of an album that is no folder
+KEYWORD, PHOTOS = "keyword:", "photos:"  # before the name of an album that lies in no folder
 
 
 @dataclass(frozen=True)
