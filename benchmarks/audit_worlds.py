@@ -12,7 +12,9 @@
     per tag     12 tags, one guarantee per tag
 
 The sentence is what is tested: level and uses are read from its text. An audit ends at 600
-answers. Shares carry Clopper-Pearson intervals.
+answers. Shares carry Clopper-Pearson intervals. The oracle knows each tag's precision, needs no
+answer to choose, and keeps the most right uses that 250 answers (150 with scores) are expected to
+guarantee.
 """
 
 import argparse
@@ -25,11 +27,11 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binomtest
 
-from labelwise.decide.audits import Audit
+from labelwise.decide.audits import Audit, answers_needed
 from labelwise.decide.estimate import recall_of
 
 MOST = 600
-PARTS = {"at the line": 0.2, "per tag": 0.1, "no signal": 0.2, "broad": 0.2, "good": 0.2}
+GOAL = {"scores": 150, "no signal": 150}  # answers; 250 without scores
 WORLDS = ("scores", "mixed", "small", "good", "broad", "no signal", "at the line", "per tag")
 SAID = re.compile(r"at least ([\d.]+) % of (?:their ([\d,]+) uses|the uses of each) are right")
 
@@ -53,6 +55,15 @@ def table(world, rng):
         right = [rng.permutation(n) >= np.floor(0.1 * n) + 1 for n in sizes]
     gap = {"scores": 1.5, "no signal": 0.0}.get(world)
     return right, None if gap is None else [rng.normal(size=len(r)) + gap * r for r in right]
+
+
+def oracle(right, answers):
+    """Return the share of right uses in the largest set that so many answers guarantee."""
+    sizes, wrong = (np.array([f(one) for one in right]) for f in (len, lambda r: (~r).sum()))
+    order = np.argsort(wrong / sizes)
+    uses, wrong = sizes[order].cumsum(), wrong[order].cumsum()
+    fits = answers_needed(np.log(20) + 1, wrong / uses, 0.1) <= answers
+    return float((uses - wrong)[fits].max(initial=0) / max((uses - wrong)[-1], 1))
 
 
 def draw(task):
@@ -93,6 +104,7 @@ def draw(task):
         "answers": audit.count,
         "right_kept": float(hits.sum() / total) if said and total else 0.0,
         "precision": float(share),
+        "oracle": oracle(right, GOAL.get(world, 250)),
         "tag_intervals": [int(sum(inside)), len(inside)],
         "kept_interval": None
         if whole is None
@@ -148,6 +160,7 @@ def summary(rows):
         "right_uses_kept": round(float(np.mean([r["right_kept"] for r in made])), 4)
         if made
         else None,
+        "oracle_keeps": round(float(np.mean([r["oracle"] for r in rows])), 4),
         "true_precision": round(float(np.mean([r["precision"] for r in made])), 4)
         if made
         else None,
@@ -163,17 +176,19 @@ def main():
     parser.add_argument("--worlds", nargs="*", default=WORLDS)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/audit_worlds.json"))
     arguments = parser.parse_args()
-    text = {"command": "python " + " ".join(["benchmarks/audit_worlds.py", *sys.argv[1:]])}
+    command = "python " + " ".join(["benchmarks/audit_worlds.py", *sys.argv[1:]])
+    text = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
     with ProcessPoolExecutor(arguments.workers) as pool:
         for world in arguments.worlds:
-            draws = round(arguments.draws * PARTS.get(world, 1.0))
-            tasks = [(world, seed) for seed in range(draws)]
-            text[world] = summary(list(pool.map(draw, tasks, chunksize=4)))
+            tasks = [(world, seed) for seed in range(arguments.draws)]
+            rows = list(pool.map(draw, tasks, chunksize=4))
+            text[world] = {"command": command, **summary(rows)}
             print(world, text[world], flush=True)
             arguments.out.write_text(json.dumps(text, indent=1) + "\n")
         rows = list(pool.map(draw_recall, range(arguments.draws), chunksize=50))
     missed, recall = np.sum(rows, 0)
     text["recall"] = {
+        "command": command,
         "missed_count_covers": interval(missed, len(rows)),
         "recall_covers": interval(recall, len(rows)),
     }
