@@ -1,6 +1,7 @@
 """Does an audit of a tag table keep its word, and at what price? Simulated worlds, 1,000 draws.
 
     python benchmarks/audit_worlds.py [--draws 1000] [--out benchmarks/results/audit_worlds.json]
+    python benchmarks/audit_worlds.py --page evidence/audit.md
 
     mixed       40 tags, log-normal volumes, 65 % of the tags near .96 right, the others near .67
     scores      the same; right uses score 1.5 standard deviations higher
@@ -31,8 +32,17 @@ from labelwise.decide.audits import Audit, answers_needed
 from labelwise.decide.estimate import recall_of
 
 MOST = 600
+NAMES = {
+    "scores": "40 tags, with scores",
+    "no signal": "40 tags, scores are noise",
+    "mixed": "40 tags, without scores",
+    "small": "1 to 4 tags of 1 to 25 uses",
+    "good": "25 tags near 97.5 % right",
+    "broad": "60 tags of any precision",
+    "at the line": "30 tags, each just below 90 % right",
+    "per tag": "12 tags, one guarantee per tag",
+}
 GOAL = {"scores": 150, "no signal": 150}  # answers; 250 without scores
-WORLDS = ("scores", "mixed", "small", "good", "broad", "no signal", "at the line", "per tag")
 SAID = re.compile(r"at least ([\d.]+) % of (?:their ([\d,]+) uses|the uses of each) are right")
 
 
@@ -169,13 +179,57 @@ def summary(rows):
     }
 
 
+def page(text):
+    """Return the table of the evidence page."""
+    head = ("simulated table", "audits", "guarantee made, %", "broken, of those made, %")
+    head = (
+        *head,
+        "median answers",
+        "right uses kept, %",
+        "an oracle keeps, %",
+        "interval covers, %",
+    )
+    lines = [head, ["---"] * len(head)]
+    for world, name in NAMES.items():
+        if (own := text.get(world)) is None:
+            continue
+        key = "tags_broken_of_made" if world == "per tag" else "broken_of_made"
+        shares = [own["made"], own[key] or [0.0, 0.0, 1.0]]
+        ends = [f"{100 * a:.1f} ({100 * b:.1f} to {100 * c:.1f})" for a, b, c in shares]
+        kept, answers = own["right_uses_kept"], own["median_answers"]
+        lines.append(
+            [
+                name,
+                f"{own['draws']:,}",
+                *ends,
+                "" if answers is None else f"{answers:.0f}",
+                "" if kept is None else f"{100 * kept:.1f}",
+                f"{100 * own['oracle_keeps']:.1f}" if world in ("scores", "mixed") else "",
+                f"{100 * own['tag_intervals_cover'][0]:.1f}",
+            ]
+        )
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--worlds", nargs="*", default=WORLDS)
+    parser.add_argument("--worlds", nargs="*", default=NAMES)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/audit_worlds.json"))
+    parser.add_argument("--page", type=Path, help="put the figures of --out into this page alone")
     arguments = parser.parse_args()
+    if arguments.page is not None:
+        words = arguments.page.read_text()
+        start = words.index("| simulated table")
+        words = (
+            words[:start]
+            + page(json.loads(arguments.out.read_text()))
+            + "\n"
+            + (words[words.index("\n\n", start) + 2 :])
+        )
+        arguments.page.write_text(words)
+        return
     command = "python " + " ".join(["benchmarks/audit_worlds.py", *sys.argv[1:]])
     text = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
     with ProcessPoolExecutor(arguments.workers) as pool:

@@ -127,6 +127,17 @@ def test_answers_in_the_terminal_of_a_language_models_tags(folder):
     assert json.loads((folder / "out/receipt.json").read_text())["answers"] == answers
 
 
+def test_names_do_nothing_to_the_terminal(folder):
+    name = "\x1b]0;owned\x07.png"
+    tagged_photos(folder, 1)
+    (folder / "photos/000.png").rename(folder / "photos" / name)
+    (folder / "tags.csv").write_text(f"photo,tag\n{name},dog\n")
+    output = typed("audit tags.csv --photos photos", input="y\nstop\n")
+    assert "owned" in output
+    assert "\x1b" not in output
+    assert "\x07" not in output
+
+
 def test_nothing_is_overwritten_that_labelwise_did_not_make(folder, monkeypatch):
     monkeypatch.delenv("LABELWISE_OVERWRITE", raising=False)
     tagged_photos(folder, 40)

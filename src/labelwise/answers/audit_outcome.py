@@ -67,8 +67,8 @@ def statement(session: AuditSession) -> str:
 
 def progress(session: AuditSession) -> str:
     """Return in words how far the audit is."""
-    audit = session.known()
-    verdict, answers = audit.verdict(), counted(audit.count, "answer")
+    audit, verdict = session.known(), session.verdict()
+    answers = counted(verdict.answers, "answer")
     if verdict.guaranteed and verdict.finished:
         return f"{answers}, the tags are guaranteed"
     if audit.test is None and not audit.per_tag:
@@ -77,9 +77,12 @@ def progress(session: AuditSession) -> str:
 
 
 def precisions(session: AuditSession) -> list[Precision]:
-    """Return the share of right uses of each tag; of all together where it is done again."""
+    """Return the share of right uses of each tag; of all together where it is done again.
+
+    Tags are kept once they are guaranteed.
+    """
     audit = session.known()
-    kept = audit.kept()
+    kept = audit.kept() & audit.verdict().guaranteed
     return [audit.precision(k, kept) for k in range(len(audit.sizes))]
 
 

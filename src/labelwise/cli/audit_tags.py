@@ -183,8 +183,8 @@ def _ask(session: "AuditSession", who: str) -> None:
 def _ask_all(question: "TagQuestion", photo: Path) -> str:
     say(f"The tags: {', '.join(question.listed)}")
     own = ", ".join(question.tagged) or "none of them"
-    how = "(as: dog, ?car; -cat takes a tag back)"
-    text = f"{photo}\n  It is tagged {own}. What else does it show? {how}"
+    say(f"{photo}\n  It is tagged {own}.")
+    text = "  What else does it show? (as: dog, ?car; -cat takes a tag back)"
     try:
         return str(typer.prompt(text, default="none")).strip()
     except typer.Abort:

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from labelwise.errors import DataError
 from labelwise.numeric.special import betaln
+from labelwise.system.text import counted
 
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -202,7 +203,7 @@ class AuditVerdict:
 
     def sentence(self) -> str:
         """Return the verdict in words: what is guaranteed, of how many uses, how surely."""
-        kept, checked = len(self.kept), f"{self.answers:,} answers"
+        kept, checked = len(self.kept), counted(self.answers, "answer")
         dropped = self.tags - kept
         if not self.guaranteed:
             why = "no tag set reached it" if self.finished else "more answers are needed"
