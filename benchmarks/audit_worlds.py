@@ -204,7 +204,7 @@ def page(text):
                 *ends,
                 "" if answers is None else f"{answers:.0f}",
                 "" if kept is None else f"{100 * kept:.1f}",
-                f"{100 * own['oracle_keeps']:.1f}" if world in ("scores", "mixed") else "",
+                f"{100 * own['oracle_keeps']:.1f}" if world == "mixed" else "",
                 f"{100 * own['tag_intervals_cover'][0]:.1f}",
             ]
         )
@@ -214,6 +214,7 @@ def page(text):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--worlds", nargs="*", default=NAMES)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/audit_worlds.json"))
@@ -234,7 +235,8 @@ def main():
     text = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
     with ProcessPoolExecutor(arguments.workers) as pool:
         for world in arguments.worlds:
-            tasks = [(world, seed) for seed in range(arguments.draws)]
+            first = arguments.first_seed
+            tasks = [(world, seed) for seed in range(first, first + arguments.draws)]
             rows = list(pool.map(draw, tasks, chunksize=4))
             text[world] = {"command": command, **summary(rows)}
             print(world, text[world], flush=True)
