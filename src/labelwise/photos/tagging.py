@@ -109,7 +109,9 @@ def tags_of_audit(folder: Path) -> list[tuple[list[str], list[Keyword]]]:
     said = f"at least {100 * level:.3g} % of the audited tags are right"
     for row in range(len(table)):
         photo = table.images.address(row)
-        if Path(photo).suffix.lower() in IMAGE_SUFFIXES and is_file(Path(photo)):
+        if not photo or Path(photo).suffix.lower() not in IMAGE_SUFFIXES:
+            continue
+        if is_file(Path(photo)):
             names = [table.space.names[k] for k in table.present.row(row).tolist()]
             own = [Keyword(name, level, made, date, (), said) for name in names]
             found.append(([photo], own))
