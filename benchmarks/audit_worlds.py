@@ -204,7 +204,9 @@ def page(text):
                 *ends,
                 "" if answers is None else f"{answers:.0f}",
                 "" if kept is None else f"{100 * kept:.1f}",
-                f"{100 * own['oracle_keeps']:.1f}" if world == "mixed" else "",
+                f"{100 * own['oracle_keeps']:.1f}"
+                if "oracle_keeps" in own and world == "mixed"
+                else "",
                 f"{100 * own['tag_intervals_cover'][0]:.1f}",
             ]
         )

@@ -144,13 +144,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--models", nargs="*", default=MODELS)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/list_worlds.json"))
     arguments = parser.parse_args()
     lists, audits = {}, {}
     command = "python " + " ".join(["benchmarks/list_worlds.py", *sys.argv[1:]])
     text = {"command": command, "figures": {"lists": lists, "audits": audits}}
     with ProcessPoolExecutor(arguments.workers) as pool:
-        for model, share, moved in product(MODELS, SHARES, (False, True)):
+        for model, share, moved in product(arguments.models, SHARES, (False, True)):
             settings = list(product(LIBRARIES, [s for s in SHIFTS if (s != 1) == moved], HELD_OUT))
             tasks = [
                 (model, share, *settings[i % len(settings)], (1, i)) for i in range(arguments.draws)
