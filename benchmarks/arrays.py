@@ -14,7 +14,7 @@ import importlib
 from pathlib import Path
 
 import torch
-from measure import finish
+from measure import finish, record, slug
 
 torch.set_num_threads(1)
 
@@ -33,7 +33,13 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--save")
     arguments = parser.parse_args()
-    rows = [row for name in arguments.only for row in every[name](arguments.quick)]
+    rows = []
+    for name in arguments.only:
+        found = every[name](arguments.quick)
+        for row in found:
+            job, size, peer = slug(row.job), slug(row.size), slug(row.peer)
+            record(f"array-{job}-{size}-{peer}", row.our_seconds, row.peer_seconds)
+        rows += found
     finish(rows, arguments.save)
 
 

@@ -3,20 +3,18 @@
 Epochs of 11,392 photos (EfficientNet-Lite0 at 192 pixels, batches of 128, bf16), each way in a
 process of its own:
 
-eager     nothing is compiled
+graphs    forward and backward pass captured as CUDA graphs, nothing compiled: shorter runs
 cold      network, head and objective compiled as one function, nothing kept from earlier runs
 warm      the same again, with the compiler's files of the run before
-regional  each block of the backbone compiled by itself, nothing kept
-tuned     as cold, with the compiler's options as torch has them: it tries several ways to write a
-          kernel (labelwise.training.execution.FEWER_TRIALS)
-beside    steps computed one by one for eight epochs, while another process on the same GPU compiles
-          for the cache on disk; compiled from then on, however long the other takes
+eager     one kernel after the other
+same      graphs of kernels that compute the same bits each time (``--deterministic``)
+same-eager  those kernels one after the other
 
 The figures are the seconds of the first epoch and of the best of the others, and what a run of
-10,000 steps takes in all, in multiples of 10,000 steps at the steady rate (goal 1.15). The losses
-of the first steps are shown to the last bit: where eager and compiled ones differ, a run may not
-go from one to the other at a moment that depends on the speed of the machine. ``--phases`` says
-where the compiler's seconds went, by torch's own account.
+10,000 steps takes in all, in multiples of 10,000 steps at the steady rate (goal 1.10). The losses
+of the first steps are shown to the last bit. Blocks compiled one by one, a compiler in another
+process on the same GPU and the compiler's own trials of kernels were measured before: see
+evidence/train.md.
 """
 
 import argparse
@@ -30,23 +28,27 @@ import time
 import numpy as np
 import torch
 from measure import record
-from torch import Tensor, nn
+from torch import Tensor
 from training import LABELS, make_model, make_sgd
 
 from labelwise.data.table import LabelTable
 from labelwise.networks.backbones import create_backbone
 from labelwise.objectives import BCE
 from labelwise.pictures.memory import ArrayImages
-from labelwise.training import execution
-from labelwise.training.execution import LossFunction, accelerated
+from labelwise.training.execution import (
+    GraphedModel,
+    LossFunction,
+    accelerated,
+    kernels,
+    reserve_workspace,
+)
 from labelwise.training.loader import Loader
 from labelwise.types import Targets
 
-WAYS = ("cold", "warm", "eager", "regional", "beside", "tuned")
-EAGER = ("eager", "regional")  # what is not one compiled function
-BLOCKS = ("InvertedResidual", "DepthwiseSeparableConv")
+WAYS = ("graphs", "cold", "warm", "eager", "same", "same-eager")
+COMPILED, GRAPHED = ("cold", "warm"), ("graphs", "same")
 BACKBONE, SIDE = "tf_efficientnet_lite0", 192
-RUN_STEPS, EPOCHS, EAGER_EPOCHS = 10_000, 3, 8
+RUN_STEPS, EPOCHS = 10_000, 4
 
 
 def photos(count: int) -> LabelTable:
@@ -59,10 +61,7 @@ def photos(count: int) -> LabelTable:
 
 
 def train(way: str, count: int, batch: int, device: torch.device) -> dict[str, object]:
-    """Train a few epochs in this process; return their seconds and the first losses.
-
-    ``before`` are the seconds of steps that were computed one by one, and of waiting after them.
-    """
+    """Train a few epochs in this process; return their seconds and the first losses."""
     transform = create_backbone(BACKBONE, image_size=SIDE).transform
     loader = Loader(
         photos(count),
@@ -75,10 +74,10 @@ def train(way: str, count: int, batch: int, device: torch.device) -> dict[str, o
     )
     model = make_model(device, backbone_name=BACKBONE)
     optimizer, objective = make_sgd(model, fused=device.type == "cuda"), BCE()
-    prepare(way, [one for one in model.backbone.modules() if type(one).__name__ in BLOCKS])
+    network = GraphedModel(model, torch.bfloat16) if way in GRAPHED else model
 
     def loss_of(images: Tensor, targets: Targets) -> Tensor:
-        return objective(model(images), targets)
+        return objective(network(images), targets)
 
     losses: list[str] = []
 
@@ -96,32 +95,13 @@ def train(way: str, count: int, batch: int, device: torch.device) -> dict[str, o
             raise SystemExit(f"{way}: the loss is no longer a number")
         return time.perf_counter() - begun
 
-    before = []
-    if way == "beside":
-        with started("cold", 2 * batch, batch, device) as compiling:
-            plain = accelerated(loss_of, precision=torch.bfloat16)
-            before = [epoch_seconds(number, plain) for number in range(EAGER_EPOCHS)]
-            begun = time.perf_counter()
-            compiling.communicate()
-            before.append(time.perf_counter() - begun)
-    compiled = accelerated(loss_of, precision=torch.bfloat16, compiled=way not in EAGER)
-    seconds = [epoch_seconds(len(before) + number, compiled) for number in range(EPOCHS)]
-    phases = "" if way == "eager" else torch._dynamo.utils.compile_times(aggregate=True)
-    return {
-        "before": before,
-        "seconds": seconds,
-        "losses": losses,
-        "steps": len(loader),
-        "phases": phases,
-    }
-
-
-def prepare(way: str, blocks: list[nn.Module]) -> None:
-    """Set the compiler, and the blocks of a backbone, as a way wants them."""
-    if way == "tuned":
-        execution.FEWER_TRIALS.clear()
-    for block in blocks if way == "regional" else ():
-        block.compile(dynamic=False)
+    function = accelerated(loss_of, precision=torch.bfloat16, compiled=way in COMPILED)
+    with kernels(deterministic=way.startswith("same")):
+        seconds = [epoch_seconds(number, function) for number in range(EPOCHS)]
+    captured = isinstance(network, GraphedModel) and network.replay is not None
+    if way in GRAPHED and not captured:
+        raise SystemExit(f"{way}: the network was not captured")
+    return {"seconds": seconds, "losses": losses, "steps": len(loader)}
 
 
 def started(
@@ -145,14 +125,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--phases", action="store_true", help="the compiler's own account")
     parser.add_argument("--only", choices=WAYS, help=argparse.SUPPRESS)
     given = parser.parse_args()
     size = given.photos, given.batch, torch.device(given.device)
     if given.only:
+        reserve_workspace()
         print(json.dumps(train(given.only, *size)))
         return
     with tempfile.TemporaryDirectory() as folder:
+        steadies: dict[str, float] = {}
         for way in given.ways:
             kept = f"{folder}/{'cold' if way == 'warm' else way}"
             places = {"TORCHINDUCTOR_CACHE_DIR": kept, "TRITON_CACHE_DIR": f"{kept}/triton"}
@@ -164,22 +145,19 @@ def main() -> None:
             found = json.loads(written.splitlines()[-1])
             first, steady = found["seconds"][0], min(found["seconds"][1:])
             run = RUN_STEPS / found["steps"] * steady
-            eager = found["before"][:-1]
-            late = first - steady + sum(found["before"]) - len(eager) * steady
-            times = (late + run) / run
-            if eager:
-                print(
-                    f"{way:9s} {len(eager)} epochs one by one: {eager[0]:.1f} s the first, "
-                    f"{eager[-1]:.1f} s the last; then waited {found['before'][-1]:.1f} s",
-                    flush=True,
-                )
+            times = (first - steady + run) / run
             print(
                 f"{way:9s} first epoch {first:6.1f} s, then {steady:5.2f} s; {RUN_STEPS:,} steps "
-                f"{times:.3f} of the steady rate; losses {' '.join(found['losses'])}",
+                f"{run + first - steady:.0f} s, {times:.3f} of the steady rate; "
+                f"losses {' '.join(found['losses'])}",
                 flush=True,
             )
-            if given.phases:
-                print(found["phases"], flush=True)
+            record(f"first-epoch-{way}", first, steady)
+            record(f"run-of-10000-{way}", run + first - steady)
+            steadies[way] = steady
+            free = {"same": "graphs", "same-eager": "eager"}.get(way)
+            if free in steadies:
+                record(f"deterministic-{way}", steady, steadies[free])
             record(f"first-minutes-{way}", times)
 
 

@@ -2,17 +2,20 @@
 
     python benchmarks/limits.py run search heads      measure parts of limits.yaml on this machine
     python benchmarks/limits.py table                 print what was measured, machine by machine
-    python benchmarks/limits.py page evidence/limits.md   write the page
-    python benchmarks/limits.py keep FILE --machine "NVIDIA H200, 16 cores"
+    python benchmarks/limits.py page evidence/limits.md     write the page
+    python benchmarks/limits.py picture evidence/limits.svg draw our ratio to each peer
+    python benchmarks/limits.py keep FILE --machine "NVIDIA H200, 16 cores" --commit 1a2b3c4
                                                       keep figures that were recorded elsewhere
 
-``run`` starts the program of each part with LABELWISE_FIGURES set to a file; what the program
-records there is kept in limits/MACHINE.json, the figures of other parts stay as they were. A goal
-that is missed, or not measured, stays in the table.
+``run`` starts the program of each part with LABELWISE_FIGURES set to a file, and ends it when its
+time is over; what it has recorded by then is kept in limits/MACHINE.json with date, load and
+commit, and the figures of other parts stay as they were. All parts together take at most half an
+hour. A goal that is missed, or not measured, stays in the table and in the picture.
 """
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
@@ -21,6 +24,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
+from html import escape
 from pathlib import Path
 
 import torch
@@ -29,25 +33,31 @@ import yaml
 HERE = Path(__file__).parent
 RESULTS = HERE / "limits"
 COMMANDS = {
+    "arrays": "arrays.py",
     "search": "search.py --rows 1e6 1e7 --similar 1e5 --files 0",
     "heads": "heads.py",
     "heads_large": "heads_large.py --part memory",
     "heads_gpu": "heads_large.py",
     "starts": "starts.py",
-    "serve": "serve.py clients fair attack",
+    "serve": "serve.py single clients fair attack",
+    "whole": "gpu.py --only whole",
     "scoring_gpu": "scoring.py --device cuda --decode both --sizes 500x375",
     "overlap": "overlap.py",
     "training": "training.py --part files",
     "first_minutes": "first_minutes.py",
     "beside": "beside.py --s3",
 }
-ON_GPU = ("heads_gpu", "scoring_gpu", "overlap", "training", "first_minutes")
+ON_GPU = ("heads_gpu", "whole", "scoring_gpu", "overlap", "training", "first_minutes")
+SECONDS = {"arrays": 420, "search": 420, "starts": 240, "serve": 240, "beside": 240}
+OTHERS_SECONDS = 110
 HEAD = """# At the limit
 
 Each goal beside the peer or the limit named, both measured in one run. This page is
-written by `python benchmarks/limits.py page evidence/limits.md` from the figures of `make limits`.
-A goal that was missed, or not measured, stays in the table. Milliseconds are those of the
-machine named; ratios carry over better.
+written by `python benchmarks/limits.py page evidence/limits.md` from the figures of `make limits`,
+which are kept in `benchmarks/limits/`. A goal that was missed, or not measured, stays in the table.
+Milliseconds are those of the machine named; ratios carry over better.
+
+![Our ratio to each peer or limit, beside its goal](limits.svg)
 """
 
 
@@ -64,6 +74,7 @@ class Goal:
     at_most: float | None = None
     at_least: float | None = None
     why: str | None = None  # where it is missed or not measured
+    short: str | None = None  # in the picture
 
     def __post_init__(self) -> None:
         given = [self.ratio, self.at_most, self.at_least]
@@ -118,22 +129,32 @@ def measured(part: str) -> dict[str, dict[str, float | None]]:
         place = Path(folder, "figures.jsonl")
         program, *given = COMMANDS[part].split()
         command = [sys.executable, str(HERE / program), *given]
-        done = subprocess.run(command, env={**os.environ, "LABELWISE_FIGURES": str(place)})
-        if done.returncode not in (0, 1):  # 1: a goal of its own was missed
-            raise SystemExit(f"{program} ended with status {done.returncode}")
+        limit = SECONDS.get(part, OTHERS_SECONDS)
+        try:
+            done = subprocess.run(
+                command, env={**os.environ, "LABELWISE_FIGURES": str(place)}, timeout=limit
+            )
+            if done.returncode not in (0, 1):  # 1: a goal of its own was missed
+                print(f"{part}: {program} ended with status {done.returncode}", file=sys.stderr)
+        except subprocess.TimeoutExpired:
+            print(f"{part}: not finished in {limit} s", file=sys.stderr)
         return recorded(place) if place.exists() else {}
 
 
 def recorded(place: Path) -> dict[str, dict[str, float | None]]:
     """Return the figures that a program left in a file, by name."""
     found = [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()]
-    return {one["name"]: {"ours": one["ours"], "peer": one["peer"]} for one in found}
+    return {one.pop("name"): one for one in found}
 
 
 def run(parts: list[str], known: dict[str, dict[str, Goal]]) -> None:
     """Measure parts and keep what the goals name."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=8", "HEAD"], cwd=HERE, capture_output=True, text=True
+    ).stdout.strip()
     for part in parts:
-        keep(measured(part), known[part], machine(), load=round(os.getloadavg()[0], 1))
+        load = round(os.getloadavg()[0], 1)
+        keep(measured(part), known[part], machine(), load=load, commit=commit)
 
 
 def keep(
@@ -142,12 +163,14 @@ def keep(
     name: str,
     *,
     load: float | None = None,
+    commit: str | None = None,
 ) -> None:
     """Keep the figures of a machine that goals name; its others stay as they were."""
     place = RESULTS / f"{''.join(c if c.isalnum() else '-' for c in name.lower())}.json"
     kept = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     today = date.today().isoformat()
-    stamp = {"date": today} if load is None else {"date": today, "load": load}
+    given = {"date": today, "load": load, "commit": commit or None}
+    stamp = {name: value for name, value in given.items() if value is not None}
     kept |= {one: {**values, **stamp} for one, values in figures.items() if one in known}
     RESULTS.mkdir(exist_ok=True)
     place.write_text(json.dumps({"machine": name, **kept}, indent=1) + "\n", encoding="utf-8")
@@ -168,7 +191,7 @@ def rows_of(part: dict[str, Goal], figures: dict[str, dict[str, float]]) -> list
                 f"{_number(ours)} {goal.unit}",
                 goal.peer or "",
                 "" if peer is None else f"{_number(peer)} {goal.unit}",
-                "" if ratio is None else f"{ratio:.2f}",
+                "" if ratio is None else f"{ratio:.2f}" + _spread(figures[name].get("range")),
                 goal.words(),
                 "yes" if goal.is_met(ours, peer) else "**no**",
             ]
@@ -186,6 +209,10 @@ def reasons(part: dict[str, Goal], figures: dict[str, dict[str, float]]) -> list
     return ["", *lines] if lines else []
 
 
+def _spread(found: list[float] | None) -> str:
+    return "" if found is None else f" ({found[0]:.3f} to {found[1]:.3f}, {found[2]} runs)"
+
+
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -201,8 +228,11 @@ def page(known: dict[str, dict[str, Goal]]) -> str:
             stamps = [figures[name] for name in some if name in figures]
             days = sorted({one["date"] for one in stamps})
             loads = sorted({one["load"] for one in stamps if "load" in one})
+            commits = sorted({one["commit"] for one in stamps if "commit" in one})
             text.append(f"\n## {part.replace('_', ' ')}: {where}\n")
-            text.append(f"`python benchmarks/{COMMANDS[part]}`" + _when(days, loads) + "\n")
+            text.append(
+                f"`python benchmarks/{COMMANDS[part]}`" + _when(days, loads, commits) + "\n"
+            )
             text.append("| what | ours | peer or limit | its figure | ratio | goal | met |")
             text.append("| --- | --- | --- | --- | --- | --- | --- |")
             rows = rows_of(some, figures)
@@ -214,13 +244,77 @@ def page(known: dict[str, dict[str, Goal]]) -> str:
     return "\n".join(text) + "\n"
 
 
-def _when(days: list[str], loads: list[float]) -> str:
+def _when(days: list[str], loads: list[float], commits: list[str]) -> str:
     if not days:
         return ""
-    if not loads:
-        return f", measured on {days[-1]}."
-    load = f"{loads[0]:g}" if len(loads) == 1 else f"{loads[0]:g} to {loads[-1]:g}"
-    return f", measured on {days[-1]} at a load of {load} (by the system, at the end of each part)."
+    load = f"{loads[0]:g}" if len(loads) == 1 else f"{loads[0]:g} to {loads[-1]:g}" if loads else ""
+    words = f", measured on {' and '.join(days)}" + (
+        f" at commit {', '.join(commits)}" if commits else ""
+    )
+    return words + (f", at a load of {load} (by the system, before each part)." if load else ".")
+
+
+ROW, LEFT, WIDE, RIGHT = 22, 430, 420, 190  # of the picture, in pixels
+COLOURS = {True: "#2b6cb0", False: "#c05621", None: "#a0aec0"}
+
+
+def picture(known: dict[str, dict[str, Goal]]) -> str:
+    """Return an SVG: our ratio to each peer on a logarithmic scale, and a line at each goal."""
+    results = [json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    bars: list[tuple[Goal, float | None, bool | None]] = []
+    for some in known.values():
+        for name, goal in some.items():
+            if goal.ratio is None:
+                continue
+            found = next((one[name] for one in results if name in one), None)
+            if found is None:
+                bars.append((goal, None, None))
+            else:
+                met = goal.is_met(found["ours"], found["peer"])
+                bars.append((goal, goal.ratio_of(found["ours"], found["peer"]), met))
+    ends = [value for goal, ratio, _ in bars for value in (goal.ratio, ratio) if value]
+    low, high = min(0.5, *ends), max(ends)
+
+    def across(value: float) -> float:
+        return LEFT + WIDE * math.log(value / low) / math.log(high / low)
+
+    height = ROW * (len(bars) + 2)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDE + RIGHT}" height="{height}" '
+        'font-family="sans-serif" font-size="11" role="img">',
+        "<title>labelwise against each peer: how many times as fast or as small</title>",
+        '<rect width="100%" height="100%" fill="white"/>',
+        '<text x="8" y="15" font-weight="bold">Times as good as the peer (1 = equal). Blue: goal '
+        "met, orange: missed, grey: not measured; the dark line is the goal.</text>",
+    ]
+    for tick in (1, 10, 100, 1000):
+        if low <= tick <= high:
+            x = across(tick)
+            parts.append(
+                f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{ROW}" y2="{height - ROW}" stroke="#cbd5e0"/>'
+                f'<text x="{x:.1f}" y="{height - 6}" text-anchor="middle">{tick}</text>'
+            )
+    for row, (goal, ratio, met) in enumerate(bars):
+        y = ROW * (row + 1)
+        what = goal.short or goal.what
+        name = what if len(what) <= 72 else what[:71] + "…"
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(name)}</text>')
+        start, aim = across(1), across(goal.ratio or 1)
+        if ratio is not None:
+            end = across(ratio)
+            parts.append(
+                f'<rect x="{min(start, end):.1f}" y="{y + 4}" height="13" '
+                f'width="{max(abs(end - start), 1):.1f}" fill="{COLOURS[met]}"/>'
+            )
+        shown = "not measured" if ratio is None else f"{ratio:.3g}"
+        beside = max(start, aim, start if ratio is None else across(ratio)) + 6
+        peer = goal.peer if len(goal.peer or "") <= 34 else f"{goal.peer[:33]}…"
+        parts.append(
+            f'<line x1="{aim:.1f}" x2="{aim:.1f}" y1="{y + 2}" y2="{y + 19}" stroke="#1a202c" '
+            f'stroke-width="2"/><text x="{beside:.1f}" y="{y + 14}">{shown} '
+            f'<tspan fill="#718096">{escape(peer or "")}</tspan></text>'
+        )
+    return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def main() -> None:
@@ -232,19 +326,24 @@ def main() -> None:
     some.add_argument("parts", nargs="*", choices=[*COMMANDS, []])
     commands.add_parser("table", help="print the figures that are kept")
     commands.add_parser("page", help="write the page").add_argument("file", type=Path)
+    drawn = commands.add_parser("picture", help="draw our ratio to each peer")
+    drawn.add_argument("file", type=Path)
     other = commands.add_parser("keep", help="keep what a program left by LABELWISE_FIGURES")
     other.add_argument("file", type=Path)
     other.add_argument("--machine", required=True)
+    other.add_argument("--commit", help="that they were measured at")
     given = parser.parse_args()
     known = goals()
     if given.command == "keep":
         every = {name: goal for part in known.values() for name, goal in part.items()}
-        keep(recorded(given.file), every, given.machine)
+        keep(recorded(given.file), every, given.machine, commit=given.commit)
     if given.command == "run":
         on_gpu = torch.cuda.is_available()
         run(given.parts or [part for part in COMMANDS if (part in ON_GPU) == on_gpu], known)
     if given.command == "page":
         given.file.write_text(page(known), encoding="utf-8")
+    elif given.command == "picture":
+        given.file.write_text(picture(known), encoding="utf-8")
     else:
         print(page(known))
 

@@ -8,6 +8,7 @@ peak resident size of the first repeat above what the child began with.
 import json
 import multiprocessing
 import os
+import re
 import sys
 import time
 import traceback
@@ -153,6 +154,11 @@ def compare(
     return rows
 
 
+def slug(text: str) -> str:
+    """Return letters and digits of a text in lower case, one dash between words."""
+    return "-".join(re.findall(r"[a-z0-9]+", text.lower().replace(",", "")))
+
+
 def finish(rows: Sequence[Row], save: str | None) -> None:
     """Save the rows as JSON if asked, and end with status 1 if a goal was missed."""
     if save is not None:
@@ -160,9 +166,15 @@ def finish(rows: Sequence[Row], save: str | None) -> None:
     sys.exit(0 if all(row.reached for row in rows) else 1)
 
 
-def record(name: str, ours: float, peer: float | None = None) -> None:
-    """Keep a figure where ``benchmarks/limits.py`` asks for figures, as a line of JSON."""
+def record(name: str, ours: float, peer: float | None = None, ratios: Sequence[float] = ()) -> None:
+    """Keep a figure where ``benchmarks/limits.py`` asks for figures, as a line of JSON.
+
+    ``ratios`` are those of several runs, best ones not singled out.
+    """
     place = os.environ.get("LABELWISE_FIGURES")
     if place:
         with Path(place).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"name": name, "ours": ours, "peer": peer}) + "\n")
+            found = {"name": name, "ours": ours, "peer": peer}
+            if ratios:
+                found["range"] = [min(ratios), max(ratios), len(ratios)]
+            file.write(json.dumps(found) + "\n")

@@ -372,8 +372,8 @@ def make_index(rows, folder):
     with store.transaction() as base:
         base.execute("INSERT INTO roots (path, raw) VALUES ('/nowhere', '/nowhere')")
         base.execute(
-            "INSERT INTO files SELECT 1, printf('%04d', row / 1000), row || '.jpg', NULL, 1, 1, "
-            "row, 'ok', NULL FROM contents"
+            "INSERT INTO files (root, folder, name, size, mtime_ns, row, state) "
+            "SELECT 1, printf('%04d', row / 1000), row || '.jpg', 1, 1, row, 'ok' FROM contents"
         )
     store.close()
 

@@ -25,7 +25,9 @@ load shares the cores; how much it takes is printed. Weights are random: answers
 import argparse
 import importlib.util
 import io
+import json
 import os
+import platform
 import re
 import signal
 import socket
@@ -154,17 +156,20 @@ def single(setting: Setting) -> None:
     """Alternate between the floor and requests, so that both meet the same neighbours."""
     decode, forward = floor_steps(setting)
     began = time.perf_counter()
-    with ours(setting.folder) as (port, _):
+    with ours(setting.folder) as (port, pid):
         print(f"start: {time.perf_counter() - began:.1f} s until requests are taken")
         closed_load(port, setting.request, 1, 1.0)
-        decodes, forwards, asked = [], [], []
-        before = server_times(port)
+        decodes, forwards, asked, own = [], [], [], []
+        before, processor = server_times(port), Processor(pid)
         end = time.monotonic() + 2 * setting.seconds
         while time.monotonic() < end:
             for _ in range(3):
+                began = time.process_time()
                 decodes.append(milliseconds(decode))
                 forwards.append(milliseconds(forward))
+                own.append(1000 * (time.process_time() - began))
             asked += closed_load(port, setting.request, 1, 0.2).times[200]
+        spent = processor.seconds()
         after = server_times(port)
     floor = statistics.median(decodes) + statistics.median(forwards)
     median = statistics.median(asked)
@@ -173,6 +178,10 @@ def single(setting: Setting) -> None:
         f"{statistics.median(decodes):.1f} + forward {statistics.median(forwards):.1f} ms, so "
         f"{median - floor:+.1f} ms above the floor (goal: at most +5)"
     )
+    each = 1000 * sum(spent[part] for part in SERVER_PARTS) / len(asked)
+    above = each - statistics.median(own)
+    print(f"  processor time: {each:.1f} ms per request, {above:+.1f} ms above decode + forward")
+    record("serve-single", above)
     count = after["open_seconds_count"] - before["open_seconds_count"]
     opening, passing = (
         1000 * (after[f"{name}_seconds_sum"] - before[f"{name}_seconds_sum"]) / count
@@ -241,7 +250,7 @@ def clients(setting: Setting) -> None:
         f"{costs[32]:.1f} against {costs[1]:.1f} ms, {costs[1] / costs[32]:.2f} x"
     )
     record("serve-batching", max(rates[32]), max(rates[1]))
-    print_bound(setting, costs)
+    record("serve-batching-bound", costs[1] / costs[32], print_bound(setting, costs))
 
 
 def fair(setting: Setting) -> None:
@@ -271,8 +280,8 @@ def shares_in_words(shares: dict[str, float]) -> str:
     return ", ".join(f"{name} {100 * shares[name]:.0f} %" for name in order if shares[name] > 0.004)
 
 
-def print_bound(setting: Setting, costs: dict[int, float]) -> None:
-    """Say what batches can gain at most: forward passes are all that they make cheaper."""
+def print_bound(setting: Setting, costs: dict[int, float]) -> float:
+    """Return what batches can gain at most: forward passes are all that they make cheaper."""
     predictor = Predictor.load(setting.folder).fused()
     size = predictor.transform.size
     threads = torch.get_num_threads()
@@ -287,12 +296,13 @@ def print_bound(setting: Setting, costs: dict[int, float]) -> None:
             times.append(1000 * (time.thread_time() - began) / count)
         each[count] = min(times)
     torch.set_num_threads(threads)
-    rest = costs[1] - each[1]
+    bound = costs[1] / (costs[1] - each[1] + each[CLIENTS])
     print(
         f"  a forward pass of one takes {each[1]:.1f} ms of one core, of {CLIENTS} "
         f"{each[CLIENTS]:.1f} ms per photo: on a full processor batches can gain at most "
-        f"{costs[1] / (rest + each[CLIENTS]):.2f} x"
+        f"{bound:.2f} x"
     )
+    return bound
 
 
 def peers(setting: Setting) -> None:
@@ -445,7 +455,8 @@ def attack(setting: Setting) -> None:
     watched = (str(Path(__file__).with_name("serve_watched.py")), str(notes))
     with ours(setting.folder, program=watched) as (port, pid):
         closed_load(port, setting.request, 1, 2.0)
-        before, most = resident(pid), [0.0]
+        calm = closed_load(port, setting.request, 1, 20.0)  # nobody else asks the server
+        before, most, processor = resident(pid), [0.0], Processor(pid)
 
         def look() -> None:
             most[0] = max(most[0], resident(pid))
@@ -453,21 +464,41 @@ def attack(setting: Setting) -> None:
         measured, statuses = run_mix(
             port, setting.folder.name, setting.body, 60 * setting.minutes, look
         )
+        shares = processor.shares()
         closed_load(port, setting.request, 1, 2.0)
         after = resident(pid)
         seen = server_times(port)
     print(f"attack: {setting.minutes:g} minutes; answers to the attackers by status")
     for name, counts in statuses.items():
         print(f"  {name}: {dict(sorted(counts.items()))}")
+    people: dict[str, dict[str, object]] = {}
     for name, times in measured.items():
         answered = sorted(times.get(200, [0.0]))
-        others = {status: len(some) for status, some in times.items() if status != 200}
-        print(
-            f"  {name}: {len(answered)} answered, p50 {statistics.median(answered):.0f}, "
-            f"p99 {answered[int(0.99 * len(answered))]:.0f} ms, other answers {others}"
-        )
+        people[name] = {
+            "answered": len(answered),
+            "p50 ms": round(statistics.median(answered)),
+            "p99 ms": round(answered[int(0.99 * len(answered))]),
+            "longest ms": round(answered[-1]),
+            "other answers": {status: len(some) for status, some in times.items() if status != 200},
+        }
+        print(f"  {name}: {people[name]}")
+    alone = {"p50": round(calm.quantile(0.5)), "p99": round(calm.quantile(0.99))}
+    print(f"  one client before, alone, ms: {alone}")
+    print(f"  shares of all cores: {shares_in_words(shares)}")
     print_pauses(seen)
     print(f"  memory: {before:.0f} MiB before, {most[0]:.0f} at most, {after:.0f} afterwards")
+    found = {
+        "command": f"python benchmarks/serve.py attack --minutes {setting.minutes:g}",
+        "machine": f"{processor.cores} cores, {platform.machine()}",
+        "alone before, ms": alone,
+        "measured": people,
+        "attackers, answers by status": statuses,
+        "shares of all cores": {name: round(share, 3) for name, share in shares.items()},
+        "memory, MiB": {"before": round(before), "most": round(most[0]), "after": round(after)},
+        "longest pause, ms": round(1000 * seen["loop_pause_longest_seconds"]),
+    }
+    path = Path(__file__).parent / "results" / "serve_attack.json"
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if setting.explain:
         for line, count, longest in own_pauses(notes)[:20]:
             print(f"    in {count} own pauses, the longest of {longest:.0f} ms: {line}")

@@ -227,10 +227,14 @@ class Processor:
             return "HTTP"
         return {"lw-model": "forward", "lw-open": "passing on"}.get(name, "rest of server")
 
+    def seconds(self) -> Counter[str]:
+        """Return the processor time of each part since the start."""
+        return self._now() - self.before
+
     def shares(self) -> dict[str, float]:
         """Return the share of all cores that each part had since the start."""
         whole = (time.perf_counter() - self.began) * self.cores
-        used = self._now() - self.before
+        used = self.seconds()
         shares = {name: seconds / whole for name, seconds in used.items()}
         shares["other programs"] = max(0.0, 1 - sum(shares.values()))
         return shares

@@ -4,19 +4,43 @@
     python benchmarks/survey.py            write the page from the results that are kept
     python benchmarks/survey.py --check    fail if the page is another one, or a sentence is wrong
 
-The page is survey/page.md, the sentences of survey/sentences.toml with what their tests found, and
-the tables. A sentence that the results do not bear out stops the program.
+The page is survey/page.md, the sentences of survey/sentences.toml with what their tests found, the
+tables, and survey/more.md. A sentence that the results do not bear out stops the program. Two
+methods are compared on one data set by Nadeau and Bengio's test for images that are dealt again
+(2003), over J seeds whose differences have the deviation s:
+
+    t = d / (s sqrt(1 / J + test images / training images)),    J - 1 degrees of freedom
+
+and Holm's rule runs over all comparisons of all sentences.
 """
 
 import shutil
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
+from typing import Literal
 
+from labelwise.errors import SettingsError
+from labelwise.numeric.special import stdtr
 from labelwise.papers.survey import CELLS, SurveyCell
-from labelwise.papers.survey_page import Sentence, complete, critical_difference, page, ranks_of
+from labelwise.papers.survey_page import (
+    HIGHER,
+    PERCENT,
+    complete,
+    critical_difference,
+    inflation,
+    interval,
+    markdown,
+    page,
+    ranks_of,
+    values_of,
+)
+
+Expected = Literal["better", "worse", "level", "mixed"]
 
 KEPT = Path(__file__).with_name("survey")
 EVIDENCE = Path(__file__).parents[1] / "evidence"
@@ -30,11 +54,182 @@ WIDTH, LEFT, RIGHT, LINE = 760, 150, 610, 15
 
 def made() -> dict[Path, str]:
     """Return the page and its diagram, by file."""
-    cells = complete([SurveyCell.load(file) for file in sorted(KEPT.glob("*.json"))])
-    stated = tomllib.loads((KEPT / "sentences.toml").read_text(encoding="utf-8"))["sentence"]
-    sentences = [Sentence(**{**one, "against": tuple(one["against"])}) for one in stated]
-    text = page(cells, sentences, (KEPT / "page.md").read_text(encoding="utf-8"))
+    cells = complete(_cells(KEPT))
+    stated = tomllib.loads((KEPT / "sentences.toml").read_text(encoding="utf-8"))
+    sentences = [
+        Sentence(**{**one, "against": tuple(one["against"])})
+        for one in (*stated["sentence"], *stated["looked"])
+    ]
+    text = advised(cells, sentences, (KEPT / "page.md").read_text(encoding="utf-8"))
+    more = (KEPT / "more.md").read_text(encoding="utf-8")
+    extra = {name: _cells(KEPT / name) for name in ("finetuned", "dclr")}
+    more = more.replace("FINETUNED", small_table("head", extra["finetuned"]))
+    more = more.replace("DCLR-VERDICT", dclr_verdict(extra["dclr"]))
+    text += more.replace("\nDCLR\n", f"\n{small_table('set', extra['dclr'])}\n")
     return {EVIDENCE / "survey.md": text, EVIDENCE / "survey.svg": diagram(cells)}
+
+
+def p_value(cell: SurveyCell, first: str, second: str, column: str) -> tuple[float, float]:
+    """Return by how much the first method is better, and the p-value of the corrected test."""
+    pairs = zip(values_of(cell, first, column), values_of(cell, second, column), strict=True)
+    sign = 1 if column in HIGHER else -1
+    gaps = [sign * (one - other) for one, other in pairs]
+    spread = stdev(gaps) * sqrt(inflation(cell, len(gaps)))
+    if not spread:
+        return fmean(gaps), 0.0 if fmean(gaps) else 1.0
+    return fmean(gaps), float(2 * stdtr(len(gaps) - 1, -abs(fmean(gaps)) / spread))
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A test that was looked at, of a method against others by a column, and what it advises.
+
+    Without a ``text`` it advises nothing, and is shown all the same. ``{lead}`` in a text is the
+    largest mean by which one of the others is ahead of the method on a data set.
+    """
+
+    cell: str
+    column: str
+    method: str
+    against: tuple[str, ...]
+    expect: Expected
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the results say of a test: its sentence, better and worse of so many comparisons."""
+
+    text: str
+    better: int
+    worse: int
+    count: int
+
+
+def findings(
+    cells: Sequence[SurveyCell], sentences: Sequence[Sentence], *, check: bool = True
+) -> list[Finding]:
+    """Return what the results say of each; raise if that is not what a sentence expects.
+
+    Holm's rule runs over all comparisons of all sentences: they were chosen by their results.
+    """
+    tested = [
+        (number, *p_value(cell, one.method, other, one.column))
+        for number, one in enumerate(sentences)
+        for cell in cells
+        if cell.cell == one.cell
+        for other in one.against
+    ]
+    better, worse = [0] * len(sentences), [0] * len(sentences)
+    for left, (number, gap, p) in enumerate(sorted(tested, key=lambda one: one[2])):
+        if p > 0.05 / (len(tested) - left):
+            break
+        (better if gap > 0 else worse)[number] += 1
+    found = []
+    for number, one in enumerate(sentences):
+        up, down = better[number], worse[number]
+        word = "mixed" if up and down else "better" if up else "worse" if down else "level"
+        if check and word != one.expect:
+            raise SettingsError(
+                f"{one.text or one!r} rests on {one.expect!r}, and the results say {word!r} "
+                f"(better in {up}, worse in {down} comparisons)"
+            )
+        gaps = [gap for at, gap, _ in tested if at == number]
+        lead = f"{100 * max(0.0, -min(gaps)):.1f}" if one.column in PERCENT else f"{-min(gaps):.3f}"
+        found.append(Finding(one.text.replace("{lead}", lead), up, down, len(gaps)))
+    return found
+
+
+def advised(cells: Sequence[SurveyCell], sentences: Sequence[Sentence], before: str) -> str:
+    """Return the page with its sentences, in place of SENTENCES, and every test at the end.
+
+    ``{tests}`` and ``{comparisons}`` of ``before`` are how many were looked at.
+    """
+    found = list(zip(sentences, findings(cells, sentences), strict=True))
+    advice = []
+    for number, (one, finding) in enumerate(((one, f) for one, f in found if f.text), 1):
+        others = ", ".join(f"`{name}`" for name in one.against)
+        advice += [
+            f"{number}. **{finding.text}** {one.column}, {CELLS[one.cell]}: `{one.method}` is "
+            f"significantly better than {others} in {finding.better} and worse in {finding.worse} "
+            f"of {finding.count} comparisons."
+        ]
+    total = sum(one.count for _, one in found)
+    for mark, words in (
+        ("SENTENCES", "\n".join(advice)),
+        ("{tests}", str(len(found))),
+        ("{comparisons}", f"{total:,}"),
+    ):
+        before = before.replace(mark, words)
+    header = ["known", "figure", "method", "against", "better", "worse", "comparisons"]
+    rows = [
+        [
+            *(one.cell, one.column, f"`{one.method}`"),
+            ", ".join(f"`{name}`" for name in one.against),
+            *map(str, (f.better, f.worse, f.count)),
+        ]
+        for one, f in found
+    ]
+    tests = ["## Every test we looked at", "", *markdown([header, *rows]), ""]
+    return page(cells, before) + "\n" + "\n".join(tests) + "\n"
+
+
+def _cells(folder: Path) -> list[SurveyCell]:
+    return [SurveyCell.load(file) for file in sorted(folder.glob("*.json"))]
+
+
+def small_table(first: str, cells: Sequence[SurveyCell]) -> str:
+    """Return a table of cells, one row a method; ``first`` says what tells the cells apart."""
+    columns = (
+        "macro F1",
+        "micro F1",
+        "log loss before",
+        "log loss after",
+        "ACE before",
+        "ACE after",
+    )
+    rows = [[first, "known", "method", "mAP", *columns, "seconds", "rate"]]
+    for cell in cells:
+        for method, found in cell.methods.items():
+            mean, half = interval(cell, method, "mAP@class")
+            tried = [float(lr) for lr in found.tries]
+            edge = "!" if found.rate in (min(tried), max(tried)) else ""
+            figures = [values_of(cell, method, column) for column in columns]
+            shown = [
+                "–"
+                if not one
+                else f"{fmean(one):.3f}"
+                if "loss" in name
+                else f"{100 * fmean(one):.1f}"
+                for name, one in zip(columns, figures, strict=True)
+            ]
+            seconds = f"{fmean(values_of(cell, method, 'seconds')):.1f}"
+            start = [cell.data, cell.cell, f"`{method}`", f"{100 * mean:.1f} ± {100 * half:.1f}"]
+            rows.append([*start, *shown, seconds, f"{found.rate:g}{edge}"])
+    return "\n".join(markdown(rows))
+
+
+def _percent(values: Sequence[float]) -> str:
+    return f"{100 * fmean(values):.1f}"
+
+
+def dclr_verdict(cells: Sequence[SurveyCell]) -> str:
+    """Return what the corrected tests say of DCLR, by Holm's rule over all of them."""
+    columns = ("mAP@class", "ACE before", "log loss before")
+    others = ("bce, label features", "bce-ls, label features")
+    tests = [(column, other) for column in columns for other in others]
+    stated = [Sentence("full", column, "dclr", (other,), "level") for column, other in tests]
+    found = list(zip(stated, findings(cells, stated, check=False), strict=True))
+    calibrated = [one for said, one in found if said.column != "mAP@class"]
+    held = [one.better == one.count for one in calibrated]
+    some = any(one.better for one in calibrated)
+    word = "comes out" if all(held) else "comes out in part" if some else "does not come out"
+    lines = [
+        f"* {one.column}: `dclr` is significantly better than `{one.against[0]}` in {each.better} "
+        f"and worse in {each.worse} of {each.count} sets."
+        for one, each in found
+    ]
+    return "\n".join([f"Here the claim **{word}**, by corrected tests:", "", *lines])
 
 
 def diagram(cells: Sequence[SurveyCell], column: str = "mAP@class") -> str:
@@ -65,6 +260,15 @@ def _panel(title: str, means: Mapping[str, float], sets: int, top: int) -> list[
         f'<text x="{at(1 + gap) + 5:.1f}" y="{top + 22}">critical difference {gap:.1f}</text>',
     ]
     order = sorted(means, key=lambda name: means[name])
+    for place, name in enumerate(order):  # a bar joins methods that do not differ significantly
+        last = max(n for n, other in enumerate(order) if means[other] - means[name] <= gap)
+        before = max(
+            (n for n, o in enumerate(order) if place and means[o] - means[order[place - 1]] <= gap),
+            default=-1,
+        )
+        if last > place and last > before:
+            y = axis + 4 + 3 * (place % 3)
+            lines.append(_line(at(means[name]) - 2, y, at(means[order[last]]) + 2, y, 2))
     for place, name in enumerate(order):
         left = place < len(order) / 2
         y = axis + LINE * (1 + (place if left else len(order) - 1 - place))

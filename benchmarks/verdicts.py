@@ -23,11 +23,13 @@ from labelwise.errors import SettingsError
 from labelwise.papers.comparison import show_figure
 from labelwise.papers.protocols import Claim, ClaimedRun
 from labelwise.papers.statistics import seed_mean
+from labelwise.papers.survey import SurveyCell
+from labelwise.papers.survey_page import interval
 from labelwise.types import nearest
 
 CLAIMS = Path(__file__).with_name("claims.yaml")
 RESULTS = Path(__file__).parent / "results" / "papers"
-SURVEY = Path(__file__).with_name("survey_missing_labels.json")
+SURVEY = Path(__file__).with_name("survey")
 COSTS = ("seconds", "host MB", "GPU MB")
 PAGE = Path(__file__).parents[1] / "evidence" / "reproduction.md"
 
@@ -85,10 +87,10 @@ def _claimed_run(
 ) -> ClaimedRun:
     """Return a run of the claims file, its figures read from results where it names them."""
     if "survey" in given:
-        cell = json.loads(SURVEY.read_text(encoding="utf-8"))["cells"][given["survey"]]
-        found = [cell["methods"][row]["mAP@class"][:2] for row in given["figures"]]
+        cell = SurveyCell.load(SURVEY / f"{given['survey']}.json")
+        found = [interval(cell, row, "mAP@class") for row in given["figures"]]
         ours = ", ".join(f"{100 * mean:.2f} ± {100 * half:.2f}" for mean, half in found)
-        return ClaimedRun(ours, given["run"], 3)
+        return ClaimedRun(ours, given["run"], cell.facts["made"]["seeds"])
     if "results" not in given:
         return ClaimedRun(**{**given, "seeds": int(given["seeds"])} if "seeds" in given else given)
     name, run, pairs = given["results"], given["run"], given["figures"]

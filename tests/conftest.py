@@ -23,6 +23,7 @@ import torch
 from cpu_durations import pytest_addoption, pytest_configure  # noqa: F401
 from one_command_line import put_together_once
 from open_indexes import count_connections, nothing_left_open
+from quick_disk import wait_for_no_disk
 from warm_commands import WarmCommands
 from warm_python import warm_interpreter
 
@@ -32,6 +33,7 @@ collect_ignore_glob = ["*conftest.py"]
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 count_connections()
 put_together_once()
+wait_for_no_disk()
 # On a busy machine examples are drawn, and tried, slowly: no test fails for that.
 hypothesis.settings.register_profile(
     "any weather", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

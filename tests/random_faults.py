@@ -1,22 +1,27 @@
-"""How many random one-line faults the tests of a room catch.
+"""How many random one-line faults the tests catch.
 
     python tests/random_faults.py --count 100 --seed 1 --jobs 16
 
-Each fault is put into a copy of the tree, and the tests of its room (a folder below src/labelwise)
-run until one fails. Rooms whose tests fail without a fault are named and left out. Prints JSON.
+Each fault is put into a copy of the tree. Then tests run until one fails: those that import the
+changed module, those of its room, those of the modules that import it. One that fails without the
+fault too is left out. Prints a line of JSON for each fault as soon as it is judged, then the sums.
 """
 
 import argparse
 import ast
+import contextlib
 import copy
 import json
 import os
 import queue
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -43,11 +48,6 @@ class Fault:
     end: int
     old: str
     new: str
-
-    @property
-    def room(self) -> str:
-        """The folder below the package, or the module's own name at its root."""
-        return Path(self.file).relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def changed(node: ast.AST) -> Iterator[tuple[str, ast.AST, str]]:
@@ -100,61 +100,159 @@ def faults() -> dict[str, list[Fault]]:
     return found
 
 
-def passes(tree: Path, room: str, seconds: float) -> bool:
-    """Run the tests of a room in a tree."""
-    tests = [tree / "tests" / room] if (tree / "tests" / room).is_dir() else []
-    tests = tests or sorted((tree / "tests").rglob(f"test_{room.strip('_')}*.py"))
-    sources = [place for place in (tree / PACKAGE / room,) if place.is_dir()]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
-    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    try:
-        arguments = [*command, *map(str, tests + sources)]
-        done = subprocess.run(arguments, cwd=tree, env=environment, timeout=seconds, **quiet)
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode in (0, 5)  # 5: there is no test
+def module_names() -> dict[str, Path]:
+    """Return the dotted name of every module of the package."""
+    named = {}
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(ROOT / "src").with_suffix("").parts
+        named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return named
+
+
+def imported(path: Path, modules: dict[str, Path]) -> set[tuple[str, str]]:
+    """Return the modules of the package that a file imports anywhere, and the names from each."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {(one.name, "") for one in node.names if one.name in modules}
+        elif isinstance(node, ast.ImportFrom) and node.module in modules:
+            for one in node.names:
+                whole = f"{node.module}.{one.name}"
+                found.add((whole, "") if whole in modules else (node.module, one.name))
+    return found
+
+
+class Rings:
+    """Which tests are near a module: that import it, of its room, of its importers.
+
+    A name that a package hands on from one of its modules counts as imported from that module.
+    """
+
+    def __init__(self) -> None:
+        self.modules = module_names()
+        uses = {name: imported(path, self.modules) for name, path in self.modules.items()}
+        self.handed_on = {
+            (package, name): module
+            for package, path in self.modules.items()
+            if path.name == "__init__.py"
+            for module, name in uses[package]
+            if name
+        }
+        self.needs = {name: self.found(used) for name, used in uses.items()}
+        tests = sorted((ROOT / "tests").rglob("test_*.py"))
+        self.tested = {path: self.found(imported(path, self.modules)) for path in tests}
+
+    def found(self, used: set[tuple[str, str]]) -> set[str]:
+        return {self.handed_on.get(one, one[0]) for one in used}
+
+    def around(self, file: str) -> list[list[str]]:
+        """Return the tests of a file, nearest first."""
+        (module,) = (name for name, path in self.modules.items() if path == ROOT / file)
+        above = {name for name, needed in self.needs.items() if module in needed} - {module}
+        room = Path(file).relative_to(PACKAGE).parts[0].removesuffix(".py").strip("_")
+        rings = [
+            [ROOT / file, *(path for path, needed in self.tested.items() if module in needed)],
+            [path for path in self.tested if room in path.parts or f"test_{room}" in path.name],
+            [path for path, needed in self.tested.items() if needed & above],
+        ]
+        told, seen = [], set()
+        for ring in rings:
+            told.append([str(path.relative_to(ROOT)) for path in ring if path not in seen])
+            seen.update(ring)
+        return [ring for ring in told if ring]
+
+
+class Trial:
+    """A copy of the tree into which faults are put, one after another."""
+
+    def __init__(self, tree: Path, seconds: float, rings: Rings) -> None:
+        self.tree, self.seconds, self.rings, self.red = tree, seconds, rings, set()
+
+    def run(self, tests: list[str], seconds: float) -> tuple[int, list[str]]:
+        """Return the status of the tests and those that failed; 124 where the time ran out."""
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--no-header", "-n", "0"]
+        command += ["-p", "no:cacheprovider", "--hypothesis-seed=1", "--tb=no"]
+        command += [word for test in sorted(self.red) for word in ("--deselect", test)]
+        environment = os.environ | {
+            "PYTHONPATH": str(self.tree / "src"),
+            "BROWSER": "no",
+            "PYTHONDONTWRITEBYTECODE": "",  # every run would compile all of the sources
+        }
+        with tempfile.TemporaryFile("w+") as out:
+            process = subprocess.Popen(
+                [*command, *tests], cwd=self.tree, env=environment, stdout=out,
+                stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+            try:
+                status = process.wait(max(seconds, 1))
+            except subprocess.TimeoutExpired:
+                status = 124
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            out.seek(0)
+            lines = [line.split(" - ")[0].split(" ", 1) for line in out.read().splitlines()]
+        named = [line[1].strip() for line in lines if line[0] in ("FAILED", "ERROR") and line[1:]]
+        return status, named
+
+    def judge(self, fault: Fault) -> dict[str, object]:
+        """Return ``caught`` with the test, ``survived``, or ``out of time``.
+
+        A test that fails without the fault too is left out from then on.
+        """
+        path, begun, ended = self.tree / fault.file, time.monotonic(), "survived"
+        sound, changed_at = path.read_bytes(), path.stat().st_mtime
+        lines = sound.split(b"\n")
+        line = lines[fault.line - 1]
+        lines[fault.line - 1] = line[: fault.start] + fault.new.encode() + line[fault.end :]
+        broken, by = b"\n".join(lines), ""
+        waiting = self.rings.around(fault.file)
+        while waiting and ended == "survived":
+            path.write_bytes(broken)
+            os.utime(path, (begun, changed_at - 1 - begun % 1e6))  # else compiled code may be stale
+            left = self.seconds - (time.monotonic() - begun)
+            status, failed = self.run(waiting[0], left)
+            path.write_bytes(sound)
+            os.utime(path, (changed_at, changed_at))
+            if status == 124:
+                ended = "out of time"
+            elif status in (0, 5):  # 5: there is no test
+                waiting = waiting[1:]
+            elif (
+                failed and "::" in failed[0] and self.run(failed[:1], self.seconds)[0] not in (0, 5)
+            ):
+                self.red.add(failed[0])
+            else:
+                ended, by = "caught", failed[0] if failed else f"status {status}"
+        took = round(time.monotonic() - begun)
+        return asdict(fault) | {"ended": ended, "by": by, "seconds": took}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name, default in (("--count", 100), ("--seed", 1), ("--jobs", os.cpu_count())):
+    for name, default in (("--count", 100), ("--seed", 1), ("--jobs", 1), ("--first", 0)):
         parser.add_argument(name, type=int, default=default)
-    parser.add_argument(
-        "--timeout", type=float, default=900, help="seconds for the tests of a room"
-    )
+    parser.add_argument("--timeout", type=float, default=300, help="seconds for each fault")
     given = parser.parse_args()
     draw, kinds = random.Random(given.seed), faults()
     drawn = [draw.choice(kinds[draw.choice(sorted(kinds))]) for _ in range(given.count)]
-    trees: queue.Queue[Path] = queue.Queue()
+    trials, rings = queue.Queue(), Rings()
     with tempfile.TemporaryDirectory() as spare, ThreadPoolExecutor(given.jobs) as pool:
-        hidden = shutil.ignore_patterns(".git", ".venv", "runs", "*cache*", "node_modules")
+        hidden = shutil.ignore_patterns(".git", ".venv*", "runs", "*cache*", "node_modules")
         for job in range(given.jobs):
-            trees.put(Path(shutil.copytree(ROOT, Path(spare, str(job)), ignore=hidden)))
+            tree = Path(shutil.copytree(ROOT, Path(spare, str(job)), ignore=hidden))
+            trials.put(Trial(tree, given.timeout, rings))
 
-        def tried(room: str, fault: Fault | None = None) -> bool:
-            tree = trees.get()
-            path = tree / (fault.file if fault else "pyproject.toml")
-            sound = path.read_bytes()
-            lines = sound.split(b"\n")
-            if fault:
-                line = lines[fault.line - 1]
-                new = line[: fault.start] + fault.new.encode() + line[fault.end :]
-                path.write_bytes(b"\n".join([*lines[: fault.line - 1], new, *lines[fault.line :]]))
-            good = passes(tree, room, given.timeout)
-            path.write_bytes(sound)
-            trees.put(tree)
-            return good
+        def judged(fault: Fault) -> str:
+            trial = trials.get()
+            told = trial.judge(fault)
+            trials.put(trial)
+            print(json.dumps(told, ensure_ascii=False), flush=True)
+            return told["ended"]
 
-        rooms = sorted({fault.room for fault in drawn})
-        red = [room for room, good in zip(rooms, pool.map(tried, rooms), strict=True) if not good]
-        judged = [fault for fault in drawn if fault.room not in red]
-        survived = list(pool.map(tried, [fault.room for fault in judged], judged))
-    told = [
-        asdict(fault) | {"caught": not out} for fault, out in zip(judged, survived, strict=True)
-    ]
-    total = {"faults": len(judged), "caught": len(judged) - sum(survived), "red rooms": red}
-    print(json.dumps({"total": total, "faults": told}, indent=1, ensure_ascii=False))
+        ends = Counter(pool.map(judged, drawn[given.first :]))
+        red = sorted(set().union(*(trials.get().red for _ in range(given.jobs))))
+    print(json.dumps({"faults": ends.total(), **ends, "red without a fault": red}))
 
 
 if __name__ == "__main__":

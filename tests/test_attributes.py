@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import logit
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.decide import OnePerGroup, Threshold
 from labelwise.errors import DataError
 from labelwise.links import Grouped, Sigmoid
@@ -22,10 +21,6 @@ from labelwise.types import LabelSpace
 
 EXACTLY, MOST = ((0, 3, 1),), ((2, 5),)
 RULES = {(0, 3, 1): (1,), (2, 5): (0, 1)}  # how many labels of each group may be present
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def enumerated(p):
@@ -162,14 +157,12 @@ def test_calibrated_and_decided_sets_obey_the_rules(colours):
     apart = ("--scores", "logits", "--fit-on", "val", "--report-on", "test")
     groups = ("--attributes", colours / "groups.csv")
     out = colours / "rule.json"
-    result = run("decide", colours / "scores.csv", *apart, *groups, "--rule", "best-f", "-o", out)
-    assert result.exit_code == 0, result.exception
+    result = must_run(
+        "decide", colours / "scores.csv", *apart, *groups, "--rule", "best-f", "-o", out
+    )
     assert "2 rows break a rule of" in result.stdout
     assert "red, blue: right in" in result.stdout
-    result = run(
-        "apply", out, colours / "scores.csv", "--scores", "logits", "-o", colours / "a.csv"
-    )
-    assert result.exit_code == 0, result.exception
+    must_run("apply", out, colours / "scores.csv", "--scores", "logits", "-o", colours / "a.csv")
     with (colours / "a.csv").open() as file:
         rows = list(csv.DictReader(file))
     for row in rows:
@@ -198,8 +191,7 @@ def test_conflicts_of_a_label_table_are_shown_and_the_rest_is_learned(tmp_path):
         "path,labels,unknown\na.jpg,day|night,\nb.jpg,day,night\nc.jpg,,\nd.jpg,fox,day\n"
     )
     out = tmp_path / "done.csv"
-    result = run("data", "clashes", tmp_path / "t.csv", tmp_path / "groups.csv", "-o", out)
-    assert result.exit_code == 0, result.exception
+    result = must_run("data", "clashes", tmp_path / "t.csv", tmp_path / "groups.csv", "-o", out)
     assert "1 photo of 4 breaks a rule, first 'a.jpg'" in result.stdout
     assert "1 more label is known by the rules" in result.stdout  # of b.jpg
     assert "a.jpg" in result.stdout

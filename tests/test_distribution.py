@@ -1,8 +1,4 @@
-"""What is uploaded: the wheel and the sdist are whole, and a user's mypy --strict sees our types.
-
-The judge of the second is mypy itself, in an environment that holds the wheel and not the source:
-right calls pass, and each wrong one is named.
-"""
+"""The wheel and the sdist are whole; a user's mypy --strict, the judge, sees the wheel's types."""
 
 import os
 import shutil

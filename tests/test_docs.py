@@ -25,6 +25,7 @@ from textwrap import dedent
 import griffe
 import pytest
 import typer.main
+from made_once import made_once
 from words_setup import save_words_example
 
 ROOT = Path(__file__).parent.parent
@@ -66,17 +67,21 @@ def words_in(text):
 @pytest.fixture(scope="module")
 def small_demo(tmp_path_factory, warm_commands):
     """Return a folder as ``labelwise demo --photos photos`` writes it, and what was printed."""
-    folder = tmp_path_factory.mktemp("demo")
-    sizes = {"num_train": 3000, "num_val": 400, "num_test": 400}
-    options = [f"--set=data_options.{name}={rows}" for name, rows in sizes.items()]
-    options += ["-o", "runs/demo", "--epochs", "4", "--augment", "shift", "--lr", "5e-3"]
-    done = warm_commands.run(["train", "scenes", *options], folder)
-    assert done.returncode == 0, done.stderr
-    (folder / "photos").mkdir()
-    table = scenes(0, 0, 120, seed=1)
-    for row in range(120):
-        table.images.read(row).save(folder / "photos" / f"scene-{row:03d}.png")
-    return folder, done.stdout
+
+    def make(folder):
+        sizes = {"num_train": 3000, "num_val": 400, "num_test": 400}
+        options = [f"--set=data_options.{name}={rows}" for name, rows in sizes.items()]
+        options += ["-o", "runs/demo", "--epochs", "3", "--augment", "shift", "--lr", "5e-3"]
+        done = warm_commands.run(["train", "scenes", *options], folder)
+        assert done.returncode == 0, done.stderr
+        (folder / "photos").mkdir()
+        table = scenes(0, 0, 120, seed=1)
+        for row in range(120):
+            table.images.read(row).save(folder / "photos" / f"scene-{row:03d}.png")
+        (folder / "printed.txt").write_text(done.stdout)
+
+    folder = made_once(tmp_path_factory, "small-demo", make)
+    return folder, (folder / "printed.txt").read_text()
 
 
 def run_console(body, folder, warm_commands, demo):

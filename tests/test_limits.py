@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -21,6 +22,38 @@ def test_the_page_is_made_of_the_kept_figures(limits):
     assert (ROOT / "evidence" / "limits.md").read_text(encoding="utf-8") == limits.page(
         limits.goals()
     )
+
+
+def test_the_picture_is_made_of_them_too(limits):
+    drawn = (ROOT / "evidence" / "limits.svg").read_text(encoding="utf-8")
+    assert drawn == limits.picture(limits.goals())
+    peers = [goal for part in limits.goals().values() for goal in part.values() if goal.ratio]
+    bars = [text for text in ElementTree.fromstring(drawn).itertext() if text.strip()]
+    assert all(any((goal.short or goal.what)[:71] in text for text in bars) for goal in peers)
+
+
+SPEED = re.compile(
+    r"[\d.,]*\d(?= ?(?:×|x|times) (?:as fast|faster|slower|the speed))"
+    r"|[\d.,]*\d(?= (?:photos|images|pictures|requests|queries|steps)(?:/s| (?:a|per) second))"
+    r"|[\d.,]*\d(?= ?(?:ms|µs|us)\b)"
+)
+
+
+def unmeasured(text, measured):
+    """The speeds that prose states and no results file holds; blocks of code are left out."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.S)
+    return [found for found in SPEED.findall(prose) if found not in measured]
+
+
+def test_a_speed_in_readme_or_docs_is_one_of_the_kept_figures():
+    measured = (ROOT / "evidence" / "limits.md").read_text(encoding="utf-8")
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        assert not unmeasured(page.read_text(encoding="utf-8"), measured), page.name
+
+
+def test_a_speed_that_nobody_measured_is_found():
+    text = "It is 31 times faster, takes 7.5 ms and tags 1,234 photos per second.\n```\n9 ms\n```"
+    assert unmeasured(text, "| 7.5 ms |") == ["31", "1,234"]
 
 
 def test_each_goal_has_a_figure_that_its_program_records(limits):

@@ -1,8 +1,4 @@
-"""What the project says of itself. Oracles: make, which tells what it would run; the files.
-
-The base package must not ask for what only tests need, and the system's package manager is called
-by no command but one that says so first.
-"""
+"""What the project says of itself. Oracles: make, which tells what it would run; the files."""
 
 import os
 import re

@@ -114,6 +114,10 @@ def test_arrays_are_evaluated_and_calibrated_as_people_guess():
     )
     some = np.where(random.random((200, 3)) < 0.1, np.nan, labels)
     assert labelwise.evaluate(probs, some, query_length=0).rows[0].known < 200
+    for kind in (torch.tensor, np.ndarray.tolist):
+        assert labelwise.evaluate(kind(probs), kind(labels), query_length=0) == found
+    with pytest.raises(DataError, match="A run is calibrated"):
+        labelwise.calibrate("runs/first")
     with pytest.raises(DataError, match="Say logits=True"):
         labelwise.evaluate(logits, labels)
     with pytest.raises(DataError, match="same shape"):
@@ -138,6 +142,9 @@ def test_a_run_predicts_folders_arrays_and_tensors_and_exports(tmp_path):
     assert np.allclose(run.predict(paths).probabilities, expected.probs)
     pixels = torch.zeros(2, 3, 8, 8)
     assert run.predict(pixels).probs.shape == (2, len(run.spec.labels))
+    for unclear in (np.zeros((2, 8, 8, 3), np.float32), pixels.permute(0, 2, 3, 1)):
+        with pytest.raises(DataError, match=r"must be a NumPy array of uint8: \(255 \* x\)"):
+            run.predict(unclear)
 
 
 def test_functions_that_people_call_answer_as_those_of_their_rooms(tmp_path):

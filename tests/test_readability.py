@@ -1,7 +1,4 @@
-"""Each page of docs/ and the README is easy to read: short sentences, few figures.
-
-``python tests/test_readability.py`` prints the table, as ``evidence/readability.md`` holds it.
-"""
+"""Docs are easy to read; run as a program, it prints the table of evidence/readability.md."""
 
 import re
 from pathlib import Path

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_scores import sample
 from scipy.optimize import minimize
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.data import LabelTable, load, obey_taxonomy
 from labelwise.data.export import export
 from labelwise.decide import Threshold
@@ -236,18 +235,13 @@ def test_answers_obey():
     assert found.labels[1] == ("pet", "dog")
 
 
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def test_verbs(tmp_path):
     (tmp_path / "t.csv").write_text("path,labels\na.jpg,dog\nb.jpg,pet\nc.jpg,\n")
     (tmp_path / "kinds.csv").write_text("animal|pet|dog\n")
     for name in "abc":
         (tmp_path / f"{name}.jpg").write_bytes(b"")
     words = ("data", "export", tmp_path / "t.csv", "-o", tmp_path / "o.csv")
-    result = run(*words, "--taxonomy", tmp_path / "kinds.csv", "--add-groups")
-    assert result.exit_code == 0, result.output
+    result = must_run(*words, "--taxonomy", tmp_path / "kinds.csv", "--add-groups")
     assert "1 labels were raised" in result.output
     assert "1 groups became labels" in result.output
     names, (labels, _) = (lambda t: (t.space.names, t.targets()))(load(tmp_path / "o.csv"))
@@ -267,8 +261,7 @@ def test_the_verb_evaluate_shows_levels(tmp_path):
     lines = [f"{child},{parent}" for child, parent in taxonomy.parents.items()]
     (tmp_path / "kinds.csv").write_text("child,parent\n" + "\n".join(lines) + "\n")
     words = ("evaluate", tmp_path / "p.parquet", "--query-length", "0")
-    result = run(*words, "--taxonomy", tmp_path / "kinds.csv")
-    assert result.exit_code == 0, result.output
+    result = must_run(*words, "--taxonomy", tmp_path / "kinds.csv")
     assert "level" in result.output
     assert "obey the taxonomy" in " ".join(result.output.split())
     as_json = run(*words, "--taxonomy", tmp_path / "kinds.csv", "--json")

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 BLOCKED = """
 import sys
@@ -18,7 +19,18 @@ class Refused:
 
 sys.meta_path.insert(0, Refused())
 """
-RUN = "from labelwise.cli.app import main\nsys.argv = ['labelwise', *sys.argv[1:]]\nmain()\n"
+RUN = """
+import json
+from labelwise.cli.app import main
+
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["labelwise", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
 NAMES = ("dog", "cat", "boat")
 
 
@@ -36,35 +48,34 @@ def world(rows=300):
     return [f"photo-{row}" for row in range(rows)], 2 * odds, labels.astype(int)
 
 
-@pytest.fixture(params=["csv", "npz", "parquet"])
-def scores(request, tmp_path):
+def save_scores(path):
     ids, logits, labels = world()
-    path = tmp_path / f"scores.{request.param}"
     header = ["id", *(f"score:{name}" for name in NAMES), *(f"label:{name}" for name in NAMES)]
-    if request.param == "npz":
+    columns = [ids, *logits.T.tolist(), *labels.T.tolist()]
+    if path.suffix == ".npz":
         np.savez(path, ids=np.array(ids), scores=logits, labels=labels, names=np.array(NAMES))
-    elif request.param == "csv":
+    elif path.suffix == ".csv":
         with path.open("w", newline="") as stream:
-            writer = csv.writer(stream)
-            writer.writerow(header)
-            writer.writerows(zip(ids, *logits.T.tolist(), *labels.T.tolist(), strict=True))
+            csv.writer(stream).writerows([header, *zip(*columns, strict=True)])
     else:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        columns = [ids, *logits.T, *labels.T]
-        pq.write_table(pa.table(dict(zip(header, map(pa.array, columns), strict=True))), path)
-    return path
+        pq.write_table(pa.table(dict(zip(header, columns, strict=True))), path)
 
 
-def test_scores_are_evaluated_calibrated_and_decided(scores, tmp_path):
-    out = [tmp_path / name for name in ("evaluated", "calibrated", "thresholds.json")]
-    without_torch(RUN, "evaluate", scores, "--scores", "logits", "--out", out[0])
-    assert json.loads((out[0] / "evaluation.json").read_text())["data"]["rows"] == 300
-    without_torch(RUN, "calibrate", scores, "--scores", "logits", "--out", out[1])
-    without_torch(RUN, "decide", scores, "--scores", "logits", "--rule", "best-f", "--out", out[2])
-    assert (out[1] / "link.json").is_file()
-    assert set(json.loads(out[2].read_text())["thresholds"]) == set(NAMES)
+def test_scores_are_evaluated_calibrated_and_decided(tmp_path):
+    places = [tmp_path / f"scores.{ending}" for ending in ("csv", "npz", "parquet")]
+    made = ("evaluated", "calibrated", "thresholds.json")
+    outs = {path: [path.with_suffix(f"{path.suffix}.{name}") for name in made] for path in places}
+    commands = []
+    for path, out in outs.items():
+        save_scores(path)
+        verbs = (["evaluate"], ["calibrate"], ["decide", "--rule", "best-f"])
+        for verb, place in zip(verbs, out, strict=True):
+            commands.append([*verb, str(path), "--scores", "logits", "--out", str(place)])
+    without_torch(RUN, json.dumps(commands))
+    for evaluated, calibrated, thresholds in outs.values():
+        assert json.loads((evaluated / "evaluation.json").read_text())["data"]["rows"] == 300
+        assert (calibrated / "link.json").is_file()
+        assert set(json.loads(thresholds.read_text())["thresholds"]) == set(NAMES)
 
 
 def test_arrays_are_evaluated_calibrated_and_searched_by_the_library():

@@ -26,6 +26,7 @@ from pathlib import Path
 import typer.main
 from one_command_line import put_together_once
 from patience import PATIENCE, wait_until
+from quick_disk import wait_for_no_disk
 
 PRELOADED = (
     "labelwise.api",
@@ -161,6 +162,7 @@ def preload():
     if find_spec("pandas"):  # pyarrow imports it where it is installed
         import_module("pandas")
     put_together_once()
+    wait_for_no_disk()
     typer.main.get_command(import_module("labelwise.cli.app").app)
 
 

@@ -59,9 +59,9 @@ def train(
     on_ray = flags.pop(SHORT_NAMES["workers"], 1) if engine == "ray" else None
     source = table.name if table is not None else str(data)
     resolved = read_settings(None, flags | {"data": source, "method": method})
-    place = folder if folder is not None else default_folder(resolved)
+    path = folder if folder is not None else default_folder(resolved)
     watch = make_watch() if progress else Silent()
-    with RunFolder.working_in(place) as run:
+    with RunFolder.working_in(path) as run:
         if on_ray is None:
             done = train_in(resolved, run, table=table, watch=watch, fresh=fresh)
         else:
@@ -74,7 +74,7 @@ def train(
             report_run(done)
             log_trained_model(run, resolved)
             run.publish()
-    return RunFolder(fetched_run(place)) if done is not None else run
+    return RunFolder(fetched_run(path)) if done is not None else run
 
 
 def load_run(folder: str | Path) -> RunFolder:
@@ -148,7 +148,7 @@ def as_predictions(
 ) -> Predictions:
     """Return probabilities or logits (N, K) with their labels, as arrays or data frames."""
     if labels is None:
-        raise DataError("Give the true labels too: labelwise.evaluate(probs, labels).")
+        raise DataError("Give the true labels too, as a second array of the same shape.")
     columns = names if names is not None else getattr(scores, "columns", None)
     values, truth = _matrix(scores), _matrix(labels)
     if values.shape != truth.shape:
@@ -164,8 +164,10 @@ def as_predictions(
     if not logits:
         with np.errstate(divide="ignore"):
             values = np.log(values) - np.log1p(-values)
+    index = getattr(scores, "index", None)  # of a data frame; lists have a method of that name
+    rows = range(len(values)) if index is None or callable(index) else index
     return Predictions(
-        ids=[str(row) for row in getattr(scores, "index", range(len(values)))],
+        ids=[str(row) for row in rows],
         logits=values,
         labels=np.where(known, truth, 0.0),
         observed=None if known.all() else known,
@@ -187,7 +189,7 @@ class Calibrate:
     def __call__(
         self,
         logits: Any,
-        labels: Any,
+        labels: Any = None,
         link: Link | None = None,
         *,
         method: str = "auto",
@@ -198,6 +200,11 @@ class Calibrate:
         Logits are those of a sigmoid unless ``link`` is given. ``auto`` keeps the link where no
         calibrator is better on held-out rows.
         """
+        if isinstance(logits, str | Path | RunFolder):
+            raise DataError(
+                "A run is calibrated when it is trained: load_run(folder).predict(photos) gives "
+                "calibrated probabilities. For scores: labelwise.calibrate(logits, labels)."
+            )
         own = Sigmoid() if link is None else link
         rows = as_predictions(logits, labels, observed=observed, logits=True)
         fitted, _, _ = calibration.fit_calibrator(

@@ -89,8 +89,8 @@ class Link(ABC):
 
     def __call__(self, logits: A) -> A:
         """Return the probabilities of ``logits`` (..., K)."""
-        found: A = namespace(logits).exp(self.log_probs(logits)[0])
-        return found
+        probs: A = namespace(logits).exp(self.log_probs(logits)[0])
+        return probs
 
     def decision_probs(self, logits: A) -> A:
         """Return the probabilities that rules are fitted to and applied to, in float32.
@@ -210,8 +210,8 @@ class Softmax(Link):
         return log_softmax_and_rest(logits / self.temperature)
 
     def log_none(self, logits: A) -> A:
-        found: A = namespace(logits).full_like(logits[..., 0], float("-inf"))
-        return found
+        log_none: A = namespace(logits).full_like(logits[..., 0], float("-inf"))
+        return log_none
 
     def logits_at(self, probs: A) -> A:
         return self.temperature * safe_log(double(probs))
@@ -226,8 +226,8 @@ LEAST_NONE = 1e-3  # the share of images without labels that biases start from, 
 def with_none(logits: A) -> A:
     """Return the logits (..., K + 1) with that of "none", 0, as the last."""
     xp = namespace(logits)
-    found: A = xp.concat([logits, xp.zeros_like(logits[..., :1])], axis=-1)
-    return found
+    with_zero: A = xp.concat([logits, xp.zeros_like(logits[..., :1])], axis=-1)
+    return with_zero
 
 
 class SoftmaxOrNoneLink(Link):
@@ -339,8 +339,8 @@ class PhiLink(Link):
             return log_h(logits, focusing.gamma_neg, full) - fall
         above, q = shifted(logits, focusing.margin)
         rise = _log_h_of_probability(q, focusing.gamma_neg, full)
-        found: A = namespace(logits).where(above, rise - fall, float("-inf"))
-        return found
+        odds: A = namespace(logits).where(above, rise - fall, float("-inf"))
+        return odds
 
     def log_probs(self, logits: A) -> tuple[A, A]:
         log_odds = self.log_odds(logits)
@@ -359,23 +359,23 @@ def shifted(logits: A, margin: float) -> tuple[A, A]:
 
 def log_h(logits: A, gamma: float, full: bool) -> A:
     """Return ``log h(sigmoid(v); gamma)``, finite for every v."""
-    found = softplus(logits)
+    loss = softplus(logits)
     if gamma == 0:
-        return found
+        return loss
     if full:
         more = log(gamma) + log_softplus(logits) - log_sigmoid(logits)
-        found = namespace(logits).logaddexp(found, more)
-    return gamma * log_sigmoid(logits) + found
+        loss = namespace(logits).logaddexp(loss, more)
+    return gamma * log_sigmoid(logits) + loss
 
 
 def _log_h_of_probability(q: A, gamma: float, full: bool) -> A:
     xp = namespace(q)
-    found: A = -xp.log1p(-q)
+    loss: A = -xp.log1p(-q)
     if gamma == 0:
-        return found
+        return loss
     if full:
-        found = xp.logaddexp(found, log(gamma) + xp.log(found) - xp.log(q))
-    result: A = gamma * xp.log(q) + found
+        loss = xp.logaddexp(loss, log(gamma) + xp.log(loss) - xp.log(q))
+    result: A = gamma * xp.log(q) + loss
     return result
 
 
@@ -493,9 +493,11 @@ def consistent_log_probs(log_p: A, log_q: A, tree: LabelTree) -> tuple[A, A]:
     labels = len(tree.parent)
     if given.shape[-1] != labels:
         raise ValueError(f"the taxonomy is of {labels} labels, got {given.shape[-1]} columns")
-    found = tree.consistent(given.reshape(-1, labels)).reshape(given.shape)
-    xp, moved = namespace(log_p), found != given
-    return xp.where(moved, log_sigmoid(found), log_p), xp.where(moved, log_sigmoid(-found), log_q)
+    moved_odds = tree.consistent(given.reshape(-1, labels)).reshape(given.shape)
+    xp, moved = namespace(log_p), moved_odds != given
+    return xp.where(moved, log_sigmoid(moved_odds), log_p), xp.where(
+        moved, log_sigmoid(-moved_odds), log_q
+    )
 
 
 class Consistent(Link):
@@ -533,7 +535,7 @@ class Consistent(Link):
         family, tree = self.tree.family(column)
         pairs = [self.link.label_log_probs(k, read, labels) for k in family]
         stack = namespace(pairs[0][0]).stack
-        log_p, log_q = (stack(part, axis=1) for part in zip(*pairs, strict=True))
+        log_p, log_q = (stack(side, axis=1) for side in zip(*pairs, strict=True))
         log_p, log_q = consistent_log_probs(log_p, log_q, tree)
         return log_p[:, family.index(column)], log_q[:, family.index(column)]
 
@@ -578,15 +580,15 @@ class Grouped(Link):
             pair = log_softmax_and_rest(with_none(odds[..., list(group)]))
             parts.append((pair[0][..., :-1], pair[1][..., :-1]))
         join = namespace(logits).concat
-        present, absent = (join(part, axis=-1)[..., back] for part in zip(*parts, strict=True))
+        present, absent = (join(side, axis=-1)[..., back] for side in zip(*parts, strict=True))
         return present, absent
 
     def log_none(self, logits: A) -> A:
         _, log_q, odds = self._read(logits)
-        found = log_q[..., self._free(log_q.shape[-1])].sum(-1)
+        log_none = log_q[..., self._free(log_q.shape[-1])].sum(-1)
         for group in self.columns.at_most_one:
-            found = found - logsumexp(with_none(odds[..., list(group)]))[..., 0]
-        return found - FAR * len(self.columns.exactly_one)
+            log_none = log_none - logsumexp(with_none(odds[..., list(group)]))[..., 0]
+        return log_none - FAR * len(self.columns.exactly_one)
 
     def _read(self, logits: A) -> tuple[A, A, A]:
         """Return the inner pair and its log-odds."""
@@ -653,7 +655,7 @@ def _made(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T
         if key != "kind"
     }
     parameters = signature(kinds[kind]).parameters
-    texts = {name for name, one in parameters.items() if isinstance(one.default, str)}
+    texts = {name for name, parameter in parameters.items() if isinstance(parameter.default, str)}
     for key in arguments.keys() - texts:  # some are kept as they come
         require_numbers(arguments[key], key)
     return kinds[kind](**arguments)

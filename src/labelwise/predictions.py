@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pyarrow import compute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labelwise.decide import Evidence, Rule
@@ -86,10 +85,10 @@ class Predictions:
 
     def settled(self, columns: AttributeColumns) -> "tuple[Predictions, Settled]":
         """Return the rows with their labels as groups that exclude each other leave them."""
-        found = columns.settled(self.labels.astype(np.float64), self.observed)
-        labels = np.where(found.observed, found.labels, 0.0).astype(self.labels.dtype)
-        known = None if found.observed.all() else found.observed
-        return replace(self, labels=labels, observed=known), found
+        settled = columns.settled(self.labels.astype(np.float64), self.observed)
+        labels = np.where(settled.observed, settled.labels, 0.0).astype(self.labels.dtype)
+        known = None if settled.observed.all() else settled.observed
+        return replace(self, labels=labels, observed=known), settled
 
     @cached_property
     def groups(self) -> Groups | None:
@@ -197,8 +196,8 @@ class Predictions:
         observed = None
         if self.observed is not None or other.observed is not None:
             masks = [
-                np.ones(part.labels.shape, bool) if part.observed is None else part.observed
-                for part in (self, other)
+                np.ones(table.labels.shape, bool) if table.observed is None else table.observed
+                for table in (self, other)
             ]
             observed = np.concatenate(masks)
         group = None
@@ -302,8 +301,8 @@ def _usable(path: Path) -> Iterator[None]:
         yield
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"{path}: metadata {place!r}: {first['msg']}") from None
+        where = ".".join(map(str, first["loc"]))
+        raise CheckpointError(f"{path}: metadata {where!r}: {first['msg']}") from None
     except (LabelwiseError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{path} is not a usable predictions file: {reason}") from None
@@ -415,6 +414,8 @@ def matrix_of_lists(column: Any, width: int, name: str) -> NDArray[Any]:
         pa.types.is_floating(value) or pa.types.is_integer(value) or pa.types.is_boolean(value)
     ):
         raise DataError(f"{name} must hold numbers, got {value}")
+    from pyarrow import compute  # takes as long to import as all of pyarrow
+
     parts = []
     row = 0
     for chunk in column.chunks:

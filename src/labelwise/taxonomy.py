@@ -111,21 +111,21 @@ class AttributeGroups:
                 rows = list(csv.DictReader(stream, strict=True))
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise DataError(f"{path}: the groups cannot be read ({error})") from None
-        found = []
+        groups = []
         for number, row in enumerate(rows, 2):
             for name in COLUMNS:
                 if not (row.get(name) or "").strip():
                     raise DataError(f"{path}, line {number}: there is no {name!r}; write {COLUMNS}")
             labels = tuple(label.strip() for label in row["labels"].split("|"))
             kind: GroupKind = row["kind"].strip()  # type: ignore[assignment]  # checked above
-            found.append(AttributeGroup(row["group"].strip(), kind, labels))
-        if not found:
+            groups.append(AttributeGroup(row["group"].strip(), kind, labels))
+        if not groups:
             raise DataError(f"{path}: there are no groups; write the columns {', '.join(COLUMNS)}")
-        return cls(tuple(found), str(path))
+        return cls(tuple(groups), str(path))
 
     def within(self, space: LabelSpace) -> "AttributeColumns":
         """Return the groups as columns of some labels; a label that is none of them is an error."""
-        column = {name: place for place, name in enumerate(space.names)}
+        column = {name: position for position, name in enumerate(space.names)}
         exactly, most = [], []
         for group in self.groups:
             for label in group.labels:
@@ -311,17 +311,17 @@ class Taxonomy:
                 f"animal|dog, got {lines[0][1]!r}"
             )
         parents: dict[str, str] = {}
-        found: dict[str, int] = {}
+        line_of: dict[str, int] = {}
         for number, child, parent in pairs:
             if parents.setdefault(child, parent) != parent:
                 raise DataError(
                     f"{path}, line {number}: {child!r} has two parents, {parents[child]!r} (line "
-                    f"{found[child]}) and {parent!r}; keep one"
+                    f"{line_of[child]}) and {parent!r}; keep one"
                 )
-            found.setdefault(child, number)
+            line_of.setdefault(child, number)
         if not parents:
             raise DataError(f"{path}: the taxonomy says of nothing what it is a kind of")
-        return cls(parents, found, str(path))
+        return cls(parents, line_of, str(path))
 
     def above(self, name: str) -> tuple[str, ...]:
         """Return what a name is a kind of, from the top down."""
@@ -333,15 +333,15 @@ class Taxonomy:
 
     def all_above(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return what any of the names is a kind of, each once, a parent before its children."""
-        found: dict[str, None] = {}
+        names_above: dict[str, None] = {}
         for name in names:
             path: list[str] = []
             at = self.parents.get(name)
-            while at is not None and at not in found:
+            while at is not None and at not in names_above:
                 path.append(at)
                 at = self.parents.get(at)
-            found.update(dict.fromkeys(reversed(path)))
-        return tuple(found)
+            names_above.update(dict.fromkeys(reversed(path)))
+        return tuple(names_above)
 
     @cached_property
     def _children(self) -> dict[str, list[str]]:
@@ -352,22 +352,22 @@ class Taxonomy:
 
     def below(self, name: str) -> tuple[str, ...]:
         """Return what is a kind of ``name``, at any depth, in the order of the file."""
-        found: set[str] = set()
+        below: set[str] = set()
         waiting = [name]
         while waiting:
             children = self._children.get(waiting.pop(), [])
-            found.update(children)
+            below.update(children)
             waiting += children
-        return tuple(child for child in self.parents if child in found)
+        return tuple(child for child in self.parents if child in below)
 
     def labels(self, name: str, space: LabelSpace) -> tuple[str, ...]:
         """Return the labels of the space that a name asks for, itself included if it is one."""
         known = set(space.names)
-        found = tuple(label for label in (name, *self.below(name)) if label in known)
-        if not found:
+        labels = tuple(label for label in (name, *self.below(name)) if label in known)
+        if not labels:
             names = [*space.names, *dict.fromkeys(self.parents.values())]
             raise DataError(f"unknown label {name!r}{nearest(name, names)}")
-        return found
+        return labels
 
     def within(self, space: LabelSpace) -> "LabelTree":
         """Return the tree of a label space; groups that are not labels are passed over.
@@ -459,8 +459,8 @@ class LabelTree:
                 path.append(column)
                 column = self.parent[column]
             depth = levels[column] if column >= 0 else 0
-            for place, at in enumerate(reversed(path), 1):
-                levels[at] = depth + place
+            for position, at in enumerate(reversed(path), 1):
+                levels[at] = depth + position
         return tuple(levels)
 
     @cached_property
@@ -475,14 +475,14 @@ class LabelTree:
         size = [1] * len(self.parent)
         for child, parent in self.upward:
             size[parent] += size[child]
-        place, free, end = [0] * len(self.parent), [0] * len(self.parent), 0
+        position, free, end = [0] * len(self.parent), [0] * len(self.parent), 0
         for top in self.tops:
-            place[top], free[top] = end, end + 1
+            position[top], free[top] = end, end + 1
             end += size[top]
         for child, parent in reversed(self.upward):
-            place[child], free[child] = free[parent], free[parent] + 1
+            position[child], free[child] = free[parent], free[parent] + 1
             free[parent] += size[child]
-        return TreeRow(np.argsort(place), np.array(place, np.int64), np.array(size, np.int64))
+        return TreeRow(np.argsort(position), np.array(position, np.int64), np.array(size, np.int64))
 
     @cached_property
     def parents_upward(self) -> tuple[int, ...]:
@@ -498,15 +498,15 @@ class LabelTree:
     def below(self, column: int) -> list[int]:
         """Return the columns of what is a kind of a label, at any depth."""
         start = int(self._row.place[column])
-        found: list[int] = self._row.columns[start + 1 : start + self._row.size[column]].tolist()
-        return found
+        columns: list[int] = self._row.columns[start + 1 : start + self._row.size[column]].tolist()
+        return columns
 
     def above(self, column: int) -> list[int]:
         """Return the columns of what a label is a kind of, the nearest first."""
-        found: list[int] = []
+        columns: list[int] = []
         while (column := self.parent[column]) >= 0:
-            found.append(column)
-        return found
+            columns.append(column)
+        return columns
 
     def top(self, column: int) -> int:
         """Return the column of the top that a label stands under, itself if it is one."""
@@ -516,15 +516,15 @@ class LabelTree:
         """Return the columns of all labels under the same top as one, and the tree of these."""
         top = self.top(column)
         columns = sorted([top, *self.below(top)])
-        place = {k: at for at, k in enumerate(columns)}
-        return columns, LabelTree(tuple(place.get(self.parent[k], -1) for k in columns))
+        at_of = {k: at for at, k in enumerate(columns)}
+        return columns, LabelTree(tuple(at_of.get(self.parent[k], -1) for k in columns))
 
     def closed(self, sets: A) -> A:
         """Return sets (..., K) with the parents of all that is in them."""
-        found = sets.clone() if is_tensor(sets) else sets.copy()
+        closed = sets.clone() if is_tensor(sets) else sets.copy()
         for child, parent in self.upward:
-            found[..., parent] |= found[..., child]
-        return found
+            closed[..., parent] |= closed[..., child]
+        return closed
 
     def complete(self, labels: A, observed: A | None = None) -> tuple[A, A | None]:
         """Return labels (N, K) that obey the tree, and which of them are known.
@@ -555,10 +555,10 @@ class LabelTree:
     def violations(self, values: A) -> A:
         """Return the rows (N,) in which a label lies above its parent."""
         xp = namespace(values)
-        found: A = xp.zeros_like(values[:, 0], dtype=xp.bool)
+        violations: A = xp.zeros_like(values[:, 0], dtype=xp.bool)
         for child, parent in self.upward:
-            found |= values[:, child] > values[:, parent]
-        return found
+            violations |= values[:, child] > values[:, parent]
+        return violations
 
     def consistent(self, log_odds: A) -> A:
         """Return the nearest log-odds (N, K) that obey the tree; rows that do stay as they are."""
@@ -568,13 +568,13 @@ class LabelTree:
         compiled = is_tensor(log_odds) and sys.modules["torch"].compiler.is_compiling()
         if compiled:  # a captured program cannot choose rows
             merged = self._merged(double(given).clip(-FAR, FAR))
-            found: A = xp.where(wrong[:, None], xp.astype(merged, given.dtype), log_odds)
-            return found
+            consistent: A = xp.where(wrong[:, None], like(merged, given), log_odds)
+            return consistent
         if not bool(wrong.any()):
             return log_odds
-        found = xp.asarray(given, copy=True)
-        found[wrong] = xp.astype(self._merged(double(given[wrong]).clip(-FAR, FAR)), given.dtype)
-        return found
+        consistent = xp.asarray(given, copy=True)
+        consistent[wrong] = like(self._merged(double(given[wrong]).clip(-FAR, FAR)), given)
+        return consistent
 
     def _merged(self, values: A) -> A:
         """Return the regression of rows, from the deepest parents up."""
@@ -583,10 +583,10 @@ class LabelTree:
         for parent in self.parents_upward:
             start, size = int(row.place[parent]), int(row.size[parent])
             under = value[:, start + 1 : start + size]
-            falling = xp.sort(under, axis=1, descending=True)
+            falling = -xp.sort(-under, axis=1)
             block = xp.concat([value[:, start, None], falling], axis=1)
             sizes = like(np.arange(1.0, size + 1), values)
-            top = xp.max(xp.cumulative_sum(block, axis=1) / sizes, axis=1, keepdims=True)
+            top = xp.max(block.cumsum(1) / sizes, axis=1, keepdims=True)
             value[:, start + 1 : start + size] = xp.minimum(under, top)
             value[:, start] = top[:, 0]
         return value[:, row.place.tolist()]

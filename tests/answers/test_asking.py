@@ -1,5 +1,4 @@
-"""What to label next. Oracles: the value of a question by enumerating every truth, the greedy
-choice by a slow loop, and runs of the command whose files other commands read."""
+"""What to label next. Oracles: every truth enumerated, a slow greedy loop, files read back."""
 
 import csv
 from itertools import product

@@ -4,9 +4,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from scipy.special import expit
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.errors import DataError
 from labelwise.scores import read_scores
 from labelwise.scores.embeddings import read_cosines, read_texts
@@ -36,8 +35,7 @@ def test_from_embeddings_to_probabilities_of_all_rows(tmp_path):
     np.testing.assert_allclose(raw.scores, cosines, atol=1e-5)
     call = ["calibrate", tmp_path / "photos.npz", "--texts", tmp_path / "texts.npz"]
     call += ["--labels", tmp_path / "few.npz", "-o", tmp_path / "out"]
-    done = CliRunner().invoke(app, [str(word) for word in call])
-    assert done.exit_code == 0, (done.output, done.exception)
+    done = must_run(*call)
     assert "60 of 800 rows labelled" in done.output
     table = pq.read_table(tmp_path / "out" / "intervals.parquet")
     assert set(table["id"].to_pylist()) == {str(row) for row in range(800)}
@@ -48,7 +46,7 @@ def test_from_embeddings_to_probabilities_of_all_rows(tmp_path):
         )
         assert ((low < high) & (middle > 0) & (middle < 1)).all()
         assert np.abs(middle - truth[:, column]).mean() < 0.12
-    done = CliRunner().invoke(app, [*map(str, call), "--scores", "logits"])
+    done = run(*call, "--scores", "logits")
     assert "leave out --scores" in str(done.exception)
 
 
@@ -95,10 +93,7 @@ def test_prompts_and_the_numbers_of_siglip_make_logits(tmp_path):
     np.testing.assert_allclose(probs, truth[30:], atol=1e-5)
     call = ["calibrate", "photos.npz", "--texts", "texts.npz", "--prompts", "prompts.tsv"]
     call += ["--labels", "few.npz", "-o", "out"]
-    done = CliRunner().invoke(
-        app, [str(tmp_path / word) if "." in word or word == "out" else word for word in call]
-    )
-    assert done.exit_code == 0, (done.output, done.exception)
+    must_run(*[str(tmp_path / word) if "." in word or word == "out" else word for word in call])
     table = pq.read_table(tmp_path / "out" / "intervals.parquet")
     order = np.argsort([int(name) for name in table["id"].to_pylist()])
     found = np.stack([table[f"score:{name}"].to_numpy()[order] for name in ("cat", "dog")], 1)

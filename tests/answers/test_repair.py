@@ -4,7 +4,9 @@ import re
 
 import numpy as np
 import pytest
+from PIL import Image
 from sample_scores import NAMES, sample
+from search_setup import save_model
 from typer.testing import CliRunner
 
 from labelwise.answers.log import AnswerLog
@@ -193,3 +195,17 @@ def test_features_are_refitted_over_folds(tmp_path):
     assert "--scores does not apply" in output
     code, output = run("data", "suspects", tmp_path / "features.npz", "-o", review, "--blind")
     assert "belongs to the page" in output
+
+
+def test_the_page_of_a_run_shows_its_photos(tmp_path):
+    folder = save_model(tmp_path / "run")
+    ids = [str(row) for row in range(400)]
+    for name in ids:
+        Image.new("RGB", (8, 8), "red").save(tmp_path / name, "PNG")
+    (tmp_path / "photos.csv").write_text("path,labels\n" + "".join(f"{one},dog\n" for one in ids))
+    (folder / "settings.yaml").write_text(f"data: {tmp_path / 'photos.csv'}\n")
+    page = tmp_path / "page.html"
+    call = ["data", "review", folder, "--split", "test", "-o", tmp_path / "r.csv"]
+    code, output = run(*call, "--html", page)
+    assert code == 0, output
+    assert "<img" in page.read_text()

@@ -1,6 +1,4 @@
-"""Suspects. Oracles: slow loops, enumeration of samples, an exact binomial test over draws,
-scikit-learn's logistic regression, a posterior written entry by entry, and the rule that a row
-never judges itself."""
+"""Suspects. Oracles: slow loops, enumeration, an exact binomial test, scikit-learn."""
 
 from itertools import combinations
 

@@ -28,9 +28,7 @@ from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent
 
 FLIPS = 2  # of one file of each kind, beside its first and last bit; one of each of its like
-LARGE = (
-    "labelwise.photos.probabilities.KEPT_FROM"  # rows from which probabilities are kept in files
-)
+LARGE = "labelwise.photos.probabilities.KEPT_FROM"  # rows from which files keep probabilities
 MADE_ANEW = ("cache/", "likeness.json")  # from the other files, where they are damaged
 
 
@@ -40,6 +38,12 @@ def kept_probabilities():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LARGE, 1)
         yield
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    """A copy of the index, to be damaged."""
+    return shutil.copytree(made[0] / "photos.index", tmp_path / "damaged.index")
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +69,9 @@ def answers(folder):
         assert index.embeddings.projection is not None
         near = index.embeddings.nearest(index.store.embeddings()[0], 5)
         said = [(one.row, one.label, one.state) for one in index.store.corrections()]
-        other = (
-            index.taxonomy.parents,
-            index.embeddings.projection.numbers.tobytes(),
-            likeness_of(index),
-        )
-        looks = (index.store.looks().tobytes(), near_copies(index))
-        rest = (promise, near, said, other, looks)
-        return probs.tobytes(), repr(rest)
+        other = (index.taxonomy.parents, index.embeddings.projection.numbers.tobytes())
+        looks = (index.store.looks().tobytes(), near_copies(index), likeness_of(index))
+        return probs.tobytes(), repr((promise, near, said, other, looks))
 
 
 def outcome(folder):
@@ -133,10 +132,7 @@ def test_a_flipped_bit_never_changes_an_answer_silently(made, tmp_path):
     assert len(kinds) >= 20
 
 
-def test_a_flipped_bit_of_an_answer_is_found(made, tmp_path):
-    home, _ = made
-    folder = tmp_path / "damaged.index"
-    shutil.copytree(home / "photos.index", folder)
+def test_a_flipped_bit_of_an_answer_is_found(folder):
     log = folder / "answers.jsonl"
     content, draw = log.read_bytes(), random.Random(2)
     for place in (draw.randrange(8 * len(content)) for _ in range(20)):
@@ -147,17 +143,13 @@ def test_a_flipped_bit_of_an_answer_is_found(made, tmp_path):
 
 
 def test_damaged_pages_of_the_database_are_a_sentence(made, tmp_path):
-    home, _ = made
-    draw = random.Random(1)
-    folder = tmp_path / "damaged.index"
-    sentences = 0
-    for _ in range(30):
-        shutil.copytree(home / "photos.index", folder)
-        file = folder / "photos.sqlite"
-        data = bytearray(file.read_bytes())
+    draw, folder, sentences = random.Random(1), tmp_path / "damaged.index", 0
+    for _ in range(20):
+        shutil.copytree(made[0] / "photos.index", folder)
+        data = bytearray((folder / "photos.sqlite").read_bytes())
         start = draw.randrange(len(data) // 512) * 512
         data[start : start + 512] = draw.randbytes(512)
-        file.write_bytes(data)
+        (folder / "photos.sqlite").write_bytes(data)
         _, sentence = outcome(folder)
         assert sentence is None or "index" in sentence
         sentences += sentence is not None
@@ -165,10 +157,8 @@ def test_damaged_pages_of_the_database_are_a_sentence(made, tmp_path):
     assert sentences
 
 
-def test_a_damaged_file_is_made_anew_by_the_way_out_that_is_named(made, tmp_path):
+def test_a_damaged_file_is_made_anew_by_the_way_out_that_is_named(made, folder):
     home, expected = made
-    folder = tmp_path / "photos.index"
-    shutil.copytree(home / "photos.index", folder)
     for name in ("scores/000000000000.parquet", "model.json"):
         flip(folder / name, 8 * 300)
         shutil.rmtree(folder / "cache", ignore_errors=True)
@@ -178,25 +168,17 @@ def test_a_damaged_file_is_made_anew_by_the_way_out_that_is_named(made, tmp_path
         assert answers(folder)[0] == expected[0]
 
 
-def test_an_index_of_an_earlier_version_is_read_and_hashed_by_the_next_update(made, tmp_path):
-    home, expected = made
-    folder = tmp_path / "photos.index"
-    shutil.copytree(home / "photos.index", folder)
+def test_an_index_of_an_earlier_version_is_read_and_hashed_by_the_next_update(made, folder):
     with closing(sqlite3.connect(folder / "photos.sqlite")) as database, database:
-        for statement in (
-            "DROP TABLE embedded",
-            "DROP TABLE photo_headers",
-            *(f"ALTER TABLE {one} DROP COLUMN sum" for one in ("roots", "contents", "files")),
-            "ALTER TABLE sidecars DROP COLUMN sum",
-            "DROP TABLE checksums",
-            "ALTER TABLE corrections DROP COLUMN sum",
-            "ALTER TABLE sidecars DROP COLUMN wrote",
-            "PRAGMA user_version = 0",
-        ):
-            database.execute(statement)
+        for table in ("embedded", "photo_headers", "checksums"):
+            database.execute(f"DROP TABLE {table}")
+        for table in ("roots", "contents", "files", "sidecars", "corrections"):
+            database.execute(f"ALTER TABLE {table} DROP COLUMN sum")
+        database.execute("ALTER TABLE sidecars DROP COLUMN wrote")
+        database.execute("PRAGMA user_version = 0")
     for file in (folder / "cache").glob("*.sums"):
         file.unlink()
-    assert answers(folder) == expected
+    assert answers(folder) == made[1]
     update_index(folder, watch=Silent())
     flip(folder / "held-out.parquet", 800)
     with pytest.raises(CheckpointError, match=r"held-out\.parquet is damaged"):

@@ -73,9 +73,11 @@ def planted(value, path, bad):
     return value
 
 
-@pytest.mark.parametrize("bad", [*BAD, *TOO_LONG], ids=lambda bad: str(bad)[:8])
-@pytest.mark.parametrize("made", [*LINKS, *RULES], ids=lambda made: made.kind)
-def test_every_number_of_a_link_or_rule_must_be_finite(made, bad):
+MADE = pytest.mark.parametrize("made", [*LINKS, *RULES], ids=lambda made: made.kind)
+
+
+def planted_in(made, bad):
+    """Yield how a link or rule is read with a bad number at each of some 25 places."""
     is_link = isinstance(made, Link)
     spec = (link_to_spec if is_link else rule_to_spec)(made)
     read = link_from_spec if is_link else rule_from_spec
@@ -83,21 +85,24 @@ def test_every_number_of_a_link_or_rule_must_be_finite(made, bad):
     found = list(places(spec))
     assert found
     for path in found[:: max(1, len(found) // 25)]:
+        yield lambda path=path: read(planted(spec, path, bad))
+
+
+@pytest.mark.parametrize("bad", [*BAD, *TOO_LONG], ids=lambda bad: str(bad)[:8])
+@MADE
+def test_every_number_of_a_link_or_rule_must_be_finite(made, bad):
+    for reading in planted_in(made, bad):
         with pytest.raises(LabelwiseError, match="must be finite"):
-            read(planted(spec, path, bad))
+            reading()
 
 
 @pytest.mark.parametrize("bad", ["1e999", "0.5", True, False])
-@pytest.mark.parametrize("made", [*LINKS, *RULES], ids=lambda made: made.kind)
+@MADE
 def test_a_number_is_not_written_as_text_or_as_true(made, bad):
     """A threshold of "1e999" was infinite: no photo had a label any more."""
-    is_link = isinstance(made, Link)
-    spec = (link_to_spec if is_link else rule_to_spec)(made)
-    read = link_from_spec if is_link else rule_from_spec
-    found = list(places(spec))
-    for path in found[:: max(1, len(found) // 25)]:
+    for reading in planted_in(made, bad):
         with pytest.raises(LabelwiseError, match="cannot be made"):
-            read(planted(spec, path, bad))
+            reading()
 
 
 def test_a_whole_number_is_as_good_as_its_fraction():
@@ -150,9 +155,8 @@ class NeverNumbers(Link):
 
 
 def test_probabilities_that_are_not_numbers_are_an_error_where_they_are_used():
-    damaged = SimpleNamespace(
-        space=LabelSpace(("a", "b")), link=NeverNumbers(), rule=Threshold(0.5)
-    )
+    parts = {"link": NeverNumbers(), "rule": Threshold(0.5)}
+    damaged = SimpleNamespace(space=LabelSpace(("a", "b")), **parts)
     with pytest.raises(CheckpointError, match="6 of 6 probabilities are not numbers"):
         scored(damaged, torch.zeros(3, 2))
     pair = torch.zeros(2), torch.tensor([0.0, -math.inf])  # certain is a number
@@ -169,15 +173,9 @@ def test_probabilities_that_are_not_numbers_are_an_error_where_they_are_used():
 )
 def test_predictions_with_a_nan_name_the_row(tmp_path, column, values, words):
     path = tmp_path / "p.parquet"
-    good = Predictions(
-        ["a", "b"],
-        torch.tensor([[0.0, math.inf], [1.0, -2.0]]),  # certain is a number
-        torch.tensor([[0.0, 1.0], [1.0, 0.5]]),
-        None,
-        ("x", "y"),
-        "test",
-        Sigmoid(),
-    )
+    logits = torch.tensor([[0.0, math.inf], [1.0, -2.0]])  # certain is a number
+    truth = torch.tensor([[0.0, 1.0], [1.0, 0.5]])
+    good = Predictions(["a", "b"], logits, truth, None, ("x", "y"), "test", Sigmoid())
     good.save(path)
     assert np.array_equal(Predictions.load(path).logits, good.logits)
     table = pq.read_table(path)

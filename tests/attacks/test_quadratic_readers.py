@@ -119,10 +119,8 @@ def test_groups_without_labels_are_passed_over_in_linear_time():
 
     def work(taxonomy):
         leaves = LabelSpace(tuple(name for name in taxonomy.parents if name.startswith("leaf")))
-        assert set(taxonomy.within(LabelSpace((*leaves.names, "kind 0"))).parent) == {
-            -1,
-            len(leaves),
-        }
+        within = taxonomy.within(LabelSpace((*leaves.names, "kind 0")))
+        assert set(within.parent) == {-1, len(leaves)}
         assert len(taxonomy.all_above(leaves.names)) == len(leaves)
 
     with pytest.raises(DataError, match="there is no label"):
@@ -144,12 +142,9 @@ def test_labels_obey_a_taxonomy_as_they_did_one_group_at_a_time(shape):
     every = labels_of(taxonomy.parents).names
     names = tuple(name for name in every if name not in ("kind 2", "far"))
     states = rng.choice([1, 0, 0, 0, -1], size=(200, len(names)))
-    table = LabelTable(
-        LabelSpace(names),
-        FileImages("", [f"{row}.jpg" for row in range(200)]),
-        LabelSets.from_dense(states == 1),
-        LabelSets.from_dense(states == -1),
-    )
+    sets = (LabelSets.from_dense(states == state) for state in (1, -1))
+    images = FileImages("", [f"{row}.jpg" for row in range(200)])
+    table = LabelTable(LabelSpace(names), images, *sets)
     if "kind 2" not in taxonomy.parents.values():  # a leaf, which is not above any label
         parents = {child: at for child, at in taxonomy.parents.items() if child != "kind 2"}
         taxonomy = Taxonomy(parents)
@@ -169,10 +164,8 @@ def test_labels_obey_a_taxonomy_as_they_did_one_group_at_a_time(shape):
 def test_an_archive_with_a_repeated_id_is_refused_in_linear_time(tmp_path):
     def written(count):
         ids = [f"photo {number}" for number in range(count)]
-        path = tmp_path / f"{count}.npz"
-        np.savez(
-            path, embeddings=np.ones((count, 2), np.float32), ids=np.array([*ids[:-1], ids[-2]])
-        )
+        path, vectors = tmp_path / f"{count}.npz", np.ones((count, 2), np.float32)
+        np.savez(path, embeddings=vectors, ids=np.array([*ids[:-1], ids[-2]]))
         return path
 
     def work(path):
@@ -246,15 +239,10 @@ def write_camtrap(folder, count):
 
 def write_label_studio(folder, count):
     """Write an export of so many photos with a label of their own, and as many without answers."""
-    tasks = []
-    for k in range(count):
+    tasks = [{"id": k, "data": {"image": f"{k}.jpg"}, "annotations": []} for k in range(2 * count)]
+    for k, task in enumerate(tasks[:count]):
         choices = {"from_name": "labels", "type": "choices"}
-        choices["value"] = {"choices": [f"Kind {k:05d}"]}
-        tasks.append(
-            {"id": k, "data": {"image": f"{k}.jpg"}, "annotations": [{"result": [choices]}]}
-        )
-    for k in range(count, 2 * count):
-        tasks.append({"id": k, "data": {"image": f"{k}.jpg"}, "annotations": []})
+        task["annotations"] = [{"result": [choices | {"value": {"choices": [f"Kind {k:05d}"]}}]}]
     (folder / "tasks.json").write_text(json.dumps(tasks))
     return str(folder / "tasks.json")
 

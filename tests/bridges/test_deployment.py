@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 
+import pip
 import pytest
 import typer
 import yaml
@@ -40,19 +42,19 @@ def shell_of(name):
     return step["run"], step.get("env", {})
 
 
-@pytest.fixture
-def command(tmp_path):
-    """A folder with the command ``labelwise`` of this Python."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    script = folder / "labelwise"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m labelwise "$@"\n')
-    script.chmod(0o755)
-    return folder
+def bash(script, **own):
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    own["PATH"] = f"{own['PATH']}{os.pathsep}{kept['PATH']}"
+    return subprocess.run(command, env=kept | own, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(("level", "status"), [(0.05, 0), (0.99, 1)])
-def test_the_action_fails_when_a_promise_is_broken(tmp_path, command, level, status):
+def test_the_action_fails_when_a_promise_is_broken(tmp_path, warm_python, level, status):
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "labelwise"
+    command.write_text(f'#!/bin/sh\nexec "{warm_python}" -m labelwise "$@"\n')
+    command.chmod(0o755)
     run = save_model(tmp_path / "a run; exit 0")
     spec = ModelSpec.load(run / "model.json")
     said = Promise("f", level, 0.95, 400, 400, level, "photos", "2026-01-01", "betting")
@@ -60,16 +62,9 @@ def test_the_action_fails_when_a_promise_is_broken(tmp_path, command, level, sta
     script, variables = shell_of("audit")
     assert set(variables) == {"PLACE", "ANSWERS", "STRICT"}
     summary = tmp_path / "summary.md"
-    own = {"PLACE": str(run), "ANSWERS": "", "STRICT": "false"}
-    own |= {"GITHUB_STEP_SUMMARY": str(summary)}
-    own |= {"PATH": f"{command}{os.pathsep}{os.environ['PATH']}"}
+    own = {"PLACE": str(run), "ANSWERS": "", "STRICT": "false", "PATH": str(command.parent)}
     own |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-    )
+    done = bash(script, GITHUB_STEP_SUMMARY=str(summary), **own)
     assert done.returncode == status, (done.stdout, done.stderr)
     assert ("broken" if status else "kept") in done.stdout
     assert done.stdout.strip() in summary.read_text()
@@ -125,26 +120,20 @@ def test_the_action_installs_the_cpu_build_that_the_constraints_name(tmp_path):
     (project / "backend.py").write_text(BACKEND)
     build = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     (project / "pyproject.toml").write_text(build)
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    venv.create(tmp_path / "venv", symlinks=True)  # with the pip of this Python, not a new one
+    (tmp_path / "with pip").mkdir()
+    (tmp_path / "with pip" / "pip").symlink_to(Path(pip.__file__).parent)
     script, variables = shell_of("install")
     assert variables == {}
     own = {"GITHUB_ACTION_PATH": str(project), "PIP_INDEX_URL": usual.as_uri()}
-    own |= {"PATH": f"{tmp_path / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    own |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": ""}
+    own |= {"PATH": str(tmp_path / "venv" / "bin"), "PYTHONPATH": str(tmp_path / "with pip")}
+    own |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_CONFIG_FILE": os.devnull}
     assert "https://download.pytorch.org/whl/cpu " in script
     script = script.replace("https://download.pytorch.org/whl/cpu", cpu.as_uri())
-    bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"]
-    done = subprocess.run(
-        [*bash, script + "\npython -m pip freeze"],
-        env={name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-        | own,
-        capture_output=True,
-        text=True,
-    )
+    done = bash(script + "\npython -m pip freeze", **own)
     assert done.returncode == 0, done.stderr
     installed = dict(line.split("==") for line in done.stdout.splitlines() if "==" in line)
-    for name, version in pinned.items():
-        assert installed[name] == f"{version}+cpu"
+    assert {name: installed[name] for name in TORCH} == {n: f"{pinned[n]}+cpu" for n in TORCH}
     assert "nvidia-cuda" not in installed
     assert "labelwise" in done.stdout
 
@@ -179,9 +168,8 @@ def test_the_chart_starts_the_server_with_options_that_it_has(given):
 def test_the_chart_keeps_the_container_small(given):
     own = container(given)
     assert own["resources"]["limits"].keys() == {"cpu", "memory"}
-    rights = own["securityContext"]
-    assert rights["readOnlyRootFilesystem"]
-    assert not rights["allowPrivilegeEscalation"]
+    assert own["securityContext"]["readOnlyRootFilesystem"]
+    assert not own["securityContext"]["allowPrivilegeEscalation"]
     pod = objects(given)["Deployment"]["spec"]["template"]["spec"]
     volumes = {one["name"] for one in pod["volumes"]}
     assert {one["name"] for one in own["volumeMounts"]} == volumes

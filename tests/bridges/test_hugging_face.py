@@ -68,11 +68,6 @@ def photos(tmp_path_factory):
     return write_turned_photos(tmp_path_factory.mktemp("photos"), 80)
 
 
-@pytest.fixture(scope="module")
-def transformers():
-    return pytest.importorskip("transformers", reason="transformers is not installed")
-
-
 def by_pipeline(transformers, folder, paths):
     tagger = transformers.pipeline("image-classification", str(folder), device="cpu")
     answers = [tagger(str(path), top_k=len(NAMES)) for path in paths]
@@ -100,14 +95,24 @@ def pixels(model, paths):
     return torch.stack(pictures)
 
 
-def test_one_probability_in_timm_onnx_and_labelwise(photos, tmp_path):
-    model = predictor(FOLDABLE["platt"])
-    assert export_hub(model, tmp_path / "hub", no_card).loads_in_timm
+def same_everywhere(model, folder, photos):
+    """Export a model; labelwise and timm read the folder with its probabilities."""
+    done = export_hub(model, folder, no_card)
+    assert (done.loads_in_timm, done.loads_in_transformers) == (True, True)
+    assert done.why_not_transformers == ""
     expected = model.predict(photos).probs.numpy()
-    read = Predictor.load(tmp_path / "hub")
+    read = Predictor.load(folder)
     np.testing.assert_allclose(read.predict(photos).probs, expected, atol=EXACT)
-    found = torch.sigmoid(by_timm(tmp_path / "hub", photos))
-    np.testing.assert_allclose(found, expected, atol=EXACT)
+    config = json.loads((folder / "config.json").read_text())
+    function = FUNCTIONS[config["problem_type"]]
+    np.testing.assert_allclose(function(by_timm(folder, photos)), expected, atol=EXACT)
+    return read, expected
+
+
+def test_one_probability_in_timm_onnx_and_labelwise(photos, tmp_path):
+    read, expected = same_everywhere(predictor(FOLDABLE["platt"]), tmp_path / "hub", photos)
+    assert expected.std(axis=0).min() > 0.005  # the photos tell the labels apart
+    assert np.abs(expected.sum(axis=1) - 1).min() > 1e-3  # a softmax would be seen
     images, rows = as_images(photos), list(range(8))
     export_onnx(read, read.spec("0" * 63 + "1"), tmp_path / "model.onnx", images, rows)
     tagger = Tagger(tmp_path / "model.onnx")
@@ -116,48 +121,28 @@ def test_one_probability_in_timm_onnx_and_labelwise(photos, tmp_path):
     np.testing.assert_allclose(found, expected, atol=EXACT)
 
 
-def test_transformers_gives_the_same_probabilities_from_the_files(photos, transformers, tmp_path):
-    model = predictor(FOLDABLE["platt"])
-    assert export_hub(model, tmp_path / "hub", no_card).loads_in_transformers
-    expected = model.predict(photos).probs.numpy()
-    assert expected.std(axis=0).min() > 0.005  # the photos tell the labels apart
-    assert np.abs(expected.sum(axis=1) - 1).min() > 1e-3  # a softmax would be seen
-    found = by_pipeline(transformers, tmp_path / "hub", photos)
-    np.testing.assert_allclose(found, expected, atol=EXACT)
-
-
 @pytest.mark.parametrize("name", FOLDABLE)
 def test_links_that_scale_and_shift_are_folded_into_the_classifier(name, photos, tmp_path):
-    model = predictor(FOLDABLE[name])
-    done = export_hub(model, tmp_path / "hub", no_card)
-    assert (done.loads_in_transformers, done.why_not_transformers) == (True, "")
-    expected = model.predict(photos[:8]).probs
-    read = Predictor.load(tmp_path / "hub")
-    np.testing.assert_allclose(read.predict(photos[:8]).probs, expected, atol=EXACT)
+    read, _ = same_everywhere(predictor(FOLDABLE[name]), tmp_path / "hub", photos[:8])
     assert type(read.link) is (Softmax if "softmax" in name else Sigmoid)
-    config = json.loads((tmp_path / "hub" / "config.json").read_text())
-    function = FUNCTIONS[config["problem_type"]]
-    np.testing.assert_allclose(
-        function(by_timm(tmp_path / "hub", photos[:8])), expected, atol=EXACT
-    )
 
 
 @pytest.mark.parametrize("name", FOLDABLE)
 def test_transformers_takes_the_function_that_the_folder_names(
     name, photos, transformers, tmp_path
 ):
-    model = predictor(FOLDABLE[name])
-    export_hub(model, tmp_path / "hub", no_card)
-    found = by_pipeline(transformers, tmp_path / "hub", photos[:8])
-    np.testing.assert_allclose(found, model.predict(photos[:8]).probs, atol=EXACT)
+    chosen = photos if name == "platt" else photos[:8]
+    export_hub(predictor(FOLDABLE[name]), tmp_path / "hub", no_card)
+    found = by_pipeline(transformers, tmp_path / "hub", chosen)
+    expected = predictor(FOLDABLE[name]).predict(chosen).probs
+    np.testing.assert_allclose(found, expected, atol=EXACT)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_links_are_kept_by_labelwise(name, photos, tmp_path):
     model = predictor(OTHERS[name]())
     done = export_hub(model, tmp_path / "hub", no_card)
-    assert done.loads_in_timm
-    assert not done.loads_in_transformers
+    assert (done.loads_in_timm, done.loads_in_transformers) == (True, False)
     assert done.why_not_transformers
     read = Predictor.load(tmp_path / "hub")
     assert read.spec("0" * 64).link == model.spec("0" * 64).link

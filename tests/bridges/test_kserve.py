@@ -8,18 +8,13 @@ import struct
 import numpy as np
 import pytest
 from PIL import Image
-from search_setup import LABELS, save_model
+from search_setup import LABELS
 from web_setup import TOKEN, encoded, running
 
 from labelwise.models import Predictor
 
 BASE = "/v2/models/tiny"
 LENGTH = "Inference-Header-Content-Length"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("kserve") / "tiny")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from search_setup import LABELS, picture, save_model
+from search_setup import LABELS, picture
 from web_setup import TOKEN, running
 
 from labelwise.contrib.annotation_tools import (
@@ -130,11 +130,6 @@ def test_configs_of_others_are_read_for_their_names():
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("studio") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("served") / "photos"
     for number in range(5):
@@ -194,25 +189,15 @@ def test_the_sdk_finds_no_fault_with_its_predictions(backend):
         assert interface.validate_prediction(one), one
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "http://127.0.0.1:1/a.png",
-        "/data/local-files/?d=../outside.png",
-        "/data/local-files/?d=link.png",
-        "file:///etc/passwd",
-        "/etc/passwd",
-        "s3://bucket/a.png",
-        "missing.png",
-        "\0",
-        "/data/local-files/?d=%00",
-        "/data/upload/3/0a1b2c3d-missing.png",
-        "http://[",
-        "x" * 5000,
-        3,
-        None,
-    ],
+LOCAL = "/data/local-files/?d="
+ELSEWHERE = (
+    *(f"{LOCAL}../outside.png", f"{LOCAL}link.png", f"{LOCAL}%00", "file:///etc/passwd", "\0", 3),
+    *("http://127.0.0.1:1/a.png", "/etc/passwd", "s3://bucket/a.png", "missing.png", None),
+    *("/data/upload/3/0a1b2c3d-missing.png", "http://[", "x" * 5000),
 )
+
+
+@pytest.mark.parametrize("address", ELSEWHERE, ids=lambda one: str(one)[:40])
 def test_each_task_gets_an_answer_and_no_file_outside_the_folder_is_opened(backend, address):
     """One missing photo failed the whole batch, with advice that the server cannot follow."""
     given = {"tasks": tasks_of("/data/local-files/?d=0.png", address, "/data/local-files/?d=1.png")}

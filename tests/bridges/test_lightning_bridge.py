@@ -61,12 +61,7 @@ def by_hand(model, objective, batches, lr=0.01):
 
 @pytest.mark.parametrize(
     ("make", "parts"),
-    [
-        (BCE, 2),
-        (SPA, 3),
-        (TwoWay, 2),
-        (lambda: ROLE(24, 3, 1.2), 4),
-    ],
+    [(BCE, 2), (SPA, 3), (TwoWay, 2), (lambda: ROLE(24, 3, 1.2), 4)],
     ids=["bce", "spa, unknown labels", "two-way", "role, which keeps rows"],
 )
 def test_it_trains_as_a_plain_loop_does(make, parts, tmp_path):

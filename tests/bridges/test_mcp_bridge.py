@@ -14,42 +14,35 @@ import pytest
 from made_index import made_index
 from open_indexes import open_index
 from PIL import Image
-from search_setup import picture, save_model
+from search_setup import picture
 from web_setup import TOKEN
 from web_setup import Client as WebClient
 
 from labelwise.cli.app import app
 from labelwise.errors import SettingsError
 from labelwise.models.run_folder import RunFolder
-from labelwise.photos import answer, likeness_of, update_index
+from labelwise.photos import answer, likeness_of
 from labelwise.retrieval import Query
 from labelwise.server.mcp import PhotoTools, make_mcp_server
-from labelwise.system.progress import Silent
 
 pytest.importorskip("mcp.server.mcpserver", reason="mcp 2 is not installed")
 
 READING = {"describe_library", "search_photos", "count_photos", "explain_photo"}
 READING |= {"similar_photos", "show_photo"}
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
 WRITING = {"correct_photo", "draw_photos_to_answer", "estimate_from_answers"}
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    """A model, a folder of eight photos, and their index."""
-    folder = tmp_path_factory.mktemp("library")
-    model = save_model(folder / "model")
-    for number in range(8):
-        picture(folder / "photos" / f"{number}.png", number)
-    update_index(folder / "index", [str(folder / "photos")], model=model, watch=Silent())
-    return folder
+@pytest.fixture
+def index(library):
+    return open_index(library / "index")
 
 
 @pytest.fixture
 def made(tmp_path, library):
     """An index of 600 photos whose logits are known, without files."""
     logits = np.random.default_rng(0).normal(-1, 2, (600, 4))
-    return made_index(tmp_path / "index", library / "model", logits)
+    return made_index(tmp_path / "index", library / "tiny", logits)
 
 
 def asking(tools, *questions, write=False):
@@ -73,12 +66,12 @@ def refused(result):
     return result.content[0].text
 
 
-def test_a_client_starts_it_and_asks_over_its_input_and_output(library):
+def test_a_client_starts_it_and_asks_over_its_input_and_output(library, index, warm_python):
     from mcp import Client, StdioServerParameters
 
-    command = ["-m", "labelwise", "mcp", str(library / "index"), str(library / "model")]
+    command = ["-m", "labelwise", "mcp", str(library / "index"), str(library / "tiny")]
     settings = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    server = StdioServerParameters(command=sys.executable, args=command, env=settings)
+    server = StdioServerParameters(command=str(warm_python), args=command, env=settings)
     photo = str(library / "photos" / "3.png")
 
     async def ask():
@@ -92,21 +85,20 @@ def test_a_client_starts_it_and_asks_over_its_input_and_output(library):
     assert "pass both on" in instructions
     assert {tool.name for tool in tools} == {*READING, "tag_photo"}
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
-    index = open_index(library / "index")
     expected = answer(index, Query.parse("dog, -beach"), top=3)
     assert [one["path"] for one in found["photos"]] == [hit.paths[0] for hit in expected.hits]
     probs = [one["probability"] for one in found["photos"]]
     assert probs == pytest.approx([hit.probability for hit in expected.hits])
     assert found["in_words"].startswith(expected.counted)
     assert likeness_of(index).sentence() in found["holds_if"]
-    own = RunFolder(library / "model").model().predict(photo)
+    own = RunFolder(library / "tiny").model().predict(photo)
     by_name = {one["label"]: one["probability"] for one in tagged["labels"]}
     names = index.space.names
     assert by_name == pytest.approx(dict(zip(names, own.probs[0].tolist(), strict=True)))
     assert {one["label"] for one in tagged["labels"] if one["given"]} == set(own.labels[0])
 
 
-def test_a_client_asks_over_http_with_the_token(library, tmp_path, warm_commands):
+def test_a_client_asks_over_http_with_the_token(library, index, tmp_path, warm_commands):
     from mcp import Client
     from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 
@@ -144,22 +136,21 @@ def test_a_client_asks_over_http_with_the_token(library, tmp_path, warm_commands
         os.kill(process.pid, signal.SIGINT)
         process.wait()
     assert {tool.name for tool in tools} == READING
-    index = open_index(library / "index")
     expected = [answer(index, Query.parse(name), top=1).counted for name in ("dog", "cat")]
     assert [one["in_words"] for one in found] == expected
     assert [status for status, _, _ in refusals] == [401, 400, 403, 413, 413, 405]
 
 
-def test_a_path_that_no_file_can_have_is_refused_in_words(library):
-    tools = PhotoTools(open_index(library / "index"), RunFolder(library / "model"))
+def test_a_path_that_no_file_can_have_is_refused_in_words(library, index):
+    tools = PhotoTools(index, RunFolder(library / "tiny"))
     asked = [(name, {"photo": photo}) for name in ("tag_photo", "show_photo") for photo in "\0a"]
     for said in map(refused, asking(tools, *asked)):
         assert ": " in said  # the SDK tells no reason of an exception that it does not know
 
 
-def test_what_is_said_of_thousands_of_wrong_arguments_is_short(library):
+def test_what_is_said_of_thousands_of_wrong_arguments_is_short(library, index):
     """The SDK named each of them: 200 KB of arguments made an answer of 2.4 MB."""
-    tools = PhotoTools(open_index(library / "index"))
+    tools = PhotoTools(index)
     photo = str(library / "photos" / "0.png")
     asked = [
         ("correct_photo", {"photo": photo, "labels": wrong_answers(count), "who": "ada"})
@@ -184,9 +175,9 @@ def test_what_is_said_of_thousands_of_wrong_arguments_is_short(library):
         ({"x" * 5000: 5}, "search_photos takes no 'xxx"),
     ],
 )
-def test_an_argument_of_another_kind_or_name_is_refused(library, given, sentence):
+def test_an_argument_of_another_kind_or_name_is_refused(library, index, given, sentence):
     """True counted as 1, and an argument that no tool has was left out without a word."""
-    tools = PhotoTools(open_index(library / "index"))
+    tools = PhotoTools(index)
     said, right = asking(
         tools,
         ("search_photos", {"query": "dog"} | given),
@@ -230,8 +221,7 @@ def test_counts_come_with_their_interval(made):
     assert (found["low"], found["high"]) == (expected.count.lower, expected.count.upper)
 
 
-def test_photos_are_explained_by_what_became_of_held_out_ones(library):
-    index = open_index(library / "index")
+def test_photos_are_explained_by_what_became_of_held_out_ones(library, index):
     photo = str(library / "photos" / "0.png")
     identity = index.store.contents_of([index.row_of(photo)])[index.row_of(photo)].hash.hex()
     tools = PhotoTools(index)
@@ -262,8 +252,7 @@ def test_photos_are_explained_by_what_became_of_held_out_ones(library):
     assert counts == {name: held_out.labels[:, k].sum() for name, k in columns.items()}
 
 
-def test_photos_are_shown_small_and_found_by_likeness(library):
-    index = open_index(library / "index")
+def test_photos_are_shown_small_and_found_by_likeness(library, index):
     photo = str(library / "photos" / "0.png")
     shown, alike = asking(
         PhotoTools(index), ("show_photo", {"photo": photo}), ("similar_photos", {"photo": photo})
@@ -276,13 +265,12 @@ def test_photos_are_shown_small_and_found_by_likeness(library):
     assert "not a probability" in told(alike)["holds_if"]
 
 
-def test_only_files_below_the_folders_are_opened(library, tmp_path):
-    index = open_index(library / "index")
+def test_only_files_below_the_folders_are_opened(library, index, tmp_path):
     outside = picture(tmp_path / "outside.png", 1)
     link = tmp_path / "inside" / "link.png"
     link.parent.mkdir()
     link.symlink_to(outside)
-    run = RunFolder(library / "model")
+    run = RunFolder(library / "tiny")
     tools = PhotoTools(index, run, [tmp_path / "inside"])
     for photo in (outside, link, library / "photos" / ".." / "model" / "model.json"):
         (result,) = asking(tools, ("tag_photo", {"photo": str(photo)}))
@@ -291,8 +279,7 @@ def test_only_files_below_the_folders_are_opened(library, tmp_path):
     assert told(result)["path"] == str(outside)
 
 
-def test_mistakes_come_back_as_one_sentence(library):
-    index = open_index(library / "index")
+def test_mistakes_come_back_as_one_sentence(library, index):
     unknown, missing, many = asking(
         PhotoTools(index),
         ("search_photos", {"query": "unicorn"}),
@@ -345,7 +332,7 @@ def test_the_verb_refuses_what_does_not_apply(library, tmp_path):
     index = str(library / "index")
     for words, rule in (
         ([index, "--folder", str(tmp_path)], "which needs a RUN"),
-        ([index, str(library / "model"), "--folder", str(tmp_path / "no")], "must be a folder"),
+        ([index, str(library / "tiny"), "--folder", str(tmp_path / "no")], "must be a folder"),
         ([index, "--port", "8001"], "--port does not apply: it is for HTTP"),
         ([index, "--http", "--host", "0.0.0.0"], "so a token is needed"),
     ):

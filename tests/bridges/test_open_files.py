@@ -7,21 +7,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from open_indexes import open_index
-from search_setup import LABELS, picture, save_model
+from search_setup import LABELS
 
-from labelwise.photos import update_index
 from labelwise.predictions import Predictions
-from labelwise.system.progress import Silent
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("library")
-    model = save_model(folder / "model")
-    for number in range(6):
-        picture(folder / "photos" / f"{number}.png", number)
-    update_index(folder / "index", [str(folder / "photos")], model=model, watch=Silent())
-    return folder
 
 
 def dogs(folder):
@@ -31,7 +19,7 @@ def dogs(folder):
 
 def test_duckdb_reads_predictions_and_scores(library):
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
-    file = library / "model" / "predictions" / "test.parquet"
+    file = library / "tiny" / "predictions" / "test.parquet"
     own = Predictions.load(file)
     with duckdb.connect() as connection:
         found = connection.sql(f"SELECT id, logits, labels FROM '{file}'").fetchall()
@@ -40,13 +28,13 @@ def test_duckdb_reads_predictions_and_scores(library):
         np.testing.assert_array_equal([one[2] for one in found], own.labels)
         scores = library / "index" / "scores"
         found = connection.sql(f"SELECT row, dog FROM '{scores}/*.parquet' ORDER BY row").fetchall()
-    assert [one[0] for one in found] == list(range(6))
+    assert [one[0] for one in found] == list(range(8))
     np.testing.assert_array_equal([one[1] for one in found], dogs(library))
 
 
 def test_pandas_reads_predictions_scores_and_photos(library):
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
-    file = library / "model" / "predictions" / "test.parquet"
+    file = library / "tiny" / "predictions" / "test.parquet"
     table = pandas.read_parquet(file)
     np.testing.assert_array_equal(np.stack(list(table["logits"])), Predictions.load(file).logits)
     scores = pandas.read_parquet(library / "index" / "scores").sort_values("row")
@@ -54,13 +42,13 @@ def test_pandas_reads_predictions_scores_and_photos(library):
     place = f"file:{library / 'index' / 'photos.sqlite'}?mode=ro"
     with closing(sqlite3.connect(place, uri=True)) as connection:
         photos = pandas.read_sql("SELECT * FROM files", connection)
-    assert sorted(photos["name"]) == [f"{number}.png" for number in range(6)]
+    assert sorted(photos["name"]) == [f"{number}.png" for number in range(8)]
     assert set(photos["state"]) == {"ok"}
 
 
 def test_lance_takes_predictions_through_arrow(library, tmp_path):
     lance = pytest.importorskip("lance", reason="pylance is not installed")
-    file = library / "model" / "predictions" / "test.parquet"
+    file = library / "tiny" / "predictions" / "test.parquet"
     lance.write_dataset(pq.read_table(file), tmp_path / "predictions.lance")
     table = lance.dataset(tmp_path / "predictions.lance").to_table(columns=["id", "logits"])
     own = Predictions.load(file)

@@ -5,18 +5,13 @@ import json
 
 import numpy as np
 import pytest
-from search_setup import LABELS, save_model
+from search_setup import LABELS
 from web_setup import TOKEN, encoded, running
 
 from labelwise.decide import Threshold
 from labelwise.models import Predictor
 
 PATH = "/photoprism/labels"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("photoprism") / "tiny")
 
 
 @pytest.fixture(scope="module")

@@ -29,11 +29,6 @@ WIDTH, PLACES, VOCABULARY = 32, 12, 300
 
 
 @pytest.fixture(scope="module")
-def transformers():
-    return pytest.importorskip("transformers", reason="transformers is not installed")
-
-
-@pytest.fixture(scope="module")
 def open_clip():
     return pytest.importorskip("open_clip", reason="open_clip is not installed")
 
@@ -89,12 +84,8 @@ def save_siglip_tokenizer(transformers, folder, kind):
 
 
 def halves(transformers, kind, vocabulary):
-    shared = {
-        "hidden_size": WIDTH,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-    }
+    shared = {"hidden_size": WIDTH, "intermediate_size": 48}
+    shared |= {"num_hidden_layers": 2, "num_attention_heads": 4}
     text = {**shared, "vocab_size": vocabulary, "max_position_embeddings": PLACES}
     text |= {"hidden_size": 40, "num_attention_heads": 5}  # other than those of photos
     text |= {} if kind == "clip" else {"projection_size": WIDTH}
@@ -108,21 +99,12 @@ def save_processor(folder, settings):
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
 
 
-SQUASH = {
-    "size": {"height": 32, "width": 32},
-    "resample": 2,
-    "image_mean": [0.5, 0.5, 0.5],
-    "image_std": [0.5, 0.5, 0.5],
-}
-CROP = {
-    "size": {"shortest_edge": 32},
-    "crop_size": {"height": 32, "width": 32},
-    "resample": 3,
-    "do_resize": True,
-    "do_center_crop": True,
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
+SIDES = {"height": 32, "width": 32}
+SQUASH = {"size": SIDES, "resample": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+CROP = {"size": {"shortest_edge": 32}, "crop_size": SIDES, "resample": 3}
+CROP |= {"do_resize": True, "do_center_crop": True}
+CROP |= {"image_mean": [0.48145466, 0.4578275, 0.40821073]}
+CROP |= {"image_std": [0.26862954, 0.26130258, 0.27577711]}
 
 
 def scores(towers, images, texts=TEXTS):
@@ -199,11 +181,8 @@ def save_open_clip_tokenizer(open_clip, transformers, folder):
     """Write open_clip's own vocabulary as tokenizer.json."""
     simple = open_clip.tokenizer.SimpleTokenizer()
     vocabulary = dict(simple.encoder)
-    for before, after in (
-        ("<start_of_text>", "<|startoftext|>"),
-        ("<end_of_text>", "<|endoftext|>"),
-    ):
-        vocabulary[after] = vocabulary.pop(before)
+    vocabulary["<|startoftext|>"] = vocabulary.pop("<start_of_text>")
+    vocabulary["<|endoftext|>"] = vocabulary.pop("<end_of_text>")
     merges = sorted(simple.bpe_ranks, key=simple.bpe_ranks.__getitem__)
     transformers.CLIPTokenizer(vocab=vocabulary, merges=merges).save_pretrained(folder)
     return simple
@@ -211,29 +190,13 @@ def save_open_clip_tokenizer(open_clip, transformers, folder):
 
 def test_open_clip_gives_the_logits_and_tokens_of_open_clip(open_clip, transformers, tmp_path):
     simple = save_open_clip_tokenizer(open_clip, transformers, tmp_path)
-    config = {
-        "embed_dim": 24,
-        "quick_gelu": True,
-        "vision_cfg": {
-            "image_size": 32,
-            "layers": 2,
-            "width": WIDTH,
-            "patch_size": 8,
-            "head_width": 8,
-        },
-        "text_cfg": {
-            "context_length": PLACES,
-            "vocab_size": simple.vocab_size,
-            "width": WIDTH,
-            "heads": 4,
-            "layers": 2,
-        },
-    }
+    vision = {"image_size": 32, "layers": 2, "width": WIDTH, "patch_size": 8, "head_width": 8}
+    text = {"context_length": PLACES, "vocab_size": simple.vocab_size, "width": WIDTH}
+    text |= {"heads": 4, "layers": 2}
+    config = {"embed_dim": 24, "quick_gelu": True, "vision_cfg": vision, "text_cfg": text}
     model = shaken(open_clip.CLIP(**config))
-    save_file(
-        {name: one.contiguous() for name, one in model.state_dict().items()},
-        tmp_path / "open_clip_model.safetensors",
-    )
+    state = {name: one.contiguous() for name, one in model.state_dict().items()}
+    save_file(state, tmp_path / "open_clip_model.safetensors")
     preprocessing = {"mean": [0.5] * 3, "std": [0.3] * 3, "interpolation": "bicubic"}
     (tmp_path / "open_clip_config.json").write_text(
         json.dumps({"model_cfg": config, "preprocess_cfg": preprocessing})

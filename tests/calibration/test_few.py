@@ -85,8 +85,8 @@ def test_the_mode_is_that_of_another_optimiser():
 @pytest.mark.parametrize("photos", [10, 50])
 def test_few_beat_temperature_and_platt_where_labels_differ(photos):
     ours, shared, own = [], [], []
-    for seed in range(3):
-        u, y, truth = simulated(photos + 3000, 30, seed)
+    for seed in range(2):
+        u, y, truth = simulated(photos + 2000, 30, seed)
         few = few_labels(u[:photos], y[:photos], Sigmoid(), pool=u)
         ours.append(log_loss(few.link, u[photos:], truth[photos:]))
         one = temperature(u[:photos], y[:photos], Sigmoid())
@@ -111,7 +111,7 @@ def test_intervals_and_shares_hold_the_truth_at_least_as_often_as_they_say():
     # The truth is drawn from the prior, as the intervals assume; wider would be no answer.
     rng, inside, within = np.random.default_rng(4), [], []
     tau_a, tau_b = TYPICAL_SPREAD[1], TYPICAL_SPREAD[1]
-    for _ in range(12):
+    for _ in range(8):
         u = rng.normal(-2, 2, (1000, 20))
         slope = np.exp(rng.normal(0, WITH_LINK[0]) + rng.exponential(tau_a) * rng.normal(size=20))
         offset = rng.normal(0, WITH_LINK[1]) + rng.exponential(tau_b) * rng.normal(size=20)
@@ -125,20 +125,6 @@ def test_intervals_and_shares_hold_the_truth_at_least_as_often_as_they_say():
         assert (high - low).mean() < 0.2
     assert np.mean(inside) > 0.85
     assert np.mean(within) > 0.85
-
-
-@pytest.mark.parametrize("photos", [20, 80])
-def test_intervals_hold_the_truth_where_labels_differ_more_than_the_link_expects(photos):
-    inside = []
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        slope, offset = np.exp(rng.normal(0.1, 0.2, 20)), rng.normal(0.2, 0.5, 20)
-        u = rng.normal(-2, 1.8, (800, 20))
-        truth = expit(slope * u + offset)
-        few = few_labels(u[:photos], rng.random((photos, 20)) < truth[:photos], Sigmoid(), pool=u)
-        low, high = few.interval(u)
-        inside.append(((low <= truth) & (truth <= high)).mean())
-    assert np.mean(inside) > 0.86
 
 
 def test_the_link_averages_its_curves_and_keeps_the_order():

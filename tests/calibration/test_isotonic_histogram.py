@@ -8,7 +8,7 @@ import torch
 from calibration_problems import log_loss, problem
 from sklearn.isotonic import IsotonicRegression
 
-from labelwise.calibration import Histogram, Isotonic, histogram, isotonic
+from labelwise.calibration import histogram, isotonic
 from labelwise.links import Sigmoid
 
 UNKNOWN = pytest.mark.parametrize("unknown", [False, True])
@@ -133,24 +133,3 @@ def test_labels_without_any_observed_entry_take_the_shared_map():
         link = fit(logits, labels, Sigmoid(), observed, strength=3.0)
         shared = fit(logits, labels, Sigmoid(), observed, scope="shared")
         torch.testing.assert_close(link(logits)[:, 2], shared(logits)[:, 2])
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda v, y: isotonic(v, y, None, scope="x"), "scope must be"),
-        (lambda v, y: isotonic(v, y, None, strength=-1), "strength must not"),
-        (lambda v, y: histogram(v, y, None, scope="x"), "scope must be"),
-        (lambda v, y: histogram(v, y, None, strength=-1), "strength must not"),
-        (lambda v, y: histogram(v, y, None, bins=0), "bins must be at least 1"),
-        (lambda v, y: Histogram(None, [0.0], [[0.5]], 1.0), "one level more than edges"),
-        (lambda v, y: Histogram(None, [0.0], [[0.5, 1.0]], 1.0), "strictly between 0 and 1"),
-        (lambda v, y: Isotonic(None, [([0.0], [0.5])], [0.1], 1.0), "one curve more than shares"),
-        (lambda v, y: Isotonic(None, [([0.0, 1], [0.5, 0.4])], [], 1.0), "must not fall"),
-        (lambda v, y: Isotonic(None, [([0.0, 1], [0.0, 0.4])], [], 1.0), "strictly between"),
-    ],
-)
-def test_wrong_calls_say_the_rule(call, message):
-    logits, labels, _ = problem(20)
-    with pytest.raises(ValueError, match=message):
-        call(logits, labels)

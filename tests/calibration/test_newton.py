@@ -8,18 +8,9 @@ import torch
 from calibration_problems import problem
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from labelwise.calibration import regression
 from labelwise.calibration.entries import read_entries
 from labelwise.calibration.platt import _both_ends as beta_features
-from labelwise.calibration.regression import (
-    STEPS,
-    PerLabel,
-    Shared,
-    TiedSlope,
-    derivatives,
-    gradient,
-    minimise,
-    scaled,
-)
 
 close = partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-7)
 
@@ -33,7 +24,7 @@ def one(u):
 def test_derivatives_are_autograds(raw, unknown):
     logits, labels, observed = problem(300, unknown=unknown)
     entries = read_entries(logits, labels, None, observed)
-    features = scaled(entries, raw, 0.0)
+    features = regression.scaled(entries, raw, 0.0)
     torch.manual_seed(0)
     theta = torch.randn(5, features.width, dtype=torch.float64)
     phi = torch.from_numpy(features(logits.numpy()))
@@ -44,14 +35,14 @@ def test_derivatives_are_autograds(raw, unknown):
         return (each if observed is None else each * observed).sum(0)
 
     blocks = features.read(entries)
-    value, grad, hess = (each[0] for each in derivatives(blocks, theta.numpy()[None]))
+    value, grad, hess = (each[0] for each in regression.derivatives(blocks, theta.numpy()[None]))
     close(value, loss(theta))
     rows = torch.autograd.functional.jacobian(loss, theta)
     close(grad, rows[range(5), range(5)])
     whole = torch.autograd.functional.hessian(lambda t: loss(t).sum(), theta)
     close(hess, torch.stack([whole[k, :, k] for k in range(5)]))
-    close(gradient(entries, features, theta.numpy()), grad)
-    several = derivatives(blocks, np.stack([theta + 1, theta]))
+    close(regression.gradient(entries, features, theta.numpy()), grad)
+    several = regression.derivatives(blocks, np.stack([theta + 1, theta]))
     for found, alone in zip(several, (value, grad, hess), strict=True):
         close(found[1], alone)
 
@@ -65,16 +56,8 @@ def test_far_starts_come_back():
 
     ends = np.array([-50.0, 50])
     start = np.array([[3.0], [0.1]])
-    found = minimise(evaluate, start, ends[:1], ends[1:])
+    found = regression.minimise(evaluate, start, ends[:1], ends[1:])
     close(found, np.zeros((2, 1)), atol=1e-6, rtol=0)
-
-
-def test_a_loss_without_end_stops():
-    def evaluate(theta):
-        return theta[:, 0], np.ones_like(theta), np.ones_like(theta)[..., None]
-
-    far = np.array([1e9])
-    assert minimise(evaluate, np.zeros((1, 1)), -far, far).item() == pytest.approx(-STEPS)
 
 
 def test_bounds_hold_and_the_rest_is_still_optimal():
@@ -88,7 +71,7 @@ def test_bounds_hold_and_the_rest_is_still_optimal():
         return 0.5 * (grad * away).sum(1), grad, hess[None]
 
     low, high = np.zeros(2), np.full(2, 9.0)
-    found = minimise(evaluate, np.full((1, 2), 5.0), low, high)
+    found = regression.minimise(evaluate, np.full((1, 2), 5.0), low, high)
     close(found, np.array([[0.0, 0.0]]))
     count = 0
 
@@ -97,7 +80,7 @@ def test_bounds_hold_and_the_rest_is_still_optimal():
         count += 1
         return evaluate(theta)
 
-    minimise(counted, np.full((1, 2), 5.0), low, high)
+    regression.minimise(counted, np.full((1, 2), 5.0), low, high)
     assert count <= 5
 
 
@@ -111,16 +94,16 @@ def test_a_step_that_a_bound_turns_uphill_is_shortened():
         return 0.5 * (grad * (theta - goal)).sum(1), grad, hess[None]
 
     low, high = np.zeros(2), np.full(2, 99.0)
-    found = minimise(evaluate, np.array([[1.0, 0.5]]), low, high)
+    found = regression.minimise(evaluate, np.array([[1.0, 0.5]]), low, high)
     close(found, np.array([[0.0, 0.9]]))
 
 
 def test_the_tied_step_solves_the_whole_system():
     logits, labels, _ = problem(300)
     entries = read_entries(logits, labels, None, None)
-    features = scaled(entries, one, 1e-6)
+    features = regression.scaled(entries, one, 1e-6)
     center = np.array([[1.0, 0.0]])
-    tied = TiedSlope(features, center, np.full(5, 2.0))
+    tied = regression.TiedSlope(features, center, np.full(5, 2.0))
     theta = np.repeat(center, 5, 0)
     _, grad, hess = tied.evaluate(features.read(entries), theta)
     dense = np.zeros((6, 6))
@@ -134,59 +117,35 @@ def test_the_tied_step_solves_the_whole_system():
     close(tied.gradient(entries, theta), grad)
 
 
-def test_tied_slopes_come_back_from_a_far_start(monkeypatch):
-    logits, labels, _ = problem(300)
-    entries = read_entries(logits, labels, None, None)
-    features = scaled(entries, one, 1e-6)
-    center = np.array([[1.0, 0.0]])
-    tied = TiedSlope(features, center, np.full(5, 0.01))
-    near = tied.solve(features.read(entries), np.repeat(center, 5, 0), 1e-9)
-    start = np.array([[0.5, 9.0]]).repeat(5, 0)
-    close(tied.solve(features.read(entries), start, 1e-9), near, atol=1e-4, rtol=0)
-    monkeypatch.setattr("labelwise.calibration.regression.STEPS", 1)
-    assert np.isfinite(tied.solve(features.read(entries), start, 1e-9)).all()
-
-
-def test_polishing_with_a_wrong_hessian_ends_in_full_steps():
-    logits, labels, _ = problem(400)
-    entries = read_entries(logits, labels, None, None)
-    features = scaled(entries, one, 1e-6)
-    each = Shared(features)
-    start = features.starts[1]
-    exact = each.solve(features.read(entries), start, 1e-12)
-    few = entries.subset(slice(0, 8))  # its Hessian is fifty times too small
-    found = each.polish(entries, features.read(few), exact + 0.1, 1e-12)
-    close(found, exact, atol=1e-5, rtol=0)
-
-
-def test_problem_gradients_are_those_they_evaluate():
-    logits, labels, _ = problem(300)
-    entries = read_entries(logits, labels, None, None)
-    features = scaled(entries, one, 1e-6)
-    center = np.array([[1.0, 0.0]])
-    each = PerLabel(features, center, np.ones(5), np.zeros(5, bool))
-    for problem_, theta in (
-        (Shared(features), center + 0.5),
-        (each, np.repeat(center, 5, 0) + 0.5),
-    ):
-        expected = problem_.evaluate(features.read(entries), theta)[1]
-        close(problem_.gradient(entries, theta), expected)
-
-
 @pytest.mark.parametrize("strengths", [(50.0, 0.5), (1e4, 1.0, 0.1)])
 def test_problems_side_by_side_have_the_answers_they_have_alone(strengths):
     logits, labels, _ = problem(120)
     labels[:, 3] = 0  # of this label no slope can be learned
     entries = read_entries(logits, labels, None, None)
-    features = scaled(entries, one, 1e-6)
+    features = regression.scaled(entries, one, 1e-6)
     center = np.array([[1.0, 0.0]])
     pulls = np.array(strengths)[:, None].repeat(5, 1)
     lacking = np.array([False, False, False, True, False])
 
     def solved(pull):
-        for made in (PerLabel(features, center, pull, lacking), TiedSlope(features, center, pull)):
+        for made in (
+            regression.PerLabel(features, center, pull, lacking),
+            regression.TiedSlope(features, center, pull),
+        ):
             yield made.solve(features.read(entries), np.repeat(center, pull.size, 0), 1e-12)
 
     alone = [np.concatenate(some) for some in zip(*map(solved, pulls), strict=True)]
     for found, own in zip(solved(pulls), alone, strict=True):
         close(found, own, atol=1e-5, rtol=0)
+
+
+def test_polishing_with_a_wrong_hessian_ends_in_full_steps():
+    logits, labels, _ = problem(400)
+    entries = read_entries(logits, labels, None, None)
+    features = regression.scaled(entries, one, 1e-6)
+    each = regression.Shared(features)
+    start = features.starts[1]
+    exact = each.solve(features.read(entries), start, 1e-12)
+    few = entries.subset(slice(0, 8))  # its Hessian is fifty times too small
+    found = each.polish(entries, features.read(few), exact + 0.1, 1e-12)
+    close(found, exact, atol=1e-5, rtol=0)

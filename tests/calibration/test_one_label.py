@@ -4,17 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from labelwise import calibrate
+from labelwise import calibrate, objectives
 from labelwise.links import Consistent, Grouped, Sigmoid, Softmax
 from labelwise.methods import LINKS
-from labelwise.objectives import (
-    FocalMarginLink,
-    PhiLink,
-    QuasibinaryLink,
-    SoftmaxOrNoneLink,
-    SPALink,
-    WeightedSigmoid,
-)
 
 RANDOM = np.random.default_rng(0)
 LOGITS = torch.from_numpy(RANDOM.normal(-1, 2, (300, 4)))
@@ -24,22 +16,25 @@ LABELS = (RANDOM.random((300, 4)) < Sigmoid()(LOGITS - 0.5).numpy()).astype(floa
 LIST = [
     Sigmoid(),
     Softmax(),
-    SoftmaxOrNoneLink(),
-    SPALink(),
-    PhiLink(),
-    FocalMarginLink(),
-    WeightedSigmoid([0.5, 1.0, 2.0, 5.0]),
-    WeightedSigmoid([3.0]),
-    QuasibinaryLink(1.5),
+    objectives.SoftmaxOrNoneLink(),
+    objectives.SPALink(),
+    objectives.PhiLink(),
+    objectives.FocalMarginLink(),
+    objectives.WeightedSigmoid([0.5, 1.0, 2.0, 5.0]),
+    objectives.WeightedSigmoid([3.0]),
+    objectives.QuasibinaryLink(1.5),
     calibrate.temperature(LOGITS, LABELS, Sigmoid()),
-    *(calibrate.platt(LOGITS, LABELS, SPALink(), scope=s) for s in ("shared", "offset", "label")),
+    *(
+        calibrate.platt(LOGITS, LABELS, objectives.SPALink(), scope=s)
+        for s in ("shared", "offset", "label")
+    ),
     *(calibrate.beta(LOGITS, LABELS, None, scope=s) for s in ("shared", "label")),
     *(calibrate.histogram(LOGITS, LABELS, Sigmoid(), scope=s) for s in ("shared", "label")),
     *(calibrate.isotonic(LOGITS, LABELS, Sigmoid(), scope=s) for s in ("shared", "label")),
     calibrate.platt(LOGITS, LABELS, Softmax()),
     calibrate.expect_zero_share(Sigmoid(), LABELS, 0.5),
     Consistent(Sigmoid(), [-1, 0, 1, 1]),
-    Consistent(WeightedSigmoid([0.5, 1.0, 2.0, 5.0]), [1, -1, -1, 2]),
+    Consistent(objectives.WeightedSigmoid([0.5, 1.0, 2.0, 5.0]), [1, -1, -1, 2]),
     Consistent(Softmax(), [1, -1, -1, 2]),
     Grouped(Sigmoid(), [[0, 2]], [[1, 3]]),
     calibrate.AveragedCurves(

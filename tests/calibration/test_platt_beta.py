@@ -9,7 +9,7 @@ from calibration_problems import log_loss, problem
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.calibration import Beta, Platt, beta, platt
+from labelwise.calibration import beta, platt
 from labelwise.calibration import regression as shrink
 from labelwise.calibration.entries import Bins, compressed, joined, read_entries
 from labelwise.calibration.regression import scaled
@@ -109,18 +109,6 @@ def test_strength_pulls_each_label_as_the_penalty_says():
         assert link.offset[k].item() == pytest.approx(offset, rel=1e-4, abs=1e-4)
 
 
-@pytest.mark.parametrize("fit", [platt, beta])
-def test_strength_goes_from_each_label_alone_to_the_shared_fit(fit):
-    logits, labels, _ = problem()
-    tight = fit(logits, labels, Sigmoid(), strength=1e9)
-    shared = fit(logits, labels, Sigmoid(), scope="shared")
-    torch.testing.assert_close(tight(logits), shared(logits), atol=1e-4, rtol=0)
-    losses = [
-        log_loss(fit(logits, labels, Sigmoid(), strength=s), logits, labels) for s in (0, 10, 1e4)
-    ]
-    assert losses == sorted(losses)
-
-
 def test_rare_labels_borrow_strength():
     """The chosen strength must beat both ends on new images."""
     ends = {0.0: [], 1e9: [], None: []}
@@ -190,17 +178,6 @@ def test_outliers_do_not_spoil_the_bins():
     np.testing.assert_allclose(link.offset.tolist(), offset, rtol=1e-3)
 
 
-def test_bins_keep_counts_and_labels():
-    logits, labels, observed = problem(6000, unknown=True)
-    parts = compressed(read_entries(logits, labels, None, observed), 3)
-    assert all(isinstance(part, Bins) for part in parts)
-    blocks = [block for part in parts for block in part.rows()]
-    weights = sum(w.sum(0) for _, _, w in blocks)
-    present = sum((w * y).sum(0) for _, y, w in blocks)
-    np.testing.assert_allclose(weights, observed.sum(0))
-    np.testing.assert_allclose(present, (labels & observed).sum(0))
-
-
 def test_joined_and_coarser_bins_keep_sums():
     logits, labels, observed = problem(6000, unknown=True)
     parts = compressed(read_entries(logits, labels, None, observed), 3)
@@ -244,22 +221,6 @@ def test_soft_labels_are_fitted_by_cross_entropy():
     link = platt(logits, soft, Sigmoid(), strength=0.0)
     np.testing.assert_allclose(link.slope.tolist(), 0.5, rtol=1e-4)
     np.testing.assert_allclose(link.offset.tolist(), -0.25, rtol=1e-3)
-
-
-@pytest.mark.parametrize("fit", [platt, beta])
-def test_wrong_choices_say_the_rule(fit):
-    logits, labels, _ = problem(20)
-    with pytest.raises(ValueError, match="scope must be"):
-        fit(logits, labels, None, scope="mine")
-    with pytest.raises(ValueError, match="strength must not be negative"):
-        fit(logits, labels, None, strength=-1)
-
-
-def test_links_refuse_falling_maps():
-    with pytest.raises(ValueError, match=r"slopes must be positive, got \[1.0, 0.0\]"):
-        Platt(None, [1.0, 0.0], [0.0, 0.0], 1e4)
-    with pytest.raises(ValueError, match="a and b must not be negative"):
-        Beta(None, -1.0, 1.0, 0.0, 1e4)
 
 
 def test_a_sample_of_images_without_known_labels_does_not_spoil_the_bins():

@@ -53,42 +53,14 @@ def test_a_softmax_cannot_say_none_and_stays():
     torch.testing.assert_close(ZeroShare(Softmax(), 5.0)(logits), logits.softmax(dim=1))
 
 
-def test_far_out_logits_stay_probabilities():
-    logits = torch.tensor([[80.0, -80.0], [-80.0, -80.0], [800.0, 800.0]])
-    for ratio in (1e-3, 1e3):
-        log_p, log_q = ZeroShare(Sigmoid(), ratio).log_probs(logits)
-        assert not log_p.isnan().any()
-        assert not log_q.isnan().any()
-        assert (log_p <= 0).all()
-        assert (log_q <= 0).all()
-
-
 @pytest.mark.parametrize("link", [Sigmoid(), SoftmaxOrNoneLink()])
 def test_rounding_never_makes_a_probability_larger_than_one(link):
-    logits = 8 * torch.randn(20_000, 6, generator=torch.Generator().manual_seed(2)) - 6
-    for ratio in (0.1, 5.0):
+    logits = 8 * torch.randn(5000, 6, generator=torch.Generator().manual_seed(2)) - 6
+    logits[:3] = torch.tensor([[80.0, -80.0], [-80.0, -80.0], [800.0, 800.0]]).repeat(1, 3)
+    for ratio in (1e-3, 5.0):
         shifted = ZeroShare(link, ratio)
         for values in (*shifted.log_probs(logits), shifted.log_none(logits)):
             assert (values <= 0).all()
-
-
-def test_probabilities_are_right_where_the_share_is_the_expected_one():
-    generator = torch.Generator().manual_seed(1)
-    logits = torch.randn(60_000, 3, generator=generator, dtype=torch.float64) - 1
-    labels = (torch.rand(60_000, 3, generator=generator) < logits.sigmoid()).double()
-    empty = labels.sum(dim=1) == 0
-    kept = ~empty | (torch.rand(60_000, generator=generator) < 0.2)
-    share = float(empty[kept].double().mean())
-    link = expect_zero_share(Sigmoid(), labels, share)
-    assert link.ratio == pytest.approx(0.2, rel=0.02)
-    for column in range(3):
-        p, y = link(logits[kept])[:, column], labels[kept][:, column]
-        for low in (0.0, 0.25, 0.5):
-            inside = (p >= low) & (p < low + 0.25)
-            error = (p[inside].mean() - y[inside].mean()).abs()
-            assert error < 4 * (0.25 / inside.sum()).sqrt()
-    before = logits[kept].sigmoid().mean() - labels[kept].mean()
-    assert before.abs() > 0.05  # and without the shift they are wrong
 
 
 def test_unreviewed_images_do_not_count():
@@ -102,14 +74,3 @@ def test_is_saved_with_a_model():
     link = ZeroShare(Sigmoid(), 2.5)
     same = link_from_spec(link_to_spec(link))
     assert torch.equal(same(logits_of()), link(logits_of()))
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1])
-def test_impossible_shares_are_refused(share):
-    with pytest.raises(ValueError, match="share must lie strictly between 0 and 1, got"):
-        expect_zero_share(Sigmoid(), torch.eye(3), share)
-
-
-def test_both_kinds_of_image_are_needed():
-    with pytest.raises(ValueError, match="got 0 without among 3"):
-        expect_zero_share(Sigmoid(), torch.eye(3), 0.5)

@@ -16,6 +16,7 @@ import pytest
 import typer.main
 from patience import PATIENCE
 from PIL import Image
+from search_setup import save_model
 
 from labelwise.cli import main
 from labelwise.cli.app import app
@@ -250,6 +251,32 @@ def test_no_file_that_a_person_made_is_overwritten(monkeypatch, capsys, tmp_path
     )
     assert (tmp_path / "mine").read_text() == "months of work"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "mine"]
+
+
+def test_files_written_beside_others_are_not_overwritten_either(monkeypatch, capsys, tmp_path):
+    monkeypatch.delenv("LABELWISE_OVERWRITE", raising=False)
+    mine = [tmp_path / name for name in ("tasks.config.xml", "labelwise_runtime.py", "log.txt")]
+    for one in mine:
+        one.write_text("months of work")
+    table, review = tmp_path / "photos.csv", tmp_path / "review.csv"
+    table.write_text("path,labels\na.png,dog\nb.png,cat\n")
+    review.write_text(
+        "rank,photo,label,given,probability,check,promised,answer\n1,a.png,dog,present,0.1,,,no\n"
+    )
+    for photo in ("a.png", "b.png"):
+        Image.new("RGB", (8, 8)).save(tmp_path / photo)
+    run = save_model(tmp_path / "run")
+    for words in (
+        f"data convert {table} --for label-studio -o {tmp_path}/tasks.json",
+        f"export {run} --with-runtime -o {tmp_path}/model.onnx",
+        f"data review {table} --apply {review} --changes {mine[2]} -o {tmp_path}/new.csv",
+    ):
+        assert call(monkeypatch, *words.split()) == 1
+        said = capsys.readouterr().err.replace("\n", "")
+        assert "would be overwritten" in said or "is not an answer log" in said
+    assert all(one.read_text() == "months of work" for one in mine)
+    made = {"run", "a.png", "b.png", table.name, review.name, *(one.name for one in mine)}
+    assert {one.name for one in tmp_path.iterdir()} == made
 
 
 def test_overwrite_replaces_a_file(monkeypatch, tmp_path):

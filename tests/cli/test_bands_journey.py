@@ -1,8 +1,4 @@
-"""Pictures of bands from `train` to `predict`, `evaluate`, `index`, `export` and `serve`.
-
-Oracles: values that tifffile reads, resized by torch and normalised by hand, through the saved
-network; onnxruntime on the same; the bytes of a patient's name, which may be in no written file.
-"""
+"""Pictures of bands in every verb. Oracles: tifffile's values, torch's resize, onnxruntime."""
 
 import csv
 import hashlib

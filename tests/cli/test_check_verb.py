@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from open_indexes import open_index
 from search_setup import picture, save_model
-from typer.testing import CliRunner
+from typed import run
 
-from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
 from labelwise.photos.receipts import receipts_of
 from labelwise.predictions import Predictions
@@ -17,7 +16,7 @@ from labelwise.predictions import Predictions
 
 def labelwise(*arguments, said=None):
     call = [str(one) for one in arguments]
-    return CliRunner().invoke(app, call, input=said, catch_exceptions=False).output
+    return run(*call, input=said, catch_exceptions=False).output
 
 
 @pytest.fixture

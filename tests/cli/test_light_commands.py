@@ -1,7 +1,4 @@
-"""Commands that compute nothing import little. The oracle is Python's own list of modules.
-
-That of searches in a process that refuses to import torch is the same search in one that has it.
-"""
+"""Commands that compute nothing import little. Oracles: Python's modules, a search with torch."""
 
 import json
 import re
@@ -11,9 +8,7 @@ import sys
 import pytest
 from PIL import Image
 from search_setup import picture, save_model
-from typer.testing import CliRunner
-
-from labelwise.cli.app import app
+from typed import must_run, run
 
 SLOW = {"torch", "torchvision", "timm", "scipy", "sklearn", "matplotlib"}
 COMMAND = """
@@ -101,8 +96,7 @@ def test_photos_are_searched_labelled_counted_and_tagged_without_torch(tmp_path,
         picture(photos / "photos" / f"{number}.png", number)
     (tmp_path / "kinds.csv").write_text("child,parent\ndog,pet\ncat,pet\n")
     words = ["index", photos, "--model", model, "-o", folder, "--taxonomy", tmp_path / "kinds.csv"]
-    made = CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
-    assert made.exit_code == 0, made.output
+    must_run(*words, catch_exceptions=False)
     monkeypatch.setenv("LABELWISE_OVERWRITE", "1")
     monkeypatch.chdir(tmp_path)
     commands = [[str(folder) if word == "INDEX" else word for word in words] for words in OTHERS]
@@ -117,7 +111,7 @@ def test_photos_are_searched_labelled_counted_and_tagged_without_torch(tmp_path,
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert not any(imported for _, _, imported in found[: -len(BOUNDED)]), "scipy was imported"
     for words, (status, said, _) in zip(commands, found, strict=True):
-        expected = CliRunner().invoke(app, words, catch_exceptions=False)
+        expected = run(*words, catch_exceptions=False)
         assert (status, _unnumbered(said)) == (0, _unnumbered(expected.output)), words
 
 

@@ -5,15 +5,10 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
 from labelwise.evaluation import Evaluation
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture
@@ -44,8 +39,9 @@ def rows_of(path, split):
 
 def test_an_operating_point_is_reported_by_site(sites, tmp_path):
     out = tmp_path / "rule.json"
-    result = run("calibrate", sites, *APART, "--rule", "specificity-0.9", "--by", "site", "-o", out)
-    assert result.exit_code == 0, result.exception
+    result = must_run(
+        "calibrate", sites, *APART, "--rule", "specificity-0.9", "--by", "site", "-o", out
+    )
     for words in ("sensitivity", "specificity", "false alarms per 1,000", "by site", "forest"):
         assert words in result.stdout
     record = json.loads(out.read_text())
@@ -69,8 +65,7 @@ def test_an_operating_point_is_reported_by_site(sites, tmp_path):
 
 def test_false_alarms_per_day_are_those_of_the_days_in_the_table(sites, tmp_path):
     out = tmp_path / "rule.json"
-    result = run("calibrate", sites, *APART, "--rule", "false-alarms-3/day", "-o", out)
-    assert result.exit_code == 0, result.exception
+    result = must_run("calibrate", sites, *APART, "--rule", "false-alarms-3/day", "-o", out)
     assert "at most 3 false alarms per day, at 200 photos a day" in result.stdout
     (figures,) = json.loads(out.read_text())["labels"]["on the rows it was fitted on"]
     assert figures["false_alarms"][0] <= 3 / 200
@@ -111,10 +106,9 @@ def test_a_promise_is_not_shown_by_site(sites):
 
 def test_the_report_draws_curves_and_tells_sites_apart(sites, tmp_path):
     out = tmp_path / "out"
-    result = run(
+    result = must_run(
         "evaluate", sites, "--scores", "logits", "--split", "test", "--by", "site", "-o", out
     )
-    assert result.exit_code == 0, result.exception
     assert "* differs from the other photos" in result.stdout.replace("*:", "*")
     found = Evaluation.load(out / "evaluation.json")
     assert [one.part for one in found.curves] == ["", "forest", "road"]
@@ -152,8 +146,7 @@ def test_a_tuned_level_that_other_rows_miss_is_said_and_a_guarantee_is_offered(t
     assert missed in result.stdout
     command = result.stdout.splitlines()[-1].split("labelwise ")[1]
     assert "--guarantee recall-per-label=0.9" in command
-    made = run(*command.replace("guaranteed.json", str(tmp_path / "made.json")).split())
-    assert made.exit_code == 0, made.exception
+    must_run(*command.replace("guaranteed.json", str(tmp_path / "made.json")).split())
     assert "recall" in (tmp_path / "made.json").read_text()
     for rule in ("specificity-0.5", "best-f"):
         assert "is below" not in run("calibrate", table, *APART, "--rule", rule).stdout

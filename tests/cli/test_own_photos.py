@@ -1,7 +1,4 @@
-"""The README's "Train on your own photos", typed line by line on photos made for it.
-
-Oracle: what was put into each photo, and the README itself.
-"""
+"""The README's "Train on your own photos", line by line. Oracle: what was put into each photo."""
 
 import csv
 import glob

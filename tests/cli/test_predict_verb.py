@@ -13,9 +13,8 @@ import pytest
 from PIL import Image
 from test_app import call
 from tiny_predictor import NAMES, make
-from typer.testing import CliRunner
+from typed import run
 
-from labelwise.cli.app import app
 from labelwise.decide import TopK
 from labelwise.errors import SettingsError
 from labelwise.pictures import FileImages
@@ -62,7 +61,7 @@ def pictures(tmp_path_factory):
 @pytest.mark.parametrize("out", ["out.csv", "shards/"])
 def test_the_decoder_of_a_gpu_needs_one(model, pictures, tmp_path, out):
     words = ["predict", str(model), str(pictures), "-o", str(tmp_path) + "/" + out]
-    refused = CliRunner().invoke(app, [*words, "--decode", "cuda"])
+    refused = run(*words, "--decode", "cuda")
     assert isinstance(refused.exception, SettingsError)
     assert str(refused.exception) == (
         "--decode cuda needs a model on a GPU, --device cuda; got cpu"

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 from sample_scores import NAMES, sample, spec_of
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.decide import AtMost, Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.evaluation import Evaluation
@@ -15,10 +14,6 @@ from labelwise.links import Sigmoid
 from labelwise.scores import read_scores
 
 APART = ("--fit-on", "val", "--report-on", "test")
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture
@@ -48,10 +43,9 @@ def undivided(tmp_path):
 
 
 def test_evaluate_says_the_numbers_and_writes_the_report(scores, tmp_path):
-    result = run(
+    result = must_run(
         "evaluate", scores, "--scores", "logits", "--split", "test", "-o", tmp_path / "out"
     )
-    assert result.exit_code == 0, result.exception
     for words in ("mAP over labels", "worst labels", "<b>tree & co</b>", "equal-width bins"):
         assert words in result.stdout
     there = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
@@ -72,8 +66,7 @@ def test_evaluate_a_run(tmp_path):
     sample(60).save(tmp_path / "predictions" / "test.parquet")
     spec_of(NAMES, Sigmoid(), Threshold(0.4)).save(tmp_path / "model.json")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1}\n{"step": 2, "loss": 0.5}\n')
-    result = run("evaluate", tmp_path, "-o", tmp_path / "again")
-    assert result.exit_code == 0, result.exception
+    result = must_run("evaluate", tmp_path, "-o", tmp_path / "again")
     assert "probability at least 0.4" in result.stdout
     page = (tmp_path / "again" / "report.html").read_text()
     assert 'id="training"' in page
@@ -90,8 +83,7 @@ def test_evaluate_says_in_words_how_a_run_decides(tmp_path):
 def test_calibrate_between_splits(scores, tmp_path):
     out = tmp_path / "calibrated"
     words = ("--scores", "logits", "--calibrator", "platt", *APART)
-    result = run("calibrate", scores, *words, "-o", out)
-    assert result.exit_code == 0, result.exception
+    result = must_run("calibrate", scores, *words, "-o", out)
     assert "before" in result.stdout
     assert "after" in result.stdout
     stages = json.loads((out / "before-after.json").read_text())
@@ -107,17 +99,15 @@ def test_a_note_is_shown_once(undivided):
 
 
 def test_calibrate_one_undivided_file_says_that_it_is_cross_fitted(undivided, tmp_path):
-    result = run(
+    result = must_run(
         "calibrate", undivided, "--scores", "probs", "--calibrator", "platt", "-o", tmp_path / "c"
     )
-    assert result.exit_code == 0, result.exception
     assert "no row is judged by a fit that saw it" in " ".join(result.stdout.split())
 
 
 def test_decide_writes_thresholds_by_label(undivided, tmp_path):
     out = tmp_path / "thresholds.json"
-    result = run("calibrate", undivided, "--scores", "probs", "--rule", "best-f", "-o", out)
-    assert result.exit_code == 0, result.exception
+    must_run("calibrate", undivided, "--scores", "probs", "--rule", "best-f", "-o", out)
     record = json.loads(out.read_text())
     assert list(record["thresholds"]) == list(NAMES)
     assert record["fitted_on"] == "all 200 rows"
@@ -152,8 +142,7 @@ def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
         split=np.repeat(["val", "test"], 800),
     )
     words = ["calibrate", tmp_path / "many.npz", "--scores", "logits", *APART]
-    result = run(*words, "--guarantee", "precision=0.8", "-o", tmp_path / "p.json")
-    assert result.exit_code == 0, result.exception
+    result = must_run(*words, "--guarantee", "precision=0.8", "-o", tmp_path / "p.json")
     assert "promised with 95% confidence: at least 80.0%" in result.stdout
     record = json.loads((tmp_path / "p.json").read_text())
     assert record["rule"]["kind"] == "threshold"

@@ -1,5 +1,4 @@
-"""What people do with scores, as they type it: evaluate a run on new photos, hand predictions on,
-apply what was fitted. Oracles: the same figures by another way, and the link on the logits."""
+"""What people do with scores, as they type it. Oracles: figures by another way, the link."""
 
 import csv
 import io
@@ -15,9 +14,8 @@ from PIL import Image
 from sample_scores import NAMES as LABELS
 from sample_scores import sample
 from tiny_predictor import NAMES, make
-from typer.testing import CliRunner
+from typed import must_run, refused, run
 
-from labelwise.cli.app import app
 from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.evaluation import Evaluation
@@ -28,21 +26,8 @@ from labelwise.system.progress import LineWatch
 ROWS = 12
 
 
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def done(*words):
-    result = run(*words)
-    assert result.exit_code == 0, result.exception
-    return result.stdout
-
-
-def refused(*words):
-    result = run(*words)
-    assert isinstance(result.exception, LabelwiseError), result.exception
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
+    return must_run(*words).stdout
 
 
 @pytest.fixture(scope="module")

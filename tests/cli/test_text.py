@@ -3,9 +3,8 @@
 import re
 
 from search_setup import picture, save_model
-from typer.testing import CliRunner
+from typed import run
 
-from labelwise.cli.app import app
 from labelwise.cli.text import duration, show_table
 
 
@@ -47,7 +46,7 @@ def test_one_photo_and_one_label_stand_in_the_singular(tmp_path):
         ("search", index, "dog"),
         ("estimate", index, "dog"),
     ):
-        done = CliRunner().invoke(app, list(map(str, arguments)))
+        done = run(*arguments)
         assert not re.findall(r"\b1 (?:images|photos|labels|rows|files|runs)\b", done.output), (
             arguments
         )

@@ -7,9 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.errors import SettingsError
 from labelwise.pictures.sources import FileImages
 
@@ -34,13 +33,8 @@ def photos(tmp_path):
     return table
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, [*map(str, arguments)])
-
-
 def trained(table, out, *more):
-    done = run("train", table, "-o", out, *QUICK, *more)
-    assert done.exit_code == 0, done.output or done.exception
+    done = must_run("train", table, "-o", out, *QUICK, *more)
     return done.output
 
 
@@ -167,7 +161,7 @@ def test_what_is_to_be_typed_next_works_without_a_test_split(photos, tmp_path):
     printed = trained(photos, tmp_path / "run")
     (line,) = (line for line in printed.splitlines() if "labelwise evaluate" in line)
     assert line.split()[3:] == ["--split", "val"]
-    assert run(*line.split()[1:]).exit_code == 0
+    must_run(*line.split()[1:])
     error = str(run("evaluate", tmp_path / "run").exception)
     assert "has no test split; choose another of its splits (train, val) with --split" in error
     said = "There is no test split: these figures are of val, which took part in "

@@ -1,8 +1,4 @@
-"""``labelwise audit`` of past guarantees.
-
-Oracles: the verdicts of the functions below it, the exit status, and a run whose promise is kept
-or broken by the labels it is given.
-"""
+"""``labelwise audit`` of past guarantees. Oracles: the functions below, labels that break one."""
 
 import csv
 import json

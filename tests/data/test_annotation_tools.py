@@ -1,7 +1,4 @@
-"""Annotation tools: the states of every label are the same after the way there and back.
-
-The files of the tools are written by hand as their documentation shows them.
-"""
+"""Annotation tools: labels there and back, in files as the tools' documentation shows them."""
 
 import json
 import re
@@ -12,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_pictures import jpeg
 from search_setup import LABELS, picture, save_model
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.contrib.annotation_tools import TOOLS, Guesses, export_for_tool
 from labelwise.data import LabelTable, load
 from labelwise.errors import DataError
@@ -332,16 +328,11 @@ def test_the_command_that_writes_for_a_tool(folder):
     folder.pictures("a.jpg", "b.jpg")
     table = folder.text("t.csv", "path,labels\na.jpg,x\nb.jpg,y\n")
     out = folder.path / "tasks.json"
-    result = CliRunner().invoke(
-        app, ["data", "export", str(table), "--for", "label-studio", "-o", str(out)]
-    )
-    assert result.exit_code == 0, result.output
+    result = must_run("data", "export", table, "--for", "label-studio", "-o", out)
     shown = [task["data"]["image"] for task in json.loads(out.read_text())]
     assert shown == ["/data/local-files/?d=a.jpg", "/data/local-files/?d=b.jpg"]
     assert f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={folder.path}" in result.output
-    result = CliRunner().invoke(
-        app, ["data", "export", str(table), "--for", "cvat", "-o", str(out)]
-    )
+    result = run("data", "export", table, "--for", "cvat", "-o", out)
     assert "must end in .xml" in str(result.exception)
 
 
@@ -368,21 +359,11 @@ def test_a_model_gives_a_tool_what_to_begin_from(tmp_path, monkeypatch):
     save_model(tmp_path / "model")
     for seed in range(3):
         picture(tmp_path / "photos" / f"{seed}.png", seed)
-    ask = ["data", "next", "photos", "-m", "model", "--for", "label-studio", "-o", "tasks.json"]
-    assert CliRunner().invoke(app, ask).exit_code == 0
+    asked = ("--for", "label-studio", "-o", "tasks.json")
+    must_run("data", "next", "photos", "-m", "model", *asked)
     assert load("tasks.json").unlabelled().all()
-    write = [
-        "data",
-        "export",
-        "tasks.json",
-        "--for",
-        "fiftyone",
-        "-m",
-        "model",
-        "-o",
-        "samples.json",
-    ]
-    assert CliRunner().invoke(app, write).exit_code == 0
+    written_for = ("--for", "fiftyone", "-m", "model", "-o", "samples.json")
+    must_run("data", "export", "tasks.json", *written_for)
     made = [
         task["predictions"][0]["result"]
         for task in json.loads((tmp_path / "tasks.json").read_text())
@@ -393,5 +374,5 @@ def test_a_model_gives_a_tool_what_to_begin_from(tmp_path, monkeypatch):
     ]
     assert any(made)
     assert load("samples.json").space.names == LABELS
-    result = CliRunner().invoke(app, ["data", "export", "tasks.json", "-m", "model", "-o", "t.csv"])
+    result = run("data", "export", "tasks.json", "-m", "model", "-o", "t.csv")
     assert "it is for annotation tools" in str(result.exception)

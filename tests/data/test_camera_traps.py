@@ -1,8 +1,4 @@
-"""Camera trap files in the official layouts, held to what was put into them.
-
-MegaDetector's output format 1.4 (agentmorris/MegaDetector), SpeciesNet's ensemble output
-(google/cameratrapai), the export of iNaturalist. Camtrap DP has a file of its own.
-"""
+"""Files of MegaDetector 1.4, SpeciesNet and iNaturalist: what was put in is read."""
 
 import csv
 import json
@@ -10,17 +6,12 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.data.camera_results import bursts, read_camera_results, read_times, with_classes
 from labelwise.errors import DataError
 from labelwise.scores import read_scores
 from labelwise.scores.detections import read_detections
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def megadetector():
@@ -113,8 +104,7 @@ def test_photos_that_figures_of_detections_leave_out_are_told(photos):
 
 
 def test_crops_go_out_and_their_classes_come_back(photos):
-    result = run("data", "crops", photos / "md.json", "-o", photos / "crops", "--least", "0.2")
-    assert result.exit_code == 0, result.exception
+    must_run("data", "crops", photos / "md.json", "-o", photos / "crops", "--least", "0.2")
     with (photos / "crops" / "crops.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["image"], row["detection"], row["category"]) for row in rows] == [
@@ -131,8 +121,7 @@ def test_crops_go_out_and_their_classes_come_back(photos):
     )
     out = photos / "back.json"
     crops = ("--crops", photos / "crops" / "crops.csv")
-    result = run("data", "answers", photos / "md.json", photos / "answers.csv", *crops, "-o", out)
-    assert result.exit_code == 0, result.exception
+    must_run("data", "answers", photos / "md.json", photos / "answers.csv", *crops, "-o", out)
     again = read_camera_results(out)
     assert again.photos[0].scores == pytest.approx(
         {"animal": 0.9, "person": 0.4, "badger": 0.225, "fox": 0.675}
@@ -150,8 +139,7 @@ def test_results_of_windows_with_videos_and_boxes_over_the_edge(photos):
     content["images"].append({"file": "b/4.mp4", "frame_rate": 20, "detections": [frame]})
     (photos / "md.json").write_text(json.dumps(content))
     assert read_detections(photos / "md.json").files == ("a/1.png", "b/2.png", "b/4.mp4")
-    result = run("data", "crops", photos / "md.json", "-o", photos / "crops")
-    assert result.exit_code == 0, result.exception
+    result = must_run("data", "crops", photos / "md.json", "-o", photos / "crops")
     assert "no crops of 1 video, first b/4.mp4" in result.output
     with (photos / "crops" / "crops.csv").open() as file:
         row = next(csv.DictReader(file))
@@ -271,8 +259,7 @@ def test_bursts_are_written_as_groups(tmp_path):
     )
     out = tmp_path / "grouped.csv"
     options = ("--camera", "camera", "-o", out)
-    result = run("data", "bursts", tmp_path / "photos.csv", *options)
-    assert result.exit_code == 0, result.exception
+    result = must_run("data", "bursts", tmp_path / "photos.csv", *options)
     with out.open() as file:
         groups = [row["group"] for row in csv.DictReader(file)]
     assert groups == ["north-0", "north-0", "south-2", "north-1"]

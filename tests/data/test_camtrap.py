@@ -6,19 +6,13 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from labelwise import load
-from labelwise.cli.app import app
 from labelwise.contrib.camtrap import read_package
 from labelwise.errors import DataError
 from labelwise.scores import read_scores
 
 EVERY = ["Meles meles", "Vulpes vulpes", "human"]
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def write(folder, table, rows):

@@ -1,7 +1,4 @@
-"""What newcomers point at first: roots of COCO and VOC, photo folders of any content.
-
-Each test types the command a person would; the oracle is the tiny data set written here by hand.
-"""
+"""What newcomers point at first, as they type it. Oracle: tiny data sets written by hand."""
 
 import json
 import os
@@ -10,19 +7,15 @@ import numpy as np
 import pytest
 from PIL import Image
 from sample_pictures import jpeg
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 
-RUN = CliRunner()
-
 
 def described(path, *options):
-    result = RUN.invoke(app, ["data", "describe", str(path), "--json", *options])
-    assert result.exit_code == 0, result.output
+    result = must_run("data", "describe", path, "--json", *options)
     return json.loads(result.output)
 
 
@@ -123,7 +116,7 @@ def test_xml_with_entities_is_refused(folder):
 
 def test_a_folder_with_one_label_for_everything_is_refused(folder):
     folder.pictures("holiday/a.jpg", "holiday/b.jpg")
-    result = RUN.invoke(app, ["data", "describe", str(folder.path)])
+    result = run("data", "describe", folder.path)
     assert result.exit_code != 0
     assert "every image would have the one label 'holiday'" in str(result.exception)
     assert "FORMAT:path" in str(result.exception)
@@ -167,9 +160,7 @@ def test_names_that_are_not_utf_8(folder):
     part = table.subset([2, 1])
     assert [part.images.read(row).size for row in range(2)] == [(8, 6)] * 2
     assert described(folder.path, "--content")["images"] == 3
-    result = RUN.invoke(
-        app, ["data", "export", str(folder.path), "--out", str(folder.path / "t.csv")]
-    )
+    result = run("data", "export", folder.path, "--out", folder.path / "t.csv")
     assert "rename" in str(result.exception)
     assert not (folder.path / "t.csv").exists()
 

@@ -1,7 +1,4 @@
-"""Chest X-rays and satellite images: each official layout, in miniature.
-
-Oracle: the labels that were written into files laid out and named as their authors publish them.
-"""
+"""Chest X-rays, satellite images: the labels written into miniatures of each official layout."""
 
 import gzip
 

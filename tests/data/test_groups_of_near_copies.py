@@ -1,7 +1,4 @@
-"""Near copies become groups of a table, by the command line.
-
-The oracle is how the photos were made: which of them are copies of which is known beforehand.
-"""
+"""Near copies become groups of a table. Oracle: how the photos were made."""
 
 import csv
 from collections import defaultdict
@@ -11,19 +8,14 @@ import pytest
 import torch
 from PIL import Image
 from tiny_predictor import make
-from typer.testing import CliRunner
+from typed import must_run, run
 
 import labelwise
-from labelwise.cli.app import app
 
 SHOTS = [(f"a{scene}.png", f"b{scene}.png", f"c{scene}.jpg") for scene in range(12)]
 NAMES = [name for kind in zip(*SHOTS, strict=True) for name in kind]
 SCENES = {frozenset(shots) for shots in SHOTS}
 SHARES = ("--shares", "train=.5,val=.25,test=.25")
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def smooth(seed):
@@ -69,15 +61,14 @@ def folder(tmp_path_factory):
 
 def test_near_copies_are_groups_that_a_split_keeps_together(folder):
     source, out, divided = write(folder, NAMES), folder / "grouped.csv", folder / "split.csv"
-    result = run("data", "near-copies", source, "-o", out)
-    assert result.exit_code == 0, result.exception
+    result = must_run("data", "near-copies", source, "-o", out)
     assert "36 photos in 12 groups of up to 3; 36 look like another photo" in result.stdout
     rows = read(out)
     assert sets_of(rows) == SCENES
     assert {rows[f"c{n}.jpg"]["group"] for n in range(12)} == {f"a{n}.png" for n in range(12)}
 
     def parted(table):
-        assert run("data", "split", table, *SHARES, "-o", divided).exit_code == 0
+        must_run("data", "split", table, *SHARES, "-o", divided)
         split = {name: row["split"] for name, row in read(divided).items()}
         assert set(split.values()) == {"train", "val", "test"}
         return sum(len({split[name] for name in scene}) > 1 for scene in SCENES)
@@ -91,8 +82,7 @@ def test_groups_that_the_table_has_are_joined(folder):
     names = ["a0.png", "a1.png", "a2.png", "b0.png", "a3.png", "a4.png", "a5.png"]
     nights = ["one", "one", "one", "two", "two", "three", "three"]
     source, out = write(folder, names, group=nights), folder / "grouped.csv"
-    result = run("data", "near-copies", source, "-o", out)
-    assert result.exit_code == 0, result.exception
+    result = must_run("data", "near-copies", source, "-o", out)
     assert "7 photos in 2 groups of up to 5; 2 look like another photo" in result.stdout
     groups = [row["group"] for row in read(out).values()]
     assert groups == ["one"] * 5 + ["three"] * 2
@@ -116,8 +106,7 @@ def test_a_photo_that_cannot_be_read_looks_like_no_other(folder):
     for name in ("x.png", "y.png"):
         (folder / name).write_bytes(b"no picture")
     source = write(folder, ["a0.png", "x.png", "b0.png", "y.png"])
-    result = run("data", "near-copies", source, "-o", folder / "grouped.csv")
-    assert result.exit_code == 0, result.exception
+    result = must_run("data", "near-copies", source, "-o", folder / "grouped.csv")
     assert "4 photos in 3 groups of up to 2; 2 look like another photo" in result.stdout
     assert "2 photos could not be looked at and are taken as unlike all others" in result.stderr
     assert "x.png: " in result.stderr
@@ -159,10 +148,7 @@ def test_a_model_compares_what_it_sees(folder):
     expected = {frozenset(NAMES[row] for row in rows) for rows in components(vectors, least)}
     assert 1 < len(expected) < len(NAMES)
     assert expected != SCENES
-    result = run(
-        "data", "near-copies", source, "-m", folder / "model", "--cosine", least, "-o", out
-    )
-    assert result.exit_code == 0, result.exception
+    must_run("data", "near-copies", source, "-m", folder / "model", "--cosine", least, "-o", out)
     assert sets_of(read(out)) == expected
 
 
@@ -204,7 +190,7 @@ def test_features_keep_their_groups_in_a_file(tmp_path):
     table = labelwise.load(str(grouped))
     assert table.group.codes().tolist() == np.repeat(np.arange(30), 2).tolist()
     assert np.array_equal(table.images.features, arrays["features"])
-    assert run("data", "split", grouped, *SHARES, "-o", parted).exit_code == 0
+    must_run("data", "split", grouped, *SHARES, "-o", parted)
     split = labelwise.load(str(parted)).split
     assert set(split) == {"train", "val", "test"}
     assert (split[::2] == split[1::2]).all()

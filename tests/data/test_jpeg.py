@@ -1,8 +1,4 @@
-"""Plain JPEGs by libjpeg alone. Oracle: Pillow, whose pixels and refusals they must be.
-
-Both libraries are libjpeg-turbo, whose results are the same on every processor to the bit, so the
-tolerance is none. Where they were not, ``_decoder`` would be None, and the first test would fail.
-"""
+"""Plain JPEGs by libjpeg alone. Oracle: Pillow, whose pixels and refusals they are to the bit."""
 
 import io
 import struct

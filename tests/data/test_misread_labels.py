@@ -1,7 +1,4 @@
-"""Labels that would be misread are asked about, never taken as something else.
-
-Oracle: files whose meaning is known because it was written here, typed as a person would.
-"""
+"""Labels that would be misread are asked about. Oracle: files whose meaning is known."""
 
 import re
 import shlex

@@ -1,7 +1,4 @@
-"""Vocabularies and image services of museums, held to files written here and a server run here.
-
-SKOS as N-Triples, RDF/XML and JSON-LD, in Getty AAT's terms; IIIF Presentation 2 and 3, Image API.
-"""
+"""Vocabularies (SKOS, Getty AAT) and IIIF, held to files written and a server run here."""
 
 import json
 import re

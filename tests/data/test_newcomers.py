@@ -1,30 +1,24 @@
-"""Tables as newcomers bring them, and the commands they type at them.
-
-Oracles: the rows written here by hand, Python's own ``ast.literal_eval`` for written lists.
-"""
+"""Tables as newcomers bring them. Oracles: rows written by hand, ``ast.literal_eval`` for lists."""
 
 import ast
 import json
 import warnings
 
 import pytest
+import typed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_pictures import jpeg
-from typer.testing import CliRunner
 
-from labelwise.cli.app import app
 from labelwise.data import LabelTable, find_unreadable, fingerprint, load, with_validation
 from labelwise.data.checks import without_unreadable
 from labelwise.data.columns import written_list
 from labelwise.data.generated import scenes
 from labelwise.errors import DataError, SettingsError
 
-RUN = CliRunner()
-
 
 def run(*words):
-    return RUN.invoke(app, ["data", *map(str, words)])
+    return typed.run("data", *words)
 
 
 def described(*words):
@@ -151,15 +145,6 @@ def test_whole_paths_of_windows_are_found_by_their_names(folder):
 def test_tables_that_need_a_line_or_a_number_say_so(folder, text, sentence):
     folder.pictures("a.jpg", "b.jpg")
     assert sentence in str(run("describe", folder.text("t.csv", text)).exception)
-
-
-def test_a_table_of_another_encoding_is_named_by_its_line(folder):
-    folder.pictures("a.jpg", "b.jpg")
-    table = folder.text("t.csv", "path,labels\na.jpg,x\n")
-    table.write_bytes(table.read_bytes() + "b.jpg,café\n".encode("latin-1"))
-    assert "line 3 is not UTF-8 text; save the table as UTF-8" in str(
-        run("describe", table).exception
-    )
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])

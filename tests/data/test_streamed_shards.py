@@ -1,7 +1,4 @@
-"""Shards that are streamed: tar and Parquet, by file:// here, by s3:// in tests/test_buckets.py.
-
-Oracle: the same shards read from the disk as any other data.
-"""
+"""Shards that are streamed, tar and Parquet. Oracle: the same shards read from the disk."""
 
 import io
 import json

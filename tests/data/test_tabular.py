@@ -278,7 +278,7 @@ def test_a_byte_order_mark_quotes_and_blank_lines(folder):
         ("path\na.jpg\n", "there must be a column 'labels'"),
         ("path,labels,labels\na.jpg,x,y\n", "the column 'labels' is there twice"),
         ("path,labels\na.jpg,\n", "no labels at all"),
-        (b"path,labels\na.jpg,caf\xe9\n", "not UTF-8 text"),
+        (b"path,labels\na.jpg,caf\xe9\n", "line 2 is not UTF-8 text; save the table as UTF-8"),
         (b"path,l\xff\n", "must be UTF-8"),
         ("path,labels\na.jpg,x\ngone.jpg,y\n", "1 of 2 images is missing under .*: 'gone.jpg'"),
     ],

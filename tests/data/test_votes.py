@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.data import votes as votes_module
 from labelwise.data.export import export
@@ -240,18 +239,13 @@ def test_bad_files_of_votes_get_one_sentence(tmp_path, text, sentence):
         Votes.read(file)
 
 
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def test_the_verb_writes_a_table_and_a_report(tmp_path):
     rows, _ = simulated(3, 30, RATES[:3], labels=("cat", "dog"))
     rows += [("0001", "dog", "late", "unknown"), ("9999", "dog", "late", "?")]
     with (tmp_path / "votes.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("path", "label", "worker", "answer"), *rows])
     words = ("data", "votes", tmp_path / "votes.csv", "-o", tmp_path / "soft.parquet")
-    result = run(*words, "--report", tmp_path / "workers.csv")
-    assert result.exit_code == 0, result.output
+    result = must_run(*words, "--report", tmp_path / "workers.csv")
     assert "31 photos, 2 labels" in result.output
     table = load(tmp_path / "soft.parquet", check_files=False)
     labels, known = table.targets()
@@ -266,8 +260,7 @@ def test_the_verb_writes_a_table_and_a_report(tmp_path):
     late = [row for row in report if row["worker"] == "late"]
     assert [(row["label"], row["dont_know"]) for row in late] == [("*", "2"), ("dog", "2")]
     assert late[0]["sensitivity"] == ""
-    result = run(*words, "--by", "workers", "--report", tmp_path / "workers.json")
-    assert result.exit_code == 0, result.output
+    must_run(*words, "--by", "workers", "--report", tmp_path / "workers.json")
     model = load(tmp_path / "soft.parquet", check_files=False)
     found = np.where(model.targets()[1], model.targets()[0], np.nan)[order]
     expected = by_photo(model_workers(Votes.of(rows))).astype(np.float32)
@@ -302,11 +295,10 @@ def test_photos_keep_their_split_and_bytes(tmp_path):
     votes += [(name, "dog", "bob", "no") for name in list(photos.ids)[:2]]
     with (tmp_path / "votes.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("photo", "label", "worker", "answer"), *votes])
-    result = run(
+    must_run(
         *("data", "votes", tmp_path / "votes.csv", "--photos", tmp_path / "photos.parquet"),
         *("-o", tmp_path / "soft.parquet"),
     )
-    assert result.exit_code == 0, result.output
     table = load(tmp_path / "soft.parquet")
     assert table.split.tolist() == photos.split.tolist()
     labels, known = table.targets()

@@ -10,7 +10,6 @@ from scipy.stats import binom, hypergeom
 
 from labelwise.decide import Answered, estimate_count, estimate_total, exact_count_bounds
 from labelwise.decide.estimate import DrawnGroup, betting_total_bounds
-from labelwise.errors import DataError
 
 
 @pytest.mark.parametrize("truth", range(9))
@@ -47,11 +46,13 @@ def drawn_from(random, probs, truth, answers, group=""):
     return Answered.read(probs, rows, truth[rows].astype(float), group)
 
 
-@pytest.mark.parametrize("world", ["calm", "three times as many", "blur"])
-@pytest.mark.parametrize("answers", [40, 60, 150])
-def test_intervals_hold_however_wrong_the_probabilities_are(world, answers):
+@pytest.mark.parametrize(
+    ("answers", "world"),
+    [(40, "calm"), (60, "three times as many"), (60, "blur"), (150, "blur")],
+)
+def test_intervals_hold_however_wrong_the_probabilities_are(answers, world):
     random = np.random.default_rng(0)
-    draws, held, widths, alone = 150, 0, [], []
+    draws, held, widths, alone = 80, 0, [], []
     for _ in range(draws):
         probs, truth = library(random, world)
         found = estimate_count(drawn_from(random, probs, truth, answers))
@@ -77,16 +78,6 @@ def test_the_count_is_that_of_a_regression_and_not_shrunk():
     assert estimate_count(part).count == pytest.approx(len(probs) * share)
 
 
-def test_probabilities_that_say_nothing_are_no_help_and_no_harm():
-    random = np.random.default_rng(2)
-    truth = random.random(4000) < 0.3
-    part = drawn_from(random, np.full(4000, 0.5), truth, 400)
-    found = estimate_count(part)
-    share = part.answers.mean()
-    usual = 4000 * 1.96 * np.sqrt(0.9 * share * (1 - share) / 400)
-    assert (found.high - found.low) / 2 == pytest.approx(usual, rel=0.03)
-
-
 def test_unsure_answers_widen_the_interval_both_ways():
     random = np.random.default_rng(3)
     probs, truth = library(random, "calm")
@@ -105,7 +96,7 @@ def test_unsure_answers_widen_the_interval_both_ways():
 
 def test_groups_drawn_unevenly_add_up():
     random = np.random.default_rng(4)
-    draws, held = 150, 0
+    draws, held = 80, 0
     for _ in range(draws):
         parts, total = [], 0
         for size, share in ((2500, 0.05), (400, 0.5), (300, 0.2)):
@@ -134,17 +125,3 @@ def test_a_library_of_one_photo_and_one_that_was_answered_whole():
     none = estimate_count(Answered.read([0.2], np.empty(0, int), np.empty(0)))
     assert (none.low, none.high) == (0, 1)
     assert "exact" in none.sentence("dog")
-
-
-@pytest.mark.parametrize(
-    ("probs", "drawn", "answers", "words"),
-    [
-        ([0.5, 1.5], [0], [1.0], "between 0 and 1"),
-        ([0.5, 0.5], [0, 0], [1.0, 1.0], "one answer"),
-        ([0.5, 0.5], [2], [1.0], "among the 2"),
-        ([0.5, 0.5], [1], [0.5], "1, 0 or NaN"),
-    ],
-)
-def test_what_is_no_sample_is_refused(probs, drawn, answers, words):
-    with pytest.raises(DataError, match=words):
-        Answered.read(probs, drawn, answers)

@@ -21,12 +21,7 @@ from labelwise.decide import (
     promise_recall,
     promise_tags,
 )
-from labelwise.decide.risk import (
-    control_f,
-    control_false_alarms,
-    control_precision,
-    control_recall,
-)
+from labelwise.decide.risk import control_f, control_false_alarms, control_precision, control_recall
 from labelwise.numeric.groups import Groups
 
 FITS = {"precision": promise_precision, "recall": promise_recall, "tags": promise_tags}
@@ -86,7 +81,7 @@ def test_answers_are_promised_by_group_too():
 
 
 def test_photo_by_photo_promises_are_broken_and_promises_by_group_are_not():
-    truth, present, groups = alike(99, groups=10_000)
+    truth, present, groups = alike(99, groups=4000)
     grid = np.linspace(0.05, 0.95, 61)
     chosen = truth >= grid
     by_photo = (chosen & present).sum(0) / present.sum()
@@ -94,16 +89,16 @@ def test_photo_by_photo_promises_are_broken_and_promises_by_group_are_not():
     by_group = groups.ratios(chosen & present, np.broadcast_to(present, chosen.shape))
     real = {"photo": by_photo, "group": by_group[inside].mean(0)}
     broken, made = {"photo": 0, "group": 0}, {"photo": 0, "group": 0}
-    for seed in range(60):
+    for seed in range(40):
         probs, labels, some = alike(seed)
         for by, given in (("photo", None), ("group", some)):
             found = promise_recall(Evidence.read(probs, labels, groups=given), level=0.8, seed=seed)
             made[by] += len(found.promises)
             value = np.interp(found.rule.value, grid, real[by])
             broken[by] += bool(found.promises) and value < 0.8
-    assert broken["photo"] >= 8  # of 60, where 3 are allowed
+    assert broken["photo"] >= 5  # of 40, where 2 are allowed
     assert broken["group"] <= 3
-    assert made["group"] >= 15
+    assert made["group"] >= 10
 
 
 def test_the_warning_says_what_a_promise_by_photo_is_worth():

@@ -12,7 +12,6 @@ from scipy.stats import binomtest, hypergeom
 
 from labelwise.decide import ListAnswers, Promise, judge_list, judge_lists
 from labelwise.decide.kept_lists import DOUBTED, MISJUDGED
-from labelwise.errors import DataError
 
 
 def promise(listed=100, kind="sure", level=0.9, confidence=0.95):
@@ -99,15 +98,3 @@ def test_no_answers_break_an_expected_promise_of_version_0_2():
     assert "10 of its 20 photos are wrong, 10% may be on average over searches" in str(bad)
     together = judge_lists([bad] * 30)
     assert (together.verdict, together.told, together.untold) == ("cannot tell", 0, 30)
-
-
-def test_answers_that_cannot_be_are_refused():
-    with pytest.raises(DataError, match="cannot have more answers"):
-        judge_list(promise(5), told(6, 0))
-    recall = Promise("recall", 0.9, 0.95, 400, 400, 0.92, "photos", "2026-01-01", "exact")
-    with pytest.raises(DataError, match="only a promise of a list"):
-        judge_list(recall, told(1, 0))
-    with pytest.raises(ValueError, match="must be among those answered"):
-        ListAnswers(1, 0, 2, 0)
-    with pytest.raises(ValueError, match="cannot have been drawn"):
-        ListAnswers(1, 0, 1, 1)

@@ -54,69 +54,31 @@ def test_thresholds_are_the_extreme_ones_that_the_definition_allows(level, decim
     candidates = np.unique(np.r_[0.0, probs.ravel(), np.nextafter(probs.ravel(), 2), NEVER])
 
     def allowed(losses):
-        return (losses.sum() + 1) / 61 <= level + 1e-12
+        return (losses.sum() + 1) / (len(losses) + 1) <= level + 1e-12
 
     t = control_recall(probs, truth, miss_rate=level).value
     best = max((c for c in candidates if allowed(missed(probs, truth, c))), default=0.0)
     np.testing.assert_array_equal(probs >= t, probs >= best)
-    t = control_false_alarms(probs, truth, rate=level).value
-    best = min((c for c in candidates if allowed(alarms(probs, truth, c))), default=NEVER)
+    for count in ("share", "any"):
+        t = control_false_alarms(probs, truth, rate=level, count=count).value
+        losses = {c: alarms(probs, truth, c) for c in candidates}
+        losses = {c: loss > 0 for c, loss in losses.items()} if count == "any" else losses
+        best = min((c for c, loss in losses.items() if allowed(loss)), default=NEVER)
+        np.testing.assert_array_equal(probs >= t, probs >= best)
+    some, held = truth.any(1), truth[:, 0]
+    t = control_recall(probs, truth, miss_rate=level, among="labelled").value
+    losses = {c: missed(probs, truth, c)[some] for c in candidates}
+    best = max((c for c, loss in losses.items() if allowed(loss)), default=0.0)
     np.testing.assert_array_equal(probs >= t, probs >= best)
+    t = control_recall(probs, truth, miss_rate=level, scope="label").value[0]
+    losses = {c: probs[held, 0] < c for c in candidates}
+    best = max((c for c, loss in losses.items() if allowed(loss)), default=0.0)
+    np.testing.assert_array_equal(probs[:, 0] >= t, probs[:, 0] >= best)
     t = control_precision(probs, truth, wrong_rate=level).value
     losses = np.stack([wrong(probs, truth, c) for c in candidates])
     worst = zip(candidates, np.maximum.accumulate(losses[::-1])[::-1], strict=True)
     best = min((c for c, losses in worst if allowed(losses)), default=NEVER)
     np.testing.assert_array_equal(probs >= t, probs >= best)
-
-
-@pytest.mark.parametrize("images", [15, 60])
-def test_the_promise_holds_on_new_images_and_is_not_wasteful(images):
-    level, rounds = 0.2, 600
-    rng = np.random.default_rng(1)
-    risks = {"missed": [], "alarms": [], "any": [], "labelled": [], "label": [], "wrong": []}
-    for _ in range(rounds):
-        probs, truth = draw(rng, images)
-        new, real = draw(rng, 20)
-        t = control_recall(probs, truth, miss_rate=level).value
-        risks["missed"].append(missed(new, real, t).mean())
-        t = control_recall(probs, truth, miss_rate=level, among="labelled").value
-        risks["labelled"].append(missed(new, real, t)[real.any(1)].mean())
-        t = control_false_alarms(probs, truth, rate=level).value
-        risks["alarms"].append(alarms(new, real, t).mean())
-        t = control_false_alarms(probs, truth, rate=level, count="any").value
-        risks["any"].append((alarms(new, real, t) > 0).mean())
-        t = control_precision(probs, truth, wrong_rate=level).value
-        risks["wrong"].append(wrong(new, real, t).mean())
-        t = control_recall(probs, truth, miss_rate=level, scope="label").value[0]
-        risks["label"].append(np.mean(new[real[:, 0], 0] < t) if real[:, 0].any() else level / 2)
-    for name, values in risks.items():
-        error = np.std(values) / rounds**0.5
-        assert np.mean(values) <= level + 3 * error, name
-        if images == 60 and name not in ("label", "wrong"):
-            assert np.mean(values) >= level - 2 / images - 3 * error, name
-
-
-def test_labels_of_equal_probability_are_chosen_together():
-    """Half of them is wrong, whichever comes first; alone, the first would be wrong entirely."""
-    probs, truth = np.full((20, 2), 0.5), np.tile([False, True], (20, 1))
-    assert control_precision(probs, truth, wrong_rate=0.6)(probs).all()
-    assert not control_precision(probs, truth, wrong_rate=0.5)(probs).any()
-
-
-def test_f_is_expected_on_new_images_where_a_threshold_is_given():
-    """E[(level - F1 of new images), 0 where none is given] <= 0, at a level that few reach."""
-    rng, gaps, rounds, level = np.random.default_rng(7), [], 400, 0.35
-    for _ in range(rounds):
-        probs, truth = draw(rng, 150)
-        try:
-            t = control_f(probs, truth, level=level).value
-        except ValueError as error:
-            assert "cannot be shown on 150 images" in str(error)  # noqa: PT017
-            gaps.append(0.0)
-        else:
-            gaps.append(level - f1(*draw(rng, 200), t).mean())
-    assert 0.1 * rounds < np.count_nonzero(gaps) < 0.9 * rounds
-    assert np.mean(gaps) <= 3 * np.std(gaps) / rounds**0.5
 
 
 def test_the_f_that_can_be_shown_is_that_of_the_best_threshold_less_its_doubt():
@@ -200,24 +162,6 @@ def test_each_group_keeps_its_own_promise():
         rules(probs[:1], np.array(["nigh"]))
     with pytest.raises(ValueError, match="groups must name each of the 400 images"):
         by_group(control_recall, probs, truth, groups[:3], miss_rate=0.1)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda p, y: control_recall(p, y, miss_rate=0), "miss_rate must lie strictly"),
-        (lambda p, y: control_recall(p, y, miss_rate=0.1, among="some"), "no such among"),
-        (lambda p, y: control_recall(p, y, miss_rate=0.1, scope="x"), "scope must be"),
-        (lambda p, y: control_false_alarms(p, y, rate=1), "rate must lie strictly"),
-        (lambda p, y: control_false_alarms(p, y, rate=0.1, count="x"), "no such count"),
-        (lambda p, y: control_precision(p, y, wrong_rate=1), "wrong_rate must lie strictly"),
-        (lambda p, y: control_f(p, y, level=0), "level must lie strictly"),
-        (lambda p, y: control_f(p, y, level=0.1, thresholds=[]), "a threshold and an image"),
-    ],
-)
-def test_wrong_calls_say_the_rule(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(*draw(np.random.default_rng(0), 10))
 
 
 def test_mapie_refuses_images_without_labels_and_finds_the_same_threshold_otherwise():

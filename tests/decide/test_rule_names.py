@@ -19,7 +19,6 @@ from labelwise.decide import (
     precision_at,
     recall_at,
 )
-from labelwise.errors import SettingsError
 
 RNG = np.random.default_rng(0)
 PROBS = RNG.random((80, 4))
@@ -39,6 +38,7 @@ LABELS = RNG.random((80, 4)) < PROBS
         ("precision-60", precision_at(PROBS, LABELS, precision=0.6), "precision 0.6"),
         ("precision-60%", precision_at(PROBS, LABELS, precision=0.6), "precision 0.6"),
         ("recall-1", recall_at(PROBS, LABELS, recall=1.0), "recall 1"),
+        ("sensitivity-95%", recall_at(PROBS, LABELS, recall=0.95), "sensitivity 0.95, per label"),
         (
             "cost-1-5",
             least_cost(PROBS, LABELS, false_alarm=1, miss=5),
@@ -61,42 +61,7 @@ def test_a_name_is_the_function_it_stands_for(text, expected, words):
     assert words in description
 
 
-def test_python_and_command_line_share_their_defaults():
-    assert fit_rule("best-f", PROBS, LABELS)[0] == best_f(PROBS, LABELS)
-    assert fit_rule("miss-rate-0.2", PROBS, LABELS)[0] == control_recall(
-        PROBS, LABELS, miss_rate=0.2
-    )
-
-
 def test_only_rules_that_need_no_fit_are_fixed():
     assert find_rule("top-2").fixed == TopK(2)
     for text in ("best-f", "average-2", "precision-0.9"):
         assert find_rule(text).fixed is None
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("besst", "unknown rule 'besst'; use one like"),
-        ("top-4-shared", "unknown rule"),
-        ("wrong-rate-0.1-per-label", "unknown rule"),
-        ("top-x", "must be whole, got 'x'"),
-        ("top-0", "k must be at least 1"),
-        ("precision-x", "must hold a number, got 'x'"),
-        ("precision-101", r"must lie in \(0, 1\], got 101"),
-        ("precision-0", r"must lie in \(0, 1\]"),
-        ("cost-1", "must hold 2 number"),
-        ("cost-0-1", "costs must be positive"),
-        ("average-0", "must be positive"),
-    ],
-)
-def test_a_wrong_name_gets_one_sentence_before_anything_is_fitted(text, sentence):
-    with pytest.raises(SettingsError, match=sentence):
-        find_rule(text)
-
-
-def test_what_cannot_be_fitted_names_the_rule():
-    with pytest.raises(SettingsError, match="rule 'best-f' cannot be fitted: labels must hold"):
-        fit_rule("best-f", PROBS, np.zeros_like(LABELS))
-    with pytest.raises(SettingsError, match=r"rule 'mean-f-0\.9' cannot be fitted: an expected F1"):
-        fit_rule("mean-f-0.9", PROBS, LABELS)

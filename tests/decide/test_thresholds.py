@@ -137,22 +137,6 @@ def test_least_cost_beats_every_threshold(false_alarm, miss):
     assert cost(t) == min(map(cost, every_threshold(probs)))
 
 
-def test_never_is_cheapest_where_the_best_scores_are_false_alarms():
-    probs, truth = np.array([[0.9], [0.8], [0.7]]), np.array([[0], [0], [1]])
-    assert least_cost(probs, truth, false_alarm=1, miss=1, scope="shared").value == NEVER
-    assert least_cost(probs, truth, false_alarm=1, miss=3, scope="shared").value == pytest.approx(
-        0.35
-    )
-
-
-def test_calibrated_probabilities_need_no_fit_for_costs():
-    rng = np.random.default_rng(0)
-    probs = rng.random((40_000, 1))
-    truth = rng.random((40_000, 1)) < probs
-    t = least_cost(probs, truth, false_alarm=1, miss=3, scope="shared").value
-    assert t == pytest.approx(1 / (1 + 3), abs=0.05)
-
-
 def test_labels_that_cannot_be_fitted_take_the_shared_threshold_or_are_never_chosen():
     probs, truth, _ = problem(4)
     truth[:, 2] = False
@@ -181,31 +165,6 @@ def test_torch_and_numpy_and_masked_rubbish_agree(fit):
     assert fit(*tensors) == fit(probs, truth, observed) == fit(rubbish[1], rubbish[0], observed)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda p, y: best_f(p, y[:2]), "shape of probs"),
-        (lambda p, y: best_f(p[0], y[0]), "must be .N, K."),
-        (lambda p, y: best_f(p, y * 0.5), "labels must be 0 or 1 where observed, got 0.5"),
-        (lambda p, y: best_f(p * np.nan, y), "must not be NaN"),
-        (lambda p, y: best_f(p, y, beta=0), "beta must be positive"),
-        (lambda p, y: best_f(p, y, scope="all"), "scope must be"),
-        (lambda p, y: precision_at(p, y, precision=0), "precision must lie in"),
-        (lambda p, y: recall_at(p, y, recall=1.1), "recall must lie in"),
-        (lambda p, y: least_cost(p, y, false_alarm=0, miss=1), "costs must be positive"),
-    ],
-)
-def test_wrong_calls_say_the_rule(call, message):
-    probs, truth, _ = problem(0)
-    with pytest.raises(ValueError, match=message):
-        call(probs, truth)
-
-
-def test_values_are_plain_numbers():
-    assert isinstance(Threshold(np.float32(0.5)).value, float)
-    assert Threshold(torch.tensor([0.5, 1])) == Threshold((0.5, 1.0))
-
-
 @pytest.mark.parametrize("levels", [3, 40])
 def test_rules_fitted_in_float64_decide_the_same_in_float32(levels):
     """Probabilities of an isotonic or histogram link repeat, and the cut is one of them."""
@@ -221,3 +180,8 @@ def test_rules_fitted_in_float64_decide_the_same_in_float32(levels):
     ]
     for rule in rules:
         np.testing.assert_array_equal(rule(probs.astype(np.float32)), rule(probs))
+
+
+def test_values_are_plain_numbers():
+    assert isinstance(Threshold(np.float32(0.5)).value, float)
+    assert Threshold(torch.tensor([0.5, 1])) == Threshold((0.5, 1.0))

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 from sample_scores import sample
-from scipy.stats import chi2_contingency
+from scipy.stats import binom, chi2_contingency
 from sklearn.metrics import precision_recall_curve, roc_auc_score, roc_curve
 
 from labelwise.decide import Threshold
 from labelwise.evaluation import Evaluation, Subgroups, evaluate
-from labelwise.evaluation.calibration import known_labels, probabilities
 from labelwise.evaluation.curves import auroc_interval, score_curve
-from labelwise.evaluation.subgroups import holm, ratio_difference, subgroup_rows
+from labelwise.evaluation.subgroups import holm, ratio_difference
 from labelwise.numeric.groups import Groups
 
 
@@ -51,10 +50,10 @@ def world(rng, groups, size, alike):
 
 def test_the_interval_of_the_area_holds_the_truth_by_group_and_not_by_photo():
     rng = np.random.default_rng(2)
-    big = world(rng, 40_000, 1, 0.0)
+    big = world(rng, 20_000, 1, 0.0)
     truth = roc_auc_score(big[1], big[0])  # alike or not, a single photo has the same law
     held = {"photo": 0, "group": 0}
-    draws = 150
+    draws = 100
     for _ in range(draws):
         scores, present, code = world(rng, 30, 20, 0.7)
         for name, groups in (("photo", None), ("group", Groups.of(code))):
@@ -92,33 +91,8 @@ def test_the_interval_of_the_area_is_its_formula_over_all_pairs_of_photos():
         assert abs(end - area) == pytest.approx(1.959964 * np.sqrt(end * (1 - end) / photos))
 
 
-def test_an_area_of_few_photos_is_held_though_some_are_missed_by_the_model():
-    """One photo in five with the label looks as if it had none: often none of these is seen."""
-
-    def scores_of(present):
-        missed = rng.random(len(present)) < 0.2
-        return np.where(present & ~missed, 4.0, 0.0) + rng.normal(size=len(present))
-
-    rng = np.random.default_rng(6)
-    many = rng.random(100_000) < 0.5
-    truth = roc_auc_score(many, scores_of(many))
-    held, present = 0, np.arange(300) < 10
-    for _ in range(300):
-        _, low, high = auroc_interval(scores_of(present), present)
-        held += low <= truth <= high
-    assert 0.92 < held / 300 < 0.99
-
-
-def test_photos_told_apart_without_fault_have_an_area_with_an_interval():
-    present = np.arange(30) < 10
-    area, low, high = auroc_interval(present.astype(float), present)
-    assert (area, high) == (1.0, 1.0)
-    assert 0.6 < low < 0.8
-
-
 @pytest.mark.parametrize(
-    ("present", "expected"),
-    [([True, True], None), ([True, False], (1.0, None, None))],
+    ("present", "expected"), [([True, True], None), ([True, False], (1.0, None, None))]
 )
 def test_an_area_without_both_sides_is_undefined(present, expected):
     assert auroc_interval(np.array([0.9, 0.1]), np.array(present)) == expected
@@ -138,15 +112,15 @@ def test_the_test_of_a_difference_is_the_chi_square_test_of_two_shares():
 def test_few_groups_that_differ_by_chance_are_not_told_apart():
     rng = np.random.default_rng(4)
     rejected = {"photo": 0, "group": 0}
-    for _ in range(200):
+    for _ in range(100):
         code = np.repeat(np.arange(24), 25)
         rate = rng.beta(1, 4, size=24)[code]
         wrong = (rng.random(600) < rate).astype(float)
         rows = np.flatnonzero(code < 12)
         for name, groups in (("photo", np.arange(600)), ("group", code)):
             rejected[name] += ratio_difference(wrong, np.ones(600), rows, Groups.of(groups)) <= 0.05
-    assert rejected["photo"] > 60
-    assert rejected["group"] <= 20
+    assert rejected["photo"] > 30
+    assert rejected["group"] <= binom.ppf(0.99, 100, 0.05)
 
 
 def test_one_group_cannot_be_compared():
@@ -188,18 +162,6 @@ def test_an_evaluation_tells_a_site_with_worse_labels_and_goes_through_json():
     )
 
 
-def test_sites_alike_are_rarely_told_apart():
-    alarms = 0
-    for seed in range(100):
-        own = sample(300, seed=seed)
-        site = np.random.default_rng(seed).choice(["a", "b", "c", "d"], 300)
-        answers = probabilities("before", own.logits, own.link)
-        sets = own.sets(Threshold(0.5))
-        rows = subgroup_rows(Subgroups.of("site", site), known_labels(own), answers, sets)
-        alarms += any(one.differs for row in rows for one in row.figures)
-    assert alarms <= 11
-
-
 def test_a_site_with_one_photo_is_said():
     own = sample(50)
     site = ["lone", *["a", "b"] * 24, "a"]
@@ -207,12 +169,6 @@ def test_a_site_with_one_photo_is_said():
     assert any("1 subgroup by site with one photo each (lone)" in note for note in found.notes)
     (lone,) = [row for row in found.subgroups if row.name == "lone"]
     assert all(one.low is None and one.p_value is None for one in lone.figures)
-
-
-def test_subgroups_of_other_photos_are_refused():
-    own = sample(10)
-    with pytest.raises(ValueError, match="site must name a subgroup of 10 photos, got 9"):
-        evaluate(own, own.link, by=[Subgroups.of("site", ["a"] * 9)])
 
 
 def test_unknown_labels_have_no_part_in_curves_and_subgroups():
@@ -226,9 +182,7 @@ def test_unknown_labels_have_no_part_in_curves_and_subgroups():
     assert (again.curves, again.subgroups) == (found.curves, found.subgroups)
 
 
-def test_equal_scores_count_one_half_in_the_area():
-    rng = np.random.default_rng(6)
-    scores, present = rng.integers(0, 4, 200).astype(float), rng.random(200) < 0.4
-    area, low, high = auroc_interval(scores, present)
-    assert area == pytest.approx(roc_auc_score(present, scores))
-    assert low < area < high
+def test_subgroups_of_other_photos_are_refused():
+    own = sample(10)
+    with pytest.raises(ValueError, match="site must name a subgroup of 10 photos, got 9"):
+        evaluate(own, own.link, by=[Subgroups.of("site", ["a"] * 9)])

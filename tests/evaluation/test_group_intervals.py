@@ -21,15 +21,10 @@ from labelwise.evaluation.intervals import (
     groups_note,
     macro_f1_without_groups,
     mean_ap_without_groups,
-    mean_influence,
     mean_interval_by_group,
 )
 from labelwise.links import Sigmoid
-from labelwise.metrics import (
-    average_precision,
-    calibration_interval,
-    confusion,
-)
+from labelwise.metrics import average_precision, calibration_interval, confusion
 from labelwise.numeric.groups import Groups
 
 
@@ -132,37 +127,22 @@ def world(seed, groups, size, correlation):
 
 def test_a_calibrated_model_is_called_so_by_group_and_not_by_photo():
     refuted = {"photo": 0, "group": 0}
-    for seed in range(60):
+    for seed in range(40):
         probs, present, groups = world(seed, 40, 15, 0.6)
         for by, some in (("photo", None), ("group", groups)):
             error = calibration_interval(probs, present, groups=some, bins=5, draws=200)
             refuted[by] += error.p_value < 0.05
-    assert refuted["photo"] > 20
-    assert refuted["group"] <= 7  # of 60; 3 are expected
-
-
-def test_intervals_of_the_log_loss_hold_the_truth_by_group_and_not_by_photo():
-    covered = {"photo": 0, "group": 0}
-    probs, present, _ = world(99, 200_000, 1, 0.6)
-    truth = -np.log(np.where(present, probs, 1 - probs)).mean()
-    for seed in range(60):
-        probs, present, groups = world(seed, 30, 15, 0.6)
-        loss = -np.log(np.where(present, probs, 1 - probs))[:, 0]
-        low, high = mean_interval_by_group(loss.mean(), loss, np.ones(len(loss)), groups, np.inf)
-        covered["group"] += low <= truth <= high
-        moved = mean_influence(loss, np.ones(len(loss)))
-        covered["photo"] += abs(loss.mean() - truth) <= 1.96 * np.sqrt(moved @ moved)
-    assert covered["group"] >= 53
-    assert covered["photo"] <= 45
+    assert refuted["photo"] > 13
+    assert refuted["group"] <= 5  # of 40; 2 are expected
 
 
 def test_shares_of_a_few_uneven_groups_hold_the_truth():
-    """With as many degrees of freedom as groups, 173 shares and 186 areas of these 200 did."""
+    """With as many degrees of freedom as groups, 173 shares and 186 areas of 200 did."""
     held = {"share": 0, "area": 0}
     odds = norm.ppf(0.9)
     many = np.random.default_rng(99).normal(size=(2, 100_000))
     area = auroc_interval(many[0], many[0] + many[1] > odds)[0]
-    for seed in range(200):
+    for seed in range(100):
         random = np.random.default_rng(seed)
         sizes = np.maximum(1, random.lognormal(2.2, 1.0, 20)).astype(int)
         place = np.repeat(np.arange(20), sizes)
@@ -176,8 +156,8 @@ def test_shares_of_a_few_uneven_groups_hold_the_truth():
         held["share"] += found.precision[1] <= 0.1 <= found.precision[2]
         ends = auroc_interval(score, score + noise > odds, groups)
         held["area"] += ends is None or ends[1] is None or ends[1] <= area <= ends[2]
-    assert held["share"] >= 178, held  # of 200, where 190 are meant: 182 are seen
-    assert held["area"] >= 190, held
+    assert held["share"] >= 88, held  # of 100, where 95 are meant: 91 of 100 are seen
+    assert held["area"] >= 93, held
 
 
 def test_no_false_alarm_in_twelve_groups_is_no_proof_of_none():

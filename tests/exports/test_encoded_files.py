@@ -123,14 +123,8 @@ def test_the_runtime_runs_alone_and_silently(exported, tmp_path, made):
         "assert not {'torch', 'labelwise'} & set(sys.modules); "
         "print(json.dumps(answer._asdict()))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    options = {"env": {}, "capture_output": True, "text": True, "check": True}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, **options)
     assert done.stderr == ""  # onnxruntime warns of no part of the file
     found, expected = json.loads(done.stdout), model.predict(blob).probs[0].numpy()
     p = [found["probability"][name] for name in model.space.names]
@@ -155,8 +149,8 @@ def test_the_snippet_of_the_docs_reads_a_turned_photo_as_predict_does(
     assert names["labels"] == list(model.space.names)
 
 
-def test_thresholds_are_an_input_where_they_were_asked_for(tmp_path):
-    model = predictor(link=LINK, rule=RULE)
+def test_thresholds_are_an_input_where_they_were_asked_for(exported, tmp_path):
+    model, _ = exported
     export_onnx(model, spec(model), tmp_path / "open.onnx", pictures(1), open_thresholds=True)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -169,24 +163,24 @@ def test_thresholds_are_an_input_where_they_were_asked_for(tmp_path):
     np.testing.assert_array_equal(own, model.predict(picture).sets)
 
 
-def test_a_reader_that_ignores_the_rotation_stops_the_export(tmp_path, monkeypatch):
+def test_a_reader_that_ignores_the_rotation_stops_the_export(exported, tmp_path, monkeypatch):
     def ignorant(content):
         with Image.open(io.BytesIO(content)) as image:
             return np.asarray(image.convert("RGB"))
 
     monkeypatch.setattr(parity, "read_picture", ignorant)
-    model = predictor(link=LINK, rule=RULE)
+    model, _ = exported
     with pytest.raises(LabelwiseError, match="decodes a turned JPEG to other pixels"):
         export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1))
     assert not (tmp_path / "m.onnx").exists()
 
 
-def test_files_of_the_data_are_compared_from_their_bytes(tmp_path, monkeypatch):
+def test_files_of_the_data_are_compared_from_their_bytes(exported, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(
         parity, "read_picture", lambda blob: seen.append(blob) or read_picture(blob)
     )
-    model = predictor(link=LINK, rule=RULE)
+    model, _ = exported
     blobs = [photo(1), photo(4)]
     done = export_onnx(model, spec(model), tmp_path / "m.onnx", BytesImages(blobs, ["a", "b"]))
     assert seen[:2] == blobs
@@ -215,19 +209,18 @@ def test_models_that_decode_at_a_reduced_scale_say_so_and_are_not_exported(tmp_p
     assert OnnxModel.load(done.path).facts.transform.reduced_jpeg
 
 
-def test_a_model_written_before_decodes_as_all_do_now(tmp_path):
-    model = predictor(link=LINK, rule=RULE)
+def test_a_model_written_before_decodes_as_all_do_now(exported, tmp_path):
+    model, _ = exported
     model.save(tmp_path / "run")
     facts = facts_of(tmp_path / "run" / "model.json")
     assert facts["transform"].pop("reduced_jpeg") is False
     (tmp_path / "run" / "model.json").write_text(json.dumps(facts))
-    assert type(model).load(tmp_path / "run").transform == replace(
-        model.transform, reduced_jpeg=False
-    )
+    expected = replace(model.transform, reduced_jpeg=False)
+    assert type(model).load(tmp_path / "run").transform == expected
 
 
-def test_the_verb_writes_the_runtime_beside_the_file(tmp_path, run_verb):
-    predictor(link=LINK, rule=RULE).save(tmp_path / "run")
+def test_the_verb_writes_the_runtime_beside_the_file(exported, tmp_path, run_verb):
+    exported[0].save(tmp_path / "run")
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(photo(1))
     given = ("export", tmp_path / "run", "--data", tmp_path / "photos", "-o", tmp_path / "m.onnx")

@@ -4,7 +4,7 @@ Oracle: the predictor in torch, on the same pictures.
 """
 
 import json
-import shutil
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -56,13 +56,8 @@ from labelwise.system.progress import Silent
 
 LINK_SAMPLES = link_of_each_kind()
 # A head takes the map of any backbone: each is tried after one, and each backbone with one.
-NETWORKS = [
-    ("small-cnn", "boostlu"),
-    ("small-cnn", "ml-decoder"),
-    ("test_resnet", "linear"),
-    ("test_resnet", "query2label"),
-    ("test_vit", "two-head"),
-]
+NETWORKS = [("small-cnn", "boostlu"), ("small-cnn", "ml-decoder"), ("test_resnet", "linear")]
+NETWORKS += [("test_resnet", "query2label"), ("test_vit", "two-head")]
 
 
 def test_every_head_and_backbone_is_tried():
@@ -84,15 +79,6 @@ def opened(network, model, **change):
 def small():
     model = predictor(link=Sigmoid(), rule=Threshold((0.3, 0.4, 0.5, 0.6, 0.7)))
     return model, export_network(model.model, model.transform.size)
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """Return a model and its file."""
-    model = predictor(link=Sigmoid(), rule=Threshold((0.45, 0.5, 0.5, 0.5, 0.55)))
-    path = tmp_path_factory.mktemp("export") / "model.onnx"
-    export_onnx(model, spec(model), path, pictures())
-    return model, path
 
 
 @pytest.mark.parametrize(("backbone", "head"), NETWORKS)
@@ -128,13 +114,6 @@ def test_five_crops_are_in_the_file(tmp_path):
     once = replace(model, model=predictor(mirrored=True).model)
     with pytest.raises(LabelwiseError):
         assert_parity(OnnxModel.load(tmp_path / "m.onnx"), once, pictures(2), [0, 1])
-
-
-@pytest.mark.parametrize("rule", rules())
-def test_every_rule_decides_the_same(small, rule):
-    model, network = replace(small[0], rule=rules()[rule]), small[1]
-    parity = assert_parity(opened(network, model, rule=model.rule), model, pictures(3), range(3))
-    assert parity.labels_end_to_end == 0
 
 
 def test_the_file_alone_answers_one_picture_of_any_size(written):
@@ -268,18 +247,16 @@ def test_foreign_and_later_files_get_one_sentence(written, tmp_path):
         OnnxModel.load(tmp_path / "none.onnx")
 
 
-@pytest.mark.parametrize(
-    ("array", "got"),
-    [
-        (np.zeros((4, 4, 4), np.uint8), r"uint8 \(4, 4, 4\)"),
-        (np.zeros((4, 4, 3), np.uint16), r"uint16 \(4, 4, 3\)"),
-        (np.zeros((4, 4), np.uint8), r"uint8 \(4, 4\)"),
-        (np.zeros((0, 4, 3), np.uint8), r"uint8 \(0, 4, 3\)"),
-    ],
-)
-def test_arrays_that_are_no_pictures_get_one_sentence(written, array, got):
-    with pytest.raises(ImageError, match=f"must be uint8 .* got {got}"):
-        OnnxModel.load(written[1]).pixels(array)
+def test_arrays_that_are_no_pictures_get_one_sentence(written):
+    file = OnnxModel.load(written[1])
+    for shape, kind in (
+        ((4, 4, 4), "uint8"),
+        ((4, 4, 3), "uint16"),
+        ((4, 4), "uint8"),
+        ((0, 4, 3), "uint8"),
+    ):
+        with pytest.raises(ImageError, match=re.escape(f"got {kind} {shape}")):
+            file.pixels(np.zeros(shape, kind))
 
 
 def test_odd_pictures_are_answered_as_the_model_answers(written, tmp_path):
@@ -296,19 +273,15 @@ def test_odd_pictures_are_answered_as_the_model_answers(written, tmp_path):
     torch.testing.assert_close(mine.probs, other.probs, atol=1e-3, rtol=0)
 
 
-def test_stored_features_and_no_pictures_are_refused(tmp_path):
+def test_what_cannot_be_exported_is_refused(tmp_path):
     model = predictor(link=Sigmoid())
+    with pytest.raises(ValueError, match="must be image or pixels, got 'picture'"):
+        export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1), input="picture")
     with pytest.raises(SettingsError, match="compared with its model on pictures; none were"):
         export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1), [])
     model.model.backbone.name = "identity"
     with pytest.raises(SettingsError, match="reads stored features, not pictures"):
         export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1))
-
-
-def test_an_unknown_kind_of_input_is_refused(tmp_path):
-    model = predictor(link=Sigmoid())
-    with pytest.raises(ValueError, match="must be image or pixels, got 'picture'"):
-        export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1), input="picture")
 
 
 def test_the_verbs_export_and_predict(tmp_path, run_verb):
@@ -320,9 +293,7 @@ def test_the_verbs_export_and_predict(tmp_path, run_verb):
     out = tmp_path / "model.onnx"
     printed = run_verb("export", tmp_path / "run", "-o", out, "--data", tmp_path / "photos")
     assert "agrees with the model on 3 pictures and 6 test files" in printed
-    with pytest.raises(
-        SettingsError, match=r"must end in \.onnx, by which it is known, got 'm.bin'"
-    ):
+    with pytest.raises(SettingsError, match=r"must end in \.onnx, by which it is known, got 'm.b"):
         run_verb("export", tmp_path / "run", "-o", tmp_path / "m.bin")
     run_verb("predict", out, tmp_path / "photos", "-o", tmp_path / "a.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
@@ -339,14 +310,17 @@ EXTREME = np.array([[-1e4, -90, 0, 90, 1e4], [0, 0, 0, 0, 0], [-700, -700, -700,
 LOGITS = np.concatenate([RANDOM, EXTREME, 30 * RANDOM[:50]]).astype(np.float32)
 
 
+def session_of(graph, start, names):
+    body = graph.body("test", [start], [*map(helper.make_empty_tensor_value_info, names)])
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return open_session(model, threads=1)
+
+
 def run(graph, values, *outputs):
     """Run a graph from the float64 input ``x`` to outputs of any kind."""
     names = [graph.named(one, f"out{at}") for at, one in enumerate(outputs)]
-    info = [helper.make_empty_tensor_value_info(name) for name in names]
     start = helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["n", values.shape[1]])
-    body = graph.body("test", [start], info)
-    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    return open_session(model, threads=1).run(names, {"x": values})
+    return session_of(graph, start, names).run(names, {"x": values})
 
 
 def test_every_kind_in_the_catalogues_can_be_written():
@@ -408,13 +382,7 @@ def resize(transform, *, exact):
     graph = Graph()
     graph.named(write_resize(graph, transform, "image", exact=exact), "pixels")
     image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 3])
-    pixels = helper.make_empty_tensor_value_info("pixels")
-    model = helper.make_model(
-        graph.body("resize", [image], [pixels]),
-        opset_imports=[helper.make_opsetid("", 18)],
-        ir_version=10,
-    )
-    session = open_session(model, threads=1)
+    session = session_of(graph, image, ["pixels"])
     return lambda picture: session.run(None, {"image": np.asarray(picture)})[0]
 
 
@@ -506,16 +474,13 @@ def test_an_index_by_a_file_holds_what_one_by_its_run_does(places):
             np.testing.assert_allclose(found[name], logits, atol=1e-4)
         row = own.store.row_of(str(places / "photos" / "3.png"))
         other = exported.store.row_of(str(places / "photos" / "3.png"))
-        alike = [[hit.paths for hit in nearest_photos(own, row, 4)[1]]]
-        alike.append([hit.paths for hit in nearest_photos(exported, other, 4)[1]])
-        assert alike[0] == alike[1]
-        new = places / "new.png"
-        shutil.copy(places / "photos" / "3.png", new)
-        Image.open(new).rotate(90, expand=True).save(new)
-        found = photos_like(exported, str(new), 2)[1]
-        assert [hit.paths for hit in found] == [
-            hit.paths for hit in photos_like(own, str(new), 2)[1]
-        ]
+        new = str(places / "new.png")
+        Image.open(places / "photos" / "3.png").rotate(90, expand=True).save(new)
+        for one, same in (
+            (nearest_photos(own, row, 4), nearest_photos(exported, other, 4)),
+            (photos_like(own, new, 2), photos_like(exported, new, 2)),
+        ):
+            assert [hit.paths for hit in one[1]] == [hit.paths for hit in same[1]]
         assert exported.held_out is None
         assert exported.spec.backbone.name == "float32 ONNX"
 
@@ -544,12 +509,8 @@ def test_a_server_answers_and_searches_with_a_file(places):
             assert status == 200, body
             (answer,) = json.loads(body)["results"]
             found = client.get("/api/v1/search?q=dog&top=3")
-            answers.append(
-                (
-                    {one["label"]: one["probability"] for one in answer["labels"]},
-                    [hit["name"] for hit in found["hits"]],
-                )
-            )
+            probs = {one["label"]: one["probability"] for one in answer["labels"]}
+            answers.append((probs, [hit["name"] for hit in found["hits"]]))
     (expected, order), (found, same) = answers
     assert found == pytest.approx(expected, abs=1e-5)
     assert same == order

@@ -1,17 +1,24 @@
-"""The page in a real browser, served by a plain server. Oracle: the same file in Python."""
+"""The page in a real browser, served by a plain server. Oracle: the same file in Python.
+
+A PNG gives the same pixels everywhere, so the same probabilities. Chromium decodes JPEG and WebP
+with libraries of its own, whose levels may be some apart from Pillow's; on the same pixels it
+agrees.
+"""
 
 import json
-import shutil
 import threading
+from base64 import b64decode, b64encode
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+import browser_setup
 import numpy as np
 import pytest
+import turned_photos
 from export_samples import pictures, predictor, spec
 from patience import PATIENCE
 from PIL import Image
-from playwright.sync_api import sync_playwright
 
 from labelwise.calibration import Platt
 from labelwise.decide import ExpectedF, Threshold
@@ -21,24 +28,30 @@ from labelwise.exports.web import HASHES, export_web, find_runtime
 from labelwise.links import Sigmoid
 from labelwise.models.graph_model import OnnxModel
 from labelwise.pictures.labelwise_runtime import read_picture
+from labelwise.pictures.memory import as_images
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--js-flags=--liftoff-only",
-]
-READ = """async (bytes) => {
+PHOTOS = 80  # every turn of every kind of file, in colour and in grey, twice
+# Bytes travel as text: a list of numbers is checked one by one on the way, which takes a minute.
+READ = """async (text) => {
   const tagger = await import("./tagger.js");
-  const pixels = await tagger.pixelsOf(new Blob([new Uint8Array(bytes)]));
+  const bytes = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+  const pixels = await tagger.pixelsOf(new Blob([bytes]));
   const answers = await tagger.answer(pixels);
-  return { ...answers, rgb: [...pixels.rgb], width: pixels.width, height: pixels.height };
+  const rgb = btoa(Array.from(pixels.rgb, (one) => String.fromCharCode(one)).join(""));
+  return { ...answers, rgb, width: pixels.width, height: pixels.height };
 }"""
 
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass
+
+
+def read_by(page, content):
+    """Return what the page answers to the bytes of a picture, and the pixels (H, W, 3) it saw."""
+    found = page.evaluate(READ, b64encode(content).decode())
+    sides = (found["height"], found["width"], 3)
+    return found, np.frombuffer(b64decode(found["rgb"]), np.uint8).reshape(sides)
 
 
 @pytest.fixture(scope="module")
@@ -52,21 +65,16 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        pytest.fail("this test needs Chromium: apt-get install chromium")
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
+    with pytest.MonkeyPatch.context() as patched:
+        flags = [*browser_setup.FLAGS, "--js-flags=--liftoff-only"]
+        patched.setattr(browser_setup, "FLAGS", flags)
+        with browser_setup.launched() as browser:
+            yield browser
 
 
-@pytest.fixture(scope="module")
-def page(site, browser):
-    """Return the page, ready, and the list of all it asked for and complained of.
-
-    To load it takes seconds, of the runtime's compiler; what tests read leaves it as it is.
-    """
+@contextmanager
+def opened(browser, site):
+    """Yield the page of a folder, ready, and the list of all it asked for and complained of."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     context = browser.new_context(viewport={"width": 390, "height": 800})
@@ -76,12 +84,21 @@ def page(site, browser):
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
     page.on("request", lambda r: r.url.startswith((home, "blob:", "data:")) or heard.append(r.url))
-    page.goto(home)
-    page.wait_for_selector("body[data-ready=yes]", timeout=1000 * PATIENCE)
-    yield page, heard
-    context.close()
-    server.shutdown()
-    server.server_close()
+    try:
+        page.goto(home)
+        page.wait_for_selector("body[data-ready=yes]", timeout=1000 * PATIENCE)
+        yield page, heard
+    finally:
+        context.close()
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def page(site, browser):
+    """To load it takes seconds, of the runtime's compiler; what tests read leaves it as it is."""
+    with opened(browser, site) as page:
+        yield page
 
 
 def encoded(tmp_path, array, name="a.png", **options):
@@ -94,9 +111,8 @@ def test_it_answers_as_python_does_on_the_same_pixels(page, site, tmp_path):
     sizes = [(90, 70), (48, 48), (20, 33), (1, 1), (300, 60), (60, 301)]
     for seed, size in enumerate(sizes):
         picture = pictures(1, size, seed).pixels[0]
-        found = page[0].evaluate(READ, list(encoded(tmp_path, picture)))
-        assert (found["height"], found["width"]) == size
-        np.testing.assert_array_equal(found["rgb"], picture.ravel())
+        found, seen = read_by(page[0], encoded(tmp_path, picture))
+        np.testing.assert_array_equal(seen, picture)
         expected = file.answers(file.pixels(picture)[None])
         np.testing.assert_allclose(found["logits"], expected.logits[0], atol=1e-5)
         np.testing.assert_allclose(found["probability"], expected.probability[0], atol=1e-6)
@@ -107,28 +123,22 @@ def test_it_answers_as_python_does_on_the_same_pixels(page, site, tmp_path):
 
 def test_alpha_lies_on_white_and_the_camera_rotation_is_undone(page, tmp_path):
     clear = np.zeros((4, 6, 4), np.uint8)
-    found = page[0].evaluate(READ, list(encoded(tmp_path, clear)))
-    assert set(found["rgb"]) == {255}
+    assert (read_by(page[0], encoded(tmp_path, clear))[1] == 255).all()
     exif = Image.Exif()
     exif[0x0112] = 6
     picture = pictures(1, (16, 40)).pixels[0]
-    turned = page[0].evaluate(READ, list(encoded(tmp_path, picture, "a.jpg", exif=exif)))
-    assert (turned["width"], turned["height"]) == (16, 40)
+    assert read_by(page[0], encoded(tmp_path, picture, "a.jpg", exif=exif))[1].shape == (40, 16, 3)
 
 
 def test_files_are_read_as_predict_reads_them(page, site, tmp_path):
-    """Oracle: the pixels and answers of Python for the same bytes; JPEG and WebP are lossy.
-
-    Chromium and Pillow bring libraries of their own for these, whose sums may be rounded apart.
-    """
     file = OnnxModel.load(site / "model.onnx")
     first = Image.fromarray(pictures(1, (60, 90)).pixels[0])
     examples = encoded_examples(first, file.size)
     for row, name in enumerate(examples.ids):
         blob = examples.content(row)
-        found, expected = page[0].evaluate(READ, list(blob)), read_picture(blob)
-        assert (found["height"], found["width"]) == expected.shape[:2], name
-        apart = np.abs(np.array(found["rgb"], np.int16) - expected.ravel())
+        (found, seen), expected = read_by(page[0], blob), read_picture(blob)
+        assert seen.shape == expected.shape, name
+        apart = np.abs(seen.astype(int) - expected)
         assert apart.max() <= 3, (name, apart.max())
         assert apart.mean() < 0.5, (name, apart.mean())
         answers = file.answers(file.pixels(expected)[None])
@@ -161,20 +171,37 @@ def test_photos_are_shown_with_their_labels_at_phone_width(page, site, tmp_path)
 def test_other_rules_run_in_the_browser_too(browser, tmp_path):
     model = predictor(link=Sigmoid(), rule=ExpectedF())
     export_web(model, spec(model), tmp_path / "site", pictures(), range(2))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "site"))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    page = browser.new_page()
-    page.set_default_timeout(1000 * PATIENCE)
-    page.goto(f"http://127.0.0.1:{server.server_port}/")
-    page.wait_for_selector("body[data-ready=yes]", timeout=1000 * PATIENCE)
     picture = pictures(1, (90, 70)).pixels[0]
-    found = page.evaluate(READ, list(encoded(tmp_path, picture)))
+    with opened(browser, tmp_path / "site") as (page, _):
+        found, _ = read_by(page, encoded(tmp_path, picture))
     expected = model.predict(picture)
     assert [bool(one) for one in found["label"]] == expected.sets[0].tolist()
     np.testing.assert_allclose(found["probability"], expected.probs[0], atol=1e-5)
-    page.close()
-    server.shutdown()
-    server.server_close()
+
+
+def test_png_files_have_one_probability_everywhere_and_jpeg_files_by_their_decoders(
+    browser, tmp_path
+):
+    """The same graph on the browser's own pixels gives the browser's answer."""
+    (tmp_path / "photos").mkdir()
+    photos, site = turned_photos.write_turned_photos(tmp_path / "photos", PHOTOS), tmp_path / "site"
+    link = Platt(Sigmoid(), [0.5, 1.0, 2.0, 0.25], [-1.0, 0.5, 0.0, 2.0], 1e4)
+    model = turned_photos.predictor(link)
+    export_web(model, spec(model), site, as_images(photos), range(8))
+    with opened(browser, site) as (page, _):
+        answers = [read_by(page, path.read_bytes()) for path in photos]
+    file, kinds = OnnxModel.load(site / "model.onnx"), []
+    for path, (found, seen), own in zip(photos, answers, model.predict(photos).probs, strict=True):
+        kinds.append(path.suffix)
+        if path.suffix == ".png":
+            np.testing.assert_allclose(found["probability"], own, atol=1e-5)
+            continue
+        read = read_picture(path.read_bytes())
+        assert seen.shape == read.shape
+        assert np.abs(seen.astype(int) - read).max() <= 3  # levels, between two decoders
+        same = file.answers(file.pixels(seen)[None]).probability[0]
+        np.testing.assert_allclose(found["probability"], same, atol=1e-5)
+    assert (kinds.count(".png"), kinds.count(".jpg")) == (PHOTOS // 4, PHOTOS - PHOTOS // 4)
 
 
 def test_the_page_holds_any_label_name(tmp_path):

@@ -6,6 +6,7 @@ does with a picture is nobody's but its writer's to judge.
 """
 
 import json
+import math
 import subprocess
 import sys
 
@@ -21,7 +22,6 @@ from labelwise.cli.app import app
 from labelwise.decide import AtMost, Threshold
 from labelwise.errors import CheckpointError
 from labelwise.exports.onnx_file import export_onnx
-from labelwise.links import Sigmoid
 from labelwise.methods import link_from_spec
 from labelwise.models.graph_file import sealed
 from labelwise.models.graph_model import OnnxModel
@@ -40,13 +40,8 @@ FIVE = [0.1, 0.2, 0.3, 0.4, 0.5]
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("honest")
-    model = predictor(link=Sigmoid(), rule=Threshold(0.5))
-    export_onnx(model, spec(model), folder / "model.onnx", pictures(1))
-    for row, picture in enumerate(pictures(3).pixels):
-        Image.fromarray(picture).save(folder / f"{row}.png")
-    return folder / "model.onnx"
+def honest(written):
+    return written[1]
 
 
 def forged(honest, path, *, change=lambda graph: None, **facts):
@@ -59,49 +54,47 @@ def forged(honest, path, *, change=lambda graph: None, **facts):
     return path
 
 
-def predicted(path, honest, out):
+def predicted(path, honest, tmp_path):
+    out = str(tmp_path / "out.csv")
     return CliRunner().invoke(app, ["predict", str(path), str(honest.parent / "0.png"), "-o", out])
+
+
+def assert_refused(path, honest, tmp_path, sentence):
+    error = predicted(path, honest, tmp_path).exception
+    assert isinstance(error, CheckpointError)
+    assert sentence in str(error)
+    assert not (tmp_path / "out.csv").exists()
+
+
+REFUSED = {
+    "link": [
+        *(json.dumps(PLATT | {"slope": one}) for one in (math.nan, [1.0, 1.0], -1.0)),
+        *(json.dumps(PLATT | {"offset": one}) for one in ("1", True)),
+        *(json.dumps(PLATT | one) for one in ({"limit": "50"}, {"more": 1})),
+        json.dumps(PLATT | {"slope": [1.0, 1.0, True, 1.0, 1.0]}),
+        *('{"kind": "nothing"}', '{"kind": ["sigmoid"]}', "[", None),
+        '{"kind": "platt", "link": null, "offset": 0, "limit": 9, "slope": ' + "9" * 400 + "}",
+    ],
+    "rule": [
+        *(f'{{"kind": "threshold", "value": {one}}}' for one in ("NaN", "Infinity", '"1e999"')),
+        '{"kind": "threshold", "value": [NaN, 0.1, 0.1, 0.1, 0.1]}',
+        '{"kind": "threshold", "value": [0.5, 0.5]}',
+        '{"kind": "threshold", "value": [0.5, 0.5, false, 0.5, 0.5]}',
+        *('{"kind": "expected-f", "beta": NaN}', '{"kind": "top-k", "k": 0}', '{"kind": "guess"}'),
+        *("[" * 100_000, None),
+    ],
+    "labels": [
+        *(f'["a", "b", "c", "d", {one}]' for one in ('"a"', '" "', "5", '"\\ud800"', '"e", "f"')),
+        *("{}", None),
+    ],
+    "labelwise_format": ["2"],
+}
 
 
 @pytest.mark.parametrize(
     ("key", "text"),
-    [
-        ("link", json.dumps(PLATT | {"slope": float("nan")})),
-        ("link", json.dumps(PLATT | {"slope": [1.0, 1.0]})),
-        ("link", json.dumps(PLATT | {"slope": -1.0})),
-        ("link", json.dumps(PLATT | {"offset": "1"})),
-        ("link", json.dumps(PLATT | {"offset": True})),
-        ("link", json.dumps(PLATT | {"limit": "50"})),
-        ("link", json.dumps(PLATT | {"slope": [1.0, 1.0, True, 1.0, 1.0]})),
-        ("link", json.dumps(PLATT | {"more": 1})),
-        ("link", '{"kind": "nothing"}'),
-        ("link", '{"kind": ["sigmoid"]}'),
-        ("link", "["),
-        ("link", None),
-        (
-            "link",
-            '{"kind": "platt", "link": null, "offset": 0, "limit": 9, "slope": ' + "9" * 400 + "}",
-        ),
-        ("rule", '{"kind": "threshold", "value": NaN}'),
-        ("rule", '{"kind": "threshold", "value": [NaN, 0.1, 0.1, 0.1, 0.1]}'),
-        ("rule", '{"kind": "threshold", "value": [0.5, 0.5]}'),
-        ("rule", '{"kind": "threshold", "value": Infinity}'),
-        ("rule", '{"kind": "threshold", "value": "1e999"}'),
-        ("rule", '{"kind": "threshold", "value": [0.5, 0.5, false, 0.5, 0.5]}'),
-        ("rule", '{"kind": "expected-f", "beta": NaN}'),
-        ("rule", '{"kind": "top-k", "k": 0}'),
-        ("rule", '{"kind": "guess"}'),
-        ("rule", "[" * 100_000),
-        ("rule", None),
-        ("labels", '["a", "b", "c", "d", "a"]'),
-        ("labels", '["a", "b", "c", "d", " "]'),
-        ("labels", '["a", "b", "c", "d", 5]'),
-        ("labels", '["a", "b", "c", "d", "\\ud800"]'),
-        ("labels", '["a", "b", "c", "d", "e", "f"]'),
-        ("labels", "{}"),
-        ("labels", None),
-        ("labelwise_format", "2"),
-    ],
+    [(key, text) for key, texts in REFUSED.items() for text in texts],
+    ids=lambda one: str(one)[:40],
 )
 def test_what_the_engine_refuses_is_not_answered_without_it(honest, tmp_path, key, text):
     path = forged(honest, tmp_path / "forged.onnx", **{key: text})
@@ -122,10 +115,9 @@ def test_what_the_engine_refuses_is_not_answered_without_it(honest, tmp_path, ke
 )
 def test_probabilities_of_another_link_than_the_stated_one(honest, tmp_path, link):
     path = forged(honest, tmp_path / "forged.onnx", link=json.dumps(link))
-    error = predicted(path, honest, str(tmp_path / "out.csv")).exception
-    assert isinstance(error, CheckpointError)
-    assert "must give the probabilities of the link in its metadata" in str(error)
-    assert not (tmp_path / "out.csv").exists()
+    assert_refused(
+        path, honest, tmp_path, "must give the probabilities of the link in its metadata"
+    )
 
 
 def test_rounding_of_a_steep_line_is_no_disagreement():
@@ -191,31 +183,20 @@ def test_a_graph_without_an_output(honest, tmp_path, name):
 def test_probabilities_that_are_none(honest, tmp_path, node):
     """Logits stay finite, so these were written as they came."""
     path = forged(honest, tmp_path / "forged.onnx", change=answering(node, of="probability"))
-    error = predicted(path, honest, str(tmp_path / "out.csv")).exception
-    assert isinstance(error, CheckpointError)
-    assert "must give the probabilities" in str(error)
-    assert not (tmp_path / "out.csv").exists()
+    assert_refused(path, honest, tmp_path, "must give the probabilities")
 
 
 def test_an_answer_too_large_for_any_memory(honest, tmp_path):
-    path = forged(
-        honest, tmp_path / "forged.onnx", change=answering(("Expand", "huge"), of="probability")
-    )
-    done = predicted(path, honest, str(tmp_path / "out.csv"))
-    assert isinstance(done.exception, CheckpointError)
-    assert "cannot be run by onnxruntime" in str(done.exception)
+    huge = answering(("Expand", "huge"), of="probability")
+    path = forged(honest, tmp_path / "forged.onnx", change=huge)
+    assert_refused(path, honest, tmp_path, "cannot be run by onnxruntime")
 
 
 def test_names_cannot_steer_the_terminal(honest, tmp_path):
     names = ["\x1b[2J", "\u202eb", "c\nd", "=1+1", "e\x00"]
-    path = forged(
-        honest,
-        tmp_path / "forged.onnx",
-        labels=json.dumps(names),
-        rule='{"kind": "threshold", "value": 0.0}',
-        caution="\x1b]0;owned\x07",
-    )
-    done = predicted(path, honest, str(tmp_path / "out.csv"))
+    facts = {"labels": json.dumps(names), "rule": '{"kind": "threshold", "value": 0.0}'}
+    path = forged(honest, tmp_path / "forged.onnx", caution="\x1b]0;owned\x07", **facts)
+    done = predicted(path, honest, tmp_path)
     assert done.exit_code == 0
     assert not set(done.output) & set("\x1b\u202e\x00\x07")
 
@@ -292,26 +273,18 @@ def test_predict_answers_without_torch_what_it_answers_with_it(file, tmp_path, m
     ]
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("small")
-    model = predictor(link=Sigmoid())
-    export_onnx(model, spec(model), folder / "model.onnx", pictures(1))
-    return folder / "model.onnx"
-
-
-def test_a_file_that_cannot_answer_so_is_left_to_the_engine(small, tmp_path):
-    assert OnnxAnswers.of(small) is not None
+def test_a_file_that_cannot_answer_so_is_left_to_the_engine(honest, tmp_path):
+    assert OnnxAnswers.of(honest) is not None
     assert OnnxAnswers.of(tmp_path / "none.onnx") is None
     changed = tmp_path / "changed.onnx"
     changed.write_bytes(b"no model")
     assert OnnxAnswers.of(changed) is None
-    content = bytearray(small.read_bytes())
+    content = bytearray(honest.read_bytes())
     content[content.rindex(b"weights_sha256") + 20] ^= 1  # the graph still runs
     changed.write_bytes(content)
     assert OnnxAnswers.of(changed) is None
     for key, value in (("labels", '["one"]'), ("labels", "{"), ("input", "pixels")):
-        model = onnx.load(small)
+        model = onnx.load(honest)
         for prop in model.metadata_props:
             prop.value = value if prop.key == key else prop.value
         changed.write_bytes(sealed(model))
@@ -321,8 +294,8 @@ def test_a_file_that_cannot_answer_so_is_left_to_the_engine(small, tmp_path):
     assert OnnxAnswers.of(changed) is None  # it only ranks
 
 
-def test_logits_that_are_not_finite_are_an_error(small, tmp_path):
-    model = onnx.load(small)
+def test_logits_that_are_not_finite_are_an_error(honest, tmp_path):
+    model = onnx.load(honest)
     (bias,) = [one for one in model.graph.initializer if one.name.endswith("classifier.bias")]
     values = numpy_helper.to_array(bias).copy()
     values[0] = np.nan

@@ -6,6 +6,11 @@ Everything is drawn from one ``random.Random``, so that an input is known by its
 import io
 import json
 import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,57 +18,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-Files = dict[str, bytes]  # path inside a folder: content
-
 NASTY_TEXT = (
-    "",
-    " ",
-    "*",
-    "|",
-    "0",
-    "-1",
-    "nan",
-    "1e999",
-    "a" * 5000,
-    "../../etc/passwd",
-    "/dev/zero",
-    "\x00",
-    "\x1b[31mred",
-    "[bold]x[/nothing]",
-    "<script>alert(1)</script>",
-    "=1+1",
-    "\ud800",
-    "caf\u00e9",
-    "\u202eabc",
-    "['a', 'b'",
-    "line\nbreak",
+    *("", " ", "*", "|", "0", "-1", "nan", "1e999", "a" * 5000, "../../etc/passwd", "/dev/zero"),
+    *("\x00", "\x1b[31mred", "[bold]x[/nothing]", "<script>alert(1)</script>", "=1+1", "\ud800"),
+    *("caf\u00e9", "\u202eabc", "['a', 'b'", "line\nbreak"),
 )
-NASTY_VALUES: tuple[Any, ...] = (
-    *NASTY_TEXT,
-    None,
-    True,
-    False,
-    -1,
-    0,
-    1,
-    7,
-    2**31,
-    2**63,
-    2**70,
-    -0.5,
-    1e308,
-    math.inf,
-    math.nan,
-    [],
-    {},
-    [[]],
-    [None],
-    [1, "a"],
-    {"a": 1},
+NASTY_VALUES = (
+    *(*NASTY_TEXT, None, True, False, -1, 0, 1, 7, 2**31, 2**63, 2**70, -0.5, 1e308, math.inf),
+    *(math.nan, [], {}, [[]], [None], [1, "a"], {"a": 1}),
 )
 
 
-def damage(rng: Random, content: bytes) -> bytes:
+def damage(rng, content):
     """Return the bytes with a few of them changed, removed, repeated or cut off."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 2, 4))):
@@ -85,7 +51,7 @@ def damage(rng: Random, content: bytes) -> bytes:
     return bytes(data)
 
 
-def strange_value(rng: Random) -> Any:
+def strange_value(rng):
     """Return something a field does not expect."""
     value = rng.choice(NASTY_VALUES)
     if rng.random() < 0.05:
@@ -94,22 +60,18 @@ def strange_value(rng: Random) -> Any:
     return value
 
 
-def strange_json(rng: Random, value: Any) -> Any:
+def strange_json(rng, value):
     """Return plain data with one place changed: another value, one less, one more."""
-    waiting: list[tuple[Any, Any]] = [(None, value)]
-    places: list[tuple[Any, Any]] = []
+    waiting, places = [value], []
     while waiting:
-        _, node = waiting.pop()
-        children = (
-            node.items()
-            if isinstance(node, dict)
-            else enumerate(node)
-            if isinstance(node, list)
-            else ()
-        )
+        node = waiting.pop()
+        if isinstance(node, dict):
+            children = node.items()
+        else:
+            children = enumerate(node) if isinstance(node, list) else ()
         for key, child in children:
             places.append((node, key))
-            waiting.append((key, child))
+            waiting.append(child)
     if not places or rng.random() < 0.03:
         return strange_value(rng)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -131,28 +93,28 @@ def strange_json(rng: Random, value: Any) -> Any:
     return value
 
 
-def as_json(value: Any) -> bytes:
+def as_json(value):
     try:
         return json.dumps(value).encode()
     except RecursionError:
         return b"[" * 3000
 
 
-def damage_json(rng: Random, content: bytes) -> bytes:
+def damage_json(rng, content):
     """Return JSON that is still JSON, or damaged bytes."""
     if rng.random() < 0.3:
         return damage(rng, content)
     return as_json(strange_json(rng, json.loads(content)))
 
 
-def damage_json_lines(rng: Random, content: bytes) -> bytes:
+def damage_json_lines(rng, content):
     lines = content.splitlines()
     place = rng.randrange(len(lines))
     lines[place] = damage_json(rng, lines[place])
     return b"\n".join(lines)
 
 
-def strange_array(rng: Random, rows: int) -> Any:
+def strange_array(rng, rows):
     """Return an Arrow array of some type."""
     kinds = (
         pa.array([rng.choice(("a", "b|a", "", None)) for _ in range(rows)], pa.string()),
@@ -171,7 +133,7 @@ def strange_array(rng: Random, rows: int) -> Any:
     return rng.choice(kinds)
 
 
-def damage_parquet(rng: Random, content: bytes) -> bytes:
+def damage_parquet(rng, content):
     """Return a Parquet file with other columns or metadata, or damaged bytes."""
     if rng.random() < 0.3:
         return damage(rng, content)
@@ -195,31 +157,114 @@ def damage_parquet(rng: Random, content: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def damage_npz(rng: Random, content: bytes) -> bytes:
+def damage_npz(rng, content):
     """Return an archive with another array in it, or damaged bytes."""
     if rng.random() < 0.3:
         return damage(rng, content)
     with np.load(io.BytesIO(content)) as archive:
-        arrays: dict[str, Any] = {name: archive[name] for name in archive.files}
+        arrays = {name: archive[name] for name in archive.files}
     name = rng.choice([*arrays, "file", "extra"])
-    arrays[name] = rng.choice(
-        (
-            np.float64(0.5),
-            np.zeros((0, 3)),
-            np.zeros((2, 3, 4)),
-            np.full((4, 3), np.nan),
-            np.full((4, 3), 1e300),
-            np.zeros((4, 3), np.complex64),
-            np.array(["a", "b", "a"]),
-            np.array([b"a", b"b"]),
-            np.array([["a"]], object),
-            np.zeros(3, [("x", "f4")]),
-            np.array(["2020-01-01"], "datetime64[D]"),
-            np.arange(12).reshape(4, 3),
-        )
+    kinds = (
+        *(np.float64(0.5), np.zeros((0, 3)), np.zeros((2, 3, 4)), np.full((4, 3), np.nan)),
+        *(np.full((4, 3), 1e300), np.zeros((4, 3), np.complex64), np.array(["a", "b", "a"])),
+        *(np.array([b"a", b"b"]), np.array([["a"]], object), np.zeros(3, [("x", "f4")])),
+        *(np.array(["2020-01-01"], "datetime64[D]"), np.arange(12).reshape(4, 3)),
     )
+    arrays[name] = rng.choice(kinds)
     if rng.random() < 0.2:
         arrays.pop(rng.choice(list(arrays)))
     buffer = io.BytesIO()
     np.savez(buffer, **{key: value for key, value in arrays.items() if key != "file"})
     return buffer.getvalue()
+
+
+BY_SUFFIX = {
+    ".json": damage_json,
+    ".jsonl": damage_json_lines,
+    ".npz": damage_npz,
+    ".parquet": damage_parquet,
+}
+
+
+class UnreadError(Exception):
+    """Raised by a check that has no second reading of these files."""
+
+
+def unread(value, folder):
+    raise UnreadError
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader of a folder: ``good`` files, of which one is damaged, and what must then hold.
+
+    ``check`` is given what was read and the folder: it fails where a second reading of the same
+    files says something else. ``damage`` is for suffixes ("" for the rest) that are damaged in a
+    way of their own; ``made`` returns other files for each draw instead.
+    """
+
+    name: str
+    good: Any
+    read: Callable[[Path], object]
+    check: Callable[[Any, Path], None] = unread
+    damage: dict[str, Callable[[Random, bytes], bytes]] = field(default_factory=dict)
+    made: Callable[[Random], dict[str, bytes]] | None = None
+
+    def files(self, rng):
+        """Return the good files, one of them damaged, or files that are made anew."""
+        if self.made is not None:
+            return self.made(rng)
+        files = dict(self.good if isinstance(self.good, dict) else self.good())
+        chosen = rng.choice(sorted(files))
+        ways = BY_SUFFIX | self.damage
+        files[chosen] = ways.get(Path(chosen).suffix, ways.get("", damage))(rng, files[chosen])
+        return files
+
+
+def drawn(name, made, read, *check):
+    """Return the target of files that are made for each draw."""
+    return Target(name, {}, read, *check, made=made)
+
+
+def of_file(name, file, content, read, *more, **options):
+    """Return the target of one file, read by ``read(path, *more)``."""
+    return Target(name, {file: content}, lambda folder: read(folder / file, *more), **options)
+
+
+def saved(save, name):
+    """Return good files as the project itself writes them, once: one file, or all of a folder."""
+
+    @cache
+    def files():
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / name
+            save(place)
+            every = [place] if place.is_file() else sorted(place.rglob("*"))
+            kept = [file for file in every if file.is_file()]
+            return {file.relative_to(folder).as_posix(): file.read_bytes() for file in kept}
+
+    return files
+
+
+def parquet(columns, metadata=None):
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata or {}), buffer)
+    return buffer.getvalue()
+
+
+def same(found, stated, place=""):
+    """Compare plain data: tuples are lists, and a number is the same number however written."""
+    if isinstance(found, list | tuple) and isinstance(stated, list | tuple):
+        assert len(found) == len(stated), f"{place}: {len(found)} for {len(stated)}"
+        for number, pair in enumerate(zip(found, stated, strict=True)):
+            same(*pair, f"{place}[{number}]")
+    elif isinstance(found, dict) and isinstance(stated, dict):
+        for key in stated:
+            if key == "format":  # true is 1 as well
+                continue
+            assert key in found, f"{place}.{key} was left out"
+            same(found[key], stated[key], f"{place}.{key}")
+    else:
+        kinds = isinstance(found, bool) == isinstance(stated, bool)
+        assert kinds, f"{place}: {found!r:.60} for {stated!r:.60}"
+        assert found == stated, f"{place}: {found!r:.60} for {stated!r:.60}"

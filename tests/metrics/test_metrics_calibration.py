@@ -81,16 +81,6 @@ def test_an_edge_lies_in_the_bin_below_it_in_every_precision(bins, dtype):
     assert bin_of(above, edges, np.zeros(bins, dtype=np.intp)).tolist() == list(range(bins))
 
 
-def test_bfloat16_edges_are_those_of_bfloat16():
-    probs = torch.tensor([[0.3], [0.7]], dtype=torch.bfloat16)
-    assert reliability(probs, torch.zeros(2, 1)).counts.tolist() == [0, 0, 1, 0, 0, 0, 1, 0, 0, 0]
-
-
-def test_integer_probabilities_are_zero_and_one():
-    for probs in (np.array([[0], [1]]), torch.tensor([[0], [1]])):
-        assert reliability(probs, np.ones((2, 1))).counts.tolist() == [1, 0, 0, 0, 0, 0, 0, 0, 0, 1]
-
-
 @QUICK
 @given(problem=slow.PROBLEMS)
 def test_mass_bins_hold_equal_counts_up_to_ties(problem):
@@ -113,24 +103,6 @@ def test_mass_bins_hold_equal_counts_up_to_ties(problem):
         np.testing.assert_array_equal(own[column], expected)
 
 
-def test_mass_bins_of_distinct_values_are_even():
-    probs, labels = calibrated(1, rows=100, columns=5)
-    assert set(reliability(probs, labels, bins=10, binning="mass").counts) == {50}
-    each = metrics.label_reliability(probs, labels, bins=10, binning="mass")
-    assert (each.counts == 10).all()
-    expected = [
-        reliability(probs[:, [k]], labels[:, [k]], bins=10, binning="mass").ece() for k in range(5)
-    ]
-    np.testing.assert_allclose(each.ece(), expected, rtol=1e-12)
-
-
-def test_mass_bins_respect_where():
-    probs, labels = calibrated(2, rows=50, columns=6)
-    where = metrics.top_k_sets(probs, 2)
-    assert reliability(probs, labels, where=where, binning="mass").counts.sum() == 100
-    assert set(reliability(probs, labels, where=where, binning="mass").counts) == {10}
-
-
 def test_shards_merge_to_the_whole():
     probs, labels, observed = slow.problem(1, rows=97, columns=7, levels=100)
     whole = CalibrationSums.zeros(7, width_edges(12))
@@ -150,19 +122,23 @@ def test_shards_merge_to_the_whole():
 
 
 def test_exact_past_the_whole_numbers_of_float32():
-    """24 million entries in one bin: float32 sums stop at 16,777,216 and report 0.0104."""
-    rows = 6_000_000
-    probs = np.broadcast_to(np.float32(0.25), (rows, 4))
-    labels = np.broadcast_to(np.array([True, False, False, False]), (rows, 4))
+    """float32 sums would stop at 16,777,216."""
     sums = CalibrationSums.zeros(4, width_edges(10))
-    sums.update(probs, labels)
-    assert sums.pooled().counts.sum() == 4 * rows > 2**24
+    sums.update(np.full((6, 4), np.float32(0.25)), np.tile([True, False, False, False], (6, 1)))
+    for _ in range(33):
+        sums = sums.merge(sums)
+    assert sums.pooled().counts.sum() == 24 * 2**33
     assert sums.pooled().ece() == 0
     assert sums.per_label().ece().tolist() == [0.75, 0.25, 0.25, 0.25]
-    for _ in range(12):
-        sums = sums.merge(sums)
-    assert sums.pooled().counts.sum() == 4 * rows * 2**12 > 2**36
-    assert sums.pooled().ece() == 0
+    sums.update(np.full((9, 4), 0.25), np.zeros((9, 4)))
+    assert sums.counts[0, 2] == 6 * 2**33 + 9
+
+
+def test_values_of_every_type_lie_in_their_bins():
+    for probs in (np.array([[0], [1]]), torch.tensor([[0], [1]])):
+        assert np.flatnonzero(reliability(probs, np.ones((2, 1))).counts).tolist() == [0, 9]
+    probs = torch.tensor([[0.3], [0.7]], dtype=torch.bfloat16)
+    assert np.flatnonzero(reliability(probs, torch.zeros(2, 1)).counts).tolist() == [2, 6]
 
 
 @pytest.mark.parametrize("device", slow.DEVICES)
@@ -178,14 +154,6 @@ def test_torch_on_every_device_equals_numpy(dtype, device):
     np.testing.assert_allclose(found.ece(), expected.ece(), rtol=1e-12)
 
 
-def test_probabilities_of_zero_and_one_are_kept():
-    """Certain entries, as the quasibinary link gives them, fall in the outer bins."""
-    probs, labels = np.array([[0.0], [1.0], [1.0]]), np.array([[0], [1], [0]])
-    found = reliability(probs, labels)
-    assert found.counts.tolist() == [1, 0, 0, 0, 0, 0, 0, 0, 0, 2]
-    assert found.mce() == 0.5
-
-
 def test_small_bins_can_be_left_out():
     probs, labels = np.array([[0.05]] * 9 + [[0.95]]), np.zeros((10, 1))
     found = reliability(probs, labels)
@@ -199,11 +167,6 @@ def test_small_bins_can_be_left_out():
         found.ece(min_count=0)
 
 
-def test_soft_labels_count_by_their_value():
-    found = reliability(np.array([[0.55, 0.55]]), np.array([[0.25, 0.75]]))
-    assert found.accuracy[5] == pytest.approx(0.5)
-
-
 def test_unobserved_entries_may_hold_anything():
     probs, labels, observed = slow.problem(8, rows=30, columns=4)
     expected = reliability(probs, labels, observed).ece()
@@ -214,28 +177,11 @@ def test_unobserved_entries_may_hold_anything():
 def test_debiased_error_follows_its_formula():
     probs, labels = calibrated(3, rows=60)
     found = reliability(probs, labels, bins=5)
-    draws = np.random.default_rng(0).standard_normal((200_000, 5))
+    draws = np.random.default_rng(0).standard_normal((50_000, 5))
     deviation = np.sqrt(found.accuracy * (1 - found.accuracy) / found.counts)
     noisy = np.abs(found.gaps() + deviation * draws) @ found.counts / found.counts.sum()
     expected = 2 * found.ece() - noisy.mean()
-    assert found.debiased_ece() == pytest.approx(float(expected), abs=5e-4)
-
-
-def test_debiasing_removes_what_chance_adds():
-    """Over many calibrated samples the squared estimate averages 0, and plain ECE does not."""
-    plain, debiased, squared = [], [], []
-    for seed in range(300):
-        random = np.random.default_rng(seed)
-        probs = random.choice([0.15, 0.45, 0.85], (40, 3))
-        found = reliability(probs, random.random((40, 3)) < probs)
-        plain.append(found.ece())
-        debiased.append(found.debiased_ece())
-        squared.append(found.debiased_squared())
-    error = np.std(squared) / np.sqrt(len(squared))
-    assert abs(np.mean(squared)) < 4 * error
-    assert np.mean(plain) > 0.04
-    # E|Z + Z'| = sqrt(2) E|Z|, so 2 - sqrt(2) of the error of a calibrated model remains.
-    assert np.mean(debiased) / np.mean(plain) == pytest.approx(2 - np.sqrt(2), abs=0.06)
+    assert found.debiased_ece() == pytest.approx(float(expected), abs=1e-3)
 
 
 def test_debiased_square_takes_off_the_unbiased_variance():
@@ -243,43 +189,11 @@ def test_debiased_square_takes_off_the_unbiased_variance():
     assert found.debiased_squared() == pytest.approx(0.35**2 - 0.6 * 0.4 / 4, rel=1e-12)
 
 
-def test_a_single_entry_has_no_noise_to_take_off():
-    found = reliability(np.array([[0.25]]), np.array([[1]]))
-    assert found.debiased_squared() == pytest.approx(0.75**2)
-    assert found.debiased_ece() == pytest.approx(0.75)
-
-
 def test_nothing_observed_is_undefined():
     found = reliability(np.array([[0.5]]), np.array([[1]]), np.array([[False]]))
     for value in (found.ece(), found.ace(), found.mce(), found.debiased_ece()):
         assert np.isnan(value)
     assert mass_edges(np.zeros((0, 2)), bins=3).tolist() == width_edges(3).tolist()
-
-
-def test_misuse_is_refused():
-    probs, labels = calibrated(4, rows=10, columns=3)
-    with pytest.raises(ValueError, match=r"probs must lie in \[0, 1\], got values from -1.0"):
-        reliability(probs - 1 - probs, labels)
-    with pytest.raises(ValueError, match="probs must lie in"):
-        reliability(np.full((2, 2), np.nan), np.zeros((2, 2)))
-    with pytest.raises(ValueError, match="labels must lie in"):
-        reliability(probs, labels * 2.0)
-    with pytest.raises(ValueError, match="bins must be at least 1, got 0"):
-        reliability(probs, labels, bins=0)
-    with pytest.raises(ValueError, match="binning must be"):
-        reliability(probs, labels, binning="adaptive")
-    with pytest.raises(ValueError, match="where must be boolean, or 0 and 1, got 0"):
-        reliability(probs, labels, where=probs)
-    sums = CalibrationSums.zeros(4, width_edges(10))
-    with pytest.raises(ValueError, match="probs must have 4 columns, got 3"):
-        sums.update(probs, labels)
-    with pytest.raises(ValueError, match="same labels and edges"):
-        sums.merge(CalibrationSums.zeros(4, width_edges(11)))
-    with pytest.raises(ValueError, match="edges must be"):
-        CalibrationSums.zeros(4, np.zeros((3, 11)))
-    own = CalibrationSums.zeros(3, mass_edges(probs, per_label=True))
-    with pytest.raises(ValueError, match="bins shared by all labels"):
-        own.pooled()
 
 
 def test_many_bins_of_each_labels_own():

@@ -115,19 +115,6 @@ def test_sorting_and_comparing_count_the_same(monkeypatch, together, padded):
     np.testing.assert_array_equal(ap, ap_expected)
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9, 1000])
-def test_places_are_those_of_searchsorted(length):
-    rng = np.random.default_rng(length)
-    ordered = np.sort(rng.integers(0, 9, (4, length)).astype(np.float32), axis=1)
-    ordered[3, length // 2 :] = np.nan  # unobserved
-    row, score = rng.integers(0, 4, 200), rng.integers(-1, 10, 200).astype(np.float32)
-    for level in (lines.AT_LEAST, lines.ABOVE):
-        expected = [
-            np.searchsorted(ordered[r], s, side=level.side) for r, s in zip(row, score, strict=True)
-        ]
-        np.testing.assert_array_equal(lines._places(ordered, row, score, level), expected)
-
-
 @pytest.mark.parametrize("rate", [0.02, 0.5])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_equals_scikit_learn(rate, dtype):
@@ -154,14 +141,6 @@ def test_equals_scikit_learn(rate, dtype):
     assert metrics.micro_average_precision(scores, labels) == pytest.approx(expected, rel=1e-12)
     expected = sk.roc_auc_score(labels.ravel(), scores.ravel())
     assert metrics.micro_auroc(scores, labels) == pytest.approx(expected, rel=1e-12)
-
-
-def test_pooling_in_blocks_changes_nothing(monkeypatch):
-    scores, labels = dense(rows=400)
-    whole = metrics.micro_auroc(scores, labels), metrics.micro_average_precision(scores, labels)
-    monkeypatch.setattr("labelwise.metrics.ranking.SORTED_ENTRIES", 100)
-    parts = metrics.micro_auroc(scores, labels), metrics.micro_average_precision(scores, labels)
-    assert whole == parts
 
 
 def test_precision_recall_curve_is_that_of_scikit_learn_where_recall_changes():
@@ -257,35 +236,9 @@ def test_undefined_labels_are_named():
         found.undefined_names(["cat", "dog"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((np.zeros(3), np.zeros(3)), ValueError, r"scores must be \(N, K\), got shape \(3,\)"),
-        ((np.zeros((2, 2)), np.zeros((2, 3))), ValueError, "labels must have the shape of scores"),
-        ((np.zeros((2, 2)), np.full((2, 2), 0.5)), ValueError, "labels must be 0 or 1"),
-        ((np.zeros((2, 2)), np.full((2, 2), -1)), ValueError, "labels must be 0 or 1"),
-        ((np.full((2, 2), np.nan), np.zeros((2, 2))), ValueError, "must not be NaN"),
-        (
-            (np.full((2, 2), np.nan), np.zeros((2, 2)), np.ones((2, 2), dtype=bool)),
-            ValueError,
-            "must not be NaN where",
-        ),
-        ((np.zeros((2, 2)),) * 2 + (np.full((2, 2), 0.5),), ValueError, "observed must be boolean"),
-    ],
-)
-def test_bad_input_is_refused(arguments, error, message):
-    with pytest.raises(error, match=message):
-        metrics.average_precision(*arguments)
-
-
-def test_an_unknown_axis_is_refused():
-    for metric in (metrics.average_precision, metrics.auroc):
-        with pytest.raises(ValueError, match="by must be 'label' or 'image', got 'class'"):
-            metric(np.eye(2), np.eye(2), by="class")
-    with pytest.raises(ValueError, match="by must be"):
-        metrics.confusion(np.eye(2) > 0, np.eye(2), by="class")
-
-
-def test_an_unknown_variant_is_refused():
-    with pytest.raises(ValueError, match="variant must be"):
-        metrics.average_precision(np.eye(2), np.eye(2), variant="coco")
+def test_pooling_in_blocks_changes_nothing(monkeypatch):
+    scores, labels = dense(rows=400)
+    whole = metrics.micro_auroc(scores, labels), metrics.micro_average_precision(scores, labels)
+    monkeypatch.setattr("labelwise.metrics.ranking.SORTED_ENTRIES", 100)
+    parts = metrics.micro_auroc(scores, labels), metrics.micro_average_precision(scores, labels)
+    assert whole == parts

@@ -50,12 +50,6 @@ def test_parts_add_up_and_nothing_hides_when_bins_are_single_values(score):
     assert score(base, labels).value == pytest.approx(found.uncertainty, rel=1e-12)
 
 
-def test_what_bins_hide_shrinks_as_they_grow():
-    probs, labels = calibrated(2, rows=4000)
-    hidden = [abs(metrics.brier_score(probs, labels, bins=bins).within) for bins in (2, 10, 50)]
-    assert hidden[0] > hidden[1] > hidden[2]
-
-
 @pytest.mark.parametrize("device", slow.DEVICES)
 def test_masks_and_tensors(device):
     probs, labels, observed = slow.problem(3, rows=40, columns=5, levels=9)
@@ -84,14 +78,6 @@ def test_logs_keep_what_probabilities_round_away():
     assert rounded.value == np.inf
     assert rounded.infinite == 1
     assert found.infinite == 0
-
-
-def test_certain_and_right_costs_nothing():
-    probs, labels = np.array([[0.0, 1.0]]), np.array([[0, 1]])
-    for score in (metrics.log_loss, metrics.brier_score):
-        found = score(probs, labels)
-        assert found.value == 0
-        assert found.calibration == pytest.approx(0, abs=1e-15)
 
 
 def test_soft_labels_have_the_log_loss_of_their_mixture():
@@ -130,22 +116,19 @@ def too_sure(random, rows, sharpness, columns=8):
     return probs, random.random((rows, columns)) < truth, truth
 
 
-@pytest.mark.parametrize(
-    ("metric", "rows", "sharpness"),
-    [("ece", 100, 1.0), ("ace", 100, 1.0), ("ace", 100, 1.5), ("ece", 600, 1.2)],
-)
+@pytest.mark.parametrize(("metric", "rows", "sharpness"), [("ece", 100, 1.0), ("ace", 100, 1.5)])
 def test_interval_of_a_calibration_error_covers_the_error_of_all_images(metric, rows, sharpness):
     """The truth is the error in the same bins of many images with their true probabilities."""
     probs, _, truth = too_sure(np.random.default_rng(0), 100_000, sharpness)
     error = getattr(metrics.reliability(probs, truth), metric)() if sharpness > 1 else 0.0
-    covered = 0
-    for seed in range(200):
+    covered, draws = 0, 100
+    for seed in range(draws):
         probs, labels, _ = too_sure(np.random.default_rng(1 + seed), rows, sharpness)
-        found = metrics.calibration_interval(probs, labels, metric=metric, draws=300, seed=seed)
+        found = metrics.calibration_interval(probs, labels, metric=metric, draws=200, seed=seed)
         assert found.low <= found.value <= found.high
         assert (found.low == 0) == (found.p_value > 0.05)
         covered += found.low <= error <= found.high
-    assert 0.90 <= covered / 200 <= 0.99
+    assert covered >= stats.binom.ppf(0.01, draws, 0.95)
 
 
 def test_p_value_is_the_share_of_calibrated_labels_with_as_large_an_error():
@@ -154,8 +137,8 @@ def test_p_value_is_the_share_of_calibrated_labels_with_as_large_an_error():
     probs = random.random((400, 3))
     labels = random.random((400, 3)) < np.clip(probs + 0.02, 0, 1)
     found = metrics.calibration_interval(probs, labels)
-    drawn = [metrics.reliability(probs, random.random((400, 3)) < probs).ece() for _ in range(600)]
-    assert found.p_value == pytest.approx(np.mean(np.array(drawn) >= found.value), abs=0.06)
+    drawn = [metrics.reliability(probs, random.random((400, 3)) < probs).ece() for _ in range(300)]
+    assert found.p_value == pytest.approx(np.mean(np.array(drawn) >= found.value), abs=0.08)
 
 
 def test_a_model_without_any_gap_has_an_interval_from_0_up():
@@ -164,14 +147,6 @@ def test_a_model_without_any_gap_has_an_interval_from_0_up():
     assert (found.value, found.low, found.p_value) == (0, 0, 1)
     # The share of heads of 40 coins lies within 1.96 / (2 sqrt(40)) of a half.
     assert found.high == pytest.approx(1.96 / (2 * np.sqrt(40)), rel=0.1)
-
-
-def test_intervals_refuse_nonsense():
-    probs, labels = calibrated(7, rows=5)
-    with pytest.raises(ValueError, match="level must lie"):
-        metrics.calibration_interval(probs, labels, level=1.0)
-    with pytest.raises(ValueError, match="metric must be"):
-        metrics.calibration_interval(probs, labels, metric="brier")
 
 
 def rejections(make, trials=300, level=0.05):
@@ -196,27 +171,12 @@ def test_calibrated_models_are_rejected_as_often_as_the_level_says(copies):
     assert (rates < 0.095).all()
 
 
-def test_overconfidence_is_found_and_has_a_positive_z():
-    random = np.random.default_rng(8)
-    truth = random.random((500, 4))
-    labels = random.random((500, 4)) < truth
-    sharp = truth**3 / (truth**3 + (1 - truth) ** 3)
-    found = metrics.calibration_test(sharp, labels)
-    assert found.spiegelhalter_z > 4
-    assert found.spiegelhalter_p < 1e-4
-    assert found.chi2_p < 1e-4
-    assert metrics.calibration_test(0.25 + truth / 2, labels).spiegelhalter_z < -4
-
-
 def test_p_values_are_those_of_scipy():
-    probs, labels = calibrated(9)
-    found = metrics.calibration_test(probs, labels)
-    assert found.degrees == 10
-    assert found.num_images == 300
+    found = metrics.calibration_test(*calibrated(9))
+    assert (found.degrees, found.num_images) == (10, 300)
     assert found.chi2_p == pytest.approx(stats.chi2.sf(found.chi2, 10), rel=1e-9)
-    assert found.spiegelhalter_p == pytest.approx(
-        2 * stats.norm.sf(abs(found.spiegelhalter_z)), rel=1e-9
-    )
+    expected = 2 * stats.norm.sf(abs(found.spiegelhalter_z))
+    assert found.spiegelhalter_p == pytest.approx(expected, rel=1e-9)
 
 
 def test_statistics_equal_plain_linear_algebra():

@@ -162,26 +162,3 @@ def test_average_k_accuracy_of_single_labels_is_the_share_of_sets_that_hold_them
     groups = metrics.by_shot(found.per_label.items, np.array([1, 1, 50, 500, 500, 500]))
     assert groups["many"].value == pytest.approx(np.mean(expected[3:5]))
     assert groups["many"].undefined.tolist() == [2]
-
-
-def test_misuse_is_refused():
-    sets, labels, _ = sets_problem(5, rows=4, columns=3)
-    with pytest.raises(ValueError, match=r"sets must be boolean, or 0 and 1, got 0\.5"):
-        metrics.confusion(sets.astype(float) / 2 + 0.5, labels)
-    with pytest.raises(ValueError, match="labels must be 0 or 1"):
-        metrics.confusion(sets, labels + 2)
-    with pytest.raises(ValueError, match="undefined must be"):
-        metrics.confusion(sets, labels).f_score(undefined="nan")
-    with pytest.raises(ValueError, match="beta must be positive"):
-        metrics.confusion(sets, labels).f_score(beta=0)
-    for k in (0, 4):
-        with pytest.raises(ValueError, match="k must be between 1 and 3"):
-            metrics.top_k_sets(labels, k)
-    with pytest.raises(ValueError, match="must not be NaN"):
-        metrics.top_k_sets(np.full((1, 2), np.nan), 1)
-    with pytest.raises(ValueError, match="at least one set"):
-        metrics.set_sizes(np.zeros((0, 3), dtype=bool))
-    with pytest.raises(ValueError, match="train_counts must be"):
-        metrics.shot_groups(np.zeros((2, 2)))
-    with pytest.raises(ValueError, match="per_label must have 2 values, got 3"):
-        metrics.by_shot(np.zeros(3), np.zeros(2))

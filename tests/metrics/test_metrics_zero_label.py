@@ -40,12 +40,6 @@ def test_separation_equals_scikit_learn(device):
         assert metrics.false_positive_rate_at(*tensors, recall) == pytest.approx(expected)
 
 
-def test_accepting_95_of_100_needs_95():
-    inside, outside = np.arange(1.0, 101.0), np.array([5.0, 5.5, 6.0, 7.0])
-    assert metrics.false_positive_rate_at(inside, outside) == 0.5
-    assert np.isnan(metrics.false_positive_rate_at(inside, outside[:0]))
-
-
 def test_reviewed_and_empty_is_not_unlabelled():
     labels = np.array([[0, 0], [0, 0], [1, 0], [0, 0]])
     observed = np.array([[True, True], [True, False], [True, True], [False, False]])
@@ -83,17 +77,6 @@ def test_nothing_here_is_the_log_of_the_product(device):
     assert metrics.nothing_here(many).tolist() == [-1e6]
     with pytest.raises(ValueError, match="at most 0"):
         metrics.nothing_here(-log_q)
-
-
-def test_bad_scores_are_refused():
-    with pytest.raises(ValueError, match="inside must be"):
-        metrics.separation_auroc(np.zeros((2, 2)), np.zeros(2))
-    with pytest.raises(ValueError, match="outside must be"):
-        metrics.separation_auroc(np.zeros(2), np.array([np.nan]))
-    with pytest.raises(ValueError, match="recall must lie"):
-        metrics.false_positive_rate_at(np.zeros(2), np.zeros(2), 0)
-    with pytest.raises(ValueError, match="probs must lie"):
-        metrics.max_confidence(np.full((1, 2), 2.0))
 
 
 def test_the_least_recall_accepts_the_surest_image():

@@ -1,7 +1,6 @@
 """Counts of scores that merge: oracle is the exact figure of all entries, in any sharding."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,13 +99,3 @@ def test_zeros_are_equal_and_infinities_in_order():
     counts = ScoreCounts.of(scores, np.array([False, True, True, False, True, True]))
     assert counts.positives.tolist() == [0, 1, 1, 1, 1]
     assert counts.others.tolist() == [1, 0, 1, 0, 0]
-
-
-def test_what_cannot_be_counted_or_merged_is_refused():
-    some = np.zeros(2, np.float32), np.array([True, False])
-    with pytest.raises(ValueError, match="must not be NaN"):
-        ScoreCounts.of(np.array([np.nan]), np.array([True]))
-    with pytest.raises(ValueError, match="at least 2"):
-        ScoreCounts.of(*some, limit=1)
-    with pytest.raises(ValueError, match="one limit and one kind"):
-        ScoreCounts.of(*some, limit=4).merge(ScoreCounts.of(*some, limit=5))

@@ -1,8 +1,4 @@
-"""Photos that a run was fitted on are known again by their bytes, under any name, or by their look.
-
-The oracle is how the data were made: which photos were copied, renamed, changed by one pixel, or
-taken from the test split, is known beforehand.
-"""
+"""Photos that a run was fitted on are known by bytes or look. Oracle: how the data were made."""
 
 import json
 import shutil

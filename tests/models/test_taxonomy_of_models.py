@@ -1,8 +1,4 @@
-"""A taxonomy goes where the model goes: training, files, answers, figures, exports, an index.
-
-Oracles: the rules p(child) <= p(parent) and child in the set => parent in the set, row by row; the
-projection of the model's own probabilities; P(none) by hand.
-"""
+"""A taxonomy goes where the model goes. Oracles: its rules, the projection, P(none) by hand."""
 
 import json
 
@@ -13,9 +9,8 @@ from forged import facts_of
 from open_indexes import open_index
 from PIL import Image
 from tiny_run import Hearing, tiny_settings, tiny_table
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.data import load, obey_taxonomy
 from labelwise.decide import Threshold, TopK, WithParents
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
@@ -79,10 +74,6 @@ def place(tmp_path_factory):
     }
     train(read_settings(None, settings), folder / "run")
     return folder
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def test_link_and_rule_by_hand():
@@ -159,8 +150,7 @@ def test_figures_by_level_come_with_the_model(place):
         ("--taxonomy", place / "kinds.csv"),
         ("--data", place / "photos.csv", "--split", "test"),
     ):
-        result = run(*words, *more)
-        assert result.exit_code == 0, result.output
+        result = must_run(*words, *more)
         found = json.loads(result.output)
         assert found["after"]["log_loss"] == pytest.approx(saved.after.log_loss, rel=1e-5)
         assert [one["labels"] for one in found["levels"]] == [2, 1, 1]
@@ -176,8 +166,7 @@ def test_another_taxonomy_is_refused(place):
         result = run(*verb, "--taxonomy", place / "other.csv")
         assert isinstance(result.exception, SettingsError)
         assert "trained with another taxonomy" in str(result.exception)
-    result = run("predict", place / "run", place / "0.png", "--taxonomy", place / "kinds.csv")
-    assert result.exit_code == 0, result.output
+    must_run("predict", place / "run", place / "0.png", "--taxonomy", place / "kinds.csv")
 
 
 def test_an_exported_model_obeys(place):
@@ -195,7 +184,7 @@ def test_an_exported_model_obeys(place):
 
 
 def test_an_index_has_the_taxonomy_of_its_model(place):
-    assert run("index", place, "-m", place / "run", "-o", place / "photos.index").exit_code == 0
+    must_run("index", place, "-m", place / "run", "-o", place / "photos.index")
     index = open_index(place / "photos.index")
     assert index.taxonomy == KINDS
     probs = np.exp(index.log_probs(slice(None)))
@@ -216,7 +205,7 @@ def test_an_index_has_the_taxonomy_of_its_model(place):
 
 def test_what_people_say_of_a_photo_obeys_the_taxonomy(place, tmp_path):
     out = tmp_path / "photos.index"
-    assert run("index", place, "-m", place / "run", "-o", out).exit_code == 0
+    must_run("index", place, "-m", place / "run", "-o", out)
     index = open_index(out)
     index.correct(0, {"dog": "present"})
     index.correct(1, {"animal": "absent"})

@@ -17,8 +17,10 @@ from labelwise.networks.heads import (
     DualPrompts,
     LinearHead,
     MLDecoder,
+    QueryDecoder,
     TwoHead,
     WordDecoder,
+    sine_position,
 )
 from labelwise.objectives import BCE
 from labelwise.photos.words.tower_files import (
@@ -52,18 +54,13 @@ def slow(head, features, alpha):
     return torch.tensor(logits, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 2.5, 5.0])
-def test_logits_are_the_published_ones_in_training_and_after(alpha):
+@pytest.mark.parametrize("options", [{}, {"alpha": 1.0}, {"alpha": 2.5}])
+def test_logits_are_the_published_ones_in_training_and_after(options):
     torch.manual_seed(1)
-    head, features = BoostHead(6, 4, alpha=alpha).double(), maps()
+    head, features = BoostHead(6, 4, **options).double(), maps()
+    alpha = options.get("alpha", 5.0)  # the published one
     for mode in (True, False):
         torch.testing.assert_close(head.train(mode)(features).logits, slow(head, features, alpha))
-
-
-def test_five_is_the_published_alpha():
-    torch.manual_seed(1)
-    head, features = BoostHead(6, 4).double(), maps()
-    torch.testing.assert_close(head(features).logits, slow(head, features, 5.0))
 
 
 def test_boosting_the_answers_alone_trains_the_linear_head():
@@ -73,12 +70,6 @@ def test_boosting_the_answers_alone_trains_the_linear_head():
     features = maps()
     torch.testing.assert_close(head.train()(features).logits, linear(features).logits)
     torch.testing.assert_close(head.eval()(features).logits, slow(head, features, 5.0))
-
-
-def test_gradients_are_those_of_the_formula():
-    torch.manual_seed(1)
-    head = BoostHead(6, 4).double()
-    assert torch.autograd.gradcheck(lambda x: head(x).logits, maps().requires_grad_())
 
 
 @pytest.mark.parametrize("boosts", ["always", "answers"])
@@ -107,15 +98,6 @@ def test_it_is_the_head_of_three_methods_and_survives_as_plain_data():
     head = spec.make(6, 4).double().eval()
     assert isinstance(head, BoostHead)
     torch.testing.assert_close(head(maps()).logits, slow(head, maps(), 2.5))
-
-
-def test_senseless_settings_are_refused():
-    with pytest.raises(ValueError, match=r"alpha must be at least 1, got 0\.5"):
-        BoostHead(6, 4, alpha=0.5)
-    with pytest.raises(ValueError, match="alpha must be at least 1, got nan"):
-        BoostHead(6, 4, alpha=float("nan"))
-    with pytest.raises(ValueError, match="boosts must be one of"):
-        BoostHead(6, 4, boosts="never")
 
 
 # Linear and two-head against plain linear maps, and all heads against the catalogue.
@@ -244,23 +226,6 @@ def test_only_the_words_learn_and_other_names_are_asked_with_them():
     assert found.shape == (200, 4)
 
 
-def test_what_does_not_fit_is_refused():
-    model = towers()
-    with pytest.raises(SettingsError, match=r"up to 4 tokens and 6 learned words .* at most 5"):
-        dual_prompts(model, NAMES, context=6)
-    with pytest.raises(SettingsError, match="need a model of the CLIP sort"):
-        dual_prompts(towers(causal=False), NAMES)
-    with pytest.raises(ValueError, match="one per label, got"):
-        dual_prompts(model, [], context=2)
-    with pytest.raises(ValueError, match="context must be at least 1, got 0"):
-        dual_prompts(model, NAMES, context=0)
-    head = dual_prompts(model, NAMES, context=2)
-    with pytest.raises(ValueError, match=r"must have the width 8 .* got 5"):
-        head.with_names([torch.zeros(3, 5)])
-    with pytest.raises(ValueError, match=r"must have one width, got \[5, 8\]"):
-        DualPrompts(nn.Identity(), [torch.zeros(3, 5), torch.zeros(3, 8)])
-
-
 # ML-Decoder; oracle: the published forward pass written out, one image and one query at a time.
 
 
@@ -332,34 +297,6 @@ def test_word_queries_share_one_classifier_and_answer_for_unseen_labels():
     torch.testing.assert_close(head.words, words.double())  # the trained head is as it was
 
 
-def test_unseen_labels_are_found_by_their_words():
-    """Images hold the words of their labels; 8 of 48 words are never trained on."""
-    torch.manual_seed(0)
-    words = nn.functional.normalize(torch.randn(48, 4), dim=1)
-
-    def draw(count):
-        labels = (torch.rand(count, 48) < 2 / 48).float()
-        places = torch.randn(count, 4, 2, 2) * 0.1
-        places[:, :, 0, 0] += 4 * labels @ words
-        return places, labels
-
-    head = WordDecoder(4, words[:40], width=32, attention_heads=2, feedforward=64, dropout=0.0)
-    optimizer = torch.optim.Adam(head.parameters(), lr=3e-3)
-    for _ in range(150):
-        features, labels = draw(64)
-        logits = head(features).logits
-        loss = nn.functional.binary_cross_entropy_with_logits(logits, labels[:, :40])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    features, labels = draw(400)
-    with torch.no_grad():
-        scores = head.with_words(words[40:]).eval()(features).logits
-    present, absent = scores[labels[:, 40:] == 1], scores[labels[:, 40:] == 0]
-    better = (present[:, None] > absent[None, :]).double().mean()
-    assert better > 0.7  # AUROC of labels that were never seen; chance is 0.5
-
-
 def test_published_sizes_and_what_is_not_trained():
     head = MLDecoder(2048, 1000)
     assert head.queries.shape == (100, 768)
@@ -382,12 +319,42 @@ def test_it_is_a_head_by_name_and_survives_as_plain_data():
     assert torch.equal(head(features).logits, again(features).logits)
 
 
-def test_senseless_decoders_are_refused():
-    with pytest.raises(ValueError, match="queries must lie between 1 and 5"):
-        MLDecoder(6, 5, queries=6)
-    with pytest.raises(ValueError, match="multiple of its 8 attention heads"):
-        MLDecoder(6, 5, width=12)
-    with pytest.raises(ValueError, match=r"words must be vectors \(K, E\)"):
-        WordDecoder(6, torch.zeros(3))
-    with pytest.raises(ValueError, match="must have the 3 numbers"):
-        WordDecoder(6, torch.zeros(2, 3), **SMALL).with_words(torch.zeros(2, 4))
+CLIP = towers()
+REFUSED = [
+    (lambda: BoostHead(6, 4, alpha=0.5), r"alpha must be at least 1, got 0\.5"),
+    (lambda: BoostHead(6, 4, alpha=float("nan")), "alpha must be at least 1, got nan"),
+    (lambda: BoostHead(6, 4, boosts="never"), "boosts must be one of"),
+    (lambda: dual_prompts(CLIP, NAMES, context=6), r"4 tokens and 6 learned words .* at most 5"),
+    (lambda: dual_prompts(towers(causal=False), NAMES), "need a model of the CLIP sort"),
+    (lambda: dual_prompts(CLIP, [], context=2), "one per label, got"),
+    (lambda: dual_prompts(CLIP, NAMES, context=0), "context must be at least 1, got 0"),
+    (
+        lambda: dual_prompts(CLIP, NAMES, context=2).with_names([torch.zeros(3, 5)]),
+        "must have the width 8 .* got 5",
+    ),
+    (
+        lambda: DualPrompts(nn.Identity(), [torch.zeros(3, 5), torch.zeros(3, 8)]),
+        r"must have one width, got \[5, 8\]",
+    ),
+    (lambda: MLDecoder(6, 5, queries=6), "queries must lie between 1 and 5"),
+    (lambda: MLDecoder(6, 5, width=12), "multiple of its 8 attention heads"),
+    (lambda: WordDecoder(6, torch.zeros(3)), r"words must be vectors \(K, E\)"),
+    (
+        lambda: WordDecoder(6, torch.zeros(2, 3), **SMALL).with_words(torch.zeros(2, 4)),
+        "must have the 3 numbers",
+    ),
+    (lambda: QueryDecoder(6, 5), "multiple of 4 and of its 4 attention heads, got 6; set width"),
+    (lambda: QueryDecoder(8, 5, width=12, attention_heads=5), "of its 5 attention heads, got 12"),
+    (lambda: QueryDecoder(8, 5, queries=6), "queries must lie between 1 and 5 labels, got 6"),
+    (lambda: QueryDecoder(8, 5, queries=0), "got 0"),
+    (lambda: QueryDecoder(8, 5, decoder_layers=0), "at least one decoder layer, got 1 and 0"),
+    (lambda: QueryDecoder(8, 5, encoder_layers=-1), "got -1 and 2"),
+    (lambda: QueryDecoder(8, 3, self_attention="some"), "one of .*'later', 'all'.*, got 'some'"),
+    (lambda: sine_position(6, 2, 2, torch.zeros(())), "multiple of 4, got 6"),
+]
+
+
+@pytest.mark.parametrize(("make", "rule"), REFUSED)
+def test_what_does_not_fit_is_refused(make, rule):
+    with pytest.raises((ValueError, SettingsError), match=rule):
+        make()

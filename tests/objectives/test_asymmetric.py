@@ -3,11 +3,9 @@
 import golden
 import pytest
 import torch
-from contract import assert_gradient_is_right, assert_recovers_probabilities, recovery_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timm.loss import AsymmetricLossMultiLabel
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from labelwise.methods import make_objective
 from labelwise.objectives import (
@@ -16,7 +14,6 @@ from labelwise.objectives import (
     SPA,
     Asymmetric,
     Focusing,
-    LabelPairs,
     PhiLink,
     Side,
     SPALink,
@@ -28,7 +25,6 @@ from labelwise.types import DatasetFacts
 CASES = golden.cases("asy")
 PHI = golden.cases("phi_map")
 LOGITS = torch.linspace(-12, 12, 97, dtype=torch.float64)
-SETTINGS = [(4, 1, 0.05), (4, 0, 0.0), (2, 2, 0.0), (0.5, 1.5, 0.0), (3, 1, 0.2), (0, 0, 0.1)]
 
 
 def focusing(case, weight_grad="full"):
@@ -94,35 +90,20 @@ def test_golden_population_optima():
         torch.testing.assert_close(full(at_detached).item(), wrong, atol=1e-6, rtol=0)
 
 
-def test_timm_agrees():
+@pytest.mark.parametrize("mode", ["full", "detached"])
+@pytest.mark.parametrize("setting", [(4, 1, 0.05), (4, 0, 0.05), (2, 2, 0.0), (2, 0, 0.0)])
+def test_timm_agrees(setting, mode):
     torch.manual_seed(0)
     logits, labels = torch.randn(8, 6) * 3, torch.randint(2, (8, 6)).float()
-    for gamma_neg, gamma_pos, margin in [(4, 1, 0.05), (4, 0, 0.05), (2, 2, 0.0)]:
-        peer = AsymmetricLossMultiLabel(gamma_neg, gamma_pos, clip=margin, eps=1e-12)
-        mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-        loss = asymmetric_loss(mine, labels, Focusing(gamma_neg, gamma_pos, margin)).sum()
-        expected = peer(theirs, labels)
-        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
-        loss.backward()
-        expected.backward()
-        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)
-
-
-def test_the_official_losses_are_timms_with_detached_weights():
-    torch.manual_seed(0)
-    logits, labels = torch.randn(8, 6) * 3, torch.randint(2, (8, 6)).float()
-    facts = DatasetFacts(8, 6, 3.0, (0.5,) * 6)
-    for name, (gamma_neg, margin) in {"asl-official": (4, 0.05), "focal-official": (2, 0)}.items():
-        peer = AsymmetricLossMultiLabel(
-            gamma_neg, 0, clip=margin, eps=1e-12, disable_torch_grad_focal_loss=True
-        )
-        mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-        loss = make_objective(name, facts)(mine, labels)
-        expected = peer(theirs, labels) / labels.numel()  # theirs is a sum
-        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
-        loss.backward()
-        expected.backward()
-        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+    detached = {"disable_torch_grad_focal_loss": mode == "detached"}
+    peer = AsymmetricLossMultiLabel(*setting[:2], clip=setting[2], eps=1e-12, **detached)
+    mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    loss = Asymmetric(Focusing(*setting, mode))(mine, labels)
+    expected = peer(theirs, labels) / labels.numel()  # theirs is a sum
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_the_printed_map_is_wrong_for_detached_weights_and_an_option():
@@ -135,8 +116,6 @@ def test_the_printed_map_is_wrong_for_detached_weights_and_an_option():
     # With the gradient of the formula there is one map.
     maps = [make_objective("asl+phi", facts, phi=phi).link for phi in ("right", "printed")]
     torch.testing.assert_close(maps[0](LOGITS), maps[1](LOGITS), rtol=0, atol=0)
-    with pytest.raises(ValueError, match="phi must be 'right' or 'printed', got 'wrong'"):
-        Asymmetric(phi="wrong")
 
 
 def test_biases_start_at_the_priors_of_the_official_loss():
@@ -148,39 +127,6 @@ def test_biases_start_at_the_priors_of_the_official_loss():
     assert objective.start_logits(torch.tensor([0.97])).isfinite().all()  # above its reach
 
 
-@pytest.mark.parametrize("label", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("mode", ["full", "detached"])
-def test_without_focusing_is_cross_entropy(label, mode):
-    labels = torch.full_like(LOGITS, label)
-    expected = binary_cross_entropy_with_logits(LOGITS, labels, reduction="none")
-    torch.testing.assert_close(asymmetric_loss(LOGITS, labels, Focusing(0, 0, 0, mode)), expected)
-    link = PhiLink(0, 0, 0, mode)
-    torch.testing.assert_close(link.log_odds(LOGITS), LOGITS)
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_link_is_where_the_slope_of_the_risk_vanishes(setting):
-    for mode in ("full", "detached"):
-        logits = LOGITS[LOGITS.sigmoid() > setting[2]].clone().requires_grad_()
-        slopes = []
-        for label in (1.0, 0.0):
-            loss = asymmetric_loss(logits, torch.full_like(logits, label), Focusing(*setting, mode))
-            slopes.append(torch.autograd.grad(loss.sum(), logits)[0])
-        present, absent = slopes
-        probs = PhiLink(*setting, mode)(logits.detach())
-        torch.testing.assert_close(probs * present + (1 - probs) * absent, 0 * probs)
-        torch.testing.assert_close(probs, absent / (absent - present))
-
-
-@pytest.mark.parametrize("mode", ["full", "detached"])
-def test_link_rises_and_stays_finite_without_margin(mode):
-    logits = torch.tensor([-1e4, *LOGITS, 1e4])
-    for setting in [(4, 1), (2, 2), (4, 0), (0.5, 1.5)]:
-        log_odds = PhiLink(*setting, 0.0, mode).log_odds(logits)
-        assert log_odds.isfinite().all()
-        assert (log_odds.diff() > 0).all()
-
-
 def test_margin_makes_ties_at_zero():
     link = PhiLink(4, 1, 0.05)
     logits = torch.logit(torch.tensor([0.01, 0.04, 0.06])).requires_grad_()
@@ -189,21 +135,6 @@ def test_margin_makes_ties_at_zero():
     assert log_q[:2].tolist() == [0.0, 0.0]
     log_q.sum().backward()
     assert logits.grad.isfinite().all()
-
-
-def test_each_gradient_mode_has_its_own_map():
-    for margin in (0.0, 0.05):
-        full = Asymmetric(Focusing(4, 1, margin), phi="right")
-        detached = Asymmetric(Focusing(4, 1, margin, "detached"), phi="right")
-        assert_recovers_probabilities(full)
-        assert_recovers_probabilities(detached)
-        detached.link = PhiLink(4, 1, margin)
-        assert recovery_error(detached) > 0.05
-
-
-def test_gradients_of_other_settings():
-    for setting in SETTINGS:
-        assert_gradient_is_right(lambda facts, s=setting: Asymmetric(Focusing(*s)))
 
 
 def test_no_dead_zone_for_very_wrong_positives():
@@ -218,47 +149,7 @@ def test_leaves_grad_mode_alone():
         assert not torch.is_grad_enabled()
 
 
-def test_rejects_bad_options():
-    with pytest.raises(ValueError, match="must not be negative, got"):
-        Focusing(gamma_neg=-1)
-    with pytest.raises(ValueError, match=r"margin must lie in \[0, 1\), got 1"):
-        Focusing(margin=1)
-    with pytest.raises(ValueError, match="weight_grad must be"):
-        PhiLink(weight_grad="some")
-
-
-@pytest.mark.parametrize(
-    ("gamma_pos", "margin", "weight_grad", "highest"),
-    [
-        (0.0, 0.05, "full", 0.9637),
-        (0.0, 0.05, "detached", 0.9422),
-        (0.0, 0.0, "full", 1.0),
-        (1.0, 0.05, "full", 1.0),
-    ],
-)
-def test_the_map_is_onto_unless_gamma_pos_is_0_with_a_margin(
-    gamma_pos, margin, weight_grad, highest
-):
-    # Oracle: where the expected loss is stationary at a large logit, by its own gradient.
-    focusing = Focusing(4.0, gamma_pos, margin, weight_grad)
-    slopes = []
-    for label in (1.0, 0.0):
-        logit = torch.tensor([[20.0]], dtype=torch.float64, requires_grad=True)
-        asymmetric_loss(logit, torch.full_like(logit, label), focusing).sum().backward()
-        slopes.append(logit.grad.item())
-    present, absent = slopes
-    assert absent / (absent - present) == pytest.approx(highest, abs=1e-4)
-    link = PhiLink(4.0, gamma_pos, margin, weight_grad)
-    answer = link(torch.tensor([[20.0]], dtype=torch.float64)).item()
-    assert answer == pytest.approx(highest, abs=1e-4)
-
-
-# Oracles: golden vectors, cross-entropy, minimisation of the risk, the round trip.
-
-
 SPA_CASES = golden.cases("spa")
-SPA_LOGITS = torch.linspace(-6, 6, 41, dtype=torch.float64)
-ABSENT = pytest.mark.parametrize("absent", [Side(), Side(5, 3, 1), Side(0.5, 2, -1)])
 SIDES = st.builds(Side, st.floats(0.2, 8), st.floats(0.3, 4), st.floats(-2, 2))
 
 
@@ -305,13 +196,6 @@ def test_printed_link_is_not_produced():
     assert (probs.diff() > 0).all()
 
 
-@pytest.mark.parametrize("label", [0.0, 0.3, 1.0])
-def test_plain_sides_are_cross_entropy(label):
-    labels = torch.full_like(SPA_LOGITS, label)
-    expected = binary_cross_entropy_with_logits(SPA_LOGITS, labels, reduction="none")
-    torch.testing.assert_close(spa_loss(SPA_LOGITS, labels, Side(), Side()), expected)
-
-
 @settings(max_examples=25, deadline=None)
 @given(SIDES, SIDES, st.floats(0.01, 0.99))
 def test_strictly_proper_for_any_sides(present, absent, chance):
@@ -324,38 +208,3 @@ def test_strictly_proper_for_any_sides(present, absent, chance):
     torch.testing.assert_close(
         SPALink(present, absent)(logit.detach()).item(), chance, atol=1e-6, rtol=0
     )
-
-
-@ABSENT
-def test_link_rises_and_stays_finite(absent):
-    log_odds = SPALink(Side(), absent).log_odds(torch.tensor([-1e4, *SPA_LOGITS, 1e4]))
-    assert log_odds.isfinite().all()
-    assert (log_odds.diff() > 0).all()
-    log_p, log_q = SPALink(Side(), absent).log_probs(SPA_LOGITS)
-    torch.testing.assert_close(torch.logaddexp(log_p, log_q), torch.zeros_like(log_p))
-
-
-@ABSENT
-def test_round_trip(absent):
-    link = SPALink(Side(), absent)
-    for top, tolerance in [(15, 1e-8), (30, 1e-2)]:  # 1 - p has few digits left at the top
-        logits = torch.linspace(-30, top, 79, dtype=torch.float64)
-        torch.testing.assert_close(link.logits_at(link(logits)), logits, atol=tolerance, rtol=0)
-
-
-def test_one_half_is_not_at_zero():
-    half = SPALink().logits_at(torch.tensor(0.5)).item()
-    torch.testing.assert_close(half, 0.952070206, atol=1e-8, rtol=0)
-    assert SPALink()(torch.tensor(0.0)).item() < 0.06
-
-
-def test_rejects_a_flat_side_and_a_negative_weight():
-    with pytest.raises(ValueError, match=r"must be positive, got Side\(zeta=1.0, k=0"):
-        Side(k=0)
-    with pytest.raises(ValueError, match="must not be negative, got -1"):
-        SPA() + -1 * LabelPairs()
-
-
-def test_defaults_are_the_papers():
-    assert SPA().absent == Side(zeta=5, k=3, b=1)
-    assert SPALink().spec()["absent"] == {"zeta": 5, "k": 3, "b": 1}

@@ -5,23 +5,17 @@ from math import exp, isnan, log
 import golden
 import pytest
 import torch
-from contract import assert_recovers_probabilities, example, value_and_grad
+from contract import example, value_and_grad
 from sklearn.datasets import load_digits
 from torch import nn
 
 from labelwise.errors import TrainingError
 from labelwise.methods import link_from_spec, link_to_spec
-from labelwise.objectives import (
-    Quasibinary,
-    QuasibinaryLink,
-    precise_normalizer,
-    quasibinary_loss,
-)
+from labelwise.objectives import Quasibinary, QuasibinaryLink, precise_normalizer
 from labelwise.objectives.quasibinary import TrackedLink, log_normalizer, moving_average
 
 CASES = golden.cases("quasibinary")
 BATCHES = [name for name in CASES if "targets" in CASES[name]["inputs"]]
-PENALTIES = ["literal", "detached", "centred"]
 GRADIENTS = {"literal": "grad_through_C", "detached": "grad_penalty_C_detached"}
 
 
@@ -54,38 +48,6 @@ def test_golden_moving_average():
         golden.assert_golden(average.exp(), expected)
         link.track(golden.tensor(c).log())
         golden.assert_golden(link.log_normalizer.exp(), expected)
-
-
-@pytest.mark.parametrize("penalty", PENALTIES)
-def test_one_image_with_one_label_is_softmax_cross_entropy(penalty):
-    logits = torch.randn(1, 6, dtype=torch.float64)
-    labels = torch.nn.functional.one_hot(torch.tensor([2]), 6).double()
-    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([2]))
-    torch.testing.assert_close(Quasibinary(penalty=penalty)(logits, labels), expected)
-
-
-@pytest.mark.parametrize("penalty", PENALTIES)
-def test_a_common_shift_changes_nothing(penalty):
-    logits, labels = example()
-    once = value_and_grad(Quasibinary(penalty=penalty), logits, labels)
-    shifted = value_and_grad(Quasibinary(penalty=penalty), logits + 5, labels)
-    torch.testing.assert_close(once, shifted)
-
-
-def test_probabilities_of_a_batch_sum_to_its_labels():
-    logits, labels = example()
-    q = (logits - log_normalizer(logits, labels)).exp()
-    torch.testing.assert_close(q.sum(), labels.sum())
-
-
-@pytest.mark.parametrize("penalty", PENALTIES)
-def test_gradient_without_violations_is_the_residual(penalty):
-    logits, labels = 0.3 * torch.randn(8, 5, dtype=torch.float64), example(8)[1]
-    labels[1] = 0
-    q = (logits - log_normalizer(logits, labels)).exp()
-    assert q.max() < 1
-    _, grad = value_and_grad(Quasibinary(penalty=penalty), logits, labels)
-    torch.testing.assert_close(grad, (q - labels) / 8)
 
 
 def test_a_batch_without_labels_keeps_the_average_and_only_pays_the_penalty():
@@ -144,24 +106,6 @@ def test_link_at_and_beyond_the_clip():
     torch.testing.assert_close(link(link.logits_at(torch.tensor([0.3]))).item(), 0.3)
 
 
-@pytest.mark.parametrize("penalty", PENALTIES)
-def test_every_penalty_recovers_probabilities(penalty):
-    assert_recovers_probabilities(Quasibinary(penalty=penalty))
-
-
-def test_only_the_detached_penalty_pushes_all_logits_together():
-    """The sum of the gradient is what moves the common shift: V/B for detached, else 0."""
-    logits, labels = example(rows=12, seed=4)
-    violations = (logits > log_normalizer(logits, labels)).sum()
-    assert violations > 0
-    sums = {
-        penalty: value_and_grad(Quasibinary(penalty=penalty), logits, labels)[1].sum().item()
-        for penalty in PENALTIES
-    }
-    expected = {"literal": 0.0, "detached": violations.item() / 12, "centred": 0.0}
-    torch.testing.assert_close(sums, expected, atol=1e-12, rtol=1e-9)
-
-
 def test_centred_takes_only_the_mean_out_of_detached():
     logits, labels = example(rows=12, seed=4)
     _, detached = value_and_grad(Quasibinary(penalty="detached"), logits, labels)
@@ -189,29 +133,9 @@ def train_on_digits(penalty, epochs):
     return right.float().mean().item(), model[2].weight.mean(dim=0).norm().item()
 
 
-def test_detached_runs_away_and_is_stopped_while_the_others_learn(monkeypatch):
-    for penalty in ("literal", "centred"):
-        accuracy, common = train_on_digits(penalty, epochs=5)
-        assert accuracy > 0.9
-        assert common < 2
+def test_detached_runs_away_and_is_stopped_while_centred_learns():
+    accuracy, common = train_on_digits("centred", epochs=5)
+    assert accuracy > 0.9
+    assert common < 2
     with pytest.raises(TrainingError, match="use penalty='centred'"):
         train_on_digits("detached", epochs=8)
-    monkeypatch.setattr("labelwise.objectives.quasibinary._DRIFTED", float("-inf"))
-    accuracy, common = train_on_digits("detached", epochs=8)
-    assert accuracy < 0.8
-    assert common > 3
-
-
-def test_rejects_bad_options():
-    with pytest.raises(ValueError, match="penalty must be one of"):
-        Quasibinary(penalty="soft")
-    with pytest.raises(ValueError, match="momentum must lie in"):
-        Quasibinary(momentum=1.0)
-
-
-def test_soft_labels_and_masks():
-    logits, labels = example()
-    observed = torch.rand(6, 5) < 0.7
-    log_c = log_normalizer(logits, 0.5 * labels, observed)
-    terms = quasibinary_loss(logits, 0.5 * labels, log_c, observed)
-    assert (terms[~observed] == 0).all()

@@ -5,7 +5,6 @@ import pytest
 import torch
 from contract import example, value_and_grad
 
-from labelwise.errors import SettingsError
 from labelwise.objectives import LSEP, RML, WARP, PairwiseHinge, TwoWay, two_way_unit
 from labelwise.objectives.ops import split_labels
 from labelwise.objectives.ranking import RankWeights, harmonic_numbers, hinge_sum, sort_rivals
@@ -13,10 +12,7 @@ from labelwise.objectives.ranking import RankWeights, harmonic_numbers, hinge_su
 
 @pytest.mark.parametrize(
     ("method", "objective", "key"),
-    [
-        ("pairwise_hinge", PairwiseHinge(), "mean_over_batch_of_pair_sum"),
-        ("lsep", LSEP(), "mean"),
-    ],
+    [("pairwise_hinge", PairwiseHinge(), "mean_over_batch_of_pair_sum"), ("lsep", LSEP(), "mean")],
 )
 def test_golden_pairs(method, objective, key):
     (case,) = golden.cases(method).values()
@@ -95,17 +91,6 @@ def test_draws_change_with_steps_and_seeds_and_rest_in_eval_mode():
     assert len(seeds) > 1
 
 
-def test_rejects_bad_options():
-    with pytest.raises(ValueError, match="rank must be 'sampled' or 'exact', got 'first'"):
-        WARP(rank="first")
-    with pytest.raises(ValueError, match="rounding must be"):
-        WARP(rounding="up")
-    with pytest.raises(ValueError, match="margin must be positive, got 0"):
-        PairwiseHinge(0)
-    with pytest.raises(ValueError, match="RML needs s < 1"):
-        RML(beta=2)
-
-
 # Oracles: golden vectors, softmax cross-entropy, LSEP, a loop, shift invariance.
 
 
@@ -158,49 +143,12 @@ def test_golden_gradient():
     golden.assert_golden(logits.grad, case["expected"]["grad"])
 
 
-def test_one_label_is_softmax_cross_entropy():
-    logits, chosen = torch.randn(7, 5, dtype=torch.float64), torch.randint(5, (7,))
-    labels = torch.nn.functional.one_hot(chosen, 5).double()
-    expected = torch.nn.functional.cross_entropy(logits, chosen)
-    torch.testing.assert_close(loss("sample", logits, labels), expected)
-
-
-def test_unit_temperatures_are_lsep():
-    logits, labels = example()
-    keep = labels.sum(dim=1) > 0  # LSEP counts images without labels, as 0
-    expected = LSEP()(logits[keep], labels[keep])
-    torch.testing.assert_close(loss("sample", logits, labels, t_pos=1.0), expected)
-
-
-def test_a_common_shift_changes_nothing_and_image_gradients_sum_to_zero():
-    logits, labels = example()
-    once, shifted = loss("both", logits, labels), loss("both", logits + 3.7, labels)
-    torch.testing.assert_close(once, shifted)
-    _, grad = value_and_grad(TwoWay(side="sample"), logits, labels)
-    torch.testing.assert_close(grad.sum(dim=1), torch.zeros(6, dtype=torch.float64))
-
-
 def test_masks_do_not_leak_where_logits_pass_a_hundred():
     logits = torch.tensor([[0.0, -500.0, 3.0]], dtype=torch.float64)
     labels = torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64)
     torch.testing.assert_close(loss("sample", logits, labels).item(), 0.0)
 
 
-def test_a_batch_without_labels_is_zero_with_a_gradient():
-    value, grad = value_and_grad(TwoWay(), torch.randn(3, 4), torch.zeros(3, 4))
-    assert value == 0
-    assert (grad == 0).all()
-
-
 def test_only_the_class_side_couples_the_batch():
     assert TwoWay().couples_batch
     assert not TwoWay(side="sample").couples_batch
-
-
-def test_rejects_bad_options_and_probabilities():
-    with pytest.raises(ValueError, match="side must be one of"):
-        TwoWay(side="left")
-    with pytest.raises(ValueError, match="must be positive, got 0 and"):
-        TwoWay(temperature_pos=0)
-    with pytest.raises(SettingsError, match=r"TwoWay ranks labels .* calibrate\.platt"):
-        TwoWay().probabilities(torch.zeros(1, 3))

@@ -112,13 +112,6 @@ def test_golden_start():
     assert torch.equal(Start(seed=5).logits(torch.tensor([7]), 7), start[7:8])
 
 
-def test_classifier_and_estimates_are_exchangeable():
-    logits, theta, labels = golden_inputs(cases("mlspl_role")["2x4"])
-    torch.testing.assert_close(
-        role_loss(logits, theta, labels, 2.0), role_loss(theta, logits, labels, 2.0)
-    )
-
-
 def test_first_batch_starts_observed_entries_where_they_are_known():
     labels = torch.tensor([[1.0, 0.0, 0.0]])
     observed = torch.tensor([[True, True, False]])
@@ -249,21 +242,6 @@ def test_only_training_with_gradients_is_followed_by_a_step():
     objective.eval()(*batch)
     objective.step(0.1)
     assert objective.table.clock == 0
-
-
-@pytest.mark.parametrize(
-    ("make", "rule"),
-    [
-        (lambda: ROLE(0, 3, 1.0), "must be positive, got 0, 3 and 1.0"),
-        (lambda: ROLE(2, 3, 0.0), "must be positive, got 2, 3 and 0.0"),
-        (lambda: ROLE(2, 3, 1.0, table="a/file"), "must be 'memory', 'device' or 'dense', got"),
-        (lambda: ROLE(2, 3, 1.0, start=1.0), r"start must lie in \[0.5, 1\), got 1.0"),
-        (lambda: ROLE(2, 3, 1.0)(torch.zeros(2, 3), torch.eye(3)[:2]), "got Targets without index"),
-    ],
-)
-def test_refuses_what_it_cannot_use(make, rule):
-    with pytest.raises(ValueError, match=rule):
-        make()
 
 
 def test_the_table_in_memory_stays_off_the_device_and_out_of_the_optimiser():

@@ -9,131 +9,85 @@ from math import exp, inf, log, log1p
 
 import pytest
 import torch
-from written_formulas import (
-    EMPTY,
-    EPS,
-    MANY,
-    ONE,
-    SECOND,
-    B,
-    T,
-    Z,
-    an_of_average_k,
-    asl,
-    average_k,
-    epr,
-    epr_of_average_k,
-    hard_top_k,
-    hinges,
-    labelled_softmax,
-    lpr,
-    max_confidence,
-    mean,
-    mean_of,
-    nl,
-    pairs,
-    pr,
-    quasibinary,
-    rml,
-    sigma,
-    smooth_top_k,
-    smoothed,
-    sp,
-    spa,
-    spa_odds,
-    two_way,
-    uniform,
-    warp,
-)
+import written_formulas as paper
+from written_formulas import EMPTY, EPS, MANY, ONE, SECOND, B, T, Z
 
-from labelwise.objectives import (
-    AN,
-    BCE,
-    EPR,
-    IU,
-    LSEP,
-    PR,
-    RML,
-    SPA,
-    WAN,
-    WARP,
-    Asymmetric,
-    AverageK,
-    Focusing,
-    LabelPairs,
-    MaxConfidence,
-    NoisedTopK,
-    PairwiseHinge,
-    PhiLink,
-    Quasibinary,
-    Side,
-    SmoothedBCE,
-    SmoothTopK,
-    SoftmaxCrossEntropy,
-    SPALink,
-    Sum,
-    TwoWay,
-    UniformKL,
-    Weighted,
-    asymmetric_loss,
-    role_loss,
-    spa_loss,
-)
+from labelwise import objectives
 from labelwise.types import Outputs, Targets
 
 CODE = {"eps_mode": "code"}
 LOSSES = {
-    "1.1 BCE": (mean_of(lambda v: sp(-v), sp), BCE(), MANY),
-    "1.2 focal": (mean_of(*asl(2, 2, 0)), Asymmetric(Focusing(2.0, 2.0, 0.0)), MANY),
-    "1.2 ASL": (mean_of(*asl(1, 4, 0.05)), Asymmetric(Focusing(4.0, 1.0, 0.05)), MANY),
-    "2.1 SPA": (mean_of(*spa()), SPA(), MANY),
+    "1.1 BCE": (paper.mean_of(lambda v: paper.sp(-v), paper.sp), objectives.BCE(), MANY),
+    "1.2 focal": (
+        paper.mean_of(*paper.asl(2, 2, 0)),
+        objectives.Asymmetric(objectives.Focusing(2.0, 2.0, 0.0)),
+        MANY,
+    ),
+    "1.2 ASL": (
+        paper.mean_of(*paper.asl(1, 4, 0.05)),
+        objectives.Asymmetric(objectives.Focusing(4.0, 1.0, 0.05)),
+        MANY,
+    ),
+    "2.1 SPA": (paper.mean_of(*paper.spa()), objectives.SPA(), MANY),
     "2.2 LPR on cross-entropy": (
-        lambda z, y: mean_of(lambda v: sp(-v), sp)(z, y) + 3 * lpr(lambda v: v)(z, y),
-        Sum(BCE(), Weighted(3.0, LabelPairs())),
+        lambda z, y: (
+            paper.mean_of(lambda v: paper.sp(-v), paper.sp)(z, y) + 3 * paper.lpr(lambda v: v)(z, y)
+        ),
+        objectives.Sum(objectives.BCE(), objectives.Weighted(3.0, objectives.LabelPairs())),
         EMPTY,
     ),
     "2.2 LPR on SPA": (
-        lambda z, y: mean_of(*spa())(z, y) + lpr(spa_odds)(z, y),
-        Sum(SPA(), Weighted(1.0, LabelPairs())),
+        lambda z, y: paper.mean_of(*paper.spa())(z, y) + paper.lpr(paper.spa_odds)(z, y),
+        objectives.Sum(objectives.SPA(), objectives.Weighted(1.0, objectives.LabelPairs())),
         MANY,
     ),
-    "3.1 two-way": (two_way(4.0), TwoWay(), EMPTY),
+    "3.1 two-way": (paper.two_way(4.0), objectives.TwoWay(), EMPTY),
     "3.1 two-way with a margin": (
-        two_way(1.0, 0.7),
-        TwoWay(temperature_pos=1.0, margin=0.7),
+        paper.two_way(1.0, 0.7),
+        objectives.TwoWay(temperature_pos=1.0, margin=0.7),
         MANY,
     ),
-    "4.1 softmax": (lambda z, y: mean(labelled_softmax(z, y)), SoftmaxCrossEntropy(), EMPTY),
-    "4.2 WARP": (warp, WARP(rank="exact"), MANY),
+    "4.1 softmax": (
+        lambda z, y: paper.mean(paper.labelled_softmax(z, y)),
+        objectives.SoftmaxCrossEntropy(),
+        EMPTY,
+    ),
+    "4.2 WARP": (paper.warp, objectives.WARP(rank="exact"), MANY),
     "4.3 pairwise": (
-        lambda z, y: mean(sum(map(sum, hinges(*pair).values())) for pair in pairs(z, y)),
-        PairwiseHinge(),
+        lambda z, y: paper.mean(
+            sum(map(sum, paper.hinges(*pair).values())) for pair in paper.pairs(z, y)
+        ),
+        objectives.PairwiseHinge(),
         EMPTY,
     ),
     "4.3 LSEP": (
-        lambda z, y: mean(log1p(sum(exp(n - p) for p in a for n in b)) for a, b in pairs(z, y)),
-        LSEP(),
+        lambda z, y: paper.mean(
+            log1p(sum(exp(n - p) for p in a for n in b)) for a, b in paper.pairs(z, y)
+        ),
+        objectives.LSEP(),
         EMPTY,
     ),
-    "4.4 RML": (rml, RML(rank="exact"), EMPTY),
-    "5.1 quasibinary": (quasibinary, Quasibinary(), EMPTY),
-    "6 uniform": (uniform, UniformKL(), EMPTY),
-    "6 maximal confidence": (max_confidence, MaxConfidence(), EMPTY),
-    "7 AN": (smoothed(0.0), AN(**CODE), ONE),
-    "7 AN-LS": (smoothed(0.1), AN(smoothing=0.1, **CODE), ONE),
-    "7 BCE-LS": (smoothed(0.1), SmoothedBCE(**CODE), MANY),
+    "4.4 RML": (paper.rml, objectives.RML(rank="exact"), EMPTY),
+    "5.1 quasibinary": (paper.quasibinary, objectives.Quasibinary(), EMPTY),
+    "6 uniform": (paper.uniform, objectives.UniformKL(0.3), EMPTY),
+    "6 maximal confidence": (paper.max_confidence, objectives.MaxConfidence(), EMPTY),
+    "7 AN": (paper.smoothed(0.0), objectives.AN(**CODE), ONE),
+    "7 AN-LS": (paper.smoothed(0.1), objectives.AN(smoothing=0.1, **CODE), ONE),
+    "7 BCE-LS": (paper.smoothed(0.1), objectives.SmoothedBCE(**CODE), MANY),
     "7 WAN": (
-        mean_of(lambda v: nl(sigma(v)), lambda v: nl(sigma(-v)) / (T - 1)),
-        WAN(**CODE),
+        paper.mean_of(
+            lambda v: paper.nl(paper.sigma(v)), lambda v: paper.nl(paper.sigma(-v)) / (T - 1)
+        ),
+        objectives.WAN(**CODE),
         ONE,
     ),
-    "7 EPR": (epr, EPR(2.0, **CODE), ONE),
-    "7 PR": (pr, PR(), ONE),
-    "8.1 AN": (an_of_average_k, WAN(per="image"), ONE),
-    "8.1 EPR": (epr_of_average_k, EPR(2.0, per="image"), ONE),
-    "8.2 average-K": (average_k, AverageK(2, alpha=3.0), ONE),
-    "8.3 top-K without noise": (hard_top_k, NoisedTopK(2, eps=0.0), ONE),
-    "8.4 smooth top-K": (smooth_top_k, SmoothTopK(2, tau=0.7), ONE),
+    "7 EPR": (paper.epr, objectives.EPR(2.0, **CODE), ONE),
+    "7 PR": (paper.pr, objectives.PR(), ONE),
+    "8.1 AN": (paper.an_of_average_k, objectives.WAN(per="image"), ONE),
+    "8.1 EPR": (paper.epr_of_average_k, objectives.EPR(2.0, per="image"), ONE),
+    "8.2 average-K": (paper.average_k, objectives.AverageK(2, alpha=3.0), ONE),
+    "8.3 top-K without noise": (paper.hard_top_k, objectives.NoisedTopK(2, eps=0.0), ONE),
+    "8.4 smooth top-K": (paper.smooth_top_k, objectives.SmoothTopK(2, tau=0.7), ONE),
 }
 
 
@@ -152,8 +106,8 @@ def test_unknown_absences_count_nothing_where_they_are_ignored():
     """IU: known entries alone, over B T; IUN is IU told which absences are true."""
     seen = [[1, 1, 1, 0, 0]] * B
     known = [(v, t) for v, t, s in zip(*map(flat, (Z, MANY, seen)), strict=True) if s]
-    expected = sum(nl(sigma(v if t else -v)) for v, t in known) / (B * T)
-    found = IU(**CODE)(Outputs(tensor(Z)), Targets(tensor(MANY), tensor(seen).bool()))
+    expected = sum(paper.nl(paper.sigma(v if t else -v)) for v, t in known) / (B * T)
+    found = objectives.IU(**CODE)(Outputs(tensor(Z)), Targets(tensor(MANY), tensor(seen).bool()))
     assert found.item() == pytest.approx(expected, rel=1e-9)
 
 
@@ -163,16 +117,16 @@ def flat(rows):
 
 def test_role_is_its_formula_and_each_side_learns_from_the_other():
     def cross(a, b):
-        return a * nl(b) + (1 - a) * nl(1 - b)
+        return a * paper.nl(b) + (1 - a) * paper.nl(1 - b)
 
-    f, y = ([list(map(sigma, row)) for row in part] for part in (Z, SECOND))
+    f, y = ([list(map(paper.sigma, row)) for row in part] for part in (Z, SECOND))
     main = 0.0
     for i, j in ((i, j) for i in range(B) for j in range(T)):
         a, b = f[i][j], y[i][j]
-        main += ONE[i][j] * (nl(a) + nl(b)) + cross(b, a) + cross(a, b)
-    expected = [(mean(map(sum, side)) - 2.0) / T for side in (f, y)]
+        main += ONE[i][j] * (paper.nl(a) + paper.nl(b)) + cross(b, a) + cross(a, b)
+    expected = [(paper.mean(map(sum, side)) - 2.0) / T for side in (f, y)]
     logits, theta = (tensor(part).requires_grad_() for part in (Z, SECOND))
-    found = role_loss(logits, theta, tensor(ONE), 2.0, "code")
+    found = objectives.role_loss(logits, theta, tensor(ONE), 2.0, "code")
     assert found[0].item() == pytest.approx(main / (2 * B * T), rel=1e-9)
     assert found[1].item() == pytest.approx((expected[0] ** 2 + expected[1] ** 2) / 2, rel=1e-9)
     slope = torch.autograd.grad(found[0], logits)[0]
@@ -185,18 +139,18 @@ def test_role_is_its_formula_and_each_side_learns_from_the_other():
 @pytest.mark.parametrize("grad", ["full", "detached"])
 @pytest.mark.parametrize(("pos", "neg", "m"), [(2.0, 2.0, 0.0), (1.0, 4.0, 0.05), (0.0, 4.0, 0.05)])
 def test_gradients_of_asl_are_the_closed_ones_and_phi_is_where_they_cancel(grad, pos, neg, m):
-    focusing = Focusing(neg, pos, m, grad)
-    link = PhiLink(neg, pos, m, grad)
+    focusing = objectives.Focusing(neg, pos, m, grad)
+    link = objectives.PhiLink(neg, pos, m, grad)
     for v in (-4.0, -2.0, 0.3, 1.7, 5.0):
-        p, r = sigma(v), 1 - sigma(v)
+        p, r = paper.sigma(v), 1 - paper.sigma(v)
         q = max(p - m, 0)
-        rise = -(r**pos) * r - (pos * r**pos * p * sp(-v) if grad == "full" else 0)
+        rise = -(r**pos) * r - (pos * r**pos * p * paper.sp(-v) if grad == "full" else 0)
         fall = p * r * q**neg / (1 - q)
         if grad == "full" and q:
             fall -= p * r * neg * q ** (neg - 1) * log(1 - q)
         for label, expected in ((1.0, rise), (0.0, fall if p > m else 0.0)):
             x = torch.tensor(v, dtype=torch.float64, requires_grad=True)
-            asymmetric_loss(x, torch.tensor(label), focusing).backward()
+            objectives.asymmetric_loss(x, torch.tensor(label), focusing).backward()
             assert x.grad.item() == pytest.approx(expected, rel=1e-9)
         eta = fall / (fall - rise) if p > m else 0.0  # eta rise + (1 - eta) fall = 0
         found = link(torch.tensor([v], dtype=torch.float64))
@@ -204,22 +158,22 @@ def test_gradients_of_asl_are_the_closed_ones_and_phi_is_where_they_cancel(grad,
 
 
 def test_gradients_of_spa_are_the_closed_ones_and_its_link_is_where_they_cancel():
-    sides = Side(2.0, 0.5, 0.3), Side(5.0, 3.0, 1.0)
-    link = SPALink(*sides)
+    sides = objectives.Side(2.0, 0.5, 0.3), objectives.Side(5.0, 3.0, 1.0)
+    link = objectives.SPALink(*sides)
     for v in (-3.0, 0.0, 0.4, 2.0):
         present, absent = sides
-        rise = -present.k / present.zeta * sigma(-present.k * (v - present.b))
-        fall = absent.k / absent.zeta * sigma(absent.k * (v - absent.b))
+        rise = -present.k / present.zeta * paper.sigma(-present.k * (v - present.b))
+        fall = absent.k / absent.zeta * paper.sigma(absent.k * (v - absent.b))
         for label, expected in ((1.0, rise), (0.0, fall)):
             x = torch.tensor(v, dtype=torch.float64, requires_grad=True)
-            spa_loss(x, torch.tensor(label), *sides).backward()
+            objectives.spa_loss(x, torch.tensor(label), *sides).backward()
             assert x.grad.item() == pytest.approx(expected, rel=1e-9)
-        odds = spa_odds(v, 2.0, 0.5, 0.3, 5.0, 3.0, 1.0)
+        odds = paper.spa_odds(v, 2.0, 0.5, 0.3, 5.0, 3.0, 1.0)
         x = torch.tensor([v], dtype=torch.float64, requires_grad=True)
         found = link.log_odds(x)
         assert found.item() == pytest.approx(odds, rel=1e-9)
-        assert sigma(odds) == pytest.approx(fall / (fall - rise), rel=1e-9)
-        steep = 3.0 * sigma(-3.0 * (v - 1.0)) + 0.5 * sigma(0.5 * (v - 0.3))
+        assert paper.sigma(odds) == pytest.approx(fall / (fall - rise), rel=1e-9)
+        steep = 3.0 * paper.sigma(-3.0 * (v - 1.0)) + 0.5 * paper.sigma(0.5 * (v - 0.3))
         assert torch.autograd.grad(found, x)[0].item() == pytest.approx(steep, rel=1e-9)
 
 
@@ -231,7 +185,7 @@ def test_gradients_of_quasibinary_are_the_closed_ones(penalty):
     above = sum(exp(v) > c for v in flat(z))
     assert 0 < above < n
     logits = tensor(z).requires_grad_()
-    Quasibinary(penalty=penalty)(Outputs(logits), Targets(tensor(EMPTY))).backward()
+    objectives.Quasibinary(penalty=penalty)(Outputs(logits), Targets(tensor(EMPTY))).backward()
     for v, t, slope in zip(flat(z), flat(EMPTY), logits.grad.flatten().tolist(), strict=True):
         q = exp(v) / c
         share = 1 - above / n if penalty == "literal" else 1
@@ -239,7 +193,7 @@ def test_gradients_of_quasibinary_are_the_closed_ones(penalty):
 
 
 def test_the_normaliser_is_a_moving_average_and_cuts_probabilities_at_1():
-    objective, average = Quasibinary(), None
+    objective, average = objectives.Quasibinary(), None
     for shift in (0.0, 1.0, -2.0):
         rows = [[v + shift for v in row] for row in Z]
         value = sum(exp(v) for v in flat(rows)) / sum(map(sum, MANY))

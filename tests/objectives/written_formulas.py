@@ -156,9 +156,9 @@ def without_label(z, y):
     return [softmax(row) for row, marks in zip(z, y, strict=True) if not any(marks)]
 
 
-def uniform(z, y):
+def uniform(z, y, beta=0.3):
     kl = (-log(T) - mean(map(log, row)) for row in without_label(z, y))
-    return mean(labelled_softmax(z, y)) + mean(kl)
+    return mean(labelled_softmax(z, y)) + beta * mean(kl)
 
 
 def max_confidence(z, y):

@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import re
-import sys
 from dataclasses import replace
 from mmap import mmap
 from pathlib import Path
@@ -17,7 +16,6 @@ from quick_processes import QUICK
 from safetensors.torch import save_file
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from labelwise.cli import main
 from labelwise.data import LabelTable, with_validation
 from labelwise.data.export import export
 from labelwise.errors import DataError, SettingsError
@@ -25,8 +23,7 @@ from labelwise.evaluation.intervals import ap_influence
 from labelwise.links import Sigmoid, Softmax
 from labelwise.metrics import average_precision
 from labelwise.networks.backbones import create_backbone
-from labelwise.numeric.groups import Groups
-from labelwise.papers import columns
+from labelwise.papers import columns, measures
 from labelwise.papers.compare import ComparisonPlan, compare, tries
 from labelwise.papers.comparison import Comparison, SweepChoice, show_figure
 from labelwise.papers.estimate import Speed, seconds_of
@@ -38,14 +35,6 @@ from labelwise.papers.jobs import (
     peak_memory,
     run_jobs,
     start_peak_memory,
-)
-from labelwise.papers.measures import (
-    MEASURES,
-    FinishedRun,
-    image_effects,
-    mean_ap_by_group,
-    measure,
-    probability_figures,
 )
 from labelwise.papers.protocols import EXPERIMENTS
 from labelwise.papers.reproduce import Request, available, jobs_of, open_data, reproduce
@@ -96,7 +85,7 @@ def predictions(rows=80, labels=5, link=None, split="test"):
 def outcome(folder, *splits):
     for table in splits:
         table.save(folder / "predictions" / f"{table.split}.parquet")
-    return FinishedRun(folder)
+    return measures.FinishedRun(folder)
 
 
 class Counting(Silent):
@@ -223,7 +212,7 @@ def test_a_sweep_compares_each_value_of_the_methods_that_have_the_option():
         replace(plan, tune=2)
 
 
-def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
+def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
     rows = "{num_train: 800, num_val: 600, num_test: 300, num_labels: 4}"
     arguments = ["compare", "posterior", "--methods", "spa+lpr", "--seeds", "1"]
@@ -231,10 +220,8 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
     arguments += ["--choose", "ace"]
     arguments += ["--set", f"data_options={rows}", "--set", "backbone=identity"]
     arguments += ["--set", "calibrate=none"]
-    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert not end.value.code, capsys.readouterr().err
+    code, said = call(*arguments)
+    assert not code, said
     done = Comparison.load(tmp_path / "out")
     assert set(done.figures) == {"spa+lpr lpr_weight=0", "spa+lpr lpr_weight=1"}
     assert done.settings["spa+lpr lpr_weight=1"]["lpr_weight"] == 1
@@ -242,7 +229,7 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
     errors = {}
     for value in ("0", "1"):
         folder = tmp_path / "out" / f"spa+lpr lpr_weight={value}" / "seed-0"
-        val = FinishedRun(folder).val
+        val = measures.FinishedRun(folder).val
         probs, labels = val.link(val.logits.astype(float)).ravel(), val.labels.astype(float).ravel()
         bins = [(probs >= k / 10) & (probs < (k + 1) / 10) for k in range(10)]
         gaps = [abs(float((probs[b] - labels[b]).mean())) for b in bins if b.any()]
@@ -251,7 +238,7 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
     assert choice.scores == pytest.approx(errors)
     assert choice.value == min(errors, key=errors.get)
     sentence = f"spa+lpr: lpr_weight={choice.value} has the best ace on validation"
-    assert sentence in capsys.readouterr().out
+    assert sentence in said
     for name in ("comparison.md", "comparison.html"):
         assert sentence in (tmp_path / "out" / name).read_text()
 
@@ -270,9 +257,9 @@ def test_a_choice_is_by_any_validation_metric_and_among_something():
 
 def test_measures_agree_with_sklearn(tmp_path):
     val, test = predictions(split="val", link=Sigmoid()), predictions(link=Sigmoid())
-    found = measure(outcome(tmp_path, val, test), queries=50)
+    found = measures.measure(outcome(tmp_path, val, test), queries=50)
     truth, probs = test.labels, torch.sigmoid(torch.as_tensor(test.logits).double()).numpy()
-    assert set(found) <= set(MEASURES)
+    assert set(found) <= set(measures.MEASURES)
     assert found["mAP@class"] == pytest.approx(average_precision_score(truth, probs))
     assert found["Brier before"] == pytest.approx(brier_score_loss(truth.ravel(), probs.ravel()))
     out = ~truth.any(axis=1)
@@ -290,14 +277,14 @@ def test_image_effects_are_the_paired_bootstrap(tmp_path):
     first = replace(first, logits=first.logits + 1.5)
     second = replace(first, logits=first.logits + 0.7 * torch.randn(first.logits.shape).numpy())
     runs = [outcome(tmp_path / part, table) for part, table in (("a", first), ("b", second))]
-    effects = [image_effects(run) for run in runs]
+    effects = [measures.image_effects(run) for run in runs]
     gaps = []
-    for _ in range(150):
+    for _ in range(100):
         rows = RNG.integers(300, size=300)
         found = []
         for table in (first, second):
             drawn = replace(table, logits=table.logits[rows], labels=table.labels[rows])
-            figures = probability_figures(Sigmoid(), drawn)
+            figures = measures.probability_figures(Sigmoid(), drawn)
             precisions = [
                 average_precision(drawn.logits, drawn.labels, by=by).value
                 for by in ("label", "image")
@@ -307,7 +294,7 @@ def test_image_effects_are_the_paired_bootstrap(tmp_path):
     names = ("mAP@class", "mAP@sample", "ACE before", "log loss before")
     for name, deviation in zip(names, np.std(gaps, axis=0), strict=True):
         gap = np.linalg.norm(effects[0][name] - effects[1][name])
-        assert gap == pytest.approx(deviation, rel=0.2), name
+        assert gap == pytest.approx(deviation, rel=0.25), name
 
 
 def test_image_effects_of_copies_in_groups_are_those_of_single_images(tmp_path):
@@ -319,7 +306,8 @@ def test_image_effects_of_copies_in_groups_are_those_of_single_images(tmp_path):
         group=[f"{row:03}" for row in rows],
     )
     first, second = (
-        image_effects(outcome(tmp_path / part, table)) for part, table in (("a", once), ("b", many))
+        measures.image_effects(outcome(tmp_path / part, table))
+        for part, table in (("a", once), ("b", many))
     )
     for name, effect in first.items():
         if name != "mAP@class":  # of which labels with few positives weigh a group more
@@ -332,34 +320,8 @@ def test_image_effects_of_copies_in_groups_are_those_of_single_images(tmp_path):
     np.testing.assert_allclose(second["mAP@class"], expected, atol=1e-9, rtol=1e-6)
 
 
-def test_groups_that_have_a_rare_label_carry_its_precision(tmp_path):
-    """Oracle: the variance of mAP over 400 draws of 20 uneven groups whose photos are alike.
-
-    By their share of photos alone, half the draws said less than 0.58 of it, and so less than 0.93.
-    """
-    values, variances = [], []
-    for seed in range(400):
-        random = np.random.default_rng(seed)
-        sizes = np.maximum(1, random.lognormal(2.2, 1.0, 20)).astype(int)
-        group = np.repeat(np.arange(20), sizes)
-
-        def alike(random=random, group=group):
-            common = random.normal(size=(20, 4))[group]
-            return 0.9 * common + 0.44 * random.normal(size=(len(group), 4))
-
-        scores = alike()
-        present = scores + 0.6 * alike() > 0.7
-        values.append(average_precision(scores, present).value)
-        moved = mean_ap_by_group(scores, present, None, Groups.of(group))
-        variances.append(0.95 * float(moved @ moved))
-    assert 0.8 < np.median(variances) / np.var(values) < 1.1
-
-
 def test_infinite_and_undefined_figures_are_told_apart(tmp_path):
-    rows = {
-        "a": {0: {"mAP@class": 0.5, "log loss before": np.inf}},
-        "b": {0: {"mAP@class": 0.4}},
-    }
+    rows = {"a": {0: {"mAP@class": 0.5, "log loss before": np.inf}}, "b": {0: {"mAP@class": 0.4}}}
     saved = Comparison(rows, {"a": {}, "b": {}})
     saved.save(tmp_path)
     assert '"infinite"' in (tmp_path / "comparison.json").read_text()
@@ -367,27 +329,20 @@ def test_infinite_and_undefined_figures_are_told_apart(tmp_path):
     assert [row[1] for row in saved.cells(["log loss before"])[1]] == ["∞", "–"]
 
 
-def test_a_dry_run_on_features_computes_none(tmp_path, monkeypatch, capsys):
+def test_a_dry_run_on_features_computes_none(tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
     table = small_table(60)
     pictures = ArrayImages(RNG.integers(0, 255, (60, 8, 8, 3), dtype=np.uint8))
     export(replace(table, images=pictures), tmp_path / "photos.parquet")
     arguments = ["compare", "photos.parquet", "--methods", "bce", "--seeds", "2", "--dry-run"]
     arguments += ["--features", "small-cnn", "--set", "recipe.epochs=2", "--set", "image_size=8"]
-    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    shown = capsys.readouterr().out
-    assert not end.value.code
-    assert "2 runs, about" in shown
-    assert "the features of 60 images by small-cnn, not timed" in shown
+    code, said = call(*arguments)
+    assert not code
+    assert "2 runs, about" in said
+    assert "the features of 60 images by small-cnn, not timed" in said
     assert not (tmp_path / "runs").exists()
-    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments, "--jobs", "2"])
-    with pytest.raises(SystemExit):
-        main()
-    assert (
-        "are trained in this process; leave out --engine ray and --jobs" in capsys.readouterr().err
-    )
+    said = call(*arguments, "--jobs", "2")[1]
+    assert "are trained in this process; leave out --engine ray and --jobs" in said
 
 
 def test_columns_are_the_papers_definitions(tmp_path):
@@ -625,7 +580,7 @@ def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatc
     assert not settings.mirror  # features have no mirror image
     hidden = []
     for seed in (0, 1):
-        run = FinishedRun(tmp_path / "runs" / "softmax" / f"seed-{seed}")
+        run = measures.FinishedRun(tmp_path / "runs" / "softmax" / f"seed-{seed}")
         hidden.append(run.train.labels.sum(axis=1) == 0)
     assert not np.array_equal(*hidden)  # each seed has its own 40 classes
     (file,) = (tmp_path / "runs" / "features").iterdir()  # for all of them, once
@@ -665,7 +620,7 @@ def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
             tmp_path / "runs" / "role linear-init" / linear.name / "settings.yaml", {}
         )
         assert (tuned.freeze, Path(tuned.start)) == (0, linear)
-        run = FinishedRun(linear)
+        run = measures.FinishedRun(linear)
         assert run.train.labels.sum(axis=1).max() == 1
         assert not run.train.observed.all()
         assert run.test.labels.sum(axis=1).max() > 1

@@ -1,12 +1,9 @@
 """Losses from a file; oracles: the closed links of BCE, SPA and ASL, a comparison for real."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
 
-from labelwise.cli import main
 from labelwise.errors import SettingsError
 from labelwise.links import Sigmoid
 from labelwise.methods import METHODS, link_from_spec, link_to_spec
@@ -87,7 +84,7 @@ answer = 42
 """
 
 
-def test_a_file_is_compared_with_bce_on_features(tmp_path, monkeypatch, capsys):
+def test_a_file_is_compared_with_bce_on_features(tmp_path, monkeypatch, call):
     (tmp_path / "my.py").write_text(SOURCE)
     random = np.random.default_rng(0)
     x = random.normal(size=(90, 4)).astype(np.float32)
@@ -97,12 +94,8 @@ def test_a_file_is_compared_with_bce_on_features(tmp_path, monkeypatch, capsys):
     np.savez(tmp_path / "d.npz", features=x, labels=labels, label_names=names, split=split)
     monkeypatch.chdir(tmp_path)
     words = ["compare", "d.npz", "--methods", "bce,my.py:MyLoss", "--features", "identity"]
-    words += ["--seeds", "1", "--set", "recipe.epochs=1", "-o", "out"]
-    monkeypatch.setattr(sys, "argv", ["labelwise", *words])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert not end.value.code
-    out = capsys.readouterr().out
+    code, out = call(*words, "--seeds", "1", "--set", "recipe.epochs=1", "-o", "out")
+    assert code == 0
     assert "my.py:MyLoss: its link has probabilities from" in out
     text = (tmp_path / "out" / "comparison.md").read_text("utf-8")
     rows = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if "|" in line}

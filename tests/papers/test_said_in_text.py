@@ -4,14 +4,12 @@ The counts of Table 3 are held to a slow loop over the figures as the paper prin
 """
 
 import json
-import sys
 from math import exp, log
 
 import official
 import pytest
 import torch
 
-from labelwise.cli import main
 from labelwise.data import load
 from labelwise.errors import DataError
 from labelwise.objectives import QuasibinaryLink
@@ -21,13 +19,6 @@ from labelwise.papers.figures import find_figure
 from labelwise.papers.protocols import DATASETS, EXPERIMENTS, PUBLISHED, FigureOf, TableClaim
 from labelwise.papers.statistics import seed_mean
 from labelwise.predictions import Predictions
-
-
-def call(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code or 0
 
 
 def table_of(seeds=1, **columns):
@@ -88,12 +79,6 @@ def test_shares_of_q_above_one_and_the_variance_of_c(tmp_path):
     assert found["error"] == pytest.approx(50)
 
 
-def test_alphas_are_the_moving_averages_of_the_rows():
-    rows = EXPERIMENTS["000-alpha"].rows
-    weights = [1 - row.values["options"]["momentum"] for row in rows.values()]
-    assert weights == pytest.approx([0.01, 0.05, 0.1, 0.2, 0.5])
-
-
 @pytest.mark.parametrize(
     ("name", "last"), [("voc", "present / absent labels"), ("nus-wide", "labels per image")]
 )
@@ -118,26 +103,16 @@ def test_statistics_are_those_of_the_label_matrix(tmp_path, name, last):
     assert found[3] == pytest.approx(expected)
 
 
-def test_statistics_stand_beside_the_printed_ones(monkeypatch, tmp_path, capsys):
+def test_statistics_stand_beside_the_printed_ones(call, tmp_path):
     official.write("voc", tmp_path)
-    arguments = (
-        "papers",
-        "run",
-        "001-table2",
-        "--root",
-        str(tmp_path),
-        "-o",
-        str(tmp_path / "out"),
-    )
-    assert call(monkeypatch, *arguments) == 0
-    capsys.readouterr()
+    assert call("papers", "run", "001-table2", "--root", tmp_path, "-o", tmp_path / "out")[0] == 0
     text = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
     assert "| voc | paper | 20 | 5,717 | 5,823 | 0.08 |" in text
     assert "- voc: differs from what is printed." in text
     assert "- coco: not counted; put into" in text
-    empty = ("papers", "run", "001-table2", "--root", str(tmp_path / "nothing"))
-    assert call(monkeypatch, *empty) != 0
-    assert "none of the data sets" in " ".join(capsys.readouterr().err.split())
+    code, said = call("papers", "run", "001-table2", "--root", tmp_path / "nothing")
+    assert code
+    assert "none of the data sets" in said
 
 
 def test_statistics_need_both_splits(tmp_path):
@@ -161,15 +136,15 @@ def test_best_results_of_the_printed_table_are_counted(rows):
     assert total == 24
 
 
-def test_counts_say_what_the_missing_rows_would_have_to_be(monkeypatch, tmp_path, capsys):
-    assert call(monkeypatch, "papers", "run", "001-counts", "-o", str(tmp_path)) == 0
-    capsys.readouterr()
+def test_counts_say_what_the_missing_rows_would_have_to_be(call, tmp_path):
+    assert call("papers", "run", "001-counts", "-o", tmp_path)[0] == 0
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     best, _ = best_counts(("spa", "spa+lpr"))
     assert f"| spa or spa+lpr | 29 of 32 | {best} of 24 |" in text
     assert f"29 are reached if {29 - best} of them are won" in text
-    assert call(monkeypatch, "papers", "run", "001-counts", "--source", "x.csv") != 0
-    assert "--source does not apply: 001-counts is computed" in capsys.readouterr().err
+    code, said = call("papers", "run", "001-counts", "--source", "x.csv")
+    assert code
+    assert "--source does not apply: 001-counts is computed" in said
 
 
 def test_a_figure_of_another_cell_is_drawn_from_that_cell():
@@ -183,3 +158,9 @@ def test_a_figure_of_another_cell_is_drawn_from_that_cell():
 def test_computed_tables_and_experiments_have_names_of_their_own():
     assert not set(COMPUTED) & {one.table for one in EXPERIMENTS.values()}
     assert set(COMPUTED) >= {"001-table2", "001-counts", "002-tableCa"}
+
+
+def test_alphas_are_the_moving_averages_of_the_rows():
+    rows = EXPERIMENTS["000-alpha"].rows
+    weights = [1 - row.values["options"]["momentum"] for row in rows.values()]
+    assert weights == pytest.approx([0.01, 0.05, 0.1, 0.2, 0.5])

@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, norm, t, ttest_rel
+from scipy.stats import norm, t, ttest_rel
 
 from labelwise.papers.compare import _freedom
 from labelwise.papers.comparison import Comparison
@@ -91,15 +91,6 @@ def test_each_pair_is_held_against_the_pairs_that_can_still_be_equal(methods):
     for stop in range(pairs):
         just_above = [*limits[:stop], limits[stop] * 1.0001, *[1.0] * (pairs - stop - 1)]
         assert sum(shaffer(just_above[::-1], methods)) == stop
-
-
-def test_a_table_of_equal_methods_makes_a_false_claim_in_at_most_a_twentieth():
-    random, tables, false = np.random.default_rng(5), 150, 0
-    for _ in range(tables):
-        values = {str(m): by_seed(row) for m, row in enumerate(random.normal(size=(16, 5)))}
-        gaps = compare_to_best(values, higher_is_better=True)
-        false += any(gap.distinguishable for gap in gaps)
-    assert binomtest(false, tables, 0.05, alternative="greater").pvalue > 0.01
 
 
 def test_what_is_not_told_apart_ends_the_claims():

@@ -2,7 +2,7 @@
 
 import io
 import json
-import sys
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +10,6 @@ from PIL import Image
 from sample_pictures import Folder
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.cli import main
 from labelwise.data import load, with_validation
 from labelwise.errors import DataError, SettingsError
 from labelwise.papers.protocols import TRANSFER
@@ -96,31 +95,22 @@ def test_what_is_missing_or_unfit_is_said_before_anything_is_computed(data, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_the_verb_shows_both_choices_and_what_differs(data, tmp_path, monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["labelwise", "papers", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        output = capsys.readouterr()
-        return end.value.code or 0, output.out + output.err
-
-    root = ("--root", str(data))
-    code, text = call("list", "002-tableA", *root)
+def test_the_verb_shows_both_choices_and_what_differs(data, tmp_path, call):
+    root, own = ("--root", data), ("--rows", "dtd", "-o", tmp_path)
+    code, said = call("papers", "list", "002-tableA", *root)
     assert code == 0
-    assert "put into" in text
-    ready = [line.split() for line in text.splitlines() if "yes" in line.split()]
-    assert ready == [["dtd", "yes"], ["pets", "yes"]]
-    code, text = call("run", "002-tableA", *root, "--rows", "dtd", "-o", str(tmp_path))
-    assert code != 0
-    assert "name it with --features" in text
-    code, text = call("run", "002-tableA", *root, "--quick", "--features", "small-cnn")
-    assert code != 0
-    assert "--quick does not apply: 002-tableA judges a backbone" in text
-    code, text = call(
-        "run", "002-tableA", *root, "--rows", "dtd", "--features", "small-cnn", "-o", str(tmp_path)
-    )
-    assert code == 0, text
-    assert "dtd: classes: published 47, here 2." in text
+    assert "put into" in said
+    assert re.findall(r"(\w+) yes\b", said) == ["dtd", "pets"]
+    for options, sentence in (
+        (own, "name it with --features"),
+        (("--quick", "--features", "small-cnn"), "--quick does not apply: 002-tableA judges a"),
+    ):
+        code, said = call("papers", "run", "002-tableA", *root, *options)
+        assert code
+        assert sentence in said
+    code, said = call("papers", "run", "002-tableA", *root, *own, "--features", "small-cnn")
+    assert code == 0, said
+    assert "dtd: classes: published 47, here 2." in said
     written = (tmp_path / "table.md").read_text()
     assert "| DTD | 2 | 40 | 18 |" in written
     assert "weights random" in written

@@ -32,7 +32,8 @@ def test_every_try_of_every_method_can_be_built(name):
         assert settings.options.keys() == (
             METHODS[name].tuning.keys() if settings != found[0] else set()
         )
-        assert torch.isfinite(loss(name, **settings.options))
+        make_objective(name, FACTS, **settings.options)
+    assert torch.isfinite(loss(name, **found[-1].options))
     tried = {
         option: {settings.options[option] for settings in found[1:]}
         for option in METHODS[name].tuning
@@ -51,9 +52,3 @@ def test_a_tuned_option_matters_and_its_default_is_among_the_values(name, option
 def test_what_a_user_fixes_is_not_tuned():
     found = list(tries(tiny_settings(method="rml", options={"beta": 0.3}), 5))
     assert {settings.options["beta"] for settings in found} == {0.3}
-
-
-def test_learning_rates_are_distinct_and_on_both_sides_of_the_recipe():
-    rates = [one.recipe.optimizer.lr for one in tries(tiny_settings(method="bce"), 5)]
-    assert len(set(rates)) == 5
-    assert min(rates) < rates[0] < max(rates)

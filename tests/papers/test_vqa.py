@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections import Counter
 from itertools import combinations
 
@@ -12,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from labelwise.cli import main
 from labelwise.data import load
 from labelwise.data.official import answer_accuracy, normal_answer, read_vqa
 from labelwise.errors import DataError, SettingsError
@@ -116,7 +114,7 @@ def test_bad_files_are_named(root):
         read_vqa(folder, at_least=2)
 
 
-def test_brought_scores_are_judged_like_a_run_of_our_own(root, tmp_path, monkeypatch, capsys):
+def test_brought_scores_are_judged_like_a_run_of_our_own(root, tmp_path, call):
     overrides = {"recipe.epochs": 2, "precision": "32", "data_options": {"at_least": 2}}
     request = Request("001-vqa", root, seeds=(0,), rows=("spa",), quick=True, overrides=overrides)
     done = reproduce(request, tmp_path / "runs", say=lambda text: None)
@@ -139,11 +137,9 @@ def test_brought_scores_are_judged_like_a_run_of_our_own(root, tmp_path, monkeyp
     (tmp_path / "s.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert judge_scores(root / "vqa", {"bce": tmp_path / "s.jsonl"})[0].accuracy == one.accuracy
 
-    given = ["papers", "run", "001-vqa", "--root", str(root), "-o", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["labelwise", *given, "--judge", f"spa={file}"])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert not end.value.code, capsys.readouterr().err
+    given = ["papers", "run", "001-vqa", "--root", root, "-o", tmp_path / "out"]
+    code, said = call(*given, "--judge", f"spa={file}")
+    assert not code, said
     assert f"| spa | {one.accuracy:.2f} |" in (tmp_path / "out" / "table.md").read_text()
 
 
@@ -190,14 +186,11 @@ def test_every_row_trains_on_soft_labels(root, tmp_path):
         ("method=lsep", "'lsep' of the row 'spa\\+lpr' needs labels of 0 and 1; name other rows"),
     ],
 )
-def test_a_dry_run_finds_what_a_run_would_die_of(root, monkeypatch, capsys, setting, reason):
-    arguments = ["001-vqa", "--rows", "spa+lpr", "--root", str(root), "--quick", "--set", setting]
-    arguments += ["--set", "data_options.at_least=1"]
-    monkeypatch.setattr(sys, "argv", ["labelwise", "papers", "run", *arguments, "--dry-run"])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code
-    assert re.search(reason, " ".join(capsys.readouterr().err.split()))
+def test_a_dry_run_finds_what_a_run_would_die_of(root, call, setting, reason):
+    arguments = ["001-vqa", "--rows", "spa+lpr", "--root", root, "--quick", "--set", setting]
+    code, said = call("papers", "run", *arguments, "--set", "data_options.at_least=1", "--dry-run")
+    assert code
+    assert re.search(reason, said)
 
 
 def test_weights_per_label_are_counted_by_the_labels_of_the_data(root):

@@ -1,6 +1,4 @@
-"""Oracles: the photos answered one by one by a person whose truth is known, the check's own numbers
-(``ListCheck``, tested by enumeration), and what stands in the index afterwards.
-"""
+"""Checks of lists. Oracles: a person whose truth is known, ``ListCheck``, the index itself."""
 
 from dataclasses import replace
 
@@ -15,9 +13,8 @@ from labelwise.retrieval import Query
 
 
 @pytest.fixture
-def index(update):
-    update()
-    return open_index(update.folder)
+def index(pictured):
+    return pictured
 
 
 def session_of(index, text="dog", **options):

@@ -1,7 +1,4 @@
-"""What a correction says of labels that exclude the corrected one.
-
-Oracle: the rules of the groups, written out for each photo by hand.
-"""
+"""What a correction says of labels that exclude it. Oracle: the rules of the groups, by hand."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Searches of some photos only. Oracle: the same search of an index that holds just those photos,
-and the hits of the whole list that pass, by their paths and dates.
-"""
+"""Searches of some photos only. Oracles: an index of just those, hits of the whole that pass."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Camera, rating and keywords of photos, and searches by them. Oracle: what was written into the
-files and side-cars, and the hits of the whole list whose files say so.
-"""
+"""Camera, rating and keywords of photos. Oracle: what was written into files and side-cars."""
 
 import os
 import sqlite3

@@ -1,8 +1,4 @@
-"""A library is compared with held-out photos by embeddings too.
-
-The oracle is how the photos were made. The model says the same of every photo, so that logits can
-tell nothing: whatever is told of the pictures comes from their embeddings.
-"""
+"""A library is compared by embeddings too. Oracle: how photos were made; logits tell nothing."""
 
 import numpy as np
 import pyarrow.parquet as pq

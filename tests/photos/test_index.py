@@ -25,9 +25,8 @@ DOG = LABELS.index("dog")
 
 
 @pytest.fixture
-def index(update):
-    update()
-    return open_index(update.folder)
+def index(pictured):
+    return pictured
 
 
 def stored(index):

@@ -20,7 +20,6 @@ from labelwise.photos.query import Asked
 from labelwise.pictures.decode import IMAGE_SUFFIXES, RAW_SUFFIXES
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
-from labelwise.system.progress import Silent
 
 
 def counts(changes):
@@ -193,13 +192,6 @@ def test_a_scan_is_tried_again_once_more_pixels_are_allowed(update, photos, monk
     monkeypatch.setenv("LABELWISE_MAX_PIXELS", "120000")
     assert counts(update()) == {"unchanged": 12, "new": 1}
     assert open_index(update.folder).store.unreadable() == []
-
-
-class Interrupted(Silent):
-    """Ctrl-C once the first photo is scored."""
-
-    def advance(self, count):
-        raise KeyboardInterrupt
 
 
 def test_a_folder_that_cannot_be_listed_keeps_its_photos(update, photos, monkeypatch):

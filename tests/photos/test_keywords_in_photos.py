@@ -16,8 +16,8 @@ import pytest
 from open_indexes import open_index
 from PIL import Image, PngImagePlugin, TiffImagePlugin
 from sidecar_samples import drawn_sidecar, keywords_in, subjects
+from typed import run
 
-from labelwise.cli.app import app
 from labelwise.photos.embedded_tags import (
     apply_patch,
     embed_tags,
@@ -239,13 +239,11 @@ def test_a_photo_that_changes_while_it_is_written_is_left_alone(store, tmp_path,
 
 
 def test_embed_without_exiftool_says_what_to_install(update, monkeypatch):
-    from typer.testing import CliRunner
-
     update()
     monkeypatch.setenv("PATH", "/nowhere")
-    result = CliRunner().invoke(app, ["tag", str(update.folder), "--embed"])
+    result = run("tag", update.folder, "--embed")
     assert "exiftool, which is not installed" in str(result.exception)
     assert "--xmp" in str(result.exception)
     for both in (["--xmp", "--embed"], []):
-        result = CliRunner().invoke(app, ["tag", str(update.folder), *both])
+        result = run("tag", update.folder, *both)
         assert "say where the labels go" in str(result.exception)

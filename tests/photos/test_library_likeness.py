@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from made_index import made_index
 from search_setup import save_model
-from typer.testing import CliRunner
+from typed import run
 
-from labelwise.cli.app import app
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
 from labelwise.photos import Index, likeness_of
@@ -49,7 +48,7 @@ def test_other_pictures_are_noticed_and_the_far_ones_named(tmp_path, model):
     assert found.far_rows[0] == 17
     assert f"{found.far:,} of 300 photos are far from every held-out one" in found.sentence()
     for more in ([], ["--adapt-shares"]):  # a count of shares supposes that the pictures are alike
-        said = CliRunner().invoke(app, ["estimate", str(tmp_path / "index"), "dog", *more]).output
+        said = run("estimate", tmp_path / "index", "dog", *more).output
         assert "These photos do not look like the held-out ones" in said
 
 
@@ -70,7 +69,7 @@ def test_photos_of_validation_are_not_called_held_out(tmp_path, model, count, me
         with index.store.checksums.rewriting("index.json"):
             facts.save(folder / "index.json")
     for verb in (("search", str(folder), "dog", "-n", "1"), ("estimate", str(folder), "dog")):
-        said = " ".join(CliRunner().invoke(app, verb).output.split())
+        said = " ".join(run(*verb).output.split())
         assert "the validation ones" in said
         assert "held-out" not in said
 

@@ -1,7 +1,4 @@
-"""Near copies in an index are counted and left out on request.
-
-The oracle is how the library was made: which photos are copies of which is known beforehand.
-"""
+"""Near copies in an index are counted and left out on request. Oracle: how the library was made."""
 
 import json
 from pathlib import Path
@@ -10,9 +7,8 @@ import numpy as np
 import pytest
 from open_indexes import open_index
 from PIL import Image
-from typer.testing import CliRunner
+from typed import run
 
-from labelwise.cli.app import app
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.photos import Index, answer
 from labelwise.photos.checking import CheckSession
@@ -44,10 +40,6 @@ def library(update, photos):
 def rows_named(index, word):
     alive = index.store.alive_rows().tolist()
     return [row for row in alive if word in Path(index.store.paths_of([row])[row][0]).name]
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(one) for one in words])
 
 
 def test_three_shots_of_one_picture_are_known(library):

@@ -1,7 +1,4 @@
-"""Receipts of promised lists, and what answers say of them. Oracles: the answer that promised, read
-back by another connection; hashes computed by hand; a receipt as version 0.2 wrote it; a process
-that is killed; a library whose every answer is known, counted by hand.
-"""
+"""Receipts. Oracles: the answer read back, hashes by hand, one of 0.2, a kill, counts by hand."""
 
 import csv
 import hashlib

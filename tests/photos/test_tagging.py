@@ -9,9 +9,8 @@ from made_index import made_index
 from open_indexes import open_index
 from search_setup import save_model
 from sidecar_samples import drawn_sidecar, subjects
-from typer.testing import CliRunner
+from typed import run
 
-from labelwise.cli.app import app
 from labelwise.decide import Threshold
 from labelwise.errors import DataError
 from labelwise.photos import tagging
@@ -200,11 +199,11 @@ def test_ctrl_c_says_how_to_go_on_and_what_was_written_can_be_undone(update, pho
 
     monkeypatch.setattr(tagging, "write_sidecar", until_the_third)
     words = ["tag", str(update.folder), "--xmp"]
-    stopped = CliRunner().invoke(app, words)
+    stopped = run(*words)
     assert stopped.exit_code == 130
     said = f"stopped; run the same command again to go on, {update.folder} keeps what is done"
     assert said in " ".join(stopped.output.split())
     monkeypatch.setattr(tagging, "write_sidecar", writing)
-    assert "2 unchanged" in CliRunner().invoke(app, words).output
-    CliRunner().invoke(app, ["tag", str(update.folder), "--undo"])
+    assert "2 unchanged" in run(*words).output
+    run("tag", update.folder, "--undo")
     assert sorted(photos.rglob("*")) == before

@@ -1,8 +1,4 @@
-"""Pictures that are not 8-bit RGB: what is read of them, and how it becomes an input.
-
-Oracles: the arrays that were written by tifffile, pydicom and numpy; pydicom's own rescale and
-windowing; torch's resize of values read by tifffile alone; formulas worked out by hand.
-"""
+"""Pictures that are not 8-bit RGB. Oracles: tifffile, pydicom, numpy, torch's resize, formulas."""
 
 import json
 import signal

@@ -1,8 +1,4 @@
-"""Inputs made on the device. Oracle: one image at a time by Pillow, to the bit.
-
-The device is the CPU here, where the same code runs; nvJPEG's place is taken by libjpeg, which
-keeps its contract: bytes of JPEGs in, planes (3, H, W) as stored, not turned, out.
-"""
+"""Inputs made on the device (here the CPU; libjpeg for nvJPEG). Oracle: one at a time by Pillow."""
 
 import io
 import threading

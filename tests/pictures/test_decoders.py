@@ -1,7 +1,4 @@
-"""Pictures of strangers: the pixels of the engine's own reading, and harm that stays in workers.
-
-Oracles: :class:`BytesImages` for pixels; for harm what the system says of processes and files.
-"""
+"""Pictures of strangers. Oracles: ``BytesImages``; what the system says of processes, files."""
 
 import asyncio
 import io

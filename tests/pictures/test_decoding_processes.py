@@ -1,7 +1,4 @@
-"""Pictures decoded by processes. Oracle: the same pictures one at a time in this process.
-
-The processes are those of a GPU's feeder; here they feed the CPU, where the same code runs.
-"""
+"""Pictures decoded by processes, as for a GPU. Oracle: the same, one at a time in this process."""
 
 import os
 import re

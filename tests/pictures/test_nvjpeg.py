@@ -1,7 +1,4 @@
-"""nvJPEG by its own functions. Oracles: its header's struct, torchvision's decoder, Pillow.
-
-The latter two need a GPU with JPEG engines.
-"""
+"""nvJPEG. Oracles: its header's struct; with a GPU, torchvision's decoder and Pillow."""
 
 import ctypes
 

@@ -1,8 +1,4 @@
-"""Bands that go to a device in the type of their file, and become float32 there.
-
-Oracle: each file read by NumPy or tifffile alone, as float32, resized by torch where its size is
-not the input's; and the bytes that a slot holds, counted by hand.
-"""
+"""Bands go to a device in their file's type. Oracles: NumPy, tifffile, torch's resize, bytes."""
 
 import numpy as np
 import pytest

@@ -7,17 +7,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import expit, logit
-from typer.testing import CliRunner
+from typed import must_run, run
 
 from labelwise.calibration import beta, platt
-from labelwise.cli.app import app
 from labelwise.links import Sigmoid
 from labelwise.metrics import calibration_test, reliability
 from labelwise.scores.aggregating import aggregate, aggregate_labels
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def enumerated(p, holds):
@@ -141,8 +136,7 @@ def shots(tmp_path):
 def test_bursts_become_a_table_that_every_verb_for_scores_reads(shots, tmp_path):
     out = tmp_path / "bursts.csv"
     by = ("--by", "burst", "--by", "site")
-    result = run("aggregate", shots, "--scores", "logits", *by, "-o", out)
-    assert result.exit_code == 0, result.exception
+    result = must_run("aggregate", shots, "--scores", "logits", *by, "-o", out)
     assert "600 photos in 200 units by burst, site, with their labels" in result.stdout
     with out.open() as file:
         rows = {row["burst"]: row for row in csv.DictReader(file)}
@@ -153,16 +147,15 @@ def test_bursts_become_a_table_that_every_verb_for_scores_reads(shots, tmp_path)
     assert float(rows["7"]["label:fox"]) == max(int(row["label:fox"]) for row in photos)
     assert (rows["7"]["site"], rows["7"]["split"], rows["7"]["photos"]) == ("s2", "val", "3")
     apart = ("--fit-on", "val", "--report-on", "test")
-    decided = run("decide", out, "--scores", "logits", *apart, "--rule", "best-f", "--by", "site")
-    assert decided.exit_code == 0, decided.exception
-    counted = run("estimate", out, "--scores", "logits", "--by", "site")
-    assert counted.exit_code == 0, counted.exception
+    must_run("decide", out, "--scores", "logits", *apart, "--rule", "best-f", "--by", "site")
+    must_run("estimate", out, "--scores", "logits", "--by", "site")
 
 
 def test_months_come_from_times(shots, tmp_path):
     by = ("--by", "site", "--by", "month", "--by", "split")
-    result = run("aggregate", shots, "--scores", "logits", *by, "-o", tmp_path / "months.parquet")
-    assert result.exit_code == 0, result.exception
+    result = must_run(
+        "aggregate", shots, "--scores", "logits", *by, "-o", tmp_path / "months.parquet"
+    )
     assert "20 units by site, month, split" in result.stdout
 
 

@@ -1,7 +1,4 @@
-"""Result tables of BirdNET and Perch: held to the tables themselves and to worlds with known truth.
-
-Layouts are those that BirdNET-Analyzer (csv and Raven tables) and Perch (hoplite, chirp) write.
-"""
+"""Tables of BirdNET-Analyzer and Perch: held to themselves and to worlds with known truth."""
 
 import csv
 import json
@@ -11,9 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from scipy.special import expit, logit, ndtr
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.errors import DataError
 from labelwise.scores import read_scores
 from labelwise.scores.calls import count_calls
@@ -25,10 +21,6 @@ RAVEN = (
     "\tCommon Name\tSpecies Code\tConfidence\tBegin Path\tFile Offset (s)\n"
 )
 NAMES = ("Strix aluco", "Turdus merula", "Parus major")
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def world(rows=3000, seed=0, checked=120):
@@ -198,8 +190,7 @@ def test_tables_as_spreadsheets_and_pandas_write_them(tmp_path):
     found = read_detections(tmp_path)
     assert found.scores.tolist() == [0.5, 0.4, 0.3, 0.7]
     np.testing.assert_array_equal(found.correct, [1, 0, np.nan, np.nan])
-    told = run("estimate", tmp_path, "--by", "folder", "--csv", tmp_path / "calls.csv")
-    assert told.exit_code == 0, told.exception
+    must_run("estimate", tmp_path, "--by", "folder", "--csv", tmp_path / "calls.csv")
     with (tmp_path / "calls.csv").open() as file:
         assert [row["folder"] for row in csv.DictReader(file)] == ["C:/north", "C:/south"]
     (tmp_path / "a.csv").write_text(f"{header},File\nx.wav,,0.5,Strix aluco,Owl,0,y.wav\n")
@@ -298,8 +289,9 @@ def test_answers_that_are_none_and_rows_that_are_not_there(tmp_path):
 
 def test_scores_are_calibrated_decided_and_applied_without_a_picture(tmp_path):
     label, _, score, truth, drawn = write(tmp_path / "birdnet.csv")
-    result = run("calibrate", tmp_path / "birdnet.csv", "--method", "platt", "-o", tmp_path / "cal")
-    assert result.exit_code == 0, result.exception
+    result = must_run(
+        "calibrate", tmp_path / "birdnet.csv", "--method", "platt", "-o", tmp_path / "cal"
+    )
     written = pq.read_table(tmp_path / "cal" / "detections.parquet")
     probs = written["probability"].to_numpy()
     assert written["label"].to_pylist()[:20] == [NAMES[k] for k in label[:20]]
@@ -313,17 +305,14 @@ def test_scores_are_calibrated_decided_and_applied_without_a_picture(tmp_path):
         own = (label == k) & ~drawn
         assert probs[own].mean() == pytest.approx(truth[own].mean(), abs=0.08)
     out = tmp_path / "rule.json"
-    result = run("decide", tmp_path / "birdnet.csv", "--rule", "precision-0.5", "-o", out)
-    assert result.exit_code == 0, result.exception
-    result = run("apply", out, tmp_path / "birdnet.csv", "-o", tmp_path / "kept.csv")
-    assert result.exit_code == 0, result.exception
+    result = must_run("decide", tmp_path / "birdnet.csv", "--rule", "precision-0.5", "-o", out)
+    result = must_run("apply", out, tmp_path / "birdnet.csv", "-o", tmp_path / "kept.csv")
     with (tmp_path / "kept.csv").open() as file:
         kept = [row["chosen"] == "true" for row in csv.DictReader(file)]
     cuts = json.loads(out.read_text())["thresholds"]
     assert kept == [score[r] >= cuts[NAMES[label[r]]] for r in range(len(label))]
     promise = ("--promise", "recall=0.6")
-    result = run("decide", tmp_path / "birdnet.csv", *promise)
-    assert result.exit_code == 0, result.exception
+    result = must_run("decide", tmp_path / "birdnet.csv", *promise)
     assert "at least 60.0% of the labels of an image are found" in result.stdout
 
 
@@ -339,7 +328,7 @@ def test_each_detection_is_asked_about_under_its_own_label(tmp_path, digits):
 def test_a_species_that_nobody_checked_is_not_guessed(tmp_path):
     write(tmp_path / "birdnet.csv")
     rule = ("--rule", "sensitivity-0.9", "-o", tmp_path / "rule.json")
-    assert run("decide", tmp_path / "birdnet.csv", *rule).exit_code == 0
+    must_run("decide", tmp_path / "birdnet.csv", *rule)
     text = (tmp_path / "birdnet.csv").read_text().replace("Parus major", "Corvus corax", 1)
     (tmp_path / "other.csv").write_text(text)
     result = run("apply", tmp_path / "rule.json", tmp_path / "other.csv", "-o", tmp_path / "x.csv")
@@ -349,8 +338,7 @@ def test_a_species_that_nobody_checked_is_not_guessed(tmp_path):
 def test_calls_are_counted_by_site_and_species(tmp_path):
     label, site, _, truth, drawn = write(tmp_path / "birdnet.csv")
     counts = tmp_path / "counts.csv"
-    result = run("estimate", tmp_path / "birdnet.csv", "--by", "site", "--csv", counts)
-    assert result.exit_code == 0, result.exception
+    result = must_run("estimate", tmp_path / "birdnet.csv", "--by", "site", "--csv", counts)
     assert "if a score means the same in every group" in result.stdout
     assert "calls that the program missed are not among them" in result.stdout
     with counts.open() as file:
@@ -364,8 +352,7 @@ def test_calls_are_counted_by_site_and_species(tmp_path):
         assert int(row["right"]) == (cell & drawn & truth).sum()
         held += float(row["low"]) <= truth[cell].sum() <= float(row["high"])
     assert held >= 10
-    result = run("estimate", tmp_path / "birdnet.csv", "Strix aluco", "--method", "answers")
-    assert result.exit_code == 0, result.exception
+    result = must_run("estimate", tmp_path / "birdnet.csv", "Strix aluco", "--method", "answers")
     assert "prediction-powered" in result.stdout
 
 
@@ -378,8 +365,7 @@ def test_a_table_of_scores_is_counted_by_site_too(tmp_path):
             odds = rng.normal()
             told = int(rng.random() < expit(odds)) if row % 4 == 0 else ""
             table.writerow([row, f"s{row % 2}", odds, told])
-    result = run("estimate", tmp_path / "scores.csv", "--scores", "logits", "--by", "site")
-    assert result.exit_code == 0, result.exception
+    result = must_run("estimate", tmp_path / "scores.csv", "--scores", "logits", "--by", "site")
     assert "deer" in result.stdout
     refused = run("estimate", tmp_path / "scores.csv", "--scores", "logits", "--answers", 5)
     assert "--ask does not apply: it is for an index of photos" in str(refused.exception)
@@ -458,8 +444,7 @@ def test_recordings_of_a_group_are_alike(tmp_path):
     counted = []
     for path in (by_group, as_files, alone):
         out = path.with_suffix(".counts")
-        result = run("estimate", path, "--csv", out)
-        assert result.exit_code == 0, result.exception
+        must_run("estimate", path, "--csv", out)
         with out.open() as file:
             (cell,) = csv.DictReader(file)
         counted.append((float(cell["low"]), float(cell["high"])))

@@ -1,7 +1,4 @@
-"""Groups of people's own scores: read from each file, kept on one side, and tested by group.
-
-Oracles: the file itself, the groups of both sides, and copies of rows.
-"""
+"""Groups of people's own scores. Oracles: the file, the groups of both sides, copies of rows."""
 
 from dataclasses import replace
 

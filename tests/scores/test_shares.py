@@ -1,8 +1,4 @@
-"""Shares of labels among new photos, and what is adapted to them.
-
-Oracles: the exact probabilities of photos drawn with the new share; the formula of one photo; what
-the commands print, held to the functions below them.
-"""
+"""Shares of labels among new photos. Oracles: exact probabilities, the formula of one photo."""
 
 import csv
 import json

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import sys
 import tarfile
 
 import numpy as np
@@ -70,6 +71,16 @@ def write_parquet(path, count, nested=False):
     column = [{"bytes": blob, "path": None} for blob in blobs] if nested else blobs
     pq.write_table(pa.table({"image": column, "n": range(count)}), path, row_group_size=4)
     return path
+
+
+def call(monkeypatch, *arguments):
+    """Run the command in this process; return its exit status."""
+    from labelwise.cli import main  # not for the workers that import this file
+
+    monkeypatch.setattr(sys, "argv", ["labelwise", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0
 
 
 def write_model(folder):

@@ -5,7 +5,6 @@ import hashlib
 import json
 import pickle
 import shutil
-import sys
 from dataclasses import asdict
 from functools import reduce
 
@@ -15,9 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sample_scores import assert_close, in_memory
-from shard_setup import answers, task, write_model, write_photos
+from shard_setup import answers, call, task, write_model, write_photos
 
-from labelwise.cli import main
 from labelwise.data import load
 from labelwise.errors import CheckpointError, DataError
 from labelwise.methods import link_from_spec
@@ -83,15 +81,9 @@ def truth_of(shards, truth, rule):
     rows = [row for row in answers(shards) if row["error"] is None and row["path"] in truth]
     labels = np.array([truth[row["path"]][0] for row in rows])
     known = np.array([truth[row["path"]][1] for row in rows])
-    predictions = Predictions(
-        [row["path"] for row in rows],
-        torch.tensor([row["logits"] for row in rows]),
-        torch.from_numpy(labels & known).to(torch.uint8),
-        torch.from_numpy(known),
-        names,
-        "",
-        link,
-    )
+    ids, logits = [row["path"] for row in rows], torch.tensor([row["logits"] for row in rows])
+    present = torch.from_numpy(labels & known).to(torch.uint8)
+    predictions = Predictions(ids, logits, present, torch.from_numpy(known), names, "", link)
     if rule is None:
         rule = torch.tensor([[name in row["labels"] for name in names] for row in rows])
     return in_memory(predictions, link, rule)
@@ -162,13 +154,6 @@ def test_labels_may_stand_in_the_shards(shards, tmp_path):
     folder = copied(shards, tmp_path)
     rewrite(folder, with_labels)
     assert_same(evaluate_shards(str(folder), None, LocalEngine(1)), truth_of(shards, truth, None))
-
-
-def call(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code or 0
 
 
 class Travelling:

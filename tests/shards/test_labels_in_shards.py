@@ -6,7 +6,6 @@ were written into the shards.
 
 import io
 import json
-import sys
 import tarfile
 from contextlib import ExitStack
 
@@ -15,11 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bucket_setup import served_bucket
-from shard_setup import answers, picture, write_model
+from shard_setup import answers, call, picture, write_model
 from sklearn.metrics import average_precision_score
 from tiny_predictor import NAMES
 
-from labelwise.cli import main
 from labelwise.data import load
 
 COUNT = 16
@@ -53,11 +51,8 @@ def write_parquet(path, numbers):
 
 
 def typed(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["labelwise", *map(str, words)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    shown = capsys.readouterr()
-    assert not end.value.code, shown.err
+    status, shown = call(monkeypatch, *words), capsys.readouterr()
+    assert not status, shown.err
     return shown.out
 
 
@@ -68,17 +63,10 @@ def mean_average_precision(out):
     return average_precision_score(present, np.array([row["logits"] for row in rows]))
 
 
-@pytest.mark.parametrize(
-    ("kind", "where"),
-    [
-        ("tar", "file"),
-        ("tar", "nested"),
-        ("tar", "bucket"),
-        ("parquet", "file"),
-        ("parquet", "folder"),
-        ("parquet", "bucket"),
-    ],
-)
+PLACES = {"tar": ("file", "nested", "bucket"), "parquet": ("file", "folder", "bucket")}
+
+
+@pytest.mark.parametrize(("kind", "where"), [(k, one) for k in PLACES for one in PLACES[k]])
 @pytest.mark.filterwarnings("ignore")  # of boto3 and moto
 def test_what_was_predicted_from_shards_is_evaluated_with_their_labels(
     tmp_path, monkeypatch, capsys, kind, where

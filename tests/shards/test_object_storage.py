@@ -4,9 +4,12 @@ Oracle: the hashes of a run over the same bucket without faults.
 """
 
 import json
+from types import SimpleNamespace
 
+import pyarrow.fs
 import pytest
 from bucket_setup import served_bucket
+from pyarrow.fs import AwsStandardS3RetryStrategy, FileSystem, S3FileSystem
 from shard_setup import picture, task, write_model
 
 from labelwise.errors import DataError
@@ -42,6 +45,20 @@ def keys(client, out):
     return sorted(one["Key"][len(out) + 1 :] for one in found)
 
 
+@pytest.fixture
+def impatient(bucket, monkeypatch):
+    """Let pyarrow's client ask once: it tries for 20 seconds by itself, and we try again anyway."""
+    from_uri, once = FileSystem.from_uri, AwsStandardS3RetryStrategy(max_attempts=1)
+
+    def opened(uri):
+        filesystem, path = from_uri(uri)
+        server = bucket[2]("").partition("endpoint_override=")[2].partition("&")[0]
+        options = {"endpoint_override": server, "scheme": "http", "region": filesystem.region}
+        return S3FileSystem(retry_strategy=once, **options), path
+
+    monkeypatch.setattr(pyarrow.fs, "FileSystem", SimpleNamespace(from_uri=opened))
+
+
 def test_faults_change_nothing_but_the_time(bucket, tmp_path):
     app, client, place = bucket
     whole = run(tmp_path, place, "whole")
@@ -57,10 +74,10 @@ def test_faults_change_nothing_but_the_time(bucket, tmp_path):
     assert keys(client, "harmed") == keys(client, "whole")
 
 
-def test_an_outage_stops_the_run_and_fails_no_picture(bucket, tmp_path, monkeypatch):
+def test_an_outage_stops_the_run_and_fails_no_picture(bucket, impatient, tmp_path, monkeypatch):
     """A server that stops answering half-way; the next run goes on and ends as if it had not."""
     app, client, place = bucket
-    monkeypatch.setattr(storage_module, "ATTEMPTS", 1)  # the client itself tries for seconds
+    monkeypatch.setattr(storage_module, "ATTEMPTS", 2)
     model = write_model(tmp_path / "model")
 
     class Failing:

@@ -5,7 +5,6 @@ import json
 import os
 import random
 import signal
-import sys
 import time
 from dataclasses import replace
 from multiprocessing import util
@@ -18,6 +17,7 @@ import pytest
 from quick_processes import QUICK
 from shard_setup import (
     answers,
+    call,
     hashes,
     picture,
     task,
@@ -27,7 +27,6 @@ from shard_setup import (
     write_tar,
 )
 
-from labelwise.cli import main
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models import Predictor
 from labelwise.shards import LocalEngine, ShardRecord, predict_shards, storage_at
@@ -45,14 +44,6 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     return write_photos(tmp_path_factory.mktemp("photos"), COUNT)
-
-
-def call(monkeypatch, *arguments):
-    """Run the command in this process; return its exit status."""
-    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code or 0
 
 
 def run(model, photos, out, workers=1, rows=7):

@@ -1,7 +1,4 @@
-"""Photos and data sets in a bucket, through a real S3 protocol server on the loopback address.
-
-Oracle: the same photos in folders of this machine.
-"""
+"""Photos and data in a bucket (a real S3 server on loopback). Oracle: the same in folders."""
 
 import io
 import signal

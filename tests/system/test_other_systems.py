@@ -1,7 +1,4 @@
-"""macOS and Windows, as far as Linux can tell: ``hidden_system`` hides what they do not have.
-
-Oracles: the answers of the model with nothing hidden; the names that Windows allows.
-"""
+"""macOS and Windows by ``hidden_system``. Oracles: answers with nothing hidden, allowed names."""
 
 import json
 import os

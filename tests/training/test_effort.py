@@ -1,8 +1,4 @@
-"""Effort: what is tried, what is kept, and when it stops.
-
-Oracles: differences of mAP over draws of rows (a bootstrap), the files of the trial that is kept,
-and trials whose scores are made up so that the outcome is known.
-"""
+"""Effort: what is tried and kept, when it stops. Oracles: a bootstrap, files, made-up scores."""
 
 from types import SimpleNamespace
 

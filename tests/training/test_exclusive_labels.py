@@ -1,8 +1,4 @@
-"""A run on labels that exclude each other, and what is asked of it afterwards.
-
-Oracles: the rule itself (one distribution per group, one label per set), plain loops over the saved
-predictions, scipy's exact binomial interval, and sums of probabilities for queries.
-"""
+"""Labels that exclude each other. Oracles: the rule, loops, scipy's exact interval, sums of p."""
 
 from dataclasses import replace
 
@@ -12,9 +8,8 @@ from made_index import made_index
 from open_indexes import open_index
 from scipy.stats import binomtest
 from tiny_run import Hearing, tiny_settings
-from typer.testing import CliRunner
+from typed import must_run, run
 
-from labelwise.cli.app import app
 from labelwise.data import LabelTable
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import evaluate
@@ -107,8 +102,7 @@ def test_evaluate_counts_clashes_and_broken_sets(coloured):
 
 def test_evaluate_of_a_run_says_how_often_the_right_one_is_chosen(coloured, tmp_path):
     folder, _, _ = coloured
-    found = CliRunner().invoke(app, ["evaluate", str(folder / "run"), "-o", str(tmp_path / "out")])
-    assert found.exit_code == 0, found.exception
+    found = must_run("evaluate", folder / "run", "-o", tmp_path / "out")
     assert "red, blue, green: right in" in found.stdout
     page = (tmp_path / "out" / "report.html").read_text()
     assert "exactly one of red, blue, green" in page
@@ -173,6 +167,6 @@ def test_a_query_that_no_photo_can_answer_says_so(index_folder, text):
 
 
 def test_the_command_line_says_so_too(index_folder):
-    found = CliRunner().invoke(app, ["search", str(index_folder), "red, blue"])
+    found = run("search", index_folder, "red, blue")
     assert found.exit_code != 0
     assert "no photo can be" in str(found.exception)

@@ -1,8 +1,4 @@
-"""Which network a run takes where none is named.
-
-Oracles: what ImageNet calls the two photos that scikit-learn ships (a palace and a daisy), the hash
-of the published file, and the settings that are written.
-"""
+"""The network where none is named. Oracles: ImageNet's names of two photos, the published hash."""
 
 import hashlib
 import json

@@ -1,8 +1,4 @@
-"""Runs that are kept in a bucket, through a real S3 protocol server on the loopback address.
-
-Oracle: the same run in a folder of this machine, left alone; weights, checkpoints, predictions and
-the journal (but for its times) are equal to the bit.
-"""
+"""Runs kept in a bucket (a real S3 server on loopback). Oracle: the run in a folder, to the bit."""
 
 import json
 import random

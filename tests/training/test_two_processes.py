@@ -1,8 +1,4 @@
-"""Two processes against one process with the joined batch (gloo, CPU).
-
-A run that was killed is held to one that was not, and figures of epochs to the predictions that the
-deployed model gives.
-"""
+"""Two processes (gloo, CPU). Oracles: one process with the joined batch, runs left alone."""
 
 import json
 import os

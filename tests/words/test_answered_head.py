@@ -10,6 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from labelwise.calibration import few_labels
 from labelwise.objectives.convex import CoinLoss, ShiftedLoss
+from labelwise.photos.words import answered
 from labelwise.photos.words.answered import APART, POWERS, _folds, answered_head
 from labelwise.photos.words.text_image import TextHead
 from labelwise.training.solve import Design, minimise, solve
@@ -112,6 +113,22 @@ def test_labels_without_an_answer_keep_the_words_order():
     assert order == pytest.approx(1.0, abs=1e-9)
 
 
+def test_words_answered_on_different_photos_get_the_heads_of_one_design(monkeypatch):
+    """Oracle: the design that all words share. A word without answers stays as it is."""
+    x, y, text = draw(90, seed=3, error=1.0)
+    observed = torch.rand(y.shape, generator=torch.Generator().manual_seed(0)) < 0.2
+    observed[:, 4] = False
+    own = answered_head(text, x, y, observed)
+    monkeypatch.setattr(answered, "SPARSE", len(x) + 1)
+    shared = answered_head(text, x, y, observed)
+    moved = (own.head.scores(x) - text.scores(x))[:, [0, 1, 2, 3, 5]]
+    assert moved.abs().max() > 0.3
+    for found, expected in ((own.head.scores(x), shared.head.scores(x)), (own.l2, shared.l2)):
+        torch.testing.assert_close(found, expected, atol=3e-3, rtol=1e-2)
+    apart = (own.left_out - shared.left_out)[observed]
+    assert apart.abs().max() < 0.02
+
+
 def test_left_out_logits_are_those_of_slow_refits():
     x, y, text = draw(45, seed=3, error=1.0)
     pool, _, _ = draw(300, seed=4)
@@ -135,7 +152,10 @@ def slow_left_out(text, x, y, observed, pool):
     """Return logits (P + 1, n, K), each fold, label and strength fitted by itself."""
     tried = torch.zeros(len(POWERS) + 1, *y.shape, dtype=torch.float64)
     parts = _folds(len(x), 0)
-    seen = ((x - x.mean(dim=0)) / pool.std(dim=0, correction=0)).numpy()
+    words = text.scores(x) / text.scores(pool).std(dim=0)  # of all words, for each of them
+    words *= (0.3 * FEATURES / words.var(dim=0, correction=0).sum()).sqrt()
+    seen = torch.cat([x / pool.std(dim=0, correction=0), words], dim=1)
+    seen = (seen - seen.mean(dim=0)).numpy()
     for fold in range(int(parts.max()) + 1):
         out, rest = parts == fold, parts != fold
         few = few_labels(

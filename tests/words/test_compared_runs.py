@@ -17,15 +17,8 @@ LABELS = ("dog", "cat", "car")
 def save_run(folder, logits, labels, names, ids):
     """Write a run whose split test has these logits."""
     save_model(folder, labels=names)
-    made = Predictions(
-        ids,
-        torch.tensor(logits).float(),
-        torch.tensor(labels).float(),
-        None,
-        names,
-        "test",
-        Sigmoid(),
-    )
+    scores, truth = torch.tensor(logits).float(), torch.tensor(labels).float()
+    made = Predictions(ids, scores, truth, None, names, "test", Sigmoid())
     made.save(folder / "predictions" / "test.parquet")
     return folder
 

@@ -74,6 +74,13 @@ def test_an_album_finds_the_rest_of_its_kind(library, tmp_path):
     query = ("search", tmp_path / "index", "-n", 6, "--paths-only", "--like")
     done = run_verb(*query, tmp_path / "photos" / "album")
     assert {line.rpartition("/")[2] for line in done.stdout.splitlines()} == set(reds[4:])
+    answers = tmp_path / "answers.csv"
+    answers.write_text("path,answer\n" + "".join(f"{path},yes\n" for path in done.stdout.split()))
+    album = ("audit", tmp_path / "index", "--like", tmp_path / "photos" / "album", "--top", 6)
+    checked = run_verb(*album, "--answers", answers, "--wrong-at-most", 0.3)
+    assert "match the album" in checked.stdout
+    assert "at least 70 % of these 6 photos match album" in " ".join(checked.stdout.split())
+    assert "receipt 1, album" in run_verb("audit", tmp_path / "index").stdout
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(LabelwiseError, match=r"no photo of .* lies below"):
         CliRunner().invoke(app, [*map(str, query), str(tmp_path / "elsewhere")],
@@ -184,6 +191,28 @@ def test_the_server_ranks_by_texts_too(library):
         assert "dog" in server.problem(answer, 422)
 
 
+def test_selected_photos_are_an_album_whose_suggestions_are_checked_on_the_page(library, tmp_path):
+    folder, _ = library
+    shutil.copytree(folder / "index", tmp_path / "index")
+    with running(folder / "run", tmp_path / "index", decoders=0) as server:
+        reds = server.get("/api/v1/text-search?text=crimson&top=10")["hits"]
+        album = "photos:" + ",".join(hit["id"][:16] for hit in reds[:4])
+        found = server.get(f"/api/v1/album-search?album={album}&top=6")
+        assert found["text"] == "the 4 photos you selected"
+        rest = {hit["id"] for hit in reds[4:]}
+        assert {hit["id"] for hit in found["hits"]} == rest
+        asked = {"q": f"like:{album}", "wrong_at_most": 0.3, "top": 6}
+        view = json.loads(server.post("/api/v1/check/list", asked)[2])
+        assert (view["query"], view["listed"]) == ("the 4 photos you selected", 6)
+        while view["statement"] is None:
+            given = {"checked": asked, "photo": view["question"]["photo"]["id"], "answer": "yes"}
+            view = json.loads(server.post("/api/v1/check/answer", given)[2])
+        assert view["statement"]["kind"] == "guarantee"
+        assert {photo["id"] for photo in view["photos"]} == rest
+        for wrong in ("photos:xyz", "photos:" + 16 * "0", "keyword:holiday", "nowhere"):
+            assert server.problem(server.send("GET", f"/api/v1/album-search?album={wrong}"), 422)
+
+
 def test_a_checked_list_of_a_text_carries_a_promise(library, tmp_path):
     folder, colours = library
     place = tmp_path / "index"
@@ -208,10 +237,7 @@ def test_a_checked_list_of_a_text_carries_a_promise(library, tmp_path):
     verified = run_verb("verify", place)
     assert verified.exit_code == 0, verified.output
     assert 'text "sky"' in verified.output
-    for options, reason in (
-        ((), "end its list with --top"),
-        (("red", "--top", 5), "and not both"),
-    ):
+    for options, reason in (((), "end its list with --top"), (("red", "--top", 5), "and not both")):
         wrong = run_verb(*common, *options)
         assert isinstance(wrong.exception, LabelwiseError)
         assert reason in str(wrong.exception)

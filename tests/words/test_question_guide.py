@@ -12,12 +12,7 @@ from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
-from labelwise.photos.words import (
-    ClassesAndWords,
-    QuestionGuide,
-    WordList,
-    WordsLearner,
-)
+from labelwise.photos.words import ClassesAndWords, QuestionGuide, WordList, WordsLearner
 from labelwise.photos.words.answers import KeptAnswers, asking_order, is_set_aside
 from labelwise.photos.words.start import start
 from labelwise.pictures import PictureImages

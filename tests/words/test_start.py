@@ -119,10 +119,8 @@ def test_unreadable_photos_are_named_and_the_others_go_on(model, painted, tmp_pa
     (place / "001.png").unlink()  # vanished after it was listed
     done = start(images, WordList.of("red"), model, tmp_path / "run")
     assert done.photos == 58
-    assert sorted(failure.id.rpartition("/")[2] for failure in done.failures) == [
-        "000.png",
-        "001.png",
-    ]
+    failed = sorted(failure.id.rpartition("/")[2] for failure in done.failures)
+    assert failed == ["000.png", "001.png"]
     for name in place.iterdir():
         name.write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"of 60 photos none could be read: .*png: the image"):
@@ -237,6 +235,7 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     folder, colours = painted
     (tmp_path / "words.txt").write_text("red\ngreen\nblue\n")
     run, index, onnx = tmp_path / "run", tmp_path / "index", tmp_path / "model.onnx"
+    save_photos(few := tmp_path / "few", 3)
     given = ("--words", tmp_path / "words.txt", "-m", words_model, "-o", run, "--image-size", SIDE)
     made = run_verb("start", folder / "photos", *given)
     assert made.exit_code == 0, made.output
@@ -251,14 +250,14 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
         ("search", index, "red", "--json", "-n", "20"),
         ("estimate", index, "red"),
         ("tag", index, "--xmp", "--dry-run"),
-        ("export", run, "-o", onnx, "--data", folder / "photos"),
+        ("export", run, "-o", onnx, "--data", few),
         ("predict", onnx, folder / "photos" / "000.png"),
-        ("predict", run, folder / "photos", "-o", f"{tmp_path}/shards/"),
+        ("predict", run, few, "-o", f"{tmp_path}/shards/"),
     ):
         done = run_verb(*verb)
         assert done.exit_code == 0, (verb, done.output)
         assert NOT_CALIBRATED in done.stderr, verb
-    _require_caution_in_files(run, onnx, index, folder / "photos", tmp_path)
+    _require_caution_in_files(run, onnx, index, few, tmp_path)
     _require_no_interval(run, index, tmp_path)
     unnamed = run_verb("export", run, "-o", tmp_path / "other.onnx")
     assert "name photos to compare on, as in --data PHOTOS" in str(unnamed.exception)
@@ -386,14 +385,9 @@ def test_answers_of_photos_that_vanished_are_left_out_and_counted(words_model, p
 def test_answers_to_other_words_alone_are_refused(model, painted, tmp_path):
     folder, colours = painted
     table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=20)
+    words, run = WordList.of("grass"), tmp_path / "run"
     with pytest.raises(DataError, match="has none of the labels asked for"):
-        start(
-            images_of(folder / "photos"),
-            WordList.of("grass"),
-            model,
-            tmp_path / "run",
-            answers=load(str(table)),
-        )
+        start(images_of(folder / "photos"), words, model, run, answers=load(str(table)))
 
 
 def test_the_answers_of_a_run_are_a_label_table_that_keeps_photos_aside(model, painted, tmp_path):

@@ -66,8 +66,8 @@ class LabelAnswers:
 
         self.log.append(
             [
-                answered(key, label, one, who, "label", draw=draw(key))
-                for key, one in answers.items()
+                answered(key, label, answer, who, "label", draw=draw(key))
+                for key, answer in answers.items()
             ]
         )
         self.refresh()
@@ -79,7 +79,7 @@ class LabelAnswers:
         if line.answer != "undo":
             people[line.who] = line.answer
         self._count(key, 1)
-        known = {name: one for name, one in self._agreed.get(line.photo, {}).items()}
+        known = {name: verdict for name, verdict in self._agreed.get(line.photo, {}).items()}
         known.pop(line.label, None)
         verdict = self.verdict(*key)
         if verdict is not None:
@@ -106,7 +106,9 @@ class LabelAnswers:
 
     def verdict(self, photo: str, label: str) -> bool | None:
         """Return what people agree on; None where they do not, or nobody knows."""
-        said = {one for one in self._said.get((photo, label), {}).values() if one != "unsure"}
+        said = {
+            answer for answer in self._said.get((photo, label), {}).values() if answer != "unsure"
+        }
         return said == {"yes"} if len(said) == 1 else None
 
     @property

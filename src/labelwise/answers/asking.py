@@ -118,14 +118,14 @@ def draw_photos(pool: Pool, count: int, *, seed: int = 0) -> NDArray[np.intp]:
     seen = _Seen(pool.vectors, rows, np.asarray(~pool.open.any(1)))
     chosen: list[int] = []
     copies: list[int] = []
-    for place in np.random.default_rng(seed).permutation(len(rows)).tolist():
+    for number in np.random.default_rng(seed).permutation(len(rows)).tolist():
         if len(chosen) == count:
             break
-        if seen.nearest[place] > COPY:
-            copies.append(place)
+        if seen.nearest[number] > COPY:
+            copies.append(number)
         else:
-            chosen.append(place)
-            seen.add(place)
+            chosen.append(number)
+            seen.add(number)
     return np.asarray(rows[[*chosen, *copies][:count]], np.intp)
 
 
@@ -149,11 +149,11 @@ def choose_labels(
         return seen.best(own)
 
     chosen = []
-    for place, column in asked_in_turn(range(labels), best, count):
+    for row, column in asked_in_turn(range(labels), best, count):
         own, seen = queues[column]
-        own[place] = 0.0
-        seen.add(place)
-        chosen.append((seen.rows[place], column))
+        own[row] = 0.0
+        seen.add(row)
+        chosen.append((seen.rows[row], column))
     rows, columns = np.array(chosen, np.intp).reshape(-1, 2).T
     return rows, columns
 
@@ -168,15 +168,17 @@ def asked_in_turn(
     """
     labels, done = list(columns), 0
     while done < count:
-        heads = [(found[1], column) for column in labels if (found := best(column)) is not None]
+        heads = [
+            (candidate[1], column) for column in labels if (candidate := best(column)) is not None
+        ]
         if not heads:
             return
         labels = [column for _, column in sorted(heads, reverse=True)]
         for column in labels:
-            found = best(column)
-            if found is not None and done < count:
+            candidate = best(column)
+            if candidate is not None and done < count:
                 done += 1
-                yield found[0], column
+                yield candidate[0], column
 
 
 class _Seen:
@@ -190,18 +192,18 @@ class _Seen:
         before = vectors[labelled]
         step = max(1, CELLS // max(len(before), 1))
         for start in range(0, len(rows), step) if len(before) else ():
-            part = slice(start, start + step)
-            self.nearest[part] = np.maximum((self.vectors[part] @ before.T).max(1), 0)
+            block = slice(start, start + step)
+            self.nearest[block] = np.maximum((self.vectors[block] @ before.T).max(1), 0)
 
     def best(self, worth: Numbers) -> tuple[int, float] | None:
         """Return the place of the best candidate and its worth; copies come last."""
         if not len(worth):
             return None
         new = worth * (1 - self.nearest)
-        place = int(np.argmax(new))
-        if new[place] <= 0:
-            place = int(np.argmax(worth))
-        return (place, float(worth[place])) if worth[place] > 0 else None
+        row = int(np.argmax(new))
+        if new[row] <= 0:
+            row = int(np.argmax(worth))
+        return (row, float(worth[row])) if worth[row] > 0 else None
 
     def add(self, place: int) -> None:
         """Note that a candidate was chosen."""
@@ -246,8 +248,8 @@ def _f_gains(probs: Numbers, sets: NDArray[np.bool_]) -> Numbers:
     largest = int(sets.sum(1).max(initial=0))
     step = max(1, CELLS // ((largest + 1) * (labels + 1) + labels * (labels + 1)))
     for start in range(0, rows, step):
-        part = slice(start, start + step)
-        gains[part] = _f_gains_of(probs[part], sets[part])
+        block = slice(start, start + step)
+        gains[block] = _f_gains_of(probs[block], sets[block])
     return gains
 
 
@@ -303,15 +305,15 @@ def _without(chances: Numbers, probs: Numbers) -> Numbers:
     low = probs <= 0.5
     p, q = np.where(low, probs, 0.5), np.where(low, 1 - probs, 0.5)
     last = np.zeros((rows, labels))
-    for place in range(width):
-        last = (chances[:, place, None] - last * p) / q
-        rest[:, :, place] = last
+    for column in range(width):
+        last = (chances[:, column, None] - last * p) / q
+        rest[:, :, column] = last
     if not low.all():
         p, q = np.where(low, 0.5, probs), np.where(low, 0.5, 1 - probs)
         last = np.zeros((rows, labels))
-        for place in range(width - 1, -1, -1):
+        for column in range(width - 1, -1, -1):
             # Of at most width - 2 others, width - 1 cannot be there.
-            down = np.zeros_like(last) if place == width - 1 else last
-            rest[:, :, place] = np.where(low, rest[:, :, place], down)
-            last = (chances[:, place, None] - down * q) / p
+            down = np.zeros_like(last) if column == width - 1 else last
+            rest[:, :, column] = np.where(low, rest[:, :, column], down)
+            last = (chances[:, column, None] - down * q) / p
     return np.clip(rest, 0, 1)

@@ -134,14 +134,14 @@ class AnswerLog:
 
     def _take(self, content: bytes) -> None:
         """Add the complete lines of what was read; the last one may still be being written."""
-        found = list[Line]()
+        lines = list[Line]()
         try:
             taken = content[: _complete(content)]
             for raw in taken.splitlines():
-                found.append(_opened(raw))
+                lines.append(_opened(raw))
         except (ValueError, TypeError, LookupError, RecursionError):
-            raise self._damaged(f"line {len(self._lines) + len(found) + 2}") from None
-        self._keep(found)
+            raise self._damaged(f"line {len(self._lines) + len(lines) + 2}") from None
+        self._keep(lines)
         self._size += len(taken)
 
     def _damaged(self, where: str) -> DataError:
@@ -160,19 +160,19 @@ class AnswerLog:
 
     def _converted(self, content: bytes) -> list[Line]:
         """Return the lines of an earlier version; raise if the file is a foreign one."""
-        found: Iterable[Mapping[str, Any]] | None = ()
+        records: Iterable[Mapping[str, Any]] | None = ()
         if not HEADER.startswith(content):  # neither empty, nor a first line that was cut off
-            found = lines_of_labelling(content, self.path)
+            records = lines_of_labelling(content, self.path)
         elif self._older is not None:
-            found = self._older()
-        if found is None:
+            records = self._older()
+        if records is None:
             other = self.path.with_stem(f"{self.path.stem}-answers")
             raise DataError(
                 f"{self.path} is not an answer log of labelwise, so nothing was written to it; use "
                 f"another file, such as {other}"
             )
         try:
-            return [_line(facts) for facts in found]
+            return [_line(facts) for facts in records]
         except TypeError:
             raise DataError(
                 f"the answers of version 0.2 beside {self.path} cannot be read; bring them back "
@@ -262,7 +262,7 @@ def _opened(raw: bytes) -> Line:
 
 def _line(facts: Mapping[str, Any]) -> Line:
     if "note" in facts:
-        return Note(facts["note"], {name: one for name, one in facts.items() if name != "note"})
+        return Note(facts["note"], {name: fact for name, fact in facts.items() if name != "note"})
     return LoggedAnswer(**facts)
 
 

@@ -102,15 +102,15 @@ def write_review(path: Path, questions: Sequence[Reviewed]) -> None:
     rows = [
         (
             rank,
-            one.photo,
-            one.label,
-            one.given,
-            f"{one.probability:.6f}",
-            "yes" if one.check else "",
-            "yes" if one.promised else "",
-            one.answer,
+            question.photo,
+            question.label,
+            question.given,
+            f"{question.probability:.6f}",
+            "yes" if question.check else "",
+            "yes" if question.promised else "",
+            question.answer,
         )
-        for rank, one in enumerate(questions, start=1)
+        for rank, question in enumerate(questions, start=1)
     ]
     write_csv(path, COLUMNS, rows)
 
@@ -129,7 +129,7 @@ def read_review(path: Path) -> list[Reviewed]:
                 f"{path}: there is no column {name!r}{nearest(name, headers)}; "
                 "review files are written by `labelwise data review`"
             )
-    found: dict[int, Reviewed] = {}
+    answers: dict[int, Reviewed] = {}
     for line, row in enumerate(rows, start=2):
         answer = ANSWERS.get((row["answer"] or "").strip().lower())
         if answer is None:
@@ -151,9 +151,9 @@ def read_review(path: Path) -> list[Reviewed]:
             raise DataError(
                 f"{path}: line {line}: given is present, absent or unknown, got {row['given']!r}"
             )
-        if rank in found:
+        if rank in answers:
             raise DataError(f"{path}: line {line}: rank {rank} stands there twice")
-        found[rank] = Reviewed(
+        answers[rank] = Reviewed(
             from_cell(row["photo"]),
             from_cell(row["label"]),
             given,
@@ -162,7 +162,7 @@ def read_review(path: Path) -> list[Reviewed]:
             row["promised"] == "yes",
             answer,
         )
-    return [found[rank] for rank in sorted(found)]
+    return [answers[rank] for rank in sorted(answers)]
 
 
 def repair(
@@ -178,33 +178,35 @@ def repair(
     were found wrong by a model make its own test look better than it is, so rows of the test
     split are refused unless ``test_too``.
     """
-    place = {name: row for row, name in enumerate(table.ids)}
+    row_of = {name: row for row, name in enumerate(table.ids)}
     labels, observed = table.targets()
     known = np.ones(labels.shape, np.bool_) if observed is None else observed.copy()
     labels = np.where(known, labels, 0)
     changes = []
-    for one in questions:
-        answer: ReviewAnswer = one.answer
+    for question in questions:
+        answer: ReviewAnswer = question.answer
         because: ChangeReason = "review"
-        if not answer and accept_promised and one.promised and one.given != "unknown":
-            answer, because = ("yes" if one.given == "absent" else "no"), "promised"
+        if not answer and accept_promised and question.promised and question.given != "unknown":
+            answer, because = ("yes" if question.given == "absent" else "no"), "promised"
         if not answer:
             continue
-        if one.photo not in place:
-            raise DataError(f"{table.name} has no photo {one.photo!r}{nearest(one.photo, place)}")
-        row, column = place[one.photo], table.space.column(one.label)
+        if question.photo not in row_of:
+            raise DataError(
+                f"{table.name} has no photo {question.photo!r}{nearest(question.photo, row_of)}"
+            )
+        row, column = row_of[question.photo], table.space.column(question.label)
         before = _state(float(labels[row, column]), bool(known[row, column]))
         after = STATES[answer]
         if after == before:
             continue
         if table.split is not None and table.split[row] == "test" and not test_too:
             raise DataError(
-                f"{table.name}: {one.photo!r} is in the test split, where repairs by a model's own "
-                "suspects would flatter it; leave test out of the suspects, or say --test-too and "
-                "review test photos that the model did not choose as well"
+                f"{table.name}: {question.photo!r} is in the test split, where repairs by a "
+                "model's own suspects would flatter it; leave test out of the suspects, or say "
+                "--test-too and review test photos that the model did not choose as well"
             )
         labels[row, column], known[row, column] = answer == "yes", answer != "unsure"
-        changes.append(Change(one.photo, one.label, before, after, because))
+        changes.append(Change(question.photo, question.label, before, after, because))
     repaired = replace(
         table,
         present=LabelSets.from_dense(labels > 0.5),
@@ -219,8 +221,8 @@ def log_changes(path: Path, changes: Iterable[Change]) -> None:
     who = {"review": None, "promised": "labelwise"}
     AnswerLog(path).append(
         [
-            answered(one.photo, one.label, one.after, who[one.because], one.because)
-            for one in changes
+            answered(change.photo, change.label, change.after, who[change.because], change.because)
+            for change in changes
         ]
     )
 
@@ -506,8 +508,8 @@ class Suspects:
     def photos(self) -> list[tuple[int, list[int]]]:
         """Return each photo once, by its likeliest suspect, with the places of all its own."""
         places: dict[int, list[int]] = {}
-        for place, row in enumerate(self.rows.tolist()):
-            places.setdefault(row, []).append(place)
+        for position, row in enumerate(self.rows.tolist()):
+            places.setdefault(row, []).append(position)
         return list(places.items())
 
 
@@ -591,9 +593,9 @@ def marked_checks(count: int, *, per_stretch: int = 50, seed: int = 0) -> NDArra
     """Return which of ``count`` suspects a person should look at, drawn in each stretch."""
     rng = np.random.default_rng(seed)
     marked = np.zeros(count, dtype=bool)
-    for part in stretches(count):
-        size = part.stop - part.start
-        marked[part.start + rng.choice(size, min(per_stretch, size), replace=False)] = True
+    for stretch in stretches(count):
+        size = stretch.stop - stretch.start
+        marked[stretch.start + rng.choice(size, min(per_stretch, size), replace=False)] = True
     return marked
 
 
@@ -617,14 +619,14 @@ def promise_suspects(
     chosen = np.flatnonzero(np.asarray(marked))
     count = checked = false = 0
     looked: list[tuple[int, int, int]] = []
-    for part in stretches(len(marked)):
-        own = [place for place in chosen.tolist() if part.start <= place < part.stop]
-        if not own or any(place not in confirmed for place in own):
+    for stretch in stretches(len(marked)):
+        own = [rank for rank in chosen.tolist() if stretch.start <= rank < stretch.stop]
+        if not own or any(rank not in confirmed for rank in own):
             break
-        size, seen = part.stop - part.start, sum(not confirmed[place] for place in own)
+        size, seen = stretch.stop - stretch.start, sum(not confirmed[rank] for rank in own)
         looked.append((size, len(own), seen))
         too_many = floor(level * size + 1e-9) + 1
         if float(hypergeom.cdf(seen, size, min(too_many, size), len(own))) > 1 - confidence:
             break
-        count, checked, false = part.stop, checked + len(own), false + seen
+        count, checked, false = stretch.stop, checked + len(own), false + seen
     return SuspectPromise(count, level, confidence, checked, false, tuple(looked))

@@ -17,23 +17,23 @@ Facts = Mapping[str, Any]
 
 def lines_of_labelling(content: bytes, path: Path) -> list[Facts] | None:
     """Return the answers of the labelling page, from a file of JSON lines; None of other files."""
-    found: list[Facts] = []
+    lines: list[Facts] = []
     for number, raw in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
         try:
-            one = json.loads(raw)
-            texts = [text for text in one.values() if isinstance(text, str)]
-            if len(texts) != 5 or set(one) != {"photo", "label", "state", "who", "at"}:
+            record = json.loads(raw)
+            texts = [text for text in record.values() if isinstance(text, str)]
+            if len(texts) != 5 or set(record) != {"photo", "label", "state", "who", "at"}:
                 raise ValueError(number)
-            found.append(_answer(one.pop("state"), one.pop("at"), "label", **one))
+            lines.append(_answer(record.pop("state"), record.pop("at"), "label", **record))
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            if not found:
+            if not lines:
                 return None
             raise DataError(f"{path}, line {number}: this is not an answer; take it out") from None
     table = path.with_suffix(".csv")
-    if found and table.is_file():
+    if lines and table.is_file():
         digest = hashlib.sha256(table.read_bytes()).hexdigest()
-        found.append({"note": "export", "sha256": digest})
-    return found or None
+        lines.append({"note": "export", "sha256": digest})
+    return lines or None
 
 
 def lines_of_run(path: Path) -> list[Facts]:
@@ -43,14 +43,14 @@ def lines_of_run(path: Path) -> list[Facts]:
 
     if not path.is_file():
         return []
-    found: list[Facts] = []
+    lines: list[Facts] = []
     try:
         for row in pq.read_table(path).to_pylist():
             more = {"draw": "aside"} if row["aside"] else {}
             said = dict.fromkeys(row["present"], "yes") | dict.fromkeys(row["absent"], "no")
             for label, answer in said.items():
                 photo = {"photo": row["digest"].hex(), "label": label, "path": row["id"]}
-                found.append(_answer(answer, "", "label", who="unknown", **photo, **more))
+                lines.append(_answer(answer, "", "label", who="unknown", **photo, **more))
     except (
         OSError,
         ValueError,
@@ -63,7 +63,7 @@ def lines_of_run(path: Path) -> list[Facts]:
             f"{path} holds no answers that can be read ({first_line(error)}); move it away to "
             "start without them, or bring back a copy"
         ) from None
-    return found
+    return lines
 
 
 def lines_of_index(

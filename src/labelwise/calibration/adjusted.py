@@ -72,13 +72,13 @@ class ZeroShare(Link):
 
     def log_none(self, logits: A) -> A:
         log_q0 = self.link.log_none(logits)
-        found: A = (log(self.ratio) + log_q0 - self._log_scale(log_q0)).clip(max=0)
-        return found
+        log_p: A = (log(self.ratio) + log_q0 - self._log_scale(log_q0)).clip(max=0)
+        return log_p
 
     def _log_scale(self, log_q0: A) -> A:
         xp = namespace(log_q0)
-        found: A = xp.log1p((self.ratio - 1) * xp.exp(log_q0))
-        return found
+        log_scale: A = xp.log1p((self.ratio - 1) * xp.exp(log_q0))
+        return log_scale
 
     def spec(self) -> dict[str, Any]:
         return {"link": self.link, "ratio": self.ratio}
@@ -162,7 +162,7 @@ def _fit_group(odds: Numbers, present: Mask, seen: Mask, *, needs_one: bool) -> 
         ends = [(slope * up * rise).sum(), -(slope * down * fall).sum()]
         return float(value), np.append(ends, slope.sum(0)) + weights
 
-    found: Numbers = minimize(
+    solution: Numbers = minimize(
         loss, np.zeros(2 + labels), jac=True, method="BFGS", options={"maxiter": STEPS}
     ).x
-    return found
+    return solution

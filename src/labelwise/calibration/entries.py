@@ -66,7 +66,7 @@ def straight(
     own = (ones, 0 * ones) if link.link is None else link.link.slope_and_offset(labels)
     if own is None:
         return None
-    scale, shift = (np.asarray(part, np.float64) * ones for part in (slope, offset))
+    scale, shift = (np.asarray(side, np.float64) * ones for side in (slope, offset))
     if (scale * link.limit - np.abs(shift) < ONE_IN_A_MILLION).any():
         return None
     return scale * own[0], scale * own[1] + shift
@@ -195,11 +195,11 @@ def folds_of(count: int, folds: int, seed: int = 0) -> NDArray[np.int64]:
     """
     raw = np.random.RandomState(seed).randint(0, 1 << 32, size=count, dtype=np.uint32)
     order = list(range(count))
-    for place, step in enumerate((raw % np.arange(count, 0, -1)).tolist()):
-        order[place], order[place + step] = order[place + step], order[place]
-    found = np.array(order, np.int64) % folds
-    found.flags.writeable = False
-    return found
+    for position, step in enumerate((raw % np.arange(count, 0, -1)).tolist()):
+        order[position], order[position + step] = order[position + step], order[position]
+    fold_of_row = np.array(order, np.int64) % folds
+    fold_of_row.flags.writeable = False
+    return fold_of_row
 
 
 def dealt(entries: Entries, folds: int) -> list[Entries]:
@@ -221,8 +221,8 @@ def choose(
     if len(parts) < 2:
         return max(strengths)
     total = np.zeros(len(strengths))
-    for number, part in enumerate(parts):
-        total += losses([*parts[:number], *parts[number + 1 :]], part)
+    for number, fold in enumerate(parts):
+        total += losses([*parts[:number], *parts[number + 1 :]], fold)
     return strengths[int(total.argmin())]
 
 
@@ -254,12 +254,12 @@ class Bins:
     def rows(self) -> Iterator[Block]:
         step = max(1, BLOCK // self.num_labels)
         for start in range(0, len(self.u), step):
-            part = slice(start, start + step)
-            yield self.u[part], self.y[part], self.w[part]
+            block = slice(start, start + step)
+            yield self.u[block], self.y[block], self.w[block]
 
     def coarser(self, factor: int) -> "Bins":
         """Return every ``factor`` neighbouring bins as one."""
-        return _means(*(part.reshape(-1, factor, self.num_labels).sum(1) for part in self.sums()))
+        return _means(*(sums.reshape(-1, factor, self.num_labels).sum(1) for sums in self.sums()))
 
     def sums(self) -> tuple[Numbers, Numbers, Numbers]:
         """Return the sums of log-odds and labels, and the counts, each (B, K)."""
@@ -268,21 +268,21 @@ class Bins:
 
 def joined(parts: Sequence[Rows]) -> Rows:
     """Return the rows of all parts: bins added up, entries one after another."""
-    binned = [part for part in parts if isinstance(part, Bins)]
+    binned = [fold for fold in parts if isinstance(fold, Bins)]
     if len(parts) == 1:
         return parts[0]
     if len(binned) < len(parts):
-        return _concatenated([part for part in parts if isinstance(part, Entries)])
+        return _concatenated([fold for fold in parts if isinstance(fold, Entries)])
     return _means(*(np.stack(some).sum(0) for some in zip(*map(Bins.sums, binned), strict=True)))
 
 
 def _concatenated(parts: Sequence[Entries]) -> Entries:
     """Return the entries of all parts, which have one link and one limit."""
-    masks = [part.observed for part in parts if part.observed is not None]
+    masks = [fold.observed for fold in parts if fold.observed is not None]
     return replace(
         parts[0],
-        logits=np.concatenate([part.logits for part in parts]),
-        labels=np.concatenate([part.labels for part in parts]),
+        logits=np.concatenate([fold.logits for fold in parts]),
+        labels=np.concatenate([fold.labels for fold in parts]),
         observed=np.concatenate(masks) if masks else None,
     )
 
@@ -310,10 +310,11 @@ def compressed(entries: Entries, folds: int) -> list[Rows]:
         cell = (x.astype(np.int64) + first + shift[start : start + len(u)]).ravel()
         sums[0] += np.bincount(cell, None if w is None else w.ravel(), size)
         sums[1] += np.bincount(cell, u.ravel(), size)
-        sums[2] += np.bincount(cell, y.ravel(), size)
+        some = np.flatnonzero(y != 0)  # most labels are absent
+        sums[2] += np.bincount(cell[some], y.ravel()[some], size)
         start += len(u)
     weight, odds, present = sums.reshape(3, folds, labels, bins).swapaxes(2, 3)
-    return [_means(*part) for part in zip(odds, present, weight, strict=True)]
+    return [_means(*sums) for sums in zip(odds, present, weight, strict=True)]
 
 
 def _location(entries: Entries) -> tuple[float, float]:

@@ -61,7 +61,11 @@ class Mode:
 
 @dataclass(frozen=True, eq=False)
 class CurveProblem:
-    """Entries (n, K) with what is known of the shared numbers beforehand; w is 1 or 0."""
+    """Entries (n, K) with what is known of the shared numbers beforehand; w is 1 or 0.
+
+    Each label's known entries come first, as far as any label has some; ``photo`` is whose they
+    are.
+    """
 
     x: Numbers
     y: Numbers
@@ -70,10 +74,12 @@ class CurveProblem:
     before: Numbers
     deviation: Numbers
     typical: float
+    photo: NDArray[np.int64] | None = None  # None: the rows are photos
 
     def without(self, out: NDArray[np.bool_]) -> "CurveProblem":
-        """Return the problem without some of its rows."""
-        return replace(self, x=self.x[~out], y=self.y[~out], w=self.w[~out])
+        """Return the problem without some photos."""
+        left_out = out[:, None] if self.photo is None else out[self.photo]
+        return replace(self, w=self.w * ~left_out)
 
     def curves(self, shared: Numbers, own: Numbers, spreads: Spreads) -> Numbers:
         """Return (alpha_k, beta_k), (K, 2)."""
@@ -226,7 +232,7 @@ class CurveMixture:
         return self._weighed(problem, modes, typical)
 
     def _likely(self) -> tuple[tuple[float, Spreads, Mode], ...]:
-        likely = [part for part in self.parts if part[0] > LIKELY]
+        likely = [mode for mode in self.parts if mode[0] > LIKELY]
         total = sum(weight for weight, _, _ in likely)
         return tuple((weight / total, pair, mode) for weight, pair, mode in likely)
 
@@ -397,7 +403,7 @@ def few_labels(
     """
     entries = read_entries(logits, labels, link, observed)
     blocks = [(u, y, np.ones_like(y) if w is None else w) for u, y, w in entries.rows()]
-    u, y, w = (np.concatenate(part).astype(np.float64) for part in zip(*blocks, strict=True))
+    u, y, w = (np.concatenate(column).astype(np.float64) for column in zip(*blocks, strict=True))
     every = u
     if pool is not None:
         every = limited_log_odds(link, to_numpy(pool).astype(np.float64), entries.limit)
@@ -410,9 +416,9 @@ def few_labels(
         centre, prior = 0.0, (np.array([np.log(scale), 0.0, 0.0]), np.array(WITH_LINK))
     pooled = (every - centre) / scale
     means = pooled.mean(0) - pooled.mean()
-    problem = CurveProblem(
-        (u - centre) / scale, y, w, means, *prior, TYPICAL_SPREAD[link is not None]
-    )
+    photo = np.argsort(w <= 0, axis=0, kind="stable")[: max(1, int((w > 0).sum(0).max()))]
+    x, y, w = (np.take_along_axis(part, photo, 0) for part in ((u - centre) / scale, y, w))
+    problem = CurveProblem(x, y, w, means, *prior, TYPICAL_SPREAD[link is not None], photo)
     mixture = CurveMixture.of(problem)
     slope, offset, weight = _points(mixture.mean(), mixture.covariance())
     doubting = mixture.expecting(_doubting(problem.typical))

@@ -289,7 +289,7 @@ def _shared(entries: Entries) -> Curve:
     """Return the curve of all labels together, from a sample of the images where there are many."""
     some = entries.subset(slice(None, None, 1 + entries.logits.size // SAMPLE))
     blocks = [(u, y) if w is None else (u[w > 0], y[w > 0]) for u, y, w in some.rows()]
-    u, y = (np.concatenate([part.ravel() for part in side]) for side in zip(*blocks, strict=True))
+    u, y = (np.concatenate([block.ravel() for block in side]) for side in zip(*blocks, strict=True))
     return _curve(u.astype(np.float64), y.astype(np.float64))
 
 
@@ -354,5 +354,5 @@ def _interpolate(x: A, knots: Floats, levels: Floats) -> A:
     low, high = (xp.take_along_axis(levels_of_rows, at, axis=1) for at in ends)
     width = (end - start).clip(float(xp.finfo(x.dtype).smallest_normal))
     with np.errstate(over="ignore"):  # beyond the ends
-        found: A = low + (high - low) * xp.clip((x - start) / width, 0, 1)
-    return found
+        values: A = low + (high - low) * xp.clip((x - start) / width, 0, 1)
+    return values

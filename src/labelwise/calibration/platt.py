@@ -123,7 +123,7 @@ class Beta(OnLogOdds):
         limit: float,
     ) -> None:
         super().__init__(link, limit)
-        self.a, self.b, self.c = (np.asarray(part, np.float32) for part in (a, b, c))
+        self.a, self.b, self.c = (np.asarray(side, np.float32) for side in (a, b, c))
         if not ((self.a >= 0) & (self.b >= 0)).all():
             raise ValueError(f"a and b must not be negative, got {a} and {b}")
 

@@ -28,7 +28,6 @@ from labelwise.calibration.entries import (
     folds_of,
     joined,
 )
-from labelwise.numeric.array_api import log_sigmoid
 from labelwise.numeric.arrays import Mask
 
 # Newton steps for all labels at once, in float64. Bounds on theta are kept by freezing a parameter
@@ -204,7 +203,8 @@ def gradient(rows: Rows, features: Features, theta: Numbers) -> Numbers:
     for u, y, w in rows.rows():
         phi, (*weights, constant) = features.raw(u), raw.astype(u.dtype).T
         z = sum((weight * values for weight, values in zip(weights, phi, strict=True)), constant)
-        residual = np.exp(log_sigmoid(z)) - y
+        with np.errstate(over="ignore"):
+            residual = 1 / (1 + np.exp(-z)) - y
         if w is not None:
             residual *= w
         sums[-1] += residual.sum(0, dtype=np.float64)
@@ -342,8 +342,8 @@ class Shared(Problem):
 
 def side_by_side(blocks: FeatureBlocks, theta: Numbers, labels: int) -> Derivatives:
     """Return the derivatives at several theta, one after the other (T K, F), of each."""
-    found = derivatives(blocks, theta.reshape(-1, labels, theta.shape[-1]))
-    loss, grad, hess = (value.reshape(-1, *value.shape[2:]) for value in found)
+    values = derivatives(blocks, theta.reshape(-1, labels, theta.shape[-1]))
+    loss, grad, hess = (value.reshape(-1, *value.shape[2:]) for value in values)
     return loss, grad, hess
 
 
@@ -483,7 +483,7 @@ def _chosen(
             seen = features.read(joined(train))
             return _losses(seen, features.read(test), features, each, _center(seen, features))
 
-        strength = choose(STRENGTHS, [_coarse(part) for part in parts], alone)
+        strength = choose(STRENGTHS, [_coarse(fold) for fold in parts], alone)
         return strength, _center(features.read(joined(parts)), features)
     [block] = features.read(entries)
     numbers = np.arange(len(parts))[:, None]
@@ -536,8 +536,8 @@ def _losses(
         start = np.repeat(theta, count, axis=0).reshape(-1, theta.shape[-1])
         solved = problem.solve(_repeated(train, problems, count), start, ROUGH)
         tried = solved.reshape(-1, labels, features.width)
-        found = derivatives(_repeated(test, problems, count), tried)[0].sum(1)
-        losses += found.reshape(problems, count).sum(0).tolist()
+        loss = derivatives(_repeated(test, problems, count), tried)[0].sum(1)
+        losses += loss.reshape(problems, count).sum(0).tolist()
         theta = tried[count - 1 :: count]
     return losses
 

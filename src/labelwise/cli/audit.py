@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from labelwise.photos.checking import CheckSession, CheckState
 
 WIDTH = 24
-OF_A_QUERY = ("wrong_at_most", "answers_at_most", "distinct", "text", "encoder")
+OF_A_QUERY = ("wrong_at_most", "answers_at_most", "distinct", "text", "encoder", "like")
 OF_A_LIST = (*OF_A_QUERY, "confidence", "at_least", "top", "who")
 OF_GUARANTEES = ("ask", "receipts", "strict", "json")
 
@@ -28,7 +28,7 @@ OF_GUARANTEES = ("ask", "receipts", "strict", "json")
 @verb(
     "photos right_at_least confidence per_tag page csv answers again out who wrong_at_most "
     "answers_at_most",
-    more="at_least top ask scores data trust seed distinct strict json text encoder receipts "
+    more="at_least top ask scores data trust seed distinct strict json text like encoder receipts "
     "host port token_file allow_host open",
     examples=("audit tags.csv --photos photos/ --page", "audit photos.index 'dog, -beach'"),
 )
@@ -58,6 +58,8 @@ def audit(
     (30): the more, the longer the list. --answers takes a CSV of path and answer instead. Photos
     found wrong leave the list, which -o writes.
 
+    --like ALBUM, a folder or keyword:NAME, asks about its --top (50) suggestions in the same way.
+
     INDEX alone checks each list and tag that was guaranteed: --ask 30 -o questions.csv writes which
     photos to answer, and --answers takes them back. RUN checks its guarantees on its test photos,
     or on labelled photos with --answers. Exit status 1 where more guarantees are broken than may
@@ -65,47 +67,51 @@ def audit(
     """
     from labelwise.cli.audit_tags import OF_TAGS, audit_tags, means_tags
 
-    if query is None and given.text is None and means_tags(place, given):
+    alone = given.text is None and given.like is None
+    if query is None and alone and means_tags(place, given):
         given.refuse("it is for the list of a query", *OF_A_QUERY)
         given.refuse("it is for past guarantees", "receipts", "strict", "json")
         audit_tags(place, given)
         return
     given.refuse("it is for tags: leave out the query", *OF_TAGS)
-    if place is not None and query is None and given.text is None:
+    if place is not None and query is None and alone:
         is_index = (place / "index.json").is_file()
         if is_index or (place / "model.json").is_file():
             given.refuse("it is for the list of a query", *OF_A_LIST)
             _guarantees(place, given, is_index=is_index)
             return
     given.refuse("it is for past guarantees: leave out the query", *OF_GUARANTEES)
-    _check_list(*index_and_query(place, query, alone=given.text is None), given)
+    _check_list(*index_and_query(place, query, alone=alone), given)
 
 
 def _check_list(place: Path, query: str | None, given: Options) -> None:
     """Ask about photos of a list until it can be guaranteed."""
     from labelwise.errors import SettingsError
     from labelwise.photos import Index, model_changed
+    from labelwise.photos.check_log import name_of_album
     from labelwise.photos.checking import CheckSession
     from labelwise.photos.prevalence import read_answers
-    from labelwise.photos.query import ANSWERS
+    from labelwise.photos.query import ANSWERS, photos_like_album
     from labelwise.photos.words import FreeText
     from labelwise.retrieval import Query
 
-    cut, top, text = given.at_least, given.top, given.text
+    cut, top, text, album = given.at_least, given.top, given.text, given.like
     if cut is not None and top is not None:
         raise SettingsError("--at-least and --top both end the list; give one of them")
     if cut is not None and not 0 <= cut <= 1:
         raise SettingsError(f"--at-least must be a probability between 0 and 1, got {cut}")
-    if (query is None) == (text is None):
-        raise SettingsError("give a query such as 'dog, -beach', or --text TEXT, and not both")
+    if sum(one is not None for one in (query, text, album)) != 1:
+        raise SettingsError(
+            "give a query such as 'dog, -beach', or --text TEXT, or --like ALBUM, and not both"
+        )
     if text is None and given.encoder is not None:
         raise SettingsError("--encoder is an option of --text")
     if given.answers_at_most is not None and (top is not None or cut is not None):
         raise SettingsError("--answers-at-most sets the length of the list; leave out --top")
-    if text is not None and (top is None or cut is not None or given.distinct):
+    if query is None and (cut is not None or given.distinct or (top is None and album is None)):
         raise SettingsError(
-            "--text has no probabilities: end its list with --top, and leave out --at-least "
-            "and --distinct"
+            f"--{'text' if album is None else 'like'} has no probabilities: end its list with "
+            "--top, and leave out --at-least and --distinct"
         )
     with Index(place) as index:
         caution(model_changed(index))
@@ -117,6 +123,10 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
             found = FreeText.of(index, given.encoder)
             caution(found.doubt(text))
             session = found.check(index, text, top or 0, who=given.who, **options)
+        elif album is not None:
+            hits = photos_like_album(index, album, top or 50)
+            name = name_of_album(album)
+            session = CheckSession.of_ranked(index, name, hits, who=given.who, **options)
         else:
             session = CheckSession(
                 index,
@@ -129,7 +139,8 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
                 **options,
             )
         count = counted(len(session.rows), "photo")
-        say(f"does each photo match {text or query}? The list has {count}")
+        what = query or text or f"the album {album}"
+        say(f"does each photo match {what}? The list has {count}")
         if given.answers is None:
             state = _asked(session)
         else:
@@ -142,7 +153,10 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
             paths = index.store.paths_of(rows)
             _write_list(given.target, [paths[row][0] for row in rows])
             say(f"the list: {given.out}")
-    named = f"--text {quote(text)}" if text is not None else quote(query or "")
+    named = quote(query or "")
+    if query is None:
+        ranked = f"--text {quote(text)}" if text is not None else f"--like {quote(album or '')}"
+        named = f"{ranked} --top {top or 50}"
     if state.promise is None:
         next_steps(f"audit {place} {named}")
     elif given.out is None:

@@ -53,7 +53,7 @@ def calibrate(
     """
     from labelwise.errors import SettingsError
 
-    place, thresholds = source, given.out is not None and given.target.suffix == ".json"
+    scores_file, thresholds = source, given.out is not None and given.target.suffix == ".json"
     _check(given, thresholds)
     with ExitStack() as stack:
         if given.pool is not None:
@@ -75,7 +75,7 @@ def calibrate(
             return
         reason = "the rows to fit on and those to report on are given"
         folds = number_of_folds(given.folds, reason if divided and method != "auto" else "")
-        _fit(place, table, method, folds, groups, rows, given, thresholds)
+        _fit(scores_file, table, method, folds, groups, rows, given, thresholds)
 
 
 def _check(given: Options, thresholds: bool) -> None:
@@ -171,8 +171,14 @@ def _fit(
                 show_table(
                     columns,
                     [
-                        (one.name, *map(_number, (one.log_loss, one.behind, one.standard_error)))
-                        for one in judged.made.compared
+                        (
+                            candidate.name,
+                            *map(
+                                _number,
+                                (candidate.log_loss, candidate.behind, candidate.standard_error),
+                            ),
+                        )
+                        for candidate in judged.made.compared
                     ],
                 )
                 say()
@@ -185,11 +191,11 @@ def _fit(
     told = table if rows["other"] is None else rows["other"]
     parts = {column: _by(judged, told.subgroups(column, judged.predictions)) for column in by}
     record = decision(judged)
-    record["labels"] = {name: [row.spec() for row in part] for name, part in figures.items()}
+    record["labels"] = {name: [row.spec() for row in rows] for name, rows in figures.items()}
     if parts:
         record["by"] = {
-            column: {name: [row.spec() for row in found] for name, found in part.items()}
-            for column, part in parts.items()
+            column: {name: [row.spec() for row in rows] for name, rows in groups.items()}
+            for column, groups in parts.items()
         }
     path = _write(record, given, folder)
     if given.json:
@@ -256,7 +262,7 @@ def _guarantee(table: "ScoreTable", method: str, rows: dict[str, Any], given: Op
     from labelwise.errors import DataError
     from labelwise.scores import promise_scores
 
-    found = promise_scores(
+    guaranteed = promise_scores(
         table,
         given.guarantee or "",
         confidence=0.95 if given.confidence is None else given.confidence,
@@ -266,23 +272,23 @@ def _guarantee(table: "ScoreTable", method: str, rows: dict[str, Any], given: Op
         seed=given.seed or 0,
         **rows,
     )
-    promised = found.promised
+    promised = guaranteed.promised
     if not promised.promises:
         warning = "" if promised.warning is None else f". {promised.warning}"
         raise DataError(promised.refused[0] + warning)
     file = given.out is None or given.target.suffix == ".json"
-    path = _write(found.spec(), given, None if file else given.target)
+    path = _write(guaranteed.spec(), given, None if file else given.target)
     if given.json:
         return
-    if found.link_words:
-        say(f"calibrator: {found.link_words}")
+    if guaranteed.link_words:
+        say(f"calibrator: {guaranteed.link_words}")
     for promise in promised.promises[:SHOWN]:
         say(str(promise))
     if promised.warning is not None:
         say(promised.warning)
     for sentence in promised.refused[:SHOWN]:
         say(f"not guaranteed: {sentence}")
-    if found.checks:
+    if guaranteed.checks:
         show_table(
             ("guarantee", "level", "on other rows", "from", "to", "photos", "verdict"),
             [
@@ -292,12 +298,12 @@ def _guarantee(table: "ScoreTable", method: str, rows: dict[str, Any], given: Op
                     *(f"{value:.3f}" for value in (check.lower, check.upper)),
                     *(f"{check.counted:,}", check.verdict),
                 )
-                for promise, check in zip(promised.promises, found.checks, strict=True)
+                for promise, check in zip(promised.promises, guaranteed.checks, strict=True)
             ],
         )
     else:
         say("not checked: --test FILE or --report-on SPLIT would check it on other rows")
-    say(f"made on {found.fitted_on}")
+    say(f"made on {guaranteed.fitted_on}")
     if path is not None:
         say(f"rule and guarantees: {path}")
         next_steps(f"predict {path} OTHER_SCORES.csv -o tags.csv")

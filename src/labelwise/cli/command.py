@@ -82,13 +82,13 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
     """Return the function with one parameter per option, as typer reads it."""
     spec: Spec = function.spec  # type: ignore[attr-defined]
     own = signature(function).parameters
-    arguments = [one for one in own.values() if one.annotation is not Options]
-    takes = next((name for name, one in own.items() if one.annotation is Options), None)
+    arguments = [parameter for parameter in own.values() if parameter.annotation is not Options]
+    takes = next((name for name, parameter in own.items() if parameter.annotation is Options), None)
     names = [*spec.shown, *spec.more]
     writes = [name for name in names if DECLARED[name].writes]
     if writes:
         names.append("overwrite")
-    parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in arguments]
+    parameters = [argument.replace(kind=Parameter.KEYWORD_ONLY) for argument in arguments]
     parameters += [_parameter(name, name in spec.needed, name in spec.shown) for name in names]
     parameters.append(
         Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotation=_HELP_ALL)
@@ -97,13 +97,15 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def run(**values: Any) -> None:
         environment = values.pop("help_all")
-        marks = {one.name: _mark(one.annotation) for one in arguments}
+        marks = {argument.name: _mark(argument.annotation) for argument in arguments}
         values = {
             name: _local(name, value, marks.get(name), spec) for name, value in values.items()
         }
-        for name in writes:
-            if values[name] is not None and not values["overwrite"]:
-                refuse_overwriting(Path(values[name]), is_log=bool(values.get("page")))
+        places = [Path(values[name]) for name in writes if values[name] is not None]
+        if values.get("out") and values.get("for_") == "label-studio":
+            places.append(Path(values["out"]).with_suffix(".config.xml"))
+        for place in [] if values.get("overwrite") else places:
+            refuse_overwriting(place, is_log=bool(values.get("page")))
         given = Options()
         given._environment = environment
         for name in names:
@@ -111,14 +113,14 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
         function(**values, **({} if takes is None else {takes: given}))
 
     run.__signature__ = signature(function).replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
 def _parameter(name: str, needed: bool, shown: bool) -> Parameter:
     declared = DECLARED[name]
     flag = f"--{name.strip('_').replace('_', '-')}"
-    flags = declared.flags if any(one.startswith("--") for one in declared.flags) else ()
+    flags = declared.flags if any(flag.startswith("--") for flag in declared.flags) else ()
     made = typer.Option(
         *(flags or (flag, *declared.flags)),
         help=declared.help,
@@ -133,7 +135,7 @@ def _parameter(name: str, needed: bool, shown: bool) -> Parameter:
 
 def _mark(annotation: Any) -> FromBucket | None:
     marks = get_args(annotation) if get_origin(annotation) is Annotated else ()
-    return next((one for one in marks if isinstance(one, FromBucket)), None)
+    return next((mark for mark in marks if isinstance(mark, FromBucket)), None)
 
 
 def _local(name: str, value: Any, mark: FromBucket | None, spec: Spec) -> Any:
@@ -141,13 +143,13 @@ def _local(name: str, value: Any, mark: FromBucket | None, spec: Spec) -> Any:
 
     ``Path("s3://bucket/run")`` is the folder ``s3:`` on this disk, which nobody means.
     """
-    for one in value if isinstance(value, list) else [value]:
+    for item in value if isinstance(value, list) else [value]:
         uri = None
-        if isinstance(one, Path):
-            first, *rest = one.parts or ("",)
+        if isinstance(item, Path):
+            first, *rest = item.parts or ("",)
             uri = "//".join((first, "/".join(rest))) if rest and first[-1] == ":" else None
-        elif isinstance(one, str) and "://" in one and name == "out":
-            uri = one
+        elif isinstance(item, str) and "://" in item and name == "out":
+            uri = item
         if uri is None or (name == "out" and spec.uri_out):
             continue
         if mark is not None:
@@ -165,7 +167,7 @@ def _local(name: str, value: Any, mark: FromBucket | None, spec: Spec) -> Any:
 OURS = {  # files by which a folder is known to be labelwise's own
     *("evaluation.json", "link.json", "model.json", "dossier.json", "settings.yaml", "crops.csv"),
     *("index.json", "table.md", "comparison.json", "survey.json", "_manifest.jsonl"),
-    *("metrics.jsonl", "thresholds.json", "answers.csv", "labelwise.json"),
+    *("metrics.jsonl", "thresholds.json", "labelwise.json"),
     *("answers.jsonl", "receipt.json"),
 }
 
@@ -179,7 +181,7 @@ def refuse_overwriting(path: Path, *, is_log: bool = False) -> None:
     from labelwise.errors import SettingsError
 
     if path.is_dir():
-        files = sorted(one.name for one in path.iterdir() if one.is_file())
+        files = sorted(entry.name for entry in path.iterdir() if entry.is_file())
         files = [name for name in files if not name.startswith((".", "part-"))]
         if files and not set(files) & OURS:
             raise SettingsError(
@@ -219,7 +221,9 @@ class Verb(TyperCommand):
         """Take ``-beach`` as an argument where the verb does: it is written ``!beach`` then."""
         if self.spec.dashes:
             own = {
-                flag for one in self.get_params(ctx) for flag in (*one.opts, *one.secondary_opts)
+                flag
+                for param in self.get_params(ctx)
+                for flag in (*param.opts, *param.secondary_opts)
             }
             args = [
                 f"!{word[1:]}" if re.match(r"-[^-]", word) and word[:2] not in own else word
@@ -230,7 +234,7 @@ class Verb(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; ``help_all``, which has done its work, brings what the environment gave."""
         sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-        told = (name for name, one in sources.items() if one and one.name == "ENVIRONMENT")
+        told = (name for name, source in sources.items() if source and source.name == "ENVIRONMENT")
         ctx.params["help_all"] = frozenset(told)
         return super().invoke(ctx)
 
@@ -247,11 +251,11 @@ class Verb(TyperCommand):
             for example in self.spec.examples:
                 formatter.write(f"  labelwise {example}\n")
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for one in self.get_params(ctx):
-            record = one.get_help_record(ctx)
-            if record is not None and one.name != "help":
-                is_argument = one.param_type_name == "argument"
-                panel = getattr(one, "rich_help_panel", "") or "Options"
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and param.name != "help":
+                is_argument = param.param_type_name == "argument"
+                panel = getattr(param, "rich_help_panel", "") or "Options"
                 groups.setdefault("Arguments" if is_argument else panel, []).append(record)
         more = groups.pop("More options", [])
         if everything:

@@ -120,8 +120,8 @@ def _parsed_sweep(text: str | None) -> tuple[str, tuple[Any, ...]] | None:
     if text is None:
         return None
     name, equals, values = text.partition("=")
-    (found,) = parse_assignments([f"{name}=[{values}]" if equals else text]).items()
-    return found[0], tuple(found[1])
+    (axis,) = parse_assignments([f"{name}=[{values}]" if equals else text]).items()
+    return axis[0], tuple(axis[1])
 
 
 def _announce(plan: "ComparisonPlan", table: "LabelTable", jobs: int, watch: "Watch") -> None:

@@ -49,10 +49,10 @@ def describe_table(source: Source, given: Options) -> None:
         description.notes.append(_obedience(table, given.taxonomy))
     stated, mismatches = _against_papers(source, table)
     if given.json:
-        found = {"count_mismatches": mismatches}
+        problems = {"count_mismatches": mismatches}
         if given.content:
-            found["unreadable"] = [image.reason for image in broken]
-        say(json.dumps({**description.as_dict(), **found}, indent=2))
+            problems["unreadable"] = [image.reason for image in broken]
+        say(json.dumps({**description.as_dict(), **problems}, indent=2))
     else:
         _show(description, len(description.labels) if given.all else LABELS_SHOWN)
         for sentence in mismatches:
@@ -94,7 +94,7 @@ def split_table(source: Source, given: Options) -> None:
     if given.val is not None and given.shares is not None:
         raise SettingsError("give --val, which keeps the split there is, or --shares, not both")
     table = load_table(source, given)
-    there = {} if table.split is None else {s: len(part) for s, part in table.splits().items()}
+    there = {} if table.split is None else {s: len(split) for s, split in table.splits().items()}
     listed = ", ".join(f"{name} {count:,}" for name, count in there.items())
     how: dict[str, Any] = {"seed": given.seed or 0, "by_content": given.by_content is not False}
     if given.val is not None:
@@ -109,7 +109,7 @@ def split_table(source: Source, given: Options) -> None:
     else:
         parted = stratified_split(table, _shares(given.shares or SHARES), **how)
     export(parted, given.target)
-    sizes = {name: len(part) for name, part in parted.splits().items()}
+    sizes = {name: len(split) for name, split in parted.splits().items()}
     say(f"wrote {given.out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}")
     few = few_test_photos(sizes.get("test", 0))
     if few:
@@ -151,21 +151,21 @@ def group_table(source: Source, given: Options) -> None:
         return
     given.refuse("it is for bursts: give --gap 60", "time_column", "camera_column")
     table = load_table(source, given)
-    found = grouped_copies(
+    grouped = grouped_copies(
         table, model_path(given), given.embeddings, given.cosine, watch=make_watch()
     )
-    export(found.table, given.target)
-    say(f"wrote {given.out}: {found.sentence()}")
-    if found.warning:
-        complain(found.warning)
-    if found.unread:
-        verb_of = "is" if len(found.unread) == 1 else "are"
+    export(grouped.table, given.target)
+    say(f"wrote {given.out}: {grouped.sentence()}")
+    if grouped.warning:
+        complain(grouped.warning)
+    if grouped.unread:
+        verb_of = "is" if len(grouped.unread) == 1 else "are"
         complain(
-            f"{counted(len(found.unread), 'photo')} could not be looked at and {verb_of} taken as "
-            f"unlike all others, first {found.unread[0]}"
+            f"{counted(len(grouped.unread), 'photo')} could not be looked at and {verb_of} taken "
+            f"as unlike all others, first {grouped.unread[0]}"
         )
-    if found.divided:
-        say(f"groups with photos in several splits: {found.divided:,}; draw a new split")
+    if grouped.divided:
+        say(f"groups with photos in several splits: {grouped.divided:,}; draw a new split")
     new = f" --shares {SHARES}" if table.split is not None else ""
     next_steps(f"data split {given.out}{new} -o split.csv")
 
@@ -289,8 +289,8 @@ def _shares(text: str) -> dict[str, float]:
     from labelwise.errors import SettingsError
 
     shares = {}
-    for part in text.split(","):
-        name, _, value = part.partition("=")
+    for share in text.split(","):
+        name, _, value = share.partition("=")
         try:
             shares[name.strip()] = float(value)
         except ValueError:

@@ -113,14 +113,14 @@ def _import_keywords(source: Path, given: Options) -> None:
     hierarchy = given.taxonomy_out
     if hierarchy is not None and hierarchy.suffix.lower() != ".csv":
         raise SettingsError(f"--taxonomy-out must end in .csv, got {hierarchy.name!r}")
-    found = read_keywords(source, least=given.min_count or 1)
-    table, parents = found.table, found.taxonomy.parents
+    keywords = read_keywords(source, least=given.min_count or 1)
+    table, parents = keywords.table, keywords.taxonomy.parents
     if hierarchy is not None and not parents:
         raise SettingsError("no keyword is under another here; leave --taxonomy-out out")
     export(table, given.target)
     say(
         f"wrote {given.out}: {counted(len(table), 'photo')}, {counted(len(table.space), 'label')}; "
-        f"{found.tagged:,} with a keyword, all else is unknown"
+        f"{keywords.tagged:,} with a keyword, all else is unknown"
     )
     if hierarchy is not None:
         write_csv(hierarchy, ["child", "parent"], sorted(parents.items()))
@@ -193,11 +193,11 @@ def _write_report(path: Path, records: "tuple[WorkerRecord, ...]") -> None:
 
     if path.suffix.lower() == ".json":
         with replacing(path) as temporary:
-            text = json.dumps([asdict(one) for one in records], indent=2, ensure_ascii=False)
+            text = json.dumps([asdict(record) for record in records], indent=2, ensure_ascii=False)
             temporary.write_text(text, encoding="utf-8")
     else:
         header = [field.name for field in fields(WorkerRecord)]
-        write_csv(path, header, [tuple(asdict(one).values()) for one in records])
+        write_csv(path, header, [tuple(asdict(record).values()) for record in records])
 
 
 def _show_worst(records: "tuple[WorkerRecord, ...]") -> None:
@@ -210,19 +210,19 @@ def _show_worst(records: "tuple[WorkerRecord, ...]") -> None:
     def shown(value: float | None) -> str:
         return "undefined" if value is None else f"{value:.1%}"
 
-    workers = sorted((one for one in records if one.label == ALL_LABELS), key=told)
+    workers = sorted((record for record in records if record.label == ALL_LABELS), key=told)
     say()
     show_table(
         ("least telling workers", "yes", "no", "don't know", "sensitivity", "specificity"),
         [
             (
-                one.worker,
-                f"{one.yes:,}",
-                f"{one.no:,}",
-                f"{one.dont_know:,}",
-                shown(one.sensitivity),
-                shown(one.specificity),
+                worker.worker,
+                f"{worker.yes:,}",
+                f"{worker.no:,}",
+                f"{worker.dont_know:,}",
+                shown(worker.sensitivity),
+                shown(worker.specificity),
             )
-            for one in workers[:WORKERS_SHOWN]
+            for worker in workers[:WORKERS_SHOWN]
         ],
     )

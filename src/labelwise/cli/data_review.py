@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -88,18 +89,20 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
         promise_suspects,
         write_review,
     )
+    from labelwise.errors import LabelwiseError
+    from labelwise.models.run_folder import RunFolder
     from labelwise.scores.embeddings import holds_vectors
     from labelwise.scores.review import answered_questions, reviewable, suspect_questions
     from labelwise.system.storage import is_uri
 
-    place = str(source).replace(":/", "://", 1) if ":/" in str(source) else str(source)
+    address = str(source).replace(":/", "://", 1) if ":/" in str(source) else str(source)
     folds, seed = given.folds or 5, given.seed or 0
     level = 0.2 if given.wrong_at_most is None else given.wrong_at_most
     for name in ("scores", "link", "labels"):
-        if source.is_dir() or is_uri(place) or holds_vectors(source):
+        if source.is_dir() or is_uri(address) or holds_vectors(source):
             given.refuse(f"{source} is not a table of scores", name)
     of_scores = {"scores": given.scores, "link": given.link, "labels": given.labels}
-    predictions = reviewable(place, given.split, folds=folds, seed=seed, **of_scores)
+    predictions = reviewable(address, given.split, folds=folds, seed=seed, **of_scores)
     labels, observed = predictions.labels, predictions.observed
     how: dict[str, Any] = {"folds": folds, "seed": seed}
     odds = crossfit_log_odds(predictions.logits, labels, predictions.link, observed, **how)
@@ -108,27 +111,35 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
         context = 1 < len(predictions.names) <= MOST_IN_CONTEXT
     odds = crossfit_true_log_odds(odds, labels, observed, context=context, **how).log_odds
     known, most = predictions.certain(), given.top or 1000
-    found = find_suspects(odds, predictions.majority, known, kind=kind, most=most)
-    questions = suspect_questions(found, predictions, given.checks or 50, seed)
+    suspects = find_suspects(odds, predictions.majority, known, kind=kind, most=most)
+    questions = suspect_questions(suspects, predictions, given.checks or 50, seed)
     promise = None
     if given.answers is not None:
         questions = answered_questions(questions, Path(given.answers))
-        told = {place: bool(one.confirmed) for place, one in enumerate(questions) if one.answer}
-        marked = [one.check for one in questions]
+        told = {
+            position: bool(question.confirmed)
+            for position, question in enumerate(questions)
+            if question.answer
+        }
+        marked = [question.check for question in questions]
         confidence = 0.95 if given.confidence is None else given.confidence
         promise = promise_suspects(marked, told, level=level, confidence=confidence)
         questions = [
-            replace(one, promised=place < promise.count) for place, one in enumerate(questions)
+            replace(question, promised=position < promise.count)
+            for position, question in enumerate(questions)
         ]
     write_review(given.target, questions)
     if given.html is not None:
         from labelwise.report.suspects import write_suspects_page
 
         picture = None if given.data is None else _pictures(given.data)
+        if picture is None and (source / "settings.yaml").is_file():
+            with suppress(LabelwiseError):  # the photos of the run, unless they have moved
+                picture = _pictures(RunFolder(source).data)
         write_suspects_page(
             given.html, questions, promise=promise, picture=picture, blind=given.blind
         )
-    _show_suspects(questions, found, predictions, promise, level)
+    _show_suspects(questions, suspects, predictions, promise, level)
     _say_written(given)
     if promise is None:
         next_steps(f"data review {source} --answers {given.out} -o checked.csv")
@@ -171,12 +182,13 @@ def _repair(source: str, answers: Path, given: Options) -> None:
     repaired, changes = repair(
         table, questions, accept_promised=given.accept_guaranteed, test_too=given.test_too
     )
-    export(repaired, given.target)
     log = given.changes or given.target.with_suffix(".answers.jsonl")
+    log_changes(log, [])  # so that a file of another kind is named before anything is written
+    export(repaired, given.target)
     log_changes(log, changes)
     kinds = Counter(f"{change.before} to {change.after}" for change in changes)
     listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
-    answered = sum(bool(one.answer) for one in questions)
+    answered = sum(bool(question.answer) for question in questions)
     changed = f"{counted(len(changes), 'label')} changed{f' ({listed})' if listed else ''}"
     say(f"{counted(answered, 'answer')}, {changed}")
     say(f"wrote {given.out}, and the changes to {log}")
@@ -197,11 +209,11 @@ def _show_suspects(
     order = sorted(range(len(counts)), key=lambda column: (-counts[column], column))
     rows = [(predictions.names[k], f"{counts[k]:,}") for k in order[:LABELS_SHOWN] if counts[k]]
     show_table(("label", "suspects"), rows)
-    marked = sum(one.check for one in questions)
+    marked = sum(question.check for question in questions)
     if promise is not None:
         say(str(promise))
         return
-    first = sum(one.check for one in questions[:100])
+    first = sum(question.check for question in questions[:100])
     say(
         f"no guarantee yet: answer the questions marked `check` ({first} among the first 100, "
         f"{marked} in all; the first ones are enough to begin) with yes, no or unknown, and run "
@@ -231,34 +243,34 @@ def _next(source: str, given: Options) -> None:
     if order != "random":
         given.refuse("it belongs to --order random", "seed")
     model = model_path(given)
-    found = _pool(source, model, given)
-    for note in found.notes:
+    pool = _pool(source, model, given)
+    for note in pool.notes:
         complain(note)
-    if not found.pool.open.any():
+    if not pool.pool.open.any():
         raise DataError(f"{source}: every label of every photo is known; there is nothing to ask")
     if labels:
-        rows, columns = choose_labels(found.pool, top, order)
-        asked = found.about_labels(rows, columns, out.parent)
+        rows, columns = choose_labels(pool.pool, top, order)
+        asked = pool.about_labels(rows, columns, out.parent)
         write_review(out, asked)
     else:
         if order == "random":
-            rows = draw_photos(found.pool, top, seed=given.seed or 0)
+            rows = draw_photos(pool.pool, top, seed=given.seed or 0)
         else:
-            rows = choose_photos(found.pool, top, order)
-        asked = found.about_photos(rows, out.parent)
+            rows = choose_photos(pool.pool, top, order)
+        asked = pool.about_photos(rows, out.parent)
         if given.for_ is None:
-            export(found.table.subset(rows), out)
+            export(pool.table.subset(rows), out)
         else:
             name = Path(source).name if model is None else model.name
-            guesses = Guesses(found.pool.probs[rows], found.pool.sets[rows], name)
-            note = export_for_tool(found.table.subset(rows), out, given.for_, guesses)
+            guesses = Guesses(pool.pool.probs[rows], pool.pool.sets[rows], name)
+            note = export_for_tool(pool.table.subset(rows), out, given.for_, guesses)
             if note:
                 say(note)
     if given.html is not None:
-        place = dict(zip(found.names(rows, out.parent), rows.tolist(), strict=True))
-        picture = _opener(found.table.images, place)
+        row_of = dict(zip(pool.names(rows, out.parent), rows.tolist(), strict=True))
+        picture = _opener(pool.table.images, row_of)
         write_questions_page(given.html, asked, by=order, picture=picture, blind=given.blind)
-    _show_next(found, rows, asked, given)
+    _show_next(pool, rows, asked, given)
     if len(rows) < top:
         say(f"nothing else is unknown: {len(rows):,} instead of {top:,}")
 
@@ -289,7 +301,7 @@ def _show_next(
     if given.questions == "labels":
         photos = counted(len(set(rows.tolist())), "photo")
         say(f"{counted(len(asked), 'question')} about {photos} {total}")
-        counts = Counter(one.label for one in asked).most_common(LABELS_SHOWN)
+        counts = Counter(question.label for question in asked).most_common(LABELS_SHOWN)
         show_table(("label", "questions"), [(label, f"{count:,}") for label, count in counts])
         say("answer yes, no or unknown in the column answer")
     else:

@@ -287,7 +287,11 @@ def summarise(evaluation: "Evaluation") -> None:
             count = evaluation.final.infinite
             sure = "1 entry was" if count == 1 else f"{count:,} entries were"
             say(f"{figure.name} is infinite: {sure} given probability 0 or 1 and wrong")
-    whys = {one.why_no_interval: one.name for one in evaluation.headline if one.why_no_interval}
+    whys = {
+        figure.why_no_interval: figure.name
+        for figure in evaluation.headline
+        if figure.why_no_interval
+    }
     for note in (*(f"{name}: {why}" for why, name in whys.items()), *evaluation.notes):
         say(note)
 
@@ -375,10 +379,10 @@ def _cell(figure: "SubgroupFigure") -> str:
 
 def say_shortfall(rule: str, where: str, figures: Iterable[Any]) -> str:
     """Say of which labels a tuned level was missed; return the guarantee to ask for instead."""
-    found = LEVEL.match(rule)
-    if found is None:
+    match = LEVEL.match(rule)
+    if match is None:
         return ""
-    what, level = found[1], float(found[2]) / (100 if float(found[2]) > 1 else 1)
+    what, level = match[1], float(match[2]) / (100 if float(match[2]) > 1 else 1)
     own, missed, known = "recall" if what == "sensitivity" else what, [], 0
     for row in figures:
         value = getattr(row, own, None)

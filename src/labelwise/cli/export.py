@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.command import A_RUN, verb
+from labelwise.cli.command import A_RUN, refuse_overwriting, verb
 from labelwise.cli.options import Options
 from labelwise.cli.text import caution, next_steps, say
 
@@ -31,6 +31,7 @@ TAKES = {  # options of each format
     "executorch": {"pictures"},
     "openvino": {"input", "pictures"},
 }
+RUNTIME = "labelwise_runtime.py"
 FIGURES = {"bins": 10, "k": 4, "query_length": 0}
 
 
@@ -103,6 +104,9 @@ def export(
 def _check_runtime(folder: "RunFolder", given: Options) -> None:
     from labelwise.errors import SettingsError
 
+    path = given.target.with_name(RUNTIME)
+    if path.is_file() and not given.overwrite and b"class Tagger" not in path.read_bytes():
+        refuse_overwriting(path)
     if given.input == "pixels" or folder.spec.transform.bands is not None:
         raise SettingsError(
             "--with-runtime reads photos; leave it out for --input pixels and for models of bands"
@@ -184,7 +188,7 @@ def _write_runtime(out: Path) -> None:
     from labelwise.pictures import labelwise_runtime
     from labelwise.system.files import replacing
 
-    path = out.with_name("labelwise_runtime.py")
+    path = out.with_name(RUNTIME)
     with replacing(path) as temporary:
         temporary.write_bytes(Path(labelwise_runtime.__file__).read_bytes())
     say(f"wrote {path}: from labelwise_runtime import Tagger; Tagger({out.name!r})(photo)")

@@ -118,8 +118,13 @@ def _next(folder: Path, given: Options) -> None:
             say(json.dumps({"path": paths[one.row][0], **facts, "worth": one.worth}))
         return
     rows = [
-        (paths[one.row][0], one.label, f"{one.probability:.2f}", "yes" if one.given else "no")
-        for one in asked
+        (
+            paths[question.row][0],
+            question.label,
+            f"{question.probability:.2f}",
+            "yes" if question.given else "no",
+        )
+        for question in asked
     ]
     show_table(("photo", "label", "probability", "given"), rows)
     next_steps(f"label {folder} PHOTO LABEL -OTHER '?UNSURE'")

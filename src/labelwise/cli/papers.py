@@ -40,7 +40,7 @@ def methods(
     known = json.loads((files("labelwise.cli") / "methods.json").read_text("utf-8"))
     if name is None:
         rows = [
-            (key, *(method[part] for part in ("probabilities", "head", "sentence", "source")))
+            (key, *(method[field] for field in ("probabilities", "head", "sentence", "source")))
             for key, method in known.items()
         ]
         show_table(("method", "probabilities", "head", "what it does", "source"), rows)
@@ -179,7 +179,7 @@ def _survey(
     with resumable(folder):
         cells = run_survey(plan, folder, jobs=given.jobs or 1, say=say, watch=make_watch())
     with replacing(folder / "survey.md") as temporary:
-        temporary.write_text(page(complete(cells), (), "# Survey"), encoding="utf-8")
+        temporary.write_text(page(complete(cells), "# Survey"), encoding="utf-8")
     say(f"written: {folder / 'survey.md'}, and a results file SET.CELL.json for each cell")
     next_steps("papers methods")
 
@@ -226,8 +226,8 @@ def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
     from labelwise.papers.computed import COMPUTED
 
     computed = COMPUTED[table]
-    found = computed.compute(root, source)
-    _write_table(folder, computed.title, found.header, found.rows, found.notes)
+    result = computed.compute(root, source)
+    _write_table(folder, computed.title, result.header, result.rows, result.notes)
 
 
 def _judge(table: str, root: Path, source: str | None, given: Sequence[str], folder: Path) -> None:
@@ -295,9 +295,9 @@ def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder
             "--weights"
         )
     with resumable(folder):
-        found = transfer(root, frozen, folder, sets=sets, say=say, watch=make_watch())
-    show_table(*cells(found), title=TITLE)
-    for note in remarks(found, frozen):
+        results = transfer(root, frozen, folder, sets=sets, say=say, watch=make_watch())
+    show_table(*cells(results), title=TITLE)
+    for note in remarks(results, frozen):
         say(f"- {note}")
     say(f"written: {folder / 'table.md'}")
     next_steps("papers list")
@@ -312,8 +312,8 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
     watch = make_watch()
     seconds = seconds_of(runs.values(), open_data(request, watch)[0], watch)
     rows = {
-        place.parent.name: [str(job.settings.recipe.epochs), duration(seconds[place])]
-        for place, job in runs.items()
+        path.parent.name: [str(job.settings.recipe.epochs), duration(seconds[path])]
+        for path, job in runs.items()
     }
     show_table(
         ["row", "runs", "epochs", "each about"],

@@ -74,12 +74,12 @@ def predict(
         return
     reason = "it is for shards, with -o a folder that ends in /"
     given.refuse(reason, "engine", "workers", "decoders", "shard_rows")
-    for place in images:
-        if "://" in place:
+    for image in images:
+        if "://" in image:
             raise SettingsError(
-                f"{without_options(place)} is scored into shards: give -o a folder ending in /"
+                f"{without_options(image)} is scored into shards: give -o a folder ending in /"
             )
-    _predict_file(model, [Path(place) for place in images], given)
+    _predict_file(model, [Path(image) for image in images], given)
 
 
 def _fitted_files(places: list[Path]) -> list[Path]:
@@ -88,7 +88,7 @@ def _fitted_files(places: list[Path]) -> list[Path]:
     if first.is_dir() and not (first / "model.json").exists():
         names = ("link.json", "thresholds.json")
         return [first / name for name in names if (first / name).is_file()]
-    return places if all(place.suffix == ".json" for place in places) else []
+    return places if all(path.suffix == ".json" for path in places) else []
 
 
 def _apply(fitted: list[Path], source: Path, given: Options) -> None:
@@ -108,10 +108,10 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
     if is_detections(source):
         if given.scores is not None:
             raise SettingsError(f"--scores does not apply: {source} says itself what it holds")
-        found = read_detections(source)
-        total, chosen = save_detections(out, found, files)
+        detections = read_detections(source)
+        total, chosen = save_detections(out, detections, files)
         say(f"{counted(total, 'detection')}, {chosen:,} chosen: {out}")
-        for note in found.notes:
+        for note in detections.notes:
             say(note)
         next_steps(f"count {source} --by site")
         return
@@ -146,8 +146,8 @@ def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> N
     caution(caution_of(run))
     threads = decoders_per_worker(workers)
     task = ScoringTask(out, model, given.batch_size or 64, device, threads, decoder, reader)
-    place = without_options(out)
-    with resumable(place):
+    address = without_options(out)
+    with resumable(address):
         outcome = predict_shards(
             task,
             places,
@@ -158,14 +158,14 @@ def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> N
     if outcome.resumed:
         say(f"{outcome.resumed:,} of {outcome.shards:,} shards were there already")
     good, shards = outcome.rows - outcome.failed, counted(outcome.shards, "shard")
-    say(f"{good:,} of {counted(outcome.rows, 'image')} predicted, in {shards} in {place}")
+    say(f"{good:,} of {counted(outcome.rows, 'image')} predicted, in {shards} in {address}")
     if outcome.failed:
         complain(
             f"{outcome.failed:,} of {counted(outcome.rows, 'image')} could not be read; the column "
             "error of their rows says why"
         )
         raise typer.Exit(1)
-    next_steps(f"evaluate {place} --labels TRUTH.csv")
+    next_steps(f"evaluate {address} --labels TRUTH.csv")
 
 
 def _predict_file(run: Path, images: list[Path], given: Options) -> None:
@@ -341,10 +341,10 @@ def find_photos(places: Sequence[Path]) -> list[Path]:
     """Return the files given, and the images in and below the folders given, in order."""
     from labelwise.pictures.decode import image_paths
 
-    found, notes = image_paths(places)
+    paths, notes = image_paths(places)
     for note in notes:
         complain(note)
-    return found
+    return paths
 
 
 def _short(labels: Sequence[str], probs: Sequence[float], names: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ def search(
     from labelwise.retrieval import Query
 
     alone = given.text is None and given.like is None and not given.unreadable
-    place, query = index_and_query(index, query, alone=alone)
+    folder, query = index_and_query(index, query, alone=alone)
     asked = query is not None or given.text is not None
     if sum((asked, given.like is not None, given.unreadable)) != 1:
         raise SettingsError(
@@ -61,7 +61,7 @@ def search(
         )
     _check(given, query)
     top = given.top or 50
-    with Index(place) as opened:
+    with Index(folder) as opened:
         if given.unreadable:
             show_table(("file", "reason"), opened.store.unreadable())
             return
@@ -79,8 +79,8 @@ def search(
         wanted = Query.parse(query or "", opened.space, opened.taxonomy)
         beside = opened.spec.caution_beside(wanted.names())
         caution(beside)
-        beside = "; ".join(one for one in (beside, changed) if one) or None
-        audit = f"audit {quote(str(place))} {quote(str(wanted))}"
+        beside = "; ".join(note for note in (beside, changed) if note) or None
+        audit = f"audit {quote(str(folder))} {quote(str(wanted))}"
         found = answer(
             opened,
             wanted,
@@ -110,7 +110,7 @@ def search(
             if given.html is not None:
                 say(f"the page: {given.html}")
             if given.wrong_at_most is None:
-                next_steps(f"search {place} {quote(str(wanted))} --wrong-at-most 0.1")
+                next_steps(f"search {folder} {quote(str(wanted))} --wrong-at-most 0.1")
             else:
                 next_steps(audit)
 

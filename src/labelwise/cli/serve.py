@@ -58,7 +58,7 @@ def serve(
     from labelwise.errors import SettingsError
 
     if given.mcp:
-        _serve_mcp([place for place in (run, index) if place is not None], given)
+        _serve_mcp([path for path in (run, index) if path is not None], given)
         return
     given.refuse("it belongs to --mcp", "http", "write", "tag_folder")
     settings = server_settings(given)
@@ -159,10 +159,10 @@ def _serve_mcp(places: list[Path], given: Options) -> None:
         ) from None
 
     given.refuse("--mcp answers about an index", *OF_MODELS)
-    folder = next((place for place in places if (place / "index.json").is_file()), None)
+    folder = next((path for path in places if (path / "index.json").is_file()), None)
     if folder is None:
         raise SettingsError("--mcp answers about an index: labelwise serve --mcp photos.index")
-    run = next((place for place in places if place != folder), None)
+    run = next((path for path in places if path != folder), None)
     if given.tag_folder and run is None:
         raise SettingsError("--tag-folder is where photos to tag lie, which needs a RUN; give one")
     for place in given.tag_folder or ():

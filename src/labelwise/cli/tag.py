@@ -58,7 +58,7 @@ def tag(folder: IndexFolder = DEFAULT_INDEX, *, given: Options) -> None:
     else:
         outcomes = _of_index(folder, labels, given)
     _show_counts(labels)
-    for outcome in [one for one in outcomes if one.state == "left alone"][:SHOWN]:
+    for outcome in [outcome for outcome in outcomes if outcome.state == "left alone"][:SHOWN]:
         complain(f"{outcome.path} is left alone: {outcome.reason}")
     counts = Counter(outcome.state for outcome in outcomes)
     words = ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "nothing"
@@ -192,13 +192,13 @@ def _written(
                 outcomes.append(embed_tags(store, photo, keywords, dry_run=given.dry_run))
                 continue
             shots = [*raw_partners(photo), photo]  # a side-car of both is the photo's
-            for place, shot in {sidecar_of(shot): shot for shot in shots}.items():
+            for sidecar, shot in {sidecar_of(shot): shot for shot in shots}.items():
                 options: dict[str, Any] = {
                     "photo": shot,
                     "adopt": given.adopt,
                     "dry_run": given.dry_run,
                 }
-                outcomes.append(write_sidecar(store, place, keywords, **options))
+                outcomes.append(write_sidecar(store, sidecar, keywords, **options))
         watch.advance(1)
     watch.finish()
     return outcomes

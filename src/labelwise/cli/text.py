@@ -39,8 +39,8 @@ def caution(sentence: str | None) -> None:
 
 def next_steps(*commands: str) -> None:
     """End with the one or two commands that are most useful now, as they are typed."""
-    for place, command in enumerate(commands):
-        say(f"{'Next:' if place == 0 else '     '} labelwise {command}")
+    for position, command in enumerate(commands):
+        say(f"{'Next:' if position == 0 else '     '} labelwise {command}")
 
 
 def command() -> str:

@@ -109,8 +109,8 @@ def train_and_report(
         from labelwise.system.storage import address_of
         from labelwise.training.run import train as run
 
-    place = folder.address
-    with resumable(place):
+    address = folder.address
+    with resumable(address):
         watch = make_watch()
         if on_ray is None:
             done = run(settings, folder, watch=watch, fresh=fresh)
@@ -126,10 +126,10 @@ def train_and_report(
     if folds is not None:
         from labelwise.training.run import train_folds
 
-        with resumable(place):
+        with resumable(address):
             train_folds(done, folds, watch=make_watch(), fresh=fresh, publish=folder.publish)
     if done.was_finished:
-        say(f"{place} was finished before; --fresh starts over")
+        say(f"{address} was finished before; --fresh starts over")
     summarise(done.evaluation)
     split = done.evaluation.data.split
     if done.evaluation.sets is not None:
@@ -138,8 +138,8 @@ def train_and_report(
     few = few_test_photos(done.evaluation.data.rows if split == "test" else 0)
     if few:
         say(few)
-    say(f"Report: {address_of(place, folder.report.name)}")
-    named = place if folder.mirror is None else shlex.quote(folder.mirror.storage.place)
+    say(f"Report: {address_of(address, folder.report.name)}")
+    named = address if folder.mirror is None else shlex.quote(folder.mirror.storage.place)
     if folds is not None:
         next_steps(f"data review {named} -o review.csv")
         return done
@@ -204,7 +204,7 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
         raise SettingsError("--words needs photos: labelwise train PHOTOS --words words.txt")
     if model is None:
         say("no --model: all-MiniLM-L6-v2 is taken, from the hub's cache or the hub (23 MB, once)")
-    photos, out = [Path(place) for place in places], Path(given.out or "run")
+    photos, out = [Path(path) for path in places], Path(given.out or "run")
     vocabulary = WordList.read(words)
     if given.answers is not None:
         export_again(Path(given.answers))  # a server that was killed left its table behind its log
@@ -266,7 +266,7 @@ def _tell(done: "Started", photos: list[Path], words: Path) -> None:
                 "language of the encoder, as in 'Hund: a dog'"
             )
         say(NOT_CALIBRATED)
-        places = [str(place) for place in photos] if len(photos) <= 3 else ["PHOTOS"]
+        places = [str(photo) for photo in photos] if len(photos) <= 3 else ["PHOTOS"]
         told = [*places, "--words", str(words), "--guide", str(done.folder)]
         next_steps(f"label --page {shlex.join(told)}", f"index {places[0]} --model {done.folder}")
         return

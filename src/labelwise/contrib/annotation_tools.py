@@ -87,14 +87,14 @@ class ImageFolder:
             for path in find_images(self.root)[0] if self.root.is_dir() else ():
                 plain = CHANGED.sub("", os.path.basename(path).strip().replace(" ", "_"))
                 self._by_upload.setdefault(plain, []).append(path)
-        found = self._by_upload.get(name, [])
-        if len(found) != 1:
-            what = f"{len(found)} photos of that name" if found else "no photo of that name"
+        photos = self._by_upload.get(name, [])
+        if len(photos) != 1:
+            what = f"{len(photos)} photos of that name" if photos else "no photo of that name"
             raise DataError(
                 f"{image} was uploaded, and {self.root} holds {what}; give the folder of the "
                 "photos with --set root=FOLDER, or Label Studio's media folder"
             )
-        return found[0]
+        return photos[0]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def read_config(text: str, known: Collection[str]) -> LabellingConfig:
         name, target = tag.get("name", ""), tag.get("toName", "")
         if name == "unknown" or not name or target not in images:
             continue
-        values = [one.get("value", "") for one in tag.iter("Choice")]
+        values = [choice.get("value", "") for choice in tag.iter("Choice")]
         labels = tuple(value for value in values if value in known)
         if best is None or len(labels) > len(best.labels):
             best = LabellingConfig(name, target, images[target], labels)
@@ -277,7 +277,7 @@ def _label_studio(table: LabelTable, paths: list[str], guesses: Guesses | None) 
 def _folders_up(paths: Sequence[str]) -> str:
     """Return how many folders up the photos begin, as in ``../..``; empty where none."""
     parts = (path.replace(os.sep, "/").split("/") for path in paths)
-    ups = {"/".join(takewhile("..".__eq__, one)) for one in parts}
+    ups = {"/".join(takewhile("..".__eq__, path)) for path in parts}
     if len(ups) > 1 or any(map(os.path.isabs, paths)):
         raise DataError(
             "the photos begin in several folders; write the tasks into one that holds all of them"
@@ -335,8 +335,8 @@ def _fiftyone(table: LabelTable, paths: list[str], guesses: Guesses | None) -> b
     unlabelled = table.unlabelled()
 
     def classified(listed: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        found = [{"_cls": "Classification", **one} for one in listed]
-        return {"_cls": "Classifications", "classifications": found}
+        classes = [{"_cls": "Classification", **verdict} for verdict in listed]
+        return {"_cls": "Classifications", "classifications": classes}
 
     samples = []
     for row, path in enumerate(paths):
@@ -348,7 +348,7 @@ def _fiftyone(table: LabelTable, paths: list[str], guesses: Guesses | None) -> b
             chosen = {table.space.names[k]: k for k in np.flatnonzero(guesses.sets[row])}
             verdicts = dict.fromkeys(chosen, "fp") | dict.fromkeys(present, "fn")
             verdicts |= {name: "tp" for name in present if name in chosen}
-            verdicts = {name: one for name, one in verdicts.items() if name not in unknown}
+            verdicts = {name: verdict for name, verdict in verdicts.items() if name not in unknown}
             labels = [{"label": name, "eval": verdicts[name]} for name in present]
             sample["predictions"] = classified(
                 {"label": name, "confidence": float(guesses.probs[row, column])}
@@ -400,8 +400,8 @@ def _voc(table: LabelTable, target: Path) -> None:
             )
         stems[stem] = suffix
     with replacing_folder(target) as folder:
-        for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
-            (folder / part).mkdir(parents=True)
+        for folder_name in ("Annotations", "JPEGImages", "ImageSets/Main"):
+            (folder / folder_name).mkdir(parents=True)
         for row, (stem, suffix) in enumerate(stems.items()):
             file = f"{stem}{suffix.lower()}"
             shutil.copyfile(images.path(row), folder / "JPEGImages" / file)
@@ -498,8 +498,10 @@ def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTab
         if names is None and isinstance(meta, dict) and isinstance(meta.get("labels"), list):
             names = _words(meta["labels"], where)
         split = facts.get("split")
-        part = split if isinstance(split, str) else None
-        rows.append(AnnotatedPhoto(where, images.path_of(image), *_choices(task, where), part))
+        split_name = split if isinstance(split, str) else None
+        rows.append(
+            AnnotatedPhoto(where, images.path_of(image), *_choices(task, where), split_name)
+        )
     return _table(rows, names, path, images.root)
 
 
@@ -516,9 +518,11 @@ def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str] | N
     Objects have the type rectanglelabels, polygonlabels, brushlabels and the like.
     """
     listed = task.get("annotations", task.get("completions", []))
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+    if not isinstance(listed, list) or not all(
+        isinstance(annotation, dict) for annotation in listed
+    ):
         raise DataError(f"{where}: 'annotations' must be a list of objects")
-    done = [one for one in listed if not one.get("was_cancelled")]
+    done = [annotation for annotation in listed if not annotation.get("was_cancelled")]
     if not done:
         return [], None
     results = done[-1].get("result", [])
@@ -566,7 +570,7 @@ def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:
             if not label:
                 raise DataError(f"{where}: every tag must have a label")
             states = [a.text for a in tag.findall("attribute") if a.get("name") == "state"]
-            if states not in ([], *([one] for one in CVAT_STATES)):
+            if states not in ([], *([state] for state in CVAT_STATES)):
                 raise DataError(
                     f"{where}: the state of the tag {label!r} must be {', '.join(CVAT_STATES)} or "
                     f"none, got {', '.join(map(repr, states)):.60}"
@@ -575,7 +579,7 @@ def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:
                 unknown.append(label)
             elif states != ["absent"]:
                 present.append(label)
-        shapes = (one for one in image if one.tag in CVAT_SHAPES)
+        shapes = (shape for shape in image if shape.tag in CVAT_SHAPES)
         present += [label for shape in shapes if (label := (shape.get("label") or "").strip())]
         rows.append(AnnotatedPhoto(where, name, present, unknown, image.get("subset")))
     if not rows:
@@ -604,25 +608,25 @@ def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
         unknown = None if present is None else _classified(sample.get("unknown"), where) or []
         tags = sample.get("tags")
         named = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
-        found = [SPLIT_WORDS[tag] for tag in named if tag in SPLIT_WORDS]
-        split = found[0] if len(found) == 1 else None
+        splits = [SPLIT_WORDS[tag] for tag in named if tag in SPLIT_WORDS]
+        split = splits[0] if len(splits) == 1 else None
         rows.append(AnnotatedPhoto(where, sample["filepath"], present or [], unknown, split))
     return _table(rows, _fiftyone_classes(file, content, chosen), file, None)
 
 
 def _label_field(file: Path, samples: list[dict[str, Any]]) -> str:
-    found = {
+    names = {
         name
         for sample in samples
         for name, value in sample.items()
         if isinstance(value, dict) and value.get("_cls") in ("Classification", "Classifications")
     } - {"predictions", "unknown"}
-    if not found or any("ground_truth" in sample for sample in samples):
+    if not names or any("ground_truth" in sample for sample in samples):
         return "ground_truth"
-    if len(found) > 1:
-        listed = ", ".join(sorted(found))
+    if len(names) > 1:
+        listed = ", ".join(sorted(names))
         raise DataError(f"{file}: say which field holds the labels with --set field=NAME: {listed}")
-    return found.pop()
+    return names.pop()
 
 
 def _classified(value: Any, where: str) -> list[str] | None:
@@ -633,7 +637,7 @@ def _classified(value: Any, where: str) -> list[str] | None:
     listed = value.get("classifications", [value]) if isinstance(value, dict) else None
     if kind not in ("Classification", "Classifications") or not isinstance(listed, list):
         raise DataError(f"{where}: labels must be Classifications, got {value!r:.60}")
-    names = [one.get("label") if isinstance(one, dict) else None for one in listed]
+    names = [verdict.get("label") if isinstance(verdict, dict) else None for verdict in listed]
     if not all(isinstance(name, str) and name for name in names):
         raise DataError(f"{where}: every classification must have a 'label'")
     return [str(name) for name in names]

@@ -76,7 +76,7 @@ class CamtrapPackage:
     def own_rows(self) -> dict[str, Rows]:
         """The observations of each photo alone, by its mediaID."""
         return {
-            media: [self.observations[place] for place in places]
+            media: [self.observations[row] for row in places]
             for media, places in _places(self.observations, "mediaID", "media").items()
         }
 
@@ -106,7 +106,7 @@ class CamtrapPackage:
                 belongs[photo].update(by_event.get(own.get("eventID", ""), ()))
             self._require_few(belongs[photo])
         return {
-            row["mediaID"]: [self.observations[place] for place in sorted(places)]
+            row["mediaID"]: [self.observations[row] for row in sorted(places)]
             for row, places in zip(self.media, belongs, strict=True)
         }
 
@@ -124,11 +124,11 @@ class CamtrapPackage:
 
 def _places(rows: Rows, column: str, level: str | None = None) -> dict[str, list[int]]:
     """Return the places of the rows, of one level, with each value of a column but an empty one."""
-    found: dict[str, list[int]] = {}
-    for place, row in enumerate(rows):
+    places: dict[str, list[int]] = {}
+    for position, row in enumerate(rows):
         if row.get(column) and level in (None, row.get("observationLevel")):
-            found.setdefault(row[column], []).append(place)
-    return found
+            places.setdefault(row[column], []).append(position)
+    return places
 
 
 def _covering(
@@ -148,7 +148,9 @@ def read_package(path: Path) -> CamtrapPackage:
     folder = path if path.is_dir() else path.parent
     stated = read_json(folder / "datapackage.json")
     resources = stated.get("resources") if isinstance(stated, dict) else None
-    if not isinstance(resources, list) or not all(isinstance(one, dict) for one in resources):
+    if not isinstance(resources, list) or not all(
+        isinstance(resource, dict) for resource in resources
+    ):
         raise DataError(f"{folder}/datapackage.json: it must list its 'resources'")
     version = VERSION.search(str(stated.get("profile", "")))
     if version is not None and version[1] != "1":
@@ -158,14 +160,14 @@ def read_package(path: Path) -> CamtrapPackage:
         )
     files: dict[str, str] = {}
     for name in NEEDED:
-        places = [one.get("path") for one in resources if one.get("name") == name]
-        place = places[0] if len(places) == 1 else None
-        if not isinstance(place, str) or not is_inside(place):
+        places = [resource.get("path") for resource in resources if resource.get("name") == name]
+        file = places[0] if len(places) == 1 else None
+        if not isinstance(file, str) or not is_inside(file):
             raise DataError(
                 f"{folder}/datapackage.json: the resource {name!r} must stand there once, with a "
                 f"path within the package, got {places!r:.200}"
             )
-        files[name] = place
+        files[name] = file
     tables = {name: _rows(folder / files[name], columns) for name, columns in NEEDED.items()}
     package = CamtrapPackage(folder, stated, files, **tables)
     _check(package)
@@ -210,15 +212,15 @@ def _check(package: CamtrapPackage) -> None:
 
 
 def _unique(rows: Rows, table: str, package: CamtrapPackage) -> set[str]:
-    found: set[str] = set()
+    keys: set[str] = set()
     for number, row in enumerate(rows, 1):
         key = row[KEYS[table]]
         if not key:
             raise DataError(f"{package.path(table)}: row {number} has no {KEYS[table]}")
-        if key in found:
+        if key in keys:
             raise DataError(f"{package.path(table)}: {key!r} stands there twice; keep one")
-        found.add(key)
-    return found
+        keys.add(key)
+    return keys
 
 
 def _refer(
@@ -298,7 +300,7 @@ def _files(photos: Rows, package: CamtrapPackage, named: bool) -> list[str]:
     Those on the web are ``named`` by their fileName.
     """
     media = package.path("media")
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for row in photos:
         on_web, file = "://" in row["filePath"], photo_name(row)
         if on_web and not named:
@@ -312,12 +314,12 @@ def _files(photos: Rows, package: CamtrapPackage, named: bool) -> list[str]:
                 "stay within the package, without a dot, slash or ~ before it or '..' in it, "
                 f"got {file!r}"
             )
-        if found.setdefault(file, row["mediaID"]) != row["mediaID"]:
+        if files.setdefault(file, row["mediaID"]) != row["mediaID"]:
             raise DataError(
                 f"{media}: mediaID {row['mediaID']}: {file!r} is also the name of mediaID "
-                f"{found[file]}; give each photo a name of its own"
+                f"{files[file]}; give each photo a name of its own"
             )
-    return list(found)
+    return list(files)
 
 
 def _states(own: Rows, event: Rows) -> tuple[list[str], Sequence[str]]:

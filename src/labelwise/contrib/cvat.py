@@ -39,13 +39,13 @@ class CvatTagger:
     def detect(self, context: Any, image: Image.Image) -> list[Any]:
         """Return the tags of one photo."""
         parts = list(score(self.model, as_images([image])))
-        for part in parts:
-            raise_failure(part)
-        found = Scored.join(parts)
+        for scored in parts:
+            raise_failure(scored)
+        joined = Scored.join(parts)
         if context.conf_threshold is None:
-            chosen = [self.model.space.column(name) for name in found.labels[0]]
+            chosen = [self.model.space.column(name) for name in joined.labels[0]]
         else:
-            likely = found.probs[0] >= context.conf_threshold
+            likely = joined.probs[0] >= context.conf_threshold
             chosen = likely.nonzero()[:, 0].tolist()
         return [self._sdk.tag(column) for column in chosen]
 

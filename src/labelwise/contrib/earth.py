@@ -56,12 +56,12 @@ def read_bigearthnet(
         raise DataError(f"{file}: must have the columns {', '.join(wanted)}, lacks {absent[0]!r}")
     patches: list[str] = _texts(table.column("patch_id"), "patch_id", file)
     split = []
-    for row, part in enumerate(_texts(table.column("split"), "split", file)):
-        if part not in SPLITS:
+    for row, text in enumerate(_texts(table.column("split"), "split", file)):
+        if text not in SPLITS:
             raise DataError(
-                f"{file}, row {row + 1}: split must be one of {', '.join(SPLITS)}, got {part!r}"
+                f"{file}, row {row + 1}: split must be one of {', '.join(SPLITS)}, got {text!r}"
             )
-        split.append(SPLITS[part])
+        split.append(SPLITS[text])
     tiles = [_tile(patch, row, file) for row, patch in enumerate(patches)]
     names: Sequence[str] = CLASSES_19
     if labels == 19:
@@ -87,14 +87,14 @@ def _tiles_within(
 ) -> tuple[Sequence[str], tuple[str, ...]]:
     """Return the group of each patch, its tile within one split, and a note on divided tiles."""
     parts: dict[str, set[str]] = {}
-    for tile, part in zip(tiles, split, strict=True):
-        parts.setdefault(tile, set()).add(part)
-    divided = sum(len(found) > 1 for found in parts.values())
+    for tile, split_name in zip(tiles, split, strict=True):
+        parts.setdefault(tile, set()).add(split_name)
+    divided = sum(len(splits) > 1 for splits in parts.values())
     if not divided:
         return tiles, ()
     groups = [
-        f"{tile} in {part}" if len(parts[tile]) > 1 else tile
-        for tile, part in zip(tiles, split, strict=True)
+        f"{tile} in {split_name}" if len(parts[tile]) > 1 else tile
+        for tile, split_name in zip(tiles, split, strict=True)
     ]
     note = (
         f"the published splits divide {divided:,} of {counted(len(parts), 'tile')}, so that test "

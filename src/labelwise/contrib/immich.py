@@ -139,9 +139,9 @@ class _Watch:
     def stop(self) -> None:
         """End what is under way."""
         self.over = True
-        for one in self.sockets:
+        for connection in self.sockets:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Http(HTTPHandler):
@@ -184,15 +184,15 @@ class Immich:
     def tags(self) -> dict[str, str]:
         """Return the ids of our tags, by their names: what stands below ``labelwise``."""
         return {
-            _text(one, "value"): _id(one)
-            for one in _objects(self._ask("GET", "tags"), "GET /tags")
-            if _text(one, "value").partition("/")[0] == PARENT
+            _text(tag, "value"): _id(tag)
+            for tag in _objects(self._ask("GET", "tags"), "GET /tags")
+            if _text(tag, "value").partition("/")[0] == PARENT
         }
 
     def make_tags(self, names: Sequence[str]) -> dict[str, str]:
         """Return the ids of tags by their names; those that are missing are made."""
-        found = _objects(self._ask("PUT", "tags", body={"tags": list(names)}), "PUT /tags")
-        ids = {_text(one, "value"): _id(one) for one in found}
+        tags = _objects(self._ask("PUT", "tags", body={"tags": list(names)}), "PUT /tags")
+        ids = {_text(tag, "value"): _id(tag) for tag in tags}
         for name in names:
             if name not in ids:
                 raise ServiceError(f"{self.address} did not make the tag {name!r}")
@@ -205,12 +205,12 @@ class Immich:
             wanted: dict[str, Any] = {"page": page, "size": AT_ONCE, "type": "IMAGE"}
             wanted |= {} if tag is None else {"tagIds": [tag]}
             answer = self._ask("POST", "search", "metadata", body=wanted)
-            part = answer.get("assets") if isinstance(answer, dict) else None
-            if not isinstance(part, dict):
+            assets = answer.get("assets") if isinstance(answer, dict) else None
+            if not isinstance(assets, dict):
                 raise ServiceError(f"{self.address} answered a search without 'assets'")
-            for one in _objects(part.get("items"), "POST /search/metadata"):
-                yield _id(one), _text(one, "checksum")
-            following = part.get("nextPage")
+            for asset in _objects(assets.get("items"), "POST /search/metadata"):
+                yield _id(asset), _text(asset, "checksum")
+            following = assets.get("nextPage")
             if following is None:
                 return
             if not PAGE.fullmatch(str(following)) or int(following) <= page:
@@ -220,13 +220,13 @@ class Immich:
 
     def give(self, tag: str, photos: Sequence[str]) -> None:
         """Give a tag to photos."""
-        for part in _parts(photos):
-            self._ask("PUT", "tags", "assets", body={"assetIds": part, "tagIds": [tag]})
+        for ids in _parts(photos):
+            self._ask("PUT", "tags", "assets", body={"assetIds": ids, "tagIds": [tag]})
 
     def take(self, tag: str, photos: Sequence[str]) -> None:
         """Take a tag away from photos."""
-        for part in _parts(photos):
-            self._ask("DELETE", "tags", tag, "assets", body={"ids": part})
+        for ids in _parts(photos):
+            self._ask("DELETE", "tags", tag, "assets", body={"ids": ids})
 
     def remove(self, tag: str) -> None:
         """Remove a tag, and so from all photos that have it."""
@@ -262,10 +262,10 @@ def write_tags(
     missing = 0
     for row, keywords in tags_of(index, rule):
         paths = index.store.paths_of([row])[row] if keywords else []
-        found = [there[sum_] for sum_ in map(_checksum, paths) if sum_ in there]
-        missing += bool(keywords) and not found
+        photo_ids = [there[sum_] for sum_ in map(_checksum, paths) if sum_ in there]
+        missing += bool(keywords) and not photo_ids
         for keyword in keywords:
-            wanted.setdefault(f"{PARENT}/{keyword.label}", set()).update(found)
+            wanted.setdefault(f"{PARENT}/{keyword.label}", set()).update(photo_ids)
     wanted = {name: photos for name, photos in wanted.items() if photos}
     ids = immich.tags()
     if not dry_run and wanted.keys() - ids.keys():
@@ -308,7 +308,7 @@ def _parts(photos: Sequence[str]) -> Iterable[list[str]]:
 
 
 def _objects(value: Any, asked: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise ServiceError(f"Immich must answer {asked} with a list of objects, got {value!r:.60}")
     return value
 

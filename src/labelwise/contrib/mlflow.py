@@ -64,15 +64,15 @@ def answers_of(model: DeployedModel, table: Any) -> Any:
     if not isinstance(table, pandas.DataFrame) or list(table.columns) != [IMAGE]:
         raise DataError(f"the input must be a pandas table with the one column {IMAGE!r}")
     parts = []
-    for part in score(model, as_images(list(table[IMAGE]))):
-        raise_failure(part)
-        parts.append(part)
+    for scored in score(model, as_images(list(table[IMAGE]))):
+        raise_failure(scored)
+        parts.append(scored)
     names = model.space.names
     if not parts:
         return pandas.DataFrame(columns=[*names, DECIDED])
-    found = Scored.join(parts)
-    answers = pandas.DataFrame(found.probs.double().numpy(), table.index, list(names))
-    answers[DECIDED] = [json.dumps(list(labels), ensure_ascii=False) for labels in found.labels]
+    joined = Scored.join(parts)
+    answers = pandas.DataFrame(joined.probs.double().numpy(), table.index, list(names))
+    answers[DECIDED] = [json.dumps(list(labels), ensure_ascii=False) for labels in joined.labels]
     return answers
 
 

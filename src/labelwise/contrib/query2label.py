@@ -88,12 +88,12 @@ def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     The published Swin merges places at the end of a stage, timm's at the start of the next one.
     """
-    found = {}
+    weights = {}
     for name, value in state.items():
         if name.startswith(BACKBONE) and not name.endswith(COMPUTED):
             own = name.removeprefix(BACKBONE).removeprefix(BODY)
-            found[MERGING.sub(_next_stage, own)] = value
-    return found
+            weights[MERGING.sub(_next_stage, own)] = value
+    return weights
 
 
 def _next_stage(found: re.Match[str]) -> str:
@@ -108,11 +108,11 @@ def head_options(state: Mapping[str, Tensor], source: str = "the checkpoint") ->
     layers: dict[str, set[int]] = {"encoder": set(), "decoder": set()}
     around = set()
     for name in state:
-        found = LAYER.fullmatch(name)
-        if found is not None:
-            layers[found[1]].add(int(found[2]))
-            if found[1] == "decoder" and found[3] == "self_attn":
-                around.add(int(found[2]))
+        match = LAYER.fullmatch(name)
+        if match is not None:
+            layers[match[1]].add(int(match[2]))
+            if match[1] == "decoder" and match[3] == "self_attn":
+                around.add(int(match[2]))
     kinds = {frozenset[int](): "none", frozenset(layers["decoder"]): "all"}
     kinds.setdefault(frozenset(layers["decoder"] - {0}), "later")
     kinds.setdefault(frozenset({0}), "first")
@@ -129,19 +129,19 @@ def head_options(state: Mapping[str, Tensor], source: str = "the checkpoint") ->
 
 def head_state(state: Mapping[str, Tensor], source: str = "the checkpoint") -> dict[str, Tensor]:
     """Return the head's tensors under our names; one without a place is an error."""
-    found = {}
+    weights = {}
     for name, value in state.items():
         if name.startswith((BACKBONE, POSITIONS)):
             continue
         layer = LAYER.fullmatch(name)
         ours = None if layer is None else PARTS.get(layer[3], (None, None))[layer[1] == "decoder"]
         if layer is not None and ours is not None:
-            found[f"{layer[1]}.{layer[2]}.{ours}.{layer[4]}"] = value
+            weights[f"{layer[1]}.{layer[2]}.{ours}.{layer[4]}"] = value
         elif name in SINGLE:
-            found[SINGLE[name]] = _reshaped(name, value)
+            weights[SINGLE[name]] = _reshaped(name, value)
         else:
             raise SettingsError(f"{source}: a query decoder has no place for {name!r}")
-    return found
+    return weights
 
 
 def _reshaped(name: str, value: Tensor) -> Tensor:

@@ -127,26 +127,26 @@ def result_tables(folder: Path) -> list[Path]:
     the recordings. A combined table (BirdNET_CombinedTable.csv) repeats them: it is left out beside
     them, and read instead of those below.
     """
-    listed = sorted(one for one in folder.iterdir() if one.suffix.lower() in TEXT_SUFFIXES)
-    found = [one for one in listed if is_result_table(one)]
-    if not found:
+    listed = sorted(file for file in folder.iterdir() if file.suffix.lower() in TEXT_SUFFIXES)
+    tables = [file for file in listed if is_result_table(file)]
+    if not tables:
         return _below(folder)
-    single = [one for one in found if OF_RECORDING in one.name]
-    others = [one for one in found if one not in single and not one.name.startswith(COMBINED)]
+    single = [file for file in tables if OF_RECORDING in file.name]
+    others = [file for file in tables if file not in single and not file.name.startswith(COMBINED)]
     if not single and not others:
-        return found
+        return tables
     below = _below(folder)
     if below and others:
         raise DataError(
             f"{folder}: result tables lie in it ({others[0].name}) and in folders below "
             f"({below[0].relative_to(folder)}); give one of the two places"
         )
-    return found if others else [*single, *below]
+    return tables if others else [*single, *below]
 
 
 def _below(folder: Path) -> list[Path]:
-    listed = sorted(one for one in folder.rglob(f"*{OF_RECORDING}*") if one.is_file())
-    return [one for one in listed if one.parent != folder and is_result_table(one)]
+    listed = sorted(file for file in folder.rglob(f"*{OF_RECORDING}*") if file.is_file())
+    return [file for file in listed if file.parent != folder and is_result_table(file)]
 
 
 def is_result_table(path: Path) -> bool:
@@ -195,8 +195,8 @@ def read_result_table(
             reason = str(error).splitlines()[0]
             raise DataError(f"{path}: the table cannot be read ({reason})") from None
     if form.file not in header:
-        place = path.relative_to(folder or path.parent)
-        name = place.with_name(path.name.partition(".BirdNET")[0]).as_posix()
+        inside = path.relative_to(folder or path.parent)
+        name = inside.with_name(path.name.partition(".BirdNET")[0]).as_posix()
         table = table.append_column(form.file, pa.array([name] * table.num_rows, pa.string()))
     if "Species Code" in header:
         silent = compute.and_(
@@ -252,8 +252,8 @@ def _seconds(path: Path, name: str, column: Any) -> Any:
             f"got {column[row].as_py()!r}"
         )
     hours, minutes, seconds = (
-        compute.struct_field(parts, part).cast(pa.float64())
-        for part in ("hours", "minutes", "seconds")
+        compute.struct_field(parts, unit).cast(pa.float64())
+        for unit in ("hours", "minutes", "seconds")
     )
     whole = compute.add(compute.multiply(hours, 3600.0), compute.multiply(minutes, 60.0))
     return compute.add(whole, seconds)
@@ -321,9 +321,9 @@ def read_results(path: Path, keep: Sequence[str] = ()) -> Detections:
     for table, (other, _) in zip(tables, parts, strict=True):
         if other != form:
             raise DataError(f"{table}: its columns are not those of {tables[0]}; keep them apart")
-    tables_read = [part for _, part in parts]
-    if any("correct" in part.column_names for part in tables_read):
-        tables_read = [_with_answers(part) for part in tables_read]
+    tables_read = [table for _, table in parts]
+    if any("correct" in table.column_names for table in tables_read):
+        tables_read = [_with_answers(table) for table in tables_read]
     try:
         table = pa.concat_tables(tables_read)
     except pa.ArrowInvalid:
@@ -385,8 +385,8 @@ def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) 
     names, labels = _codes(label)
     files, file = _codes(table[form.file])
     if "" in names:
-        place = int((labels == names.index("")).argmax())
-        raise DataError(f"{source}: row {place + 1} has no {form.label!r}")
+        row = int((labels == names.index("")).argmax())
+        raise DataError(f"{source}: row {row + 1} has no {form.label!r}")
     correct = np.full(len(labels), np.nan)
     if "correct" in table.column_names:
         words, code = _codes(table["correct"])
@@ -399,7 +399,7 @@ def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) 
                 f"{source}: row {at + 1}: 'correct' must be 1, 0, yes, no or empty, "
                 f"got {words[code[at]]!r}"
             )
-    found = Detections(
+    detections = Detections(
         source,
         form.kind,
         names,
@@ -413,8 +413,8 @@ def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) 
         {name: _texts(table, name) for name in keep},
         _groups(source, table["group"], files, file) if "group" in table.column_names else None,
     )
-    _check(found)
-    return found
+    _check(detections)
+    return detections
 
 
 def _groups(
@@ -423,15 +423,15 @@ def _groups(
     """Return the group of each file; one that names none is alone, and one of two is an error."""
     names, code = _codes(column)
     pairs = np.unique(file * len(names) + code)
-    of, place = pairs // len(names), pairs % len(names)
+    of, label = pairs // len(names), pairs % len(names)
     twice = np.flatnonzero(np.diff(of) == 0)
     if len(twice):
-        first, second = (names[place[twice[0] + more]] for more in (0, 1))
+        first, second = (names[label[twice[0] + more]] for more in (0, 1))
         raise DataError(
             f"{source}: the recording {files[of[twice[0]]]!r} is in the groups {first!r} and "
             f"{second!r}; a recording is in one"
         )
-    return tuple(names[at] or files[row] for row, at in zip(of, place, strict=True))
+    return tuple(names[at] or files[row] for row, at in zip(of, label, strict=True))
 
 
 def _check(found: Detections) -> None:
@@ -461,10 +461,10 @@ def _codes(column: Any) -> tuple[tuple[str, ...], NDArray[np.int64]]:
         encoded = encoded.combine_chunks()
     texts = np.array(encoded.dictionary.to_pylist(), dtype=object)
     order = np.argsort(texts.astype(str), kind="stable")
-    place = np.empty(len(texts), np.int64)
-    place[order] = np.arange(len(texts))
+    rank = np.empty(len(texts), np.int64)
+    rank[order] = np.arange(len(texts))
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return tuple(map(str, texts[order])), place[codes]
+    return tuple(map(str, texts[order])), rank[codes]
 
 
 def _texts(table: Any, name: str) -> NDArray[np.str_]:

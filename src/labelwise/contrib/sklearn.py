@@ -168,8 +168,8 @@ def checked_labels(estimator: Any, labels: Any, mask: Array | None) -> Array:
     if labels is None:
         name = type(estimator).__name__
         raise ValueError(f"{name} requires y to be passed, but the target y is None")
-    found: Array = check_array(labels, dtype=None, ensure_all_finite=mask is None)
-    return found
+    array: Array = check_array(labels, dtype=None, ensure_all_finite=mask is None)
+    return array
 
 
 def needs_labels(tags: Any) -> Any:

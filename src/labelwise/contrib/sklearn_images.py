@@ -93,10 +93,10 @@ class LabelwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             resolved = read_settings(None, {**flags, **own})
             if resolved.val_share:
                 table = with_validation(table, share=resolved.val_share)
-            with _kept(self.folder) as place:
-                if train(resolved, place, table=table, fresh=True) is None:
+            with _kept(self.folder) as folder:
+                if train(resolved, folder, table=table, fresh=True) is None:
                     raise ValueError("a process beside the first cannot fit; use one device")
-                self.predictor_: Predictor = RunFolder(place).model()
+                self.predictor_: Predictor = RunFolder(folder).model()
         except LabelwiseError as error:
             raise ValueError(str(error)) from None
         self.classes_ = np.array(self.predictor_.space.names, dtype=object)
@@ -136,7 +136,12 @@ class LabelwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def _images(pictures: Pictures) -> ImageSource:
     """Return a list, or an array of paths as scikit-learn cuts it, as images."""
     if isinstance(pictures, np.ndarray) and pictures.dtype.kind in "OUS":
-        return as_images([str(one) if pictures.dtype.kind == "U" else one for one in pictures])
+        return as_images(
+            [
+                str(picture_given) if pictures.dtype.kind == "U" else picture_given
+                for picture_given in pictures
+            ]
+        )
     if isinstance(pictures, str | Path | bytes):
         raise ValueError("X must be a list of images, got a single one; write [image]")
     return as_images(pictures)

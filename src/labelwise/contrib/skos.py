@@ -56,7 +56,7 @@ def read_skos(path: Path, language: str = "en") -> SkosNames:
         files = sorted(path.glob("*.nt"))
         if not files:
             raise DataError(f"{path}: a folder of a vocabulary holds files of N-Triples (.nt)")
-        return _names(path, (one for file in files for one in _triples(file)), language)
+        return _names(path, (triple for file in files for triple in _triples(file)), language)
     if suffix == ".nt":
         return _names(path, _triples(path), language)
     if suffix == ".ttl":
@@ -108,9 +108,9 @@ def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNa
     parents: dict[str, str] = {}
     for concept, name in names.items():
         above = preferred.get(concept) or broader.get(concept, set())
-        above = {one for one in above if one in names}
+        above = {parent for parent in above if parent in names}
         if len(above) > 1:
-            first, second, *_ = sorted(names[one] for one in above)
+            first, second, *_ = sorted(names[parent] for parent in above)
             raise DataError(
                 f"{path}: {name!r} ({concept}) has two parents, {first!r} and {second!r}; a "
                 "taxonomy has one: keep one, or state it as gvp:broaderPreferred"
@@ -124,7 +124,7 @@ def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNa
 
 def _chosen(told: dict[str, str], language: str) -> str:
     """Return the name in a language, or a variant of it, or without one, or the first."""
-    for tongue in (language, *(one for one in sorted(told) if one.startswith(f"{language}-")), ""):
+    for tongue in (language, *(tag for tag in sorted(told) if tag.startswith(f"{language}-")), ""):
         if tongue in told:
             return told[tongue]
     return told[min(told)]
@@ -143,10 +143,10 @@ def _triples(path: Path) -> Iterator[Statement]:
 def _triple(path: Path, number: int, line: str) -> Iterator[Statement]:
     if not line or line.startswith(("#", "_:")):  # a node without an address names no concept
         return
-    found = TRIPLE.fullmatch(line)
-    if found is None:
+    match = TRIPLE.fullmatch(line)
+    if match is None:
         raise DataError(f"{path}, line {number}: not a statement of N-Triples")
-    concept, what, other, nameless, words, tongue = found.groups()
+    concept, what, other, nameless, words, tongue = match.groups()
     if nameless is not None:
         return
     try:
@@ -201,8 +201,8 @@ def _json_ld(path: Path, text: str) -> Iterator[Statement]:
         for key, value in node.items():
             what = KEYS.get(key.rpartition(":")[2].rpartition("#")[2])
             if what is not None:
-                for one in value if isinstance(value, list) else [value]:
-                    yield from _values(concept, what, one)
+                for item in value if isinstance(value, list) else [value]:
+                    yield from _values(concept, what, item)
 
 
 def _values(concept: str, what: str, one: Any) -> Iterator[Statement]:

@@ -158,8 +158,8 @@ class MultilabelSetScore(_LabelMetric):
 
     def update(self, sets: Tensor, labels: Tensor, observed: Tensor | None = None) -> None:
         """Add a batch of (B, K) boolean sets and labels."""
-        found = confusion(sets, labels, observed)
-        parts = [torch.from_numpy(part) for part in (found.tp, found.fp, found.fn, found.tn)]
+        counts = confusion(sets, labels, observed)
+        parts = [torch.from_numpy(count) for count in (counts.tp, counts.fp, counts.fn, counts.tn)]
         self.counts += torch.stack(parts).to(self.counts)
 
     def compute(self) -> Tensor:

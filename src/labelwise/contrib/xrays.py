@@ -81,23 +81,25 @@ def _batches(path: Path) -> dict[str, str]:
     """Return the folder that holds each part of a set in batches; nothing of one that is whole."""
     if not (path / CSV_BATCH).is_dir():
         return {}
-    places = {f"{part}/": f"{CSV_BATCH}/{part}/" for part in ("valid", "test")}
+    places = {f"{split}/": f"{CSV_BATCH}/{split}/" for split in ("valid", "test")}
     for batch in sorted(path.glob("CheXpert-v1.0 batch [234] (train *)")):
-        places |= {f"train/{one.name}/": f"{batch.name}/{one.name}/" for one in batch.iterdir()}
+        places |= {
+            f"train/{folder.name}/": f"{batch.name}/{folder.name}/" for folder in batch.iterdir()
+        }
     return places
 
 
 def _in_batch(file: str, batches: dict[str, str]) -> str:
     """Return where a file lies: its patient's folder in a batch, or that of its part, or here."""
-    part, patient, rest = file.split("/", 2) if file.count("/") > 1 else (file, "", "")
-    for place, within in ((f"{part}/{patient}/", rest), (f"{part}/", f"{patient}/{rest}")):
-        if place in batches:
-            return f"{batches[place]}{within}"
+    split, patient, rest = file.split("/", 2) if file.count("/") > 1 else (file, "", "")
+    for start, within in ((f"{split}/{patient}/", rest), (f"{split}/", f"{patient}/{rest}")):
+        if start in batches:
+            return f"{batches[start]}{within}"
     return file
 
 
 def _patient(file: str) -> str:
-    return next((part for part in file.split("/") if part.startswith("patient")), file)
+    return next((level for level in file.split("/") if level.startswith("patient")), file)
 
 
 def read_mimic_cxr(
@@ -107,10 +109,10 @@ def read_mimic_cxr(
 
     Labels are those of the study that an image belongs to; of one without them all are unknown.
     """
-    place = _found(path, f"mimic-cxr-2.0.0-{labeler}.csv")
-    labels = _columns(place, ("study_id", *FINDINGS))
+    file = _found(path, f"mimic-cxr-2.0.0-{labeler}.csv")
+    labels = _columns(file, ("study_id", *FINDINGS))
     by_study = {study: row for row, study in enumerate(labels["study_id"])}
-    stated = np.vstack([_states(labels, FINDINGS, place), np.full((1, len(FINDINGS)), -2, np.int8)])
+    stated = np.vstack([_states(labels, FINDINGS, file), np.full((1, len(FINDINGS)), -2, np.int8)])
     parts_file = _found(path, "mimic-cxr-2.0.0-split.csv")
     parts = _columns(parts_file, ("dicom_id", "study_id", "subject_id", "split"))
     files, rows, split = [], [], []
@@ -213,14 +215,14 @@ def _listed(path: Path, names: Iterable[str]) -> list[str] | None:
     lists = {"train_val_list.txt": "train", "test_list.txt": "test"}
     if not any((path / file).is_file() for file in lists):
         return None
-    part = {
+    split_of = {
         line.strip(): split for file, split in lists.items() for line in read_lines(path / file)
     }
     split = []
     for name in names:
-        if name not in part:
+        if name not in split_of:
             raise DataError(f"{path}: {name} is in neither train_val_list.txt nor test_list.txt")
-        split.append(part[name])
+        split.append(split_of[name])
     return split
 
 
@@ -256,14 +258,14 @@ def _states(
 ) -> np.ndarray[Any, np.dtype[np.int8]]:
     """Return states (rows, findings): 1, 0, -1 for uncertain, -2 for nothing."""
     states = np.empty((len(columns[findings[0]]), len(findings)), np.int8)
-    for place, name in enumerate(findings):
+    for position, name in enumerate(findings):
         for row, text in enumerate(columns[name]):
             state = STATES.get(text)
             if state is None:
                 raise DataError(
                     f"{file}, row {row + 1}: {name!r} must be 1, 0, -1 or empty, got {text!r}"
                 )
-            states[row, place] = state
+            states[row, position] = state
     return states
 
 

@@ -59,10 +59,12 @@ def read_coco(
     wanted = {"image_id": int, "category_id": int}
     annotations = _coco_records(content, "annotations", wanted, where)
     space = LabelSpace(tuple(category["name"].strip() for category in categories))
-    column = {category["id"]: place for place, category in enumerate(categories)}
-    row = {image["id"]: place for place, image in enumerate(images)}
+    column = {category["id"]: position for position, category in enumerate(categories)}
+    row = {image["id"]: position for position, image in enumerate(images)}
     for key, records in (("image", images), ("category", categories)):
-        repeated = [one for one, count in Counter(r["id"] for r in records).items() if count > 1]
+        repeated = [
+            number for number, count in Counter(r["id"] for r in records).items() if count > 1
+        ]
         if repeated:
             raise DataError(
                 f"{where}: every {key} id must be there once, got {repeated[0]} repeatedly"
@@ -179,17 +181,17 @@ def _split_in(part: str) -> str | None:
 
 def _coco_root(file: Path, images: list[dict[str, Any]]) -> Path:
     """Return the folder that holds the first image, the file's own if none does."""
-    above, part = file.parent.parent, _coco_part(file)
-    for place in (
+    above, split = file.parent.parent, _coco_part(file)
+    for folder in (
         file.parent,
-        above / part,
-        above / "images" / part,
-        above / part / "images",
+        above / split,
+        above / "images" / split,
+        above / split / "images",
         above / "images",
         above,
     ):
-        if images and is_file(place / images[0]["file_name"].replace("\\", "/")):
-            return place
+        if images and is_file(folder / images[0]["file_name"].replace("\\", "/")):
+            return folder
     return file.parent
 
 
@@ -198,12 +200,12 @@ def read_coco2014(
 ) -> LabelTable:
     """Return MS-COCO 2014: ``annotations/instances_{train,val}2014.json``; val is the test."""
     parts = []
-    for part, split in (("train2014", "train"), ("val2014", "test")):
-        file = path / "annotations" / f"instances_{part}.json"
+    for name, split in (("train2014", "train"), ("val2014", "test")):
+        file = path / "annotations" / f"instances_{name}.json"
         if not file.is_file():
             raise DataError(f"{path}: MS-COCO 2014 needs {file.relative_to(path)}")
         table = read_coco(
-            file, root=path / part, drop_unlabelled=drop_unlabelled, string_order=string_order
+            file, root=path / name, drop_unlabelled=drop_unlabelled, string_order=string_order
         )
         parts.append((split, table))
     return join(parts, name="coco2014")
@@ -280,7 +282,7 @@ def read_voc(
                 "the class files of ImageSets/Main only list images, without 1, -1 or 0: the "
                 "labels are those of Annotations",
             )
-    chosen = parts or {part: part for part in VOC_PARTS if (sets / f"{part}.txt").is_file()}
+    chosen = parts or {name: name for name in VOC_PARTS if (sets / f"{name}.txt").is_file()}
     if "train" in chosen and parts is None:
         chosen.pop("trainval", None)
     if parts is None and annotations == "main":
@@ -322,7 +324,7 @@ def _in_no_list(path: Path, sets: Path, parts: dict[str, str] | None) -> tuple[s
     if parts is not None or not (path / "JPEGImages").is_dir():
         return ()
     there = {Path(file).stem for file in image_files(path / "JPEGImages")}
-    files = (sets / f"{part}.txt" for part in VOC_PARTS)
+    files = (sets / f"{name}.txt" for name in VOC_PARTS)
     listed = {line.split()[0] for file in files if file.is_file() for line in read_lines(file)}
     unlisted = len(there - listed)
     if not unlisted:
@@ -338,13 +340,13 @@ def _states_of_classes(sets: Path) -> bool:
 
 def _with_classes(sets: Path, chosen: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the parts that have class files, and a note on others: VOC 2012's test has none."""
-    kept = {part: split for part, split in chosen.items() if any(sets.glob(f"*_{part}.txt"))}
+    kept = {name: split for name, split in chosen.items() if any(sets.glob(f"*_{name}.txt"))}
     notes = []
-    for part in chosen.keys() - kept.keys() if kept else ():
-        count = len(read_lines(sets / f"{part}.txt"))
+    for name in chosen.keys() - kept.keys() if kept else ():
+        count = len(read_lines(sets / f"{name}.txt"))
         notes.append(
-            f"left out: the {counted(count, 'image')} of {part}.txt, since no file such "
-            f"as dog_{part}.txt says what they show"
+            f"left out: the {counted(count, 'image')} of {name}.txt, since no file such "
+            f"as dog_{name}.txt says what they show"
         )
     return kept or chosen, tuple(sorted(notes))
 
@@ -356,7 +358,7 @@ def _read_voc_below(
     annotations: Literal["main", "xml"] | None,
 ) -> LabelTable:
     """Return the VOC folders one level down, or in VOCdevkit, as one table."""
-    found = sorted(
+    folders = sorted(
         {
             folder.parent
             for level in ("*", "VOCdevkit/*")
@@ -365,14 +367,14 @@ def _read_voc_below(
             if folder.is_dir()
         }
     )
-    if not found:
+    if not folders:
         raise DataError(f"{path}: a VOC folder must have ImageSets/Main/train.txt or the like")
     tables = [
         read_voc(folder, parts=parts, difficult=difficult, annotations=annotations)
-        for folder in found
+        for folder in folders
     ]
-    listed = ", ".join(folder.relative_to(path).as_posix() for folder in found)
-    count = counted(len(found), "part")
+    listed = ", ".join(folder.relative_to(path).as_posix() for folder in folders)
+    count = counted(len(folders), "part")
     table = join([(None, table) for table in tables], name=path.resolve().name)
     return replace(table, notes=(f"reads as Pascal VOC: {count} ({listed})", *table.notes))
 
@@ -392,8 +394,8 @@ def _holds_annotated_photos(path: Path) -> bool:
 
 def _xml_files(path: Path) -> list[Path]:
     """Return the annotations of a folder without image sets, sorted."""
-    found = (sorted((path / place).glob("*.xml")) for place in XML_FOLDERS)
-    return next((files for files in found if files), [])
+    listed = (sorted((path / folder).glob("*.xml")) for folder in XML_FOLDERS)
+    return next((files for files in listed if files), [])
 
 
 def _read_voc_splits(path: Path, difficult: Difficult) -> LabelTable:
@@ -450,17 +452,17 @@ def _voc_names(path: Path, found: set[str]) -> tuple[list[str], tuple[str, ...]]
 
 def _voc_image(path: Path, image: str) -> str | None:
     """Return where the image is: JPEG as in the official sets, or as other tools export it."""
-    for place in PHOTO_FOLDERS:
-        if (path / place).is_dir():
+    for folder in PHOTO_FOLDERS:
+        if (path / folder).is_dir():
             for suffix in SUFFIXES:
                 for end in (suffix, suffix.upper()):
-                    if is_file(path / place / f"{image}{end}"):
-                        return (Path(place) / f"{image}{end}").as_posix()
+                    if is_file(path / folder / f"{image}{end}"):
+                        return (Path(folder) / f"{image}{end}").as_posix()
     return None
 
 
 def _voc_classes(sets: Path) -> list[str]:
-    ends = tuple(f"_{part}" for part in VOC_PARTS)
+    ends = tuple(f"_{name}" for name in VOC_PARTS)
     stems = (file.stem for file in sorted(sets.glob("*_*.txt")))
     return sorted({stem.rsplit("_", 1)[0] for stem in stems if stem.endswith(ends)})
 

@@ -52,7 +52,7 @@ def read_times(texts: Sequence[str], source: str, column: str) -> NDArray[np.dat
     >>> read_times(["2024:05:01 06:30:00", "2024-05-01T06:30"], "table.csv", "time").tolist()
     [datetime.datetime(2024, 5, 1, 6, 30), datetime.datetime(2024, 5, 1, 6, 30)]
     """
-    found: list[datetime] = []
+    times: list[datetime] = []
     zoned: bool | None = None
     for row, text in enumerate(texts):
         where = f"{source}: row {row + 1}: {column!r}"
@@ -69,8 +69,8 @@ def read_times(texts: Sequence[str], source: str, column: str) -> NDArray[np.dat
             raise DataError(
                 f"{where} must have a time zone in every row or in none, got {text!r} unlike row 1"
             )
-        found.append(moment.astimezone(UTC).replace(tzinfo=None) if zoned else moment)
-    return np.array(found, dtype="datetime64[us]")
+        times.append(moment.astimezone(UTC).replace(tzinfo=None) if zoned else moment)
+    return np.array(times, dtype="datetime64[us]")
 
 
 def days_spanned(times: NDArray[np.datetime64]) -> int:
@@ -94,9 +94,9 @@ def bursts(
     order = np.lexsort((times, codes))
     pause = np.diff(times[order]) > np.timedelta64(round(gap * 1e6), "us")
     starts = np.append(True, pause | (np.diff(codes[order]) != 0))[: len(order)]
-    found = np.empty(len(order), np.int64)
-    found[order] = np.cumsum(starts) - 1
-    return found
+    bursts = np.empty(len(order), np.int64)
+    bursts[order] = np.cumsum(starts) - 1
+    return bursts
 
 
 def write_bursts(
@@ -117,14 +117,14 @@ def write_bursts(
     if not rows:
         raise DataError(f"{source}: the table has no rows")
     cameras = [row[camera] if camera else "" for row in rows]
-    found = bursts(read_times([row[time] or "" for row in rows], str(source), time), cameras, gap)
+    groups = bursts(read_times([row[time] or "" for row in rows], str(source), time), cameras, gap)
     with replacing(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, [*header, "group"], delimiter=delimiters[out.suffix.lower()])
         writer.writeheader()
-        for row, burst, name in zip(rows, found.tolist(), cameras, strict=True):
+        for row, burst, name in zip(rows, groups.tolist(), cameras, strict=True):
             group = as_cell(f"{name}-{burst}") if name else f"burst-{burst}"
             writer.writerow(row | {"group": group})
-    return len(rows), np.bincount(found)
+    return len(rows), np.bincount(groups)
 
 
 EDGE = 0.01
@@ -209,31 +209,31 @@ def _collected(
     photos: list[CameraPhoto] = []
     failed: list[str] = []
     seen: set[str] = set()
-    for number, one in enumerate(listed, 1):
+    for number, record in enumerate(listed, 1):
         where = f"{path.name}, photo {number}"
-        name = one.get(key) if isinstance(one, dict) else None
+        name = record.get(key) if isinstance(record, dict) else None
         if not isinstance(name, str) or not name:
             raise DataError(f"{where}: it must name its {key!r}")
         name = with_slashes(name)
         if name in seen:
             raise DataError(f"{where}: {name} stands there twice; keep one")
         seen.add(name)
-        found = read(one, f"{where} ({name})")
-        if found is None:
+        photo = read(record, f"{where} ({name})")
+        if photo is None:
             failed.append(name)
         else:
-            boxes, scores = found
-            photos.append(CameraPhoto(name, boxes, scores, "frame_rate" in one))
+            boxes, scores = photo
+            photos.append(CameraPhoto(name, boxes, scores, "frame_rate" in record))
     return CameraResults(str(path), program, tuple(photos), tuple(failed))
 
 
 def _names(content: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
-    found = content.get(key) or {}
-    if not isinstance(found, dict) or not all(
-        number.isdecimal() and isinstance(name, str) and name for number, name in found.items()
+    names = content.get(key) or {}
+    if not isinstance(names, dict) or not all(
+        number.isdecimal() and isinstance(name, str) and name for number, name in names.items()
     ):
         raise DataError(f"{path}: {key!r} must give each number a name")
-    return dict(found)
+    return dict(names)
 
 
 Found = tuple[tuple[Box, ...], dict[str, float]]
@@ -247,11 +247,13 @@ def _megadetector(
     listed = one.get("detections")
     if not isinstance(listed, list):
         raise DataError(f"{where}: 'detections' must be a list; it may be empty")
-    boxes = tuple(_box(found, number, where, categories) for number, found in enumerate(listed))
+    boxes = tuple(
+        _box(detection, number, where, categories) for number, detection in enumerate(listed)
+    )
     scores: dict[str, float] = {}
-    for box, found in zip(boxes, listed, strict=True):
+    for box, detection in zip(boxes, listed, strict=True):
         _raise(scores, box.category, box.conf)
-        for pair in _listed(found, "classifications", where):
+        for pair in _listed(detection, "classifications", where):
             if not isinstance(pair, list) or len(pair) != 2 or str(pair[0]) not in classes:
                 raise DataError(f"{where}: a classification must be [number, share], got {pair!r}")
             name = classes[str(pair[0])]
@@ -268,8 +270,8 @@ def _speciesnet(one: Mapping[str, Any], where: str) -> Found | None:
     if not isinstance(classes, list) or not isinstance(values, list) or len(classes) != len(values):
         raise DataError(f"{where}: 'classifications' must hold as many 'classes' as 'scores'")
     boxes = tuple(
-        _box(found, number, where, {"1": "animal", "2": "human", "3": "vehicle"})
-        for number, found in enumerate(_listed(one, "detections", where))
+        _box(detection, number, where, {"1": "animal", "2": "human", "3": "vehicle"})
+        for number, detection in enumerate(_listed(one, "detections", where))
     )
     scores: dict[str, float] = {}
     for name, value in zip(classes, values, strict=True):
@@ -279,25 +281,25 @@ def _speciesnet(one: Mapping[str, Any], where: str) -> Found | None:
 
 def _listed(one: Mapping[str, Any], key: str, where: str) -> list[Any]:
     """Return a list that may be missing or null."""
-    found = one.get(key)
-    if found is not None and not isinstance(found, list):
-        raise DataError(f"{where}: {key!r} must be a list, got {found!r:.60}")
-    return found or []
+    items = one.get(key)
+    if items is not None and not isinstance(items, list):
+        raise DataError(f"{where}: {key!r} must be a list, got {items!r:.60}")
+    return items or []
 
 
 def _common_name(name: Any, where: str) -> str:
     """Return the common name of "id;class;order;family;genus;species;common name", or the last."""
-    parts = [part for part in str(name).split(";") if part] if isinstance(name, str) else []
+    parts = [level for level in str(name).split(";") if level] if isinstance(name, str) else []
     if not parts:
         raise DataError(f"{where}: a class must be text such as 'id;class;...;name', got {name!r}")
     return parts[-1]
 
 
 def _box(found: Any, number: int, where: str, categories: Mapping[str, str]) -> Box:
-    place = found.get("bbox") if isinstance(found, dict) else None
-    if not isinstance(place, list) or len(place) != 4:
+    box = found.get("bbox") if isinstance(found, dict) else None
+    if not isinstance(box, list) or len(box) != 4:
         raise DataError(f"{where}: detection {number + 1} must have a 'bbox' of four shares")
-    x, y, width, height = (_share(value, where, "a side of a box", EDGE) for value in place)
+    x, y, width, height = (_share(value, where, "a side of a box", EDGE) for value in box)
     category = str(found.get("category"))
     if category not in categories:
         raise DataError(
@@ -371,11 +373,14 @@ def with_classes(
     Classes that the file names already keep their numbers, for detections that are not answered.
     """
     named = dict(content.get("classification_categories") or {})
-    number = {name: place for place, name in named.items()}
-    free = max((int(place) for place in named if place.isdecimal()), default=-1) + 1
+    number = {name: number_there for number_there, name in named.items()}
+    free = (
+        max((int(number_there) for number_there in named if number_there.isdecimal()), default=-1)
+        + 1
+    )
     fresh = sorted({name for probs in answers.values() for name in probs} - set(number))
-    number |= {name: str(free + place) for place, name in enumerate(fresh)}
-    photos = {with_slashes(one["file"]): one for one in content["images"]}
+    number |= {name: str(free + position) for position, name in enumerate(fresh)}
+    photos = {with_slashes(record["file"]): record for record in content["images"]}
     given = 0
     for row in crops:
         probs = answers.get(row["path"])
@@ -385,14 +390,16 @@ def with_classes(
         photo = photos.get(image)
         listed = (photo or {}).get("detections") or []
         number_there = row["detection"].strip()
-        place = int(number_there) if number_there.isdecimal() else len(listed)
-        if place >= len(listed):
+        detection = int(number_there) if number_there.isdecimal() else len(listed)
+        if detection >= len(listed):
             raise DataError(
                 f"{row['path']} was cut from detection {number_there!r:.20} of {image}, "
                 "which is not in this file; cut the crops again"
             )
         order = sorted(probs, key=lambda name: -probs[name])
-        listed[place]["classifications"] = [[number[name], round(probs[name], 5)] for name in order]
+        listed[detection]["classifications"] = [
+            [number[name], round(probs[name], 5)] for name in order
+        ]
         given += 1
     content["classification_categories"] = named | {number[name]: name for name in fresh}
     return content, given

@@ -106,7 +106,7 @@ def describe(table: LabelTable) -> Description:
         images=len(table),
         splits={}
         if table.split is None
-        else {name: len(part) for name, part in table.splits().items()},
+        else {name: len(split) for name, split in table.splits().items()},
         groups=None if table.group is None else int(table.group.codes().max(initial=-1)) + 1,
         zero_label=int(table.zero_label().sum()),
         unlabelled=unlabelled,
@@ -132,11 +132,11 @@ def _group_note(table: LabelTable) -> list[str]:
 
 def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int | None) -> list[str]:
     """Return a sentence for each number that differs from what is stated of the whole set."""
-    found = {} if table.split is None else {k: len(part) for k, part in table.splits().items()}
+    sizes = {} if table.split is None else {k: len(split) for k, split in table.splits().items()}
     sentences = [
-        f"{split} has {counted(found.get(split, 0), 'image')}, the whole set has {count:,}"
+        f"{split} has {counted(sizes.get(split, 0), 'image')}, the whole set has {count:,}"
         for split, count in counts.items()
-        if found.get(split, 0) != count
+        if sizes.get(split, 0) != count
     ]
     if labels is not None and len(table.space) != labels:
         sentences.append(f"there are {len(table.space)} labels, the whole set has {labels}")
@@ -155,7 +155,7 @@ def _spelling_note(labels: list[LabelCount]) -> list[str]:
         plain = label.name.casefold().translate(str.maketrans("", "", " -_"))
         alike.setdefault(plain, []).append(label)
     groups = [
-        " and ".join(f"{one.name!r} ({counted(one.present, 'image')})" for one in group)
+        " and ".join(f"{label.name!r} ({counted(label.present, 'image')})" for label in group)
         for group in alike.values()
         if len(group) > 1
     ]
@@ -182,12 +182,12 @@ def _pairs(table: LabelTable) -> list[PairCount]:
     codes, images = _counted(sets)
     most = np.lexsort((codes, -images))[:PAIRS_SHOWN]
     counts, names = sets.counts(), table.space.names
-    found = []
+    pairs = []
     for number, together in zip(codes[most].tolist(), images[most].tolist(), strict=True):
-        one, other = divmod(number, sets.width)
-        lift = float(together * len(table) / (counts[one] * counts[other]))
-        found.append(PairCount(names[one], names[other], together, lift))
-    return found
+        first, other = divmod(number, sets.width)
+        lift = float(together * len(table) / (counts[first] * counts[other]))
+        pairs.append(PairCount(names[first], names[other], together, lift))
+    return pairs
 
 
 def _counted(sets: LabelSets) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -200,9 +200,9 @@ def _counted(sets: LabelSets) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         return found, counts[found]
     found = images = np.zeros(0, np.int64)
     for _, codes in sets.pairs():
-        found, place = np.unique(np.concatenate([found, codes]), return_inverse=True)
-        counts = np.bincount(place[len(images) :], minlength=len(found))
-        counts[place[: len(images)]] += images
+        found, code_of = np.unique(np.concatenate([found, codes]), return_inverse=True)
+        counts = np.bincount(code_of[len(images) :], minlength=len(found))
+        counts[code_of[: len(images)]] += images
         images = counts
     return found, images
 
@@ -226,11 +226,11 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     root, holder = images.root, None
     if not there.any() and isinstance(table.images, FileImages):
         places = _places_below(images)
-        found = _single_places(images, places)
-        if found is not None:
-            were = "was" if len(found) == 1 else "were"
-            note = f"{counted(len(found), 'image')} {were} found by name in folders below {root}"
-            return replace(table, images=FileImages(root, found), notes=(*table.notes, note))
+        matched = _single_places(images, places)
+        if matched is not None:
+            were = "was" if len(matched) == 1 else "were"
+            note = f"{counted(len(matched), 'image')} {were} found by name in folders below {root}"
+            return replace(table, images=FileImages(root, matched), notes=(*table.notes, note))
         holder = _folder_of_all(images, places)
     missing = np.flatnonzero(~there)
     shown = ", ".join(repr(images.ids[int(row)]) for row in missing[:SHOWN])
@@ -289,10 +289,10 @@ def _in_other_case(table: LabelTable, images: FileImages, there: NDArray[np.bool
     root, names, listed = str(images.root), list(images.ids), dict[str, dict[str, list[str]]]()
     taken, changed = set(names), 0
     for row in np.flatnonzero(~there).tolist():
-        found = _spelled_here(root, names[row], listed)
-        if found and found not in taken and _is_picture(os.path.join(root, found)):
-            taken.add(found)
-            names[row], changed = found, changed + 1
+        spelled = _spelled_here(root, names[row], listed)
+        if spelled and spelled not in taken and _is_picture(os.path.join(root, spelled)):
+            taken.add(spelled)
+            names[row], changed = spelled, changed + 1
     if not changed:
         return table, images, there
     note = (
@@ -304,18 +304,18 @@ def _in_other_case(table: LabelTable, images: FileImages, there: NDArray[np.bool
 
 def _spelled_here(root: str, name: str, listed: dict[str, dict[str, list[str]]]) -> str | None:
     """Return a path as its folders and file are spelled, None unless there is just one such."""
-    place = "/" if name.startswith("/") else ""
-    for part in filter(None, posixpath.normpath(name).split("/")):
-        if place not in listed:
-            listed[place] = defaultdict(list)
+    folder = "/" if name.startswith("/") else ""
+    for level in filter(None, posixpath.normpath(name).split("/")):
+        if folder not in listed:
+            listed[folder] = defaultdict(list)
             with suppress(OSError, ValueError):  # what is not a folder holds nothing
-                for entry in os.listdir(os.path.join(root, place)):
-                    listed[place][_folded(entry)].append(entry)
-        found = listed[place].get(_folded(part), [])
-        if part not in found and len(found) != 1:
+                for entry in os.listdir(os.path.join(root, folder)):
+                    listed[folder][_folded(entry)].append(entry)
+        spellings = listed[folder].get(_folded(level), [])
+        if level not in spellings and len(spellings) != 1:
             return None
-        place = posixpath.join(place, part if part in found else found[0])
-    return place
+        folder = posixpath.join(folder, level if level in spellings else spellings[0])
+    return folder
 
 
 def _folded(name: str) -> str:
@@ -476,7 +476,7 @@ def _reject_conflict(table: LabelTable, name: str, first: int, second: int) -> N
     )
     if table.soft is not None:
         pairs = zip(table.soft.row(first), table.soft.row(second), strict=True)
-        same = same and all(np.array_equal(one, other) for one, other in pairs)
+        same = same and all(np.array_equal(first, other) for first, other in pairs)
     if not same:
         raise DataError(
             f"{table.name}: every image must be named once, got {name!r} in {where}, "
@@ -517,14 +517,14 @@ def find_unreadable(
             return UnreadableImage(row, table.ids[row], str(error))
         return None
 
-    found = []
+    broken = []
     with ThreadPoolExecutor(workers) as pool:
         for done, answer in enumerate(pool.map(check, range(len(table))), 1):
             if answer is not None:
-                found.append(answer)
+                broken.append(answer)
             if progress is not None:
                 progress(done)
-    return found
+    return broken
 
 
 def without_unreadable(

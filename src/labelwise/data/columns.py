@@ -68,9 +68,9 @@ class Vocabulary:
         """Return the numbers of a name and, of one with levels such as a/b/c, of all above it."""
         if self.levels is None:
             return [self.number(name, where)]
-        parts = [part.strip() for part in name.split(self.levels) if part.strip()]
+        parts = [level.strip() for level in name.split(self.levels) if level.strip()]
         above = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
-        return [self.number(one, where) for one in above]
+        return [self.number(label, where) for label in above]
 
     def finish(self) -> tuple[LabelSpace, NDArray[np.int32]]:
         """Return the space (as given, else sorted by name), and each number's column in it."""
@@ -167,9 +167,9 @@ def read_lists(
             null[parents[code == index]] = True
         elif word and word.casefold() not in words.none:
             numbers[index] = vocabulary.path(word, at(int(parents[first[index]])))
-    count = np.array([len(one) for one in numbers], np.int64)
+    count = np.array([len(names) for names in numbers], np.int64)
     start = np.cumsum(count) - count
-    flat = np.array([number for one in numbers for number in one], np.int32)
+    flat = np.array([number for own in numbers for number in own], np.int32)
     parents = np.repeat(parents, count[code])
     within = np.arange(len(parents)) - np.repeat(np.cumsum(count[code]) - count[code], count[code])
     number = flat[np.repeat(start[code], count[code]) + within]
@@ -212,10 +212,10 @@ def read_shares(
         )
     odd = ~((shares >= 0) & (shares < 1))
     if odd.any():
-        place = int(odd.argmax())
+        entry = int(odd.argmax())
         raise DataError(
-            f"{at(int(parents[place]))}: a share of {header!r} must lie between 0 and 1, and "
-            f"1 is not one, got {shares[place]:g}; certain labels belong into 'labels'"
+            f"{at(int(parents[entry]))}: a share of {header!r} must lie between 0 and 1, and "
+            f"1 is not one, got {shares[entry]:g}; certain labels belong into 'labels'"
         )
     return shares.astype(np.float32)
 
@@ -266,10 +266,10 @@ def read_one_hot(
         text = pc.utf8_lower(pc.utf8_trim_whitespace(text))
         if pa.types.is_floating(column.type):
             text = pc.if_else(pc.fill_null(pc.is_nan(column), False), "", text)
-        found = np.asarray(pc.fill_null(pc.index_in(text, value_set=words), len(known)))
-        minus_ones = minus_ones or bool(((found >= len(STATES)) & (found < len(known))).any())
-        states[:, start:end] = values[found].reshape(end - start, batch.num_rows).T
-        strange = np.flatnonzero(values[found] == 2)
+        state_of = np.asarray(pc.fill_null(pc.index_in(text, value_set=words), len(known)))
+        minus_ones = minus_ones or bool(((state_of >= len(STATES)) & (state_of < len(known))).any())
+        states[:, start:end] = values[state_of].reshape(end - start, batch.num_rows).T
+        strange = np.flatnonzero(values[state_of] == 2)
         if len(strange):
             places, rows = start + strange // batch.num_rows, strange % batch.num_rows
             numbers = _numbers(text.take(pa.array(strange)))
@@ -294,11 +294,11 @@ def read_one_hot(
 def _of_one_type(columns: Sequence[Any], rows: int) -> Iterator[tuple[int, int]]:
     """Yield neighbouring columns of one type, from and to, of about so many values together."""
     most, start = max(1, VALUES // rows), 0
-    for place in range(1, len(columns) + 1):
-        is_last = place == len(columns)
-        if is_last or place - start == most or columns[place].type != columns[start].type:
-            yield start, place
-            start = place
+    for column in range(1, len(columns) + 1):
+        is_last = column == len(columns)
+        if is_last or column - start == most or columns[column].type != columns[start].type:
+            yield start, column
+            start = column
 
 
 def _numbers(texts: Any) -> NDArray[np.float64]:
@@ -371,9 +371,9 @@ def _divided(column: Any, header: str, vocabulary: Vocabulary, at: At, separator
     if pc.any(pc.match_substring_regex(text, WRITTEN_LIST)).as_py():
         return _written_lists(text, header, at)
     for mark, word in ((",", "comma"), (";", "semicolon")):
-        found = pc.match_substring(text, mark)
-        if separator != mark and not vocabulary.closed and pc.any(found).as_py():
-            row = first_true(found)
+        holds_mark = pc.match_substring(text, mark)
+        if separator != mark and not vocabulary.closed and pc.any(holds_mark).as_py():
+            row = first_true(holds_mark)
             raise DataError(
                 f"{at(row)}: {header!r} is split on {separator!r} but holds a {word}, got "
                 f"{text[row].as_py()!r}; give `--set 'separator={mark}'` if it parts labels, or "
@@ -408,13 +408,13 @@ def written_list(text: str) -> list[str] | None:
         return []
     if not (text.startswith("[") and text.endswith("]")):
         return None
-    place, end, words = 1, len(text) - 1, []
-    while text[place:end].strip():
-        item = LIST_ITEM.match(text, place, end)
+    position, end, words = 1, len(text) - 1, []
+    while text[position:end].strip():
+        item = LIST_ITEM.match(text, position, end)
         if item is None:
             return None
         words.append(_unquoted(item[1]))
-        place = item.end()
+        position = item.end()
     return None if None in words else [word for word in words if word is not None]
 
 
@@ -546,7 +546,14 @@ def find_columns(
         if found[meaning] is None:
             found[meaning] = next((plain[name] for name in choices if name in plain), None)
     if found["path"] is None and found["image"] is None:
-        photo = next((one for one in header if Path(one).suffix.lower() in IMAGE_SUFFIXES), None)
+        photo = next(
+            (
+                header_name
+                for header_name in header
+                if Path(header_name).suffix.lower() in IMAGE_SUFFIXES
+            ),
+            None,
+        )
         way_out = (
             "one given as `--set columns.path=NAME`"
             if photo is None
@@ -617,11 +624,11 @@ def _usual(
 
 def folded(text: str) -> str:
     """Return the letters and digits of a text in lower case."""
-    return "".join(one for one in text.casefold() if one.isalnum())
+    return "".join(letter for letter in text.casefold() if letter.isalnum())
 
 
 def _meant(name: str, header: Sequence[str]) -> str:
     """Return the header that a name means: itself, or the one with blanks around it."""
     if name in header:
         return name
-    return next((one for one in header if one.strip() == name), name)
+    return next((header_name for header_name in header if header_name.strip() == name), name)

@@ -50,11 +50,11 @@ def obey_groups(table: LabelTable, groups: AttributeGroups) -> SettledTable:
     for start in range(0, len(table), step):
         rows = np.arange(start, min(start + step, len(table)))
         labels, observed = table.targets(rows)
-        found = columns.settled(labels.astype(np.float64), observed)
-        broken.append(rows[found.conflicts])
-        learned += found.learned
-        there = found.observed & (found.labels > 0.5)
-        parts.append((LabelSets.from_dense(there), LabelSets.from_dense(~found.observed)))
+        settled = columns.settled(labels.astype(np.float64), observed)
+        broken.append(rows[settled.conflicts])
+        learned += settled.learned
+        there = settled.observed & (settled.labels > 0.5)
+        parts.append((LabelSets.from_dense(there), LabelSets.from_dense(~settled.observed)))
     if not parts:
         return SettledTable(table, columns, (), 0)
     present, unknown = zip(*parts, strict=True)

@@ -154,23 +154,23 @@ def _can_be_header(name: str) -> bool:
 def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool) -> Iterator[Any]:
     with_shares = table.soft is not None or bool(_shortened(table).any())
     for start in range(0, len(table), BATCH_ROWS):
-        part = table.subset(np.arange(start, min(start + BATCH_ROWS, len(table))))
-        columns: dict[str, Any] = {"path": pa.array(_paths(part, folder), pa.string())}
-        if not isinstance(part.images, FileImages):
-            blobs = [_encoded(part, row) for row in range(len(part))]
+        block = table.subset(np.arange(start, min(start + BATCH_ROWS, len(table))))
+        columns: dict[str, Any] = {"path": pa.array(_paths(block, folder), pa.string())}
+        if not isinstance(block.images, FileImages):
+            blobs = [_encoded(block, row) for row in range(len(block))]
             columns["image"] = pa.array(blobs, pa.binary())
         if not per_label:
-            columns["labels"] = _label_lists(part, as_text)
+            columns["labels"] = _label_lists(block, as_text)
             if table.has_unknown():
-                columns["unknown"] = _unknown_lists(part, as_text)
+                columns["unknown"] = _unknown_lists(block, as_text)
             if with_shares:
-                columns |= _soft_lists(part, as_text)
-        if part.split is not None:
-            columns["split"] = pa.array(part.split.tolist(), pa.string())
-        if part.group is not None:
-            columns["group"] = pa.array(list(part.group), pa.string())
+                columns |= _soft_lists(block, as_text)
+        if block.split is not None:
+            columns["split"] = pa.array(block.split.tolist(), pa.string())
+        if block.group is not None:
+            columns["group"] = pa.array(list(block.group), pa.string())
         if per_label:
-            columns |= _state_columns(part, as_text)
+            columns |= _state_columns(block, as_text)
         values, names = list(columns.values()), list(columns)
         if as_text:
             values, names = as_cells(values), list(map(as_cell, names))
@@ -190,8 +190,8 @@ def _state_columns(table: LabelTable, as_text: bool) -> dict[str, Any]:
     """Return one column per label: 1, 0, or nothing where it is unknown."""
     present, unknown = table.present.dense(), table.unknown.dense()
     columns = {}
-    for place, name in enumerate(table.space.names):
-        states = pa.array(present[:, place].astype(np.int8), mask=unknown[:, place])
+    for position, name in enumerate(table.space.names):
+        states = pa.array(present[:, position].astype(np.int8), mask=unknown[:, position])
         columns[name] = pc.fill_null(states.cast(pa.string()), "") if as_text else states
     return columns
 

@@ -164,11 +164,11 @@ def read_webdataset(
     labels: list[dict[str, Any]] = []
     for number, shard in enumerate(shards):
         with require_file(shard).open("rb") as stream:
-            found = tar_samples(stream, shard.name, shard.stat().st_size, separator)
+            samples = tar_samples(stream, shard.name, shard.stat().st_size, separator)
         name = printable(shard.relative_to(root).as_posix())
-        ids += [f"{name}/{sample.name}" for sample in found]
-        spans += [(number, sample.offset, sample.size) for sample in found]
-        labels += [sample.labels for sample in found]
+        ids += [f"{name}/{sample.name}" for sample in samples]
+        spans += [(number, sample.offset, sample.size) for sample in samples]
+        labels += [sample.labels for sample in samples]
     table = table_of_samples(ids, labels, names, separator, path.stem)
     where = np.array(spans, np.int64)
     return replace(
@@ -192,13 +192,13 @@ def tar_samples(stream: IO[bytes], shard: str, end: int, separator: str) -> list
     samples = []
     for key, files in _files_of_samples(stream, shard, end).items():
         image, label = _parts(shard, key, files)
-        place, where = files[image].member, f"{shard}, {key}"
+        member, where = files[image].member, f"{shard}, {key}"
         labels = _labels(f"{where}{label}", label, files[label].content, separator)
         if labels is None and ".cls" in files:  # beside it, JSON may be facts of another kind
             labels = _labels(f"{where}.cls", ".cls", files[".cls"].content, separator)
         if labels is None:
             raise DataError(f"{where}{label}: there must be a key 'labels'")
-        samples.append(Sample(*place, stated | labels))
+        samples.append(Sample(*member, stated | labels))
     return samples
 
 
@@ -245,13 +245,13 @@ def table_of_samples(
     given = label_names(names)
     known = set(given or ())
     samples = [
-        _with_class(sample, given or [], known, one)
-        for one, sample in zip(ids, labels, strict=True)
+        _with_class(sample, given or [], known, sample_id)
+        for sample_id, sample in zip(ids, labels, strict=True)
     ]
-    used = [one for one in SAMPLE_COLUMNS if any(one in sample for sample in samples)]
-    found: dict[str, Any] = {one: one if one in used else None for one in SAMPLE_COLUMNS}
-    found |= {"path": "path", "image": None, "labels": "labels"}
-    layout = TableColumns(**found, one_hot=())
+    used = [name for name in SAMPLE_COLUMNS if any(name in sample for sample in samples)]
+    meanings: dict[str, Any] = {name: name if name in used else None for name in SAMPLE_COLUMNS}
+    meanings |= {"path": "path", "image": None, "labels": "labels"}
+    layout = TableColumns(**meanings, one_hot=())
     gather = TableBuilder(layout, Vocabulary(given), separator=separator)
     if samples:
         gather.add(_batch(ids, samples, used), name, 0)

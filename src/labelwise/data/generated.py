@@ -61,23 +61,25 @@ def scenes(
     labels = np.empty((sum(sizes), 10), np.bool_)
     jobs = []
     start = 0
-    for part, rows in enumerate(sizes):
+    for number, rows in enumerate(sizes):
         for chunk, first in enumerate(range(0, rows, CHUNK)):
             span = slice(start + first, start + min(first + CHUNK, rows))
-            jobs.append((span, part, np.random.SeedSequence((seed, part, chunk))))
+            jobs.append((span, number, np.random.SeedSequence((seed, number, chunk))))
         start += rows
     handwriting, strokes = _handwriting(seed), _strokes()
 
     def draw(job: tuple[slice, int, np.random.SeedSequence]) -> None:
-        span, part, chance = job
-        drawn, there = _draw(np.random.default_rng(chance), handwriting[part], strokes, size)
+        span, number, chance = job
+        drawn, there = _draw(np.random.default_rng(chance), handwriting[number], strokes, size)
         rows = span.stop - span.start
         pixels[span], labels[span] = drawn[:rows], there[:rows]
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(draw, jobs))
     ids = [
-        f"{part}/{row:06d}" for part, rows in zip(SPLITS, sizes, strict=True) for row in range(rows)
+        f"{split}/{row:06d}"
+        for split, rows in zip(SPLITS, sizes, strict=True)
+        for row in range(rows)
     ]
     return LabelTable.from_arrays(
         LabelSpace(DIGITS),
@@ -97,11 +99,12 @@ def _handwriting(seed: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]
     for digit in range(10):
         rows = rng.permutation(np.flatnonzero(digits == digit))
         ends = np.round(np.cumsum(SHARES) * len(rows)).astype(int)[:-1]
-        for part, chosen in zip(parts, np.split(rows, ends), strict=True):
-            part.append(chosen)
+        for chunks, chosen in zip(parts, np.split(rows, ends), strict=True):
+            chunks.append(chosen)
     pixels = images.astype(np.float32) / 16
     return [
-        (_boxes(pixels[np.concatenate(part)]), np.cumsum([0, *map(len, part)])) for part in parts
+        (_boxes(pixels[np.concatenate(chunks)]), np.cumsum([0, *map(len, chunks)]))
+        for chunks in parts
     ]
 
 

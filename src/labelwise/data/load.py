@@ -86,12 +86,12 @@ def readers() -> dict[str, Reader]:
     """Return all formats by name: of fields and tools, our own, and those of other packages."""
     group = "labelwise.readers"
     bundled = [
-        EntryPoint(name, f"labelwise.contrib.{place}", group) for name, place in CONTRIB.items()
+        EntryPoint(name, f"labelwise.contrib.{module}", group) for name, module in CONTRIB.items()
     ]
-    others = [one for one in entry_points(group=group) if one.name not in {*CONTRIB, *OWN}]
-    found = {one.name: _loaded(one) for one in bundled} | OWN
-    folder = found.pop("folder")
-    return found | {one.name: _loaded(one) for one in others} | {"folder": folder}
+    others = [point for point in entry_points(group=group) if point.name not in {*CONTRIB, *OWN}]
+    readers = {point.name: _loaded(point) for point in bundled} | OWN
+    folder = readers.pop("folder")
+    return readers | {other.name: _loaded(other) for other in others} | {"folder": folder}
 
 
 def _loaded(point: EntryPoint) -> Reader:
@@ -192,8 +192,8 @@ def load(
     try:
         table = _read(text, format, options, check_files)
     except OSError as error:
-        place = error.filename or text
-        raise DataError(f"{place}: cannot be read ({error.strerror or error})") from None
+        file = error.filename or text
+        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from None
     except UnicodeError as error:
         raise DataError(
             f"{text}: it holds text that is not Unicode ({first_line(error)})"
@@ -233,10 +233,10 @@ def _shard_parts(text: str) -> list[ShardPart]:
     for piece in map(str.strip, text.split(";")):
         head, equals, tail = piece.partition("=")
         split = SPLIT_WORDS.get(head) if equals else None
-        place = tail if split else piece
-        if not is_uri(place):
-            raise DataError(f"shards that are named by a URI cannot be joined with {place!r}")
-        parts.append(ShardPart(place, split))
+        address = tail if split else piece
+        if not is_uri(address):
+            raise DataError(f"shards that are named by a URI cannot be joined with {address!r}")
+        parts.append(ShardPart(address, split))
     return parts
 
 
@@ -251,11 +251,11 @@ def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
     for piece in pieces:
         head, equals, tail = piece.strip().partition("=")
         split = SPLIT_WORDS.get(head) if equals and not _exists(piece) else None
-        name, place = format, tail if split else piece.strip()
-        head, colon, tail = place.partition(":")
+        name, address = format, tail if split else piece.strip()
+        head, colon, tail = address.partition(":")
         if format is None and colon and head in known:
-            name, place = head, tail
-        for path in _places(place):
+            name, address = head, tail
+        for path in _places(address):
             reader = known[name] if name is not None else recognise(path)
             if reader.name == "table" and path.suffix.lower() not in TABULAR:
                 raise DataError(f"{path}: a table must end in {', '.join(TABULAR)}")
@@ -266,11 +266,11 @@ def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
 def _places(text: str) -> list[Path]:
     if text and _exists(text):
         return [Path(text)]
-    found = sorted(glob.glob(text)) if text and "\0" not in text else []
-    if not found:
+    matches = sorted(glob.glob(text)) if text and "\0" not in text else []
+    if not matches:
         built_in = ", ".join(GENERATED)
         raise DataError(f"there is no file or folder {text!r} (built-in sets: {built_in})")
-    return [Path(place) for place in found]
+    return [Path(name) for name in matches]
 
 
 def _exists(text: str) -> bool:

@@ -102,13 +102,13 @@ def read_questions(path: Path, part: str) -> list[VqaQuestion]:
     asked = path / f"v2_OpenEnded_mscoco_{part}_questions.json"
     noted = path / f"v2_mscoco_{part}_annotations.json"
     notes = {_number(note, "question_id", noted): note for note in _entries(noted, "annotations")}
-    found = []
+    questions = []
     for entry in _entries(asked, "questions"):
         number = _number(entry, "question_id", asked)
         if number not in notes:
             raise DataError(f"{noted}: question {number} of {asked.name} has no annotation")
-        found.append(_question(number, _number(entry, "image_id", asked), notes[number], noted))
-    return found
+        questions.append(_question(number, _number(entry, "image_id", asked), notes[number], noted))
+    return questions
 
 
 def read_vqa(path: Path, *, at_least: int = 9) -> LabelTable:
@@ -118,18 +118,20 @@ def read_vqa(path: Path, *, at_least: int = 9) -> LabelTable:
     """
     if at_least < 1:
         raise SettingsError(f"at_least must be 1 or more, got {at_least}")
-    parts = {split: read_questions(path, part) for split, part in PARTS.items()}
-    questions = [question for part in parts.values() for question in part]
+    parts = {split: read_questions(path, name) for split, name in PARTS.items()}
+    questions = [question for split_questions in parts.values() for question in split_questions]
     uses = Counter(question.most_common for question in questions)
     names = sorted(answer for answer, count in uses.items() if count >= at_least and answer)
     if not names:
         raise DataError(f"{path}: no answer is the most common one of {at_least} questions")
     features = [
-        _features(path / f"{PARTS[split]}_features.npz", [one.number for one in part])
-        for split, part in parts.items()
+        _features(
+            path / f"{PARTS[split]}_features.npz", [question.number for question in split_questions]
+        )
+        for split, split_questions in parts.items()
     ]
-    if len({part.shape[1] for part in features}) > 1:
-        widths = " and ".join(str(part.shape[1]) for part in features)
+    if len({split_features.shape[1] for split_features in features}) > 1:
+        widths = " and ".join(str(split_features.shape[1]) for split_features in features)
         raise DataError(f"{path}: the features of both parts must be as wide, got {widths}")
     present, soft = _labels(questions, names)
     return LabelTable(
@@ -137,8 +139,14 @@ def read_vqa(path: Path, *, at_least: int = 9) -> LabelTable:
         FeatureRows(np.concatenate(features), [str(question.number) for question in questions]),
         present,
         LabelSets.none(len(questions), len(names)),
-        np.repeat(list(parts), [len(part) for part in parts.values()]),
-        Names([f"{PARTS[split]}/{one.image}" for split, part in parts.items() for one in part]),
+        np.repeat(list(parts), [len(split_questions) for split_questions in parts.values()]),
+        Names(
+            [
+                f"{PARTS[split]}/{question.image}"
+                for split, split_questions in parts.items()
+                for question in split_questions
+            ]
+        ),
         "vqa",
         soft=soft,
     )
@@ -165,7 +173,7 @@ def _labels(questions: Sequence[VqaQuestion], names: Sequence[str]) -> tuple[Lab
 def _question(number: int, image: int, note: Mapping[str, Any], file: Path) -> VqaQuestion:
     given = note.get("answers")
     try:
-        answers = [normal_answer(one["answer"]) for one in given or ()]
+        answers = [normal_answer(answer["answer"]) for answer in given or ()]
     except (AttributeError, KeyError, TypeError):
         answers = []
     if len(answers) != PEOPLE:
@@ -263,7 +271,7 @@ def read_cifar10(path: Path) -> LabelTable:
     _require_binary(path / "batches.meta", "cifar-10-binary.tar.gz")
     files = [f"data_batch_{n}.bin" for n in range(1, 6)], ["test_batch.bin"]
     names = read_lines(path / "batches.meta.txt")
-    return _table([read_binary(path, part, 1, 0) for part in files], names, "cifar10")
+    return _table([read_binary(path, name, 1, 0) for name in files], names, "cifar10")
 
 
 def _require_binary(pickled: Path, archive: str) -> None:
@@ -294,7 +302,7 @@ def _one_label(path: Path, labels: str) -> LabelTable:
     _require_binary(path / "meta", "cifar-100-binary.tar.gz")
     names = read_lines(path / f"{labels}_label_names.txt")
     column = 1 if labels == "fine" else 0
-    parts = [read_binary(path, [f"{part}.bin"], 2, column) for part in ("train", "test")]
+    parts = [read_binary(path, [f"{name}.bin"], 2, column) for name in ("train", "test")]
     return _table(parts, names, "cifar100")
 
 
@@ -381,12 +389,12 @@ def read_imagenet(path: Path) -> LabelTable:
     They may lie in ``Data/CLS-LOC``, or in ``ILSVRC/Data/CLS-LOC`` as Kaggle has them.
     """
     places = (path / "ILSVRC" / "Data" / "CLS-LOC", path / "Data" / "CLS-LOC")
-    base = next((place for place in places if place.is_dir()), path)
+    base = next((folder for folder in places if folder.is_dir()), path)
     inside = base.relative_to(path).as_posix()
     start = "" if inside == "." else f"{inside}/"
-    for part in ("train", "val"):
-        if not (base / part).is_dir():
-            raise DataError(f"{path}: ImageNet needs the folder {part!r}")
+    for split in ("train", "val"):
+        if not (base / split).is_dir():
+            raise DataError(f"{path}: ImageNet needs the folder {split!r}")
     train, val = image_files(base / "train"), image_files(base / "val")
     if any("/" not in file for file in train):
         raise DataError(f"{path}: every training image must be in the folder of its class")
@@ -451,13 +459,13 @@ def read_nuswide(
 ) -> LabelTable:
     """Return NUS-WIDE; ``images`` is the folder of the photos inside ``path``."""
     if flavour == "official":
-        parts = [_nuswide_part(path, part) for part in ("Train", "Test")]
+        parts = [_nuswide_part(path, name) for name in ("Train", "Test")]
         split = np.repeat(["train", "test"], [len(files) for files, _ in parts])
     elif flavour == "gong":
         parts, split = [_nuswide_part(path, "")], None
     else:
         raise SettingsError(f"flavour must be 'official' or 'gong', got {flavour!r}")
-    files = [f"{images}/{file}" for part, _ in parts for file in part]
+    files = [f"{images}/{file}" for names, _ in parts for file in names]
     labels = np.concatenate([labels for _, labels in parts])
     table = LabelTable.from_arrays(
         _concepts(path), FileImages(path, files), labels, split=split, name=f"nuswide-{flavour}"
@@ -508,8 +516,8 @@ def read_wider(path: Path) -> LabelTable:
     labels: list[list[str]] = []
     unknown: list[list[str]] = []
     names: list[str] = []
-    for part, target in (("trainval", "train"), ("test", "test")):
-        file = _first(path, f"Anno/wider_attribute_{part}.json", f"wider_attribute_{part}.json")
+    for name, target in (("trainval", "train"), ("test", "test")):
+        file = _first(path, f"Anno/wider_attribute_{name}.json", f"wider_attribute_{name}.json")
         content = read_json(file)
         try:
             mapping = content["attribute_id_map"]
@@ -604,9 +612,9 @@ def _numbered(path: Path) -> dict[str, str]:
 
 
 def _first(path: Path, *places: str) -> Path:
-    for place in places:
-        if (path / place).is_file():
-            return path / place
+    for name in places:
+        if (path / name).is_file():
+            return path / name
     raise DataError(f"{path}: there must be a file {places[0]}")
 
 

@@ -148,7 +148,7 @@ class ShardImages(EncodedImages):
         self._started = 0  # blocks of the order that were asked for
 
     def content(self, row: int) -> bytes:
-        number, place = int(self.block[row]), int(self.place[row])
+        number, position = int(self.block[row]), int(self.place[row])
         with self._lock:
             future = self._asked(number)
             # A block that is needed shows how far the reading is.
@@ -157,7 +157,7 @@ class ShardImages(EncodedImages):
                 self._asked(self._order[turn])
             self._started = max(self._started, reach)
         try:
-            found = future.result()
+            block = future.result()
         except Exception:
             with self._lock:
                 self._held.pop(number, None)  # whoever asks again tries again
@@ -165,14 +165,14 @@ class ShardImages(EncodedImages):
         with self._lock:
             self._note_read(number)
         if self.table.column is None:
-            start = place - int(self.table.start[number])
-            return bytes(found[start : start + int(self.size[row])])
-        return bytes(found[place].as_py() or b"")
+            start = position - int(self.table.start[number])
+            return bytes(block[start : start + int(self.size[row])])
+        return bytes(block[position].as_py() or b"")
 
     def address(self, row: int) -> str:
         storage = self.table.shards[int(self.table.shard[self.block[row]])].storage
-        found = address_of(storage.place, self.ids[row])
-        return found if is_uri(found) else os.path.abspath(found)
+        address = address_of(storage.place, self.ids[row])
+        return address if is_uri(address) else os.path.abspath(address)
 
     def identity(self, row: int) -> bytes:
         """Return what tells an image from others without reading it: its shard and its place."""
@@ -191,7 +191,7 @@ class ShardImages(EncodedImages):
             self._remaining -= 1
         if number in self._held:
             self._held.move_to_end(number)
-        done = [one for one in self._held if not self._left.get(one, 0)]
+        done = [number for number in self._held if not self._left.get(number, 0)]
         for one in done[:-KEPT]:
             del self._held[one]
         if not self._remaining:
@@ -216,7 +216,7 @@ def read_shards(
     ignore: Sequence[str] | str = (),
 ) -> LabelTable:
     """Return the table of tar shards, or of Parquet files that hold their images."""
-    shards = [shard for part in parts for shard in _shards_of(part)]
+    shards = [shard for source in parts for shard in _shards_of(source)]
     kinds = {Path(shard.name).suffix.lower() for shard in shards}
     if len(kinds) > 1:
         raise DataError(
@@ -234,20 +234,22 @@ def read_shards(
 def _shards_of(part: ShardPart) -> list[_Shard]:
     storage = storage_at(part.place)
     if storage.is_folder():
-        found = [name for name in storage.files() if _is_shard(name)]
+        shards = [name for name in storage.files() if _is_shard(name)]
     else:
         root, pattern = parent_of(part.place)
         storage = storage_at(root)
-        found = [pattern] if storage.size(pattern) is not None else []
-        if not found and "*" in pattern:
+        shards = [pattern] if storage.size(pattern) is not None else []
+        if not shards and "*" in pattern:
             names = storage.files() if storage.is_folder() else iter(())
-            found = [one for one in names if fnmatch.fnmatchcase(one, pattern) and _is_shard(one)]
-    if not found:
+            shards = [
+                name for name in names if fnmatch.fnmatchcase(name, pattern) and _is_shard(name)
+            ]
+    if not shards:
         raise DataError(
             f"{without_options(part.place)}: there are no .tar or .parquet shards; other data is "
             "read from a disk (a table there may name its pictures by URI)"
         )
-    return [_Shard(storage, name, storage.size(name) or 0, part.split) for name in sorted(found)]
+    return [_Shard(storage, name, storage.size(name) or 0, part.split) for name in sorted(shards)]
 
 
 def _is_shard(name: str) -> bool:
@@ -308,7 +310,7 @@ def _tar_table(
             sizes.append(np.array([sample.size for sample in samples], np.int64))
             shard_of.append(np.full(len(samples), number, np.int64))
     table = table_of_samples(ids, labels, names, separator, called)
-    offset, size, place = (np.concatenate(part) for part in (offsets, sizes, shard_of))
+    offset, size, place = (np.concatenate(column) for column in (offsets, sizes, shard_of))
     block = _neighbours(place, offset, size)
     first = np.unique(block, return_index=True)[1]
     ends = np.maximum.reduceat(offset + size, first)
@@ -366,7 +368,7 @@ def _parquet_table(
             ids += given
             kept = [header for header in batch.schema.names if header != own.path]
             batch = pa.record_batch(
-                [pa.array(given, pa.large_string()), *(batch.column(one) for one in kept)],
+                [pa.array(given, pa.large_string()), *(batch.column(name) for name in kept)],
                 ["path", *kept],
             )
             builder.add(batch, shard.shown, rows, split=split)
@@ -378,13 +380,13 @@ def _parquet_table(
         raise DataError("either all shards must have a split or none")
     table = builder.finish(Path(), called)
     sizes = np.concatenate(groups)
-    shard_of = np.repeat(np.arange(len(shards)), [len(one) for one in groups])
-    number = np.concatenate([np.arange(len(one)) for one in groups])
-    mean = np.array([shard.size for shard in shards]) // [max(len(one), 1) for one in groups]
+    shard_of = np.repeat(np.arange(len(shards)), [len(group) for group in groups])
+    number = np.concatenate([np.arange(len(group)) for group in groups])
+    mean = np.array([shard.size for shard in shards]) // [max(len(group), 1) for group in groups]
     blocks = _BlockTable(shards, shard_of, number, mean[shard_of], layout.image)
     block = np.repeat(np.arange(len(sizes)), sizes)
-    place = np.arange(len(block)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return replace(table, images=ShardImages(blocks, block, place, np.zeros_like(place), ids))
+    position = np.arange(len(block)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return replace(table, images=ShardImages(blocks, block, position, np.zeros_like(position), ids))
 
 
 def _names_of(batch: Any, layout: TableColumns, shard: str, first: int) -> list[str]:

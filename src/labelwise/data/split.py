@@ -129,11 +129,11 @@ def _looks(table: LabelTable, watch: Watch, workers: int) -> tuple[NDArray[np.fl
     looks, unread = np.zeros((len(table), WIDTH), np.float32), []
     watch.start("looking at photos", len(table))
     with ThreadPoolExecutor(workers) as pool:
-        for row, found in enumerate(pool.map(look, range(len(table)))):
-            if isinstance(found, str):
-                unread.append(found)
+        for row, hash_or_error in enumerate(pool.map(look, range(len(table)))):
+            if isinstance(hash_or_error, str):
+                unread.append(hash_or_error)
             else:
-                looks[row] = found
+                looks[row] = hash_or_error
             watch.advance(1)
     watch.finish()
     return looks, unread
@@ -194,8 +194,8 @@ def with_validation(
         raise DataError(f"{table.name}: validation is taken out of train, which has too few images")
     if table.group is not None or by_content:
         shares = {"train": 1 - share, "val": share}
-        part = stratified_split(table.subset(rows), shares, seed=seed, by_content=by_content)
-        taken = rows[np.asarray(part.split) == "val"]
+        divided = stratified_split(table.subset(rows), shares, seed=seed, by_content=by_content)
+        taken = rows[np.asarray(divided.split) == "val"]
     else:
         taken = _drawn_by_label_set(table, rows, share, seed)
     split = np.full(len(table), "train", "U5") if table.split is None else table.split.astype("U5")

@@ -109,25 +109,25 @@ class LabelSets:
     @classmethod
     def concatenate(cls, parts: Sequence["LabelSets"]) -> "LabelSets":
         """Return the rows of all parts, in order; the widths must agree."""
-        ends = np.cumsum([0, *(len(part.columns) for part in parts)])
-        starts = [part.offsets[:-1] + end for part, end in zip(parts, ends[:-1], strict=True)]
+        ends = np.cumsum([0, *(len(sets.columns) for sets in parts)])
+        starts = [sets.offsets[:-1] + end for sets, end in zip(parts, ends[:-1], strict=True)]
         return cls(
             np.concatenate([*starts, ends[-1:]]).astype(np.int64),
-            np.concatenate([part.columns for part in parts]),
+            np.concatenate([sets.columns for sets in parts]),
             parts[0].width,
-            np.concatenate([part.inverted for part in parts]),
+            np.concatenate([sets.inverted for sets in parts]),
         )
 
     def _normal(self) -> "LabelSets":
         """Return the same sets with sorted columns, each once, in blocks of bounded memory."""
         columns, sizes = [], []
         for start in range(0, len(self), BLOCK_ROWS):
-            part = self.take(np.arange(start, min(start + BLOCK_ROWS, len(self))))
-            keys = np.sort(part.keys())
+            block = self.take(np.arange(start, min(start + BLOCK_ROWS, len(self))))
+            keys = np.sort(block.keys())
             keys = keys[np.diff(keys, prepend=-1) > 0]
             row, column = np.divmod(keys, self.width)
             columns.append(column.astype(np.int32))
-            sizes.append(np.bincount(row, minlength=len(part)))
+            sizes.append(np.bincount(row, minlength=len(block)))
         offsets = _offsets(np.concatenate(sizes))
         return LabelSets(offsets, np.concatenate(columns), self.width, self.inverted)
 
@@ -234,8 +234,8 @@ class SoftLabels:
     def concatenate(cls, parts: Sequence["SoftLabels"]) -> "SoftLabels":
         """Return the rows of all parts, in order."""
         return cls(
-            LabelSets.concatenate([part.sets for part in parts]),
-            np.concatenate([part.shares for part in parts]),
+            LabelSets.concatenate([soft.sets for soft in parts]),
+            np.concatenate([soft.shares for soft in parts]),
         )
 
     def __len__(self) -> int:
@@ -269,8 +269,8 @@ class SoftLabels:
 
     def row(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return the columns of one row, and their shares."""
-        part = slice(self.sets.offsets[row], self.sets.offsets[row + 1])
-        return self.sets.columns[part], self.shares[part]
+        entries = slice(self.sets.offsets[row], self.sets.offsets[row + 1])
+        return self.sets.columns[entries], self.shares[entries]
 
     def sums(self) -> NDArray[np.float64]:
         """Return the sum of shares of each label, (K,)."""

@@ -73,16 +73,16 @@ class Spool:
 
     def _write(self) -> None:
         schema = pa.schema([("bytes", pa.large_binary())])
-        place = os.environ.get("TMPDIR") or (PLACE if os.access(PLACE, os.W_OK) else None)
+        folder = os.environ.get("TMPDIR") or (PLACE if os.access(PLACE, os.W_OK) else None)
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=place)  # noqa: SIM115 (closed by finish)
+                self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by finish)
                 self._writer = pa.ipc.new_file(self._file, schema)
             for array in self._arrays:
                 self._writer.write_batch(pa.record_batch([array], schema=schema))
         except OSError as error:
             raise DataError(
-                f"the images cannot be kept in {place or tempfile.gettempdir()} "
+                f"the images cannot be kept in {folder or tempfile.gettempdir()} "
                 f"({error.strerror or error}); "
                 "set TMPDIR to a folder with room, or use tar shards or image files"
             ) from None
@@ -241,9 +241,9 @@ class TableBuilder:
             )
         numbers = {number for number, name in enumerate(names) if name in joined}
         sizes = np.concatenate([rows.sizes for rows in self.present])
-        found = np.concatenate([rows.numbers for rows in self.present])
-        first = int(np.flatnonzero(sizes)[np.isin(found, list(numbers)).argmax()])
-        name = names[int(found[np.isin(found, list(numbers)).argmax()])]
+        numbers_there = np.concatenate([rows.numbers for rows in self.present])
+        first = int(np.flatnonzero(sizes)[np.isin(numbers_there, list(numbers)).argmax()])
+        name = names[int(numbers_there[np.isin(numbers_there, list(numbers)).argmax()])]
         raise DataError(
             f"{where}, row {first + 1}: {self.columns.labels!r} holds {name!r}, whose words are "
             "labels of other rows too; give `--set 'separator= '` if blanks part labels, or "
@@ -326,7 +326,7 @@ class TableBuilder:
         if given is not None and not pc.any(pc.equal(given, "")).as_py():
             return BytesImages(blobs, Names(given))
         names = given.to_pylist() if given is not None else [""] * len(blobs)
-        numbered = (one or f"{name}#{row}" for row, one in enumerate(names, 1))
+        numbered = (name_given or f"{name}#{row}" for row, name_given in enumerate(names, 1))
         return BytesImages(blobs, Names(numbered))
 
 
@@ -370,8 +370,8 @@ def _splits(column: Any, at: Any) -> NDArray[np.uint8]:
 
 
 def _sets(parts: list[SparseRows], columns: NDArray[np.int32], width: int) -> LabelSets:
-    sizes = np.concatenate([part.sizes for part in parts])
-    numbers = np.concatenate([part.numbers for part in parts])
+    sizes = np.concatenate([rows.sizes for rows in parts])
+    numbers = np.concatenate([rows.numbers for rows in parts])
     parts.clear()  # a large table should not be in memory twice
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
@@ -386,9 +386,9 @@ def _soft_labels(
     where: str,
 ) -> SoftLabels:
     values = np.concatenate(shares)
-    sizes = np.concatenate([part.sizes for part in rows])
+    sizes = np.concatenate([rows_read.sizes for rows_read in rows])
     keys = np.repeat(np.arange(len(sizes)), sizes) * max(width, 1)
-    keys += columns[np.concatenate([part.numbers for part in rows])]
+    keys += columns[np.concatenate([rows_read.numbers for rows_read in rows])]
     order = np.argsort(keys, kind="stable")
     twice = np.flatnonzero(np.diff(keys[order]) == 0)
     if len(twice):
@@ -410,7 +410,7 @@ def _with_everything(
     named: LabelSets, everything: NDArray[np.bool_], stated: LabelSets
 ) -> LabelSets:
     """Return the unknown sets, where some rows are "all but what is stated"."""
-    place = np.arange(len(named))
-    place[everything] += len(named)
-    chosen = LabelSets.concatenate([named, stated]).take(place)
+    row = np.arange(len(named))
+    row[everything] += len(named)
+    chosen = LabelSets.concatenate([named, stated]).take(row)
     return LabelSets(chosen.offsets, chosen.columns, chosen.width, everything)

@@ -206,21 +206,24 @@ class _Layout:
 
 def as_cells(columns: Sequence[Any]) -> list[Any]:
     """Return columns of text for a CSV file, so that no cell is a formula: see ``as_cell``."""
-    return [pc.replace_substring_regex(one, rf"^({FORMULA.pattern})", r"'\1") for one in columns]
+    return [
+        pc.replace_substring_regex(column, rf"^({FORMULA.pattern})", r"'\1") for column in columns
+    ]
 
 
 def _from_cells(columns: Sequence[Any]) -> list[Any]:
     """Return columns of text as they were before :func:`as_cells`."""
-    found: list[Any] = []
+    cells: list[Any] = []
     for start in range(0, len(columns), COLUMNS):
         some = columns[start : start + COLUMNS]
         together = pa.concat_arrays(some)
         if pc.any(pc.starts_with(together, "'")).as_py():
             some = [
-                pc.replace_substring_regex(one, rf"^'({FORMULA.pattern})", r"\1") for one in some
+                pc.replace_substring_regex(column, rf"^'({FORMULA.pattern})", r"\1")
+                for column in some
             ]
-        found += some
-    return found
+        cells += some
+    return cells
 
 
 def _delimiter_in(header: str, where: str) -> str:
@@ -247,9 +250,9 @@ def _delimited_batches(
     path, looked = layout.path, left_out is not None
     source: Any = path
     if left_out is not None:
-        found = layout.broken()
-        if found:
-            left_out[:] = [f"left out: {layout.complaint(found)}"]
+        broken = layout.broken()
+        if broken:
+            left_out[:] = [f"left out: {layout.complaint(broken)}"]
             source = io.BytesIO(layout.whole_rows())
     try:
         for batch in _arrow_batches(source, layout, [written[name] for name in wanted]):
@@ -286,14 +289,14 @@ def _arrow_batches(source: Any, layout: _Layout, headers: list[str]) -> Iterator
 
 def _goes_on(batch: Any) -> bool:
     """Return whether a cell goes on over a line, as it does behind a quote that is not closed."""
-    return any(pc.any(pc.match_substring(one, "\n")).as_py() for one in batch.columns)
+    return any(pc.any(pc.match_substring(column, "\n")).as_py() for column in batch.columns)
 
 
 def _require_whole(layout: _Layout) -> None:
-    found = layout.broken()
-    if found:
+    broken = layout.broken()
+    if broken:
         raise DataError(
-            f"{layout.path.name}: {layout.complaint(found)}. Put quotes around a cell that holds "
+            f"{layout.path.name}: {layout.complaint(broken)}. Put quotes around a cell that holds "
             f'{layout.delimiter!r}, as in "dog{layout.delimiter}beach", correct the lines, or '
             "leave them out with `--skip-broken`"
         )
@@ -525,7 +528,12 @@ def read_tables(
     words = None
     if means_none is not None or means_unknown is not None:
         said = (means_none or (), means_unknown or ())
-        words = Words.of(*([one] if isinstance(one, str) else one for one in said))
+        words = Words.of(
+            *(
+                [words_given] if isinstance(words_given, str) else words_given
+                for words_given in said
+            )
+        )
     base = (
         Path(root) if root is not None else Path(os.path.commonpath([f.parent for f, _ in files]))
     )
@@ -617,7 +625,9 @@ def _with_command(file: Path, given: Mapping[str, Any], asks: bool) -> Iterator[
     except DataError as error:
         text = str(error)
         broken = "--skip-broken" in text
-        if not broken and not any(f"{one}=" in text or f"{one}." in text for one in PROPOSED):
+        if not broken and not any(
+            f"{option}=" in text or f"{option}." in text for option in PROPOSED
+        ):
             raise
         try:
             options = _options_for(file, given, broken=broken, asks=asks)
@@ -688,11 +698,13 @@ def proposed(batch: Any, given: Mapping[str, Any], folder: Path, asks: bool) -> 
         if separator or (marks and marks[0] != "|"):
             options.append(f"separator={separator or marks[0]}")
         words = {
-            one.strip() for cell in inside for one in cell.split(separator or (marks or "|")[0])
+            word.strip() for cell in inside for word in cell.split(separator or (marks or "|")[0])
         }
         for option, known in (("means_none", NONE_WORDS), ("means_unknown", UNKNOWN_WORDS)):
-            found = sorted(word for word in words if word.casefold() in known)
-            options += [f"{option}=[{','.join(map(json.dumps, found))}]"] if found and asks else []
+            matching = sorted(word for word in words if word.casefold() in known)
+            options += (
+                [f"{option}=[{','.join(map(json.dumps, matching))}]"] if matching and asks else []
+            )
     elif others := [*ignored, *(name for name in free if name not in states)]:
         options.append(f"ignore=[{','.join(json.dumps(name) for name in others)}]")
     photos_named = cells.get(columns.get("path", ""), [])

@@ -86,9 +86,9 @@ class Votes:
             raise DataError(f"{file}: a file of votes must end in {', '.join(TABULAR)}")
         stream = TABULAR[file.suffix.lower()](file)
         headers = _headers(stream.header, file.name)
-        place, first = "row", 1
+        unit, first = "row", 1
         if stream.text_only:
-            place = "line"
+            unit = "line"
             first = 1 if file.suffix.lower() in (".jsonl", ".ndjson") else 2  # after the header
         columns: dict[str, list[Any]] = {name: [] for name in headers}
         for batch in stream.batches(list(headers.values())):
@@ -102,7 +102,7 @@ class Votes:
             raise DataError(f"{file.name}: there are no votes in it")
 
         def at(row: int) -> str:
-            return f"{file.name}, {place} {row + first}"
+            return f"{file.name}, {unit} {row + first}"
 
         for name, column in texts.items():
             empty = np.asarray(pc.equal(column, ""))
@@ -120,9 +120,11 @@ class Votes:
     def _made(cls, texts: Sequence[Any], at: Callable[[int], str]) -> "Votes":
         (photos, photo), (labels, label), (workers, worker) = map(_coded, texts[:3])
         space = LabelSpace(tuple(sorted(labels)))
-        place = np.array([space.column(name) for name in labels], np.int64)
+        column = np.array([space.column(name) for name in labels], np.int64)
         answer = _answers(texts[3], at)
-        votes = cls(Names(photos), space.names, tuple(workers), photo, place[label], worker, answer)
+        votes = cls(
+            Names(photos), space.names, tuple(workers), photo, column[label], worker, answer
+        )
         votes._reject_repeats(at)
         return votes
 
@@ -359,15 +361,15 @@ def _records(
         ends = np.searchsorted(cells, np.arange(len(votes.workers) + 1) * width).tolist()
         for worker, (start, end) in enumerate(itertools.pairwise(ends)):
             yield record(worker, ALL_LABELS, sums[start:end].sum(0))
-            for place in range(start, end):
-                yield record(worker, votes.labels[int(cells[place]) - worker * width], sums[place])
+            for cell in range(start, end):
+                yield record(worker, votes.labels[int(cells[cell]) - worker * width], sums[cell])
 
     return tuple(rows())
 
 
 def _headers(header: Sequence[str], where: str) -> dict[str, str]:
     folded = {name.strip().lower().replace(" ", "_"): name for name in header}
-    found = {}
+    headers = {}
     for meaning, names in HEADERS.items():
         name = next((name for name in names if name in folded), None)
         if name is None:
@@ -375,8 +377,8 @@ def _headers(header: Sequence[str], where: str) -> dict[str, str]:
                 f"{where}: there must be a column {meaning!r} (or {', '.join(names[1:])}), "
                 f"got {', '.join(map(repr, header))}"
             )
-        found[meaning] = folded[name]
-    return found
+        headers[meaning] = folded[name]
+    return headers
 
 
 def _texts(column: Any) -> Any:

@@ -23,8 +23,8 @@ class Answers:
     def labels(self) -> Iterator["Answers"]:
         """Yield the answers of each label, as one column (N, 1)."""
         for k in range(self.probs.shape[1]):
-            part = slice(k, k + 1)
-            yield Answers(self.probs[:, part], self.present[:, part], self.absent[:, part])
+            column = slice(k, k + 1)
+            yield Answers(self.probs[:, column], self.present[:, column], self.absent[:, column])
 
 
 def read_answers(probs: Matrix, labels: Matrix, observed: Matrix | None) -> Answers:

@@ -70,7 +70,7 @@ def same_sets(
     values = logits.astype(np.float64)
     least = np.where(chosen, values, np.inf).min(0).clip(-FAR, FAR)
     most = np.where(chosen, -np.inf, values).max(0).clip(-FAR, FAR)
-    above, below = (after.decision_probs(part) for part in (least, most))
+    above, below = (after.decision_probs(side) for side in (least, most))
     moved = np.minimum(after.decision_probs(places), above)
     moved = np.where(moved > below, moved, above)  # rounding parts no photo from its side
     return Threshold(tuple(np.where(inside, moved, given).tolist()))

@@ -57,13 +57,13 @@ def label_figures(
     with ``confidence``. ``groups`` are those the images come in.
     """
     answers = read_answers(as_numpy(sets).astype(np.float64), labels, observed)
-    found = []
+    figures = []
     for k, name in enumerate(names):
         chosen = answers.probs[:, k] == 1
         present, known = answers.present[:, k], answers.present[:, k] | answers.absent[:, k]
         hits, given, absent = chosen & present, chosen & known, answers.absent[:, k]
         jaccard = _share(hits, given | present, confidence, groups)
-        found.append(
+        figures.append(
             LabelFigures(
                 name,
                 int(known.sum()),
@@ -76,7 +76,7 @@ def label_figures(
                 _share(absent & chosen, known, confidence, groups),
             )
         )
-    return tuple(found)
+    return tuple(figures)
 
 
 def _share(

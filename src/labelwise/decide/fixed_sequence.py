@@ -44,8 +44,8 @@ class ScoredEntries:
         """Return how many such entries each image has at or above falling candidates, (N, T)."""
         size = len(candidates)
         row, column = np.nonzero(entries)
-        place = size - np.searchsorted(candidates[::-1], self.scores[row, column], side="right")
-        table = np.bincount(row * (size + 1) + place, minlength=len(entries) * (size + 1))
+        bin_of = size - np.searchsorted(candidates[::-1], self.scores[row, column], side="right")
+        table = np.bincount(row * (size + 1) + bin_of, minlength=len(entries) * (size + 1))
         return table.reshape(len(entries), size + 1)[:, :-1].cumsum(1).astype(np.float64)
 
 

@@ -90,7 +90,7 @@ def mean_f_of(
     rng = np.random.default_rng(0)
     rows = rng.permutation(len(answers.probs))[:MOST_ROWS]
     known = (answers.present | answers.absent).astype(np.float64)
-    found = []
+    scores = []
     for held in np.array_split(rows, min(FOLDS, len(rows))):
         others = np.setdiff1d(rows, held)
         try:
@@ -100,9 +100,9 @@ def mean_f_of(
                 rule = fit(*parts)
         except ValueError:
             return None
-        part = Answers(answers.probs[held], answers.present[held], answers.absent[held])
-        found.append(image_f(np.asarray(rule(answers.probs[held])), part))
-    return float(np.concatenate(found).mean())
+        fold = Answers(answers.probs[held], answers.present[held], answers.absent[held])
+        scores.append(image_f(np.asarray(rule(answers.probs[held])), fold))
+    return float(np.concatenate(scores).mean())
 
 
 def choose_rule(
@@ -329,7 +329,7 @@ def _numbers(text: str, count: int) -> list[float]:
     parts = text.split("-")
     if len(parts) != count:
         raise ValueError(f"it must hold {count} number(s) separated by '-', got {text!r}")
-    return [_number(part) for part in parts]
+    return [_number(number) for number in parts]
 
 
 def _number(text: str) -> float:

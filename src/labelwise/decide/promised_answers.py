@@ -102,7 +102,7 @@ def promise_answers(
     least, counted, risk = found
     promise = made_promise("answers", tested, level, confidence, counted, 1 - risk, test)
     if parts[1].groups is not None:
-        lost, weights = (part[:, 0] for part in graded_loss(parts[1], np.array([least]), 0.0))
+        lost, weights = (side[:, 0] for side in graded_loss(parts[1], np.array([least]), 0.0))
         promise = with_group_facts(promise, parts[1].groups, lost, weights)
     return PromisedAnswers(rule, measure, least, replace(promise, labels=()))
 

@@ -120,8 +120,8 @@ def _photo_losses(
     """Return the share of each image's labels (N,) below a threshold, and which carry a label."""
     present = evidence.answers.present
     held = present.sum(1)
-    found = (present & (scores >= threshold)).sum(1)
-    return np.where(held > 0, 1 - found / np.maximum(held, 1), 0.0), held > 0
+    present_above = (present & (scores >= threshold)).sum(1)
+    return np.where(held > 0, 1 - present_above / np.maximum(held, 1), 0.0), held > 0
 
 
 def _stakes(tuning: Evidence, scores: Numbers, risk: float) -> Numbers | None:
@@ -236,10 +236,8 @@ def promise_tags(
     """
     check_levels(level, confidence)
     tuning, tested = _parts(evidence, tuning, tuning_share, seed)
-    found = _shared(
-        "tags", wrong_entries(tuning.answers.probs.shape[1]), tuning, tuning, level, 0.5
-    )
-    value = found.rule.value if isinstance(found.rule, Threshold) and found.promises else 0.5
+    rule = _shared("tags", wrong_entries(tuning.answers.probs.shape[1]), tuning, tuning, level, 0.5)
+    value = rule.rule.value if isinstance(rule.rule, Threshold) and rule.promises else 0.5
     sizes = (tuning.answers.probs >= value).sum(1)
     most = max(1, ceil(float(np.quantile(sizes, 0.95))))
     capped = _capped(tuning, most), _capped(tested, most)
@@ -275,7 +273,7 @@ def _shared(
         scale = tested.groups.count / tuning.groups.count
     easy = 0.0 if only_start or test == "betting" else EASY
     candidates = candidate_sequence(parts[0], measure, 1 - level, 1 - confidence, scale, easy)
-    found = walk(
+    cut = walk(
         parts[1],
         measure,
         candidates[:1] if only_start else candidates,
@@ -284,12 +282,12 @@ def _shared(
         test,
         tuning=None if tuning is tested else parts[0],
     )
-    if found is None:
+    if cut is None:
         return Promised(Threshold(NEVER), (), (refusal(what, tested, level, confidence),))
-    threshold, counted, risk = found
+    threshold, counted, risk = cut
     promise = made_promise(what, tested, level, confidence, counted, 1 - risk, test)
     if tested.groups is not None:
-        lost, weights = (part[:, 0] for part in alone(parts[1], np.array([threshold]), 0.0))
+        lost, weights = (side[:, 0] for side in alone(parts[1], np.array([threshold]), 0.0))
         promise = with_group_facts(promise, tested.groups, lost, weights)
     values = [_as_probability(threshold + move) for move in offset]
     rule = Threshold(values[0] if shift is None else tuple(values))
@@ -315,18 +313,18 @@ def _per_label(
     if not known.all():
         refused.append(_nothing_known([names[k] for k in np.flatnonzero(~known)]))
     for k in np.flatnonzero(known).tolist():
-        part, held = tuning.columns([k]), (tested if whole is None else whole).columns([k])
+        column, held = tuning.columns([k]), (tested if whole is None else whole).columns([k])
         scale = len(tested) / max(len(tuning), 1)
-        if part.answers.present.sum() * scale < needed:
+        if column.answers.present.sum() * scale < needed:
             rare.append(k)
             continue
         if what == "recall":
-            threshold, promise = _recall(held, part, level, confidence)
+            threshold, promise = _recall(held, column, level, confidence)
             made = Promised(
                 Threshold(_as_probability(threshold)), () if promise is None else (promise,)
             )
         else:
-            made = _shared(what, wrong_share, part, held, level, confidence)
+            made = _shared(what, wrong_share, column, held, level, confidence)
         if (
             made.promises
             and isinstance(made.rule, Threshold)
@@ -387,11 +385,11 @@ def _interpolated(what: str, part: Evidence, level: float) -> Numbers:
         right = present[known][order].cumsum()
         if what == "recall":
             reached = np.flatnonzero(right >= level * max(right[-1] if len(right) else 0, 1))
-            place = int(reached[0]) if len(reached) else -1
+            rank = int(reached[0]) if len(reached) else -1
         else:
             reached = np.flatnonzero(right >= level * np.arange(1, len(right) + 1))
-            place = int(reached[-1]) if len(reached) else 0
-        return float(rows[known][order][place]) if len(order) else 0.0
+            rank = int(reached[-1]) if len(reached) else 0
+        return float(rows[known][order][rank]) if len(order) else 0.0
 
     known = answers.present | answers.absent
     common = cut(scores.ravel(), answers.present.ravel(), known.ravel())
@@ -411,7 +409,7 @@ def _of_known_labels(made: Promised, tested: Evidence) -> Promised:
         return made
     if made.promises[0].what != "recall":
         rule = Threshold(tuple(np.where(known, rule.value, NEVER).tolist()))
-    own, others = (tuple(tested.names[k] for k in np.flatnonzero(part)) for part in (known, ~known))
+    own, others = (tuple(tested.names[k] for k in np.flatnonzero(mask)) for mask in (known, ~known))
     promises = tuple(replace(promise, labels=own) for promise in made.promises)
     return replace(made, rule=rule, promises=promises, refused=(_nothing_known(others),))
 

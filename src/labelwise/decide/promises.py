@@ -275,9 +275,9 @@ class Evidence:
 
     def columns(self, chosen: Sequence[int]) -> "Evidence":
         """Return some of the labels."""
-        part = list(chosen)
-        answers = Answers(*(getattr(self.answers, f.name)[:, part] for f in fields(Answers)))
-        names = tuple(self.names[k] for k in part)
+        columns = list(chosen)
+        answers = Answers(*(getattr(self.answers, f.name)[:, columns] for f in fields(Answers)))
+        names = tuple(self.names[k] for k in columns)
         return Evidence(answers, names, self.ids, self.photos, self.groups)
 
     def ungrouped(self) -> "Evidence":
@@ -344,14 +344,14 @@ def check_promise(
         missing = sorted(set(promise.labels) - set(names))
         if missing:
             raise DataError(f"the promise speaks of {missing[0]!r}{nearest(missing[0], names)}")
-        part = [list(names).index(name) for name in promise.labels]
-        answers = Answers(*(getattr(answers, f.name)[:, part] for f in fields(Answers)))
+        columns = [list(names).index(name) for name in promise.labels]
+        answers = Answers(*(getattr(answers, f.name)[:, columns] for f in fields(Answers)))
     losses, counts = tally(promise.what, answers, answers.probs >= 0.5)
-    photos, found = int(np.count_nonzero(counts)), None
+    photos, interval = int(np.count_nonzero(counts)), None
     most = (promise.at_most or answers.probs.shape[1]) if promise.what == "tags" else 1
     if groups is not None:
         losses, counts = groups.ratios(losses, counts), groups.counted(counts)
-        most, found = 1, int(np.count_nonzero(counts))
+        most, interval = 1, int(np.count_nonzero(counts))
     losses, counts = losses[counts > 0], counts[counts > 0]
     lower, upper = ratio_interval(losses, counts, most, promise.confidence)
     value, low, high = 1 - float(losses.sum() / max(counts.sum(), 1e-9)), 1 - upper, 1 - lower
@@ -360,7 +360,7 @@ def check_promise(
         verdict = "kept"
     elif len(losses) and high < promise.level:
         verdict = "broken"
-    return Check(verdict, value, low, high, photos, found)
+    return Check(verdict, value, low, high, photos, interval)
 
 
 def ids_digest(ids: Iterable[str]) -> str:

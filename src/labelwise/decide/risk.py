@@ -127,9 +127,9 @@ def control_precision(
     shares[np.isneginf(ranked)] = 0.0
     worst = np.maximum.accumulate(shares, axis=1)
     risen = np.diff(worst, axis=1, prepend=0.0)
-    scores, place = np.unique(ranked[risen > 0], return_inverse=True)
+    scores, bin_of = np.unique(ranked[risen > 0], return_inverse=True)
     lost = (risen * weights[:, None])[risen > 0]
-    losses: NDArray[Any] = np.bincount(place, weights=lost, minlength=len(scores))
+    losses: NDArray[Any] = np.bincount(bin_of, weights=lost, minlength=len(scores))
     return Threshold(_lowest(scores, losses, budget))
 
 
@@ -207,8 +207,8 @@ def by_group(
     rules = {}
     for name in np.unique(names).tolist():
         rows = names == name
-        part = None if seen is None else seen[rows]
-        rules[name] = fit(values[rows], truth[rows], part, **options)
+        known = None if seen is None else seen[rows]
+        rules[name] = fit(values[rows], truth[rows], known, **options)
     return GroupRules(rules)
 
 
@@ -270,9 +270,9 @@ def _steps(
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """Return the distinct scores of the chosen entries, rising, and the loss that hangs on each."""
     rows, _ = np.nonzero(chosen)
-    scores, place = np.unique(probs[chosen], return_inverse=True)
+    scores, bin_of = np.unique(probs[chosen], return_inverse=True)
     each = weights[rows] / held[rows]
-    lost: NDArray[Any] = np.bincount(place, weights=each, minlength=len(scores))
+    lost: NDArray[Any] = np.bincount(bin_of, weights=each, minlength=len(scores))
     return scores, lost
 
 

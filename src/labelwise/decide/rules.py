@@ -161,12 +161,12 @@ class ExpectedF(Rule):
         labels = values.shape[1]
         step = max(1, CHUNK // max(1, labels * min(labels, 64)))
         for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            sizes = expected_f(ranked[part], self.beta).argmax(axis=1)
+            block = rows[start : start + step]
+            sizes = expected_f(ranked[block], self.beta).argmax(axis=1)
             chosen = np.arange(labels) < sizes[:, None]
             inside = np.zeros_like(chosen)
-            np.put_along_axis(inside, order[part], chosen, axis=1)
-            sets[part] = inside
+            np.put_along_axis(inside, order[block], chosen, axis=1)
+            sets[block] = inside
         if is_tensor(probs):
             return to_tensor(sets, probs.device)
         return sets
@@ -272,8 +272,8 @@ class OnePerGroup(Rule):
                     if group in self.exactly_one
                     else first & sets[..., columns].any(dim=-1, keepdim=True)
                 )
-                place = to_tensor(np.array(columns), sets.device)
-                sets = sets.index_copy(sets.dim() - 1, place, own)
+                positions = to_tensor(np.array(columns), sets.device)
+                sets = sets.index_copy(sets.dim() - 1, positions, own)
             else:
                 own = (
                     first

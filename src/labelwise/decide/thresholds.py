@@ -266,8 +266,8 @@ def _fit(
         each = "1 label" if missing == 1 else f"{missing} labels: each"
         who = "one threshold for all labels" if scope == "shared" else each
         warn(f"{who} {trouble} and {instead}", stacklevel=3)
-    found = [otherwise if value is None else value for value in values]
-    filled = [value for value in found if value is not None]
+    thresholds = [otherwise if value is None else value for value in values]
+    filled = [value for value in thresholds if value is not None]
     return Threshold(filled[0] if scope == "shared" else tuple(filled))
 
 
@@ -285,11 +285,11 @@ def _value(answers: Answers, pick: Callable[[Operating], int | None]) -> float |
 
 def _operating(answers: Answers) -> Operating:
     scores, counts = np.unique(answers.probs[answers.present], return_counts=True)
-    found = counts[::-1].cumsum()[::-1].astype(np.float64)
+    present_above = counts[::-1].cumsum()[::-1].astype(np.float64)
     below = np.zeros(len(scores) + 1)
     for start in range(0, len(answers.probs), ROWS):
         rows = slice(start, start + ROWS)
         alarms = answers.probs[rows][answers.absent[rows]]
-        place = np.searchsorted(scores, alarms, side="right")
-        below += np.bincount(place, minlength=len(below))
-    return Operating(scores, found, below[::-1].cumsum()[::-1][1:], float(below.sum()))
+        bin_of = np.searchsorted(scores, alarms, side="right")
+        below += np.bincount(bin_of, minlength=len(below))
+    return Operating(scores, present_above, below[::-1].cumsum()[::-1][1:], float(below.sum()))

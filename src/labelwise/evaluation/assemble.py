@@ -135,7 +135,7 @@ def evaluate(
     sums = EvaluationSums.of(known, by_image, answers, sets, bins=bins, k=k)
     intervals = RowIntervals(logits, known, by_image, final, sets)
     words = rule_words or "sets as given"
-    found = sums.assembled(names, ranked, intervals, k=k, rule=thresholds, rule_words=words)
+    evaluation = sums.assembled(names, ranked, intervals, k=k, rule=thresholds, rule_words=words)
     retrieval: tuple[RetrievalPoint, ...] = ()
     retrieval_how = ""
     if final is not None and query_length:
@@ -145,9 +145,9 @@ def evaluate(
     if final is not None and groups is not None:
         influence = mean_influence(intervals.row_sums[0], intervals.row_sums[2])
     return replace(
-        found,
+        evaluation,
         data=replace(
-            found.data,
+            evaluation.data,
             split=predictions.split or None,
             groups=None if groups is None else groups.count,
         ),
@@ -171,7 +171,7 @@ def evaluate(
             *clash_note(sum(clashes)),
             *_soft_note(known),
             *groups_note(groups, influence),
-            *(() if found.sets is None else found.sets.size_note()),
+            *(() if evaluation.sets is None else evaluation.sets.size_note()),
         ),
     )
 
@@ -200,8 +200,8 @@ def _exclusive(
     """Return the groups of labels that exclude each other: as given, or as a link obeys them."""
     if isinstance(given, AttributeGroups):
         return given.within(LabelSpace(tuple(names)))
-    found = (link.exclusive for link in links if isinstance(link, Link))
-    return given or next((one for one in found if one is not None), None)
+    exclusives = (link.exclusive for link in links if isinstance(link, Link))
+    return given or next((group for group in exclusives if group is not None), None)
 
 
 def _consistent(
@@ -241,7 +241,11 @@ def describe_link(link: Link) -> str:
     >>> describe_link(Sigmoid())
     'sigmoid'
     """
-    inner = [describe_link(part) for part in link.spec().values() if isinstance(part, Link)]
+    inner = [
+        describe_link(inner_link)
+        for inner_link in link.spec().values()
+        if isinstance(inner_link, Link)
+    ]
     return " of ".join([link.kind, *inner])
 
 

@@ -72,8 +72,8 @@ class Known:
     def take(self, rows: NDArray[np.bool_]) -> "Known":
         """Return what is known of some rows."""
         masked = [
-            None if part is None else part[rows]
-            for part in (self.present, self.observed, self.shares)
+            None if array is None else array[rows]
+            for array in (self.present, self.observed, self.shares)
         ]
         return Known(*masked)  # type: ignore[arg-type]  # present is never None
 

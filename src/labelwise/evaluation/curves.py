@@ -52,14 +52,14 @@ def label_curves(
     """Return the curves of the labels ranked worst, and of these by subgroup."""
     precision = average_precision(scores, known.present, known.observed).items
     order = [int(k) for k in np.argsort(precision, kind="stable") if not np.isnan(precision[k])]
-    found = []
-    for place, k in enumerate(order[:LABELS]):
+    curves = []
+    for position, k in enumerate(order[:LABELS]):
         parts: list[tuple[str, NDArray[np.intp] | None]] = [("", None)]
-        if by is not None and place < LABELS_BY:
+        if by is not None and position < LABELS_BY:
             parts += by.largest(SUBGROUPS)
-        for part, rows in parts:
-            found.append(_curves(scores, known, names[k], k, final, part, rows, bins))
-    return tuple(found)
+        for name, rows in parts:
+            curves.append(_curves(scores, known, names[k], k, final, name, rows, bins))
+    return tuple(curves)
 
 
 def _curves(
@@ -108,17 +108,17 @@ def score_curve(
     score, hit = scores[order], present[order]
     changes = score[1:] != score[:-1]
     last = np.flatnonzero(np.append(changes, True)[: len(score)])
-    found = np.cumsum(hit)[last].astype(np.float64)
-    alarms = np.asarray(last, np.float64) + 1 - found
+    hits = np.cumsum(hit)[last].astype(np.float64)
+    alarms = np.asarray(last, np.float64) + 1 - hits
     positives, negatives = float(present.sum()), float((~present).sum())
     roc: tuple[tuple[float, float], ...] = ()
     pr: tuple[tuple[float, float], ...] = ()
     if positives and negatives:
-        x, y = np.append(0.0, alarms / negatives), np.append(0.0, found / positives)
+        x, y = np.append(0.0, alarms / negatives), np.append(0.0, hits / positives)
         roc = _thinned(x, y)
     if positives:
-        kept = found > 0
-        pr = _thinned(found[kept] / positives, (found / (found + alarms))[kept])
+        kept = hits > 0
+        pr = _thinned(hits[kept] / positives, (hits / (hits + alarms))[kept])
     return roc, pr
 
 

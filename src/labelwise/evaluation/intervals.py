@@ -129,8 +129,8 @@ def headline(
         add("F1, mean over labels", sets.macro_f1, how, intervals.mean_f1(sets.macro_f1))
     if zero is not None and zero.false_alarms is not None:
         how = f"Share of the {zero.rows:,} images without labels that the rule labels."
-        found = intervals.alarms(zero.false_alarms)
-        add("False alarms", zero.false_alarms, how, found, better="lower")
+        interval = intervals.alarms(zero.false_alarms)
+        add("False alarms", zero.false_alarms, how, interval, better="lower")
     return tuple(figures)
 
 
@@ -169,7 +169,7 @@ class RowIntervals:
         if self.final is None:
             return (None, None), ""
         probs, known = self.final.probs, self.known
-        found = calibration_interval(
+        interval = calibration_interval(
             probs,
             known.labels,
             known.observed,
@@ -178,11 +178,11 @@ class RowIntervals:
             groups=known.groups,
         )
         over = "images" if known.groups is None else f"{known.groups.count:,} groups of images"
-        shown = found.value if curve.ece is None else curve.ece  # the same but for rounding
-        ends = defined(min(found.low, shown)), defined(max(found.high, shown))
+        shown = interval.value if curve.ece is None else curve.ece  # the same but for rounding
+        ends = defined(min(interval.low, shown)), defined(max(interval.high, shown))
         return ends, (
             f"Interval: the errors that a test over {over} does not reject; "
-            f"{_calibrated(found.p_value)}."
+            f"{_calibrated(interval.p_value)}."
         )
 
     def alarms(self, value: float) -> tuple[Ends, str]:
@@ -265,7 +265,7 @@ def row_sums(answers: Probabilities, known: Known) -> list[Floats]:
         loss = -(_times(labels, answers.log_p) + _times(1 - labels, answers.log_q))
     square = (answers.probs - labels.astype(answers.probs.dtype)) ** 2
     if mask is not None:
-        loss, square = (np.where(mask, part, 0.0) for part in (loss, square))
+        loss, square = (np.where(mask, values, 0.0) for values in (loss, square))
     counts = np.full(len(labels), labels.shape[1]) if mask is None else mask.sum(1)
     return [loss.sum(1, dtype=float), square.sum(1, dtype=float), counts.astype(float)]
 
@@ -498,8 +498,8 @@ def macro_f1_without_groups(
     parts = groups.bundled(MOST_LEFT_OUT)
     chosen = sets if known is None else sets & known
     both, size = (
-        parts.sums(part)
-        for part in (2 * (chosen & present).astype(np.int64), chosen.astype(np.int64) + present)
+        parts.sums(counts)
+        for counts in (2 * (chosen & present).astype(np.int64), chosen.astype(np.int64) + present)
     )
     some = size.sum(0) > 0
     left = size.sum(0)[some] - size[:, some]

@@ -111,8 +111,8 @@ class EvaluationSums:
 
     def merge(self, other: "EvaluationSums") -> "EvaluationSums":
         """Return the sums over the rows of both."""
-        found: EvaluationSums = _joined(self, other)
-        return found
+        merged: EvaluationSums = _joined(self, other)
+        return merged
 
     def evaluation(
         self,

@@ -83,7 +83,7 @@ class LabelMeasures:
     ) -> tuple[LevelFigures, ...]:
         """Return the figures of the labels at each depth of a taxonomy."""
         f1 = None if self.counts is None else self.counts.f_score().items
-        found = []
+        levels = []
         for level, columns in tree.levels().items():
             observed = None if known.observed is None else known.observed[:, columns]
             labels = known.labels[:, columns]
@@ -93,7 +93,7 @@ class LabelMeasures:
                 loss = defined(log_loss_from_logs(*logs, labels, observed).value)
                 pooled = reliability(answers.probs[:, columns], labels, observed, bins=bins)
                 ece = defined(pooled.ece())
-            found.append(
+            levels.append(
                 LevelFigures(
                     level=level,
                     labels=len(columns),
@@ -104,7 +104,7 @@ class LabelMeasures:
                     mean_f1=None if f1 is None else _mean(f1[columns]),
                 )
             )
-        return tuple(found)
+        return tuple(levels)
 
 
 def _mean(items: NDArray[np.float64]) -> float | None:

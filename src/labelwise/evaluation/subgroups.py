@@ -48,8 +48,8 @@ def settled_labels(
         return predictions, [0] * len(columns.groups)
     clashes = []
     for group in columns.groups:
-        predictions, found = predictions.settled(columns.alone(group))
-        clashes.append(int(found.conflicts.sum()))
+        predictions, settled = predictions.settled(columns.alone(group))
+        clashes.append(int(settled.conflicts.sum()))
     return predictions, clashes
 
 
@@ -138,7 +138,7 @@ class Subgroups:
         """Return at most so many subgroups, those with the most photos, in order of names."""
         parts = list(self.parts())
         kept = sorted(range(len(parts)), key=lambda place: (-len(parts[place][1]), place))[:most]
-        return [parts[place] for place in sorted(kept)]
+        return [parts[number] for number in sorted(kept)]
 
 
 def subgroup_rows(
@@ -174,24 +174,24 @@ def _ratios(
     known: Known, final: Probabilities | None, sets: NDArray[Any] | None
 ) -> dict[str, tuple[Floats, Floats]]:
     """Return what each photo adds to the two sides of each figure."""
-    found: dict[str, tuple[Floats, Floats]] = {}
+    ratios: dict[str, tuple[Floats, Floats]] = {}
     present = known.present
     seen = np.ones_like(present) if known.observed is None else known.observed
     if final is not None:
         loss, _, counts = row_sums(final, known)
         if np.isfinite(loss).all():
-            found[LOG_LOSS_BY] = (loss, counts)
+            ratios[LOG_LOSS_BY] = (loss, counts)
         off = np.where(seen, final.probs.astype(np.float64) - known.labels.astype(np.float64), 0.0)
-        found[BIAS] = (off.sum(1), counts)
+        ratios[BIAS] = (off.sum(1), counts)
     if sets is not None:
         chosen = sets
         wrong = ((chosen != present) & seen).sum(1).astype(np.float64)
-        found[WRONG] = (wrong, seen.sum(1).astype(np.float64))
-        found[RECALL] = (
+        ratios[WRONG] = (wrong, seen.sum(1).astype(np.float64))
+        ratios[RECALL] = (
             (chosen & present).sum(1).astype(np.float64),
             present.sum(1).astype(np.float64),
         )
-    return found
+    return ratios
 
 
 def _ratio(added: Floats, counted: Floats) -> float | None:
@@ -234,12 +234,12 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     [0.03, None, 0.06, 0.06]
     """
     places = sorted(
-        (place for place, p in enumerate(p_values) if p is not None),
+        (position for position, p in enumerate(p_values) if p is not None),
         key=lambda place: p_values[place] or 0.0,
     )
-    found: list[float | None] = [None] * len(p_values)
+    adjusted: list[float | None] = [None] * len(p_values)
     worst = 0.0
-    for rank, place in enumerate(places):
-        worst = max(worst, min(1.0, (p_values[place] or 0.0) * (len(places) - rank)))
-        found[place] = worst
-    return found
+    for rank, number in enumerate(places):
+        worst = max(worst, min(1.0, (p_values[number] or 0.0) * (len(places) - rank)))
+        adjusted[number] = worst
+    return adjusted

@@ -38,15 +38,15 @@ def verdict(evaluation: Evaluation) -> Verdict:
     mean_ap, chance = evaluation.ranking.map_class, _chance(rows)
     if mean_ap is not None and chance < 1:
         skills.append((mean_ap - chance) / (1 - chance))
-    found = _precision_recall(evaluation, rows)
-    if found is not None:
-        precision, recall = found
+    rates = _precision_recall(evaluation, rows)
+    if rates is not None:
+        precision, recall = rates
         f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
         baseline = _baseline_f1(rows)
         skills.append((f1 - baseline) / (1 - baseline) if baseline < 1 else 0.0)
     skill = sum(skills) / len(skills) if skills else 0.0
     word: Word = next((word for least, word in WORDS if skill >= least), "useless")
-    tags = _tags(evaluation, found)
+    tags = _tags(evaluation, rates)
     trust = _trust(evaluation)
     return Verdict(word, skill, tags, trust, _hint(evaluation, rows, word))
 

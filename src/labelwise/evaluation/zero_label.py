@@ -80,7 +80,7 @@ class EmptySums:
         if limit is not None:
             either = inside | outside
             scores = peak, -nothing_here(stages[-1].log_q)
-            counted = [ScoreCounts.of(one[either], inside[either], limit) for one in scores]
+            counted = [ScoreCounts.of(side[either], inside[either], limit) for side in scores]
         return EmptySums(
             inside=int(inside.sum()),
             outside=int(outside.sum()),
@@ -107,8 +107,8 @@ class EmptySums:
         how = ""
         if both and separation is not None and shares is not None:
             by_stage.append(shares)
-            values = [defined(one.value) for one in separation]
-            if widest := max(one.bound for one in separation):
+            values = [defined(figure.value) for figure in separation]
+            if widest := max(figure.bound for figure in separation):
                 how = f" Scores were counted in cells: AUROC and FPR are within ± {widest:.2g}."
         return ZeroLabel(
             rows=outside,
@@ -169,12 +169,12 @@ def exact_separation(answers: Probabilities, known: Known) -> Separation | None:
     if not (outside.any() and inside.any()):
         return None
     peak, loud = max_confidence(answers.probs), -nothing_here(answers.log_q)
-    found = (
+    figures = (
         separation_auroc(loud[inside], loud[outside]),
         separation_auroc(peak[inside], peak[outside]),
         false_positive_rate_at(peak[inside], peak[outside]),
     )
-    auroc_nothing, auroc_max, fpr = (Bounded(value, 0.0) for value in found)
+    auroc_nothing, auroc_max, fpr = (Bounded(value, 0.0) for value in figures)
     return auroc_nothing, auroc_max, fpr
 
 

@@ -111,7 +111,7 @@ class Graph:
 
     def op(self, kind: str, *inputs: Value | Constant, outputs: int = 1, **attributes: Any) -> Any:
         """Add a node; return the name of its output, or a tuple of names if it has several."""
-        names = [one if isinstance(one, str) else self.constant(one) for one in inputs]
+        names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         results = [self.name(kind) for _ in range(outputs)]
         self.nodes.append(
             helper.make_node(kind, names, results, name=self.name(kind), **attributes)

@@ -105,7 +105,9 @@ def expressible(predictor: Predictor, run: RunFolder) -> tuple[Predictor, str]:
         return predictor, ""
     if line.slope_and_offset(labels) is None:
         return predictor, ""
-    (loss, error), (old_loss, old_error) = (_figures(judged, one) for one in (line, link))
+    (loss, error), (old_loss, old_error) = (
+        _figures(judged, candidate) for candidate in (line, link)
+    )
     words = (
         f"transformers cannot express the calibrator {link.kind!r}: this folder has Platt scaling "
         f"instead, and its rule, fitted on the {len(val):,} rows of val. On {judged.split} the log "
@@ -209,9 +211,9 @@ def _difference(predictor: Predictor, folder: Path) -> float:
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), quiet():
         loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-        found: Tensor = loaded(images)
+        answers: Tensor = loaded(images)
         expected: Tensor = model.head(model.backbone(images)).logits
-    if found.shape != expected.shape:
+    if answers.shape != expected.shape:
         return float("inf")
-    apart = (found - expected).abs() / expected.abs().clamp(min=1)
+    apart = (answers - expected).abs() / expected.abs().clamp(min=1)
     return float(apart.max().nan_to_num(float("inf")))

@@ -193,7 +193,7 @@ def _over_draws(figure: Callable[[NDArray[np.int64]], float], photos: int) -> Bo
     rows = np.arange(min(photos, DRAWN))
 
     def figures(times: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.array([figure(np.repeat(rows, one.astype(np.int64))) for one in times])
+        return np.array([figure(np.repeat(rows, time.astype(np.int64))) for time in times])
 
     with catch_warnings():
         simplefilter("ignore")  # a draw may miss a rare label
@@ -259,7 +259,7 @@ def _compacted(network: ModelProto) -> ModelProto:
     small = ModelProto()
     small.CopyFrom(network)
     graph = small.graph
-    sums = {one.name for one in graph.initializer if one.data_type == TensorProto.INT32}
+    sums = {tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.INT32}
     for node in graph.node:
         if node.op_type == "DequantizeLinear" and len(node.input) == 3 and node.input[0] in sums:
             del node.input[2]
@@ -275,10 +275,10 @@ def _compacted(network: ModelProto) -> ModelProto:
     for node in graph.node:
         node.input[:], node.output[:] = renamed(node.input), renamed(node.output)
     used = {name for node in graph.node for name in node.input}
-    kept = [one for one in graph.initializer if short.get(one.name) in used]
-    for one in kept:
-        one.name = short[one.name]
-    weights = [TensorProto.FromString(one.SerializeToString()) for one in kept]
+    kept = [tensor for tensor in graph.initializer if short.get(tensor.name) in used]
+    for tensor in kept:
+        tensor.name = short[tensor.name]
+    weights = [TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
     del graph.initializer[:]
     graph.initializer.extend(weights)
     return small

@@ -96,8 +96,8 @@ def _one_per_group(g: Graph, rule: Any, probs: Value, thresholds: Value | None) 
         if group not in rule.exactly_one:
             chosen = g.cast(g.op("Gather", sets, columns, axis=-1), "int64")
             first = g.op("Mul", first, g.op("ReduceMax", chosen, [-1], keepdims=1))
-        place = g.op("Expand", g.constant([columns]), g.op("Shape", first))
-        whole = g.op("ScatterElements", g.cast(sets, "int64"), place, first, axis=-1)
+        index = g.op("Expand", g.constant([columns]), g.op("Shape", first))
+        whole = g.op("ScatterElements", g.cast(sets, "int64"), index, first, axis=-1)
         sets = g.cast(whole, "bool")
     return sets
 
@@ -189,11 +189,11 @@ def _one_more_label(
 
 def _tails(g: Graph, columns: Value, nothing: Value) -> Value:
     """Write the laws (K + 1, N, M) of the number of labels beyond the first 0, 1, ..., K."""
-    one = Graph(g)
+    inner = Graph(g)
     law, p = "ef_law", "ef_p"
-    longer = _with(one, law, p)
+    longer = _with(inner, law, p)
     double = TensorProto.DOUBLE
-    body = one.body(
+    body = inner.body(
         "one label",
         [
             helper.make_tensor_value_info(law, double, [None, None]),
@@ -201,7 +201,7 @@ def _tails(g: Graph, columns: Value, nothing: Value) -> Value:
         ],
         [
             helper.make_tensor_value_info(longer, double, [None, None]),
-            helper.make_tensor_value_info(one.named(longer, "ef_laws"), double, [None, None]),
+            helper.make_tensor_value_info(inner.named(longer, "ef_laws"), double, [None, None]),
         ],
     )
     _, laws = g.op(
@@ -460,8 +460,8 @@ def _isotonic(g: Graph, link: Any, logits: Value) -> Pair:
     p = shared = _curve(g, u, knots[:1], levels[:1])
     if len(link.shares):
         own = _curve(g, u, knots[1:], levels[1:])
-        part = g.op("Mul", g.op("Sub", shared, own), _numbers(link.shares))
-        p = g.op("Add", own, part)
+        shift = g.op("Mul", g.op("Sub", shared, own), _numbers(link.shares))
+        p = g.op("Add", own, shift)
     return _of_probability(g, p)
 
 
@@ -527,8 +527,8 @@ def _consistent_none(g: Graph, link: Any, logits: Value) -> Value:
 
 def _put(g: Graph, values: Value, columns: tuple[int, ...], own: Value) -> Value:
     """Write ``values`` (N, K) with some columns replaced by ``own`` (N, n)."""
-    place = g.op("Expand", g.constant([list(columns)]), g.op("Shape", own))
-    return str(g.op("ScatterElements", values, place, own, axis=-1))
+    index = g.op("Expand", g.constant([list(columns)]), g.op("Shape", own))
+    return str(g.op("ScatterElements", values, index, own, axis=-1))
 
 
 def _grouped(g: Graph, link: Any, logits: Value) -> Pair:
@@ -540,7 +540,7 @@ def _grouped(g: Graph, link: Any, logits: Value) -> Pair:
             pair = _softmax_and_rest(g, own)
         else:
             whole = _softmax_and_rest(g, _with_none(g, own))
-            rise, fall = (g.op("Slice", part, [0], [-1], [-1]) for part in whole)
+            rise, fall = (g.op("Slice", side, [0], [-1], [-1]) for side in whole)
             pair = (rise, fall)
         log_p, log_q = _put(g, log_p, group, pair[0]), _put(g, log_q, group, pair[1])
     return log_p, log_q

@@ -91,7 +91,7 @@ def _line(link: Link | None, labels: int) -> tuple[Tensor, Tensor, Link, str]:
             f"the link {link.kind!r} is not a sigmoid or softmax of scaled and shifted logits; "
             "`labelwise train --method bce --set calibrate=platt` gives one that is"
         )
-    slope, offset = (torch.from_numpy(np.ascontiguousarray(part)) for part in line)
+    slope, offset = (torch.from_numpy(np.ascontiguousarray(coefficients)) for coefficients in line)
     return slope, offset, Sigmoid(), "multi_label_classification"
 
 
@@ -125,11 +125,11 @@ def export_network(model: Model, size: int) -> ModelProto:
         try:
             with quiet():
                 proto = exporter(network, example)
-            (found,) = open_session(proto).run([LOGITS], {INPUT: other.numpy()})
+            (answers,) = open_session(proto).run([LOGITS], {INPUT: other.numpy()})
         except Exception as error:  # exporters raise errors of every kind
             reasons.append(f"{exporter.__name__[1:]}: {first_line(error)[:200]}")
             continue
-        apart = float(np.abs(found - expected).max())
+        apart = float(np.abs(answers - expected).max())
         if apart <= CLOSE * max(1.0, float(np.abs(expected).max())):
             return _cleaned(proto)
         reasons.append(f"{exporter.__name__[1:]}: logits differ by {apart:.2g}")
@@ -140,8 +140,8 @@ def export_network(model: Model, size: int) -> ModelProto:
 
 def _fixed(network: nn.Module, example: Tensor) -> ModelProto:
     proto: ModelProto = simplified(_traced(network, example, axes={}))
-    for one in (*proto.graph.input, *proto.graph.output):
-        one.type.tensor_type.shape.dim[0].dim_param = "batch"
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
     del proto.graph.value_info[:]
     return proto
 

@@ -456,9 +456,9 @@ def pictures_of(
     Rows are spread over the whole split.
     """
     if data is not None:
-        place = Path(data)
-        plain = find_images(place)[0] if place.is_dir() else []
-        images = PictureImages([place / name for name in plain]) if plain else load(data).images
+        path = Path(data)
+        plain = find_images(path)[0] if path.is_dir() else []
+        images = PictureImages([path / name for name in plain]) if plain else load(data).images
         rows = np.arange(len(images))
     else:
         images, rows = _validation(folder)

@@ -58,16 +58,16 @@ def measured_predictions(
     parts = []
     watch = watch or Silent()
     watch.start("scoring", len(table))
-    for part in infer(
+    for batch in infer(
         lambda pixels: (scorer.logits(pixels),),
         table.images,
         scorer.transform,
         batch_size=batch_size,
         device=scorer.device,
     ):
-        raise_failure(part)
-        parts.append(part.values[0])
-        watch.advance(len(part.rows))
+        raise_failure(batch)
+        parts.append(batch.values[0])
+        watch.advance(len(batch.rows))
     watch.finish()
     return Predictions(
         table.ids,
@@ -228,10 +228,10 @@ def _assert_band_parity(
 
     def program(pixels: Tensor) -> dict[str, Tensor]:
         answers = model.answers(pixels.numpy())
-        found = {"logits": answers.logits}
+        outputs = {"logits": answers.logits}
         if predictor.link is not None:
-            found |= vars(model.decided(answers.logits))
-        return {name: torch.from_numpy(np.asarray(value)) for name, value in found.items()}
+            outputs |= vars(model.decided(answers.logits))
+        return {name: torch.from_numpy(np.asarray(value)) for name, value in outputs.items()}
 
     def values(pixels: Tensor) -> Iterator[NodeValue]:
         return model.values(predictor.transform.normalise(pixels).numpy())
@@ -267,12 +267,12 @@ def assert_program_parity(
         name = images.ids[row]
         pixels = input_of(images, row, predictor.transform)[None]
         with torch.no_grad():
-            found = {output: value.numpy() for output, value in program(pixels).items()}
-        logits = differences.take_logits(found["logits"], pixels, name, partial(values, pixels))
+            outputs = {output: value.numpy() for output, value in program(pixels).items()}
+        logits = differences.take_logits(outputs["logits"], pixels, name, partial(values, pixels))
         if predictor.link is None:
             continue
-        decided = Decided(found["probability"], found["label"], found["none"])
-        differences.take_answers(decided, found["logits"], name)
+        decided = Decided(outputs["probability"], outputs["label"], outputs["none"])
+        differences.take_answers(decided, outputs["logits"], name)
         probs = predictor.link(logits.double())
         differences.take_whole(decided, probs, predictor.rule(probs.float()))
     return differences.parity(len(rows))
@@ -409,13 +409,20 @@ def first_difference(values: Iterable[NodeValue], predictor: Predictor, pixels: 
     images = predictor.transform.normalise(pixels)
     with torch.no_grad(), _Recorded() as recorded:
         predictor.model.eval()(images)
-    found = list(values)
+    nodes = list(values)
     last = -1
-    for place, (_, _, value) in enumerate(found):
-        same_shape = (one for one in recorded.values if one.shape == value.shape)
-        if any(np.allclose(value, one, atol=1e-4, rtol=1e-4) for one in same_shape):
-            last = place
-    name, kind, _ = found[min(last + 1, len(found) - 1)]
+    for position, (_, _, value) in enumerate(nodes):
+        same_shape = (
+            recorded_value
+            for recorded_value in recorded.values
+            if recorded_value.shape == value.shape
+        )
+        if any(
+            np.allclose(value, recorded_value, atol=1e-4, rtol=1e-4)
+            for recorded_value in same_shape
+        ):
+            last = position
+    name, kind, _ = nodes[min(last + 1, len(nodes) - 1)]
     return f"{name!r} ({kind})"
 
 

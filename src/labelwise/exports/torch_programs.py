@@ -84,7 +84,7 @@ def export_openvino(
         raise LabelwiseError(
             f"OpenVINO cannot read this model ({one_line_of(error)[:300]}); use --format onnx"
         ) from None
-    if "thresholds" in (one.name for one in graph.graph.input):
+    if "thresholds" in (value.name for value in graph.graph.input):
         _open_thresholds(openvino, converted, len(facts.space))
     for name, value in _model_info(facts).items():
         converted.set_rt_info(value, ["model_info", name])
@@ -253,7 +253,9 @@ def _compiler_found() -> Iterator[None]:
     """Let ExecuTorch find the compiler of its own wheel, though its folder is not on the PATH."""
     package = find_spec("executorch")
     places = [] if package is None else package.submodule_search_locations or []
-    own = [place for place in (Path(one) / "data/bin/flatc" for one in places) if place.is_file()]
+    own = [
+        path for path in (Path(folder) / "data/bin/flatc" for folder in places) if path.is_file()
+    ]
     if COMPILER in os.environ or not own:
         yield
         return
@@ -266,8 +268,8 @@ def _compiler_found() -> Iterator[None]:
 
 def _assert_batch(program: LoadedProgram, predictor: Predictor, pixels: Tensor) -> None:
     """Raise unless pictures in one batch get the logits that the model gives them."""
-    found = program(pixels)["logits"]
-    gap = float((found - predictor.logits(pixels)).abs().max())
+    logits = program(pixels)["logits"]
+    gap = float((logits - predictor.logits(pixels)).abs().max())
     if not gap <= MAX_LOGIT:
         raise LabelwiseError(
             f"nothing was written: logits of a batch of {len(pixels)} are {gap:.2g} apart, more "

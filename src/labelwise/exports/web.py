@@ -165,11 +165,11 @@ def _fetch(folder: Path) -> Path:
         raise SettingsError(f"the page needs onnxruntime-web, and npm is not installed; {instead}")
     command = [npm, "pack", "--silent", f"onnxruntime-web@{RUNTIME}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    found = list(folder.glob("onnxruntime-web-*.tgz"))
-    if done.returncode or not found:
+    archives = list(folder.glob("onnxruntime-web-*.tgz"))
+    if done.returncode or not archives:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise SettingsError(f"npm cannot fetch onnxruntime-web ({reason}); {instead}")
-    return found[0]
+    return archives[0]
 
 
 def _unpack(archive: Path, folder: Path) -> None:

@@ -18,7 +18,7 @@ Part = tuple[str, str, Markup | None]  # id of the section, word in the menu, co
 
 def document(title: str, lead: str, parts: Sequence[Part]) -> str:
     """Return the whole page as text; parts without content are left out, also of the menu."""
-    present = [(name, word, part) for name, word, part in parts if part is not None]
+    present = [(name, word, section) for name, word, section in parts if section is not None]
     menu = [tag("li", tag("a", word, href=f"#{name}")) for name, word, _ in present]
     body = join(
         tag("a", "Skip to the numbers", href=f"#{present[0][0]}", class_="skip"),
@@ -29,7 +29,7 @@ def document(title: str, lead: str, parts: Sequence[Part]) -> str:
             tag("nav", tag("ul", *menu), aria_label="Sections") if len(menu) > 1 else None,
             class_="top",
         ),
-        tag("main", *(part for _, _, part in present)),
+        tag("main", *(section for _, _, section in present)),
         tag("footer", "Written by labelwise. This file is complete and works offline."),
     )
     script = _text("sort.js")

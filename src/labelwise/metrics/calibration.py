@@ -82,11 +82,11 @@ def mass_edges(
         chosen = to_numpy(probs)[_choice(observed, where, slice(None), (rows, columns))]
         return _quantiles(np.sort(chosen, axis=None), bins)
     edges = np.empty((columns, bins + 1))
-    for part in blocks(columns, rows):
-        values = read(probs, part, "label")
-        keep = _choice(observed, where, part, (rows, columns)).T
+    for block in blocks(columns, rows):
+        values = read(probs, block, "label")
+        keep = _choice(observed, where, block, (rows, columns)).T
         for column, line in enumerate(values):
-            edges[part.start + column] = _quantiles(np.sort(line[keep[column]]), bins)
+            edges[block.start + column] = _quantiles(np.sort(line[keep[column]]), bins)
     return edges
 
 
@@ -172,24 +172,41 @@ def cell_sums(
     check_probabilities(labels, "labels")
     shape = (probs.shape[1 - axis], edges.shape[-1] - 1)
 
-    def cells(flat: NDArray[np.intp]) -> NDArray[np.intp]:
-        line = flat % columns if by == "label" else flat // columns
-        cell: NDArray[np.intp] = shape[1] * line + bin_of(probs.ravel()[flat], edges, line)
+    def cells(flat: NDArray[np.intp], values: NDArray[Any]) -> NDArray[np.intp]:
+        line = flat // columns
+        if by == "label":
+            line = flat - columns * line  # much faster than flat % columns
+        cell: NDArray[np.intp] = shape[1] * line + bin_of(values, edges, line)
         return cell
 
     def sums(cell: NDArray[np.intp], weights: NDArray[Any]) -> NDArray[np.float64]:
         added = np.bincount(cell, weights, shape[0] * shape[1])
         return added.astype(np.float64, copy=False).reshape(shape)  # no entries: numpy gives ints
 
-    low = probs <= edges[..., 1]
-    high = np.flatnonzero(~low)
-    cell = cells(high)
+    high = np.flatnonzero(~(probs <= edges[..., 1]))
+    above = probs.ravel()[high]
+    cell = cells(high, above)
     counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
     counts[:, 0] = known - counts.sum(axis=1)
-    confidence = sums(cell, probs.ravel()[high])
-    confidence[:, 0] = (probs * low).sum(axis=axis, dtype=np.float64)
+    confidence = sums(cell, above)
+    low = probs.copy()
+    low.ravel()[high] = 0
+    confidence[:, 0] = low.sum(axis=axis, dtype=np.float64)
+    if by == "label" and labels.dtype in (np.bool_, np.uint8):
+        present = sums(cell, labels.ravel()[high])
+        present[:, 0] = _column_counts(labels.view(np.uint8)) - present.sum(axis=1)
+        return counts, confidence, present
     some = np.flatnonzero(labels != 0)  # much faster than on the numbers themselves
-    return counts, confidence, sums(cells(some), labels.ravel()[some])
+    return counts, confidence, sums(cells(some, probs.ravel()[some]), labels.ravel()[some])
+
+
+def _column_counts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the sums of columns of zeros and ones, in bytes as far as these hold them."""
+    whole = len(labels) // 255 * 255
+    counts: NDArray[np.int64] = labels[whole:].sum(axis=0, dtype=np.int64)
+    parts = labels[:whole].reshape(-1, 255, labels.shape[1]).sum(axis=1, dtype=np.uint8)
+    counts += parts.sum(axis=0, dtype=np.int64)
+    return counts
 
 
 def image_cells(
@@ -204,11 +221,11 @@ def image_cells(
     rounded = round_edges(edges, probs)
     shape = (rows, edges.shape[-1] - 1)
     counts, confidence, present = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
-    for part in blocks(rows, columns):
-        keep = chosen(part, observed=observed, where=where)
-        prob, label = read(probs, part, "image"), read(labels, part, "image")
+    for block in blocks(rows, columns):
+        keep = chosen(block, observed=observed, where=where)
+        prob, label = read(probs, block, "image"), read(labels, block, "image")
         added = cell_sums(prob, label, keep, rounded, "image")
-        counts[part], confidence[part], present[part] = added
+        counts[block], confidence[block], present[block] = added
     return counts, confidence, present
 
 
@@ -333,9 +350,9 @@ class CalibrationSums:
         if columns != len(self.counts):
             raise ValueError(f"probs must have {len(self.counts)} columns, got {columns}")
         edges = round_edges(self.edges, probs)
-        for part in blocks(rows, columns, UPDATE_ENTRIES):
-            keep = chosen(part, observed=observed, where=where)
-            prob, label = read(probs, part, "image"), read(labels, part, "image")
+        for block in blocks(rows, columns, UPDATE_ENTRIES):
+            keep = chosen(block, observed=observed, where=where)
+            prob, label = read(probs, block, "image"), read(labels, block, "image")
             counts, confidence, present = cell_sums(prob, label, keep, edges, "label")
             np.add(self.counts, counts, out=self.counts)
             np.add(self.confidence_sums, confidence, out=self.confidence_sums)
@@ -428,11 +445,11 @@ def set_sums(
         log_p=log_p, log_q=log_q, sets=sets, labels=labels, observed=observed
     )
     sums = CalibrationSums.zeros(1, width_edges(bins))
-    for part in blocks(rows, columns):
-        chosen_set = as_mask(read(sets, part, "image"), "sets")
-        known = chosen(part, observed=observed)
-        present = present_labels(read(labels, part, "image"), known)
-        logs = np.where(chosen_set, read(log_p, part, "image"), read(log_q, part, "image"))
+    for block in blocks(rows, columns):
+        chosen_set = as_mask(read(sets, block, "image"), "sets")
+        known = chosen(block, observed=observed)
+        present = present_labels(read(labels, block, "image"), known)
+        logs = np.where(chosen_set, read(log_p, block, "image"), read(log_q, block, "image"))
         stated = np.exp(logs.sum(axis=1, dtype=np.float64)).clip(0, 1)
         right = (chosen_set == present).all(axis=1)
         complete = None if known is None else np.all(known, axis=1, keepdims=True)
@@ -474,9 +491,9 @@ class SmoothSums:
         """Return the sums over the chosen entries of (N, K)."""
         rows, columns = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
         residuals, count = np.zeros(SMOOTH_CELLS), 0
-        for part in blocks(rows, columns):
-            prob, label = read(probs, part, "image"), read(labels, part, "image")
-            keep = chosen(part, observed=observed, where=where)
+        for block in blocks(rows, columns):
+            prob, label = read(probs, block, "image"), read(labels, block, "image")
+            keep = chosen(block, observed=observed, where=where)
             if keep is not None:
                 prob, label = prob[keep], label[keep]
             check_probabilities(prob, "probs")

@@ -76,8 +76,8 @@ def bootstrap(
         return BootstrapInterval(np.nan, np.nan, np.nan, level, draws)
     random = np.random.default_rng(seed)
     values = []
-    for part in blocks(draws, len(rows), DRAWN_ENTRIES):
-        drawn = random.integers(len(rows), size=(len(range(draws)[part]), len(rows)))
+    for block in blocks(draws, len(rows), DRAWN_ENTRIES):
+        drawn = random.integers(len(rows), size=(len(range(draws)[block]), len(rows)))
         times = np.stack([np.bincount(images, minlength=len(rows)) for images in drawn])
         values.append(metric(times.astype(np.float64) @ rows))
     tail = (1 - level) / 2
@@ -230,14 +230,14 @@ def _brier_surprise(
     """Return sum_k (y - p)(1 - 2 p) of every image, and how many entries were impossible."""
     rows, columns = probs.shape
     scores, impossible = np.zeros(rows), 0
-    for part in blocks(rows, columns):
-        p = read(probs, part, "image").astype(np.float64)
-        y = read(labels, part, "image").astype(np.float64)
-        keep = chosen(part, observed=observed, where=where)
+    for block in blocks(rows, columns):
+        p = read(probs, block, "image").astype(np.float64)
+        y = read(labels, block, "image").astype(np.float64)
+        keep = chosen(block, observed=observed, where=where)
         surprise, wrong = (y - p) * (1 - 2 * p), ((p == 0) & (y > 0)) | ((p == 1) & (y < 1))
         if keep is not None:
             surprise, wrong = np.where(keep, surprise, 0.0), wrong & keep
-        scores[part] = surprise.sum(axis=1)
+        scores[block] = surprise.sum(axis=1)
         impossible += int(wrong.sum())
     return scores, impossible
 

@@ -191,17 +191,17 @@ class Lines:
         many = np.flatnonzero(~few)
         ordered = np.sort(self.scores[many], axis=1)  # NaN, unobserved, comes last
         alone = positives.per_line > LOOKED_UP_TOGETHER
-        place = np.full(len(few), -1)
-        place[many] = np.arange(len(many))
-        index = np.flatnonzero((place >= 0)[positives.line] & ~alone[positives.line])
+        slot = np.full(len(few), -1)
+        slot[many] = np.arange(len(many))
+        index = np.flatnonzero((slot >= 0)[positives.line] & ~alone[positives.line])
         line, score = positives.line[index], positives.score[index]
         for row, level in zip(counts, levels, strict=True):
-            row[index] = self.known[line] - _places(ordered, place[line], score, level)
+            row[index] = self.known[line] - _places(ordered, slot[line], score, level)
         for one in np.flatnonzero(alone):
             own = slice(positives.start[one], positives.start[one] + positives.per_line[one])
             rising = positives.score[own][::-1]
             for row, level in zip(counts, levels, strict=True):
-                below = np.searchsorted(ordered[place[one]], rising, side=level.side)
+                below = np.searchsorted(ordered[slot[one]], rising, side=level.side)
                 row[own] = self.known[one] - below[::-1]
         return counts
 
@@ -227,14 +227,14 @@ def _places(ordered: NDArray[Any], row: Counts, score: NDArray[Any], level: Leve
     """Return how many entries of its row are below each score: a binary search for all at once."""
     length = ordered.shape[1]
     flat, first = ordered.ravel(), row * length
-    found = np.zeros(len(row), dtype=np.intp)
+    places = np.zeros(len(row), dtype=np.intp)
     step = 1 << (length.bit_length() - 1)
     while step:
-        further = found + step
+        further = places + step
         entry = flat[first + np.minimum(further, length) - 1]
-        found += step * (level.below(entry, score) & (further <= length))
+        places += step * (level.below(entry, score) & (further <= length))
         step //= 2
-    return found
+    return places
 
 
 def lines_of(

@@ -81,8 +81,8 @@ def _index_ranks(lines: Lines, positives: Positives) -> NDArray[np.float64]:
     order = np.argsort(-lines.scores, axis=1, kind="stable")  # NaN, unobserved, comes last
     present = np.take_along_axis(lines.present, order, axis=1)
     _, rank = np.nonzero(present)
-    place = np.arange(len(positives.line)) - positives.start[positives.line]
-    return (place + 1) / (rank + 1)
+    rank_among = np.arange(len(positives.line)) - positives.start[positives.line]
+    return (rank_among + 1) / (rank + 1)
 
 
 def auroc(
@@ -162,8 +162,8 @@ def precision_recall_curve(
     last = np.ones(len(levels), dtype=np.bool_)
     last[:-1] = levels[1:] != levels[:-1]
     ends = np.flatnonzero(last)
-    found = ends + 1
-    return PrecisionRecall(levels[ends], found / at_least[ends], found / len(levels))
+    hits = ends + 1
+    return PrecisionRecall(levels[ends], hits / at_least[ends], hits / len(levels))
 
 
 def micro_average_precision(scores: Array, labels: Array, observed: Array | None = None) -> float:
@@ -192,8 +192,10 @@ def _pooled(
     scores: Array, labels: Array, observed: Array | None
 ) -> tuple[NDArray[Any], Counts, Counts, int]:
     """Return positives' scores, falling; entries at least and above each; number of entries."""
-    found = [block.scores[block.present] for block in lines_of(scores, labels, observed, "image")]
-    rising = np.sort(np.concatenate(found)) if found else np.empty(0)
+    positives = [
+        block.scores[block.present] for block in lines_of(scores, labels, observed, "image")
+    ]
+    rising = np.sort(np.concatenate(positives)) if positives else np.empty(0)
     at_least = np.zeros(len(rising), dtype=np.intp)
     above = np.zeros(len(rising), dtype=np.intp)
     known = 0

@@ -60,8 +60,8 @@ class ScoreCounts:
         opens = _opens(keys)
         cells = keys[opens]
         totals = np.diff(np.append(opens, len(keys)))
-        place = np.searchsorted(cells, _keys(scores[present]))
-        positives = np.bincount(place, minlength=len(cells)).astype(np.int64)
+        cell = np.searchsorted(cells, _keys(scores[present]))
+        positives = np.bincount(cell, minlength=len(cells)).astype(np.int64)
         return ScoreCounts(limit, 0, cells, positives, totals - positives)._coarsened()
 
     def merge(self, other: "ScoreCounts") -> "ScoreCounts":
@@ -73,12 +73,12 @@ class ScoreCounts:
             )
         dropped = max(self.dropped, other.dropped)
         parts = self._with(dropped), other._with(dropped)
-        keys = np.concatenate([part.keys for part in parts])
+        keys = np.concatenate([counts.keys for counts in parts])
         order = np.argsort(keys, kind="stable")  # two rising runs: a single pass
         opens = _opens(keys[order])
         positives, others = (
             np.add.reduceat(np.concatenate(counts)[order], opens) if len(keys) else counts[0]
-            for counts in zip(*((part.positives, part.others) for part in parts), strict=True)
+            for counts in zip(*((counts.positives, counts.others) for counts in parts), strict=True)
         )
         merged = ScoreCounts(self.limit, dropped, keys[order][opens], positives, others)
         return merged._coarsened()

@@ -201,10 +201,10 @@ def _sums(
     bins = edges.shape[-1] - 1
     counts, confidence, present = (np.zeros((columns, bins)) for _ in range(3))
     totals, infinite = np.zeros(columns), 0
-    for part in blocks(rows, columns):
-        label = read(labels, part, "image").astype(np.float64)
-        keep = chosen(part, observed=observed, where=where)
-        prob, loss = entries(part, label)
+    for block in blocks(rows, columns):
+        label = read(labels, block, "image").astype(np.float64)
+        keep = chosen(block, observed=observed, where=where)
+        prob, loss = entries(block, label)
         if keep is not None:
             loss = np.where(keep, loss, 0.0)
         cells = cell_sums(prob, label, keep, edges, "label")

@@ -89,8 +89,8 @@ def confusion(
     rows, columns = check_shapes(sets=sets, labels=labels, observed=observed)
     axis, lines = (0, columns) if by == "label" else (1, rows)
     counts = np.zeros((4, lines), dtype=np.int64)
-    for part, chosen_set, present, known in _blocks(sets, labels, observed):
-        own = counts if by == "label" else counts[:, part]
+    for block, chosen_set, present, known in _blocks(sets, labels, observed):
+        own = counts if by == "label" else counts[:, block]
         own += [
             np.count_nonzero(mask, axis=axis)
             for mask in (
@@ -134,8 +134,8 @@ def set_sizes(sets: Array) -> SetSizes:
         raise ValueError("set sizes need at least one set, got none")
     sizes = np.concatenate(
         [
-            np.count_nonzero(as_mask(read(sets, part, "image"), "sets"), axis=1)
-            for part in blocks(rows, columns)
+            np.count_nonzero(as_mask(read(sets, block, "image"), "sets"), axis=1)
+            for block in blocks(rows, columns)
         ]
     )
     return SetSizes(
@@ -147,11 +147,11 @@ def _blocks(
     sets: Array, labels: Array, observed: Array | None
 ) -> Iterator[tuple[slice, Mask, Mask, Mask]]:
     """Yield rows, predicted, present and known entries."""
-    for part in blocks(*sets.shape):
-        chosen_set = as_mask(read(sets, part, "image"), "sets")
-        mask = None if observed is None else as_mask(read(observed, part, "image"), "observed")
-        present = present_labels(read(labels, part, "image"), mask)
-        yield part, chosen_set, present, np.ones_like(present) if mask is None else mask
+    for block in blocks(*sets.shape):
+        chosen_set = as_mask(read(sets, block, "image"), "sets")
+        mask = None if observed is None else as_mask(read(observed, block, "image"), "observed")
+        present = present_labels(read(labels, block, "image"), mask)
+        yield block, chosen_set, present, np.ones_like(present) if mask is None else mask
 
 
 @dataclass(frozen=True)
@@ -170,14 +170,14 @@ def top_k_sets(scores: Array, k: int) -> NDArray[np.bool_]:
     if not 1 <= k <= columns:
         raise ValueError(f"k must be between 1 and {columns}, got {k}")
     sets = np.empty((rows, columns), dtype=np.bool_)
-    for part in blocks(rows, columns):
-        score = read(scores, part, "image")
+    for block in blocks(rows, columns):
+        score = read(scores, block, "image")
         if np.isnan(score).any():
             raise ValueError("scores must not be NaN, got NaN")
         level = np.partition(score, columns - k, axis=1)[:, columns - k, None]
         above, tied = score > level, score == level
         room = k - np.count_nonzero(above, axis=1, keepdims=True)
-        sets[part] = above | (tied & (np.cumsum(tied, axis=1) <= room))
+        sets[block] = above | (tied & (np.cumsum(tied, axis=1) <= room))
     return sets
 
 

@@ -273,8 +273,8 @@ class Likeness:
     @property
     def moved(self) -> tuple[LabelShare, ...]:
         """The labels whose share differs, the largest difference first."""
-        found = [one for one in self.shares if one.moved]
-        return tuple(sorted(found, key=lambda one: -abs(one.now - one.before)))
+        moved = [share for share in self.shares if share.moved]
+        return tuple(sorted(moved, key=lambda one: -abs(one.now - one.before)))
 
     def sentence(self, known: str = "held-out") -> str:
         """Return what a person should know of it, and what to do; ``known`` names the photos."""
@@ -343,9 +343,9 @@ def compare_photos(
         if known is not None
     ]
     shares = tuple(
-        replace(one, moved=one.moved and bool(differ[column])) for column, one in estimated
+        replace(share, moved=share.moved and bool(differ[column])) for column, share in estimated
     )
-    moved = [one for one in shares if one.moved]
+    moved = [share for share in shares if share.moved]
     own = _drawn(random, len(held_out), POINTS)
     kinds = [PointsOfPhotos(own, held_out[own], photos[_drawn(random, len(photos), POINTS)])]
     if more is not None:
@@ -358,17 +358,17 @@ def compare_photos(
         return Likeness("shares differ" if moved else "alike", *counts, p_value, shares=shares)
     p_adapted = None
     if moved:
-        columns = [list(names).index(one.label) for one in moved]
-        weights = raked_weights(labels[:, columns], np.array([one.now for one in moved]))
+        columns = [list(names).index(share.label) for share in moved]
+        weights = raked_weights(labels[:, columns], np.array([share.now for share in moved]))
         kept = random.random(len(weights)) < weights / weights.max()
         every = np.flatnonzero(kept)
         every = every[_drawn(random, len(every), POINTS)]
         adapted = [replace(kinds[0], rows=every, held_out=held_out[every])]
         adapted += [
-            replace(one, rows=one.rows[kept[one.rows]], held_out=one.held_out[kept[one.rows]])
-            for one in kinds[1:]
+            replace(kind, rows=kind.rows[kept[kind.rows]], held_out=kind.held_out[kept[kind.rows]])
+            for kind in kinds[1:]
         ]
-        if min(len(one.rows) for one in adapted) >= FEWEST:
+        if min(len(side.rows) for side in adapted) >= FEWEST:
             p_adapted = _least_p(adapted, random)
             if p_adapted > PICTURES_ALPHA:
                 return Likeness("shares differ", *counts, p_value, p_adapted, shares)
@@ -377,7 +377,7 @@ def compare_photos(
 
 def _least_p(kinds: Sequence[PointsOfPhotos], random: np.random.Generator) -> float:
     """Return the p-value of "all kinds of points are drawn alike" (Bonferroni)."""
-    least = min(energy_test(one.held_out, one.photos, random) for one in kinds)
+    least = min(energy_test(kind.held_out, kind.photos, random) for kind in kinds)
     return min(1.0, len(kinds) * least)
 
 
@@ -459,12 +459,12 @@ def _nearest(points: Points, reference: Points, apart_from_itself: bool = False)
     nearest = np.empty(len(points), np.float32)
     squares = (reference**2).sum(axis=1)
     for start in range(0, len(points), ROWS_AT_ONCE):
-        part = points[start : start + ROWS_AT_ONCE]
-        between = squares - 2 * part @ reference.T
+        block = points[start : start + ROWS_AT_ONCE]
+        between = squares - 2 * block @ reference.T
         if apart_from_itself:
-            rows = np.arange(len(part))
+            rows = np.arange(len(block))
             between[rows, start + rows] = np.inf
-        nearest[start : start + len(part)] = between.min(axis=1) + (part**2).sum(axis=1)
+        nearest[start : start + len(block)] = between.min(axis=1) + (block**2).sum(axis=1)
     distances: Points = np.sqrt(np.maximum(nearest, 0))
     return distances
 

@@ -32,10 +32,10 @@ def zero_label_rows(labels: Array, observed: Array | None = None) -> NDArray[np.
     """Return (N,): the images all of whose labels are observed and absent."""
     rows, columns = check_shapes(labels=labels, observed=observed)
     zero = np.empty(rows, dtype=np.bool_)
-    for part in blocks(rows, columns):
-        mask = None if observed is None else as_mask(read(observed, part, "image"), "observed")
-        present = present_labels(read(labels, part, "image"), mask)
-        zero[part] = ~present.any(axis=1) & (True if mask is None else mask.all(axis=1))
+    for block in blocks(rows, columns):
+        mask = None if observed is None else as_mask(read(observed, block, "image"), "observed")
+        present = present_labels(read(labels, block, "image"), mask)
+        zero[block] = ~present.any(axis=1) & (True if mask is None else mask.all(axis=1))
     return zero
 
 
@@ -43,10 +43,10 @@ def max_confidence(probs: Array) -> NDArray[np.float64]:
     """Return max_k p of every image, (N,); its mean over OUT images is MMC."""
     rows, columns = check_shapes(probs=probs)
     top = np.empty(rows)
-    for part in blocks(rows, columns):
-        prob = read(probs, part, "image")
+    for block in blocks(rows, columns):
+        prob = read(probs, block, "image")
         check_probabilities(prob, "probs")
-        top[part] = prob.max(axis=1)
+        top[block] = prob.max(axis=1)
     return top
 
 
@@ -86,8 +86,8 @@ def false_alarm_rate(sets: Array, labels: Array, observed: Array | None = None) 
     """Return whether each zero-label image was given a label; other images are left out."""
     filled = []
     rows, columns = check_shapes(sets=sets, labels=labels, observed=observed)
-    for part in blocks(rows, columns):
-        filled.append(as_mask(read(sets, part, "image"), "sets").any(axis=1))
+    for block in blocks(rows, columns):
+        filled.append(as_mask(read(sets, block, "image"), "sets").any(axis=1))
     alarm = np.concatenate([np.empty(0, dtype=np.bool_), *filled])
     return Averaged.over(np.where(zero_label_rows(labels, observed), alarm, np.nan), "image")
 

@@ -281,7 +281,7 @@ def read_model(content: bytes, name: str) -> tuple["ModelProto", Facts]:
             f"{name} must have format {FORMAT}, got {metadata['labelwise_format']!r:.40}; "
             "export it again with this version"
         )
-    opset = next((one.version for one in model.opset_import if not one.domain), 0)
+    opset = next((entry.version for entry in model.opset_import if not entry.domain), 0)
     if opset != OPSET:
         raise CheckpointError(
             f"{name} must use ONNX operator set {OPSET}, got {opset}; export it again"
@@ -303,8 +303,8 @@ def cut(
     """Return the part of a model between values inside it, which become inputs and outputs."""
     from onnx import helper
 
-    wanted = {one.name for one in outputs}
-    begin = {one.name for one in inputs}
+    wanted = {output.name for output in outputs}
+    begin = {value.name for value in inputs}
     kept: list[NodeProto] = []
     for node in reversed(model.graph.node):
         if wanted & set(node.output) - begin:
@@ -313,9 +313,9 @@ def cut(
     weights = [tensor for tensor in model.graph.initializer if tensor.name in wanted - begin]
     # An input with a default stays one.
     optional = [
-        one
-        for one in model.graph.input
-        if one.name in wanted - begin and one.name in {tensor.name for tensor in weights}
+        value
+        for value in model.graph.input
+        if value.name in wanted - begin and value.name in {tensor.name for tensor in weights}
     ]
     graph = helper.make_graph(kept[::-1], "part", [*inputs, *optional], outputs, weights)
     return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
@@ -335,14 +335,14 @@ def features_of(model: "ModelProto") -> GraphFeatures | None:
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     node = makers.get(_before(makers, "logits", PASSING))
     if node is not None and node.op_type == "Add":  # of a bias
-        sums = [one for one in node.input if one not in shapes]
+        sums = [name for name in node.input if name not in shapes]
         node = makers.get(_before(makers, sums[0], PASSING)) if len(sums) == 1 else None
     if node is None or node.op_type not in ("Gemm", "MatMul"):
         return None
     shape = shapes.get(_before(makers, node.input[1], ("DequantizeLinear",)))
     if shape is None or len(shape) != 2:
         return None
-    turned = any(one.name == "transB" and one.i for one in node.attribute)
+    turned = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
     return GraphFeatures(node.input[0], shape[1 if turned else 0])
 
 

@@ -154,8 +154,8 @@ class GraphModel(ABC):
         if self.facts.input == PIXELS:
             resized = self.facts.transform.pixels(Image.fromarray(image))
             return np.asarray(resized.numpy())
-        found = self.run("resize", {"image": np.ascontiguousarray(image)})
-        return np.asarray(found[PIXELS][0])
+        pixels = self.run("resize", {"image": np.ascontiguousarray(image)})
+        return np.asarray(pixels[PIXELS][0])
 
     def answers(
         self, pixels: NDArray[Any], thresholds: NDArray[np.float64] | None = None
@@ -225,9 +225,9 @@ class OnnxModel(GraphModel):
 
         if self.features is None:
             raise LabelwiseError(f"{self.name} has no features whose weighted sums are its logits")
-        found = self.run("features", {PIXELS: inputs.cpu().numpy()})
-        features = torch.from_numpy(found.pop(self.features.name))
-        return torch.from_numpy(self.checked(GraphAnswers(**found))), features
+        outputs = self.run("features", {PIXELS: inputs.cpu().numpy()})
+        features = torch.from_numpy(outputs.pop(self.features.name))
+        return torch.from_numpy(self.checked(GraphAnswers(**outputs))), features
 
     @cached_property
     def features(self) -> GraphFeatures | None:
@@ -250,11 +250,11 @@ class OnnxModel(GraphModel):
         start = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, images.shape)
         outputs = [helper.make_empty_tensor_value_info(name) for name in names]
         session = open_session(cut(self.proto, [start], outputs))
-        found = dict(zip(names, session.run(names, {INPUT: images}), strict=True))
+        values = dict(zip(names, session.run(names, {INPUT: images}), strict=True))
         for node in inside:
             for name in node.output:
-                if getattr(found.get(name), "dtype", None) == np.float32:
-                    yield node.name, node.op_type, found[name]
+                if getattr(values.get(name), "dtype", None) == np.float32:
+                    yield node.name, node.op_type, values[name]
 
     def _opened(self, part: Part) -> Any:
         """Return a session for a part of the graph.
@@ -314,7 +314,9 @@ def openvino_runtime() -> Any:
 
 def tensor_of(model: Any, name: str) -> Any:
     """Return the output of the node that gives the tensor of a name."""
-    return next(one for node in model.get_ops() for one in node.outputs() if name in one.names)
+    return next(
+        output for node in model.get_ops() for output in node.outputs() if name in output.names
+    )
 
 
 def digest(content: bytes) -> str:
@@ -347,29 +349,29 @@ class OpenVinoModel(GraphModel):
         return model
 
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        found = getattr(self, f"_{part}").create_infer_request().infer(inputs)
+        outputs = getattr(self, f"_{part}").create_infer_request().infer(inputs)
         return {
             name: value
-            for output, value in found.items()
+            for output, value in outputs.items()
             for name in output.names & OUTPUTS  # a tensor may have names of nodes too
         }
 
     def values(self, images: NDArray[np.float32]) -> Iterator[NodeValue]:
         openvino = openvino_runtime()
-        part = self._after(INPUT, [-1, *images.shape[1:]], np.float32)
-        end = tensor_of(part, "logits").get_node()
+        network = self._after(INPUT, [-1, *images.shape[1:]], np.float32)
+        end = tensor_of(network, "logits").get_node()
         nodes = []
-        for node in part.get_ordered_ops():
+        for node in network.get_ordered_ops():
             if node.get_type_name() not in ("Parameter", "Constant", "Result"):
                 nodes.append(node)
             if node == end:
                 break
-        shown = [one for one in nodes if one.get_output_element_type(0) == openvino.Type.f32]
+        shown = [node for node in nodes if node.get_output_element_type(0) == openvino.Type.f32]
         whole = openvino.Model(
-            [openvino.opset13.result(node.output(0)) for node in shown], part.get_parameters()
+            [openvino.opset13.result(node.output(0)) for node in shown], network.get_parameters()
         )
-        found = self._compiled(whole, None).create_infer_request().infer({INPUT: images})
-        for node, value in zip(shown, found.values(), strict=True):
+        values = self._compiled(whole, None).create_infer_request().infer({INPUT: images})
+        for node, value in zip(shown, values.values(), strict=True):
             yield node.get_friendly_name(), node.get_type_name(), value
 
     @cached_property
@@ -377,19 +379,23 @@ class OpenVinoModel(GraphModel):
         openvino = openvino_runtime()
         graph = self.graph.clone()
         pixels = openvino.opset13.result(tensor_of(graph, PIXELS))
-        image = [one for one in graph.get_parameters() if "image" in one.output(0).names]
+        image = [
+            parameter
+            for parameter in graph.get_parameters()
+            if "image" in parameter.output(0).names
+        ]
         return self._compiled(openvino.Model([pixels], image), 1)  # decoders run side by side
 
     @cached_property
     def _network(self) -> Any:
         blank = self.facts.blank()
-        part = self._after(PIXELS, [-1, *blank.shape[1:]], blank.dtype.type)
-        return self._compiled(part, self.threads)
+        network = self._after(PIXELS, [-1, *blank.shape[1:]], blank.dtype.type)
+        return self._compiled(network, self.threads)
 
     @cached_property
     def _decision(self) -> Any:
-        part = self._after("logits", [-1, len(self.space)], np.float32)
-        return self._compiled(part, 1)
+        network = self._after("logits", [-1, len(self.space)], np.float32)
+        return self._compiled(network, 1)
 
     def _after(self, name: str, shape: list[int], dtype: Any) -> Any:
         """Return the part of the graph after a tensor, which becomes its input."""
@@ -397,11 +403,15 @@ class OpenVinoModel(GraphModel):
         graph = self.graph.clone()
         start = openvino.opset13.parameter(shape, dtype, name=name)
         users = tensor_of(graph, name).get_target_inputs()
-        ends = [one for one in graph.get_results() if name not in one.output(0).names]
+        ends = [result for result in graph.get_results() if name not in result.output(0).names]
         for user in users:
             user.replace_source_output(start.output(0))
         start.output(0).set_names({name})
-        rest = [one for one in graph.get_parameters() if "thresholds" in one.output(0).names]
+        rest = [
+            parameter
+            for parameter in graph.get_parameters()
+            if "thresholds" in parameter.output(0).names
+        ]
         return openvino.Model(ends, [start, *rest])
 
     def _compiled(self, model: Any, threads: int | None) -> Any:

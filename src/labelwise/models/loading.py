@@ -118,7 +118,7 @@ def _exported_spec(path: Path) -> ModelSpec:
         head=HeadSpec("exported"),
         link=None if facts.link is None else link_to_spec(facts.link),
         rule=rule_to_spec(facts.rule),
-        promises=tuple(dict(one) for one in facts.promises),
+        promises=tuple(dict(promise) for promise in facts.promises),
         taxonomy=None if facts.taxonomy is None else dict(facts.taxonomy.parents),
         answers=None if facts.caution is None else 0,
         weights_sha256=hashlib.sha256(content).hexdigest(),

@@ -168,8 +168,8 @@ class OnnxAnswers:
             facts = Facts.read(stated)
         except Exception:  # scoring opens it again, and says what is wrong
             return None
-        takes = [one.name for one in session.get_inputs()]
-        shapes = {one.name: tuple(one.shape) for one in session.get_outputs()}
+        takes = [node.name for node in session.get_inputs()]
+        shapes = {output.name: tuple(output.shape) for output in session.get_outputs()}
         usable = (
             stated.get("labelwise_format") == str(FORMAT)
             and is_whole(content, stated.get("sha256", ""))
@@ -195,13 +195,13 @@ class OnnxAnswers:
     def _answer(self, row: int, name: str, picture: NDArray[np.uint8]) -> Answer:
         names, link = self.facts.space.names, require_link(self.facts.link, self.file)
         try:
-            found = self.session.run(OUTPUTS, {"image": picture})
+            outputs = self.session.run(OUTPUTS, {"image": picture})
         except Exception as error:  # onnxruntime's own classes have no common base but this
             reason = first_line(error)[:300]
             return Answer(row, name, error=f"{name}: {self.file} cannot be run on it: {reason}")
-        if any(one.shape != (1, len(names)) for one in found):
+        if any(output.shape != (1, len(names)) for output in outputs):
             raise CheckpointError(f"{self.file} must answer for {len(names)} labels")
-        logits, probs = (one[0] for one in found)
+        logits, probs = (output[0] for output in outputs)
         if not np.isfinite(logits).all():
             return Answer(row, name, error=f"{name}: {NOT_FINITE}")
         apart = float(np.abs(probs - link(logits[None].astype(np.float64))[0]).max())

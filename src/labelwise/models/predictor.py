@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from labelwise.decide import Rule
-from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.links import Link
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models.scoring import Scored, raise_failure, score, scored
@@ -284,6 +285,14 @@ class Predictor:
         One picture, or many; or a batch of tensors as :meth:`logits` takes it. One that cannot be
         read raises its ImageError; :func:`labelwise.models.scoring.score` goes on with the others.
         """
+        if isinstance(images, Tensor | np.ndarray) and images.ndim == 4 and images.shape[1] != 3:
+            is_pixels = isinstance(images, np.ndarray) and images.dtype == np.uint8
+            if images.shape[3] == 3 and self.transform.bands is None and not is_pixels:
+                raise DataError(
+                    f"pictures of shape {tuple(images.shape)} must be a NumPy array of uint8: "
+                    "(255 * x).astype('uint8') where 1 is white. Floats and tensors are taken as "
+                    "normalised, (N, 3, H, W)"
+                )
         if isinstance(images, Tensor):
             return scored(self, self.logits(images).cpu())
         parts = []

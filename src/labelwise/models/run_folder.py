@@ -38,8 +38,6 @@ import yaml
 
 from labelwise import __version__
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
-from labelwise.evaluation import Evaluation
-from labelwise.evaluation.evaluation import far_apart
 from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, ModelSpec
 from labelwise.predictions import Predictions, stored_ids
 from labelwise.system.files import append_whole, locked, remove_leftovers, replacing, write_error
@@ -58,6 +56,7 @@ from labelwise.system.text import one_line_of
 if TYPE_CHECKING:  # results are read without torch
     import torch
 
+    from labelwise.evaluation import Evaluation
     from labelwise.models.predictor import Predictor
     from labelwise.models.scoring import Scored
 
@@ -143,9 +142,9 @@ class RunFolder:
         if self.mirror is None:
             return
         self.mirror.fetch(lambda name: tensors or name.endswith("json") or "checkpoint" not in name)
-        for place in self.path.rglob("checkpoint/[0-9]*"):
-            if not (place / "state.json").exists():  # whoever sent it was stopped in between
-                shutil.rmtree(place)
+        for folder in self.path.rglob("checkpoint/[0-9]*"):
+            if not (folder / "state.json").exists():  # whoever sent it was stopped in between
+                shutil.rmtree(folder)
 
     def claim(self) -> None:
         """Be the one who writes to the bucket; whoever did before stops when it notices."""
@@ -237,7 +236,7 @@ class RunFolder:
 
     def ids(self, *splits: str) -> list[str]:
         """Return the photos of the predictions of splits, one after the other, and no numbers."""
-        return [one for split in splits for one in stored_ids(self._there(split))]
+        return [photo for split in splits for photo in stored_ids(self._there(split))]
 
     def _there(self, split: str) -> Path:
         if split not in self.splits:
@@ -255,8 +254,10 @@ class RunFolder:
         names = self.held_out_splits
         if not names:
             return None
-        found = [Predictions.load(self.predictions_path(name)) for name in names]
-        return HeldOut(reduce(Predictions.joined, found), names, names[0] not in self.fitted_splits)
+        splits = [Predictions.load(self.predictions_path(name)) for name in names]
+        return HeldOut(
+            reduce(Predictions.joined, splits), names, names[0] not in self.fitted_splits
+        )
 
     @property
     def held_out_splits(self) -> tuple[str, ...]:
@@ -266,13 +267,17 @@ class RunFolder:
         return tuple(untouched or there[:1])
 
     @property
-    def evaluation(self) -> Evaluation:
+    def evaluation(self) -> "Evaluation":
+        from labelwise.evaluation import Evaluation
+
         if not self.evaluation_path.exists():
             raise CheckpointError(f"{self.path} has no evaluation.json; give a finished run")
         return Evaluation.load(self.evaluation_path)
 
     def size_note(self, chosen: float) -> str:
         """Say that photos got far more or fewer labels than those of the test have, "" if not."""
+        from labelwise.evaluation.evaluation import far_apart
+
         sets = self.evaluation.sets if self.evaluation_path.is_file() else None
         true = None if sets is None else sets.true_size
         if true is None or not far_apart(chosen, true):
@@ -323,8 +328,8 @@ class RunFolder:
             raise write_error(self.path, error) from None
         busy = f"another process is training in {self.path}; wait for it, or choose another folder"
         with locked(self.path, busy) as alone:
-            for place in (self.path, *(self.path / name for name in FOLDERS)) if alone else ():
-                remove_leftovers(place)
+            for folder in (self.path, *(self.path / name for name in FOLDERS)) if alone else ():
+                remove_leftovers(folder)
             yield
 
     def take_over(self, other: "RunFolder") -> None:
@@ -422,7 +427,7 @@ def _turn(name: str, there: bool) -> int | None:
     """
     parts = name.split("/")
     own = FOLDERS if len(parts) > 1 else (*FILES, *MODEL_FILES)
-    if parts[0] not in own or any(part.startswith(".") for part in parts):
+    if parts[0] not in own or any(level.startswith(".") for level in parts):
         return None
     last = parts[-1]
     if last == "settings.yaml" and not there:
@@ -524,16 +529,16 @@ def fetched_from_hub(
     """
     from huggingface_hub import snapshot_download
 
-    found = ADDRESS.fullmatch(address)
-    if found is None:
+    match = ADDRESS.fullmatch(address)
+    if match is None:
         raise SettingsError(
             f"a model on a hub is hf://OWNER/NAME, or hf://OWNER/NAME@REVISION, got {address}"
         )
     try:
         folder = Path(
             snapshot_download(
-                found["name"],
-                revision=found["revision"],
+                match["name"],
+                revision=match["revision"],
                 allow_patterns=[*files, *optional],
                 library_name="labelwise",
                 library_version=__version__,
@@ -557,7 +562,7 @@ def push_to_hub(folder: Path, name: str) -> str:
     check_repository(name)
     api = HfApi(library_name="labelwise", library_version=__version__)
     try:
-        place: Any = api.create_repo(name, private=True, exist_ok=True)
+        repository: Any = api.create_repo(name, private=True, exist_ok=True)
         api.upload_folder(
             repo_id=name, folder_path=str(folder), commit_message="Model from labelwise"
         )
@@ -566,7 +571,7 @@ def push_to_hub(folder: Path, name: str) -> str:
             f"{name} cannot be written: {_reason(error)}; log in with `hf auth login`. The folder "
             f"{folder} is complete, and can be pushed with `hf upload {name} {folder}`"
         ) from None
-    return str(place)
+    return str(repository)
 
 
 def check_repository(name: str) -> None:

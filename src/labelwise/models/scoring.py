@@ -87,7 +87,7 @@ def captured(network: Network, example: Tensor) -> Network:
     one that waits for the GPU, or for whose second copy of its values the memory does not suffice.
     """
     try:
-        graph, held, found = _capture(network, example)
+        graph, held, outputs = _capture(network, example)
     except RuntimeError:
         torch.cuda.synchronize(example.device)
         return network
@@ -97,7 +97,7 @@ def captured(network: Network, example: Tensor) -> Network:
             return network(inputs)
         held.copy_(inputs)
         graph.replay()
-        return tuple(value.clone() for value in found)  # the next batch is written over them
+        return tuple(value.clone() for value in outputs)  # the next batch is written over them
 
     return replayed
 
@@ -126,8 +126,8 @@ def _capture(
         current.wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            found = network(held)
-    return graph, held, found
+            outputs = network(held)
+    return graph, held, outputs
 
 
 def _layout(inputs: Tensor) -> tuple[object, ...]:
@@ -260,22 +260,22 @@ class Scored:
             Answer(row, name, labels, tuple(probs), caution=caution)
             for row, name, labels, probs in parts
         ]
-        bad = [Answer(one.row, one.id, error=one.reason) for one in self.failures]
+        bad = [Answer(failure.row, failure.id, error=failure.reason) for failure in self.failures]
         yield from sorted(good + bad, key=lambda answer: answer.row)
 
     @staticmethod
     def join(parts: Sequence["Scored"]) -> "Scored":
-        embeddings = [part.embeddings for part in parts if part.embeddings is not None]
-        looks = [part.looks for part in parts if part.looks is not None]
+        embeddings = [scored.embeddings for scored in parts if scored.embeddings is not None]
+        looks = [scored.looks for scored in parts if scored.looks is not None]
         return Scored(
             parts[0].space,
-            np.concatenate([part.rows for part in parts]),
-            tuple(name for part in parts for name in part.ids),
-            torch.cat([part.logits for part in parts]),
-            torch.cat([part.log_p for part in parts]),
-            torch.cat([part.log_q for part in parts]),
-            torch.cat([part.sets for part in parts]),
-            tuple(failure for part in parts for failure in part.failures),
+            np.concatenate([scored.rows for scored in parts]),
+            tuple(name for scored in parts for name in scored.ids),
+            torch.cat([scored.logits for scored in parts]),
+            torch.cat([scored.log_p for scored in parts]),
+            torch.cat([scored.log_q for scored in parts]),
+            torch.cat([scored.sets for scored in parts]),
+            tuple(failure for scored in parts for failure in scored.failures),
             torch.cat(embeddings) if embeddings else None,
             torch.cat(looks) if looks else None,
         )
@@ -306,8 +306,8 @@ def score(
 
     def network(inputs: Tensor) -> tuple[Tensor, ...]:
         if embed and isinstance(scorer, Embedder):
-            found = scorer.embed(inputs)
-            return (*found, looks_of(inputs)) if inputs.ndim == 4 else found
+            answers = scorer.embed(inputs)
+            return (*answers, looks_of(inputs)) if inputs.ndim == 4 else answers
         return (scorer.logits(inputs),)
 
     parts = infer(
@@ -322,15 +322,15 @@ def score(
         reader=reader,
     )
     names, empty = Names(images.ids), torch.empty(0, len(scorer.space))
-    for part in parts:
-        logits, *more = part.values or (empty,)
+    for batch in parts:
+        logits, *more = batch.values or (empty,)
         with one_thread() if scorer.device.type == "cuda" else nullcontext():
             answers = scored(
                 scorer,
                 logits,
-                part.rows,
-                list(names.take(part.rows)),
-                failures=part.failures,
+                batch.rows,
+                list(names.take(batch.rows)),
+                failures=batch.failures,
                 embeddings=more[0] if more else None,
                 looks=more[1] if len(more) > 1 else None,
             )

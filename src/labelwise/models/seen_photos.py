@@ -100,11 +100,11 @@ class HeldOutCopies:
 
     def sentence(self) -> str:
         """Return that in words, and the way out; empty where there are none."""
-        found = {name: counts for name, counts in self.splits.items() if counts[0]}
-        if not found:
+        seen = {name: counts for name, counts in self.splits.items() if counts[0]}
+        if not seen:
             return ""
-        copies = sum(some for some, _ in found.values())
-        parts = ", ".join(f"{some:,} of {all_:,} in {name}" for name, (some, all_) in found.items())
+        copies = sum(some for some, _ in seen.values())
+        parts = ", ".join(f"{some:,} of {all_:,} in {name}" for name, (some, all_) in seen.items())
         look = "looks" if copies == 1 else "look"
         return (
             f"{counted(copies, 'held-out photo')} {look} like a training photo ({parts}): near "
@@ -168,11 +168,11 @@ class SeenPhotos:
 
     def named(self, ids: Sequence[str]) -> tuple[str, ...]:
         """Return a sentence that names the first near copies among rows of these ids, if any."""
-        found = [ids[row] for row in np.flatnonzero(self.near).tolist()]
-        if not found:
+        copies = [ids[row] for row in np.flatnonzero(self.near).tolist()]
+        if not copies:
             return ()
-        more = f" and {len(found) - NAMED:,} more" if len(found) > NAMED else ""
-        return (f"near copies: {', '.join(found[:NAMED])}{more}",)
+        more = f" and {len(copies) - NAMED:,} more" if len(copies) > NAMED else ""
+        return (f"near copies: {', '.join(copies[:NAMED])}{more}",)
 
     def note(self, *, left_out: bool) -> tuple[str, ...]:
         """Return a sentence for those who read the figures; none where nothing was seen."""
@@ -235,7 +235,7 @@ def _compared(
     except (LabelwiseError, LookupError) as error:
         return SeenPhotos.not_told(count, one_line_of(error))
     new, seen = _Marks.of(compared, watch, "comparing photos"), set(known.hashes)
-    rows = np.array([one is not None and one in seen for one in new.hashes], np.bool_)
+    rows = np.array([digest is not None and digest in seen for digest in new.hashes], np.bool_)
     return SeenPhotos(rows, new.near(known) & ~rows)
 
 

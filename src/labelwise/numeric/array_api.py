@@ -9,7 +9,6 @@ from math import log
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from array_api_compat import numpy as numpy_namespace
 from numpy.typing import NDArray
 
 from labelwise.numeric.arrays import is_tensor, to_numpy
@@ -25,7 +24,7 @@ LINEAR = 20.0  # beyond it softplus(x) is x, as torch has it
 def namespace(array: object) -> Any:
     """Return the array API namespace of a NumPy array or a tensor."""
     if not is_tensor(array):
-        return numpy_namespace
+        return np
     from array_api_compat import torch as torch_namespace
 
     return torch_namespace
@@ -36,8 +35,8 @@ def like(values: Any, array: A) -> A:
     if is_tensor(array):
         import torch
 
-        found: A = torch.as_tensor(values, dtype=array.dtype, device=array.device)
-        return found
+        tensor: A = torch.as_tensor(values, dtype=array.dtype, device=array.device)
+        return tensor
     return np.asarray(to_numpy(values) if is_tensor(values) else values, dtype=array.dtype)
 
 
@@ -52,8 +51,8 @@ def log_sigmoid(x: A) -> A:
         from torch.nn.functional import logsigmoid
 
         return logsigmoid(x)
-    found: NDArray[Any] = np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
-    return found
+    log_p: NDArray[Any] = np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
+    return log_p
 
 
 def softplus(x: A) -> A:
@@ -62,8 +61,8 @@ def softplus(x: A) -> A:
         from torch.nn import functional
 
         return functional.softplus(x)
-    found: NDArray[Any] = np.where(x > LINEAR, x, np.log1p(np.exp(np.minimum(x, LINEAR))))
-    return found
+    softplus: NDArray[Any] = np.where(x > LINEAR, x, np.log1p(np.exp(np.minimum(x, LINEAR))))
+    return softplus
 
 
 def logsumexp(x: A) -> A:
@@ -73,8 +72,8 @@ def logsumexp(x: A) -> A:
     top = x.max(axis=-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0)
     with np.errstate(divide="ignore"):
-        found: NDArray[Any] = np.log(np.exp(x - top).sum(axis=-1, keepdims=True)) + top
-    return found
+        total: NDArray[Any] = np.log(np.exp(x - top).sum(axis=-1, keepdims=True)) + top
+    return total
 
 
 def safe_log(x: A) -> A:
@@ -82,8 +81,8 @@ def safe_log(x: A) -> A:
     if is_tensor(x):
         return x.log()
     with np.errstate(divide="ignore"):
-        found: NDArray[Any] = np.log(x)
-    return found
+        logs: NDArray[Any] = np.log(x)
+    return logs
 
 
 def log1mexp(log_p: A) -> A:
@@ -92,8 +91,8 @@ def log1mexp(log_p: A) -> A:
     small = log_p > -log(2.0)
     near_zero = xp.where(small, log_p, -1.0)
     far = xp.where(small, -1.0, log_p)
-    found: A = xp.where(small, safe_log(-xp.expm1(near_zero)), xp.log1p(-xp.exp(far)))
-    return found
+    log_q: A = xp.where(small, safe_log(-xp.expm1(near_zero)), xp.log1p(-xp.exp(far)))
+    return log_q
 
 
 def log_softmax_and_rest(values: A) -> tuple[A, A]:
@@ -113,8 +112,8 @@ def log_softplus(x: A) -> A:
     """Return ``log(softplus(x))``; below -30 it is x itself (relative error e^x / 2)."""
     xp = namespace(x)
     deep = x < -30
-    found: A = xp.where(deep, x, xp.log(softplus(xp.where(deep, 0.0, x))))
-    return found
+    logs: A = xp.where(deep, x, xp.log(softplus(xp.where(deep, 0.0, x))))
+    return logs
 
 
 def search_rows(knots: A, x: A) -> A:

@@ -44,8 +44,8 @@ def to_numpy(array: Array) -> NDArray[Any]:
         values = array.detach()
         if values.is_floating_point() and values.element_size() == 2:
             values = values.float()
-        found: NDArray[Any] = values.cpu().numpy()
-        return found
+        array_given: NDArray[Any] = values.cpu().numpy()
+        return array_given
     given = np.asarray(array)
     return given.astype(np.float32) if given.dtype == np.float16 else given
 

@@ -29,14 +29,14 @@ class BucketCounts:
         """Count numbers (N,), which are taken in 32 bits."""
         counts = np.zeros(BUCKETS, np.int64)
         for start in range(0, len(values), NUMBERS_AT_ONCE):
-            part = values[start : start + NUMBERS_AT_ONCE].astype(np.float32, copy=False)
-            bits = part.view(np.uint32) & np.uint32(0x7FFFFFFF)
+            block = values[start : start + NUMBERS_AT_ONCE].astype(np.float32, copy=False)
+            bits = block.view(np.uint32) & np.uint32(0x7FFFFFFF)
             counts += np.bincount(bits >> np.uint32(DROPPED_BITS), minlength=BUCKETS)
         return cls(counts)
 
     def sizes(self) -> tuple[Numbers, Counts]:
         """Return the sizes in the middle of the buckets that hold something, and how many each."""
-        found = np.flatnonzero(self.counts)
-        bits = found.astype(np.uint32) << np.uint32(DROPPED_BITS)
-        bits[(found > 0) & (found < INFINITE)] |= np.uint32(MIDDLE)
-        return bits.view(np.float32).astype(np.float64), self.counts[found]
+        sizes = np.flatnonzero(self.counts)
+        bits = sizes.astype(np.uint32) << np.uint32(DROPPED_BITS)
+        bits[(sizes > 0) & (sizes < INFINITE)] |= np.uint32(MIDDLE)
+        return bits.view(np.float32).astype(np.float64), self.counts[sizes]

@@ -67,15 +67,15 @@ def near_groups(vectors: NDArray[np.floating[Any]], least: float) -> Rows:
     """Return the earliest row (n,) that a chain of near unit vectors (n, D) joins each row to."""
     rows = np.asarray(vectors, np.float32)
     earliest = first_near(rows, least)
-    found, count = [], 0
+    heads, count = [], 0
     for members in _candidates(rows):
         if (earliest[members] == earliest[members[0]]).all():
             continue
-        found.append(_compared(rows, members, least, 0, earliest))
-        count += len(found[-1])
+        heads.append(_compared(rows, members, least, 0, earliest))
+        count += len(heads[-1])
         if count > len(rows):
-            earliest, found, count = joined_rows(earliest, np.concatenate(found)), [], 0
-    return joined_rows(earliest, np.concatenate([np.empty((0, 2), np.int64), *found]))
+            earliest, heads, count = joined_rows(earliest, np.concatenate(heads)), [], 0
+    return joined_rows(earliest, np.concatenate([np.empty((0, 2), np.int64), *heads]))
 
 
 def compared_groups(vectors: NDArray[np.floating[Any]], least: float) -> Rows:
@@ -100,17 +100,17 @@ def near_any(
 
     Pairs are not listed: a vector that is known to be near one is not compared again.
     """
-    own, found = len(vectors), np.zeros(len(vectors), np.bool_)
+    own, near = len(vectors), np.zeros(len(vectors), np.bool_)
     rows = np.concatenate([vectors, others]).astype(np.float32, copy=False)
     for members in _candidates(rows):
         cut = int(np.searchsorted(members, own))
         for start in range(cut, len(members), ROWS_AT_ONCE):
             against = rows[members[start : start + ROWS_AT_ONCE]]
-            left = members[:cut][~found[members[:cut]]]
+            left = members[:cut][~near[members[:cut]]]
             for first in range(0, len(left), ROWS_AT_ONCE):
-                part = left[first : first + ROWS_AT_ONCE]
-                found[part] = (rows[part] @ against.T).max(axis=1) >= least
-    return found
+                block = left[first : first + ROWS_AT_ONCE]
+                near[block] = (rows[block] @ against.T).max(axis=1) >= least
+    return near
 
 
 def _follow(firsts: Rows, pairs: Rows) -> None:
@@ -131,17 +131,17 @@ def _candidates(rows: Vectors) -> Iterator[Rows]:
 
 def _heads(rows: Vectors, least: float, since: int) -> Rows:
     """Return pairs of near rows: the earliest of those that share a word, and another of them."""
-    found = []
+    heads = []
     for words in _words_of(rows):
         earliest = np.full(1 << SIGNS, len(rows), np.int64)
         np.minimum.at(earliest, words, np.arange(len(rows)))
         head, row = earliest[words[since:]], np.arange(since, len(rows))
         for start in range(0, len(row), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
-            near = np.einsum("ij,ij->i", rows[row[part]], rows[head[part]]) >= least
-            near &= head[part] < row[part]
-            found.append(np.stack([head[part][near], row[part][near]], 1))
-    return np.unique(np.concatenate([np.empty((0, 2), np.int64), *found]), axis=0)
+            block = slice(start, start + ROWS_AT_ONCE)
+            near = np.einsum("ij,ij->i", rows[row[block]], rows[head[block]]) >= least
+            near &= head[block] < row[block]
+            heads.append(np.stack([head[block][near], row[block][near]], 1))
+    return np.unique(np.concatenate([np.empty((0, 2), np.int64), *heads]), axis=0)
 
 
 def _words_of(rows: Vectors) -> Words:
@@ -149,8 +149,8 @@ def _words_of(rows: Vectors) -> Words:
     planes = np.random.default_rng(0).standard_normal((rows.shape[1], WORDS * SIGNS))
     words = np.empty((WORDS, len(rows)), np.uint16)
     for start in range(0, len(rows), ROWS_AT_ONCE):
-        part = rows[start : start + ROWS_AT_ONCE] @ planes.astype(np.float32)
-        words[:, start : start + len(part)] = np.packbits(part > 0, axis=1).view(np.uint16).T
+        block = rows[start : start + ROWS_AT_ONCE] @ planes.astype(np.float32)
+        words[:, start : start + len(block)] = np.packbits(block > 0, axis=1).view(np.uint16).T
     return words
 
 
@@ -158,7 +158,7 @@ def _sharing(words: Words) -> list[Rows]:
     """Return the rows of each word that at least two have, in order."""
     order = np.argsort(words, kind="stable")
     starts = np.flatnonzero(np.diff(words[order])) + 1
-    return [part for part in np.split(order, starts) if len(part) > 1]
+    return [rows for rows in np.split(order, starts) if len(rows) > 1]
 
 
 def _compared(
@@ -168,7 +168,7 @@ def _compared(
 
     Of a ``group`` (n,) for each row, only pairs of different groups.
     """
-    inside, found = rows[members], []
+    inside, pairs = rows[members], []
     for start in range(int(np.searchsorted(members, since)), len(members), ROWS_AT_ONCE):
         cosines = inside[start : start + ROWS_AT_ONCE] @ inside.T
         near = cosines >= least
@@ -176,5 +176,5 @@ def _compared(
             near &= group[members[start : start + ROWS_AT_ONCE], None] != group[members]
         later, earlier = np.nonzero(near)
         kept = earlier < later + start
-        found.append(np.stack([members[earlier[kept]], members[later[kept] + start]], 1))
-    return np.concatenate([np.empty((0, 2), np.int64), *found])
+        pairs.append(np.stack([members[earlier[kept]], members[later[kept] + start]], 1))
+    return np.concatenate([np.empty((0, 2), np.int64), *pairs])

@@ -25,17 +25,17 @@ def require_finite(value: Any, what: str) -> None:
     """
     waiting: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while waiting:
-        place, one = waiting.pop()
-        if len(place) > DEEPEST:
+        path, one = waiting.pop()
+        if len(path) > DEEPEST:
             raise ValueError(f"the {what} must be at most {DEEPEST} levels deep")
         if isinstance(one, Mapping):
-            waiting += [((*place, str(key)), child) for key, child in one.items()]
+            waiting += [((*path, str(key)), child) for key, child in one.items()]
         elif isinstance(one, list | tuple):
-            waiting += [((*place, str(key)), child) for key, child in enumerate(one)]
+            waiting += [((*path, str(key)), child) for key, child in enumerate(one)]
         elif isinstance(one, float) and not abs(one) <= LARGEST:
-            raise ValueError(f"every number of the {what} must be finite, got {one}{_at(place)}")
+            raise ValueError(f"every number of the {what} must be finite, got {one}{_at(path)}")
         elif isinstance(one, int) and abs(one) > LARGEST_WHOLE:
-            got = f"an integer of {one.bit_length()} bits{_at(place)}"
+            got = f"an integer of {one.bit_length()} bits{_at(path)}"
             raise ValueError(
                 f"every number of the {what} must be finite and, if whole, at most 2^53, got {got}"
             )
@@ -70,16 +70,16 @@ def require_as_stated(made: Any, stated: Any, what: str) -> None:
     """
     waiting: list[tuple[tuple[str, ...], Any, Any]] = [((), made, stated)]
     while waiting:
-        place, one, given = waiting.pop()
-        if isinstance(one, Mapping) and isinstance(given, Mapping):
-            waiting += [((*place, key), one[key], given[key]) for key in one if key in given]
-        elif isinstance(one, list | tuple):
-            many = given if isinstance(given, list | tuple) else [given] * len(one)
-            pairs = enumerate(zip(one, many, strict=False))
-            waiting += [((*place, str(key)), *pair) for key, pair in pairs]
-        elif isinstance(one, bool | int | float) and _kind(one) != _kind(given):
-            got = f"{given!r:.60}{_at(place)}"
-            raise ValueError(f"the {what} must have {_kind(one)}, got {got}")
+        path, value, given = waiting.pop()
+        if isinstance(value, Mapping) and isinstance(given, Mapping):
+            waiting += [((*path, key), value[key], given[key]) for key in value if key in given]
+        elif isinstance(value, list | tuple):
+            many = given if isinstance(given, list | tuple) else [given] * len(value)
+            pairs = enumerate(zip(value, many, strict=False))
+            waiting += [((*path, str(key)), *pair) for key, pair in pairs]
+        elif isinstance(value, bool | int | float) and _kind(value) != _kind(given):
+            got = f"{given!r:.60}{_at(path)}"
+            raise ValueError(f"the {what} must have {_kind(value)}, got {got}")
 
 
 def _at(place: tuple[str, ...]) -> str:

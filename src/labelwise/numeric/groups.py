@@ -36,14 +36,14 @@ class Groups:
     @classmethod
     def of(cls, names: Sequence[Any] | NDArray[Any]) -> "Groups":
         """Return the groups of photos whose groups have these names (N,)."""
-        found, codes = np.unique(np.asarray(list(names)), return_inverse=True)
-        return cls(codes.astype(np.int64), len(found))
+        different, codes = np.unique(np.asarray(list(names)), return_inverse=True)
+        return cls(codes.astype(np.int64), len(different))
 
     @classmethod
     def if_shared(cls, names: Sequence[str]) -> "Groups | None":
         """Return the same; None where each photo is a group of its own."""
-        found = cls.of(names)
-        return None if found.are_photos else found
+        groups = cls.of(names)
+        return None if groups.are_photos else groups
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -125,7 +125,9 @@ class Groups:
             return float(units)
         by_group = (self.sums(moved) / (1 - parts / count))[parts > 0]
         effect = float(by_group @ by_group) / float(moved @ moved)
-        few, many = (float(stdtrit(one, 0.975)) for one in (freedom_of(by_group), count - 1))
+        few, many = (
+            float(stdtrit(freedom, 0.975)) for freedom in (freedom_of(by_group), count - 1)
+        )
         return max(count**2 / float(parts @ parts), count / max(effect, 1.0) * (many / few) ** 2)
 
     def design_effect(self, influence: Numbers) -> float | None:

@@ -13,6 +13,7 @@ from labelwise.links import (
     WeightedSigmoid,
 )
 from labelwise.objectives.base import Objective, Sum, Term, Weighted, refuse_accumulation
+from labelwise.objectives.correlations import DynamicCorrelations
 from labelwise.objectives.cross_entropy import (
     BCE,
     FOCAL,
@@ -122,6 +123,7 @@ __all__ = [
     "Asymmetric",
     "AverageK",
     "DistributionBalanced",
+    "DynamicCorrelations",
     "EntropyMaximisation",
     "EntropyWithPseudoLabels",
     "FocalMarginLink",

@@ -110,7 +110,7 @@ class Objective(nn.Module, ABC):
         with torch.autocast(outputs.logits.device.type, enabled=False):
             outputs, targets = _joined(*_full_precision(outputs, targets))
             if outputs.logits.shape[0] == 0:  # no image of any process: nothing to learn
-                return sum((one.sum() for one in outputs.aux.values()), outputs.logits.sum())
+                return sum((value.sum() for value in outputs.aux.values()), outputs.logits.sum())
             return self.loss(outputs, targets)
 
     def step(self, lr: float) -> None:

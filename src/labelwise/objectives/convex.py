@@ -266,7 +266,7 @@ class ShareLoss(ConvexLoss):
 
     def on(self, device: torch.device) -> Self:
         compete, none = (
-            None if one is None else one.to(device) for one in (self.compete, self.none)
+            None if weights is None else weights.to(device) for weights in (self.compete, self.none)
         )
         return type(self)(self.shares.to(device), compete, none, self.temperature)
 

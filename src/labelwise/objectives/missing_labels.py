@@ -235,8 +235,8 @@ class EntropyWithPseudoLabels(Objective):
         self.labelled.copy_(epoch)
         unknown, free = ~self.last.isnan(), self.pseudo.isnan()
         scores = torch.where(unknown & free, self.last, torch.inf)
-        place = scores.argsort(dim=0, stable=True).argsort(dim=0)
-        lowest = place < (self.share * unknown.sum(dim=0)).long()
+        rank = scores.argsort(dim=0, stable=True).argsort(dim=0)
+        lowest = rank < (self.share * unknown.sum(dim=0)).long()
         chosen = lowest & unknown & free
         self.pseudo.copy_(torch.where(chosen, torch.sigmoid(self.last), self.pseudo))
 
@@ -278,8 +278,8 @@ def guessed_labels(scores: Tensor, *, present: float = 0.3, absent: float = 0.0)
             f"present must lie in (0, 1] and absent in [0, 1), got {present} and {absent}"
         )
     shares = torch.softmax(scores.double(), dim=1)
-    place = shares.argsort(dim=1, stable=True).argsort(dim=1)
-    lowest = place < int(absent * scores.shape[1])
+    rank = shares.argsort(dim=1, stable=True).argsort(dim=1)
+    lowest = rank < int(absent * scores.shape[1])
     return (shares >= present).to(torch.int8) - (lowest & (shares < present)).to(torch.int8)
 
 

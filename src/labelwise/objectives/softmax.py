@@ -103,7 +103,10 @@ def log_symmetric_sums(logs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     logs = pad(logs, (0, (1 << levels) - logs.shape[1]), value=LEFT_OUT)
     sums = [torch.zeros_like(logs), logs]  # sums[r] (B, n): log E_r of each of n groups
     for _ in range(levels):
-        left, right = [part[:, ::2] for part in sums], [part[:, 1::2] for part in sums]
+        left, right = (
+            [coefficient[:, ::2] for coefficient in sums],
+            [coefficient[:, 1::2] for coefficient in sums],
+        )
         sums = [_product(left, right, degree) for degree in range(min(2 * len(sums) - 2, k) + 1)]
     return sums[k - 1][:, 0], sums[k][:, 0]
 

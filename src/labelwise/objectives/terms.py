@@ -92,11 +92,11 @@ def _pair_sums(log_odds: Tensor, present: Tensor, absent: Tensor) -> tuple[Tenso
         chance_of_few = torch.zeros_like(few)
         chance_of_few[rows, places] = torch.where(swap, absent, present)[order][rows, columns]
     total, from_many, from_few = scores.new_zeros(len(scores)), 0 * scores, torch.zeros_like(few)
-    for block, part in _blocks(sizes, many.shape[1], _CHUNK.get(scores.device.type, 2**20)):
-        gap = many[block, None, :] - few[block, part, None]  # (images, J, T)
+    for block, chunk in _blocks(sizes, many.shape[1], _CHUNK.get(scores.device.type, 2**20)):
+        gap = many[block, None, :] - few[block, chunk, None]  # (images, J, T)
         # softplus(x) = max(x, 0) + log(1 + exp(-|x|))
         if soft:
-            chances = chance_of_few[block, part, None] * chance_of_many[block, None, :]
+            chances = chance_of_few[block, chunk, None] * chance_of_many[block, None, :]
             price = gap.relu() + gap.abs().neg_().exp_().log1p_()
             total[block] += (chances * price).sum(dim=(1, 2))
             pull = gap.sigmoid_().mul_(chances)
@@ -104,7 +104,7 @@ def _pair_sums(log_odds: Tensor, present: Tensor, absent: Tensor) -> tuple[Tenso
             total[block] += gap.relu().sum(dim=(1, 2)) + _log1p_sum(gap.abs().neg_().exp_())
             pull = gap.sigmoid_()
         from_many[block] += pull.sum(dim=1)
-        from_few[block, part] = pull.sum(dim=2)
+        from_few[block, chunk] = pull.sum(dim=2)
     from_many[rows, columns] -= from_few[rows, places]
     back = order.argsort()
     if soft:  # a label with itself: a gap of 0, without a slope
@@ -150,15 +150,15 @@ def _(log_odds: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor
 @torch.library.custom_op("labelwise::pair_curvature", mutates_args=())
 def _pair_curvature(log_odds: Tensor, present: Tensor, absent: Tensor, along: Tensor) -> Tensor:
     """Return the second derivative of the sums over pairs applied to ``along``, (B, T)."""
-    found = torch.zeros_like(log_odds)
+    slope = torch.zeros_like(log_odds)
     for row, (here, gone) in enumerate(zip(present > 0, absent > 0, strict=True)):
         gap, change = (x[row, gone] - x[row, here, None] for x in (log_odds, along))  # (P, N)
         pull = gap.sigmoid()
         chances = present[row, here, None] * absent[row, gone]
         bend = chances * pull * (1 - pull) * change
-        found[row, gone] += bend.sum(dim=0)
-        found[row, here] -= bend.sum(dim=1)
-    return found
+        slope[row, gone] += bend.sum(dim=0)
+        slope[row, here] -= bend.sum(dim=1)
+    return slope
 
 
 @_pair_curvature.register_fake
@@ -179,11 +179,11 @@ def _through_slope(
     ctx: torch.autograd.function.FunctionCtx, grad_total: Tensor | None, grad_slope: Tensor | None
 ) -> tuple[Tensor | None, None, None]:
     *inputs, slope = ctx.saved_tensors  # type: ignore[attr-defined]
-    found = None if grad_total is None else grad_total[:, None] * slope
+    gradient = None if grad_total is None else grad_total[:, None] * slope
     if grad_slope is not None:  # only where a second derivative is asked for
         bend: Tensor = _pair_curvature(*inputs, grad_slope)
-        found = bend if found is None else found + bend
-    return found, None, None
+        gradient = bend if gradient is None else gradient + bend
+    return gradient, None, None
 
 
 _pair_sums.register_autograd(_through_slope, setup_context=_keep_slope)

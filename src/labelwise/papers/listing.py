@@ -12,6 +12,11 @@ from labelwise.papers.survey import SurveyPlan
 from labelwise.papers.transfer import TITLE, available_sets, where_to_put_set
 
 TRANSFERRED, SURVEYED = "002-tableA", "survey"
+IN_PART = ("000-table1", "000-table3", "001-table3", "001-fig3")  # some of their cells, by us
+NOT_RUN = (
+    *("000-supplement-table1", "001-vqa", "001-table2", TRANSFERRED, "002-tableC", "002-tableCa"),
+    *("003-table2", "003-appendix", "003-appendixE", "004-table1", "004-table2"),
+)
 Listed = tuple[list[str], list[list[str]], str | None]  # header, rows, title
 
 
@@ -38,8 +43,25 @@ def rows_of(table: str, root: Path) -> list[Listed]:
     return [*found, (["row", "runs", *printed.columns], rows, f"{printed.title}, as printed")]
 
 
+def status_of(table: str) -> str:
+    """Return whether evidence/reproduction.md has runs of a table."""
+    return "not run" if table in NOT_RUN else "in part" if table in IN_PART else "run"
+
+
+def _cost(table: str) -> list[str]:
+    """Return the row of a table that was not run: its data, and the runs of one seed."""
+    cells = cells_of(table) if table in {one.table for one in EXPERIMENTS.values()} else []
+    data = ", ".join(dict.fromkeys(cell.data for cell in cells))
+    runs = [(len(cell.rows), cell.protocol.get("recipe.epochs")) for cell in cells]
+    epochs = dict.fromkeys(str(count) for _, count in runs)
+    cost = f"{sum(count for count, _ in runs)} runs of {' or '.join(epochs)} epochs"
+    if table == TRANSFERRED:
+        return [table, ", ".join(TRANSFER), f"{len(TRANSFER)} sets, solved on frozen features"]
+    return [table, data, cost] if runs else [table, ", ".join(COMPUTED[table].sets), "minutes"]
+
+
 def tables_and_figures(root: Path) -> list[Listed]:
-    """Return all tables with what can be run of them now, and all figures."""
+    """Return all tables and figures with what we ran and what can be run now, then what is left."""
     rows = []
     for table in dict.fromkeys(experiment.table for experiment in EXPERIMENTS.values()):
         cells = cells_of(table)
@@ -48,24 +70,34 @@ def tables_and_figures(root: Path) -> list[Listed]:
         if 0 < len(ready) < len(cells):
             words = ", ".join(cell.cell for cell in ready)
         count = "" if len(cells) == 1 else str(len(cells))
-        rows.append([table, cells[0].published.title, count, words])
+        rows.append([table, cells[0].published.title, count, status_of(table), words])
     sets = [name for name, ready in available_sets(root).items() if ready]
     words = ", ".join(sets) or where_to_put_set(next(iter(TRANSFER)), root)
-    rows.append([TRANSFERRED, "Two-way loss, Table A: transfer study", str(len(TRANSFER)), words])
+    title = "Two-way loss, Table A: transfer study"
+    rows.append([TRANSFERRED, title, str(len(TRANSFER)), status_of(TRANSFERRED), words])
     for table, computed in COMPUTED.items():
         there = [name for name in computed.sets if holds_files(root / DATASETS[name].folder)]
         words = ", ".join(there) or (
             f"put {' or '.join(computed.sets)} below {root}" if computed.sets else "yes, computed"
         )
-        rows.append([table, computed.title, str(len(computed.sets) or ""), words])
+        count = str(len(computed.sets) or "")
+        rows.append([table, computed.title, count, status_of(table), words])
     try:
         words = ", ".join(SurveyPlan(root).places())
     except LabelwiseError as error:
         words = str(error)
     title = "Every method: all labels, a tenth, one per image, noise, half of the images"
-    rows.append([SURVEYED, title, "", words])
-    drawn = [[name, one.title, one.table or "formulas alone"] for name, one in FIGURES.items()]
+    rows.append([SURVEYED, title, "", "run", words])
+    drawn = [
+        [name, one.title, "run" if one.photos_only else status_of(one.table or ""), one.table]
+        for name, one in FIGURES.items()
+    ]
     return [
-        (["table", "what (its first cell)", "cells", "can run now"], rows, None),
-        (["figure", "what", "drawn from"], drawn, None),
+        (["table", "what (its first cell)", "cells", "by us", "can run now"], rows, None),
+        (
+            ["figure", "what", "by us", "drawn from"],
+            [[*row, table or "formulas alone"] for *row, table in drawn],
+            None,
+        ),
+        (["not run by us", "data", "cost of one seed"], [_cost(one) for one in NOT_RUN], None),
     ]

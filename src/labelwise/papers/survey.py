@@ -20,10 +20,10 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from math import isnan
 from multiprocessing import get_context
@@ -207,18 +207,18 @@ def _features(table: LabelTable) -> Floats:
     return np.asarray(table.images.features, np.float32)
 
 
-def deal(rows: SurveyRows, cell: str, seed: int) -> Dealt:
-    """Return the splits of a seed, whose training labels are known as far as the cell says."""
+def dealt_labels(
+    labels: Floats, cell: str, seed: int
+) -> tuple[dict[str, NDArray[np.int64]], dict[str, Tensor], Tensor | None]:
+    """Return rows and labels of each split of a seed, and which training entries are known."""
     random = np.random.default_rng([seed, 44])
-    order, edges = random.permutation(len(rows.labels)), np.cumsum(list(SHARES.values()))
+    order, edges = random.permutation(len(labels)), np.cumsum(list(SHARES.values()))
     parts = np.split(order, (len(order) * edges[:-1]).astype(int))
     chosen = dict(zip(SHARES, parts, strict=True))
     if cell == "half":
         chosen["train"] = chosen["train"][: len(chosen["train"]) // 2]
-    mean = rows.features[chosen["train"]].mean(0)
-    scale = max(float(rows.features[chosen["train"]].std(0).mean()), 1e-6)
-    labels = {split: rows.labels[which].copy() for split, which in chosen.items()}
-    truth = labels["train"] > 0.5
+    dealt = {split: labels[which].copy() for split, which in chosen.items()}
+    truth = dealt["train"] > 0.5
     known = None
     if cell == "tenth":
         known = random.random(truth.shape) < 0.1
@@ -227,15 +227,20 @@ def deal(rows: SurveyRows, cell: str, seed: int) -> Dealt:
     elif cell == "noise":
         added = 0.1 * truth.sum() / max((~truth).sum(), 1)
         flipped = random.random(truth.shape) < np.where(truth, 0.1, added)
-        labels["train"] = np.where(flipped, ~truth, truth).astype(np.float32)
+        dealt["train"] = np.where(flipped, ~truth, truth).astype(np.float32)
     if known is not None:
-        labels["train"] = (truth & known).astype(np.float32)
-    return Dealt(
-        {s: torch.from_numpy((rows.features[w] - mean) / scale) for s, w in chosen.items()},
-        {split: torch.from_numpy(part) for split, part in labels.items()},
-        None if known is None else torch.from_numpy(known),
-        rows.names,
-    )
+        dealt["train"] = (truth & known).astype(np.float32)
+    tensors = {split: torch.from_numpy(part) for split, part in dealt.items()}
+    return chosen, tensors, None if known is None else torch.from_numpy(known)
+
+
+def deal(rows: SurveyRows, cell: str, seed: int) -> Dealt:
+    """Return the splits of a seed, whose training labels are known as far as the cell says."""
+    chosen, labels, known = dealt_labels(rows.labels, cell, seed)
+    mean = rows.features[chosen["train"]].mean(0)
+    scale = max(float(rows.features[chosen["train"]].std(0).mean()), 1e-6)
+    features = {s: torch.from_numpy((rows.features[w] - mean) / scale) for s, w in chosen.items()}
+    return Dealt(features, labels, known, rows.names)
 
 
 def fit(
@@ -270,10 +275,11 @@ def fit(
     with torch.no_grad():
         logits = {split: model.head(x).logits for split, x in maps.items()}
         link = objective.final_link(logits["train"], labels, dealt.known)
-    return {split: _predicted(dealt, split, logits[split], link) for split in ("val", "test")}
+    return {split: predicted(dealt, split, logits[split], link) for split in ("val", "test")}
 
 
-def _predicted(dealt: Dealt, split: str, logits: Tensor, link: Link | None) -> Predictions:
+def predicted(dealt: Dealt, split: str, logits: Tensor, link: Link | None) -> Predictions:
+    """Return the predictions of a split, with its labels."""
     ids = [str(row) for row in range(len(logits))]
     labels = dealt.labels[split].numpy()
     return Predictions(ids, logits.numpy(), labels, None, dealt.names, split, link)
@@ -332,18 +338,26 @@ def survey_method(method: str, cell: str, rows: SurveyRows, plan: SurveyPlan) ->
     return Surveyed(scores, best, tuple(figures))
 
 
-@lru_cache(maxsize=1)
-def _cached_rows(name: str, file: str) -> SurveyRows:
+@cache
+def _cached_rows(file: str) -> SurveyRows:
     with np.load(file) as arrays:
         names = tuple(str(label) for label in arrays["names"])
         return SurveyRows(arrays["features"], arrays["labels"], names)
 
 
-def _unit(name: str, file: str, cell: str, method: str, plan: SurveyPlan) -> Surveyed:
-    torch.set_num_threads(1)
-    with catch_warnings():
-        simplefilter("ignore", UserWarning)  # of labels that a method ranks no better than chance
-        return survey_method(method, cell, _cached_rows(name, file), plan)
+@dataclass(frozen=True)
+class _Unit:
+    """One method in one cell (data set, what is known), by the file of the rows."""
+
+    key: tuple[str, str]
+    file: str
+    method: str
+
+    def surveyed(self, plan: SurveyPlan) -> Surveyed:
+        torch.set_num_threads(1)
+        with catch_warnings():
+            simplefilter("ignore", UserWarning)  # of labels ranked no better than chance
+            return survey_method(self.method, self.key[1], _cached_rows(self.file), plan)
 
 
 @dataclass
@@ -357,8 +371,8 @@ class SurveyCell:
 
     def save(self, folder: Path) -> None:
         """Write the file, one line for the figures of each method."""
-        order = [name for name in METHODS if name in self.methods]
-        figures = {m: [_rounded(run) for run in self.methods[m].figures] for m in order}
+        order = sorted(self.methods, key=[*METHODS, *self.methods].index)
+        figures = {m: _by_column(self.methods[m].figures) for m in order}
         tuning = {m: {"lr": self.methods[m].rate, "tries": self.methods[m].tries} for m in order}
         blocks: dict[str, dict[str, Any]] = {"figures": figures, "tuning": tuning}
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self.facts.items()]
@@ -375,8 +389,8 @@ class SurveyCell:
             content = json.loads(file.read_text(encoding="utf-8"))
             figures, tuning = content.pop("figures"), content.pop("tuning")
             methods = {
-                name: Surveyed(tuning[name]["tries"], tuning[name]["lr"], tuple(runs))
-                for name, runs in figures.items()
+                name: Surveyed(tuning[name]["tries"], tuning[name]["lr"], _by_seed(columns))
+                for name, columns in figures.items()
             }
             data, _, cell = file.stem.rpartition(".")
             return SurveyCell(data, cell, content, methods)
@@ -386,8 +400,19 @@ class SurveyCell:
             raise DataError(f"{file} is not the result of a survey ({error})") from None
 
 
-def _rounded(run: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(f"{value:.6g}") for name, value in run.items()}
+def _by_column(runs: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
+    """Return the figures of each column by seed; an undefined one is None."""
+    return {
+        name: [float(f"{run[name]:.5g}") if name in run else None for run in runs]
+        for name in dict.fromkeys(name for run in runs for name in run)
+    }
+
+
+def _by_seed(columns: Mapping[str, Sequence[float | None]]) -> tuple[dict[str, float], ...]:
+    runs = (
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    )
+    return tuple({name: v for name, v in run.items() if v is not None} for run in runs)
 
 
 def run_survey(
@@ -403,28 +428,30 @@ def run_survey(
         with replacing(file) as temporary, temporary.open("wb") as stream:
             arrays = {"features": rows.features, "labels": rows.labels}
             np.savez(stream, names=np.array(rows.names), **arrays)  # type: ignore[arg-type]
-    cells = []
-    for cell, (name, (file, rows)) in product(plan.cells, tables.items()):
-        one = _opened(folder, name, cell, plan, rows)
-        left = [method for method in plan.compared if method not in one.methods]
-        for number, (method, found) in enumerate(_units(name, file, cell, left, plan, jobs), 1):
-            one.methods[method] = found
-            one.save(folder)
-            mean = np.mean([run["mAP@class"] for run in found.figures])
-            say(f"{name}.{cell} [{number}/{len(left)}] {method}: mAP@class {mean:.4f}")
-        cells.append(one)
-    return cells
+    keys = [(name, cell) for cell, name in product(plan.cells, tables)]
+    cells = {(n, c): _opened(folder, n, c, plan, tables[n][1]) for n, c in keys}
+    left = [
+        _Unit(key, str(tables[key[0]][0]), method)
+        for key, cell in cells.items()
+        for method in plan.compared
+        if method not in cell.methods
+    ]
+    for number, (unit, found) in enumerate(_finished(left, plan, jobs), 1):
+        cells[unit.key].methods[unit.method] = found
+        cells[unit.key].save(folder)
+        mean = np.mean([run["mAP@class"] for run in found.figures])
+        words = f"{'.'.join(unit.key)} {unit.method}: mAP@class {mean:.4f}"
+        say(f"[{number}/{len(left)}] {words}")
+    return list(cells.values())
 
 
-def _units(
-    name: str, file: Path, cell: str, methods: list[str], plan: SurveyPlan, jobs: int
-) -> Iterator[tuple[str, Surveyed]]:
-    """Yield the methods with what they gave, as they finish."""
+def _finished(units: list[_Unit], plan: SurveyPlan, jobs: int) -> Iterator[tuple[_Unit, Surveyed]]:
+    """Yield the units with what they gave, as they finish."""
     if jobs == 1:
-        yield from ((m, _unit(name, str(file), cell, m, plan)) for m in methods)
+        yield from ((unit, unit.surveyed(plan)) for unit in units)
         return
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        running = {pool.submit(_unit, name, str(file), cell, m, plan): m for m in methods}
+        running = {pool.submit(unit.surveyed, plan): unit for unit in units}
         yield from ((running[done], done.result()) for done in as_completed(running))
 
 
@@ -434,7 +461,7 @@ def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: SurveyRo
     frozen = None if plan.frozen is None else plan.frozen.name
     facts = {
         "command": plan.command,
-        "commit": _commit(),
+        "commit": commit(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",
         "made": {
             "seeds": plan.seeds,
@@ -458,7 +485,7 @@ def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: SurveyRo
     return found
 
 
-def _commit() -> str:
+def commit() -> str:
     """Return the commit of the source, where it is a checkout."""
     try:
         asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]

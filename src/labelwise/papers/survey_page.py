@@ -1,27 +1,19 @@
-"""The page of a survey, made of its results files alone: sentences, mean ranks, tables.
+"""The page of a survey, made of its results files alone: mean ranks and tables.
 
-A difference between two methods on one data set is judged by Nadeau and Bengio's test for images
-that are dealt again (2003), over J seeds whose differences have the deviation s:
-
-    t = d / (s sqrt(1 / J + test images / training images)),    J - 1 degrees of freedom
-
-and Holm's rule over all comparisons of all sentences of the page. Ranks are over methods, equal
-figures share the mean of theirs; Nemenyi's critical difference is q sqrt(k (k + 1) / 6 N) for k
-methods on N sets.
+Images are dealt again for every seed, so seeds share images. The variance of a mean over J seeds is
+that over seeds times 1 / J + test images / training images (Nadeau and Bengio 2003). Ranks are over
+methods, equal figures share the mean of theirs; Nemenyi's critical difference is
+q sqrt(k (k + 1) / 6 N) for k methods on N sets.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import fmean, stdev
-from typing import Literal
 
-from labelwise.errors import SettingsError
 from labelwise.methods import find_method
-from labelwise.numeric.special import stdtr, stdtrit
+from labelwise.numeric.special import stdtrit
 from labelwise.papers.survey import CELLS, RATES, SurveyCell
 
-Expected = Literal["better", "worse", "level", "mixed"]
 HIGHER = ("mAP@class", "macro F1", "micro F1")
 PERCENT = (*HIGHER, "ACE before", "ACE after")
 COLUMNS = (
@@ -36,77 +28,20 @@ def values_of(cell: SurveyCell, method: str, column: str) -> list[float]:
     return [run[column] for run in runs] if all(column in run for run in runs) else []
 
 
-def p_value(cell: SurveyCell, first: str, second: str, column: str) -> tuple[float, float]:
-    """Return by how much the first method is better, and the p-value of the corrected test."""
-    pairs = zip(values_of(cell, first, column), values_of(cell, second, column), strict=True)
-    sign = 1 if column in HIGHER else -1
-    gaps = [sign * (one - other) for one, other in pairs]
-    spread = stdev(gaps) * sqrt(_inflation(cell, len(gaps)))
-    if not spread:
-        return fmean(gaps), 0.0 if fmean(gaps) else 1.0
-    return fmean(gaps), float(2 * stdtr(len(gaps) - 1, -abs(fmean(gaps)) / spread))
-
-
-def _inflation(cell: SurveyCell, seeds: int) -> float:
+def inflation(cell: SurveyCell, seeds: int) -> float:
+    """Return what the variance over seeds is multiplied by for the variance of a mean."""
     images = cell.facts["made"]["images"]
     return 1 / seeds + float(images["test"] / images["train"])
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """A test that was looked at, of a method against others by a column, and what it advises.
-
-    Without a ``text`` it advises nothing, and is shown all the same.
-    """
-
-    text: str
-    cell: str
-    column: str
-    method: str
-    against: tuple[str, ...]
-    expect: Expected
-
-
-def findings(cells: Sequence[SurveyCell], sentences: Sequence[Sentence]) -> list[str]:
-    """Return what the results say of each; raise if that is not what a sentence expects.
-
-    Holm's rule runs over all comparisons of all sentences: they were chosen by their results.
-    """
-    tested = [
-        (number, *p_value(cell, one.method, other, one.column))
-        for number, one in enumerate(sentences)
-        for cell in cells
-        if cell.cell == one.cell
-        for other in one.against
-    ]
-    better, worse = [0] * len(sentences), [0] * len(sentences)
-    for left, (number, gap, p) in enumerate(sorted(tested, key=lambda one: one[2])):
-        if p > 0.05 / (len(tested) - left):
-            break
-        (better if gap > 0 else worse)[number] += 1
-    lines = []
-    for number, one in enumerate(sentences):
-        up, down = better[number], worse[number]
-        found = "mixed" if up and down else "better" if up else "worse" if down else "level"
-        if found != one.expect:
-            raise SettingsError(
-                f"{one.text or one!r} rests on {one.expect!r}, and the results say {found!r} "
-                f"(better in {up}, worse in {down} comparisons)"
-            )
-        others = ", ".join(f"`{name}`" for name in one.against)
-        count = sum(number == at for at, _, _ in tested)
-        lines.append(
-            f"{one.column}, `{one.method}` against {others}: significantly better in {up}, "
-            f"worse in {down} of {count} comparisons"
-        )
-    return lines
-
-
 def ranks_of(cell: SurveyCell, column: str, methods: Sequence[str]) -> dict[str, float]:
-    """Return the rank of each method, 1 the best; equal figures share the mean of their ranks."""
+    """Return the rank of each method, 1 the best.
+
+    Means that agree to four decimals are equal, and share the mean of their ranks.
+    """
     sign = -1 if column in HIGHER else 1
     means = [fmean(values_of(cell, m, column) or [sign * inf]) for m in methods]
-    losses = [inf if mean in (inf, -inf) else float(f"{sign * mean:.6g}") for mean in means]
+    losses = [inf if mean in (inf, -inf) else round(sign * mean, 4) for mean in means]
     from scipy.stats import rankdata
 
     return dict(zip(methods, rankdata(losses).tolist(), strict=True))
@@ -128,21 +63,20 @@ def complete(cells: Sequence[SurveyCell]) -> list[SurveyCell]:
     return sorted(kept, key=lambda cell: (order.index(cell.cell), cell.data))
 
 
-def page(cells: Sequence[SurveyCell], sentences: Sequence[Sentence], before: str) -> str:
-    """Return the page: what was advised, then one table for everything that is known of labels."""
+def page(cells: Sequence[SurveyCell], before: str) -> str:
+    """Return the page: what goes before, then one table for everything known of labels."""
     lines = [before.rstrip(), ""]
-    found = list(zip(sentences, findings(cells, sentences), strict=True))
-    advice = [(one.text, words) for one, words in found if one.text]
-    lines += [f"{n}. {text} ({words}.)" for n, (text, words) in enumerate(advice, 1)]
-    if len(advice) < len(found):
-        lines += ["", "The other tests we looked at:", ""]
-        lines += [f"* {words}." for one, words in found if not one.text]
-    lines += [""] if sentences else []
     for name, words in CELLS.items():
         here = [cell for cell in cells if cell.cell == name]
         if here:
             lines += [f"## {words[0].upper()}{words[1:]}", "", *_table(here), ""]
     return "\n".join(lines)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, the header first."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]
 
 
 def _table(cells: Sequence[SurveyCell]) -> list[str]:
@@ -167,8 +101,7 @@ def _table(cells: Sequence[SurveyCell]) -> list[str]:
         row += [_spread(cell, method, "mAP@class") for cell in cells]
         row += [_mean(cells, method, column) for column in COLUMNS[1:]]
         rows.append([*row, " ".join(_rate(cell, method) for cell in cells)])
-    table = [header, ["---"] * len(header), *rows]
-    return [*lines, "", *("| " + " | ".join(row) + " |" for row in table)]
+    return [*lines, "", *markdown([header, *rows])]
 
 
 def _how(cells: Sequence[SurveyCell]) -> str:
@@ -181,13 +114,18 @@ def _how(cells: Sequence[SurveyCell]) -> str:
     return f"Images for training / validation / test: {'; '.join(parts)}. {seeds} seeds."
 
 
-def _spread(cell: SurveyCell, method: str, column: str) -> str:
+def interval(cell: SurveyCell, method: str, column: str) -> tuple[float, float]:
     """Return mean and half the corrected 95 % interval over seeds."""
     values = values_of(cell, method, column)
     if len(values) < 3:
-        return f"{100 * fmean(values):.1f}"
-    half = stdtrit(len(values) - 1, 0.975) * stdev(values) * sqrt(_inflation(cell, len(values)))
-    return f"{100 * fmean(values):.1f} ± {100 * float(half):.1f}"
+        return fmean(values), inf
+    half = stdtrit(len(values) - 1, 0.975) * stdev(values) * sqrt(inflation(cell, len(values)))
+    return fmean(values), float(half)
+
+
+def _spread(cell: SurveyCell, method: str, column: str) -> str:
+    mean, half = interval(cell, method, column)
+    return f"{100 * mean:.1f}" + (f" ± {100 * half:.1f}" if half < inf else "")
 
 
 def _mean(cells: Sequence[SurveyCell], method: str, column: str) -> str:

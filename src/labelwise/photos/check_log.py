@@ -48,12 +48,12 @@ class CheckLog:
 
     def _lists(self) -> dict[ListKey, int]:
         """Return the lists of the query in order, each with the seed of its draws."""
-        found: dict[ListKey, int] = {}
-        for one in self._store.answers.notes("list"):
-            if one["query"] == self._query:
-                key = (one["wrong_at_most"], one["listed"], one["cut"], one["distinct"])
-                found.setdefault(key, one["seed"])
-        return found
+        lists: dict[ListKey, int] = {}
+        for note in self._store.answers.notes("list"):
+            if note["query"] == self._query:
+                key = (note["wrong_at_most"], note["listed"], note["cut"], note["distinct"])
+                lists.setdefault(key, note["seed"])
+        return lists
 
     def order_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of a list in the order in which they are drawn."""
@@ -84,9 +84,14 @@ def name_of_text(text: str) -> str:
     return f'text "{text}"'
 
 
-def is_of_text(name: str) -> bool:
-    """Return whether a list is that of a text, about which the labels of a model say nothing."""
-    return name.startswith('text "') and name.endswith('"')
+def name_of_album(album: str) -> str:
+    """Return what the list of an album is called in the log."""
+    return f'album "{album}"'
+
+
+def is_of_likeness(name: str) -> bool:
+    """Return whether a list is that of a text or album, of which a model's labels say nothing."""
+    return name.startswith(('text "', 'album "')) and name.endswith('"')
 
 
 def answers_of(store: Store, query: str) -> list[Said]:

@@ -30,7 +30,7 @@ from labelwise.errors import DataError
 from labelwise.photos.check_log import CheckLog, Said
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.index import Index
-from labelwise.photos.query import ANSWERS, Asked, labels_told
+from labelwise.photos.query import ANSWERS, Asked, Hit, labels_told
 from labelwise.photos.receipts import keep_receipt, withdraw
 from labelwise.photos.store import Fact
 from labelwise.retrieval import Query
@@ -164,8 +164,7 @@ class CheckSession:
         cls,
         index: Index,
         name: str,
-        rows: NDArray[np.int64],
-        lowest: float,
+        hits: Sequence[Hit],
         *,
         wrong_at_most: float = 0.1,
         confidence: float = 0.95,
@@ -173,10 +172,11 @@ class CheckSession:
     ) -> "CheckSession":
         """Begin or resume the check of a list without probabilities: only the answers count.
 
-        ``rows`` come best first, ``lowest`` is the score of the last. ``name`` is what is asked.
+        ``hits`` come best first. ``name`` is what is asked.
         """
-        if not len(rows):
+        if not hits:
             raise DataError(f"no photo answers {name}, so there is nothing to check")
+        rows, lowest = np.array([hit.row for hit in hits], np.int64), hits[-1].probability
         session = cls.__new__(cls)
         session._begin(index, name, rows, who)
         session._told, session._what = _nothing_told, "photos of the list"
@@ -239,7 +239,7 @@ class CheckSession:
             receipt = keep_receipt(self._index, self._name, standing, self.left(), self._who)
             withdraw(self._index, receipt.number, self._who)
         last = self._log.undo()
-        if last is not None and last.row not in {one.row for one in self._log.answers()}:
+        if last is not None and last.row not in {answer.row for answer in self._log.answers()}:
             facts: dict[str, Fact] = dict.fromkeys(self._told(last.answer), "withdrawn")
             if facts:
                 self._index.correct(last.row, facts, who=self._who, source="check")
@@ -259,9 +259,9 @@ class CheckSession:
             promise=None,
             more=check.more(),
             shorter=None,
-            unsure=sum({one.answer for one in some} == {"unsure"} for some in drawn),
+            unsure=sum({said.answer for said in some} == {"unsure"} for some in drawn),
             disagreed=sum(
-                len({one.who for one in some}) > 1 and len({one.answer for one in some}) > 1
+                len({said.who for said in some}) > 1 and len({said.answer for said in some}) > 1
                 for some in drawn
             ),
             repeats=repeats,
@@ -275,7 +275,7 @@ class CheckSession:
 
     def left(self) -> NDArray[np.int64]:
         """Return the photos of the list that were not found wrong, the most probable first."""
-        said = {one.row for one in self._log.answers() if one.answer != "yes"}
+        said = {answer.row for answer in self._log.answers() if answer.answer != "yes"}
         best = self._best[: self.state().check.listed].tolist()
         return np.array([row for row in best if row not in said], np.int64)
 
@@ -283,7 +283,7 @@ class CheckSession:
         """Return the audit after these answers: a photo is right where all of them said yes."""
         ranks = {row: rank for rank, row in enumerate(self._best.tolist())}
         told = {
-            ranks[row]: "yes" if {one.answer for one in some} == {"yes"} else "no"
+            ranks[row]: "yes" if {said.answer for said in some} == {"yes"} else "no"
             for row, some in by_row.items()
             if row in ranks
         }
@@ -298,7 +298,9 @@ class CheckSession:
         """Return a photo to ask about again, where it is time for one."""
         if not said or len(said) % REPEAT:
             return None
-        once = [one.row for one in said if sum(one.row == other.row for other in said) == 1]
+        once = [
+            answer.row for answer in said if sum(answer.row == other.row for other in said) == 1
+        ]
         return once[len(said) % len(once)] if once else None
 
     def _photo(self, row: int, repeated: bool) -> PhotoToCheck:
@@ -306,10 +308,10 @@ class CheckSession:
 
 
 def _by_row(said: Iterable[Said]) -> dict[int, list[Said]]:
-    found: dict[int, list[Said]] = {}
-    for one in said:
-        found.setdefault(one.row, []).append(one)
-    return found
+    by_row: dict[int, list[Said]] = {}
+    for answer in said:
+        by_row.setdefault(answer.row, []).append(answer)
+    return by_row
 
 
 def _repeats(answered: Iterable[Sequence[Said]]) -> tuple[int, int]:
@@ -317,8 +319,8 @@ def _repeats(answered: Iterable[Sequence[Said]]) -> tuple[int, int]:
     repeats = changed = 0
     for some in answered:
         by_who: dict[str, list[str]] = {}
-        for one in some:
-            by_who.setdefault(one.who, []).append(one.answer)
+        for answer in some:
+            by_who.setdefault(answer.who, []).append(answer.answer)
         for given in by_who.values():
             repeats += len(given) > 1
             changed += len(given) > 1 and len(set(given)) > 1

@@ -170,20 +170,20 @@ class Database:
         """
         columns = SUMMED[table]
         where = " AND ".join(f"{name} = ?" for name in equal)
-        found = self.execute(
+        rows = self.execute(
             f"SELECT {', '.join(columns)}, {self._sum(table)} FROM {table} "
             f"{'WHERE ' + where if where else ''} {more}",
             tuple(equal.values()),
         )
         places = [columns.index(name) for name in equal]
         wanted = tuple(equal.values())
-        if equal and not found:
+        if equal and not rows:
             self._require_sound(table)
-        for *values, total in found:
+        for *values, total in rows:
             right = total == sum_of(*values) or (total is None and not self.sealed)
-            if not right or tuple(values[place] for place in places) != wanted:
+            if not right or tuple(values[column] for column in places) != wanted:
                 raise self.damaged(table)
-        return [row[:-1] for row in found]
+        return [row[:-1] for row in rows]
 
     def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         """Write rows of all summed columns, in place of those with the same key."""
@@ -238,10 +238,10 @@ class Database:
     def _schema_hash(self) -> bytes:
         """Return the hash of what tables and indexes are, and that of where they begin."""
         texts = ", ".join(f"CAST({name} AS BLOB)" for name in ("type", "name", "tbl_name", "sql"))
-        found = self.execute(f"SELECT {texts}, rootpage FROM sqlite_master ORDER BY type, name")
-        parts = ([row[:-1] for row in found], [row[-1] for row in found])
+        rows = self.execute(f"SELECT {texts}, rootpage FROM sqlite_master ORDER BY type, name")
+        parts = ([row[:-1] for row in rows], [row[-1] for row in rows])
         return b"".join(
-            hashlib.blake2b(repr(one).encode(), digest_size=16).digest() for one in parts
+            hashlib.blake2b(repr(texts).encode(), digest_size=16).digest() for texts in parts
         )
 
     def _check_schema(self) -> None:
@@ -250,9 +250,9 @@ class Database:
         if self.version >= SUMS_SINCE:
             query = "SELECT hash FROM checksums WHERE name = ?"
             kept = self.execute(query, (SCHEMA_NAME,))
-        self.sealed, found = bool(kept), self._schema_hash()
-        same = not kept or kept == [(found,)]
-        moved = not same and kept[0][0][:16] == found[:16]
+        self.sealed, digest = bool(kept), self._schema_hash()
+        same = not kept or kept == [(digest,)]
+        moved = not same and kept[0][0][:16] == digest[:16]
         if not (same or (moved and self.execute("PRAGMA integrity_check") == [("ok",)])):
             raise CheckpointError(
                 f"{self.path} is damaged: its schema is not what was written; {DAMAGED}"
@@ -486,9 +486,9 @@ class CacheFiles:
         It is removed and not cut off, since another process may have mapped it.
         """
         try:
-            size, found = path.stat().st_size, _sums(path)
-            if found.tobytes() == sums_at.read_bytes():
-                return size, found
+            size, sums = path.stat().st_size, _sums(path)
+            if sums.tobytes() == sums_at.read_bytes():
+                return size, sums
         except FileNotFoundError:
             pass
         path.unlink(missing_ok=True)
@@ -504,16 +504,18 @@ def _sums(path: Path, start: int = 0) -> NDArray[np.uint32]:
     places = range(start, size, CHUNK)
 
     def sums_of(some: Sequence[int]) -> list[int]:
-        buffer, found = memoryview(bytearray(CHUNK)), []
+        buffer, sums = memoryview(bytearray(CHUNK)), []
         with path.open("rb", buffering=0) as stream:
             for at in some:
                 stream.seek(at)
-                found.append(zlib.crc32(buffer[: stream.readinto(buffer)]))
-        return found
+                sums.append(zlib.crc32(buffer[: stream.readinto(buffer)]))
+        return sums
 
     if size - start < PARALLEL:
         return np.array(sums_of(places), np.uint32)
     threads = min(cpu_count() or 1, 4)
-    shares = [part.tolist() for part in np.array_split(np.array(places), threads)]
+    shares = [chunk.tolist() for chunk in np.array_split(np.array(places), threads)]
     with ThreadPoolExecutor(threads) as pool:
-        return np.array([one for part in pool.map(sums_of, shares) for one in part], np.uint32)
+        return np.array(
+            [value for chunk in pool.map(sums_of, shares) for value in chunk], np.uint32
+        )

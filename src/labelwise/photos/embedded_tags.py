@@ -112,19 +112,19 @@ def make_patch(now: bytes, before: bytes) -> bytes:
     True
     """
     steps: list[Step] = []
-    at, place, searches = 0, 0, SEARCHES  # where we are in `before`, and perhaps in `now`
+    at, position, searches = 0, 0, SEARCHES  # where we are in `before`, and perhaps in `now`
     while at < len(before):
         block = before[at : at + BLOCK]
-        if not now.startswith(block, place):
-            place = now.find(block) if searches else -1
+        if not now.startswith(block, position):
+            position = now.find(block) if searches else -1
             searches -= searches > 0
-        if place < 0:
+        if position < 0:
             steps.append(block)
-            at, place = at + len(block), 0
+            at, position = at + len(block), 0
             continue
-        length = _same_bytes(now, place, before, at)
-        steps.append((place, length))
-        at, place = at + length, place + length
+        length = _same_bytes(now, position, before, at)
+        steps.append((position, length))
+        at, position = at + length, position + length
     literal = b"".join(step for step in steps if isinstance(step, bytes))
     plan = [len(step) if isinstance(step, bytes) else step for step in steps]
     patch = zlib.compress(json.dumps(plan).encode() + b"\n" + literal)
@@ -178,13 +178,13 @@ class TagOutcome:
 
 def require_exiftool() -> str:
     """Return where exiftool is; without it nothing can be written into photos."""
-    found = shutil.which("exiftool")
-    if found is None:
+    program = shutil.which("exiftool")
+    if program is None:
         raise SettingsError(
             "--embed writes through exiftool, which is not installed; install it (apt-get install "
             "libimage-exiftool-perl, brew install exiftool), or write side-cars with --xmp"
         )
-    return found
+    return program
 
 
 def embed_tags(
@@ -193,8 +193,8 @@ def embed_tags(
     """Make ``keywords`` our entries in a photo; one that cannot be written is left alone."""
     exiftool = require_exiftool()
     try:
-        place, now = _read(photo)
-        packet = _packet(place)
+        path, now = _read(photo)
+        packet = _packet(path)
         kept = written_photos(store).find(photo)
         ours = {} if kept is None or packet is None else kept.wrote
         if packet is None and not keywords:
@@ -206,12 +206,12 @@ def embed_tags(
             before = now
             if kept is not None and hashlib.sha256(now).digest() == kept.after:
                 before = apply_patch(now, kept.patch)
-            new = _with_packet(exiftool, place, after)
+            new = _with_packet(exiftool, path, after)
             wrote = {prefix: list(names) for prefix, names in noted(after).items()}
             digest = hashlib.sha256(new).digest()
             kept = EmbeddedTags(make_patch(new, before), digest, wrote)
             written_photos(store).put(photo, kept)
-            _replace(place, new, now)
+            _replace(path, new, now)
     except LabelwiseError as error:
         return TagOutcome(photo, "left alone", str(error))
     return TagOutcome(photo, "written")
@@ -220,7 +220,7 @@ def embed_tags(
 def undo_embedded(store: Store, photo: str, *, dry_run: bool = False) -> TagOutcome:
     """Take our entries out of a photo; one that we did not write is left alone."""
     try:
-        place, now = _read(photo)
+        path, now = _read(photo)
         kept = written_photos(store).find(photo)
         if kept is None:
             return TagOutcome(photo, "left alone", "not ours")
@@ -228,11 +228,11 @@ def undo_embedded(store: Store, photo: str, *, dry_run: bool = False) -> TagOutc
             if hashlib.sha256(now).digest() == kept.after:
                 back = apply_patch(now, kept.patch)
             else:
-                packet = _packet(place)
+                packet = _packet(path)
                 back = now
                 if packet is not None:
-                    back = _with_packet(require_exiftool(), place, untagged(packet, kept.wrote))
-            _replace(place, back, now)
+                    back = _with_packet(require_exiftool(), path, untagged(packet, kept.wrote))
+            _replace(path, back, now)
             written_photos(store).forget(photo)
     except FileNotFoundError:
         return TagOutcome(photo, "left alone", "it is gone")
@@ -243,9 +243,9 @@ def undo_embedded(store: Store, photo: str, *, dry_run: bool = False) -> TagOutc
 
 def _read(photo: str) -> tuple[Path, bytes]:
     """Return the file that a path leads to, and its bytes."""
-    place = Path(os.path.realpath(photo))
+    path = Path(os.path.realpath(photo))
     try:
-        return place, read_regular(place, LARGEST)[0]
+        return path, read_regular(path, LARGEST)[0]
     except OSError as error:
         raise LabelwiseError(f"it cannot be read ({error.strerror})") from None
 
@@ -253,15 +253,15 @@ def _read(photo: str) -> tuple[Path, bytes]:
 def _packet(place: Path) -> bytes | None:
     """Return the XMP packet of a photo whose format can be written."""
     try:
-        found = read_photo_metadata(place)
+        photo_metadata = read_photo_metadata(place)
     except DataError as error:
         raise LabelwiseError(f"it cannot be read as a picture ({error})") from None
-    if found.format not in FORMATS:
+    if photo_metadata.format not in FORMATS:
         raise LabelwiseError(
-            f"keywords are written into JPEG, TIFF and PNG, it is {found.format}; --xmp writes a "
-            "side-car instead"
+            f"keywords are written into JPEG, TIFF and PNG, it is {photo_metadata.format}; --xmp "
+            "writes a side-car instead"
         )
-    return found.packet
+    return photo_metadata.packet
 
 
 def _same_entries(one: bytes, other: bytes) -> bool:

@@ -158,9 +158,9 @@ def codes_of(embeddings: NDArray[np.float16]) -> Codes:
     words = -(-embeddings.shape[1] // 64)
     codes = np.empty((words, len(embeddings)), np.uint64)
     for start in range(0, len(embeddings), BLOCK):
-        part = embeddings[start : start + BLOCK]
-        signs = np.zeros((len(part), 64 * words), np.bool_)
-        signs[:, : part.shape[1]] = part > 0
+        block = embeddings[start : start + BLOCK]
+        signs = np.zeros((len(block), 64 * words), np.bool_)
+        signs[:, : block.shape[1]] = block > 0
         codes[:, start : start + BLOCK] = np.packbits(signs, axis=1).view(np.uint64).T
     return codes
 
@@ -212,8 +212,8 @@ def farthest_rows(
     def measure(start: int) -> None:
         some = rows[start : start + MEASURED]
         whole = len(some) and some[-1] - some[0] == len(some) - 1
-        part = embeddings[some[0] : some[-1] + 1] if whole else embeddings[some]
-        np.dot(part.astype(np.float32), target, out=cosines[start : start + MEASURED])
+        block = embeddings[some[0] : some[-1] + 1] if whole else embeddings[some]
+        np.dot(block.astype(np.float32), target, out=cosines[start : start + MEASURED])
 
     threads = min(cpu_count() or 1, 4) if len(rows) >= PARALLEL else 1
     with ThreadPoolExecutor(threads) as pool:
@@ -228,11 +228,11 @@ def _differing_signs(own: NDArray[np.uint64], codes: Codes) -> NDArray[np.uint8]
     """Return in how many signs each of n codes (at most 3 words, n) differs from ``own``."""
     distance = np.empty(codes.shape[1], np.uint8)
     for start in range(0, len(distance), BLOCK):
-        part = codes[:, start : start + BLOCK]
+        block = codes[:, start : start + BLOCK]
         total = distance[start : start + BLOCK]
-        np.bitwise_count(part[0] ^ own[0], out=total)
+        np.bitwise_count(block[0] ^ own[0], out=total)
         for word in range(1, len(own)):
-            total += np.bitwise_count(part[word] ^ own[word])
+            total += np.bitwise_count(block[word] ^ own[word])
     return distance
 
 

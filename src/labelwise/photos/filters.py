@@ -90,7 +90,7 @@ class PhotoGroups:
             raise DataError(
                 f"{table} has no column {missing[0]!r}; its columns are {', '.join(file.header)}"
             )
-        found: dict[str, str] = {}
+        groups: dict[str, str] = {}
         number = 0
         for batch in file.batches(columns):
             for path, group in zip(*(batch.column(c).to_pylist() for c in columns), strict=True):
@@ -101,12 +101,12 @@ class PhotoGroups:
                         "the row out"
                     )
                 for place in {str(path), os.path.abspath(table.parent / str(path))}:
-                    if found.setdefault(place, str(group)) != str(group):
+                    if groups.setdefault(place, str(group)) != str(group):
                         raise DataError(
-                            f"{table}, row {number}: {path} is in {found[place]!r} and in "
+                            f"{table}, row {number}: {path} is in {groups[place]!r} and in "
                             f"{str(group)!r}; a photo has one {self.by}"
                         )
-        return found
+        return groups
 
 
 EVERYTHING = PhotoGroups()

@@ -181,11 +181,13 @@ class FolderEvents:
         """Add the folders of the events that wait; return whether some were lost."""
         lost = False
         blob = os.read(self._descriptor, BYTES_AT_ONCE)
-        place = 0
-        while place < len(blob):
-            number, mask, _, length = HEAD.unpack_from(blob, place)
-            name = os.fsdecode(blob[place + HEAD.size : place + HEAD.size + length].rstrip(b"\0"))
-            place += HEAD.size + length
+        position = 0
+        while position < len(blob):
+            number, mask, _, length = HEAD.unpack_from(blob, position)
+            name = os.fsdecode(
+                blob[position + HEAD.size : position + HEAD.size + length].rstrip(b"\0")
+            )
+            position += HEAD.size + length
             lost |= bool(mask & (OVERFLOW | UNMOUNTED))
             if number not in self._folders:
                 continue
@@ -308,8 +310,8 @@ class Changes:
     @property
     def anything(self) -> bool:
         """Whether anything is other than it was known."""
-        found = self.new + self.changed + self.moved + self.copied + self.failed
-        return bool(found + self.missing)
+        counts = self.new + self.changed + self.moved + self.copied + self.failed
+        return bool(counts + self.missing)
 
     def settle(self) -> None:
         """Count files that are gone from one place and were found at another as moved."""
@@ -325,7 +327,7 @@ class Changes:
         raw = sum(count for suffix, count in self.unread.items() if suffix in RAW_SUFFIXES)
         dicom = sum(self.unread[suffix] for suffix in FORMATS["DICOM"])
         others = self.unread.total() - raw - dicom
-        notes = [one for one in (self.unlike, self.repeated) if one]
+        notes = [note for note in (self.unlike, self.repeated) if note]
         if others:
             notes.append(
                 f"{counted(others, 'HEIC photo')} passed over; "
@@ -381,11 +383,11 @@ def look_at(
         listed: Iterator[Folder] = storage.folders(SKIPPED_FOLDERS)
     else:
         listed = photos_below(root, NAMED_SUFFIXES | more, {os.path.realpath(store.folder)})
-    for folder, found in listed:
-        if found is None:
+    for folder, files in listed:
+        if files is None:
             unlisted.append(folder)
             continue
-        readable = _readable(found, changes, more)
+        readable = _readable(files, changes, more)
         found_any = found_any or bool(readable)
         seen[folder] = _compared(store, storage, number, folder, readable)
     known = {} if found_any else store.count_files(number)
@@ -397,17 +399,23 @@ def look_at(
         )
         return []
     changes.unlisted += [address_of(root, folder) for folder in unlisted]
-    changes.unchanged += sum(one.unchanged + len(one.back) for one in seen.values())
+    changes.unchanged += sum(
+        folder_state.unchanged + len(folder_state.back) for folder_state in seen.values()
+    )
     with store.transaction():
-        store.put_files(file for one in seen.values() for file in one.back)
-        gone = [(folder, one.lost) for folder, one in seen.items() if one.lost]
+        store.put_files(file for folder_state in seen.values() for file in folder_state.back)
+        gone = [
+            (folder, folder_state.lost)
+            for folder, folder_state in seen.items()
+            if folder_state.lost
+        ]
         lost = [store.mark_missing(number, folder, names) for folder, names in gone]
         for folder in store.folders_of(number) - seen.keys():
             if not any(_is_inside(folder, closed) for closed in unlisted):
                 lost.append(store.mark_missing(number, folder))
     changes.missing += sum(map(len, lost))
     changes.went += [row for rows in lost for row in rows if row is not None]
-    return [item for one in seen.values() for item in one.todo]
+    return [item for folder_state in seen.values() for item in folder_state.todo]
 
 
 def look_into(
@@ -426,33 +434,35 @@ def look_into(
     passed_over = Changes()
     for folder in sorted(folders):
         named, own = NAMED_SUFFIXES | more, {os.path.realpath(store.folder)}
-        place = photos_below(root, named, own, start=folder)
-        for _, found in islice(place, 1):
-            if found is None:
+        listing = photos_below(root, named, own, start=folder)
+        for _, files in islice(listing, 1):
+            if files is None:
                 return None
-            readable = _readable(found, passed_over, more)
+            readable = _readable(files, passed_over, more)
             seen.append(_compared(store, storage, number, folder, readable))
-    if any(one.lost for one in seen):
+    if any(folder_state.lost for folder_state in seen):
         return None
     with store.transaction():
-        store.put_files(file for one in seen for file in one.back)
+        store.put_files(file for folder_state in seen for file in folder_state.back)
     changes.unread += passed_over.unread
-    changes.unchanged += sum(one.unchanged + len(one.back) for one in seen)
-    return [item for one in seen for item in one.todo]
+    changes.unchanged += sum(
+        folder_state.unchanged + len(folder_state.back) for folder_state in seen
+    )
+    return [item for folder_state in seen for item in folder_state.todo]
 
 
 def _readable(
     found: Sequence[StoredFile], changes: Changes, more: frozenset[str]
 ) -> list[StoredFile]:
     """Return the photos that can be read, and count the others; a RAW and JPEG pair is one."""
-    named = [(*os.path.splitext(one.name), one) for one in found]
+    named = [(*os.path.splitext(file.name), file) for file in found]
     pictures = {stem.casefold() for stem, end, _ in named if end.lower() in PICTURE_SUFFIXES}
     kept = []
-    for stem, suffix, one in named:
+    for stem, suffix, file in named:
         if suffix.lower() in RAW_SUFFIXES and stem.casefold() in pictures:
             continue
         if suffix.lower() in IMAGE_SUFFIXES | more:
-            kept.append(one)
+            kept.append(file)
         elif suffix.lower() in NAMED_SUFFIXES:
             changes.unread[suffix.lower()] += 1
     return kept
@@ -535,7 +545,7 @@ def photos_below(
         except OSError:
             yield folder, None
             continue
-        found = []
+        files = []
         for entry in listed:
             if entry.name.startswith("."):
                 continue
@@ -548,10 +558,10 @@ def photos_below(
                 elif os.path.splitext(entry.name)[1].lower() in suffixes:
                     facts = entry.stat()
                     if stat.S_ISREG(facts.st_mode):
-                        found.append(StoredFile(entry.name, facts.st_size, facts.st_mtime_ns))
+                        files.append(StoredFile(entry.name, facts.st_size, facts.st_mtime_ns))
             except OSError:  # it vanished since it was listed, or its link leads nowhere
                 continue
-        yield folder, found
+        yield folder, files
 
 
 def is_passed_over(name: str) -> bool:

@@ -79,20 +79,23 @@ class SettledCorrections:
     def of(self, label: int) -> list[Correction]:
         """Return what people say of a label, and what follows for it."""
         own = self._store.corrections(self._names[label])
-        told = {one.row for one in own}
-        follows = {one.row: one for one in (*self._by_tree(label), *self._by_group(label))}
-        return [*own, *(one for row, one in follows.items() if row not in told)]
+        told = {correction.row for correction in own}
+        follows = {
+            correction.row: correction
+            for correction in (*self._by_tree(label), *self._by_group(label))
+        }
+        return [*own, *(follow for row, follow in follows.items() if row not in told)]
 
     def labels(self) -> set[int]:
         """Return the labels of which something is said or may follow."""
-        found = {self._space.column(one.label) for one in self._store.corrections()}
+        labels = {self._space.column(correction.label) for correction in self._store.corrections()}
         if self._tree is not None:
-            tops = {self._tree.top(label) for label in found}
-            found = {label for top in tops for label in (top, *self._tree.below(top))}
+            tops = {self._tree.top(label) for label in labels}
+            labels = {label for top in tops for label in (top, *self._tree.below(top))}
         if self._exclusive is not None:
-            groups = [group for group in self._exclusive.groups if found.intersection(group)]
-            found = found.union(*groups)
-        return found
+            groups = [group for group in self._exclusive.groups if labels.intersection(group)]
+            labels = labels.union(*groups)
+        return labels
 
     def _by_tree(self, label: int) -> Iterator[Correction]:
         """Yield what follows for a label from those above and below it in the taxonomy."""
@@ -103,9 +106,9 @@ class SettledCorrections:
             (self._tree.below(label), "present"),
         ):
             for relative in relatives:
-                for one in self._store.corrections(self._names[relative]):
-                    if one.state == state:
-                        yield replace(one, label=self._names[label])
+                for correction in self._store.corrections(self._names[relative]):
+                    if correction.state == state:
+                        yield replace(correction, label=self._names[label])
 
     def _by_group(self, label: int) -> Iterator[Correction]:
         """Yield what follows for a label from those that exclude it; nothing where they clash."""
@@ -116,20 +119,23 @@ class SettledCorrections:
         last: dict[int, Correction] = {}
         said = [self._store.corrections(self._names[column]) for column in group]
         rows = {
-            row: at for at, row in enumerate(sorted({one.row for some in said for one in some}))
+            row: at
+            for at, row in enumerate(
+                sorted({correction.row for some in said for correction in some})
+            )
         }
         labels = np.zeros((len(rows), len(group)))
         observed = np.zeros(labels.shape, np.bool_)
         for at, some in enumerate(said):
-            for one in some:
-                labels[rows[one.row], at] = one.state == "present"
-                observed[rows[one.row], at] = one.state != "unknown"
-                last[one.row] = one
-        found = rules.alone(group, range(len(group))).settled(labels, observed)
+            for correction in some:
+                labels[rows[correction.row], at] = correction.state == "present"
+                observed[rows[correction.row], at] = correction.state != "unknown"
+                last[correction.row] = correction
+        settled = rules.alone(group, range(len(group))).settled(labels, observed)
         place = group.index(label)
         for row, at in rows.items():
-            if found.observed[at, place]:
-                state: Fact = "present" if found.labels[at, place] else "absent"
+            if settled.observed[at, place]:
+                state: Fact = "present" if settled.labels[at, place] else "absent"
                 yield replace(last[row], label=self._names[label], state=state)
 
 
@@ -145,13 +151,13 @@ def corrected_odds(
     """Return those of a label for all ``rows``: mapped, and certain where somebody told."""
     log_p, log_q = np.empty(rows, np.float32), np.empty(rows, np.float32)
     for start in range(0, rows, ROWS_AT_ONCE):
-        part = slice(start, min(start + ROWS_AT_ONCE, rows))
-        log_p[part], log_q[part] = mapped(*odds.of_label(label, part))
-    for one in corrections:
-        if one.state in ("present", "absent"):
-            certain = one.state == "present"
-            log_p[one.row] = 0.0 if certain else -np.inf
-            log_q[one.row] = -np.inf if certain else 0.0
+        block = slice(start, min(start + ROWS_AT_ONCE, rows))
+        log_p[block], log_q[block] = mapped(*odds.of_label(label, block))
+    for correction in corrections:
+        if correction.state in ("present", "absent"):
+            certain = correction.state == "present"
+            log_p[correction.row] = 0.0 if certain else -np.inf
+            log_q[correction.row] = -np.inf if certain else 0.0
     return LabelOdds(log_p, log_q)
 
 
@@ -165,14 +171,16 @@ def refitted(
 
     ``held_out`` reads them, where there are corrections.
     """
-    known = [one for one in corrections if one.state != "unknown"]
+    known = [correction for correction in corrections if correction.state != "unknown"]
     if not known:
         return lambda log_p, log_q: (log_p, log_q)
     from labelwise.calibration import platt
 
-    log_p, log_q = odds.of_label(label, np.array([one.row for one in known], np.int64))
+    log_p, log_q = odds.of_label(
+        label, np.array([correction.row for correction in known], np.int64)
+    )
     given = [log_p - log_q]
-    labels = [np.array([one.state == "present" for one in known], np.float64)]
+    labels = [np.array([correction.state == "present" for correction in known], np.float64)]
     photos, lacking = held_out(), None
     if photos is not None:
         seen = slice(None) if photos.observed is None else photos.observed[:, label]
@@ -188,8 +196,8 @@ def refitted(
     link = platt(u, np.concatenate(labels)[:, None], None, scope="shared")
 
     def refit(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> Pair:
-        found = link.log_probs((log_p - log_q).clip(-FAR, FAR)[:, None])
-        return found[0][:, 0], found[1][:, 0]
+        log_probs = link.log_probs((log_p - log_q).clip(-FAR, FAR)[:, None])
+        return log_probs[0][:, 0], log_probs[1][:, 0]
 
     return refit
 
@@ -322,16 +330,16 @@ class Index(AbstractContextManager["Index", None]):
 
     def bound(self, query: Query) -> BoundQuery:
         """Return a query over this index's columns; one that no photo can answer is an error."""
-        found = bind(query, self.space, self.query_taxonomy, self.spec.exclusive)
-        if found.is_impossible:
+        bound = bind(query, self.space, self.query_taxonomy, self.spec.exclusive)
+        if bound.is_impossible:
             groups = "; ".join(
-                ", ".join(self.space.names[column] for column in group) for group in found.groups
+                ", ".join(self.space.names[column] for column in group) for group in bound.groups
             )
             raise DataError(
                 f"no photo can be {str(query)!r}, its probability is 0: of {groups} a photo has "
                 "one at most; ask for one of them, or for any with |"
             )
-        return found
+        return bound
 
     @property
     def photos(self) -> int:
@@ -483,8 +491,8 @@ class Index(AbstractContextManager["Index", None]):
         if self._sets is None or self._sets[0] != state:
             starts = range(0, len(self), ROWS_AT_ONCE)
             parts = [self.sets(slice(start, start + ROWS_AT_ONCE)) for start in starts]
-            found = np.concatenate([np.empty((0, len(self.space)), np.bool_), *parts])
-            self._sets = state, found
+            sets = np.concatenate([np.empty((0, len(self.space)), np.bool_), *parts])
+            self._sets = state, sets
         return self._sets[1]
 
     # Corrections
@@ -545,11 +553,11 @@ def model_changed(index: Index) -> str | None:
 
     None too where the run cannot be asked: it lies in a bucket, was exported, or is gone.
     """
-    place = index.facts.model
-    if is_uri(place) or not (Path(place) / MODEL_FILE).is_file():
+    address = index.facts.model
+    if is_uri(address) or not (Path(address) / MODEL_FILE).is_file():
         return None
     try:
-        now = ModelSpec.load(Path(place) / MODEL_FILE, tried=True)  # compared, never used
+        now = ModelSpec.load(Path(address) / MODEL_FILE, tried=True)  # compared, never used
     except CheckpointError:
         return None
     if now.model_copy(update={"versions": index.spec.versions}) == index.spec:
@@ -557,10 +565,10 @@ def model_changed(index: Index) -> str | None:
     update = f"labelwise index -o {shlex.quote(str(index.folder))}"
     if now.weights_sha256 != index.spec.weights_sha256:
         return (
-            f"{place} has other weights than those that scored the photos of {index.folder}; "
+            f"{address} has other weights than those that scored the photos of {index.folder}; "
             f"answers are those of the earlier ones until `{update} --rebuild`"
         )
     return (
-        f"{place} has another calibration, rule or promise than {index.folder} answers by; "
+        f"{address} has another calibration, rule or promise than {index.folder} answers by; "
         f"`{update}` takes it over, without reading photos again"
     )

@@ -65,18 +65,18 @@ class PhotoHeader:
 def headers_of(index: Index, rows: Sequence[int]) -> dict[int, PhotoHeader]:
     """Return the headers of some photos, read anew where a file or a side-car has changed."""
     known = _known_headers(index)
-    found, read = {}, {}
+    facts, read = {}, {}
     for row, paths in index.store.paths_of(rows).items():
         files = [path for path in paths if not is_uri(path)]
         stamp = _stamp(files)
         if row in known and known[row][0] == stamp:
-            found[row] = known[row][1]
+            facts[row] = known[row][1]
         else:
-            found[row] = _read_header(files)
-            read[row] = (stamp, found[row])
+            facts[row] = _read_header(files)
+            read[row] = (stamp, facts[row])
     if read and index.store.writable:
         _keep_headers(index, read)
-    return found
+    return facts
 
 
 def _stamp(files: Sequence[str]) -> str:
@@ -110,8 +110,8 @@ def _read_header(files: Sequence[str]) -> PhotoHeader:
 
 
 def _rating(data: bytes) -> int | None:
-    found = RATING.search(data)
-    return None if found is None else min(5, int(found[1]))
+    match = RATING.search(data)
+    return None if match is None else min(5, int(match[1]))
 
 
 def _known_headers(index: Index) -> dict[int, tuple[str, PhotoHeader]]:
@@ -128,8 +128,8 @@ def _keep_headers(index: Index, read: dict[int, tuple[str, PhotoHeader]]) -> Non
         database.put(
             HEADERS_TABLE,
             [
-                (row, stamp, one.camera, one.rating, json.dumps(sorted(one.keywords)))
-                for row, (stamp, one) in read.items()
+                (row, stamp, fact.camera, fact.rating, json.dumps(sorted(fact.keywords)))
+                for row, (stamp, fact) in read.items()
             ],
         )
 
@@ -189,7 +189,7 @@ def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
 
 def photo_keywords(photo: Path) -> tuple[set[Levels], list[str]]:
     """Return the keywords of a photo, each with its levels, and why a place was not read."""
-    found: set[Levels] = set()
+    keywords: set[Levels] = set()
     failures = []
     sidecar = Path(sidecar_of(str(photo)))
     readers: list[tuple[Path, Callable[[Path], set[Levels]]]] = [(photo, _embedded)]
@@ -197,10 +197,10 @@ def photo_keywords(photo: Path) -> tuple[set[Levels], list[str]]:
         readers.append((sidecar, _of_sidecar))
     for path, read in readers:
         try:
-            found |= read(path)
+            keywords |= read(path)
         except (DataError, OSError) as error:
             failures.append(f"{printable(path.name)} ({one_line_of(error)[:120]})")
-    return found, failures
+    return keywords, failures
 
 
 def _of_sidecar(path: Path) -> set[Levels]:
@@ -210,20 +210,20 @@ def _of_sidecar(path: Path) -> set[Levels]:
 
 def _of_xmp(data: bytes) -> set[Levels]:
     ours = noted(data)
-    found: set[Levels] = set()
+    keywords: set[Levels] = set()
     for prefix, texts in entries(data).items():
         separator = separator_of(prefix)
         for text in texts - set(ours.get(prefix, ())):
             levels = [text] if separator is None else text.split(separator)
-            found.add(tuple(level.strip() for level in levels if level.strip()))
-    return {path for path in found if path and path[0] != INTERNAL}
+            keywords.add(tuple(level.strip() for level in levels if level.strip()))
+    return {path for path in keywords if path and path[0] != INTERNAL}
 
 
 def _embedded(path: Path) -> set[Levels]:
     """Return the keywords inside a photo; its pixels are not decoded."""
     inside = read_photo_metadata(path)
-    found: set[Levels] = {(word,) for word in inside.words}
-    return found if inside.packet is None else found | _of_xmp(inside.packet)
+    keywords: set[Levels] = {(word,) for word in inside.words}
+    return keywords if inside.packet is None else keywords | _of_xmp(inside.packet)
 
 
 @dataclass
@@ -245,9 +245,9 @@ class _Library:
     def parents(self, kept: set[str]) -> tuple[dict[str, str], list[str]]:
         """Return the one parent of each kept name, and the names that have had several."""
         several = sorted(name for name, above in self.above.items() if len(above) > 1)
-        one = {name: min(above) for name, above in self.above.items() if len(above) == 1}
+        parent_of = {name: min(above) for name, above in self.above.items() if len(above) == 1}
         parents: dict[str, str] = {}
-        for child, parent in sorted(one.items()):
+        for child, parent in sorted(parent_of.items()):
             at = parent
             while at in parents:
                 at = parents[at]
@@ -298,7 +298,7 @@ def _camera(exif: Any) -> str | None:
             for tag in (ExifTags.Base.Make, ExifTags.Base.Model)
         )
         words = model if model.casefold().startswith(make.casefold()) else f"{make} {model}"
-        printable = "".join(one for one in words if one.isprintable()).strip()
+        printable = "".join(word for word in words if word.isprintable()).strip()
         return printable[:100] or None
     return None
 
@@ -314,7 +314,7 @@ def _place(exif: Any) -> tuple[float | None, float | None]:
 
 def _degrees(parts: Sequence[Any], side: Any, negative: str, most: float) -> float:
     """Return degrees, minutes and seconds as degrees; ValueError where that cannot be a place."""
-    degrees, minutes, seconds = (float(one) for one in parts)
+    degrees, minutes, seconds = (float(number) for number in parts)
     value = degrees + minutes / 60 + seconds / 3600
     if not 0 <= value <= most:
         raise ValueError(f"degrees must lie between 0 and {most}, got {value}")
@@ -389,7 +389,9 @@ def _of_iptc(records: dict[tuple[int, int], bytes | list[bytes]]) -> Iterator[st
 
 def _of_windows(value: object) -> Iterator[str]:
     """Yield the words of a field that holds bytes, or numbers that are bytes."""
-    if isinstance(value, tuple) and all(isinstance(one, int) and 0 <= one < 256 for one in value):
+    if isinstance(value, tuple) and all(
+        isinstance(byte, int) and 0 <= byte < 256 for byte in value
+    ):
         value = bytes(value)
     if isinstance(value, bytes):
         for word in value.decode("utf-16-le", "ignore").replace("\0", "").split(";"):
@@ -405,11 +407,15 @@ def sidecar_of(photo: str) -> str:
     """
     folder, name = os.path.split(photo)
     wanted, there = [f"{name}.xmp", f"{os.path.splitext(name)[0]}.xmp"], names_beside(photo)
-    others = [one for one in there if one != name and not one.casefold().endswith(".xmp")]
-    owned = {base for one in others for base in (one, os.path.splitext(one)[0])}
+    others = [
+        name_there
+        for name_there in there
+        if name_there != name and not name_there.casefold().endswith(".xmp")
+    ]
+    owned = {base for other in others for base in (other, os.path.splitext(other)[0])}
     for candidate in wanted:
-        same = [one for one in there if one.casefold() == candidate.casefold()]
-        free = [one for one in same if one[: -len(".xmp")] not in owned]
+        same = [name_there for name_there in there if name_there.casefold() == candidate.casefold()]
+        free = [name_there for name_there in same if name_there[: -len(".xmp")] not in owned]
         if candidate in same or free:
             return os.path.join(folder, candidate if candidate in same else free[0])
     return os.path.join(folder, wanted[0])
@@ -429,13 +435,13 @@ def names_beside(photo: str) -> list[str]:
         names = os.listdir(folder or ".")
     except OSError:
         return []
-    return sorted(one for one in names if one.casefold().partition(".")[0] == first)
+    return sorted(name for name in names if name.casefold().partition(".")[0] == first)
 
 
 @lru_cache(maxsize=16)
 def _listed(folder: str, changed: int) -> dict[str, list[str]]:
     """Return the names in a folder by what they begin with, as it was when it last changed."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name in sorted(os.listdir(folder)):
-        found.setdefault(name.casefold().partition(".")[0], []).append(name)
-    return found
+        names.setdefault(name.casefold().partition(".")[0], []).append(name)
+    return names

@@ -68,28 +68,28 @@ def read_answered(path: Path) -> tuple[frozenset[str], list[AnsweredLine]]:
     if not {"path", "answer"} <= set(columns):
         got = one_line(", ".join(columns)) or "nothing"
         raise DataError(f"{path} must have the columns path and answer, got {got:.200}")
-    found = []
+    answers = []
     for number, line in enumerate(lines, start=2):
         word = (line["answer"] or "").strip().lower()
         if not word:
             continue
-        place = f"{path}, line {number}"
+        where = f"{path}, line {number}"
         if word not in ANSWER_WORDS:
-            raise DataError(f"{place}: the answer must be yes, no or unsure, got {word!r}")
-        found.append(AnsweredLine(place, from_cell(line["path"] or ""), ANSWER_WORDS[word], line))
-    return frozenset(columns), found
+            raise DataError(f"{where}: the answer must be yes, no or unsure, got {word!r}")
+        answers.append(AnsweredLine(where, from_cell(line["path"] or ""), ANSWER_WORDS[word], line))
+    return frozenset(columns), answers
 
 
 def read_answers(path: Path) -> dict[str, Answer]:
     """Return the answers of a table by path; photos whose answer is empty are left out."""
-    found: dict[str, Answer] = {}
+    answers: dict[str, Answer] = {}
     for line in read_answered(path)[1]:
-        if found.setdefault(line.path, line.answer) != line.answer:
+        if answers.setdefault(line.path, line.answer) != line.answer:
             raise DataError(
                 f"{line.place}: {line.path} has two different answers; leave one of them, or say "
                 "unsure"
             )
-    return found
+    return answers
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,10 @@ def adapted_count(index: Index, query: Query) -> AdaptedCount:
             "known; answer some photos instead, with --ask 150"
         )
     probs = np.exp(index.odds(column, corrected=False).log_p[alive].astype(np.float64))
-    found = estimate_share(name, probs, known)
-    shares = (found.now, found.low, found.high, found.before)
+    share = estimate_share(name, probs, known)
+    shares = (share.now, share.low, share.high, share.before)
     if not wanted:
-        shares = (1 - found.now, 1 - found.high, 1 - found.low, 1 - found.before)
+        shares = (1 - share.now, 1 - share.high, 1 - share.low, 1 - share.before)
     now, low, high, before = shares
     return AdaptedCount(len(alive), len(alive) * now, len(alive) * low, len(alive) * high, before)
 
@@ -219,8 +219,8 @@ def write_questions(index: Index, sample: PhotoSample, path: Path) -> None:
     """Write the table to answer: path, question, and an empty answer for each photo."""
     rows = index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
     paths = index.store.paths_of(rows.values())
-    found = [paths[row][0] for row in rows.values() if paths[row]]
-    write_csv(path, COLUMNS, [(place, f"does it match {sample.query}?", "") for place in found])
+    questions = [paths[row][0] for row in rows.values() if paths[row]]
+    write_csv(path, COLUMNS, [(path, f"does it match {sample.query}?", "") for path in questions])
 
 
 def estimate_from_answers(
@@ -293,7 +293,7 @@ class SampleAnswers:
     def next_photo(self) -> tuple[int, str] | None:
         """Return the row and path to ask about next; None where every photo was answered."""
         answered = self.answers
-        row = next((one for one in self.rows if one not in answered), None)
+        row = next((row for row in self.rows if row not in answered), None)
         return None if row is None else (row, self._index.store.paths_of([row])[row][0])
 
     def note(self, told: Mapping[int, Answer]) -> None:
@@ -339,8 +339,8 @@ class SampleAnswers:
     def _probs(self) -> Numbers:
         """Return the probability of the query for all rows, as the model alone says it."""
         odds = [self._index.odds(column, corrected=False) for column in self._bound.columns]
-        log_p = np.stack([one.log_p for one in odds], axis=1).astype(np.float64)
-        log_q = np.stack([one.log_q for one in odds], axis=1).astype(np.float64)
+        log_p = np.stack([odd.log_p for odd in odds], axis=1).astype(np.float64)
+        log_q = np.stack([odd.log_q for odd in odds], axis=1).astype(np.float64)
         return np.clip(np.exp(self._bound.log_scores(log_p, log_q)), 0.0, 1.0)
 
     def _told(self, answer: Answer) -> dict[str, Fact]:
@@ -356,8 +356,8 @@ class SampleAnswers:
         query, draw = self.sample.query, str(self.sample.seed)
         self._index.store.answers.append(
             [
-                answered(self._photos[row], query, one, self._who, "count", draw=draw)
-                for row, one in answers.items()
+                answered(self._photos[row], query, answer, self._who, "count", draw=draw)
+                for row, answer in answers.items()
             ]
         )
 
@@ -383,11 +383,15 @@ def _samples(
 ) -> Sequence[PhotoSample]:
     """Return what was drawn for a query and grouping, the latest first."""
     try:
-        found = [SAMPLE.validate_python(one) for one in index.store.answers.notes("count")]
+        samples = [SAMPLE.validate_python(note) for note in index.store.answers.notes("count")]
     except ValidationError:
         raise DataError(
             f"{index.store.answers.path} holds a sample that cannot be read; bring the file back "
             "from a copy, or move it away to draw other photos"
         ) from None
     kind = (str(query), groups.by, groups.digest, distinct)
-    return [one for one in found if (one.query, one.by, one.table, one.distinct) == kind][::-1]
+    return [
+        sample
+        for sample in samples
+        if (sample.query, sample.by, sample.table, sample.distinct) == kind
+    ][::-1]

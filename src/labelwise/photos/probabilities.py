@@ -101,8 +101,8 @@ class ModelOdds:
             yield np.concatenate([log_p, log_q, probs], axis=1)[done:]
 
         shape = (len(stored.ids), 3 * len(stored.names))
-        found = cache.grown(f"{name}-{made_of}.bin", np.dtype(np.float64), shape, computed)
-        log_p, log_q, probs = np.split(found, 3, axis=1)
+        photos = cache.grown(f"{name}-{made_of}.bin", np.dtype(np.float64), shape, computed)
+        log_p, log_q, probs = np.split(photos, 3, axis=1)
         return KnownPhotos(
             stored.ids,
             stored.names,
@@ -185,7 +185,7 @@ class ModelOdds:
 
         def computed(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
             for start in range(done, rows, ROWS_AT_ONCE):
-                part = slice(start, min(start + ROWS_AT_ONCE, rows))
-                yield self.of_label(label, part)[side].astype(np.float32)
+                block = slice(start, min(start + ROWS_AT_ONCE, rows))
+                yield self.of_label(label, block)[side].astype(np.float32)
 
         return cache.grown(name, np.dtype(np.float32), (self._store.rows, 1), computed)[:, 0]

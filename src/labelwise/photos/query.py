@@ -13,6 +13,7 @@ a person's answers (:mod:`labelwise.photos.checking`).
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -56,7 +57,7 @@ ANSWERS = 30  # that a person is taken to be willing to give
 LEAST_CHECKED = 0.2  # probability of a photo on a list that is worth checking
 LEAST_SCORE = float(np.finfo(np.float32).min)  # below: left out by a limit
 MOST_BYTES = 256 << 20
-KEYWORD = "keyword:"  # before the name of an album that is one
+KEYWORD, PHOTOS = "keyword:", "photos:"  # before the name of an album that is no folder
 
 
 @dataclass(frozen=True)
@@ -441,7 +442,7 @@ def labels_told(bound: BoundQuery, space: LabelSpace, answer: Answer) -> dict[st
     a query that has only one.
     """
     parts = bound.expression.parts if isinstance(bound.expression, AllOf) else (bound.expression,)
-    literals = [one for one in map(literal_of, parts) if one is not None]
+    literals = [part_literal for part_literal in map(literal_of, parts) if part_literal is not None]
     if bound.limits or len(literals) < len(parts) or answer == "unsure":
         return {}
     if answer == "no" and len(literals) > 1:
@@ -456,15 +457,15 @@ def labels_told(bound: BoundQuery, space: LabelSpace, answer: Answer) -> dict[st
 def said_of(index: Index, bound: BoundQuery) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the photos (n,) people spoke of, which of them answer a query, and which are told."""
     said = {column: index.corrections.of(column) for column in bound.columns}
-    rows = sorted({one.row for some in said.values() for one in some})
-    place = {row: at for at, row in enumerate(rows)}
+    rows = sorted({correction.row for some in said.values() for correction in some})
+    at_of = {row: at for at, row in enumerate(rows)}
     labels = np.zeros((len(rows), len(bound.columns)), np.float32)
     observed = np.zeros(labels.shape, np.bool_)
     for at, column in enumerate(bound.columns):
-        for one in said[column]:
-            if one.state in ("present", "absent"):
-                entry = place[one.row], at
-                labels[entry], observed[entry] = one.state == "present", True
+        for correction in said[column]:
+            if correction.state in ("present", "absent"):
+                entry = at_of[correction.row], at
+                labels[entry], observed[entry] = correction.state == "present", True
     hits, known = bound.right(labels, observed)
     return np.array(rows, np.int64), np.asarray(hits), np.asarray(known)
 
@@ -499,8 +500,8 @@ def photos_along(
         rows, _ = ranked.ranking.best(
             ranked.ranking.count_at_least(ranked.held_out.score_at(at_least))
         )
-    found, cosines = index.embeddings.along(direction, count, rows)
-    return hits_of(index, (), found, cosines)
+    rows_along, cosines = index.embeddings.along(direction, count, rows)
+    return hits_of(index, (), rows_along, cosines)
 
 
 def hits_of(
@@ -518,8 +519,8 @@ def hits_of(
     hits = []
     for row, chance in zip(rows.tolist(), probs.tolist(), strict=True):
         reasons = {name: float(np.exp(values[row])) for name, values in odds.items()}
-        one = contents[row]
-        facts = (one.taken, one.width, one.height)
+        content = contents[row]
+        facts = (content.taken, content.width, content.height)
         hits.append(Hit(row, chance, reasons, tuple(paths[row]), *facts))
     return hits
 
@@ -531,7 +532,7 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
     photos, or ``keyword:NAME``, is an album: the photos most like all of it are returned.
     """
     if os.path.isdir(photo) or photo.startswith(KEYWORD):
-        return [], _photos_like_album(index, photo, count)
+        return [], photos_like_album(index, photo, count)
     row = index.store.row_of(photo)
     if row is not None:
         return nearest_photos(index, row, count)
@@ -556,20 +557,39 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
     if projection is None:
         raise DataError(f"{index.folder} keeps no looks of photos; index them again")
     model = load_model(index.facts.model)
-    (part,) = score(model, BytesImages([content], [photo]), batch_size=1, embed=True)
-    if part.failures or part.embeddings is None:
-        raise DataError(part.failures[0].reason if part.failures else f"{photo} has no looks")
-    (looks,) = projection(part.embeddings.numpy())
+    (scored,) = score(model, BytesImages([content], [photo]), batch_size=1, embed=True)
+    if scored.failures or scored.embeddings is None:
+        raise DataError(scored.failures[0].reason if scored.failures else f"{photo} has no looks")
+    (looks,) = projection(scored.embeddings.numpy())
     return [], hits_of(index, (), *index.embeddings.nearest(looks, count))
 
 
-def _photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
-    if os.path.isdir(album):
-        own = PhotoFilter(folder=os.path.abspath(album))
+def photos_like_album(index: Index, album: str, count: int) -> list[Hit]:
+    """Return the photos most like those of an album, without these.
+
+    It is a folder (or one below a root, as 2023/june), ``keyword:NAME``, or ``photos:ID,ID`` with
+    at least 16 digits of each id.
+    """
+    if album.startswith(PHOTOS):
+        rows = np.array(_rows_of_ids(index, album.removeprefix(PHOTOS)), np.int64)
     else:
-        own = PhotoFilter(keywords=(album.removeprefix(KEYWORD),))
-    without = np.union1d(own.left_out(index), index.store.dead_rows())
-    rows = np.setdiff1d(np.arange(len(index)), without)
+        own = PhotoFilter(folder=os.path.abspath(album) if os.path.isdir(album) else album)
+        if album.startswith(KEYWORD):
+            own = PhotoFilter(keywords=(album.removeprefix(KEYWORD),))
+        rows = np.setdiff1d(np.arange(len(index)), own.left_out(index))
+    rows = np.setdiff1d(rows, index.store.dead_rows())
     if not len(rows):
         raise DataError(f"no photo of {index.folder} is in the album {album!r}; index it first")
     return hits_of(index, (), *index.embeddings.like_album(rows, count))
+
+
+def _rows_of_ids(index: Index, ids: str) -> list[int]:
+    """Return the rows of the photos whose ids start as some do."""
+    found = []
+    for start in filter(None, ids.split(",")):
+        if not re.fullmatch("[0-9a-f]{16,64}", start):
+            raise DataError(f"{start!r} must be 16 to 64 hexadecimal digits of a photo's id")
+        ends = [bytes.fromhex(start.ljust(64, digit)) for digit in "0f"]
+        query = "SELECT row FROM contents WHERE hash BETWEEN ? AND ?"
+        found += [row for (row,) in index.store.select(query, ends)]
+    return found

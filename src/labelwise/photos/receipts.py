@@ -42,7 +42,7 @@ from labelwise.decide import (
     judge_lists,
 )
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.photos.check_log import answers_of, is_of_text
+from labelwise.photos.check_log import answers_of, is_of_likeness
 from labelwise.photos.index import Index
 from labelwise.photos.prevalence import read_answered
 from labelwise.photos.query import said_of
@@ -176,7 +176,7 @@ def carry_receipts(before: Store, index: Index) -> None:
     lines, numbers = _lines(before), dict[int | None, int | None]({None: None})
     listed = {line.number: line.of_rows().tolist() for line in lines}
     contents = before.contents_of({row for rows in listed.values() for row in rows})
-    found = index.store.rows_by_hash({one.hash for one in contents.values()})
+    row_of = index.store.rows_by_hash({content.hash for content in contents.values()})
     there = _lines(index.store)  # of a copy that was killed
     known = {line.origin: line.number for line in there}
     last = max((line.number for line in there), default=0)
@@ -184,7 +184,7 @@ def carry_receipts(before: Store, index: Index) -> None:
         if line.origin not in known:
             last += 1
             hashes = [contents[row].hash for row in listed[line.number]]
-            rows = np.array([found[one] for one in hashes if one in found], np.int64)
+            rows = np.array([row_of[digest] for digest in hashes if digest in row_of], np.int64)
             moved = {"withdraws": numbers[line.withdraws], "rows": _packed(rows), "number": last}
             _write(index.store, vars(line) | moved)
         numbers[line.number] = known.get(line.origin, last)
@@ -194,7 +194,7 @@ def receipts_of(index: Index) -> list[Receipt]:
     """Return every receipt, in order."""
     lines = _lines(index.store)
     withdrawn = {line.withdraws for line in lines}
-    return [_receipt(one, one.number in withdrawn) for one in lines if one.promise is not None]
+    return [_receipt(line, line.number in withdrawn) for line in lines if line.promise is not None]
 
 
 def rows_in_order(index: Index, receipt: Receipt) -> Rows:
@@ -243,7 +243,7 @@ def _packed(rows: Rows) -> str:
 
 def _photos(index: Index, rows: Rows) -> str:
     contents = index.store.contents_of(rows.tolist())
-    hashes = sorted(one.hash for one in contents.values())
+    hashes = sorted(content.hash for content in contents.values())
     return hashlib.sha256(b"".join(hashes)).hexdigest()
 
 
@@ -291,7 +291,11 @@ def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
 
 def _standing(index: Index) -> list[Receipt]:
     """Return the receipts of lists that were not withdrawn; version 0.2 kept some of tags, too."""
-    return [one for one in receipts_of(index) if not one.withdrawn and not one.is_of_tags]
+    return [
+        receipt
+        for receipt in receipts_of(index)
+        if not receipt.withdrawn and not receipt.is_of_tags
+    ]
 
 
 def write_list_questions(index: Index, path: Path, each: int) -> int:
@@ -320,23 +324,23 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
     Photos without an answer are passed over. A photo that was answered twice is right if it is both
     times.
     """
-    queries = sorted({one.query for one in receipts_of(index) if not one.is_of_tags})
+    queries = sorted({receipt.query for receipt in receipts_of(index) if not receipt.is_of_tags})
     columns, lines = read_answered(path)
     if "query" not in columns and len(queries) > 1:
         raise DataError(
             f"{path} must say in a column query of which query each answer is: lists of "
             f"{len(queries)} queries were promised"
         )
-    found: dict[str, dict[int, bool]] = {}
+    answers: dict[str, dict[int, bool]] = {}
     for line in lines:
         query = (queries or [""])[0]
         if "query" in columns:
             query = _as_kept(index, from_cell(line.cells["query"] or ""))
         if query not in queries:
             raise DataError(f"{line.place}: no list of {query!r} was promised")
-        row, rows = index.row_of(line.path), found.setdefault(query, {})
+        row, rows = index.row_of(line.path), answers.setdefault(query, {})
         rows[row] = rows.get(row, True) and line.answer == "yes"
-    return found
+    return answers
 
 
 def _as_kept(index: Index, text: str) -> str:
@@ -349,11 +353,11 @@ def _as_kept(index: Index, text: str) -> str:
 def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]:
     """Return whether photos are right for a query, by what everybody said of them."""
     known: dict[int, bool] = {}
-    if not is_of_text(text):
+    if not is_of_likeness(text):
         query = Query.parse(text, index.space, index.taxonomy)
         rows, hits, told = said_of(index, index.bound(query))
         known = dict(zip(rows[told].tolist(), hits[told].tolist(), strict=True))
-    checked = [(one.row, one.answer == "yes") for one in answers_of(index.store, text)]
+    checked = [(answer.row, answer.answer == "yes") for answer in answers_of(index.store, text)]
     for row, is_right in (*checked, *more.items()):
         known[row] = known.get(row, True) and is_right
     return known

@@ -85,7 +85,7 @@ def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:
     probs = np.exp(index.odds(column).log_p)
     given = index.given(column)
     worth = _worth(probs, given, by)
-    closed = [one.row for one in index.store.corrections(name)]
+    closed = [correction.row for correction in index.store.corrections(name)]
     worth[closed] = -1
     worth[index.store.dead_rows()] = -1
     keep = min(count, len(worth))
@@ -118,9 +118,9 @@ def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[La
     they happened to see, which is not a sample to measure a model on. For the same reason photos
     that the model is tested on are left out; they are known by the end of their paths.
     """
-    paths = index.store.paths_of({one.row for one in index.store.corrections()})
+    paths = index.store.paths_of({correction.row for correction in index.store.corrections()})
     tested = _tested_photos(index)
-    kept = sorted(row for row, found in paths.items() if found and not _any_of(found, tested))
+    kept = sorted(row for row, path in paths.items() if path and not _any_of(path, tested))
     if not kept:
         raise DataError(
             f"{index.folder} has no correction to export, of a photo that is there and that the "
@@ -141,7 +141,7 @@ def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[La
         group=[group_of[row] for row in kept] if groups.by else None,
         name=f"corrections of {index.folder}",
     )
-    return table, sum(bool(found) for found in paths.values()) - len(kept)
+    return table, sum(bool(path) for path in paths.values()) - len(kept)
 
 
 def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -149,15 +149,15 @@ def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], ND
 
     Somebody who was asked may have answered that it cannot be known.
     """
-    place = {row: at for at, row in enumerate(rows)}
+    at_of = {row: at for at, row in enumerate(rows)}
     truth = np.full((len(rows), len(index.space)), np.nan)
     asked = np.zeros(truth.shape, np.bool_)
-    for one in index.store.corrections():
-        if one.row in place and one.state in ("present", "absent", "unknown"):
-            entry = place[one.row], index.space.column(one.label)
+    for correction in index.store.corrections():
+        if correction.row in at_of and correction.state in ("present", "absent", "unknown"):
+            entry = at_of[correction.row], index.space.column(correction.label)
             asked[entry] = True
-            if one.state != "unknown":
-                truth[entry] = one.state == "present"
+            if correction.state != "unknown":
+                truth[entry] = correction.state == "present"
     return truth, asked
 
 

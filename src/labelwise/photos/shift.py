@@ -140,13 +140,13 @@ def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryL
         known = None
     if known is not None and abs(index.photos - known.rows) <= GROWTH * known.rows:
         return known
-    found = _compared(index, index.store.alive_rows())
+    comparison = _compared(index, index.store.alive_rows())
     try:
         with replacing(path) as temporary:
-            temporary.write_bytes(SEALED.dump_json(SealedLikeness.of(found), indent=2))
+            temporary.write_bytes(SEALED.dump_json(SealedLikeness.of(comparison), indent=2))
     except OSError:  # an index that may only be read
         pass
-    return found
+    return comparison
 
 
 def evidence_of(index: Index) -> Evidence:
@@ -237,8 +237,8 @@ def _distinct(index: Index, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def _one_of_each_folder(index: Index, ordered: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the first photo of each folder, of rows in an order that says nothing of them."""
     first: dict[str, int] = {}
-    for place, paths in enumerate(index.store.paths_of(ordered.tolist()).values()):
-        first.setdefault(os.path.dirname(paths[0]), place)
+    for position, paths in enumerate(index.store.paths_of(ordered.tolist()).values()):
+        first.setdefault(os.path.dirname(paths[0]), position)
     return ordered[sorted(first.values())]
 
 
@@ -263,16 +263,18 @@ def _pictures(index: Index, kept: NDArray[np.int64]) -> _Pictures | None:
     projection = index.embeddings.projection
     if projection is None:
         return None
-    found = HeldOutPictures.load(index.folder / PICTURES_FILE)
-    if found is None or found.weights_sha256 != index.spec.weights_sha256:
+    held_out_pictures = HeldOutPictures.load(index.folder / PICTURES_FILE)
+    if held_out_pictures is None or held_out_pictures.weights_sha256 != index.spec.weights_sha256:
         return None
-    there = np.isin(found.rows, kept)
+    there = np.isin(held_out_pictures.rows, kept)
     if there.sum() < FEWEST:
         return None
-    rows = np.searchsorted(kept, found.rows[there])
-    features = found.features[there].astype(np.float32)
+    rows = np.searchsorted(kept, held_out_pictures.rows[there])
+    features = held_out_pictures.features[there].astype(np.float32)
     return _Pictures(
-        rows, projection(features).astype(np.float32), found.looks[there].astype(np.float32)
+        rows,
+        projection(features).astype(np.float32),
+        held_out_pictures.looks[there].astype(np.float32),
     )
 
 
@@ -282,11 +284,11 @@ def _copies(
     """Return how many photos look like a held-out one."""
     if not looks.shape[1] or not held_out.shape[1]:
         return 0
-    found = 0
+    near = 0
     for start in range(0, len(alive), ROWS_AT_ONCE):
-        part = looks[alive[start : start + ROWS_AT_ONCE]].astype(np.float32)
-        found += int(((part @ held_out.T).max(axis=1) >= NEAR).sum())
-    return found
+        block = looks[alive[start : start + ROWS_AT_ONCE]].astype(np.float32)
+        near += int(((block @ held_out.T).max(axis=1) >= NEAR).sum())
+    return near
 
 
 def _labels(held_out: Predictions, probs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -413,7 +415,7 @@ class HeldOutPictures:
 
         try:
             tensors = load_tensors(path)
-            found = HeldOutPictures(
+            held_out_pictures = HeldOutPictures(
                 tensors["rows"].numpy(),
                 tensors["features"].numpy(),
                 tensors["looks"].numpy(),
@@ -422,14 +424,14 @@ class HeldOutPictures:
             )
         except (CheckpointError, OSError, KeyError, TypeError, ValueError):
             return None
-        return found if found._is_whole() else None
+        return held_out_pictures if held_out_pictures._is_whole() else None
 
     def _is_whole(self) -> bool:
         """Return whether the numbers are of the kinds and sizes that belong together."""
         matrices = (self.features, self.looks, self.fitted)
         if self.rows.dtype != np.int64 or self.rows.ndim != 1 or (self.rows < 0).any():
             return False
-        if any(one.dtype != np.float16 or one.ndim != 2 for one in matrices):
+        if any(matrix.dtype != np.float16 or matrix.ndim != 2 for matrix in matrices):
             return False
         count, width = self.features.shape
         fits = len(self.rows) == count == len(self.looks) and self.fitted.shape[1] == width
@@ -451,9 +453,9 @@ def _scored(
     from labelwise.models.scoring import Scored, score
 
     parts = []
-    for part in score(predictor, images, rows=rows.tolist(), embed=True):
-        parts.append(part)
-        watch.advance(len(part) + len(part.failures))
+    for scored in score(predictor, images, rows=rows.tolist(), embed=True):
+        parts.append(scored)
+        watch.advance(len(scored) + len(scored.failures))
     return Scored.join(parts)
 
 

@@ -299,21 +299,21 @@ class Store(AbstractContextManager["Store", None]):
 
     def places_of(self, rows: Iterable[int]) -> dict[int, list[tuple[str, str]]]:
         """Return where each of some contents lies now: roots, and the names below them."""
-        roots, found = self.roots(), {}
+        roots, places = self.roots(), {}
         for row in rows:
             files = self._database.read("files", row=row, state="ok")
-            found[row] = [
+            places[row] = [
                 (roots[root], os.path.join(folder, name) if raw is None else os.fsdecode(raw))
                 for root, folder, name, raw, *_ in files
             ]
             if not files and any(alive for *_, alive in self._database.read("contents", row=row)):
                 raise self._database.damaged("files")
-        return found
+        return places
 
     def paths_of(self, rows: Iterable[int]) -> dict[int, list[str]]:
         """Return where each of some contents lies now, its files in order of their paths."""
         return {
-            row: sorted(address_of(*place) for place in places)
+            row: sorted(address_of(*location) for location in places)
             for row, places in self.places_of(rows).items()
         }
 
@@ -332,10 +332,10 @@ class Store(AbstractContextManager["Store", None]):
             if inside is None:
                 continue
             folder, name = os.path.split(inside)
-            found = self._database.read(
+            files = self._database.read(
                 "files", root=number, folder=shown(folder), name=shown(name), state="ok"
             )
-            for _, _, _, raw, _, _, row, *_ in found:
+            for _, _, _, raw, _, _, row, *_ in files:
                 if raw == _raw(inside):
                     return int(row)
         return None
@@ -392,8 +392,8 @@ class Store(AbstractContextManager["Store", None]):
 
     def rows_by_hash(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
         """Return the rows of the contents that are known among some hashes."""
-        found = {digest: self._database.read("contents", hash=digest) for digest in hashes}
-        return {digest: int(rows[0][0]) for digest, rows in found.items() if rows}
+        rows_of = {digest: self._database.read("contents", hash=digest) for digest in hashes}
+        return {digest: int(rows[0][0]) for digest, rows in rows_of.items() if rows}
 
     def sizes(self) -> set[int]:
         """Return the sizes of all contents in bytes."""
@@ -401,10 +401,10 @@ class Store(AbstractContextManager["Store", None]):
 
     def contents_of(self, rows: Iterable[int]) -> dict[int, Content]:
         """Return what is known of some contents."""
-        found = {row: self._database.read("contents", row=row) for row in rows}
-        if not all(found.values()):
+        contents = {row: self._database.read("contents", row=row) for row in rows}
+        if not all(contents.values()):
             raise self._database.damaged("contents")
-        return {row: Content(*values[1:-1]) for row, (values,) in found.items()}
+        return {row: Content(*values[1:-1]) for row, (values,) in contents.items()}
 
     def dead_rows(self) -> NDArray[np.int64]:
         """Return the contents that no present file holds, in order."""
@@ -439,7 +439,8 @@ class Store(AbstractContextManager["Store", None]):
             facts = enumerate(map(astuple, contents), first)
             database.put("contents", [(row, *values, 0) for row, values in facts])
             self.put_files(
-                file if place is None else replace(file, row=first + place) for file, place in files
+                file if position is None else replace(file, row=first + position)
+                for file, position in files
             )
 
     def column(self, label: int) -> NDArray[np.float32]:
@@ -458,23 +459,28 @@ class Store(AbstractContextManager["Store", None]):
 
     def correct(self, corrections: Sequence[Correction]) -> None:
         """Append what people said to the answer log; nothing said before is lost."""
-        photos = self.photos_of({one.row for one in corrections})
+        photos = self.photos_of({correction.row for correction in corrections})
         self.answers.append(
             [
                 LoggedAnswer(
-                    photos[one.row], one.label, WORDS[one.state], one.who, one.at, one.source
+                    photos[correction.row],
+                    correction.label,
+                    WORDS[correction.state],
+                    correction.who,
+                    correction.at,
+                    correction.source,
                 )
-                for one in corrections
+                for correction in corrections
             ]
         )
 
     def carry_corrections(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Let what was said of one content hold for another, such as a photo that was edited."""
         copies = [
-            replace(one, row=after, source="edit")
+            replace(correction, row=after, source="edit")
             for before, after in pairs
             if before != after
-            for one in self.corrections(row=before)
+            for correction in self.corrections(row=before)
         ]
         if copies:
             self.correct(copies)
@@ -486,7 +492,7 @@ class Store(AbstractContextManager["Store", None]):
             said = [self._said.get(label, {})] if label is not None else [*self._said.values()]
             if row is not None:
                 return [own[row] for own in said if row in own]
-            return [one for own in said for one in own.values()]
+            return [correction for own in said for correction in own.values()]
 
     def _take_answers(self) -> None:
         """Take in the lines of the answer log that have come since."""
@@ -516,8 +522,8 @@ class Store(AbstractContextManager["Store", None]):
         """Return the rows of photos of the answer log that this index knows."""
         wanted = dict.fromkeys(photos)
         new = [photo for photo in wanted if photo not in self._rows_of]
-        found = self.rows_by_hash(map(bytes.fromhex, new))
-        self._rows_of |= {digest.hex(): row for digest, row in found.items()}
+        rows = self.rows_by_hash(map(bytes.fromhex, new))
+        self._rows_of |= {digest.hex(): row for digest, row in rows.items()}
         return {photo: self._rows_of[photo] for photo in wanted if photo in self._rows_of}
 
     def _answers_of_0_2(self) -> list[Mapping[str, Any]]:

@@ -56,11 +56,11 @@ def promised_rule(
     that cannot be promised are not given, and those with few photos have one promise together.
     Held-out photos tell nothing of a library that differs, or that could not be compared.
     """
-    evidence, tuning, found = evidence_of(index), index.tuning(), likeness_of(index)
-    outcome, own = found.likeness.outcome, index.spec.answers is not None
+    evidence, tuning, likeness = evidence_of(index), index.tuning(), likeness_of(index)
+    outcome, own = likeness.likeness.outcome, index.spec.answers is not None
     if outcome != "alike" and not (own and outcome == "unknown"):  # own photos were set aside
         raise DataError(
-            f"no tag of {index.folder} can be guaranteed from test photos. {found.sentence()} "
+            f"no tag of {index.folder} can be guaranteed from test photos. {likeness.sentence()} "
             "Leave out --wrong-at-most, then check the tags: labelwise audit TAGS"
         )
     level = 1 - wrong_at_most
@@ -130,9 +130,9 @@ def raw_partners(photo: str) -> list[str]:
     if os.path.splitext(name)[1].lower() in RAW_SUFFIXES:
         return []
     return [
-        os.path.join(folder, one)
-        for one in names_beside(photo)
-        if os.path.splitext(one)[0] == stem and os.path.splitext(one)[1].lower() in RAW_SUFFIXES
+        os.path.join(folder, name)
+        for name in names_beside(photo)
+        if os.path.splitext(name)[0] == stem and os.path.splitext(name)[1].lower() in RAW_SUFFIXES
     ]
 
 

@@ -138,13 +138,13 @@ class OddsRanking(Ranking):
         """The odds of all rows, to ROUNDING; 0 where a row is gone or left out by a limit."""
         size = len(self.columns[0].log_p)
         odds = np.empty(size, np.float32)
-        pairs = [one.pair for one in self.columns]
+        pairs = [column.pair for column in self.columns]
 
         def compute(start: int) -> None:
             rows = slice(start, start + ROWS_AT_ONCE)
-            part = self.query.odds([p[rows] for p, _ in pairs], [q[rows] for _, q in pairs])
-            inside = self.query.inside([one.log_p[rows] for one in self.columns])
-            odds[rows] = part if inside is None else np.where(inside, part, 0)
+            odds_block = self.query.odds([p[rows] for p, _ in pairs], [q[rows] for _, q in pairs])
+            inside = self.query.inside([column.log_p[rows] for column in self.columns])
+            odds[rows] = odds_block if inside is None else np.where(inside, odds_block, 0)
 
         starts = range(0, size, ROWS_AT_ONCE)
         with ThreadPoolExecutor(min(cpu_count() or 1, 4) if size >= PARALLEL else 1) as pool:
@@ -178,7 +178,7 @@ class OddsRanking(Ranking):
         least = min(odds, MOST_ODDS) * (1 - ROUNDING)
         if least > LEAST_ODDS:
             return np.flatnonzero(self.odds >= least)
-        inside = self.query.inside([one.log_p for one in self.columns])
+        inside = self.query.inside([column.log_p for column in self.columns])
         present = np.ones(len(self.odds), np.bool_) if inside is None else inside
         present[self.gone] = False
         return np.flatnonzero(present)
@@ -189,8 +189,8 @@ class OddsRanking(Ranking):
         Of log p and log(1 - p) the smaller one is taken: rounded on their own, p and 1 - p do not
         add up to 1, which a query that names a label twice would multiply.
         """
-        log_p = np.stack([one.log_p[rows] for one in self.columns], axis=1).astype(np.float64)
-        log_q = np.stack([one.log_q[rows] for one in self.columns], axis=1).astype(np.float64)
+        log_p = np.stack([column.log_p[rows] for column in self.columns], axis=1).astype(np.float64)
+        log_q = np.stack([column.log_q[rows] for column in self.columns], axis=1).astype(np.float64)
         smaller = np.minimum(log_p, log_q)
         larger = np.log1p(-np.exp(smaller))
         likely = log_p > log_q
@@ -229,8 +229,8 @@ def _grouped_scores(query: BoundQuery, columns: Sequence[LabelOdds], gone: Rows)
     scores = np.empty(size, np.float32)
     for at in range(0, size, ROWS_AT_ONCE):
         rows = slice(at, at + ROWS_AT_ONCE)
-        log_p = np.stack([one.log_p[rows] for one in columns], axis=1)
-        log_q = np.stack([one.log_q[rows] for one in columns], axis=1)
+        log_p = np.stack([column.log_p[rows] for column in columns], axis=1)
+        log_q = np.stack([column.log_q[rows] for column in columns], axis=1)
         scores[rows] = query.log_scores(log_p, log_q)
     scores[gone] = -np.inf
     return scores

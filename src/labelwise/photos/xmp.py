@@ -116,10 +116,10 @@ def parsed(data: bytes) -> Element:
 
 def _tag_end(data: bytes, start: int) -> int:
     """Return where the tag that begins at ``start`` ends; a > in quotes does not end it."""
-    found = TAG_END.match(data, start)
-    if found is None:
+    match = TAG_END.match(data, start)
+    if match is None:
         raise DataError("the side-car is not well-formed XML: a tag does not end")
-    return found.end()
+    return match.end()
 
 
 def spliced(data: bytes, splices: Sequence[Splice]) -> bytes:
@@ -222,8 +222,8 @@ class _List:
 
 
 LISTS = {
-    one.prefix: one
-    for one in (
+    form.prefix: form
+    for form in (
         _List("dc", "subject", "http://purl.org/dc/elements/1.1/", "Bag", None),
         _List("lr", "hierarchicalSubject", "http://ns.adobe.com/lightroom/1.0/", "Bag", "|"),
         _List("digiKam", "TagsList", "http://www.digikam.org/ns/1.0/", "Seq", "/"),
@@ -236,7 +236,7 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
 
     ``ours`` is what we wrote into it before.
     """
-    data = EMPTY if data is None else untagged(data, ours)
+    data = EMPTY if data is None or data == EMPTY else untagged(data, ours)
     if not keywords:
         return data
     rdf = _rdf(parsed(data))
@@ -250,13 +250,11 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
             new = list(keywords)
         else:
             there = {item.text.strip() for item in container.find(f"{RDF} li")}
-            new = [one for one in keywords if kind.spelled(one) not in there]
-            splices += _into_list(data, container, [kind.spelled(one) for one in new])
-        written[prefix] = [one.label for one in new]
+            new = [keyword for keyword in keywords if kind.spelled(keyword) not in there]
+            splices += _into_list(data, container, [kind.spelled(keyword) for keyword in new])
+        written[prefix] = [keyword.label for keyword in new]
     splices += into_element(data, rdf, _description(rdf, keywords, written, absent))
-    result = spliced(data, splices)
-    parsed(result)  # a label may hold characters that XML has no way to write
-    return result
+    return _checked(spliced(data, splices))
 
 
 def differ_in_dates_alone(one: bytes, other: bytes) -> bool:
@@ -272,6 +270,8 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
     A packet that cannot be read is not taken over.
     """
     data = EMPTY
+    if packet is None and not words:
+        return data
     if packet is not None:
         with suppress(DataError):
             _rdf(parsed(packet))
@@ -291,15 +291,28 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
         f"\n   <{kind.written}><rdf:Bag>{items}</rdf:Bag></{kind.written}>"
         "\n  </rdf:Description>"
     )
-    result = spliced(data, into_element(data, rdf, text.encode()))
-    parsed(result)  # a word may hold characters that XML has no way to write
-    return result
+    return _checked(spliced(data, into_element(data, rdf, text.encode())))
+
+
+def _checked(data: bytes) -> bytes:
+    """Return a side-car that can be read again; words may hold what XML has no way to write."""
+    try:
+        if len(data) > LARGEST or data.count(b"<") > MOST_ELEMENTS:
+            raise expat.ExpatError
+        expat.ParserCreate("utf-8", " ").Parse(data, True)  # no handlers: much faster than a tree
+    except expat.ExpatError:
+        parsed(data)
+    return data
 
 
 def _about(rdf: Element) -> str:
     """Return what the descriptions of a packet are about: all of them must say the same."""
     return next(
-        (one.attributes.get(f"{RDF} about", "") for one in rdf.find(f"{RDF} Description")), ""
+        (
+            description.attributes.get(f"{RDF} about", "")
+            for description in rdf.find(f"{RDF} Description")
+        ),
+        "",
     )
 
 
@@ -353,14 +366,16 @@ def untagged(data: bytes, ours: Written) -> bytes:
             prop
             for kind in LISTS.values()
             for prop in description.find(kind.property)
-            if all(id(item) in removed for one in prop.children for item in one.children)
+            if all(id(item) in removed for child in prop.children for item in child.children)
         ]
         whole = len(tags) + len(emptied) == len(description.children)
         if whole and set(description.attributes) <= {f"{RDF} about"}:
             gone.append(description)
         else:
             gone += [*tags, *emptied]
-    return spliced(data, [(with_space(data, one), one.end, b"") for one in outermost(gone)])
+    return spliced(
+        data, [(with_space(data, element), element.end, b"") for element in outermost(gone)]
+    )
 
 
 def _rdf(root: Element) -> Element:
@@ -373,7 +388,9 @@ def _rdf(root: Element) -> Element:
 def _containers(rdf: Element, kind: "_List") -> Iterator[Element]:
     """Yield the bags of one list of keywords; anything but a list there is refused."""
     for prop in rdf.find(f"{RDF} Description", kind.property):
-        bags = [one for one in prop.children if one.name in (f"{RDF} {k}" for k in CONTAINERS)]
+        bags = [
+            child for child in prop.children if child.name in (f"{RDF} {k}" for k in CONTAINERS)
+        ]
         if not bags:
             raise DataError(f"{kind.written} must be a list of keywords, it is something else")
         yield bags[0]
@@ -420,22 +437,22 @@ def _description(
         f'\n    xmlns:labelwise="{OURS}"{declared}>'
     ]
     for kind in (LISTS[prefix] for prefix in absent):
-        items = "".join(f"<rdf:li>{escape(kind.spelled(one))}</rdf:li>" for one in keywords)
+        items = "".join(f"<rdf:li>{escape(kind.spelled(keyword))}</rdf:li>" for keyword in keywords)
         bag = f"<rdf:{kind.container}>{items}</rdf:{kind.container}>"
         lines.append(f"   <{kind.written}>{bag}</{kind.written}>")
     lines.append("   <labelwise:tags><rdf:Bag>")
-    for one in keywords:
+    for keyword in keywords:
         facts = {
-            "label": one.label,
-            "probability": f"{one.probability:.4f}",
-            "model": one.model,
-            "date": one.date,
+            "label": keyword.label,
+            "probability": f"{keyword.probability:.4f}",
+            "model": keyword.model,
+            "date": keyword.date,
         }
-        if one.caution is not None:
-            facts["caution"] = one.caution
+        if keyword.caution is not None:
+            facts["caution"] = keyword.caution
         for prefix, kind in LISTS.items():
-            if one.label in written[prefix]:
-                facts[prefix] = kind.spelled(one)
+            if keyword.label in written[prefix]:
+                facts[prefix] = kind.spelled(keyword)
         inner = "".join(
             f"<labelwise:{key}>{escape(value)}</labelwise:{key}>" for key, value in facts.items()
         )

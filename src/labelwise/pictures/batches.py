@@ -167,7 +167,7 @@ class HostResizer:
             chunk = _chunk(len(batch.rows), self.workers)
             firsts = range(0, len(batch.rows), chunk)
             parts = [range(at, min(at + chunk, len(batch.rows))) for at in firsts]
-            return made, [pool.submit(self._fill, made, batch, part) for part in parts]
+            return made, [pool.submit(self._fill, made, batch, block) for block in parts]
 
         try:
             for made, waiting in started_ahead(wanted, start, self.ahead):
@@ -263,8 +263,8 @@ def _with_windows(
     if batch.window is None:
         return items
     return [
-        item if isinstance(item, str) else item._replace(window=batch.window(place))
-        for item, place in zip(items, places, strict=True)
+        item if isinstance(item, str) else item._replace(window=batch.window(position))
+        for item, position in zip(items, places, strict=True)
     ]
 
 
@@ -281,13 +281,13 @@ def resized_inputs(
     ahead = max(AHEAD - 1, ceil(2 * threads * _chunk(longest, threads) / longest))
     resizer = HostResizer(images, transform, device, threads, ahead=ahead)
     with closing(resizer.by_threads(map(BatchRows, batches))) as made:
-        for rows, one in zip(batches, made, strict=True):
+        for rows, inputs in zip(batches, made, strict=True):
             failures = [
                 Failure(int(rows[at]), images.ids[int(rows[at])], reason)
-                for at, reason in sorted(one.failed.items())
+                for at, reason in sorted(inputs.failed.items())
             ]
-            values = one.values
+            values = inputs.values
             if failures:
-                good = [at for at in range(len(rows)) if at not in one.failed]
+                good = [at for at in range(len(rows)) if at not in inputs.failed]
                 rows, values = rows[good], values[good]
             yield Inputs(rows, sent(values.permute(0, 3, 1, 2), device), failures)

@@ -37,15 +37,15 @@ def image_files(folder: Path) -> list[str]:
 
 def find_images(folder: Path) -> tuple[list[str], tuple[str, ...]]:
     """Return the image files under a folder as above, and a note on pictures that are skipped."""
-    found: list[str] = []
+    images: list[str] = []
     skipped: Counter[str] = Counter()
     for inside in one_per_photo(sorted(regular_files(folder))):
         suffix = os.path.splitext(inside)[1].lower()
         if suffix in IMAGE_SUFFIXES:
-            found.append(inside)
+            images.append(inside)
         elif suffix in UNREAD_SUFFIXES:
             skipped[suffix] += 1
-    return found, _skipped_note(skipped)
+    return images, _skipped_note(skipped)
 
 
 def image_paths(places: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -53,17 +53,17 @@ def image_paths(places: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
     One file that is not there fails when it is read, as the others go on; if none is, we stop.
     """
-    if not any(place.exists() for place in places):
+    if not any(path.exists() for path in places):
         raise DataError(f"there is no file or folder {places[0]}")
-    found: list[Path] = []
+    images: list[Path] = []
     notes: list[str] = []
-    for place in places:
-        names, more = find_images(place) if place.is_dir() else ([""], ())
-        notes += [f"{place}: {note}" for note in more]
+    for path in places:
+        names, more = find_images(path) if path.is_dir() else ([""], ())
+        notes += [f"{path}: {note}" for note in more]
         if not names:
-            raise DataError(f"there are no images in the folder {place}")
-        found += [place / name for name in names]
-    return found, notes
+            raise DataError(f"there are no images in the folder {path}")
+        images += [path / name for name in names]
+    return images, notes
 
 
 def regular_files(folder: Path) -> Iterator[str]:
@@ -268,8 +268,8 @@ def check_size(name: str, width: int, height: int) -> None:
 
 def was_too_large(reason: str) -> bool:
     """Return whether a picture was refused for pixels that may be within today's limit."""
-    _, found, limit = reason.partition(TOO_LARGE)
-    return bool(found) and not limit.startswith(f"{max_pixels():,} ")
+    _, mark, limit = reason.partition(TOO_LARGE)
+    return bool(mark) and not limit.startswith(f"{max_pixels():,} ")
 
 
 def decode(content: bytes, name: str, at_least: int | None = None) -> Image.Image:

@@ -82,14 +82,14 @@ class HardwareDecoder:
         contents = [content for group in groups for content in group.contents]
         data = np.array([content.data_ptr() for content in contents], np.uint64)
         lengths = np.array([content.numel() for content in contents], np.uint64)
-        places = np.concatenate([_places(one) for one in planes])
+        places = np.concatenate([_places(plane) for plane in planes])
         with torch.cuda.device(self._device):
             if len(contents) != self._batch:
                 self._batch = 0
                 given = len(contents), 1, RGB
                 self._call("nvjpegDecodeBatchedInitialize", self._handle, self._state, *given)
                 self._batch = len(contents)
-            arrays = (one.ctypes.data for one in (data, lengths, places))
+            arrays = (array.ctypes.data for array in (data, lengths, places))
             stream = torch.cuda.current_stream(self._device).cuda_stream
             self._call("nvjpegDecodeBatched", self._handle, self._state, *arrays, stream)
         return planes
@@ -173,7 +173,7 @@ class GpuDecoder:
 
     def _decode_by_torchvision(self, groups: Sequence[EqualSizes]) -> list[Tensor]:
         decoded = decode_by_torchvision(
-            [one for group in groups for one in group.contents], self._device
+            [content for group in groups for content in group.contents], self._device
         )
         planes, reached = [], 0
         for group in groups:
@@ -391,15 +391,19 @@ class DeviceFeeder:
                 values = self._cut(pending, first, last)
                 ready = None if stream is None else stream.record_event()  # type: ignore[no-untyped-call]
             yield self._batch(batch, first, values, failed), ready
-            pending = [one for one in pending if one.places and one.places[-1] >= last]
+            pending = [
+                pending_picture
+                for pending_picture in pending
+                if pending_picture.places and pending_picture.places[-1] >= last
+            ]
             first = last
 
     def _sent(self, pictures: list[Pictures], stream: torch.cuda.Stream | None) -> list[Pictures]:
         """Return pictures on the device, kept there until the stream has read them."""
-        pictures = [one.on(self.device) for one in pictures]
+        pictures = [picture.on(self.device) for picture in pictures]
         if stream is not None:
-            for one in pictures:
-                one.values.record_stream(stream)
+            for picture in pictures:
+                picture.values.record_stream(stream)
         return pictures
 
     def _batch(
@@ -407,27 +411,32 @@ class DeviceFeeder:
     ) -> Inputs:
         """Return the inputs of rows, of which some may have failed."""
         ids = self.loader.images.ids
-        lost = [place for place in range(len(rows)) if first + place in failed]
+        lost = [position for position in range(len(rows)) if first + position in failed]
         failures = [
-            Failure(int(rows[place]), ids[int(rows[place])], failed.pop(first + place))
-            for place in lost
+            Failure(int(rows[position]), ids[int(rows[position])], failed.pop(first + position))
+            for position in lost
         ]
         return Inputs(np.delete(rows, lost), values, failures)
 
     def _resized(self, pictures: list[Pictures]) -> Pictures:
         """Return pictures in size and numbers of the input; those that are alike together."""
         groups: dict[tuple[object, ...], list[Pictures]] = {}
-        for one in pictures:
-            kind = one.resized, one.values.shape[1:], one.values.stride(-1), one.values.dtype
-            groups.setdefault(kind, []).append(one)
+        for picture in pictures:
+            kind = (
+                picture.resized,
+                picture.values.shape[1:],
+                picture.values.stride(-1),
+                picture.values.dtype,
+            )
+            groups.setdefault(kind, []).append(picture)
         places: list[int] = []
         parts: list[Tensor] = []
         for some in groups.values():
-            places += [place for one in some for place in one.places]
+            places += [position for picture in some for position in picture.places]
             most = max(
                 1, self._at_least(RESIZED_VALUES, RESIZED_SHARE) // some[0].values[0].numel()
             )
-            for planes in _joined([one.values for one in some], most):
+            for planes in _joined([picture.values for picture in some], most):
                 sized = planes if some[0].resized else self.loader.transform.resize_planes(planes)
                 parts.append(sized.to(self.loader.transform.dtype))
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -469,14 +478,14 @@ def _joined(pixels: list[Tensor], most: int) -> Iterator[Tensor]:
     """
     some: list[Tensor] = []
     count = 0
-    for one in pixels:
-        for at in range(0, len(one), most):
-            part = one[at : at + most] if len(one) > most else one
-            if count + len(part) > most:
+    for pixel in pixels:
+        for at in range(0, len(pixel), most):
+            block = pixel[at : at + most] if len(pixel) > most else pixel
+            if count + len(block) > most:
                 yield _planes(some)
                 some, count = [], 0
-            some.append(part)
-            count += len(part)
+            some.append(block)
+            count += len(block)
     yield _planes(some)
 
 
@@ -485,4 +494,4 @@ def _planes(pixels: list[Tensor]) -> Tensor:
         return pixels[0].permute(0, 3, 1, 2)
     if pixels[0].stride(-1) == 1:
         return torch.cat(pixels).permute(0, 3, 1, 2)
-    return torch.cat([one.permute(0, 3, 1, 2) for one in pixels])
+    return torch.cat([pixel.permute(0, 3, 1, 2) for pixel in pixels])

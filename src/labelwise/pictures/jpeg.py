@@ -164,10 +164,10 @@ def _exif_orientation(body: bytes) -> int | None:
     exif = Image.Exif()
     try:
         exif.load(body)
-        found = exif.get(ORIENTATION, 1)
+        orientation = exif.get(ORIENTATION, 1)
     except Exception:  # as many kinds as there are ways to break it
         return None
-    return found if isinstance(found, int) and 1 <= found <= 8 else None
+    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else None
 
 
 def turned(orientation: int) -> tuple[bool, bool, bool]:

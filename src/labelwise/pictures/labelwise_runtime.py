@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+ROWS_AT_ONCE = 512
+
 
 def upright_rgb(image: Image.Image) -> Image.Image:
     """Return an open image as people see it: turned as its camera was held, in 8-bit RGB."""
@@ -34,9 +36,14 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
         return _from_deep_grey(image)
     if "A" in image.mode or "a" in image.mode or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        page = Image.new("RGBA", layer.size, "white")
-        return Image.alpha_composite(page, layer).convert("RGB")
+        width, height = image.size
+        page = Image.new("RGB", image.size)
+        for top in range(0, height, ROWS_AT_ONCE):  # strips: the layers take 12 bytes a pixel
+            box = (0, top, width, min(top + ROWS_AT_ONCE, height))
+            layer = image.crop(box).convert("RGBA")
+            white = Image.new("RGBA", layer.size, "white")
+            page.paste(Image.alpha_composite(white, layer).convert("RGB"), box)
+        return page
     return image.convert("RGB")
 
 
@@ -44,7 +51,7 @@ def _from_deep_grey(image: Image.Image) -> Image.Image:
     values = np.asarray(image)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise ValueError(f"mode {image.mode} has no agreed white; save it as 8 or 16 bit")
-    return Image.fromarray((values.astype(np.int64) >> 8).astype(np.uint8)).convert("RGB")
+    return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
 
 
 @cache

@@ -134,12 +134,16 @@ class Loaded:
     failed: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return sum(len(one.places) for one in self.pictures) + len(self.files) + len(self.failed)
+        return (
+            sum(len(picture.places) for picture in self.pictures)
+            + len(self.files)
+            + len(self.failed)
+        )
 
     @property
     def values(self) -> int:
         """The size of all pictures, once they are decoded."""
-        pixels = sum(one.values.numel() for one in self.pictures)
+        pixels = sum(picture.values.numel() for picture in self.pictures)
         return pixels + sum(3 * file.height * file.width for file in self.files)
 
     def extend(self, other: "Loaded") -> None:
@@ -219,19 +223,21 @@ class PictureLoader:
         ahead = max(CHUNKS_AHEAD * of_a_batch, 2 * threads)
         with closing(by_threads(parts, self._load, threads, ahead, "decode")) as chunks:
             for loaded in chunks:
-                yield replace(loaded, pictures=[one.on(self.device) for one in loaded.pictures])
+                yield replace(
+                    loaded, pictures=[picture.on(self.device) for picture in loaded.pictures]
+                )
 
     def _load(self, part: _Part) -> Loaded:
         loaded = Loaded()
-        for place, row in enumerate(part.rows, part.first):
+        for position, row in enumerate(part.rows, part.first):
             try:
-                file = self._file_for_device(row, place) if self.decodes else None
+                file = self._file_for_device(row, position) if self.decodes else None
                 if file is not None:
                     loaded.files.append(file)
                 else:
-                    loaded.pictures.append(self.pixels(row, place))
+                    loaded.pictures.append(self.pixels(row, position))
             except Exception as error:
-                loaded.failed[place] = reason_of(self.images.ids[row], error)
+                loaded.failed[position] = reason_of(self.images.ids[row], error)
         return loaded
 
     def _file_for_device(self, row: int, place: int) -> Jpeg | None:
@@ -258,11 +264,13 @@ class PictureLoader:
         """Return how many files fit into a slot, by the largest of some of them."""
         rows = [int(rows[0]) for rows in batches[:16] if len(rows)]
         sizes = [0]
-        for place in self.images.locations(rows):
-            if place is None:
+        for location in self.images.locations(rows):
+            if location is None:
                 return CHUNK
             with suppress(OSError, ValueError):  # its own failure, in time
-                sizes.append(os.stat(place.path).st_size if place.size is None else place.size)
+                sizes.append(
+                    os.stat(location.path).st_size if location.size is None else location.size
+                )
         return max(1, min(CHUNK_OF_FILES, SLOT_BYTES // (max(sizes) + 1)))
 
     def _by_processes(
@@ -271,11 +279,11 @@ class PictureLoader:
         if self.device.type == "cuda":
             processes.pin()
         with ExitStack() as stack:
-            rows = [part.rows for part in parts]
+            rows = [chunk_rows.rows for chunk_rows in parts]
             items = stack.enter_context(closing(items_ahead(self.images, rows, threads)))
             chunks = stack.enter_context(closing(processes.run(work, items)))
-            for part, chunk in zip(parts, chunks, strict=True):
-                yield self._taken(part, chunk)
+            for chunk_rows, chunk in zip(parts, chunks, strict=True):
+                yield self._taken(chunk_rows, chunk)
 
     def _taken(self, part: _Part, chunk: DecodedChunk) -> Loaded:
         """Copy a chunk out of the shared memory: pixels to the device, files on the host."""
@@ -294,18 +302,18 @@ class PictureLoader:
             places = range(reached, reached + len(some))
             reached = places.stop
             if kind == FAILED:
-                for place, reason in zip(places, some, strict=True):
-                    name = self.images.shown_name(part.rows[place - part.first])
-                    loaded.failed[place] = reason.replace(NAME, name)
+                for position, reason in zip(places, some, strict=True):
+                    name = self.images.shown_name(part.rows[position - part.first])
+                    loaded.failed[position] = reason.replace(NAME, name)
                 continue
             first, last = some[0], some[-1]
             bytes_of = values[first.offset : last.offset + last.size]
             if kind == Kind.JPEG:
-                contents = bytes_of.split_with_sizes([one.size for one in some])
+                contents = bytes_of.split_with_sizes([file.size for file in some])
                 rows = part.rows[places.start - part.first : places.stop - part.first]
-                for row, place, content, one in zip(rows, places, contents, some, strict=True):
-                    facts = one.height, one.width, one.orientation, one.usual_coding
-                    loaded.files.append(Jpeg(row, place, content, *facts))
+                for row, position, content, file in zip(rows, places, contents, some, strict=True):
+                    facts = file.height, file.width, file.orientation, file.usual_coding
+                    loaded.files.append(Jpeg(row, position, content, *facts))
                 continue
             resized = kind == Kind.RESIZED or self.transform.bands is not None
             sides = (side, side) if resized else (height, width)

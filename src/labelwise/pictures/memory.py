@@ -59,9 +59,9 @@ class MappedFeatures:
         chosen = np.arange(len(self))[index] if self.rows is None else self.rows[index]
         wanted = np.atleast_1d(chosen)
         values = np.empty((len(wanted), *self.shape[1:]), np.float32)
-        part, inside = np.divmod(wanted, len(self.parts[0]))
-        for number in np.unique(part).tolist():
-            own = part == number
+        number_of, inside = np.divmod(wanted, len(self.parts[0]))
+        for number in np.unique(number_of).tolist():
+            own = number_of == number
             values[own] = self.parts[number][inside[own]]
         if self.mean is not None and self.scale is not None:
             values = ((values - self.mean) / self.scale).astype(np.float32)
@@ -93,10 +93,10 @@ def moments_of(features: Features) -> tuple[NDArray[np.float64], NDArray[np.floa
         return mean, features.std(axis=places, dtype=np.float64)
     count = features.nbytes // 4 // features.shape[1]
     parts = _chunks(features)
-    mean = sum(features[part].sum(axis=places, dtype=np.float64) for part in parts) / count
+    mean = sum(features[block].sum(axis=places, dtype=np.float64) for block in parts) / count
     shape = (-1, 1, 1) if features.ndim == 4 else (-1,)
     squares = sum(
-        np.square(features[part] - mean.reshape(shape)).sum(axis=places) for part in parts
+        np.square(features[block] - mean.reshape(shape)).sum(axis=places) for block in parts
     )
     return mean, np.sqrt(squares / count)
 
@@ -108,8 +108,8 @@ def scaled(features: Features, mean: NDArray[np.float64], scale: NDArray[np.floa
     if isinstance(features, MappedFeatures):
         return replace(features, mean=mean, scale=scale)
     values = np.empty(features.shape, np.float32)
-    for part in _chunks(features):
-        values[part] = (features[part] - mean) / scale
+    for chunk in _chunks(features):
+        values[chunk] = (features[chunk] - mean) / scale
     return values
 
 
@@ -250,9 +250,9 @@ class PictureImages(ImageSource):
 
     def subset(self, rows: NDArray[np.int64]) -> "PictureImages":
         chosen = [self.pictures[row] for row in rows.tolist()]
-        part = PictureImages(chosen, any_depth=self.any_depth)
-        part.ids = Names(self.ids).take(rows)
-        return part
+        chosen_images = PictureImages(chosen, any_depth=self.any_depth)
+        chosen_images.ids = Names(self.ids).take(rows)
+        return chosen_images
 
 
 def as_images(

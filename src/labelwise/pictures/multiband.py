@@ -269,12 +269,12 @@ def chosen_bands(cube: Cube, name: str, bands: Bands) -> NDArray[Any]:
     """Return the bands (H, W, n) of a cube in the order of a model."""
     values, wanted = cube.values, bands.names
     if cube.names is not None:
-        absent = [one for one in wanted if one not in cube.names]
+        absent = [band for band in wanted if band not in cube.names]
         if absent:
             raise ImageError(
                 f"{name}: has no band {absent[0]!r}; its bands are {', '.join(cube.names)}"
             )
-        places = [cube.names.index(one) for one in wanted]
+        places = [cube.names.index(band) for band in wanted]
         if places != list(range(values.shape[2])):
             values = values[:, :, places]
     elif values.shape[2] != len(wanted):
@@ -282,10 +282,10 @@ def chosen_bands(cube: Cube, name: str, bands: Bands) -> NDArray[Any]:
             f"{name}: has {values.shape[2]} bands without names, and {len(wanted)} are wanted "
             f"({', '.join(wanted)}); every picture must have the same bands"
         )
-    found = _with_gaps(cube._replace(values=values))
-    if values.dtype.kind == "f" and np.isinf(found).any():
+    with_gaps = _with_gaps(cube._replace(values=values))
+    if values.dtype.kind == "f" and np.isinf(with_gaps).any():
         raise ImageError(f"{name}: holds infinite values; write NaN where there is no data")
-    return found
+    return with_gaps
 
 
 def _with_gaps(cube: Cube) -> NDArray[Any]:
@@ -368,8 +368,8 @@ def read_npy_into(
     content = bytes(head)
     if not content.startswith(npy.MAGIC_PREFIX) or _npy_head_bytes(content) != NPY_HEAD:
         return None
-    found, by_columns, dtype = _npy_head(content)
-    is_plain = found == shape and not by_columns and dtype.isnative and dtype.name in types
+    shape_there, by_columns, dtype = _npy_head(content)
+    is_plain = shape_there == shape and not by_columns and dtype.isnative and dtype.name in types
     size = dtype.itemsize * int(np.prod(shape))
     return dtype.name if is_plain and size <= count else None
 
@@ -426,7 +426,9 @@ def _tiff_values(file: Any, page: Any, name: str) -> NDArray[Any]:
         axes, values = page.axes, page.asarray()
     else:
         whole = [
-            one for one in file.series if not (one.pages[0].is_reduced or one.pages[0].is_mask)
+            series
+            for series in file.series
+            if not (series.pages[0].is_reduced or series.pages[0].is_mask)
         ]
         if len(whole) != 1:
             raise ImageError(f"{name}: holds {len(whole)} pictures of different sizes, not one")
@@ -444,8 +446,8 @@ def _descriptions(text: Any, bands: int) -> tuple[str, ...] | None:
     """Return the names that GDAL's metadata gives all bands, None where some have none."""
     if not isinstance(text, str):
         return None
-    found = {int(at): unescape(words).strip() for at, words in DESCRIPTION.findall(text)}
-    names = tuple(found.get(at, "") for at in range(bands))
+    descriptions = {int(at): unescape(words).strip() for at, words in DESCRIPTION.findall(text)}
+    names = tuple(descriptions.get(at, "") for at in range(bands))
     return names if all(names) and len(set(names)) == bands else None
 
 
@@ -471,11 +473,11 @@ def is_band_folder(path: str | Path) -> bool:
 
 def pack_folder(folder: Path, name: str) -> bytes:
     """Return the files of a folder of single-band TIFFs as one block of bytes."""
-    files = sorted(one for one in folder.iterdir() if one.suffix.lower() in TIFF_SUFFIXES)
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in TIFF_SUFFIXES)
     if not files:
         raise ImageError(f"{name}: the image cannot be opened (it is a folder)")
-    blobs = [one.read_bytes() for one in files]
-    facts = [[_band_name(one.stem), len(blob)] for one, blob in zip(files, blobs, strict=True)]
+    blobs = [file.read_bytes() for file in files]
+    facts = [[_band_name(file.stem), len(blob)] for file, blob in zip(files, blobs, strict=True)]
     return PACKED + json.dumps(facts).encode() + b"\n" + b"".join(blobs)
 
 
@@ -489,14 +491,14 @@ def _from_folder(content: bytes, name: str) -> Cube:
     parts: list[NDArray[Any]] = []
     names = []
     for band, size in json.loads(content[len(PACKED) : end]):
-        one = _tiff(content[at : at + size], f"{name}/{band}")
+        cube_of_band = _tiff(content[at : at + size], f"{name}/{band}")
         at += size
-        if one.values.shape[2] != 1:
+        if cube_of_band.values.shape[2] != 1:
             raise ImageError(
                 f"{name}: each file of a folder must hold one band, and {band} holds "
-                f"{one.values.shape[2]}"
+                f"{cube_of_band.values.shape[2]}"
             )
-        parts.append(_with_gaps(one)[:, :, 0])
+        parts.append(_with_gaps(cube_of_band)[:, :, 0])
         names.append(band)
     return Cube(np.stack(_of_one_size(parts, names, name), axis=-1), tuple(names))
 
@@ -504,18 +506,18 @@ def _from_folder(content: bytes, name: str) -> Cube:
 def _of_one_size(
     parts: Sequence[NDArray[Any]], names: Sequence[str], name: str
 ) -> list[NDArray[Any]]:
-    height, width = max(part.shape for part in parts)
+    height, width = max(values.shape for values in parts)
     same = []
-    for part, band in zip(parts, names, strict=True):
-        down, across = height // part.shape[0], width // part.shape[1]
-        if part.shape != (height, width):
-            if (part.shape[0] * down, part.shape[1] * across) != (height, width):
+    for values, band in zip(parts, names, strict=True):
+        down, across = height // values.shape[0], width // values.shape[1]
+        if values.shape != (height, width):
+            if (values.shape[0] * down, values.shape[1] * across) != (height, width):
                 raise ImageError(
-                    f"{name}: the band {band} has {part.shape[1]} x {part.shape[0]} pixels, which "
-                    f"do not divide the {width} x {height} of the largest"
+                    f"{name}: the band {band} has {values.shape[1]} x {values.shape[0]} pixels, "
+                    f"which do not divide the {width} x {height} of the largest"
                 )
-            part = part.repeat(down, axis=0).repeat(across, axis=1)
-        same.append(part)
+            values = values.repeat(down, axis=0).repeat(across, axis=1)
+        same.append(values)
     return same
 
 

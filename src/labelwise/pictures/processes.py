@@ -55,7 +55,7 @@ class DecodedChunk:
     @property
     def used(self) -> Tensor:
         """The part of the slot that holds something."""
-        ends = (one.offset + one.size for one in self.entries if isinstance(one, Entry))
+        ends = (entry.offset + entry.size for entry in self.entries if isinstance(entry, Entry))
         return self.values[: max(ends, default=0)]
 
 
@@ -112,10 +112,10 @@ class DecodingProcesses:
     def pin(self) -> None:
         """Let a GPU read the memory directly, if it can; otherwise it is copied once more."""
         if not self.pinned and torch.cuda.is_available():
-            found = torch.cuda.cudart().cudaHostRegister(  # type: ignore[no-untyped-call]
+            status = torch.cuda.cudart().cudaHostRegister(  # type: ignore[no-untyped-call]
                 self.memory.data_ptr(), self.memory.numel(), 0
             )
-            self.pinned = int(found) == 0
+            self.pinned = int(status) == 0
 
     def close(self) -> None:
         """End the processes and give the memory back."""
@@ -150,7 +150,7 @@ class DecodingProcesses:
         self._folder = os.getcwd()  # which paths may be relative to
         remaining = iter(chunks)
         held: deque[DecodedChunk] = deque()  # given away, their slots not used again yet
-        found: dict[int, list[Entry | str]] = {}
+        entries_of: dict[int, list[Entry | str]] = {}
         sent = given = 0
         more = True
         try:
@@ -169,14 +169,14 @@ class DecodingProcesses:
                         break
                     self._send(busy, work, _Sent(sent, list(items)))
                     sent += 1
-                if given in found:
-                    chunk = self._chunk(given, found.pop(given))
+                if given in entries_of:
+                    chunk = self._chunk(given, entries_of.pop(given))
                     given += 1
                     yield chunk
                     held.append(chunk)
                 elif given < sent:
                     for key, _ in self._selector.select():
-                        self._receive(key.data, work, found)
+                        self._receive(key.data, work, entries_of)
         except GeneratorExit:
             self._drain(work)
             raise
@@ -232,8 +232,8 @@ class DecodingProcesses:
         unstarted = dead.worker.pid is None
         busy = self._new_worker(unstarted=unstarted)
         self._workers[self._workers.index(dead)] = busy
-        for place, chunk in enumerate(dead.sent):
-            if place == 0 and not unstarted:
+        for position, chunk in enumerate(dead.sent):
+            if position == 0 and not unstarted:
                 at = int(self._place(chunk)[0])
                 if chunk.died_at == at:
                     chunk.items[at] = ENDED

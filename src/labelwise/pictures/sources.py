@@ -213,13 +213,13 @@ class FileImages(EncodedImages):
     def locations(self, rows: Sequence[int]) -> list[Location | None]:
         names = Names(self.ids).take(np.asarray(rows, np.int64))
         root, real = os.path.join(self.root, ""), self.real_names
-        found: list[Location | None] = []
+        locations: list[Location | None] = []
         for name in names:
             path = real.get(name, name)
-            found.append(
+            locations.append(
                 None if is_uri(name) else Location(path if os.path.isabs(path) else root + path)
             )
-        return found
+        return locations
 
     def content(self, row: int) -> bytes:
         if is_uri(name := self.ids[row]):
@@ -228,8 +228,8 @@ class FileImages(EncodedImages):
         return read_image_file(path, str(path))
 
     def _object(self, address: str) -> bytes:
-        place, key = split_address(address)
-        storage = self._buckets.setdefault(place, self._buckets.get(place) or storage_at(place))
+        bucket, key = split_address(address)
+        storage = self._buckets.setdefault(bucket, self._buckets.get(bucket) or storage_at(bucket))
         try:
             content = storage.read(key, 0, MAX_BYTES + 1)
         except OSError as error:
@@ -240,9 +240,9 @@ class FileImages(EncodedImages):
         return content
 
     def subset(self, rows: NDArray[np.int64]) -> "FileImages":
-        part = FileImages(self.root, Names(self.ids).take(rows))
-        part.real_names, part._buckets = self.real_names, self._buckets
-        return part
+        chosen_images = FileImages(self.root, Names(self.ids).take(rows))
+        chosen_images.real_names, chosen_images._buckets = self.real_names, self._buckets
+        return chosen_images
 
 
 class SpanImages(EncodedImages):
@@ -292,13 +292,13 @@ class JoinedImages(ImageSource):
 
     @property
     def blocks(self) -> Blocks | None:
-        found = [source.blocks for source in self.sources]
-        known = [one for one in found if one is not None]
-        if len(known) < len(found):
+        blocks = [source.blocks for source in self.sources]
+        known = [blocks for blocks in blocks if blocks is not None]
+        if len(known) < len(blocks):
             return None
-        firsts = np.cumsum([0, *(int(one.number.max(initial=-1)) + 1 for one in known)])
-        parts = [one.number + first for one, first in zip(known, firsts[:-1], strict=True)]
-        mean = float(np.mean([one.mean_bytes for one in known]))
+        firsts = np.cumsum([0, *(int(blocks.number.max(initial=-1)) + 1 for blocks in known)])
+        parts = [blocks.number + first for blocks, first in zip(known, firsts[:-1], strict=True)]
+        mean = float(np.mean([blocks.mean_bytes for blocks in known]))
         return Blocks(np.concatenate(parts)[self.rows], mean)
 
     def will_read(self, rows: NDArray[np.int64]) -> None:
@@ -313,8 +313,8 @@ class JoinedImages(ImageSource):
 
     def _find(self, row: int) -> tuple[ImageSource, int]:
         whole = int(self.rows[row])
-        part = int(np.searchsorted(self.ends, whole, side="right"))
-        return self.sources[part], whole - int(self.ends[part]) + len(self.sources[part])
+        number = int(np.searchsorted(self.ends, whole, side="right"))
+        return self.sources[number], whole - int(self.ends[number]) + len(self.sources[number])
 
     def shown_name(self, row: int) -> str:
         source, inside = self._find(row)

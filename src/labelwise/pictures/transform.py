@@ -93,7 +93,7 @@ def parse_window(text: str) -> tuple[float, float] | None:
     if text in ("none", "file"):
         return None
     try:
-        center, width = (float(part) for part in text.split(","))
+        center, width = (float(number) for number in text.split(","))
     except ValueError:
         center = width = float("nan")
     if not (np.isfinite(center) and 0 < width < float("inf")):
@@ -122,7 +122,7 @@ def named_bands(
 
 
 def _split(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def shown_levels(
@@ -396,11 +396,11 @@ class Transform:
 
     def _filled(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Return values as float32, with a band's mean where it has no data."""
-        found = np.ascontiguousarray(values, np.float32)
-        gaps = np.isnan(found) if values.dtype.kind == "f" else None
+        levels = np.ascontiguousarray(values, np.float32)
+        gaps = np.isnan(levels) if values.dtype.kind == "f" else None
         if gaps is None or not gaps.any():
-            return found
-        return np.where(gaps, np.asarray(self.mean, np.float32), found)
+            return levels
+        return np.where(gaps, np.asarray(self.mean, np.float32), levels)
 
     def _interpolated(
         self, values: NDArray[np.float32], tall: int, wide: int

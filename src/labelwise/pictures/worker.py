@@ -279,26 +279,26 @@ def fill(
 
     Its first bytes hold the place of the item at work, which tells what a process died of.
     """
-    found: list[Entry | str] = []
-    place, at = slot[:HEADER].view(np.int64), HEADER
+    entries: list[Entry | str] = []
+    position, at = slot[:HEADER].view(np.int64), HEADER
     for number, item in enumerate(items):
-        place[0] = number
+        position[0] = number
         begin()
         stored = _stored(work, item, slot, at)
         if stored is not None:
-            found.append(stored)
+            entries.append(stored)
             at += stored.size
             continue
         one = loaded(work, item, SLOT_BYTES - at - (len(items) - number - 1) * work.resized_bytes)
         if isinstance(one, str):
-            found.append(one)
+            entries.append(one)
             continue
         entry, values = one
         at += -at % np.dtype(entry.dtype).itemsize
         slot[at : at + entry.size].view(entry.dtype).reshape(values.shape)[...] = values
-        found.append(entry._replace(offset=at))
+        entries.append(entry._replace(offset=at))
         at += entry.size
-    return found
+    return entries
 
 
 def items_to_json(items: Sequence[Item | str]) -> tuple[list[Any], list[bytes]]:
@@ -322,17 +322,17 @@ def items_from_json(facts: list[Any], blobs: Sequence[bytes], folder: str) -> li
     """Return the items that plain data describes; relative paths are of a folder."""
     items: list[Item | str] = []
     remaining = iter(blobs)
-    for one in facts:
-        if isinstance(one, str):
-            items.append(one)
+    for fact in facts:
+        if isinstance(fact, str):
+            items.append(fact)
             continue
-        source, window = one
-        found: Location | bytes = (
+        source, window = fact
+        location: Location | bytes = (
             next(remaining)
             if source is None
             else Location(os.path.join(folder, source[0]), *source[1:])
         )
-        items.append(Item(found, None if window is None else Window(*window)))
+        items.append(Item(location, None if window is None else Window(*window)))
     return items
 
 
@@ -539,15 +539,17 @@ def _serve(connection: socket.socket, memory: NDArray[np.uint8] | None, limits: 
                 entries = []
                 for item in items:
                     limits.begin_picture()
-                    one = loaded(work, item, SLOT_BYTES)
-                    entries.append(one if isinstance(one, str) else one[0])
-                    values += [] if isinstance(one, str) else [one[1].reshape(-1).view(np.uint8)]
+                    entry = loaded(work, item, SLOT_BYTES)
+                    entries.append(entry if isinstance(entry, str) else entry[0])
+                    values += (
+                        [] if isinstance(entry, str) else [entry[1].reshape(-1).view(np.uint8)]
+                    )
         answer = {
             "entries": entries,
-            "warned": _joined(str(one.message) for one in caught),
+            "warned": _joined(str(warning.message) for warning in caught),
             "used": int(1000 * time.process_time()),
         }
-        send(connection, answer, [one.data for one in values])
+        send(connection, answer, [value.data for value in values])
 
 
 def _joined(messages: Iterable[str]) -> str:

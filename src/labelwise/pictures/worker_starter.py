@@ -87,7 +87,7 @@ class Worker:
         """Return the answer to what was asked first, or raise EOFError or OSError: it died."""
         facts, values = receive(self.connection)
         self._used = facts["used"]
-        entries = [one if isinstance(one, str) else Entry(*one) for one in facts["entries"]]
+        entries = [fact if isinstance(fact, str) else Entry(*fact) for fact in facts["entries"]]
         return WorkerAnswer(entries, facts["warned"], values)
 
     def processor_seconds(self) -> float:

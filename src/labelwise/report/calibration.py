@@ -22,7 +22,7 @@ WORST = 12
 
 def calibration(evaluation: Evaluation) -> Markup | None:
     """Return the section, or what is missing where the model only ranks."""
-    parts = [part for part in (evaluation.before, evaluation.after) if part is not None]
+    parts = [stage for stage in (evaluation.before, evaluation.after) if stage is not None]
     if not parts:
         return section(
             "calibration",
@@ -65,13 +65,13 @@ def _name(part: Calibration, parts: list[Calibration]) -> str:
 
 def _stages(curves: list[Curve], parts: list[Calibration]) -> list[Stage]:
     classes = _classes(parts)
-    names = [_name(part, parts) for part in parts]
+    names = [_name(stage, parts) for stage in parts]
     return [(c, name, curve) for c, name, curve in zip(classes, names, curves, strict=True)]
 
 
 def _figure(title: str, curves: list[Curve], parts: list[Calibration], text: str) -> Markup:
     chart = reliability_chart(_stages(curves, parts), title=f"Reliability: {title.lower()}")
-    names = [_name(part, parts) for part in parts]
+    names = [_name(stage, parts) for stage in parts]
     errors = ". ".join(
         f"{name.capitalize()}: ECE {percent(curve.ece, 2)}, ACE {percent(curve.ace, 2)}, "
         f"MCE {percent(curve.mce, 1)}"
@@ -139,7 +139,7 @@ def _comparison(parts: list[Calibration]) -> Markup:
     ]
     bins = len(final.pooled.counts)
     return table(
-        ["", *(_name(part, parts) for part in parts)],
+        ["", *(_name(stage, parts) for stage in parts)],
         [[name, *values] for name, values in lines],
         caption=f"Calibration errors in {bins} equal-width bins; lower is better unless stated.",
     )

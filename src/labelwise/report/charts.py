@@ -58,7 +58,7 @@ def dot_plot(
     low, high = limits(rows) if ends is None else ends
     left = BOLD * max(len(cut(row.name, LETTERS)) for row in rows) + 10
     right = BOLD * max(len(row.text) for row in rows) + 12
-    lines = [(place + 0.5, "") for place in range(len(rows))]
+    lines = [(row + 0.5, "") for row in range(len(rows))]
     frame = Frame(
         Axis.upto(high, x, low=low, wanted=_wanted_ticks(low, high)),
         Axis(len(rows), 0, lines),
@@ -67,7 +67,7 @@ def dot_plot(
         top=2,
         height=ROW * len(rows) + 40,
     )
-    marks = [_dots_row(frame, row, frame.py(place + 0.5)) for place, row in enumerate(rows)]
+    marks = [_dots_row(frame, row, frame.py(position + 0.5)) for position, row in enumerate(rows)]
     return frame.draw(*marks, title=title, description=description)
 
 
@@ -252,21 +252,21 @@ def grouped_bars(
     """Return bars of several groups beside each other over named cells."""
     peak = max((max(counts, default=0) for _, _, counts in groups), default=0)
     every = -(-len(names) // 10)
-    marks = [(place + 0.5, name) for place, name in enumerate(names) if place % every == 0]
+    marks = [(position + 0.5, name) for position, name in enumerate(names) if position % every == 0]
     frame = Frame(Axis(0, len(names), marks, x), Axis.upto(max(peak, 1), y), top=34)
     width = 0.8 / len(groups)
     bars = [
         tag(
             "rect",
             tag("title", f"{name}, {cell}: {count:,}"),
-            x=frame.px(place + 0.1 + order * width),
+            x=frame.px(position + 0.1 + order * width),
             y=frame.py(count),
             width=max((frame.px(1) - frame.px(0)) * width - 0.6, 0.6),
             height=frame.py(0) - frame.py(count),
             class_=f"bar {class_}",
         )
         for order, (class_, name, counts) in enumerate(groups)
-        for place, (cell, count) in enumerate(zip(names, counts, strict=True))
+        for position, (cell, count) in enumerate(zip(names, counts, strict=True))
     ]
     key = legend([(class_, name) for class_, name, _ in groups], x=frame.left, y=12)
     text = " ".join(

@@ -101,7 +101,7 @@ def _facts(comparison: Comparison, tries: int | None) -> str:
         f"{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}: {', '.join(map(str, seeds))}.",
         tuned(tries),
     ]
-    return " ".join(part for part in parts if part)
+    return " ".join(sentence for sentence in parts if sentence)
 
 
 def verdicts(comparison: Comparison) -> Markup:
@@ -138,7 +138,7 @@ def _verdict_tile(comparison: Comparison, name: str) -> Markup:
 def _verdict_doubt(comparison: Comparison, name: str) -> str:
     if runs_shared(comparison, name) < 2:
         return "one seed cannot tell luck from skill"
-    level = [m for m, place in standings(comparison, name).items() if place == "level"]
+    level = [m for m, standing in standings(comparison, name).items() if standing == "level"]
     if not level:
         return "significantly better than all others"
     listed = ", ".join(level) if len(level) <= FEW else f"{len(level)} others"
@@ -150,8 +150,8 @@ def all_numbers(comparison: Comparison) -> Markup:
     header, cells = comparison.cells(list(MEASURES))
     shown = [name for name in MEASURES if any(comparison.column(name).values())]
     rows: list[list[str | Cell]] = [
-        [title, *(Cell(row[place], strong=standing.get(row[0]) == "best") for row in cells)]
-        for place, (title, name) in enumerate(zip(header[1:], shown, strict=True), 1)
+        [title, *(Cell(row[position], strong=standing.get(row[0]) == "best") for row in cells)]
+        for position, (title, name) in enumerate(zip(header[1:], shown, strict=True), 1)
         for standing in [standings(comparison, name)]
     ]
     runs: list[list[str | Cell]] = [
@@ -269,9 +269,9 @@ GLOSS: dict[str, str] = {
         for stage, words in _STAGES.items()
     },
     **{
-        f"{name}{part} {stage}": f"{text}{where}; {words}"
+        f"{name}{side} {stage}": f"{text}{where}; {words}"
         for name, text in _SCORES.items()
-        for part, where in _PARTS.items()
+        for side, where in _PARTS.items()
         for stage, words in _STAGES.items()
     },
     "top accuracy": "Images with labels whose surest label is right",
@@ -290,8 +290,8 @@ Standing = Literal["best", "level", "behind", "only"]
 
 def present(comparison: Comparison, name: str) -> dict[str, SeedMean]:
     """Return the mean and interval of a column, of the methods that have a value there."""
-    found = comparison.intervals(name)
-    return {method: value for method, value in found.items() if isfinite(value.mean)}
+    intervals = comparison.intervals(name)
+    return {method: value for method, value in intervals.items() if isfinite(value.mean)}
 
 
 def standings(comparison: Comparison, name: str) -> dict[str, Standing]:
@@ -311,7 +311,7 @@ def standings(comparison: Comparison, name: str) -> dict[str, Standing]:
 def best_of(comparison: Comparison, name: str) -> str | None:
     """Return the method with the best mean, if there are two to choose from."""
     places = standings(comparison, name)
-    return next((method for method, place in places.items() if place == "best"), None)
+    return next((method for method, standing in places.items() if standing == "best"), None)
 
 
 def runs_shared(comparison: Comparison, name: str) -> int:
@@ -439,7 +439,7 @@ PARTS = ("IN", "OUT")
 
 def price(comparison: Comparison) -> Markup | None:
     """Return the section, or nothing where there are no images without labels."""
-    points = {part: paid(comparison, part) for part in PARTS}
+    points = {side: paid(comparison, side) for side in PARTS}
     if not any(points.values()):
         return None
     return section(
@@ -459,14 +459,14 @@ def price(comparison: Comparison) -> Markup | None:
 
 def paid(comparison: Comparison, part: str) -> dict[str, tuple[str, float, float]]:
     """Return by method the column of its log loss, its MMC in per cent and that log loss."""
-    found = {}
+    points = {}
     for method, quiet in comparison.column(MMC).items():
         column = f"log loss {part} {'before' if _has_own_link(comparison, method) else 'after'}"
         losses = comparison.column(column)[method]
         if quiet and losses:
             mmc = 100 * seed_mean(list(quiet.values())).mean
-            found[method] = column, mmc, seed_mean(list(losses.values())).mean
-    return found
+            points[method] = column, mmc, seed_mean(list(losses.values())).mean
+    return points
 
 
 def _has_own_link(comparison: Comparison, method: str) -> bool:
@@ -479,8 +479,8 @@ def _price_verdict(points: dict[str, tuple[str, float, float]]) -> str:
     (sharp, (_, mmc, best)) = min(points.items(), key=lambda one: one[1][2])
     begin = f"{quiet} has the lowest MMC, {low:.2f} %"
     if not isfinite(loss):
-        found = "it answers 0 or 1 on some image and is wrong"
-        return f"{begin}, and an infinite log loss IN: {found}."
+        reason = "it answers 0 or 1 on some image and is wrong"
+        return f"{begin}, and an infinite log loss IN: {reason}."
     if quiet == sharp:
         return f"{begin}, and the lowest log loss IN, {loss:.4f}: it pays nothing for it."
     more = f"{100 * (loss / best - 1):.0f} % above " if best > 0 else "above "
@@ -491,7 +491,7 @@ def _price_verdict(points: dict[str, tuple[str, float, float]]) -> str:
 
 
 def _price_doubt(comparison: Comparison) -> str:
-    level = [m for m, place in standings(comparison, MMC).items() if place == "level"]
+    level = [m for m, standing in standings(comparison, MMC).items() if standing == "level"]
     return f" There is no significant difference in MMC from {', '.join(level)}." if level else ""
 
 
@@ -513,7 +513,7 @@ def _price_table(
         for method in present(comparison, MMC)
     ]
     return table(
-        ["method", "MMC, %", *(f"log loss {part}" for part in PARTS), "link"],
+        ["method", "MMC, %", *(f"log loss {side}" for side in PARTS), "link"],
         rows,
         caption="Probabilities of the method's own link, or of the fitted one where it has none.",
         pinned=True,

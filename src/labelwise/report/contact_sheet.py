@@ -82,12 +82,12 @@ def _figures(index: Index, hits: Iterable[Hit]) -> Iterable[Markup]:
 
 def _thumbnail(index: Index, row: int) -> str | None:
     """Return a small picture without any of the file's metadata, as a data address."""
-    found = index.picture(row)
+    picture = index.picture(row)
     try:
         return (
             None
-            if found is None
-            else picture_address(shown_picture(*found, index.spec.transform, SIDE))
+            if picture is None
+            else picture_address(shown_picture(*picture, index.spec.transform, SIDE))
         )
     except LabelwiseError:
         return None

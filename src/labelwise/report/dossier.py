@@ -141,14 +141,16 @@ def _shown(content: Any) -> Markup:
     """Return plain data as markup: text, facts by name, sentences, rows, or parts with a title."""
     if not content or isinstance(content, str):
         return paragraph(content or NOT_STATED)
-    if isinstance(content, Mapping) and all(isinstance(one, str) for one in content.values()):
+    if isinstance(content, Mapping) and all(isinstance(text, str) for text in content.values()):
         entries = [
             tag("div", tag("dt", name), tag("dd", text or NOT_STATED))
             for name, text in content.items()
         ]
         return tag("dl", *entries, class_="origin")
     if isinstance(content, Mapping):
-        return join(*(join(tag("h3", n.capitalize()), _shown(one)) for n, one in content.items()))
+        return join(
+            *(join(tag("h3", n.capitalize()), _shown(value)) for n, value in content.items())
+        )
     if isinstance(content[0], Mapping):
         rows = [list(row.values()) for row in content]
         caption = "The run's splits: training fits weights; validation, link and rule; test none."
@@ -218,7 +220,7 @@ def _took_part(files: RunFolder, split: str) -> list[str]:
 
 def _limits(evaluation: Evaluation, rows: Predictions) -> list[str]:
     """Return what the figures do not say."""
-    found = [
+    limits = [
         "All figures are of the photos measured here; on photos of another kind they may be far "
         "worse.",
         "Things that are none of its labels are not seen.",
@@ -226,23 +228,23 @@ def _limits(evaluation: Evaluation, rows: Predictions) -> list[str]:
     few = [row.name for row in evaluation.rows if 0 < row.present < FEW]
     if few:
         some = ", ".join(few[:12]) + (", ..." if len(few) > 12 else "")
-        found.append(
+        limits.append(
             f"With fewer than {FEW} positives here: {counted(len(few), 'label')} ({some})."
         )
     undefined = evaluation.ranking.undefined_labels
     if undefined:
-        found.append(f"Never seen with a positive here: {counted(len(undefined), 'label')}.")
+        limits.append(f"Never seen with a positive here: {counted(len(undefined), 'label')}.")
     if rows.group is None:
-        found.append("No groups are named: if photos come in groups, intervals are too narrow.")
+        limits.append("No groups are named: if photos come in groups, intervals are too narrow.")
     if not evaluation.subgroups:
-        found.append("Not examined for differences between subgroups: none were named.")
+        limits.append("Not examined for differences between subgroups: none were named.")
     lone = [row for row in evaluation.subgroups if row.groups < 2]
     if lone:
-        found.append(
+        limits.append(
             f"{len(lone):,} subgroups are one group of photos each, so that nothing can be said "
             "about their difference from others."
         )
-    return [*found, *evaluation.notes]
+    return [*limits, *evaluation.notes]
 
 
 def _hashes(folder: Path) -> dict[str, str]:

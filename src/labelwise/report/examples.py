@@ -160,18 +160,18 @@ def _attention(
     places = {pictures.rows[name]: name for name in labels if name in pictures.rows}
     if pictures.images is None or not places:
         return {}
-    found = {}
+    maps = {}
     for photo in attended(predictor, pictures.images, sorted(places)):
         if photo.maps[0].size > 1:  # one place for the whole picture says nothing
             name = places[photo.row]
-            found[name] = tuple(
+            maps[name] = tuple(
                 Seen(
                     predictor.space.names[k],
                     picture_address(overlay(photo.picture, photo.maps[k])),
                 )
                 for k in labels[name]
             )
-    return found
+    return maps
 
 
 def _first(key: NDArray[Any], where: NDArray[Any], count: int) -> list[int]:

@@ -81,7 +81,7 @@ def attended(
         outputs, features = predictor.model.outputs_and_features(predictor.transform.inputs(inputs))
         return outputs.logits.float(), head.attention(features).float(), inputs
 
-    for part in infer(
+    for batch in infer(
         network,
         images,
         predictor.transform,
@@ -89,9 +89,9 @@ def attended(
         batch_size=batch_size,
         device=predictor.device,
     ):
-        if not part.values:
+        if not batch.values:
             continue
-        for row, logits, maps, pixels in zip(part.rows.tolist(), *part.values, strict=True):
+        for row, logits, maps, pixels in zip(batch.rows.tolist(), *batch.values, strict=True):
             values = pixels.permute(1, 2, 0).contiguous().numpy()
             of_bands = predictor.transform.bands is not None
             picture = predictor.transform.composite(values) if of_bands else Image.fromarray(values)
@@ -142,8 +142,8 @@ def overlay(picture: Image.Image, attention: NDArray[np.float32]) -> Image.Image
 def write_explanation(path: Path, looked: Iterable[Looked]) -> int:
     """Write the page of all maps; return how many photos it shows."""
     by_photo: dict[str, list[Looked]] = {}
-    for one in looked:
-        by_photo.setdefault(one.id, []).append(one)
+    for look in looked:
+        by_photo.setdefault(look.id, []).append(look)
     lead = (
         f"{len(by_photo):,} photos as the model saw them, and where the query of each label looked "
         "in the last decoder layer: light where it looks, dark where it does not. A map says where "
@@ -168,15 +168,15 @@ def _photo(name: str, labels: list[Looked]) -> Markup:
             ),
         )
     ]
-    for one in labels:
-        words = f"{one.label} {one.probability:.0%}" + ("" if one.decided else " (not given)")
-        seen = picture_address(overlay(one.picture, one.attention))
+    for label in labels:
+        words = f"{label.label} {label.probability:.0%}" + ("" if label.decided else " (not given)")
+        seen = picture_address(overlay(label.picture, label.attention))
         items.append(
             tag(
                 "li",
                 tag(
                     "figure",
-                    tag("img", src=seen, alt=f"Where {one.label} was seen", loading="lazy"),
+                    tag("img", src=seen, alt=f"Where {label.label} was seen", loading="lazy"),
                     tag("figcaption", tag("strong", words)),
                 ),
             )

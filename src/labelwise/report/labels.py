@@ -96,15 +96,15 @@ def _levels(evaluation: Evaluation) -> Markup | None:
         return None
     rows = [
         [
-            str(one.level),
-            f"{one.labels:,}",
-            f"{one.present:,}",
-            percent(one.mean_ap),
-            plain(one.log_loss, 4),
-            percent(one.ece, 2),
-            percent(one.mean_f1),
+            str(level.level),
+            f"{level.labels:,}",
+            f"{level.present:,}",
+            percent(level.mean_ap),
+            plain(level.log_loss, 4),
+            percent(level.ece, 2),
+            percent(level.mean_f1),
         ]
-        for one in evaluation.levels
+        for level in evaluation.levels
     ]
     return table(
         ["level", "labels", "present", "mAP", "log loss", "ECE", "F1"],
@@ -117,12 +117,18 @@ def _exclusive(evaluation: Evaluation) -> Markup | None:
     if not evaluation.exclusive:
         return None
     rows = []
-    for one in evaluation.exclusive:
-        between = "" if one.low is None else f"{percent(one.low)} to {percent(one.high)}"
-        rule = "exactly one" if one.needs_one else "at most one"
-        broken = "–" if one.broken is None else f"{one.broken:,}"
-        counts = [f"{one.known:,}", percent(one.accuracy), between, broken, f"{one.clashes:,}"]
-        rows.append([f"{rule} of {', '.join(one.labels)}", *counts])
+    for group in evaluation.exclusive:
+        between = "" if group.low is None else f"{percent(group.low)} to {percent(group.high)}"
+        rule = "exactly one" if group.needs_one else "at most one"
+        broken = "–" if group.broken is None else f"{group.broken:,}"
+        counts = [
+            f"{group.known:,}",
+            percent(group.accuracy),
+            between,
+            broken,
+            f"{group.clashes:,}",
+        ]
+        rows.append([f"{rule} of {', '.join(group.labels)}", *counts])
     return table(
         ["labels that exclude each other", "known", "right", "95 %", "sets break it", "clashes"],
         rows,
@@ -215,15 +221,15 @@ OPEN = 6  # labels whose curves are not folded away
 
 def curves(evaluation: Evaluation) -> Markup | None:
     """Return the section, or nothing where no curve was kept."""
-    whole = [one for one in evaluation.curves if not one.part]
+    whole = [curve for curve in evaluation.curves if not curve.part]
     if not whole:
         return None
     by = evaluation.subgroups[0].by if evaluation.subgroups else "subgroup"
     parts = {
-        one.label: [each for each in evaluation.curves if each.part and each.label == one.label]
-        for one in whole
+        curve.label: [each for each in evaluation.curves if each.part and each.label == curve.label]
+        for curve in whole
     }
-    shown = [_label_curves(one, parts[one.label], by) for one in whole]
+    shown = [_label_curves(curve, parts[curve.label], by) for curve in whole]
     folded = shown[OPEN:]
     split = any(parts.values())
     lines = f"Thin lines: each {by}, those with the most photos. " if split else ""
@@ -306,13 +312,13 @@ def _thumbnail(
 def _by_part(label: str, parts: Sequence[LabelCurves], by: str) -> Markup:
     rows = [
         [
-            one.part,
-            f"{one.present:,} of {one.known:,}",
-            _interval(one),
-            percent(one.ap),
-            percent(one.reliability.ece if one.reliability else None, 2),
+            subgroup.part,
+            f"{subgroup.present:,} of {subgroup.known:,}",
+            _interval(subgroup),
+            percent(subgroup.ap),
+            percent(subgroup.reliability.ece if subgroup.reliability else None, 2),
         ]
-        for one in parts
+        for subgroup in parts
     ]
     return table(
         [by, "present", "AUROC", "average precision", "ECE"],
@@ -330,7 +336,7 @@ def subgroups(evaluation: Evaluation) -> Markup | None:
 
 def subgroup_tables(evaluation: Evaluation) -> list[Markup]:
     """Return a table for each column that makes subgroups, and what differs."""
-    found = []
+    tables = []
     for by in dict.fromkeys(row.by for row in evaluation.subgroups):
         rows = [row for row in evaluation.subgroups if row.by == by]
         apart = [
@@ -346,7 +352,7 @@ def subgroup_tables(evaluation: Evaluation) -> list[Markup]:
             else "No subgroup differs significantly from the other photos. That does not mean "
             "equal: the intervals say how far apart they may be."
         )
-        found += [
+        tables += [
             table(
                 [by, "photos", "groups", *names],
                 [
@@ -366,7 +372,7 @@ def subgroup_tables(evaluation: Evaluation) -> list[Markup]:
             ),
             paragraph(verdict, class_="note" if apart else "muted"),
         ]
-    return found
+    return tables
 
 
 def _between(figure: SubgroupFigure) -> str:

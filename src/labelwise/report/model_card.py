@@ -106,16 +106,16 @@ def _front(
 
 
 def _summary(model: HubModel) -> str:
-    one, network = model.predictor, model.predictor.model
+    predictor, network = model.predictor, model.predictor.model
     views = network.crops * (2 if network.mirrored else 1)
     link = "it ranks labels and has no probabilities"
-    if one.link is not None:
-        link = f"probabilities by the link {describe_link(one.link)}"
+    if predictor.link is not None:
+        link = f"probabilities by the link {describe_link(predictor.link)}"
     words = [
-        f"Says which of {len(one.space):,} labels a picture carries: none, one or many.",
-        f"{_words(network.backbone.name)} at {one.transform.size} pixels, head {one.head.name}, "
-        f"trained with the method {_words(one.method or 'unknown')}; {link}; "
-        f"decides by {one.rule}.",
+        f"Says which of {len(predictor.space):,} labels a picture carries: none, one or many.",
+        f"{_words(network.backbone.name)} at {predictor.transform.size} pixels, "
+        f"head {predictor.head.name}, trained with the method "
+        f"{_words(predictor.method or 'unknown')}; {link}; decides by {predictor.rule}.",
     ]
     if views > 1:
         words.append(f"Its logits are the mean over {views} views of a picture.")
@@ -131,8 +131,9 @@ def _measured(evaluation: Evaluation, data: str) -> str:
     )
     header = ["| | value | 95 % interval | |", "|---|---|---|---|"]
     rows = [
-        f"| {one.name} | {_value(one, evaluation)} | {_interval(one)} | {_words(one.how)} |"
-        for one in evaluation.headline
+        f"| {figure.name} | {_value(figure, evaluation)} | {_interval(figure)} | "
+        f"{_words(figure.how)} |"
+        for figure in evaluation.headline
     ]
     parts = [where, "\n".join(header + rows)]
     if evaluation.final is not None:
@@ -257,4 +258,4 @@ def _bullets(sentences: Iterable[str]) -> str:
 def _words(text: str) -> str:
     """Return text with the characters escaped that Markdown or HTML would read as markup."""
     line = " ".join(text.split())
-    return "".join(f"\\{one}" if one in "\\`*_[]<>|#" else one for one in line)
+    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#" else letter for letter in line)

@@ -303,7 +303,7 @@ def page(
         [
             ("glance", "At a glance", glance(evaluation, origin or {})),
             ("examples", "Examples", example_section(examples)),
-            *((name, word, part and _fold(part)) for name, word, part in rest),
+            *((name, word, section and _fold(section)) for name, word, section in rest),
         ],
     )
 
@@ -400,17 +400,17 @@ def training(history: History | None) -> Markup | None:
 
 def curves(history: History) -> dict[str, dict[str, Points]]:
     """Return the lines of every chart; known quantities first, then what else was logged."""
-    found: dict[str, dict[str, Points]] = {chart: {} for chart, _ in NAMES.values()}
+    curves: dict[str, dict[str, Points]] = {chart: {} for chart, _ in NAMES.values()}
     for record in history:
         if not _is_number(record.get(CLOCK)):
             continue
         for key, value in record.items():
             if key not in QUIET and _is_number(value):
                 chart, line = NAMES.get(key, (key, key))
-                found.setdefault(chart, {}).setdefault(line, []).append((record[CLOCK], value))
+                curves.setdefault(chart, {}).setdefault(line, []).append((record[CLOCK], value))
     lasting = {
         chart: {line: _thinned(points) for line, points in lines.items() if len(points) > 1}
-        for chart, lines in found.items()
+        for chart, lines in curves.items()
     }
     return {chart: lines for chart, lines in lasting.items() if lines}
 

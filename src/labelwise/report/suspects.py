@@ -84,8 +84,8 @@ def suspects_page(
 def _by_photo(questions: Sequence[Reviewed]) -> dict[str, list[tuple[int, Reviewed]]]:
     """Return the questions of each photo with their ranks, in the order they first come up."""
     own: dict[str, list[tuple[int, Reviewed]]] = {}
-    for rank, one in enumerate(questions, start=1):
-        own.setdefault(one.photo, []).append((rank, one))
+    for rank, question in enumerate(questions, start=1):
+        own.setdefault(question.photo, []).append((rank, question))
     return own
 
 
@@ -100,13 +100,13 @@ def _figures(
         words = [
             tag(
                 "span",
-                f"{rank}. {'no ' if one.given == 'present' else ''}{one.label}?",
-                "" if blind else f" {chance(one.probability)} present",
-                None if one.given == "unknown" else f" · said {one.given}",
-                f" · answered {one.answer}" if one.answer else None,
-                " · check" if one.check and not one.answer else None,
+                f"{rank}. {'no ' if question.given == 'present' else ''}{question.label}?",
+                "" if blind else f" {chance(question.probability)} present",
+                None if question.given == "unknown" else f" · said {question.given}",
+                f" · answered {question.answer}" if question.answer else None,
+                " · check" if question.check and not question.answer else None,
             )
-            for rank, one in own
+            for rank, question in own
         ]
         drawn = (
             tag("p", "No picture here.", class_="note")
@@ -120,11 +120,11 @@ def _figures(
 def _labels(questions: Sequence[Reviewed]) -> Markup:
     """Return a table of the labels: suspects, answered, confirmed."""
     rows: dict[str, list[Reviewed]] = {}
-    for one in questions:
-        rows.setdefault(one.label, []).append(one)
+    for question in questions:
+        rows.setdefault(question.label, []).append(question)
     cells: list[list[str | Cell]] = []
     for label, own in sorted(rows.items(), key=lambda item: -len(item[1])):
-        confirmed = [one.confirmed for one in own if one.confirmed is not None]
+        confirmed = [question.confirmed for question in own if question.confirmed is not None]
         counts = (len(own), len(confirmed), sum(confirmed))
         cells.append([label, *(Cell(f"{count:,}", count) for count in counts)])
     head = ("label", "suspects", "answered", "confirmed mistakes")

@@ -106,7 +106,7 @@ class BoundQuery:
 
     def log_scores(self, log_p: Array, log_q: Array) -> Numbers:
         """Return the (N,) log of the product; -inf where a limit leaves an image out."""
-        present, absent = (np.asarray(to_numpy(part), dtype=np.float64) for part in (log_p, log_q))
+        present, absent = (np.asarray(to_numpy(side), dtype=np.float64) for side in (log_p, log_q))
         self._check(present, absent)
         if np.isnan(present).any() or np.isnan(absent).any():
             row = int((np.isnan(present) | np.isnan(absent)).any(1).argmax())
@@ -194,8 +194,8 @@ def bind(
     def bound(expression: Expression) -> Expression:
         match expression:
             case Has(name):
-                found = [Has(str(space.column(label))) for label in tree.labels(name, space)]
-                return found[0] if len(found) == 1 else AnyOf(tuple(found))
+                labels = [Has(str(space.column(label))) for label in tree.labels(name, space)]
+                return labels[0] if len(labels) == 1 else AnyOf(tuple(labels))
             case Not(part):
                 return Not(bound(part))
             case AllOf(parts):
@@ -226,13 +226,18 @@ def _grouped(
     chance = np.exp([logs.pairs[name][0] for name in named])
     both = chance.sum(axis=0)  # above 1 where people, or a fit of one label, moved some of them
     total = np.full_like(logs.sure, -np.inf)
-    for one, share in (*zip(named, chance / np.maximum(both, 1.0), strict=True), (None, 1 - both)):
-        part: Expression | bool = expression
+    for named_one, share in (
+        *zip(named, chance / np.maximum(both, 1.0), strict=True),
+        (None, 1 - both),
+    ):
+        reduced: Expression | bool = expression
         for name in named:
-            part = part if isinstance(part, bool) else given(part, name, name == one)
+            reduced = (
+                reduced if isinstance(reduced, bool) else given(reduced, name, name == named_one)
+            )
         with np.errstate(divide="ignore"):
             weight = np.log(np.maximum(share, 0.0))
-        total = np.logaddexp(total, weight + _grouped(part, logs, groups[1:]))
+        total = np.logaddexp(total, weight + _grouped(reduced, logs, groups[1:]))
     return total
 
 
@@ -270,7 +275,7 @@ class _Pairs(ABC):
     def _computed(self, expression: Expression) -> PairOf:
         groups = independent_parts(expression)
         if len(groups) > 1:
-            pairs = [self.of(part) for part in groups]
+            pairs = [self.of(group) for group in groups]
             if isinstance(expression, AllOf):
                 return self.all_of(pairs)
             return self.all_of([pair[::-1] for pair in pairs])[::-1]
@@ -307,9 +312,9 @@ class _PlainPairs(_Pairs):
 
     def all_of(self, pairs: Sequence[PairOf]) -> PairOf:
         p, q = pairs[0]
-        for one, other in pairs[1:]:
+        for holds, other in pairs[1:]:
             q = q + p * other
-            p = p * one
+            p = p * holds
         return p, q
 
     def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
@@ -329,12 +334,12 @@ def _states(
             return fails, holds
         case AllOf(parts):
             holds, fails = np.ones(count, dtype=bool), np.zeros(count, dtype=bool)
-            for part in parts:
-                yes, no = _states(part, states, count)
+            for operand in parts:
+                yes, no = _states(operand, states, count)
                 holds, fails = holds & yes, fails | no
             return holds, fails
         case AnyOf(parts):
-            fails, holds = _states(AllOf(tuple(Not(part) for part in parts)), states, count)
+            fails, holds = _states(AllOf(tuple(Not(operand) for operand in parts)), states, count)
             return holds, fails
         case _:
             raise ValueError("an expression must be bound to columns first")

@@ -156,10 +156,12 @@ def _averaged_fit(odds: Numbers, outcome: Numbers) -> tuple[Numbers, Numbers]:
         fits.append((weights, covariance))
     share = np.exp(np.array(evidence) - max(evidence))
     share /= share.sum()
-    mean = np.asarray(sum(part * weights for part, (weights, _) in zip(share, fits, strict=True)))
+    mean = np.asarray(
+        sum(weight * weights for weight, (weights, _) in zip(share, fits, strict=True))
+    )
     covariance = sum(
-        part * (own + np.outer(weights - mean, weights - mean))
-        for part, (weights, own) in zip(share, fits, strict=True)
+        weight * (own + np.outer(weights - mean, weights - mean))
+        for weight, (weights, own) in zip(share, fits, strict=True)
     )
     return mean, np.asarray(covariance)
 

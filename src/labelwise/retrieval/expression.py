@@ -76,7 +76,7 @@ def labels_of(expression: Expression) -> list[str]:
         case Not(part):
             return labels_of(part)
         case AllOf(parts) | AnyOf(parts):
-            return [name for part in parts for name in labels_of(part)]
+            return [name for operand in parts for name in labels_of(operand)]
         case _:
             return []
 
@@ -95,8 +95,8 @@ def literal_of(expression: Expression) -> tuple[str, bool] | None:
 def joined(kind: type[AllOf] | type[AnyOf], parts: Sequence[Expression]) -> Expression:
     """Return all or any of the parts, each once; parts of the same kind are taken apart."""
     flat: list[Expression] = []
-    for part in parts:
-        flat += part.parts if isinstance(part, kind) else [part]
+    for operand in parts:
+        flat += operand.parts if isinstance(operand, kind) else [operand]
     unique = tuple(dict.fromkeys(flat))
     return unique[0] if len(unique) == 1 else kind(unique)
 
@@ -170,10 +170,10 @@ class Parser:
         if mark in ("-", "!") or (rest[:3].casefold() == "not" and rest[3:4].isspace()):
             self.at += 1 if mark in ("-", "!") else 3
             start = len(self.limits)
-            part = self.item(depth + 1)
+            operand = self.item(depth + 1)
             if len(self.limits) > start:
                 self.fail("a limit such as dog>0.8 cannot be negated; write dog<0.8")
-            return _not(part)
+            return _not(operand)
         if mark == "(":
             self.at += 1
             expression = self.every(depth + 1)
@@ -296,8 +296,8 @@ def independent_parts(expression: Expression) -> list[Expression]:
     if not isinstance(expression, AllOf | AnyOf):
         return [expression]
     groups: list[tuple[set[str], list[Expression]]] = []
-    for part in expression.parts:
-        names, members = set(labels_of(part)), [part]
+    for operand in expression.parts:
+        names, members = set(labels_of(operand)), [operand]
         for group in [group for group in groups if group[0] & names]:
             names, members = names | group[0], group[1] + members
             groups.remove(group)
@@ -332,8 +332,8 @@ def _joined(
     """Return all of some parts (``every``), or any of them, each negated if not ``wanted``."""
     own = AllOf if every else AnyOf
     flat: dict[Expression, None] = {}
-    for part in parts:
-        simple = _simple(part, wanted, facts)
+    for operand in parts:
+        simple = _simple(operand, wanted, facts)
         if isinstance(simple, bool):
             if simple != every:
                 return simple
@@ -343,10 +343,10 @@ def _joined(
     alone = dict(literal for literal in map(literal_of, flat) if literal is not None)
     if any((Has(name) in flat) and (Not(Has(name)) in flat) for name in alone):
         return not every
-    others = [part for part in flat if literal_of(part) is None]
-    if any(name in alone for part in others for name in labels_of(part)):
+    others = [operand for operand in flat if literal_of(operand) is None]
+    if any(name in alone for operand in others for name in labels_of(operand)):
         told = {**facts, **{name: yes == every for name, yes in alone.items()}}
-        literals = tuple(part for part in flat if part not in others)
+        literals = tuple(operand for operand in flat if operand not in others)
         rest = _joined(tuple(others), True, every, told)
         if isinstance(rest, bool):
             return rest if rest != every else _of(own, literals)
@@ -357,11 +357,11 @@ def _joined(
 def _without_weaker(parts: tuple[Expression, ...]) -> tuple[Expression, ...]:
     """Return the parts without those that follow from, or are followed by, another one."""
     sets = [
-        frozenset(part.parts) if isinstance(part, AllOf | AnyOf) else frozenset((part,))
-        for part in parts
+        frozenset(operand.parts) if isinstance(operand, AllOf | AnyOf) else frozenset((operand,))
+        for operand in parts
     ]
     return tuple(
-        part for part, own in zip(parts, sets, strict=True) if not any(s < own for s in sets)
+        operand for operand, own in zip(parts, sets, strict=True) if not any(s < own for s in sets)
     )
 
 

@@ -53,8 +53,8 @@ def _ordered(columns: Queries, unwanted: NDArray[np.intp], labels: int) -> Queri
     """Return the rows of rising columns, the first wanted one moved to the front."""
     columns, unwanted = np.broadcast_arrays(columns, unwanted)
     first = unwanted.argmin(axis=-1)[..., None]
-    place = np.arange(columns.shape[-1])
-    order = np.where(place == 0, first, np.where(place <= first, place - 1, place))
+    position = np.arange(columns.shape[-1])
+    order = np.where(position == 0, first, np.where(position <= first, position - 1, position))
     rows: Queries = np.take_along_axis(columns + labels * unwanted, order, axis=-1)
     return rows
 
@@ -105,17 +105,19 @@ def average_precision_of_costs(costs: Costs, relevant: NDArray[np.intp]) -> floa
     ``relevant`` holds the distinct row numbers of the relevant images, at least one. Costs are at
     least 0 and may be infinite, not NaN.
     """
-    found = costs.take(relevant)
-    found.sort()
-    ranks = _at_or_above(found)
-    if found[-1] < np.inf:
-        above = _others(costs, relevant, found)
+    relevant_costs = costs.take(relevant)
+    relevant_costs.sort()
+    ranks = _at_or_above(relevant_costs)
+    if relevant_costs[-1] < np.inf:
+        above = _others(costs, relevant, relevant_costs)
     else:
-        finite = int(found.searchsorted(np.inf))
-        above = np.full(len(found), len(costs) - len(found))  # all others are at or above
+        finite = int(relevant_costs.searchsorted(np.inf))
+        above = np.full(
+            len(relevant_costs), len(costs) - len(relevant_costs)
+        )  # all others are at or above
         if finite:
-            above[:finite] = _others(costs, relevant, found[:finite])
-    return float((ranks / (ranks + above)).sum()) / len(found)
+            above[:finite] = _others(costs, relevant, relevant_costs[:finite])
+    return float((ranks / (ranks + above)).sum()) / len(relevant_costs)
 
 
 def _at_or_above(found: Costs) -> NDArray[np.intp]:
@@ -153,10 +155,10 @@ def _others(costs: Costs, relevant: NDArray[np.intp], found: Costs) -> NDArray[n
 
 def _buckets(costs: Costs, worst: float, scale: float, buckets: int) -> NDArray[np.intp]:
     """Return the bucket of each cost, higher for lower costs; 0 lies beyond the worst relevant."""
-    place = (worst + 2 / scale) - costs
-    np.multiply(place, scale, out=place)
-    np.clip(place, 0, buckets + 3, out=place)
-    return place.astype(np.intp)
+    bucket = (worst + 2 / scale) - costs
+    np.multiply(bucket, scale, out=bucket)
+    np.clip(bucket, 0, buckets + 3, out=bucket)
+    return bucket.astype(np.intp)
 
 
 @dataclass(frozen=True)
@@ -280,12 +282,12 @@ def retrieval_map(
     table = _table(log_p, log_q, labels, observed)
     lengths = range(1, min(longest, table.num_labels) + 1)
     whole = [n for n in lengths if count_queries(table.num_labels, n) <= exhaustive]
-    found = walk(table, max(whole)) if whole else {}
+    walked = walk(table, max(whole)) if whole else {}
     results = []
     for length in lengths:
         if length in whole:
-            skipped = count_queries(table.num_labels, length) - len(found[length])
-            results.append(_result(length, found[length], skipped, exhaustive=True))
+            skipped = count_queries(table.num_labels, length) - len(walked[length])
+            results.append(_result(length, walked[length], skipped, exhaustive=True))
         else:
             queries, skipped = sample_queries(table.relevant, length, sample, seed + length)
             answers = np.array([average_precision_of(table, query) for query in queries])

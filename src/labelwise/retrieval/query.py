@@ -76,8 +76,8 @@ class Query:
 
     def names(self) -> tuple[str, ...]:
         """Return the names in the query, each once."""
-        found = dict.fromkeys(labels_of(self.expression))
-        return tuple(found | dict.fromkeys(limit.name for limit in self.limits))
+        names = dict.fromkeys(labels_of(self.expression))
+        return tuple(names | dict.fromkeys(limit.name for limit in self.limits))
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -104,13 +104,13 @@ class Query:
     def __str__(self) -> str:
         limits = {(limit.name, limit.above): limit for limit in self.limits}
         items = []
-        for part in self._parts():
-            base = part.part if isinstance(part, Not) else part
+        for operand in self._parts():
+            base = operand.part if isinstance(operand, Not) else operand
             limit = None
             if isinstance(base, Has):
-                limit = limits.pop((base.name, part is base), None)
+                limit = limits.pop((base.name, operand is base), None)
             if limit is None:
-                items.append(written(part))
+                items.append(written(operand))
             else:
                 items.append(f"{quoted(limit.name)}{'>' if limit.above else '<'}{limit.bound!r}")
         return ", ".join(items)
@@ -191,12 +191,12 @@ def _names_in(text: str, known: dict[str, str]) -> str:
         return text
     ways: list[list[tuple[str, ...]]] = [[()]]  # the shortest ways to write the first n words
     for end in range(1, len(words) + 1):
-        found = [
+        names = [
             (*before, quoted(known[name]))
             for start in range(end)
             if (name := " ".join(words[start:end]).casefold()) in known
             for before in ways[start]
         ]
-        fewest = min(map(len, found), default=0)
-        ways.append([way for way in found if len(way) == fewest][:2])
+        fewest = min(map(len, names), default=0)
+        ways.append([way for way in names if len(way) == fewest][:2])
     return ", ".join(ways[-1][0]) if len(ways[-1]) == 1 else text

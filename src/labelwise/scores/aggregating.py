@@ -63,15 +63,15 @@ def aggregate(
     odds = np.clip(log_p, SMALLEST, 0) - np.clip(log_q, SMALLEST, 0)
     if how == "evidence":
         prior = np.log(shares) - np.log1p(-shares)
-        found = np.tile(prior, (units, 1))
-        np.add.at(found, unit, odds - prior)
-        return found
-    found = np.empty((units, log_p.shape[1]))
+        odds_of = np.tile(prior, (units, 1))
+        np.add.at(odds_of, unit, odds - prior)
+        return odds_of
+    odds_of = np.empty((units, log_p.shape[1]))
     order = np.argsort(unit, kind="stable")
     ends = np.bincount(unit, minlength=units).cumsum()
-    for place, rows in enumerate(np.split(order, ends[:-1])):
-        found[place] = _most(np.exp(log_p[rows]))
-    return found
+    for position, rows in enumerate(np.split(order, ends[:-1])):
+        odds_of[position] = _most(np.exp(log_p[rows]))
+    return odds_of
 
 
 def _log_odds_of_none(log_none: Floats) -> Floats:
@@ -154,7 +154,7 @@ def aggregate_table(source: Path, kind: Kind | None, by: Sequence[str], how: How
     link = scores.link
     if link is None:
         raise SettingsError("scores that only rank cannot be aggregated; calibrate them first")
-    log_p, log_q = (part.astype(np.float64) for part in link.log_probs(scores.logits))
+    log_p, log_q = (side.astype(np.float64) for side in link.log_probs(scores.logits))
     keys = [" / ".join(cells) for cells in zip(*values, strict=True)]
     odd = next((row for row, key in enumerate(keys) if "\0" in key), None)
     if odd is not None:  # which NumPy would leave out at an end
@@ -203,13 +203,13 @@ def _read(source: Path, by: Sequence[str]) -> tuple[RawScores, list[tuple[str, .
             if name in PERIODS
         }
         raw = replace(raw, facts={**raw.facts, **periods})
-    found = []
+    columns_found = []
     for name in by:
         column = {"split": raw.split, "group": raw.group}.get(name, raw.facts.get(name))
         if column is None:
             raise DataError(f"{source}: there is no column {name!r}{nearest(name, raw.facts)}")
-        found.append(tuple(column))
-    return raw, found
+        columns_found.append(tuple(column))
+    return raw, columns_found
 
 
 def _shares(raw: RawScores, probs: Floats) -> Floats:

@@ -153,14 +153,14 @@ def count_calls(
         bounds = _calibrated(model, odds, probs, correct, cell, sizes, right, confidence, together)
     return [
         CallCount(
-            names[place // len(parts)],
-            parts[place % len(parts)],
-            int(sizes[place]),
-            int(checked[place]),
-            int(right[place]),
-            *bounds[place],
+            names[cell // len(parts)],
+            parts[cell % len(parts)],
+            int(sizes[cell]),
+            int(checked[cell]),
+            int(right[cell]),
+            *bounds[cell],
         )
-        for place in np.flatnonzero(sizes).tolist()
+        for cell in np.flatnonzero(sizes).tolist()
     ]
 
 
@@ -193,25 +193,25 @@ def _calibrated(
     variance = np.einsum("ni,nij,nj->n", slope, cov, slope) + slope[:, 1]
     if together is not None and together[0] > 0:
         rho, groups = together
-        recordings, place = np.unique(
+        recordings, recording = np.unique(
             cells * (int(groups.max()) + 1) + groups[open_], return_inverse=True
         )
-        pairs = np.bincount(place, np.sqrt(wobble)) ** 2 - np.bincount(place, wobble)
+        pairs = np.bincount(recording, np.sqrt(wobble)) ** 2 - np.bincount(recording, wobble)
         variance += rho * np.bincount(recordings // (int(groups.max()) + 1), pairs, len(sizes))
     reach = float(ndtri((1 + confidence) / 2))
     left = np.bincount(cells, minlength=len(sizes))
-    found: dict[int, Bound] = {}
-    for place in np.flatnonzero(sizes):
-        low = high = float(count[place])
-        if left[place]:
-            share = (count[place] - right[place] + 0.5) / (left[place] + 1)
-            error = np.sqrt(variance[place] + 0.25) / (left[place] + 1)
+    bounds: dict[int, Bound] = {}
+    for recording in np.flatnonzero(sizes):
+        low = high = float(count[recording])
+        if left[recording]:
+            share = (count[recording] - right[recording] + 0.5) / (left[recording] + 1)
+            error = np.sqrt(variance[recording] + 0.25) / (left[recording] + 1)
             middle, half = np.log(share / (1 - share)), reach * error / (share * (1 - share))
-            low = right[place] + left[place] * float(expit(middle - half))
-            high = right[place] + left[place] * float(expit(middle + half))
-            low, high = min(low, float(count[place])), max(high, float(count[place]))
-        found[int(place)] = (float(count[place]), low, high, confidence, "calibrated")
-    return found
+            low = right[recording] + left[recording] * float(expit(middle - half))
+            high = right[recording] + left[recording] * float(expit(middle + half))
+            low, high = min(low, float(count[recording])), max(high, float(count[recording]))
+        bounds[int(recording)] = (float(count[recording]), low, high, confidence, "calibrated")
+    return bounds
 
 
 def _answered(
@@ -219,14 +219,20 @@ def _answered(
 ) -> dict[int, Bound]:
     order = np.argsort(cell, kind="stable")
     ends = np.cumsum(sizes)
-    found: dict[int, Bound] = {}
+    bounds: dict[int, Bound] = {}
     for place in np.flatnonzero(sizes):
         rows = order[ends[place] - sizes[place] : ends[place]]
         drawn = np.flatnonzero(~np.isnan(correct[rows]))
-        part = Answered(probs[rows], drawn.astype(np.int64), correct[rows][drawn])
-        one = estimate_count(part, confidence)
-        found[int(place)] = (one.count, float(one.low), float(one.high), confidence, one.method)
-    return found
+        answered = Answered(probs[rows], drawn.astype(np.int64), correct[rows][drawn])
+        count = estimate_count(answered, confidence)
+        bounds[int(place)] = (
+            count.count,
+            float(count.low),
+            float(count.high),
+            confidence,
+            count.method,
+        )
+    return bounds
 
 
 CONDITIONS = {
@@ -260,41 +266,43 @@ def calls_of_table(
     if is_detections(source):
         if kind is not None:
             raise SettingsError(f"--scores does not apply: {source} says itself what it holds")
-        found = read_detections(source, keep)
+        detections = read_detections(source, keep)
         if labels is not None:
-            found = with_checks(found, labels)
+            detections = with_checks(detections, labels)
     else:
         if labels is not None:
             raise SettingsError(
                 "--labels belongs to results of BirdNET or Perch here; a table of "
                 "scores has its own columns label:NAME"
             )
-        found, unit = _entries(source, kind, keep), "rows"
+        detections, unit = _entries(source, kind, keep), "rows"
     if label is not None:
-        if label not in found.names:
-            raise DataError(f"{source} has no label {label!r}{nearest(label, found.names)}")
-        own = found.label == found.names.index(label)
-        found = _taken(found, np.flatnonzero(own))
-    if np.isnan(found.correct).all():
+        if label not in detections.names:
+            raise DataError(f"{source} has no label {label!r}{nearest(label, detections.names)}")
+        own = detections.label == detections.names.index(label)
+        detections = _taken(detections, np.flatnonzero(own))
+    if np.isnan(detections.correct).all():
         raise DataError(
             f"{source}: nothing has been checked; say for some {unit}, drawn at random, whether "
             "the label is right (a column 'correct' with 1 or 0, or label:NAME)"
         )
-    parts, part = _parts(found, by)
+    parts, cell = _parts(detections, by)
     counts = count_calls(
-        found.log_odds,
-        found.label,
-        found.names,
-        found.correct,
-        part,
+        detections.log_odds,
+        detections.label,
+        detections.names,
+        detections.correct,
+        cell,
         parts,
-        groups=found.group,
+        groups=detections.group,
         method=method,
     )
     told = [CONDITIONS[method].format(unit)]
     if unit == "detections":
-        missed = "photos with none reported" if found.of_photos else "calls that the program missed"
-        told += [REPORTED.format(missed), *found.notes]
+        missed = (
+            "photos with none reported" if detections.of_photos else "calls that the program missed"
+        )
+        told += [REPORTED.format(missed), *detections.notes]
     return CallTable(counts, unit, " ".join(told))
 
 
@@ -354,6 +362,6 @@ def _parts(found: Detections, by: str | None) -> tuple[list[str], NDArray[np.int
 
 def write_calls(counts: list[CallCount], by: str, path: Path) -> None:
     """Write the counts as CSV, one row per label and group."""
-    rows = [asdict(one) for one in counts]
+    rows = [asdict(count) for count in counts]
     header = [by if name == "part" and by else name for name in rows[0]]
     write_csv(path, header, [tuple(row.values()) for row in rows])

@@ -143,15 +143,15 @@ def promise_scores(
     checks: tuple[Check, ...] = ()
     if seen is not None:
         checks = check_promises(promised.promises, promised.rule, seen.with_link(link))
-    part = "" if fitted is None else f"; the calibrator was fitted on {len(fitted):,} others"
+    others = "" if fitted is None else f"; the calibrator was fitted on {len(fitted):,} others"
     if cross_fit:
-        part += f", and for the probabilities again on all {len(held):,}"
+        others += f", and for the probabilities again on all {len(held):,}"
     return PromisedScores(
         promised,
         link,
         link_words,
         held.names,
-        f"{len(rows):,} rows of {words}{part}",
+        f"{len(rows):,} rows of {words}{others}",
         checks,
         table.kind,
     )

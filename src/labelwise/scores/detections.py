@@ -78,8 +78,8 @@ class Detections:
 
     def keys(self) -> NDArray[np.int64]:
         """Return a number (N,) for each detection: its recording, start and label."""
-        starts, place = np.unique(np.round(self.start, 3), return_inverse=True)
-        clip = self.file * len(starts) + place
+        starts, start_of = np.unique(np.round(self.start, 3), return_inverse=True)
+        clip = self.file * len(starts) + start_of
         return np.asarray(clip * len(self.names) + self.label, np.int64)
 
     def row(self, number: int) -> str:
@@ -93,17 +93,17 @@ class Detections:
         """Return these detections with what ``other`` says is correct, matched row by row."""
         if not np.isnan(self.correct).all():
             raise DataError(f"{self.source} has a column 'correct' of its own; leave out --labels")
-        own = {name: place for place, name in enumerate(self.names)}
-        recordings = {name: place for place, name in enumerate(self.files)}
+        own = {name: position for position, name in enumerate(self.names)}
+        recordings = {name: position for position, name in enumerate(self.files)}
         told = ~np.isnan(other.correct)
         if not told.any():
             raise DataError(f"{source}: no row has 'correct'; write 1 or 0 where you checked")
         starts = np.unique(np.round(self.start, 3))
         labels = np.array([own.get(name, -1) for name in other.names])[other.label]
         files = np.array([recordings.get(name, -1) for name in other.files])[other.file]
-        place = np.searchsorted(starts, np.round(other.start, 3))
-        same = starts[np.minimum(place, len(starts) - 1)] == np.round(other.start, 3)
-        wanted = (files * len(starts) + place) * len(self.names) + labels
+        start_of = np.searchsorted(starts, np.round(other.start, 3))
+        same = starts[np.minimum(start_of, len(starts) - 1)] == np.round(other.start, 3)
+        wanted = (files * len(starts) + start_of) * len(self.names) + labels
         wanted = np.where((labels >= 0) & (files >= 0) & same, wanted, -1)
         keys = self.keys()
         order = np.argsort(keys, kind="stable")
@@ -113,15 +113,15 @@ class Detections:
             raise DataError(f"{other.row(int(lost.argmax()))} is not a row of {self.source}")
         correct = self.correct.copy()
         correct[order[at[told]]] = other.correct[told]
-        found = replace(self, correct=correct)
+        checked = replace(self, correct=correct)
         if other.groups is None:
-            return found
-        return found.grouped_by(dict(zip(other.files, other.groups, strict=True)), source)
+            return checked
+        return checked.grouped_by(dict(zip(other.files, other.groups, strict=True)), source)
 
     def checked_by_table(self, table: LabelTable) -> "Detections":
         """Return these detections of photos with what a label table says of their labels."""
-        place = {name: row for row, name in enumerate(table.ids)}
-        rows = np.array([place.get(name, -1) for name in self.files])
+        row_of = {name: row for row, name in enumerate(table.ids)}
+        rows = np.array([row_of.get(name, -1) for name in self.files])
         if (rows < 0).all():
             raise DataError(
                 f"{table.name}: no photo of {self.source} is in it, first {self.files[0]!r}"
@@ -140,10 +140,10 @@ class Detections:
         if observed is not None:
             known &= observed[row, at]
         correct = np.where(known, (labels[row, at] > 0.5) * 1.0, np.nan)
-        found = replace(self, correct=correct, notes=self.notes + unreported_notes(self, table))
+        checked = replace(self, correct=correct, notes=self.notes + unreported_notes(self, table))
         if table.group is None:
-            return found
-        return found.grouped_by(dict(zip(table.ids, table.group, strict=True)), table.name)
+            return checked
+        return checked.grouped_by(dict(zip(table.ids, table.group, strict=True)), table.name)
 
     def predictions(self) -> tuple[Predictions, NDArray[np.intp]]:
         """Return the clips with a checked label as predictions, and the rows that were checked."""
@@ -153,8 +153,8 @@ class Detections:
                 f"{self.source}: nobody has checked a detection; add a column 'correct' with 1 or "
                 "0 for some, drawn at random, or give a table with one by --labels"
             )
-        starts, place = np.unique(np.round(self.start[rows], 3), return_inverse=True)
-        clip = self.file[rows] * len(starts) + place
+        starts, start_of = np.unique(np.round(self.start[rows], 3), return_inverse=True)
+        clip = self.file[rows] * len(starts) + start_of
         _, first, clips = np.unique(clip, return_index=True, return_inverse=True)
         shape = (len(first), len(self.names))
         logits = np.full(shape, UNREPORTED)
@@ -163,7 +163,7 @@ class Detections:
         labels[clips, self.label[rows]] = self.correct[rows] == 1
         observed[clips, self.label[rows]] = True
         at = rows[first]
-        found = Predictions(
+        predictions = Predictions(
             [f"{self.files[self.file[row]]}@{self.start[row]:g}" for row in at],
             logits,
             labels,
@@ -173,7 +173,7 @@ class Detections:
             Sigmoid(),
             [(self.groups or self.files)[self.file[row]] for row in at],
         )
-        return found, at
+        return predictions, at
 
     def by_label(self, of: Any) -> NDArray[np.float64]:
         """Return what a function of logits (n, K) says of each detection, (N,), label by label.
@@ -182,14 +182,14 @@ class Detections:
         with few decimals repeat: then each different one is asked about once.
         """
         counts = np.bincount(self.label, minlength=len(self.names))
-        different, place = np.unique(self.log_odds, return_inverse=True)
+        different, score_of = np.unique(self.log_odds, return_inverse=True)
         if len(different) < counts.max():
             grid = np.repeat(different[:, None], len(self.names), 1)
             every: NDArray[Any] = of(grid)
-            return np.asarray(every.astype(np.float64)[place, self.label])
+            return np.asarray(every.astype(np.float64)[score_of, self.label])
         order = np.argsort(self.label, kind="stable")
         depth = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
-        found = np.empty(len(order))
+        probs = np.empty(len(order))
         odds = self.log_odds[order]
         step = max(1, (1 << 22) // len(self.names))
         by_depth = np.argsort(depth, kind="stable")
@@ -202,9 +202,9 @@ class Detections:
             where = (depth[rows] - part * step, self.label[order[rows]])
             block[where] = odds[rows]
             answers: NDArray[Any] = of(block)
-            found[rows] = answers.astype(np.float64)[where]
+            probs[rows] = answers.astype(np.float64)[where]
         spread = np.empty(len(order))
-        spread[order] = found
+        spread[order] = probs
         return spread
 
 
@@ -215,8 +215,8 @@ def is_detections(path: Path) -> bool:
 
 def read_detections(path: Path, keep: Sequence[str] = ()) -> Detections:
     """Return the detections of a result table, or of a folder with one per recording."""
-    found: Detections = import_module(READER).read_results(path, keep)
-    return found
+    detections: Detections = import_module(READER).read_results(path, keep)
+    return detections
 
 
 # A photo with a label that the program reported nothing of has no score, so it is in no
@@ -228,8 +228,8 @@ NAMED = 5  # labels
 
 def unreported_notes(found: Detections, table: LabelTable) -> tuple[str, ...]:
     """Return sentences on labelled photos that are not in the results, or not under their label."""
-    place = {name: number for number, name in enumerate(found.files)}
-    at = np.array([place.get(name, -1) for name in table.ids], np.intp)
+    number_of = {name: number for number, name in enumerate(found.files)}
+    at = np.array([number_of.get(name, -1) for name in table.ids], np.intp)
     notes = []
     if (at < 0).any():
         first = table.ids[int((at < 0).argmax())]

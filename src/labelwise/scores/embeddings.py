@@ -110,17 +110,17 @@ def read_texts(path: Path, prompts: Path | None = None) -> Texts:
         if written is None:
             raise DataError(f"{path}: there is no array 'prompts', the texts of the embeddings")
         pairs = read_prompts(prompts)
-        place = {text: row for row, text in reversed(list(enumerate(written)))}
+        row_of = {text: row for row, text in reversed(list(enumerate(written)))}
         for line, _, text in pairs:
-            if text not in place:
+            if text not in row_of:
                 raise DataError(
                     f"{prompts}, line {line}: {path} has no embedding of {text!r}"
                     f"{nearest(text, written)}"
                 )
-        rows = np.array([place[text] for _, _, text in pairs])
+        rows = np.array([row_of[text] for _, _, text in pairs])
         names, written, unit = (
-            tuple(one[1] for one in pairs),
-            tuple(one[2] for one in pairs),
+            tuple(pair[1] for pair in pairs),
+            tuple(pair[2] for pair in pairs),
             unit[rows],
         )
     if names is None:
@@ -157,7 +157,7 @@ def read_prompts(path: Path) -> list[tuple[int, str, str]]:
     header = [cell.strip().lower() for cell in next(lines, [])]
     if sorted(header) != ["label", "prompt"]:
         raise DataError(f"{path}, line 1: the columns must be label and prompt, got {header}")
-    found = []
+    prompts = []
     for number, cells in enumerate(lines, 2):
         if not any(cell.strip() for cell in cells):
             continue
@@ -167,11 +167,11 @@ def read_prompts(path: Path) -> list[tuple[int, str, str]]:
                 "text with a comma in quotes"
             )
         places = map(header.index, ("label", "prompt"))
-        label, prompt = (from_cell(cells[place].strip()) for place in places)
-        found.append((number, label, prompt))
-    if not found:
+        label, prompt = (from_cell(cells[column].strip()) for column in places)
+        prompts.append((number, label, prompt))
+    if not prompts:
         raise DataError(f"{path}: there are no prompts")
-    return found
+    return prompts
 
 
 def write_prompts(path: Path, texts: Texts) -> None:

@@ -81,18 +81,18 @@ def save_intervals(
 
 def comparison(evaluation: Evaluation) -> dict[str, dict[str, float | None]]:
     """Return the calibration figures by stage, before and after."""
-    parts = [part for part in (evaluation.before, evaluation.after) if part is not None]
+    parts = [stage for stage in (evaluation.before, evaluation.after) if stage is not None]
     return {
-        part.stage: {
-            "ECE": part.pooled.ece,
-            "ACE": part.pooled.ace,
-            "MCE": part.pooled.mce,
-            "ECE, mean over labels": part.label_mean_ece,
-            f"ECE, top {part.k}": part.top_k.ece,
-            "log loss": inf if part.infinite else part.log_loss,
-            "Brier": part.brier,
+        stage.stage: {
+            "ECE": stage.pooled.ece,
+            "ACE": stage.pooled.ace,
+            "MCE": stage.pooled.mce,
+            "ECE, mean over labels": stage.label_mean_ece,
+            f"ECE, top {stage.k}": stage.top_k.ece,
+            "log loss": inf if stage.infinite else stage.log_loss,
+            "Brier": stage.brier,
         }
-        for part in parts
+        for stage in parts
     }
 
 
@@ -282,8 +282,8 @@ def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile])
     if path.suffix not in (".parquet", ".csv"):
         raise SettingsError(f"detections are written as .parquet or .csv, got {path.name!r}")
     source, rule = _source_of(fitted, found.kind, found.source)
-    place = {name: number for number, name in enumerate(source.labels)}
-    strange = [name for name in found.names if name not in place]
+    number_of = {name: number for number, name in enumerate(source.labels)}
+    strange = [name for name in found.names if name not in number_of]
     if strange:
         raise DataError(
             f"{source.source} was fitted without {strange[0]!r}, which {found.source} has; check "
@@ -292,7 +292,7 @@ def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile])
     link, names = source.link, source.labels
     if link is None:
         raise ValueError(f"{source.source} must hold a link")
-    own = np.array([place[name] for name in found.names])
+    own = np.array([number_of[name] for name in found.names])
     moved = replace(found, names=names, label=own[found.label])
     probs = moved.by_label(link)
     columns: dict[str, Any] = {

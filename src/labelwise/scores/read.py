@@ -82,9 +82,9 @@ class ScoreTable:
         """
         own = self.predictions
         columns = groups.within(LabelSpace(own.names))
-        done, found = own.settled(columns)
-        broken = np.flatnonzero(found.conflicts)
-        note = f"By {groups.source} {found.learned:,} more labels are known."
+        done, settled = own.settled(columns)
+        broken = np.flatnonzero(settled.conflicts)
+        note = f"By {groups.source} {settled.learned:,} more labels are known."
         if len(broken):
             note = (
                 f"{len(broken):,} rows break a rule of {groups.source}, first "
@@ -94,9 +94,9 @@ class ScoreTable:
 
     def subgroups(self, column: str, rows: Predictions) -> Subgroups:
         """Return the subgroups, by a column that was asked for, of some of the rows."""
-        place = {name: number for number, name in enumerate(self.predictions.ids)}
+        number_of = {name: number for number, name in enumerate(self.predictions.ids)}
         values = self.facts[column]
-        return Subgroups.of(column, [values[place[name]] for name in rows.ids])
+        return Subgroups.of(column, [values[number_of[name]] for name in rows.ids])
 
     def photos_per_day(self) -> float:
         """Return how many rows there are per date of the column ``time``."""
@@ -208,31 +208,33 @@ def _checked_clips(
     keep: Sequence[str],
 ) -> ScoreTable:
     """Return the clips of a result table in which a person has checked a label."""
-    found = read_detections(path, keep)
-    if kind not in (None, found.kind) or link is not None:
+    detections = read_detections(path, keep)
+    if kind not in (None, detections.kind) or link is not None:
         raise SettingsError(
-            f"{path} is a table of results, which holds {found.kind}; leave out --scores and --link"
+            f"{path} is a table of results, which holds {detections.kind}; leave out --scores and "
+            "--link"
         )
     if labels is not None:
-        found = with_checks(found, labels)
-    predictions, rows = found.predictions()
+        detections = with_checks(detections, labels)
+    predictions, rows = detections.predictions()
+    checked = int((~np.isnan(detections.correct)).sum())
     note = (
-        f"A person checked {int((~np.isnan(found.correct)).sum()):,} of {len(found):,} detections, "
-        f"in {_places(found, predictions)}; the others are unknown. Figures hold for detections "
+        f"A person checked {checked:,} of {len(detections):,} detections, in "
+        f"{_places(detections, predictions)}; the others are unknown. Figures hold for detections "
         "like the checked ones: draw them at random."
     )
-    split = None if found.split is None else found.split[rows]
-    facts = {name: values[rows] for name, values in found.facts.items()}
+    split = None if detections.split is None else detections.split[rows]
+    facts = {name: values[rows] for name, values in detections.facts.items()}
     return ScoreTable(
         str(path),
         predictions,
         split,
         None,
-        (note, *found.notes),
-        found.kind,
+        (note, *detections.notes),
+        detections.kind,
         (),
         facts,
-        detections=found,
+        detections=detections,
     )
 
 

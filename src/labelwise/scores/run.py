@@ -68,7 +68,7 @@ def read_run(folder: Path, split: str) -> RunScores:
     spec, predictions = run.spec, run.predictions(split)
     same = _same(spec.made_link, predictions.link)
     used = split == "promise" or split in run.fitted_splits
-    promises = () if used else tuple(Promise.from_spec(one) for one in spec.promises)
+    promises = () if used else tuple(Promise.from_spec(promise) for promise in spec.promises)
     link = None if same else spec.made_link
     return RunScores(predictions, link, spec.made_rule, promises, spec.made_taxonomy)
 
@@ -107,12 +107,12 @@ def score_data(
     rows: list[int] = []
     logits: list[NDArray[np.float32]] = []
     failures: list[Failure] = []
-    for part in parts:
-        failures += part.failures
-        if part.values:
-            rows += part.rows.tolist()
-            logits.append(to_numpy(part.values[0]))
-        watch.advance(len(part.rows) + len(part.failures))
+    for batch in parts:
+        failures += batch.failures
+        if batch.values:
+            rows += batch.rows.tolist()
+            logits.append(to_numpy(batch.values[0]))
+        watch.advance(len(batch.rows) + len(batch.failures))
     watch.finish()
     if failures:
         notes.append(
@@ -134,11 +134,11 @@ def score_data(
     )
     own = _own_link(folder, predictor.link)
     calibrated = None if _same(own, predictor.link) else predictor.link
-    promises = tuple(Promise.from_spec(one) for one in predictor.promises)
-    found = RunScores(
+    promises = tuple(Promise.from_spec(promise) for promise in predictor.promises)
+    run_scores = RunScores(
         predictions.with_link(own), calibrated, predictor.rule, promises, predictor.taxonomy
     )
-    return found, (*table.notes, *notes)
+    return run_scores, (*table.notes, *notes)
 
 
 def _own_link(folder: Path, link: Link | None) -> Link | None:
@@ -177,8 +177,8 @@ class ShareShift:
     @property
     def moved(self) -> tuple[LabelShare, ...]:
         """The labels whose share moved, the largest difference first."""
-        found = [one for one in self.shares if one is not None and one.moved]
-        return tuple(sorted(found, key=lambda one: -abs(one.now - one.before)))
+        moved = [share for share in self.shares if share is not None and share.moved]
+        return tuple(sorted(moved, key=lambda one: -abs(one.now - one.before)))
 
     def sentence(self) -> str:
         """Return what was adapted, and on which condition it is right."""
@@ -207,13 +207,13 @@ class ShareShift:
 
 def held_out_of(folder: Path) -> Predictions:
     """Return the photos of a run that tell how labels look; a run without any is refused."""
-    found = RunFolder(folder).held_out()
-    if found is None:
+    held_out = RunFolder(folder).held_out()
+    if held_out is None:
         raise DataError(
             f"shares need photos whose labels are known, and {folder} has no predictions of held-"
             "out photos; give the folder of a whole run"
         )
-    return found.predictions
+    return held_out.predictions
 
 
 def adapted_to_shares(folder: Path, run: RunScores) -> tuple[RunScores, str]:

@@ -504,8 +504,8 @@ def labels_beside(
         if isinstance(table.images, FileImages) and not set(ids) & set(raw.ids):
             ids = tuple(str(table.images.path(row).resolve()) for row in range(len(ids)))
             raw = replace(raw, ids=tuple(str(Path(name).resolve()) for name in raw.ids))
-    place = {name: row for row, name in enumerate(ids)}
-    rows = np.array([place.get(name, -1) for name in raw.ids])
+    row_of = {name: row for row, name in enumerate(ids)}
+    rows = np.array([row_of.get(name, -1) for name in raw.ids])
     matched = rows >= 0
     if not matched.any():
         raise DataError(
@@ -514,11 +514,11 @@ def labels_beside(
         )
     if group is not None and raw.group is not None:
         raise DataError(f"{raw.source} and {source} both name groups; leave one of them out")
-    found = raw.group if group is None else [group[row] for row in rows]
+    groups = raw.group if group is None else [group[row] for row in rows]
     divided: Sequence[str] | None = raw.split
     if divided is None and split is not None:
         divided = [split[row] for row in rows]
-    return np.where(matched[:, None], labels[rows], np.nan), matched, found, divided
+    return np.where(matched[:, None], labels[rows], np.nan), matched, groups, divided
 
 
 def _holds_label_columns(path: Path) -> bool:
@@ -564,10 +564,10 @@ def aligned_labels(
             f"{table.name} has none of the labels asked for, first {names[0]!r}"
             f"{nearest(names[0], column)}"
         )
-    found = np.full((len(table), len(names)), np.nan)
-    for place, name in enumerate(names):
+    aligned = np.full((len(table), len(names)), np.nan)
+    for position, name in enumerate(names):
         if name in column:
-            found[:, place] = values[:, column[name]]
+            aligned[:, position] = values[:, column[name]]
     notes = []
     for what, ours, theirs in (
         ("does not speak of {}, unknown here", names, column),
@@ -578,4 +578,4 @@ def aligned_labels(
             some = ", ".join(lacking[:5]) + (", ..." if len(lacking) > 5 else "")
             count = f"{len(lacking):,} label" + ("s" if len(lacking) > 1 else "")
             notes.append(f"{table.name} {what.format(f'{count} ({some})')}.")
-    return found, notes
+    return aligned, notes

@@ -95,10 +95,10 @@ def read_pool(
         return _answered(path, scorer, str(model))
     names = scorer.space.names
     if path.is_dir() or (paths := _paths_alone(path, names)) is not None:
-        found, notes = find_images(path) if path.is_dir() else (paths, ())
-        if not found:
+        paths_found, notes = find_images(path) if path.is_dir() else (paths, ())
+        if not paths_found:
             raise DataError(f"there are no images in the folder {path}")
-        images = FileImages(path if path.is_dir() else path.parent, found)
+        images = FileImages(path if path.is_dir() else path.parent, paths_found)
         nothing = np.zeros((len(images), len(names)), bool)
         table = LabelTable.from_arrays(names, images, nothing, nothing, name=source)
         table = replace(table, notes=notes)
@@ -154,9 +154,9 @@ def score_pool(
 def _scored(scorer: Scorer, images: ImageSource, batch_size: int, watch: Watch) -> Scored:
     watch.start("scoring", len(images))
     embed, parts = isinstance(scorer, Embedder), []
-    for part in score(scorer, images, batch_size=batch_size, embed=embed):
-        parts.append(part)
-        watch.advance(len(part) + len(part.failures))
+    for scored in score(scorer, images, batch_size=batch_size, embed=embed):
+        parts.append(scored)
+        watch.advance(len(scored) + len(scored.failures))
     watch.finish()
     return Scored.join(parts)
 
@@ -167,16 +167,16 @@ def _paths_alone(path: Path, names: tuple[str, ...]) -> list[str] | None:
     if opener is None or not path.is_file():
         return None
     tabular = opener(path)
-    header = next((one for one in PATH_HEADERS if one in tabular.header), None)
+    header = next((name for name in PATH_HEADERS if name in tabular.header), None)
     if header is None or {"labels", "image", *names, *tabular.meanings} & set(tabular.header):
         return None
-    found: list[str] = []
+    names_found: list[str] = []
     for batch in tabular.batches([header]):
-        found += batch.column(header).to_pylist()
-    for number, one in enumerate(found, start=1):
-        if not isinstance(one, str) or not one:
-            raise DataError(f"{path}: row {number} must name an image, got {one!r:.60}")
-    return found
+        names_found += batch.column(header).to_pylist()
+    for number, name in enumerate(names_found, start=1):
+        if not isinstance(name, str) or not name:
+            raise DataError(f"{path}: row {number} must name an image, got {name!r:.60}")
+    return names_found
 
 
 def _answered(path: Path, scorer: Scorer, model: str) -> PhotoPool:
@@ -282,15 +282,15 @@ def vectors_of_features(table: LabelTable) -> Vectors:
 
 def vectors_by_file(table: LabelTable, file: Path) -> Vectors:
     """Return the vectors of an .npz file, found by the photos' ids."""
-    found = read_embeddings(file)
-    place = {name: row for row, name in enumerate(found.ids)}
+    embeddings = read_embeddings(file)
+    row_of = {name: row for row, name in enumerate(embeddings.ids)}
     for name in table.ids:
-        if name not in place:
+        if name not in row_of:
             raise DataError(
                 f"{file}: there is no vector of the photo {name!r} of {table.name}"
-                f"{nearest(name, found.ids)}"
+                f"{nearest(name, embeddings.ids)}"
             )
-    return found.vectors[[place[name] for name in table.ids]], ()
+    return embeddings.vectors[[row_of[name] for name in table.ids]], ()
 
 
 def vectors_by_model(table: LabelTable, model: Path, watch: Watch | None = None) -> Vectors:
@@ -303,13 +303,13 @@ def vectors_by_model(table: LabelTable, model: Path, watch: Watch | None = None)
     vectors: NDArray[np.float32] | None = None
     unread: list[str] = []
     watch.start("looking at photos", len(table))
-    for part in score(scorer, table.images, embed=True):
-        unread += [failure.reason for failure in part.failures]
-        if part.embeddings is not None and len(part):
+    for scored in score(scorer, table.images, embed=True):
+        unread += [failure.reason for failure in scored.failures]
+        if scored.embeddings is not None and len(scored):
             if vectors is None:
-                vectors = np.zeros((len(table), part.embeddings.shape[1]), np.float32)
-            vectors[part.rows] = part.embeddings.numpy()
-        watch.advance(len(part) + len(part.failures))
+                vectors = np.zeros((len(table), scored.embeddings.shape[1]), np.float32)
+            vectors[scored.rows] = scored.embeddings.numpy()
+        watch.advance(len(scored) + len(scored.failures))
     watch.finish()
     if vectors is None:
         raise DataError(f"{table.name}: no photo can be read ({unread[0]})")

@@ -43,8 +43,9 @@ PhotoId = Annotated[
 
 def add_no_library(api: APIRouter) -> None:
     """Answer the same paths where no index is served, with how to serve one."""
-    missing = ("/search", "/text-search", "/library", "/complete", "/review", "/receipts")
-    for path in (*missing, "/check/{rest:path}", "/photos/{rest:path}"):
+    searches = ("/search", "/text-search", "/album-search")
+    others = ("/library", "/complete", "/review", "/receipts")
+    for path in (*searches, *others, "/check/{rest:path}", "/photos/{rest:path}"):
 
         @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
         async def no_index() -> None:
@@ -96,6 +97,20 @@ def add_library(api: APIRouter, service: Service, library: "Library") -> None:
         ] = 0.5,
     ) -> schemas.TextAnswer:
         return await library.run(lambda: library.text_search(text, q, top, at_least))
+
+    @api.get("/album-search", summary="Photos that look like those of an album")
+    async def album_search(
+        album: Annotated[
+            str,
+            Query(
+                min_length=1,
+                max_length=2000,
+                description="A folder, keyword:NAME, or photos:ID,ID with 16 digits of each id.",
+            ),
+        ],
+        top: Annotated[int, Query(ge=1, le=500)] = 50,
+    ) -> schemas.TextAnswer:
+        return await library.run(lambda: library.album_search(album, top))
 
     @api.get("/library", summary="How often each label is given, and the newest photos")
     async def overview() -> schemas.LibraryView:

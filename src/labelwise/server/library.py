@@ -23,11 +23,21 @@ from labelwise.errors import CheckpointError, DataError
 from labelwise.metrics.shift import Alarm, audit_order, calibration_alarm
 from labelwise.models import ModelSpec
 from labelwise.photos import Index, questions
+from labelwise.photos.check_log import name_of_album
 from labelwise.photos.checking import CheckSession, CheckState, PhotoToCheck
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.folder_scan import PhotoFiles
 from labelwise.photos.metadata import read_facts
-from labelwise.photos.query import Found, Hit, Sort, answer, nearest_photos
+from labelwise.photos.query import (
+    KEYWORD,
+    PHOTOS,
+    Found,
+    Hit,
+    Sort,
+    answer,
+    nearest_photos,
+    photos_like_album,
+)
 from labelwise.photos.receipts import Receipt, receipts_of, verify_lists
 from labelwise.photos.review import Reason
 from labelwise.photos.shift import LibraryLikeness, likeness_of
@@ -36,6 +46,7 @@ from labelwise.retrieval import Query, complete
 from labelwise.server import schemas
 from labelwise.server.batching import Threads
 from labelwise.server.security import PhotoNotFoundError
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.photos.words import FreeText
@@ -48,6 +59,7 @@ COUNTED = 5_000_000  # pairs of photo and label, at most, that labels are counte
 LABELS_LISTED, NEWEST = 200, 24
 SESSIONS_KEPT = 16  # of checks
 SHOWN = 48  # photos of a promised list
+LIKE, SUGGESTED = "like:", 50  # before an album that is asked for; photos like it
 OPEN_AUDITS = 256  # per label, that an answer may be given to
 
 Thumbnail = Callable[[bytes, str, int], bytes]
@@ -270,6 +282,12 @@ class Library:
             hits=self._alike(hits),
         )
 
+    def album_search(self, album: str, top: int) -> schemas.TextAnswer:
+        """Return the photos most like those of an album."""
+        hits = self._alike(photos_like_album(self.index, album, top))
+        text = _named(album)
+        return schemas.TextAnswer(text=text, query=None, at_least=None, doubt=None, hits=hits)
+
     def completions(self, text: str) -> list[str]:
         """Return how an unfinished query may go on."""
         return complete(text, self.index.space, self.index.taxonomy)[:20]
@@ -489,19 +507,23 @@ class ListChecks:
         return self._view(asked, session, session.undo())
 
     def _session(self, asked: schemas.CheckIn) -> CheckSession:
-        index = self._library.index
-        query = Query.parse(asked.q, index.space, index.taxonomy)
+        index, of_album = self._library.index, asked.q.startswith(LIKE)
+        query = None if of_album else Query.parse(asked.q, index.space, index.taxonomy)
         photos = (len(index), len(index.store.dead_rows()))
-        key = (str(query), asked.wrong_at_most, asked.top, asked.answers, asked.who, photos)
+        name, options = str(query or asked.q), {"wrong_at_most": asked.wrong_at_most}
+        key = (name, asked.wrong_at_most, asked.top, asked.answers, asked.who, photos)
         if key not in self._sessions:
-            self._sessions[key] = CheckSession(
-                index,
-                query,
-                wrong_at_most=asked.wrong_at_most,
-                top=asked.top,
-                answers=asked.answers,
-                who=asked.who,
-            )
+            if query is None:
+                album = asked.q.removeprefix(LIKE)
+                hits = photos_like_album(index, album, asked.top or SUGGESTED)
+                made = CheckSession.of_ranked(
+                    index, name_of_album(album), hits, who=asked.who, **options
+                )
+            else:
+                made = CheckSession(
+                    index, query, top=asked.top, answers=asked.answers, who=asked.who, **options
+                )
+            self._sessions[key] = made
             if len(self._sessions) > SESSIONS_KEPT:
                 self._sessions.popitem(last=False)
         self._sessions.move_to_end(key)
@@ -518,7 +540,7 @@ class ListChecks:
         ids = self._library.ids([one.row for one in (photo, after) if one is not None] + kept)
         paths = self._library.index.store.paths_of(kept)
         return schemas.CheckView(
-            query=asked.q,
+            query=_named(asked.q.removeprefix(LIKE)) if asked.q.startswith(LIKE) else asked.q,
             wrong_at_most=asked.wrong_at_most,
             listed=check.listed,
             left=check.left,
@@ -531,6 +553,13 @@ class ListChecks:
             following=None if after is None else ids[after.row],
             photos=[schemas.ListedPhoto(id=ids[row], name=photo_name(paths[row])) for row in kept],
         )
+
+
+def _named(album: str) -> str:
+    """Return what a person calls an album."""
+    if album.startswith(PHOTOS):
+        return f"the {counted(len(album.split(',')), 'photo')} you selected"
+    return f"the album {album.removeprefix(KEYWORD)}"
 
 
 def _question(photo: PhotoToCheck, photo_id: str) -> schemas.CheckQuestion:

@@ -29,7 +29,6 @@ from pydantic_core import to_json
 from labelwise import __version__
 from labelwise.decide import Check, Promise
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.evaluation import Curve
 from labelwise.links import Link, check_log_probs
 from labelwise.markup import Markup
 from labelwise.metrics import label_reliability
@@ -104,6 +103,9 @@ def _sentence(low: float, high: float, photos: int, carried: int, label: str, sp
 
 def trust_chart(trust: schemas.LabelView) -> Markup:
     """Return the reliability diagram of one label, drawn as the report draws it."""
+    from labelwise.evaluation import Curve
+    from labelwise.report.charts import reliability_chart
+
     curve = Curve(
         (0.0, *(one.high for one in trust.bins)),
         tuple(one.mean for one in trust.bins),
@@ -114,8 +116,6 @@ def trust_chart(trust: schemas.LabelView) -> Markup:
         None,
         "held-out photos",
     )
-    from labelwise.report.charts import reliability_chart
-
     stages = [("after", "held-out photos", curve)]
     return reliability_chart(stages, title=f"Reliability of {trust.label}")
 

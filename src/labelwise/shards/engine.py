@@ -220,7 +220,7 @@ class LocalEngine:
                     idle.append(worker)
                     yield result
         finally:
-            for worker in (*idle, *(one for one, _ in busy.values())):
+            for worker in (*idle, *(worker_busy for worker_busy, _ in busy.values())):
                 worker.stop()
 
 

@@ -99,8 +99,8 @@ class KeyFiles:
         """Put keys (n, 2) and their numbers (n,) aside."""
         records = np.column_stack([keys, numbers.astype(np.uint64)])
         order = np.argsort(keys[:, 0], kind="stable")
-        place = (keys[order, 0] >> np.uint64(56)).astype(np.intp)
-        ends = np.searchsorted(place, np.arange(FILES + 1))
+        file_of = (keys[order, 0] >> np.uint64(56)).astype(np.intp)
+        ends = np.searchsorted(file_of, np.arange(FILES + 1))
         for file, start, end in zip(self._files, ends[:-1], ends[1:], strict=True):
             if end > start:
                 file.write(records[order[start:end]].tobytes())
@@ -161,17 +161,17 @@ class StoredLabels:
         return self.present.take(rows).dense(), ~self.unknown.take(rows).dense()
 
     def _find(self, keys: Keys) -> NDArray[np.int64]:
-        found = np.full(len(keys), -1, np.int64)
-        place = np.searchsorted(self.first, keys[:, 0])
+        rows = np.full(len(keys), -1, np.int64)
+        position = np.searchsorted(self.first, keys[:, 0])
         waiting = np.arange(len(keys))
         while len(waiting):  # once, but for ids that share 64 bits
-            waiting = waiting[place[waiting] < len(self.first)]
-            waiting = waiting[self.first[place[waiting]] == keys[waiting, 0]]
-            here = self.second[place[waiting]] == keys[waiting, 1]
-            found[waiting[here]] = self.numbers[place[waiting[here]]]
+            waiting = waiting[position[waiting] < len(self.first)]
+            waiting = waiting[self.first[position[waiting]] == keys[waiting, 0]]
+            here = self.second[position[waiting]] == keys[waiting, 1]
+            rows[waiting[here]] = self.numbers[position[waiting[here]]]
             waiting = waiting[~here]
-            place[waiting] += 1
-        return found
+            position[waiting] += 1
+        return rows
 
     @staticmethod
     def build(source: str, names: tuple[str, ...], folder: Path) -> "StoredLabels":
@@ -188,8 +188,8 @@ class StoredLabels:
                     keys.add(keys_of(ids), numbers)
                     if places is not None:
                         keys.add(keys_of(places), numbers)
-                    for file, part in zip(sets, parts, strict=True):
-                        file.add(part)
+                    for file, chunk in zip(sets, parts, strict=True):
+                        file.add(chunk)
                     rows += len(ids)
             if not rows:
                 raise DataError(f"{source}: the table is empty")
@@ -220,8 +220,8 @@ class _SetsFile:
     def __init__(self, folder: Path, kind: str) -> None:
         self._stack = ExitStack()
         self.offsets, self.columns, self.inverted = (
-            self._stack.enter_context((folder / f"{kind}-{part}").open("wb"))
-            for part in ("offsets", "columns", "inverted")
+            self._stack.enter_context((folder / f"{kind}-{name}").open("wb"))
+            for name in ("offsets", "columns", "inverted")
         )
         self.end = 0
         self.offsets.write(np.zeros(1, np.int64).tobytes())
@@ -612,13 +612,13 @@ def evaluate_shards(
         with KeyFiles(Path(temporary) / "seen") as seen:
             watch.start("evaluating", folder.rows)
             try:
-                for one in engine.run(task, range(len(folder.groups))):
-                    if one.sums is not None:
-                        total = one.sums if total is None else total.merge(one.sums)
-                    seen.add(one.keys, one.numbers)
-                    rows, failed = rows + one.rows, failed + one.failed
-                    unlabelled += one.unlabelled
-                    watch.advance(one.rows)
+                for done in engine.run(task, range(len(folder.groups))):
+                    if done.sums is not None:
+                        total = done.sums if total is None else total.merge(done.sums)
+                    seen.add(done.keys, done.numbers)
+                    rows, failed = rows + done.rows, failed + done.failed
+                    unlabelled += done.unlabelled
+                    watch.advance(done.rows)
             finally:
                 watch.finish()
             _refuse_repeats(folder, seen)
@@ -674,5 +674,5 @@ def _nothing_matches(folder: ShardFolder, labels: str | None) -> str:
 
 def temporary_folder() -> "tempfile.TemporaryDirectory[str]":
     """Return a folder on a disk: /tmp may itself be memory."""
-    place = os.environ.get("TMPDIR") or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else None)
-    return tempfile.TemporaryDirectory(prefix="labelwise-", dir=place)
+    folder = os.environ.get("TMPDIR") or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else None)
+    return tempfile.TemporaryDirectory(prefix="labelwise-", dir=folder)

@@ -70,13 +70,13 @@ class InputRow(NamedTuple):
 
 def find_rows(places: Sequence[str]) -> Iterator[InputRow]:
     """Yield the rows of folders, buckets, shards, tables and single pictures, in order."""
-    for place in places:
-        storage = storage_at(place)
+    for address in places:
+        storage = storage_at(address)
         if storage.is_folder():
             rows = _folder_rows(storage)
             first = next(rows, None)
             if first is None:
-                raise DataError(f"there are no images in the folder {without_options(place)}")
+                raise DataError(f"there are no images in the folder {without_options(address)}")
             yield first
             yield from rows
             continue
@@ -84,9 +84,9 @@ def find_rows(places: Sequence[str]) -> Iterator[InputRow]:
         parent = storage_at(root)
         if parent.size(name) is None and not _is_picture(name):
             raise DataError(
-                f"{without_options(place)} is neither a folder nor a file; is its address right?"
+                f"{without_options(address)} is neither a folder nor a file; is its address right?"
             )
-        yield from _file_rows(parent, name, place)
+        yield from _file_rows(parent, name, address)
 
 
 def _folder_rows(storage: Storage) -> Iterator[InputRow]:
@@ -131,8 +131,8 @@ def _tar_rows(storage: Storage, name: str) -> Iterator[InputRow]:
     with storage.stream(name) as stream:
         for member in tar_members(stream, name):
             if _is_picture(member.name):
-                place = member.offset, member.size
-                yield InputRow(f"{shown}/{member.name}", storage.place, file, *place)
+                span = member.offset, member.size
+                yield InputRow(f"{shown}/{member.name}", storage.place, file, *span)
 
 
 def _parquet_rows(storage: Storage, name: str) -> Iterator[InputRow]:
@@ -141,7 +141,7 @@ def _parquet_rows(storage: Storage, name: str) -> Iterator[InputRow]:
         parquet = _parquet(stream, name)
         if _image_column(parquet) is None:
             return
-        header = next((one for one in PATH_HEADERS if one in parquet.schema_arrow.names), None)
+        header = next((name for name in PATH_HEADERS if name in parquet.schema_arrow.names), None)
         shown, file, number = _shown(storage, name), os.fsencode(name), 0
         for group in range(parquet.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
@@ -165,15 +165,15 @@ def _parquet(stream: Any, name: str) -> Any:
 
 def _image_column(parquet: Any) -> tuple[str, bool] | None:
     """Return the column of encoded images and whether it is a struct with ``bytes``, or None."""
-    found = []
+    columns = []
     for field in parquet.schema_arrow:
         kind = field.type
         inner = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
         kind = kind.field("bytes").type if inner else kind
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            found.append((field.name, inner))
-    named = [one for one in found if one[0] in ("image", "bytes", "jpg", "content")]
-    chosen = named or found
+            columns.append((field.name, inner))
+    named = [column for column in columns if column[0] in ("image", "bytes", "jpg", "content")]
+    chosen = named or columns
     return chosen[0] if len(chosen) == 1 else None
 
 
@@ -190,7 +190,7 @@ def _table_rows(storage: Storage, name: str) -> Iterator[InputRow]:
 def _listed(storage: Storage, table: Path) -> Iterator[InputRow]:
     """Yield the pictures that a table names; relative paths are below the table's folder."""
     tabular = TABULAR[table.suffix.lower()](table)
-    header = next((one for one in (*PATH_HEADERS, "image") if one in tabular.header), None)
+    header = next((name for name in (*PATH_HEADERS, "image") if name in tabular.header), None)
     if header is None:
         raise DataError(
             f"{table.name}: there must be a column 'path' that names the image, or a column of "
@@ -224,24 +224,28 @@ class StoredImages(EncodedImages):
         self._lock = threading.Lock()
 
     def location(self, row: int) -> Location | None:
-        one = self.rows[row]
-        storage = self._storage(one.root)
-        if one.group is not None or one.offset is not None or not isinstance(storage, LocalStorage):
+        input_row = self.rows[row]
+        storage = self._storage(input_row.root)
+        if (
+            input_row.group is not None
+            or input_row.offset is not None
+            or not isinstance(storage, LocalStorage)
+        ):
             return None
-        return Location(os.path.join(storage.folder, os.fsdecode(one.file)))
+        return Location(os.path.join(storage.folder, os.fsdecode(input_row.file)))
 
     def content(self, row: int) -> bytes:
-        one = self.rows[row]
+        input_row = self.rows[row]
         if self.outage is not None:  # the next would only wait as long again
             raise self.outage
         try:
-            return self._blob(one) if one.group is not None else self._bytes(one)
+            return self._blob(input_row) if input_row.group is not None else self._bytes(input_row)
         except StorageError as error:
             self.outage = self.outage or error
             raise
         except OSError as error:
             reason = error.strerror or str(error)[:200]
-            raise ImageError(f"{one.id}: the image cannot be opened ({reason})") from None
+            raise ImageError(f"{input_row.id}: the image cannot be opened ({reason})") from None
 
     def subset(self, rows: NDArray[np.int64]) -> "StoredImages":
         return StoredImages([self.rows[row] for row in rows.tolist()])

@@ -286,10 +286,10 @@ class _Group:
     def _outcomes(self, pending: Sequence[Any]) -> tuple[bool, list[Exception]]:
         """Return whether a worker died, and what the others raised."""
         ready, _ = self.ray.wait(pending, num_returns=len(pending), timeout=0)
-        found = [error for error in map(self._error, ready) if error is not None]
+        outcomes = [error for error in map(self._error, ready) if error is not None]
         task_error = self.ray.exceptions.RayTaskError
-        raised = [error.cause for error in found if isinstance(error, task_error)]
-        return len(raised) < len(found), raised
+        raised = [error.cause for error in outcomes if isinstance(error, task_error)]
+        return len(raised) < len(outcomes), raised
 
     def _stop(self, pending: Sequence[Any]) -> None:
         """Ask the first worker to stop; all do, after a checkpoint."""
@@ -376,9 +376,14 @@ def _decoded(
     """Return the places that could be read, their pixels (n, size, size, C), and the others."""
     images = StoredImages(rows)
     places = np.arange(len(rows))
-    (found,) = resized_inputs(images, transform, [places], 1, torch.device("cpu"))
-    pixels = np.ascontiguousarray(found.values.permute(0, 2, 3, 1).numpy())
-    return found.rows, pixels, [(one.row, one.reason) for one in found.failures], images.outage
+    (inputs,) = resized_inputs(images, transform, [places], 1, torch.device("cpu"))
+    pixels = np.ascontiguousarray(inputs.values.permute(0, 2, 3, 1).numpy())
+    return (
+        inputs.rows,
+        pixels,
+        [(failure.row, failure.reason) for failure in inputs.failures],
+        images.outage,
+    )
 
 
 T = TypeVar("T")
@@ -404,8 +409,8 @@ def worker_needs(gpus: float, cores: int = 1) -> dict[str, Any]:
 
 def worker_losses(ray: Any) -> tuple[type[Exception], ...]:
     """Return the errors by which Ray says that a worker, or a result of its, is not there."""
-    found = ray.exceptions
-    return found.RayActorError, found.ActorUnschedulableError, found.ObjectLostError
+    exceptions = ray.exceptions
+    return exceptions.RayActorError, exceptions.ActorUnschedulableError, exceptions.ObjectLostError
 
 
 class RayEngine:
@@ -493,7 +498,7 @@ class RayEngine:
                         if shard is not None:
                             yield result
             finally:  # else they would keep their cores until the driver ends
-                for worker in (*idle, *(one for one, _ in awaited.values())):
+                for worker in (*idle, *(actor for actor, _ in awaited.values())):
                     ray.kill(worker)
 
 

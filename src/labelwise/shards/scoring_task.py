@@ -110,9 +110,9 @@ class ScoringPlan:
 
     def write(self, storage: Storage, watch: Watch) -> "ScoringPlan":
         """Find all rows, write which shard has which, and return the plan with their numbers."""
-        found = find_rows(self.inputs)
+        rows_found = find_rows(self.inputs)
         rows = shards = 0
-        while chunk := list(islice(found, self.shard_rows)):
+        while chunk := list(islice(rows_found, self.shard_rows)):
             columns = zip(PLAN_SCHEMA, zip(*chunk, strict=True), strict=True)
             arrays = [pa.array(values, field.type) for field, values in columns]
             storage.write(plan_name(shards), to_parquet(pa.table(arrays, PLAN_SCHEMA)))
@@ -195,12 +195,12 @@ class ScoringTask:
                 )
             if images.outage is not None:
                 raise images.outage
-            table = pa.concat_tables([answer_table(part, schema) for part in parts])
+            table = pa.concat_tables([answer_table(scored, schema) for scored in parts])
             if table.num_rows != len(rows):
                 raise RuntimeError(f"{table.num_rows} answers for {len(rows)} rows")
             content = to_parquet(table if caution is None else with_caution(table, caution))
             storage.write(shard_name(shard), content)
-            failed = sum(len(part.failures) for part in parts)
+            failed = sum(len(scored.failures) for scored in parts)
             digest = "sha256:" + hashlib.sha256(content).hexdigest()
             return ShardRecord(shard_name(shard), len(rows), failed, len(content), digest)
 
@@ -228,7 +228,7 @@ def answer_schema(facts: str) -> Any:
 def answer_table(part: Scored, schema: Any) -> Any:
     """Return the answers of a batch, failures among them, in the order of the rows."""
     width = len(part.space)
-    rows = np.concatenate([part.rows, [one.row for one in part.failures]]).astype(np.int64)
+    rows = np.concatenate([part.rows, [failure.row for failure in part.failures]]).astype(np.int64)
     order = pa.array(np.argsort(rows, kind="stable"))
     failed = len(part.failures)
 
@@ -239,10 +239,12 @@ def answer_table(part: Scored, schema: Any) -> Any:
         return pa.concat_arrays([lists, pa.nulls(failed, lists.type)])
 
     columns = [
-        pa.array([*part.ids, *(one.id for one in part.failures)], pa.string()),
+        pa.array([*part.ids, *(failure.id for failure in part.failures)], pa.string()),
         pa.array([*map(list, part.labels), *[[]] * failed], pa.list_(pa.string())),
         numbers(part.probs),
-        pa.array([*[None] * len(part), *(one.reason for one in part.failures)], pa.string()),
+        pa.array(
+            [*[None] * len(part), *(failure.reason for failure in part.failures)], pa.string()
+        ),
         numbers(part.logits),
     ]
     cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]

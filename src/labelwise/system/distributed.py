@@ -51,7 +51,8 @@ def tensors_of_first(named: Mapping[str, Tensor], device: torch.device) -> dict[
     if world_size() == 1:
         return dict(named)
     kinds = {
-        name: (str(one.dtype).removeprefix("torch."), [*one.shape]) for name, one in named.items()
+        name: (str(tensor.dtype).removeprefix("torch."), [*tensor.shape])
+        for name, tensor in named.items()
     }
     received = {}
     for name, (kind, shape) in value_of_first(kinds, device).items():

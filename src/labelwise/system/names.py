@@ -101,7 +101,7 @@ class Names(Sequence[str]):
     @staticmethod
     def concatenate(parts: Iterable["Names"]) -> "Names":
         """Return the strings of all parts, in order."""
-        chunks = [chunk for part in parts for chunk in part.arrow.chunks]
+        chunks = [chunk for names in parts for chunk in names.arrow.chunks]
         return Names(pa.chunked_array(chunks, pa.large_string()))
 
 
@@ -127,11 +127,11 @@ def real_names(paths: Sequence[str]) -> dict[str, str]:
     """Return {as shown: as it is} of the paths that cannot be shown as they are."""
     if isinstance(paths, Names):
         return {}
-    found = {}
+    changed = {}
     for path in paths:
         if not path.isascii() and (shown := printable(path)) != path:
-            found[shown] = path
-    return found
+            changed[shown] = path
+    return changed
 
 
 def _hash(chunk: Any) -> NDArray[np.uint64]:
@@ -141,8 +141,8 @@ def _hash(chunk: Any) -> NDArray[np.uint64]:
     text = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
     sizes = np.diff(ends)
     powers = np.full(int(sizes.max(initial=0)) + 1, PRIME, np.uint64).cumprod()
-    place = np.arange(len(text)) - np.repeat(ends[:-1] - ends[0], sizes)
+    position = np.arange(len(text)) - np.repeat(ends[:-1] - ends[0], sizes)
     total = np.zeros(len(text) + 1, np.uint64)
-    np.cumsum((text.astype(np.uint64) + np.uint64(1)) * powers[place], out=total[1:])
+    np.cumsum((text.astype(np.uint64) + np.uint64(1)) * powers[position], out=total[1:])
     hashes: NDArray[np.uint64] = total[ends[1:] - ends[0]] - total[ends[:-1] - ends[0]]
     return hashes

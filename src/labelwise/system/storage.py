@@ -188,12 +188,12 @@ class ObjectStorage(Storage):
             inner, more = [], True
             while more:
                 page = self._patiently(partial(_listed, client, wanted), prefix)
-                for one in page.get("Contents", ()):
-                    name = one["Key"][len(prefix) :]
+                for entry in page.get("Contents", ()):
+                    name = entry["Key"][len(prefix) :]
                     if name and name[0] != "." and name[-1] != "/":
                         yield above + name
                 folders = (
-                    one["Prefix"][len(prefix) : -1] for one in page.get("CommonPrefixes", ())
+                    entry["Prefix"][len(prefix) : -1] for entry in page.get("CommonPrefixes", ())
                 )
                 inner += [above + name for name in folders if name and name[0] != "."]
                 wanted["ContinuationToken"] = page.get("NextContinuationToken")
@@ -212,17 +212,17 @@ class ObjectStorage(Storage):
             folder = waiting.pop()
             below = self._path(folder)
             selector = FileSelector(below, allow_not_found=True)
-            found = self._patiently(partial(self.filesystem.get_file_info, selector), below)
+            folders = self._patiently(partial(self.filesystem.get_file_info, selector), below)
             files, inner = [], []
-            for one in found:
-                name = one.base_name
+            for info in folders:
+                name = info.base_name
                 if name.startswith("."):
                     continue
-                if one.type != FileType.Directory:
-                    files.append(StoredFile(name, one.size or 0, one.mtime_ns or 0))
+                if info.type != FileType.Directory:
+                    files.append(StoredFile(name, info.size or 0, info.mtime_ns or 0))
                 elif name.casefold() not in skipped:
                     inner.append(f"{folder}/{name}" if folder else name)
-            del found
+            del folders
             files.sort()
             waiting += sorted(inner, reverse=True)
             yield folder, files
@@ -470,13 +470,13 @@ class Mirror:
 
         A file that has the size and the time of change of its object is not fetched again.
         """
-        found = self._listed()
-        chosen = [name for name in found if wanted(name)]
+        listed = self._listed()
+        chosen = [name for name in listed if wanted(name)]
         for name in self._local():
-            if wanted(name) and name not in found:
+            if wanted(name) and name not in listed:
                 (self.folder / name).unlink()
         for name in chosen:
-            path, size, changed = self.folder / name, found[name].size, found[name].mtime_ns
+            path, size, changed = self.folder / name, listed[name].size, listed[name].mtime_ns
             if self._facts(name) != (size, changed):
                 try:
                     self.storage.download(name, path, size)
@@ -485,7 +485,7 @@ class Mirror:
                         f"{self.address}: {name} was removed while it was read; try again"
                     ) from None
                 os.utime(path, ns=(changed, changed))
-        self._known = {name: self._facts(name) if wanted(name) else None for name in found}
+        self._known = {name: self._facts(name) if wanted(name) else None for name in listed}
         return bool(chosen)
 
     def claim(self) -> None:

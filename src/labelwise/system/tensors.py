@@ -106,4 +106,6 @@ def _check_sum(path: Path) -> None:
 def part_of(named: Mapping[str, T], part: str) -> dict[str, T]:
     """Return what is named ``part.rest``, by the rest."""
     own = part + "."
-    return {name.removeprefix(own): one for name, one in named.items() if name.startswith(own)}
+    return {
+        name.removeprefix(own): tensor for name, tensor in named.items() if name.startswith(own)
+    }

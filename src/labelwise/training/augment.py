@@ -171,11 +171,11 @@ def gather_places(
     batch, _, height, width = pixels.shape
     image = torch.arange(batch, device=pixels.device)[:, None, None]
     inside_rows, inside_columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
-    found = pixels.permute(0, 2, 3, 1)[image, inside_rows, inside_columns]
+    moved = pixels.permute(0, 2, 3, 1)[image, inside_rows, inside_columns]
     if not repeat_edge:
         outside = (rows != inside_rows) | (columns != inside_columns)
-        found = found.masked_fill(outside[..., None], 0)
-    return found.permute(0, 3, 1, 2)
+        moved = moved.masked_fill(outside[..., None], 0)
+    return moved.permute(0, 3, 1, 2)
 
 
 def _covers(side: int, centre: Tensor, length: int) -> Tensor:
@@ -203,20 +203,20 @@ def affine(pixels: Tensor, maps: Tensor) -> Tensor:
 
 def shear_x(amount: Tensor, height: int) -> Tensor:
     """Return maps (B, 2, 3): x + amount (y - top)."""
-    zero, one = torch.zeros_like(amount), torch.ones_like(amount)
-    return _affine_maps(one, amount, amount * (height / 2), zero, one, zero)
+    zero, ones = torch.zeros_like(amount), torch.ones_like(amount)
+    return _affine_maps(ones, amount, amount * (height / 2), zero, ones, zero)
 
 
 def shear_y(amount: Tensor, width: int) -> Tensor:
     """Return maps (B, 2, 3): y + amount (x - left)."""
-    zero, one = torch.zeros_like(amount), torch.ones_like(amount)
-    return _affine_maps(one, zero, zero, amount, one, amount * (width / 2))
+    zero, ones = torch.zeros_like(amount), torch.ones_like(amount)
+    return _affine_maps(ones, zero, zero, amount, ones, amount * (width / 2))
 
 
 def translation(right: Tensor, down: Tensor) -> Tensor:
     """Return maps (B, 2, 3) that move the picture right and down by whole pixels."""
-    zero, one = torch.zeros_like(right), torch.ones_like(right)
-    return _affine_maps(one, zero, -right.trunc(), zero, one, -down.trunc())
+    zero, ones = torch.zeros_like(right), torch.ones_like(right)
+    return _affine_maps(ones, zero, -right.trunc(), zero, ones, -down.trunc())
 
 
 def rotation(degrees: Tensor) -> Tensor:

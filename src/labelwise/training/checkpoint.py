@@ -102,10 +102,10 @@ class TrainingState:
         words = value_of_first(None if own is None else (own.facts, own.damaged), self.device)
         if words is None:
             return None
-        found = Checkpoint(
+        checkpoint = Checkpoint(
             tensors_of_first({} if own is None else own.tensors, self.device), *words
         )
-        tensors, facts = found.tensors, found.facts
+        tensors, facts = checkpoint.tensors, checkpoint.facts
         if facts.get("data") != self.contents["data"]:
             raise CheckpointError(
                 f"the data changed since the run in {folder.parent} began; "
@@ -129,7 +129,7 @@ class TrainingState:
                 "start over with --fresh"
             ) from error
         _set_random_state(part_of(tensors, "random"), self.device)
-        return found
+        return checkpoint
 
     def save_best(self, folder: Path) -> None:
         """Write the deployable weights, and the link they were trained with."""
@@ -204,11 +204,11 @@ class Checkpoint:
 def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Write a new checkpoint and remove what it makes superfluous, all but the last one."""
     earlier = _places(folder)
-    place = folder / f"{int(earlier[-1].name) + 1 if earlier else 1:08d}"
-    with replacing_folder(place) as temporary:
+    path = folder / f"{int(earlier[-1].name) + 1 if earlier else 1:08d}"
+    with replacing_folder(path) as temporary:
         save_tensors(temporary / "state.safetensors", tensors)
         (temporary / "state.json").write_text(json.dumps(summed(facts)), encoding="utf-8")
-    keep = {place.name, *_best_names(facts.get("best_step"))}
+    keep = {path.name, *_best_names(facts.get("best_step"))}
     for previous in earlier[-1:]:
         with suppress(CheckpointError):
             best = _read_facts(previous).get("best_step")
@@ -226,10 +226,10 @@ def is_there(folder: Path) -> bool:
 def load_latest(folder: Path, part: str | None = None) -> Checkpoint | None:
     """Return the newest good checkpoint (perhaps one part of its tensors), or None."""
     errors: list[str] = []
-    for place in reversed(_places(folder)):
+    for path in reversed(_places(folder)):
         try:
-            facts = _read_facts(place)
-            tensors = load_tensors(place / "state.safetensors", part)
+            facts = _read_facts(path)
+            tensors = load_tensors(path / "state.safetensors", part)
             damaged = f"{errors[0]}; going on from the checkpoint before it" if errors else ""
             return Checkpoint(tensors, facts, damaged)
         except CheckpointError as error:
@@ -241,9 +241,9 @@ def load_latest(folder: Path, part: str | None = None) -> Checkpoint | None:
 
 def latest_facts(folder: Path) -> dict[str, Any]:
     """Return what the newest readable checkpoint says beside its tensors; nothing if none is."""
-    for place in reversed(_places(folder)):
+    for path in reversed(_places(folder)):
         with suppress(CheckpointError):
-            return _read_facts(place)
+            return _read_facts(path)
     return {}
 
 
@@ -276,7 +276,7 @@ def _read_facts(place: Path) -> dict[str, Any]:
 
 
 def _places(folder: Path) -> list[Path]:
-    return sorted(place for place in folder.glob("[0-9]*") if place.is_dir())
+    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
 
 
 def _best_name(step: int) -> str:

@@ -190,8 +190,8 @@ Moments = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
 def bands_of(bands: str, settings: Settings, images: ImageSource) -> Bands:
     """Return the bands that a run was told of; ``all`` are those of its first picture."""
     window = settings.window or "none"
-    found = images.cube(0, window).found_names if bands == ALL and len(images) else None
-    return named_bands(bands, settings.composite, window, found)
+    names_found = images.cube(0, window).found_names if bands == ALL and len(images) else None
+    return named_bands(bands, settings.composite, window, names_found)
 
 
 def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
@@ -213,8 +213,8 @@ def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
         return values.sum(0), np.square(values).sum(0), known.sum(0)
 
     with ThreadPoolExecutor(settings.hardware.workers or None) as pool:
-        parts = [one for one in pool.map(moments, rows.tolist()) if one is not None]
-    total, squares, count = (np.sum([part[at] for part in parts], axis=0) for at in range(3))
+        parts = [moment for moment in pool.map(moments, rows.tolist()) if moment is not None]
+    total, squares, count = (np.sum([moment[at] for moment in parts], axis=0) for at in range(3))
     for name, known in zip(bands.names, count, strict=True):
         if not known:
             raise DataError(f"band {name!r} has no data in the training pictures; leave it out")
@@ -312,8 +312,8 @@ def content_key(images: ImageSource, backbone: Backbone, pooled: bool) -> str:
     with ThreadPoolExecutor() as pool:
         for first in range(0, len(images), AT_ONCE):
             rows = range(first, min(first + AT_ONCE, len(images)))
-            for part in pool.map(images.identity, rows):
-                digest.update(part)
+            for identity in pool.map(images.identity, rows):
+                digest.update(identity)
     return digest.hexdigest()[:32]
 
 
@@ -382,8 +382,8 @@ class _Computation:
         shape = (len(self.images), *parts[0].shape[1:])
         with replacing(path) as temporary:
             file = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
-            for first, part in zip(self.firsts, parts, strict=True):
-                file[first : first + len(part)] = part
+            for first, block in zip(self.firsts, parts, strict=True):
+                file[first : first + len(block)] = block
             file.flush()
 
     def _batches(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
@@ -396,12 +396,12 @@ class _Computation:
 
         def network(values: Tensor) -> tuple[Tensor, ...]:
             few = len(values) if values.is_cuda else FEW
-            return (torch.cat([features_of(part) for part in torch.split(values, few)]),)
+            return (torch.cat([features_of(block) for block in torch.split(values, few)]),)
 
         was_training = backbone.training
         backbone.eval().to(self.device)
         try:
-            for part in infer(
+            for batch in infer(
                 network,
                 self.images,
                 transform,
@@ -410,8 +410,8 @@ class _Computation:
                 workers=self.workers,
                 device=self.device,
             ):
-                raise_failure(part)
-                yield part.values[0].numpy()
+                raise_failure(batch)
+                yield batch.values[0].numpy()
         finally:
             backbone.train(was_training).to(home)
 

@@ -174,11 +174,11 @@ def infer_logits(
         workers=workers,
         device=device,
     )
-    for part in parts:
-        raise_failure(part)
-        index.append(torch.from_numpy(part.rows))
-        found.append(part.values)
-        watch.advance(len(part.rows) * world)
+    for batch in parts:
+        raise_failure(batch)
+        index.append(torch.from_numpy(batch.rows))
+        found.append(batch.values)
+        watch.advance(len(batch.rows) * world)
     model.train(training)
     watch.finish()
     where = torch.cat(index)

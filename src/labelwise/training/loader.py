@@ -92,8 +92,8 @@ class DeviceStore(InputStore):
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
         for request in requests:
-            part = self.values[request.index]
-            yield part.permute(0, 3, 1, 2) if self.as_planes else part
+            batch = self.values[request.index]
+            yield batch.permute(0, 3, 1, 2) if self.as_planes else batch
 
     def rows_at_once(self, labels: int) -> int:
         return AT_ONCE // (4 * (self.values[0].numel() + labels))
@@ -113,8 +113,8 @@ class HostStore(InputStore):
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
         for request in requests:
-            part = to_device(torch.from_numpy(self.values[request.rows]), self.device)
-            yield part.permute(0, 3, 1, 2) if self.as_planes else part
+            batch = to_device(torch.from_numpy(self.values[request.rows]), self.device)
+            yield batch.permute(0, 3, 1, 2) if self.as_planes else batch
 
 
 class FedStore(InputStore):
@@ -153,7 +153,8 @@ class DecodingStore(InputStore):
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
         requests, begun = tee(requests)  # batches are begun before they are asked for
         wanted = (
-            BatchRows(one.rows, None if one.windows is None else one.windows.one) for one in begun
+            BatchRows(request.rows, None if request.windows is None else request.windows.one)
+            for request in begun
         )
         with closing(self.resizer.batches(wanted)) as made:
             for request, resized in zip(requests, made, strict=True):
@@ -301,7 +302,7 @@ class Loader:
             require_any_bands(augment)
         self.rank, self.world = rank, world
         # Whether random windows are cut from whole pictures, not from the scaled input.
-        self.cuts_windows = any(isinstance(one, ResizedCrop) for one in self.augment.steps[:1])
+        self.cuts_windows = any(isinstance(step, ResizedCrop) for step in self.augment.steps[:1])
         self.statistics = transform.statistics(self.device)
 
     def __len__(self) -> int:
@@ -318,7 +319,7 @@ class Loader:
         places = np.concatenate([np.arange(*span) for span in spans])
         rows = order[places]
         self.table.images.will_read(rows)
-        index, here = (torch.from_numpy(part).to(self.device) for part in (rows, places))
+        index, here = (torch.from_numpy(values).to(self.device) for values in (rows, places))
         groups = self._groups([stop - first for first, stop in spans])
         requests = (
             RowRequest(rows[some], index[some], self._windows(key, places[some]))
@@ -329,8 +330,8 @@ class Loader:
         for (some, batches), values in zip(groups, self._store.batches(requests), strict=True):
             images = self._images(values, index[some], ImageDraws(key, here[some]))
             targets = self._targets(rows[some], index[some])
-            for one in batches:
-                yield Batch(images[one], targets.rows(one))
+            for batch in batches:
+                yield Batch(images[batch], targets.rows(batch))
 
     def _groups(self, sizes: list[int]) -> list[tuple[slice, list[slice]]]:
         """Return the batches that are made at once, small ones together, which costs fewer calls.
@@ -436,7 +437,7 @@ def _normalised(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     if values.device.type != "cpu" or not values.is_contiguous(memory_format=CHANNELS_LAST):
         return (values - mean).div_(std).contiguous(memory_format=CHANNELS_LAST)
     channels, width = values.shape[1], values.shape[3]
-    each_mean, each_std = (one.flatten().repeat(width) for one in (mean, std))
+    each_mean, each_std = (values.flatten().repeat(width) for values in (mean, std))
     rows = (values.permute(0, 2, 3, 1).flatten(2) - each_mean).div_(each_std)
     return rows.view(*rows.shape[:2], width, channels).permute(0, 3, 1, 2)
 
@@ -452,7 +453,7 @@ def order_of_blocks(
     turn = generator.permutation(count)[blocks.number]
     sequence = np.lexsort((generator.random(rows), turn))
     wanted = min(LANES, max(1.0, LANE_BYTES / max(blocks.mean_bytes, 1.0)))
-    divisors = [one for one in range(1, batch + 1) if batch % one == 0]
+    divisors = [divisor for divisor in range(1, batch + 1) if batch % divisor == 0]
     lanes = min(divisors, key=lambda one: abs(log(one / wanted)))
     each = batch // lanes  # rows of a lane in a batch
     full = rows // lanes // each  # batches

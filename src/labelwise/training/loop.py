@@ -10,7 +10,7 @@ batches of an epoch, and with them everything else, depend on the settings and t
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import isfinite
 from types import FrameType
@@ -26,13 +26,19 @@ from labelwise.pictures import ImageSource
 from labelwise.system.distributed import rank, tensors_of_first, wait_for_all, world_size
 from labelwise.system.storage import StorageError
 from labelwise.training.checkpoint import Position, TrainingState
-from labelwise.training.execution import LossFunction, accelerated, autocast_type, compiles
+from labelwise.training.execution import (
+    GraphedModel,
+    LossFunction,
+    accelerated,
+    autocast_type,
+    compiles,
+)
 from labelwise.training.inference import higher_is_better, infer_logits, validation_figures
 from labelwise.training.loader import Batch, kept_in_memory
 from labelwise.training.loggers import opened_loggers
 from labelwise.training.optimizer import WeightAverage, make_optimizer, rate, set_rate
 from labelwise.training.prepare import Training
-from labelwise.types import Targets
+from labelwise.types import Outputs, Targets
 
 SAVING_SHARE = 0.1  # of the time, at most, is spent on the checkpoints of short epochs
 
@@ -92,10 +98,11 @@ class Loop:
 
     def _loss_function(self) -> LossFunction:
         """Return the loss of a batch as one function, compiled where that pays."""
-        settings, model, objective = self.training.settings, self.model, self.state.objective
+        settings, objective = self.training.settings, self.state.objective
+        network: Callable[[Tensor], Outputs] = self.model
 
         def loss_of(images: Tensor, targets: Targets) -> Tensor:
-            loss: Tensor = objective(model(images), targets)
+            loss: Tensor = objective(network(images), targets)
             return loss
 
         batches = self.recipe.epochs * max(
@@ -107,6 +114,9 @@ class Loop:
             self.watch.say(why)
         if compiled:
             torch.compiler.reset()  # a process that trains many models would reach dynamo's limit
+        elif self.device.type == "cuda" and self.world == self.recipe.accumulate == 1 and not fixed:
+            # whether replayed kernels give a deterministic run its bits was not tried
+            network = GraphedModel(self.model, self.precision)
         return accelerated(loss_of, precision=self.precision, compiled=compiled)
 
     def _restore(self) -> None:

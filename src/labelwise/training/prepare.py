@@ -239,7 +239,7 @@ def _readable(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable
     workers, bands = settings.hardware.workers or os.cpu_count() or 1, settings.bands
     watch.start("checking pictures", len(table))
     try:
-        found = find_unreadable(
+        unreadable = find_unreadable(
             table,
             workers=workers,
             progress=lambda _: watch.advance(1),
@@ -247,7 +247,7 @@ def _readable(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable
         )
     finally:
         watch.finish()
-    return without_unreadable(table, found, on_error=settings.on_error)
+    return without_unreadable(table, unreadable, on_error=settings.on_error)
 
 
 def _with_promise_split(
@@ -300,10 +300,10 @@ def _go_on_from(place: str, training: Training) -> str:
             f"the run in {place} has another model ({earlier.model.backbone.name}, head "
             f"{earlier.head.name!r}); start needs the same backbone and head"
         ) from None
-    found = checkpoint.load_latest(RunFolder(folder).checkpoint, "objective")
+    latest = checkpoint.load_latest(RunFolder(folder).checkpoint, "objective")
     knew = False
-    if found is not None and found.facts.get("data") == training.contents["data"]:
-        knew = training.objective.start_from(found.tensors)
+    if latest is not None and latest.facts.get("data") == training.contents["data"]:
+        knew = training.objective.start_from(latest.tensors)
     return f"starting from {place}" + (", with its estimates of the labels" if knew else "")
 
 

@@ -85,14 +85,14 @@ def _known(training: Training, split: str) -> tuple[NDArray[Any], NDArray[np.boo
 
 def finish(training: Training, model: Model) -> Evaluation | None:
     """Write predictions, evaluation and model to the run's folder; None in helper processes."""
-    found = {name: training.inferred(name, model) for name in training.splits}
+    inferred = {name: training.inferred(name, model) for name in training.splits}
     if not training.is_first:
         return None
-    own = training.objective.final_link(found["train"].logits, *training.targets("train"))
+    own = training.objective.final_link(inferred["train"].logits, *training.targets("train"))
     predictions = {
         name: Predictions(
             table.ids,
-            to_numpy(found[name].logits),
+            to_numpy(inferred[name].logits),
             *_known(training, name),
             table.space.names,
             name,
@@ -103,7 +103,9 @@ def finish(training: Training, model: Model) -> Evaluation | None:
     }
     for name, rows in predictions.items():
         rows.save(training.run.predictions_path(name))
-    looks = {name: one.looks.numpy() for name, one in found.items() if one.looks is not None}
+    looks = {
+        name: split.looks.numpy() for name, split in inferred.items() if split.looks is not None
+    }
     features = isinstance(training.splits["train"].images, FeatureRows)
     copies = HeldOutCopies.among_features if features and looks else HeldOutCopies.among
     copies(looks).save(training.run.path)
@@ -617,7 +619,7 @@ def _train_with_effort(
             )
         run.claim()
         evaluation = tried(settings, run, begin, watch)
-    finished = all(one.was_finished for one in runs)
+    finished = all(run.was_finished for run in runs)
     return Run(run.path, evaluation, runs[0].table, was_finished=finished)
 
 
@@ -775,8 +777,8 @@ def _joined(parts: list[Predictions], ids: list[str]) -> Predictions:
     """Return the parts as one, in the order of ``ids``; rows of one id keep theirs."""
     rows = reduce(Predictions.joined, parts)
     places: dict[str, list[int]] = {}
-    for place, name in enumerate(rows.ids):
-        places.setdefault(name, []).append(place)
+    for position, name in enumerate(rows.ids):
+        places.setdefault(name, []).append(position)
     ordered = rows.take(np.array([places[name].pop(0) for name in ids]))
     known = ordered.observed
     observed = None if known is None or known.all() else known

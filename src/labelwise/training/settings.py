@@ -484,6 +484,6 @@ def _nearest_key(path: tuple[int | str, ...]) -> str:
         return f"; did you mean {' or '.join(map(repr, same))}?"
     if not parents and last in _data_options():
         return f"; it is an option of the data, which a run takes as data_options.{last}"
-    place = "".join(f"{parent}." for parent in parents)
-    inside = {key.removeprefix(place).partition(".")[0] for key in keys if key.startswith(place)}
+    prefix = "".join(f"{parent}." for parent in parents)
+    inside = {key.removeprefix(prefix).partition(".")[0] for key in keys if key.startswith(prefix)}
     return nearest(last, sorted(inside if parents else {*Settings.model_fields, *SHORT_NAMES}))

@@ -389,7 +389,7 @@ def minimise(
     A problem is done when the gain that its gradient promises is below ``tolerance`` of its loss,
     or when a step gained no more than rounding.
     """
-    found, columns = start.clone(), torch.arange(start.shape[1], device=start.device)
+    solution, columns = start.clone(), torch.arange(start.shape[1], device=start.device)
     w, penalty, logits = start, design.penalty(l2), design.rows @ start
     value = loss.sums(logits) + loss.over_problems(penalty * w.square()) / 2
     falling = torch.ones_like(value, dtype=torch.bool)
@@ -416,8 +416,8 @@ def minimise(
         size, reached = _step_size(loss, w, step, logits, change, penalty, value, slope)
         falling, value = value - reached > _rounding(value), reached
         w, logits = w + size * step, logits + size * change
-        found[:, columns] = w
-    return found
+        solution[:, columns] = w
+    return solution
 
 
 @dataclass(frozen=True, eq=False)

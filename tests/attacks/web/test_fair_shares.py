@@ -11,6 +11,7 @@ import random
 import socket
 import sys
 import threading
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -104,22 +105,30 @@ def test_who_sends_little_does_not_wait_for_who_sends_much():
     assert sorted(order) == list(range(19))
 
 
+def order_of(scenario, seconds=lambda: 0.0):
+    """Return the order in which ``scenario(one)`` is served, one at a time."""
+    order, turns = [], FairTurns(1, 100, seconds=seconds)
+
+    async def one(request, name, pixels, work=lambda: None):
+        async with turns.turn(request, pixels):
+            order.append(name)
+            work()
+            await asyncio.sleep(0)
+
+    asyncio.run(scenario(one, order))
+    return order
+
+
 def test_a_single_photo_comes_before_the_large_requests_of_its_own_address():
     """At an attacker's address it waited for all of them: 79 s in the median."""
-    order, turns = [], FairTurns(1, 100, seconds=lambda: 0.0)
 
-    async def main():
-        async def one(request, name, pixels):
-            async with turns.turn(request, pixels):
-                order.append(name)
-                await asyncio.sleep(0)
-
+    async def scenario(one, _):
         large, other, few = asking("a"), asking("a"), asking("a")
         large_ones = [one(large, f"large {n}", 81) for n in range(4)]
         others = [one(other, f"other {n}", 30) for n in range(3)]
         await asyncio.gather(*large_ones, *others, one(few, "single", 1))
 
-    asyncio.run(main())
+    order = order_of(scenario)
     assert order[:2] == ["large 0", "single"]  # the one that was under way, and then
     # By the ends of requests: 30, 60, 90 of the other one, 162, 243, 324 of the large one.
     assert order[2:] == [*(f"other {n}" for n in range(3)), *(f"large {n}" for n in (1, 2, 3))]
@@ -127,14 +136,8 @@ def test_a_single_photo_comes_before_the_large_requests_of_its_own_address():
 
 def test_no_picture_waits_for_ever_beside_small_ones_of_its_address():
     """Of an endless stream of small ones, as many come before it as it has pixels."""
-    order, turns = [], FairTurns(1, 100, seconds=lambda: 0.0)
 
-    async def main():
-        async def one(request, name, pixels):
-            async with turns.turn(request, pixels):
-                order.append(name)
-                await asyncio.sleep(0)
-
+    async def scenario(one, order):
         first = asyncio.create_task(one(asking("a"), "first", 1))
         await asyncio.sleep(0)
         waiting = [asyncio.create_task(one(asking("a"), "large", 20))]
@@ -144,29 +147,22 @@ def test_no_picture_waits_for_ever_beside_small_ones_of_its_address():
             await asyncio.sleep(0)
         await asyncio.gather(first, *waiting)
 
-    asyncio.run(main())
-    assert order.index("large") < 30
+    assert order_of(scenario).index("large") < 30
 
 
 def test_who_sends_slow_pictures_pays_by_the_time():
     """Ten small files that hold a decoder for a second each: ten of another client come between."""
-    now, order = [0.0], []
+    now = [0.0]
 
-    async def main():
-        turns = FairTurns(1, 100, seconds=lambda: now[0])
+    def wait(seconds):
+        now[0] += seconds
 
-        async def one(client, seconds):
-            async with turns.turn(asking(client), 5):
-                order.append(client)
-                now[0] += seconds
-                await asyncio.sleep(0)
+    async def scenario(one, _):
+        slow = [one(asking("slow"), "slow", 5, lambda: wait(1.0)) for _ in range(10)]
+        quick = [one(asking("quick"), "quick", 5, lambda: wait(0.001)) for _ in range(10)]
+        await asyncio.gather(*slow, *quick)
 
-        await asyncio.gather(
-            *[one("slow", 1.0) for _ in range(10)], *[one("quick", 0.001) for _ in range(10)]
-        )
-
-    asyncio.run(main())
-    assert order == ["slow", *["quick"] * 10, *["slow"] * 9]
+    assert order_of(scenario, lambda: now[0]) == ["slow", *["quick"] * 10, *["slow"] * 9]
 
 
 def test_up_to_five_decoders_never_open_two_of_the_largest_side_by_side():
@@ -191,10 +187,14 @@ def test_who_goes_leaves_its_turn_to_others():
     assert asyncio.run(main()) == 1
 
 
-def large_webp():
-    buffer = io.BytesIO()
-    Image.new("L", (3000, 3000)).save(buffer, "WEBP", lossless=True, method=0)
-    return buffer.getvalue()
+@contextmanager
+def line_of(server, address="127.0.0.1"):
+    """Hold a connection from an address of this machine."""
+    with socket.socket() as line:
+        line.settimeout(300)
+        line.bind((address, 0))
+        line.connect(("127.0.0.1", server.port))
+        yield line
 
 
 def test_a_client_of_another_address_is_served_before_the_rest_of_a_large_request(run, monkeypatch):
@@ -207,17 +207,16 @@ def test_a_client_of_another_address_is_served_before_the_rest_of_a_large_reques
         return real(self, blob, name, transform)
 
     monkeypatch.setattr(Decoders, "pixels", noted)
-    body, kind = form(*[(f"large {n}", large_webp()) for n in range(6)])
+    buffer = io.BytesIO()
+    Image.new("L", (3000, 3000)).save(buffer, "WEBP", lossless=True, method=0)
+    body, kind = form(*[(f"large {n}", buffer.getvalue()) for n in range(6)])
     with running(run, decoders=0) as server:
         asking = threading.Thread(
             target=server.send, args=("POST", "/api/v1/predict", body, {"Content-Type": kind})
         )
         asking.start()
         wait_until(lambda: len(opened) == 1)
-        with socket.socket() as other:
-            other.settimeout(300)
-            other.bind(("127.0.0.2", 0))
-            other.connect(("127.0.0.1", server.port))
+        with line_of(server, "127.0.0.2") as other:
             small, kind = form(("small", encoded()))
             head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
             other.sendall(f"{head}Content-Length: {len(small)}\r\n\r\n".encode() + small)
@@ -232,23 +231,12 @@ def test_a_client_of_another_address_is_served_before_the_rest_of_a_large_reques
 def test_one_address_does_not_fill_the_queue(run):
     head = b"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
     head += b"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n"
-    with running(run, decoders=0, max_queue=8, max_files=1) as server:
-        held = [socket.create_connection(("127.0.0.1", server.port), timeout=300) for _ in range(5)]
-        try:
-            for line in held[:4]:
-                line.sendall(head)
-                assert b"100 Continue" in line.recv(100)
-            held[4].sendall(head)
-            assert b" 429 " in held[4].recv(100)
-            with socket.socket() as other:
-                other.settimeout(300)
-                other.bind(("127.0.0.2", 0))
-                other.connect(("127.0.0.1", server.port))
-                other.sendall(head)
-                assert b"100 Continue" in other.recv(100)
-        finally:
-            for line in held:
-                line.close()
+    with running(run, decoders=0, max_queue=8, max_files=1) as server, ExitStack() as held:
+        for number in range(6):
+            other = "127.0.0.2" if number == 5 else "127.0.0.1"
+            line = held.enter_context(line_of(server, other))
+            line.sendall(head)
+            assert (b" 429 " if number == 4 else b"100 Continue") in line.recv(100)
 
 
 def test_a_budget_is_never_passed_and_everyone_gets_some():
@@ -287,8 +275,8 @@ def test_half_sent_uploads_hold_half_of_the_memory_and_no_whole_one_waits_for_th
     settings = {"body_memory": 10_000_000, "idle_seconds": 3600, "request_seconds": 3600}
     with running(run, decoders=0, **settings) as server:
         bodies = server.app.bodies
-        lines = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
-        try:
+        with ExitStack() as held:
+            lines = [held.enter_context(line_of(server)) for _ in range(20)]
             for line in lines:
                 line.sendall(head.encode() + bytes(sent))
             wait_until(lambda: bodies.arriving.used + bodies.disk.used == 20 * sent)
@@ -299,9 +287,6 @@ def test_half_sent_uploads_hold_half_of_the_memory_and_no_whole_one_waits_for_th
             assert bodies.arriving.used + bodies.disk.used == 20 * sent
             lines[-1].sendall(bytes(size - sent))
             assert b" 422 " in lines[-1].recv(100)
-        finally:
-            for line in lines:
-                line.close()
         wait_until(lambda: not (bodies.arriving.used or bodies.whole.used or bodies.disk.used))
 
 

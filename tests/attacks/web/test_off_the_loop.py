@@ -1,11 +1,13 @@
-"""What strangers send is read in threads beside the event loop, in pieces and in short turns.
+"""What strangers send is read in threads beside the event loop, in pieces and in short turns; no
+search for garbage goes through every object of the program.
 
 A thread that holds the interpreter's lock holds up the event loop as well: 20 MiB of base64 took
 100 ms of processor time, and was read on the loop itself for PhotoPrism. Oracles: the name of the
-thread, the sizes that C code is given, Python's own slices and base64.
+thread, the sizes that C code is given, Python's own slices, base64 and garbage collector.
 """
 
 import base64
+import gc
 import json
 import sys
 import threading
@@ -67,21 +69,16 @@ def test_nothing_long_is_read_on_the_event_loop(bridged, monkeypatch, read, path
 
 
 def test_long_base64_is_decoded_in_pieces(monkeypatch):
-    sizes = []
-    decode = base64.b64decode
-    monkeypatch.setattr(
-        json_bodies.base64,
-        "b64decode",
-        lambda text, **more: sizes.append(len(text)) or decode(text, **more),
-    )
+    sizes, decode = [], base64.b64decode
+
+    def noted(text, **more):
+        sizes.append(len(text))
+        return decode(text, **more)
+
+    monkeypatch.setattr(json_bodies.base64, "b64decode", noted)
     content = Random(0).randbytes(3 * PIECE + 5)
-    assert from_base64(data_url(content)) == content
-    assert max(sizes) == PIECE
-    assert len(sizes) == 5
-
-
-def data_url(content):
-    return "data:image/png;base64," + base64.b64encode(content).decode()
+    assert from_base64("data:image/png;base64," + base64.b64encode(content).decode()) == content
+    assert (max(sizes), len(sizes)) == (PIECE, 5)
 
 
 @pytest.mark.parametrize("length", [4, PIECE - 4, PIECE, PIECE + 4, 2 * PIECE, 2 * PIECE + 8])
@@ -110,12 +107,12 @@ def test_a_copy_in_pieces_is_the_slice():
                 assert copied(given, start, end) == content[start:end]
 
 
-@pytest.mark.parametrize("at", range(PIECE - 70, PIECE + 2))
-def test_a_long_number_is_found_across_two_pieces(at):
-    body = b"[" + b" " * at + b"7" * 64 + b"]"
-    with pytest.raises(RefusedError, match="64 digits"):
-        require_cheap(body, 1000)
-    require_cheap(body.replace(b"7" * 64, b"7" * 63), 1000)
+def test_a_long_number_is_found_across_two_pieces():
+    for at in range(PIECE - 70, PIECE + 2):
+        body = b"[" + b" " * at + b"7" * 64 + b"]"
+        with pytest.raises(RefusedError, match="64 digits"):
+            require_cheap(body, 1000)
+        require_cheap(body.replace(b"7" * 64, b"7" * 63), 1000)
 
 
 def test_costs_are_counted_once_in_every_piece():
@@ -127,12 +124,22 @@ def test_costs_are_counted_once_in_every_piece():
         require_cheap(body, cost - 1)
 
 
-def test_threads_of_a_server_ask_for_the_lock_early(monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        serving.Server, "run", lambda *_, **__: seen.append(sys.getswitchinterval())
-    )
-    before = sys.getswitchinterval()
+def test_only_what_is_new_is_searched_for_garbage():
+    gc.collect()
+    before = len(gc.get_objects())
+    with serving.only_new_garbage():
+        assert gc.get_freeze_count() > 0.9 * before
+        assert len(gc.get_objects()) < 0.1 * before
+    assert gc.get_freeze_count() == 0
+    assert len(gc.get_objects()) > 0.9 * before
+
+
+def test_a_server_runs_so_and_its_threads_ask_for_the_lock_early(monkeypatch):
+    def noted(*_, **__):
+        seen.append((sys.getswitchinterval(), gc.get_freeze_count() > 10_000))
+
+    seen, before = [], sys.getswitchinterval()
+    monkeypatch.setattr(serving.Server, "run", noted)
     serving.serve(lambda *_: None, ServeSettings(port=0))
-    assert seen == [pytest.approx(0.0005)]
-    assert sys.getswitchinterval() == before
+    assert seen == [(pytest.approx(0.0005), True)]
+    assert (sys.getswitchinterval(), gc.get_freeze_count()) == (before, 0)

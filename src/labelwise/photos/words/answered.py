@@ -3,8 +3,11 @@
     o_ik = s_k t_ik + c_k                                 the text score, calibrated by the answers
     minimise over D, d:  loss(o + features D + d)  +  sum_k l2_k / 2 (||D_k||^2 + d_k^2)
 
-with features centred on the answered photos and divided by their deviations over all. (s_k, c_k) is
-the mean curve of ``calibration.few``: labels share what their answers cannot tell apart.
+with features centred on the answered photos and divided by their deviations over all, and with the
+scores of all words and, where they are known, the directions of captions beside them: so a word
+learns from others that occur with it, and moves more easily along what captions speak of.
+(s_k, c_k) is the mean curve of ``calibration.few``: labels share what their answers cannot tell
+apart.
 l2_k is chosen by cross-validation over the answers: the log loss of the left-out answers is minus
 the log-likelihood of a strength, and the labels' strengths are drawn towards the common one, as
 those of solved heads are. An infinite strength, the text score as it is, is among those tried. With
@@ -23,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from labelwise.calibration import FewLabels, few_labels
 from labelwise.links import Sigmoid
@@ -35,7 +39,10 @@ from labelwise.types import Targets
 POWERS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0)  # of ten, of l2 as a multiple of the answers
 FOLDS = 5
 APART = 0.3  # powers of ten by which labels' strengths differ, before their answers are seen
-ROUGH, EXACT = 1e-4, 1e-8
+ROUGH, EXACT, TINY = 1e-4, 1e-8, 1e-9
+SPARSE = 3  # times as many photos as any word has answers: each word then has its own
+NEWTON_STEPS, HALVINGS = 30, 20
+WORDS, CAPTIONS = 0.3, 1.0  # variance of what words share, per that of the features
 LEAST_SHARE = 0.01
 LEAST_ODDS = 1e-9
 
@@ -80,18 +87,41 @@ def answered_head(
     known = torch.ones_like(y, dtype=torch.bool) if observed is None else observed
     every = x if pool is None else pool
     answers = CoinLoss.of(Targets(y, known))
-    few = few_labels(text.scores(x), y, None, known, pool=text.scores(every))
+    scores = text.scores(every)
+    few = few_labels(text.scores(x), y, None, known, pool=scores)
     spread = every.std(dim=0, correction=0).double()
-    design = Design.of(x, spread=spread, free_bias=False)
-    tried, shares = _left_out(text, few, x, answers, design, _folds(len(x), seed))
+    scale = torch.where(spread > TINY, spread, 1.0)
+    common = _common(text, x, scores)
+    seen = torch.cat([x / scale, x @ common], dim=1)
+    sparse = SPARSE * int(known.sum(dim=0).max()) <= len(x)
+    heads = _Own(seen, answers, known) if sparse else _Shared(seen, answers)
+    tried, shares = _left_out(text, few, x, answers, heads, _folds(len(x), seed))
     powers = torch.tensor(POWERS[: len(tried) - 1], dtype=torch.float64)
     chosen = (shares[1:] * powers[:, None]).sum(dim=0) / shares[1:].sum(dim=0)
     kept = shares[0] > 0.5
     l2 = torch.where(kept, torch.inf, 10**chosen * len(x))
-    head = _moved(_calibrated(text, few, few.mean), x, answers, design, l2)
+    start = _calibrated(text, few, few.mean)
+    moved, bias = heads.moved(start.scores(x), l2)
+    weight = moved[: len(scale)] / scale[:, None] + common @ moved[len(scale) :]
+    head = TextHead(start.weight + weight, start.bias + bias)
     left_out = torch.einsum("pk,pnk->nk", shares, tried)
     calibration = few_labels(left_out, y, Sigmoid(), known, pool=head.scores(every))
     return AnsweredHead(head, l2, left_out, calibration, few)
+
+
+def _common(text: TextHead, x: Tensor, scores: Tensor) -> Tensor:
+    """Return directions (D, E) that words share: of all words, and of captions if known.
+
+    They have shares of the variance of standardised features, whose sum is D.
+    """
+    parts = [(WORDS, text.weight / scores.std(dim=0).clamp(min=TINY))]
+    if text.common is not None:
+        parts.append((CAPTIONS, text.common.double()))
+    scaled = []
+    for share, part in parts:
+        total = (x @ part).var(dim=0, correction=0).sum().clamp(min=TINY)
+        scaled.append(part * (share * len(part) / total).sqrt())
+    return torch.cat(scaled, dim=1)
 
 
 def _calibrated(text: TextHead, few: FewLabels, mean: NDArray[np.float64]) -> TextHead:
@@ -102,36 +132,26 @@ def _calibrated(text: TextHead, few: FewLabels, mean: NDArray[np.float64]) -> Te
 
 
 def _left_out(
-    text: TextHead, few: FewLabels, x: Tensor, answers: CoinLoss, design: Design, parts: Tensor
+    text: TextHead,
+    few: FewLabels,
+    x: Tensor,
+    answers: CoinLoss,
+    heads: "_Shared | _Own",
+    parts: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return logits (P + 1, n, K) by heads that had not seen the photo, and what each counts.
 
-    The text's come first, then those of the powers, until one counts for no label. A label without
-    the photos of a fold is a column of its own in one problem, in which these photos weigh nothing;
-    the next power starts from the one before.
+    The text's come first, then those of the powers, until one counts for no label.
     """
-    folds, (rows, labels) = range(int(parts.max()) + 1), answers.present.shape
-    fold_of = [parts == number for number in folds]
+    fold_of = [parts == number for number in range(int(parts.max()) + 1)]
     starts = [_calibrated(text, few, few.mean_without(out.numpy())).scores(x) for out in fold_of]
-    seen = torch.cat([(~out)[:, None].expand(-1, labels) for out in fold_of], dim=1)
-    loss = CoinLoss(
-        *(part.repeat(1, len(folds)) * seen for part in (answers.present, answers.absent))
-    )
-    rough = design.to(torch.float32)
-    shifted = ShiftedLoss(loss, torch.cat(starts, dim=1)).to(rough.rows)
-    count = seen.sum(dim=0).to(rough.rows)[None]
-    found = rough.rows.new_zeros(rough.rows.shape[1], labels * len(folds))
-    own = torch.stack(fold_of, dim=1)[:, :, None]  # (n, F, 1): which of a photo's columns counts
-
-    def of_own_fold(logits: Tensor) -> Tensor:
-        return (logits.double().reshape(rows, len(folds), labels) * own).sum(dim=1)
-
-    tried = [of_own_fold(shifted.offset)]
+    own = torch.stack(fold_of)[:, :, None]  # (F, n, 1)
+    heads.begin(torch.stack(starts), ~own)
+    tried = [(torch.stack(starts) * own).sum(dim=0)]
     losses = [answers.rows(tried[0]).sum(dim=0)]
-    shares = torch.ones(1, labels, dtype=torch.float64)
+    shares = torch.ones(1, len(losses[0]), dtype=torch.float64)
     for power in POWERS:
-        found = minimise(rough, shifted, 10**power * count, found, tolerance=ROUGH)
-        tried.append(of_own_fold(shifted.offset + rough.rows @ found))
+        tried.append((heads.logits(10**power) * own).sum(dim=0))
         losses.append(answers.rows(tried[-1]).sum(dim=0))
         shares = _shares(torch.stack(losses))
         if shares[-1].max() < LEAST_SHARE:  # weaker ones count for less
@@ -139,16 +159,134 @@ def _left_out(
     return torch.stack(tried), shares
 
 
-def _moved(start: TextHead, x: Tensor, answers: CoinLoss, design: Design, l2: Tensor) -> TextHead:
-    """Return a head that answers move as far as l2 (K,) allows; not at all if it is infinite."""
-    columns = l2.isfinite().nonzero()[:, 0]
-    moved = torch.zeros(design.rows.shape[1], len(l2), dtype=torch.float64)
-    if len(columns):
-        loss = ShiftedLoss(answers, start.scores(x)).columns(columns)
-        strengths = l2[None, columns]
-        moved[:, columns] = minimise(design, loss, strengths, moved[:, columns], tolerance=EXACT)
-    weight, bias = design.linear(moved)
-    return TextHead(start.weight + weight, start.bias + bias)
+class _Shared:
+    """Heads of words that were answered on much the same photos: one design for all of them.
+
+    A label without the photos of a fold is a column of its own in one problem, in which these
+    photos weigh nothing; the next strength starts from the one before.
+    """
+
+    def __init__(self, x: Tensor, answers: CoinLoss) -> None:
+        self._design = Design.of(x, standardise=False, free_bias=False)
+        self._answers = answers
+
+    def begin(self, starts: Tensor, seen: Tensor) -> None:
+        """Take the logits (F, n, K) that folds start from, and which photos (F, n, 1) they see."""
+        rows, labels = self._answers.present.shape
+        every = seen.expand(-1, -1, labels).movedim(0, 1).reshape(rows, -1)
+        halves = (self._answers.present, self._answers.absent)
+        loss = CoinLoss(*(half.repeat(1, len(seen)) * every for half in halves))
+        self._rough = self._design.to(torch.float32)
+        offset = starts.movedim(0, 1).reshape(rows, -1)
+        self._folds = ShiftedLoss(loss, offset).to(self._rough.rows)
+        self._count = every.sum(dim=0).to(self._rough.rows)[None]
+        self._found = self._rough.rows.new_zeros(self._rough.rows.shape[1], every.shape[1])
+
+    def logits(self, strength: float) -> Tensor:
+        """Return the logits (F, n, K) of the folds; ``strength`` is l2 per photo."""
+        l2 = strength * self._count
+        self._found = minimise(self._rough, self._folds, l2, self._found, tolerance=ROUGH)
+        logits = (self._folds.offset + self._rough.rows @ self._found).double()
+        rows, labels = self._answers.present.shape
+        return logits.reshape(rows, -1, labels).movedim(1, 0)
+
+    def moved(self, start: Tensor, l2: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how far answers move weights (D, K) and biases (K,); not if l2 is infinite."""
+        columns = l2.isfinite().nonzero()[:, 0]
+        moved = torch.zeros(self._design.rows.shape[1], len(l2), dtype=torch.float64)
+        if len(columns):
+            loss, own = ShiftedLoss(self._answers, start).columns(columns), moved[:, columns]
+            moved[:, columns] = minimise(self._design, loss, l2[None, columns], own)
+        return self._design.linear(moved)
+
+
+class _Own:
+    """Heads of words that were answered on different photos: each word's m photos are a kernel.
+
+        C = (Z Z' + 1) / l2     f = start + C a     Newton: a = b - s B^-1 s C b
+        h = p (1 - p)           s = sqrt(h)         b = h (f - start) - (p - y),  B = 1 + s C s
+
+    with standardised features Z. This is the optimum of one design for all words, in m^3 steps.
+    """
+
+    def __init__(self, x: Tensor, answers: CoinLoss, known: Tensor) -> None:
+        self._mean = x.mean(dim=0)
+        most = max(1, int(known.sum(dim=0).max()))
+        order = (~known).to(torch.uint8).argsort(dim=0, stable=True)[:most]
+        self._photo = order.T  # (K, m), those that were answered first
+        self._x = (x - self._mean)[self._photo]
+        self._kernel = (self._x @ self._x.mT + 1)[None]
+        self._halves = [
+            half.T.gather(1, self._photo)[None] for half in (answers.present, answers.absent)
+        ]
+
+    def begin(self, starts: Tensor, seen: Tensor) -> None:
+        """Take the logits (F, n, K) that folds start from, and which photos (F, n, 1) they see."""
+        self._starts, self._seen = starts.float(), seen[:, self._photo, 0].float()
+        self._count = seen.sum(dim=1)[:, :, None]
+        self._found = torch.zeros_like(self._seen)
+
+    def logits(self, strength: float) -> Tensor:
+        """Return the logits (F, n, K) of the folds; of photos not answered those they start from.
+
+        ``strength`` is l2 per photo.
+        """
+        photo = self._photo.expand_as(self._seen)
+        starts = self._starts.mT.gather(2, photo)
+        halves = [half.float() * self._seen for half in self._halves]
+        l2 = strength * self._count
+        self._found, logits = self._newton(starts, halves, l2, self._found, ROUGH)
+        return self._starts.mT.scatter(2, photo, logits).mT.double()
+
+    def moved(self, start: Tensor, l2: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how far answers move weights (D, K) and biases (K,); not if l2 is infinite."""
+        starts, strength = start.T.gather(1, self._photo)[None], l2.clamp(max=1e9)[:, None]
+        begin = torch.zeros_like(starts)
+        found, _ = self._newton(starts, self._halves, strength, begin, EXACT)
+        weight, bias = found[0] / l2[:, None], (found[0] / l2[:, None]).sum(dim=1)
+        moved = (weight[:, None] @ self._x)[:, 0].T
+        return moved, bias - self._mean @ moved
+
+    def _newton(
+        self, starts: Tensor, halves: list[Tensor], l2: Tensor, found: Tensor, tolerance: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return a and the logits (F, K, m) of all problems, by damped steps from ``found``."""
+        present, absent = halves
+        kernel = self._kernel.to(starts) / l2.to(starts)[..., None]
+        one = torch.eye(kernel.shape[-1], dtype=kernel.dtype)
+
+        def times(values: Tensor) -> Tensor:
+            return (kernel @ values[..., None])[..., 0]
+
+        def value(at: Tensor, logits: Tensor) -> Tensor:
+            losses = present * softplus(-logits) + absent * softplus(logits)
+            return (losses + at * (logits - starts) / 2).sum(dim=-1, keepdim=True)
+
+        logits = starts + times(found)
+        least = value(found, logits)
+        for _ in range(NEWTON_STEPS):
+            p = logits.sigmoid()
+            bend = (present + absent) * p * (1 - p)
+            root = bend.sqrt()
+            target = bend * (logits - starts) - ((present + absent) * p - present)
+            within = one + root[..., None] * kernel * root[..., None, :]
+            inner = torch.cholesky_solve(
+                (root * times(target))[..., None], torch.linalg.cholesky(within)
+            )[..., 0]
+            step, size = target - root * inner - found, torch.ones_like(least)
+            for _ in range(HALVINGS):
+                new = found + size * step
+                new_logits = starts + times(new)
+                new_value = value(new, new_logits)
+                worse = new_value > least + tolerance / 10 * (1 + least)
+                if not worse.any():
+                    break
+                size = torch.where(worse, size / 2, size)
+            gain = ((least - new_value) / (1 + least)).max()
+            found, logits, least = new, new_logits, new_value
+            if gain < tolerance:
+                break
+        return found, logits
 
 
 def _folds(rows: int, seed: int) -> Tensor:

@@ -417,7 +417,8 @@ class ClassesAndWords(TextImageModel):
             routes, agree = self.routes(texts, x.numpy(), maps)
             target = np.einsum("rnk,kr->nk", routes, maps.weights[agree.astype(int)])
             weight = _moved(weight, x.double(), torch.from_numpy(target))
-        return TextHead(weight, -mean_features.double() @ weight)
+        common = None if maps is None else torch.from_numpy((maps.image / maps.deviation).T.copy())
+        return TextHead(weight, -mean_features.double() @ weight, common)
 
     def routes(
         self, texts: Sequence[Sequence[str]], features: NDArray[np.float32], maps: CaptionMaps

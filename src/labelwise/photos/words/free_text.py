@@ -168,13 +168,10 @@ class FreeText:
         who: str | None = None,
     ) -> CheckSession:
         """Begin or resume the check of the photos most like a text, which may earn a promise."""
-        hits = self.photos(index, text, count)
-        rows = np.array([hit.row for hit in hits], np.int64)
         return CheckSession.of_ranked(
             index,
             name_of_text(text),
-            rows,
-            hits[-1].probability if hits else 0.0,
+            self.photos(index, text, count),
             wrong_at_most=wrong_at_most,
             confidence=confidence,
             who=who,

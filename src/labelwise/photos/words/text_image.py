@@ -30,10 +30,15 @@ FAR = 1e6  # beyond every score: nothing is cut off
 
 @dataclass(frozen=True, eq=False)
 class TextHead:
-    """Scores of words, linear in pooled features: ``features @ weight + bias``, (D, K) and (K,)."""
+    """Scores of words, linear in pooled features: ``features @ weight + bias``, (D, K) and (K,).
+
+    ``common`` (D, E) are directions of the features in which captions differ, if they are known:
+    answers move words along them more easily.
+    """
 
     weight: Tensor
     bias: Tensor
+    common: Tensor | None = None
 
     def scores(self, features: Tensor) -> Tensor:
         """Return the scores (N, K) of features (N, D)."""
@@ -42,7 +47,10 @@ class TextHead:
     def save(self, path: Path) -> None:
         """Write the head; an interrupted write leaves the old one whole."""
         with replacing(path) as temporary:
-            save_tensors(temporary, {"weight": self.weight, "bias": self.bias})
+            tensors = {"weight": self.weight, "bias": self.bias}
+            if self.common is not None:
+                tensors["common"] = self.common
+            save_tensors(temporary, tensors)
 
     @staticmethod
     def load(path: Path) -> "TextHead":
@@ -55,12 +63,16 @@ class TextHead:
                 f"{path} must hold {error}; run `labelwise train --words` again"
             ) from None
         plain = weight.is_floating_point() and bias.is_floating_point() and weight.ndim == 2
-        if not plain or bias.shape != weight.shape[1:] or not _are_finite(weight, bias):
+        common = tensors.get("common")
+        whole = [weight, bias] if common is None else [weight, bias, common]
+        if common is not None:
+            plain &= common.is_floating_point() and common.shape[:-1] == weight.shape[:1]
+        if not plain or bias.shape != weight.shape[1:] or not _are_finite(*whole):
             raise CheckpointError(
                 f"{path} must hold a weight (D, K) and a bias (K,) of finite numbers; run "
                 "`labelwise train --words` again"
             )
-        return TextHead(weight, bias)
+        return TextHead(weight, bias, common)
 
 
 def _are_finite(*tensors: Tensor) -> bool:

@@ -6,14 +6,19 @@ SigLIP's scores are log-odds of independent labels, and are taken for that until
 answered. CLIP's only rank: as with classes, a guessed curve makes probabilities of them.
 """
 
+import os
 from collections.abc import Sequence
+from hashlib import sha256
+from http.client import HTTPException
 from pathlib import Path
+from time import monotonic
+from urllib.request import urlopen
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from labelwise.errors import CheckpointError, SettingsError
+from labelwise.errors import SettingsError
 from labelwise.links import Link, Sigmoid
 from labelwise.models.run_folder import HUB, fetched_from_hub
 from labelwise.photos.words.classes import ClassesAndWords
@@ -26,7 +31,8 @@ from labelwise.photos.words.tower_files import (
     read_towers,
 )
 from labelwise.photos.words.word_list import usual_texts
-from labelwise.system.files import sha256_of
+from labelwise.system.files import replacing, sha256_of
+from labelwise.system.text import one_line_of
 
 ALIKE = 0.99  # cosine of two words; unlike those of sentence encoders, cosines of towers are high
 SIGLIP_TEXTS = ("this is a photo of {}.",)
@@ -34,35 +40,82 @@ LATIN = 0x250  # letters from here on are no longer those of English and its nei
 
 
 # The sentence encoder that is taken unless another model is named (Apache-2.0, 23 MB).
-ENCODER = "hf://Xenova/all-MiniLM-L6-v2@751bff37182d3f1213fa05d7196b954e230abad9"
-ENCODER_FILES = {
-    "onnx/model_quantized.onnx": "afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1",
-    "tokenizer.json": "da0e79933b9ed51798a3ae27893d3c5fa4a201126cef75586296df9b4d2c62a0",
+ENCODER, REVISION = "Xenova/all-MiniLM-L6-v2", "751bff37182d3f1213fa05d7196b954e230abad9"
+ENCODER_FILES = {  # hash, and bytes that no such file exceeds
+    "onnx/model_quantized.onnx": (
+        "afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1",
+        25_000_000,
+    ),
+    "tokenizer.json": (
+        "da0e79933b9ed51798a3ae27893d3c5fa4a201126cef75586296df9b4d2c62a0",
+        1_000_000,
+    ),
 }
+CHUNK, SILENT, LONGEST = 1 << 18, 20.0, 900.0  # bytes; seconds without any, and in all
+BY_HAND = (
+    f"copy {' and '.join(ENCODER_FILES)} from https://huggingface.co/{ENCODER} into a folder and "
+    "name it with --model"
+)
 
 
 def usual_encoder() -> Path:
-    """Return the folder of all-MiniLM-L6-v2, from the hub's cache or fetched, checked by hashes."""
-    page = ENCODER.removeprefix(HUB).partition("@")[0]
-    by_hand = (
-        f"copy {' and '.join(ENCODER_FILES)} from https://huggingface.co/{page} into a folder and "
-        "name it with --model"
-    )
-    try:
-        folder = fetched_from_hub(ENCODER, tuple(ENCODER_FILES))
-    except CheckpointError as error:
-        raise SettingsError(
-            f"without --model a sentence encoder is fetched once (23 MB), and {error}. Set "
-            f"HF_ENDPOINT to a mirror, or {by_hand}"
-        ) from None
-    for name, expected in ENCODER_FILES.items():
-        digest = sha256_of(folder / name)
-        if digest != expected:
+    """Return the folder of all-MiniLM-L6-v2, from a cache or fetched, checked by hashes.
+
+    A mirror is not trusted: what it sends is cut off where it is too much or too slow, and becomes
+    a file once its hash is right.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    kept = [try_to_load_from_cache(ENCODER, name, revision=REVISION) for name in ENCODER_FILES]
+    if all(isinstance(path, str) for path in kept):
+        folder = Path(str(kept[-1])).parent
+    else:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(root) / "labelwise" / "encoders" / REVISION
+    for name, (expected, most) in ENCODER_FILES.items():
+        path = folder / name
+        if not path.is_file():
+            address = f"{constants.ENDPOINT}/{ENCODER}/resolve/{REVISION}/{name}"
+            try:
+                if constants.HF_HUB_OFFLINE:
+                    raise OSError("HF_HUB_OFFLINE is set")
+                content = _fetched(address, expected, most)
+            except (OSError, HTTPException, ValueError) as error:
+                raise SettingsError(
+                    "without --model a sentence encoder is fetched once (23 MB), and "
+                    f"{address} cannot be used: {one_line_of(error)}. Set HF_ENDPOINT to another "
+                    f"mirror, or {BY_HAND}"
+                ) from None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as temporary:
+                temporary.write_bytes(content)
+        elif (digest := sha256_of(path)) != expected:
             raise SettingsError(
-                f"{folder / name} must have the SHA-256 {expected}, got {digest}; delete it and "
-                f"try again, or {by_hand}"
+                f"{path} must have the SHA-256 {expected}, got {digest}; delete it and try again, "
+                f"or {BY_HAND}"
             )
     return folder
+
+
+def _fetched(address: str, expected: str, most: int) -> bytes:
+    """Return what an address sends, if it has the expected hash."""
+    if not address.startswith(("https://", "http://")):
+        raise ValueError("the address must start with https:// or http://")
+    begun, content = monotonic(), bytearray()
+    with urlopen(address, timeout=SILENT) as answer:
+        while chunk := answer.read1(CHUNK):
+            content += chunk
+            if len(content) > most:
+                raise ValueError(f"it sends more than {most:,} bytes")
+            if monotonic() - begun > LONGEST:
+                raise ValueError(f"it sent {len(content):,} bytes in {LONGEST:,.0f} seconds")
+    digest = sha256(content).hexdigest()
+    if digest != expected:
+        raise ValueError(
+            f"the {len(content):,} bytes that it sent must have the SHA-256 {expected}, got "
+            f"{digest}"
+        )
+    return bytes(content)
 
 
 def open_scorer(

@@ -94,6 +94,10 @@ function tellFilters() {
 // "a red bicycle", -person: a text in quotation marks, and a query of labels.
 const QUOTED = /^\s*"([^"]+)"\s*(?:,\s*(.*))?$/s;
 
+// like:keyword:holiday, like:2023/june: photos like those of an album.
+const LIKE_ALBUM = "like:";
+const isAlbum = (text) => text.startsWith(LIKE_ALBUM) && text.length > LIKE_ALBUM.length;
+
 // What a filter is set to; empty where it leaves nothing out.
 function chosen(name) {
   const field = find(name);
@@ -104,8 +108,9 @@ function chosen(name) {
 async function look(text, more) {
   const quoted = QUOTED.exec(text);
   const filters = Object.fromEntries(FILTERS.map((name) => [name, chosen(name)]));
-  if (quoted) {
-    if (Object.values(filters).some(Boolean)) throw new Error("Folder, days and the other filters do not apply to a text in quotation marks; clear them.");
+  if (quoted || isAlbum(text)) {
+    if (Object.values(filters).some(Boolean)) throw new Error("Folder, days and the other filters do not apply to a text in quotation marks or to an album; clear them.");
+    if (!quoted) return get("/album-search", { album: text.slice(LIKE_ALBUM.length), top: 50 });
     const q = quoted[2] ?? "";
     return get("/text-search", { text: quoted[1], q, top: 96, at_least: q ? Number(find("cut").value) / 100 || null : null });
   }
@@ -151,7 +156,7 @@ async function run(more = false) {
     // A check is of a query's list in the whole library.
     const narrowed = QUOTED.test(text) || FILTERS.some(chosen);
     find("check-offer").hidden = !answer.hits.length || narrowed;
-    find("check-link").href = `#check/${find("wrong").value}/${encodeURIComponent(text)}`;
+    find("check-link").href = `#check/${find("wrong").value}${isAlbum(text) ? ",50" : ""}/${encodeURIComponent(text)}`;
   } catch (error) {
     if (turn !== asked) return;
     grid.replaceChildren();
@@ -169,7 +174,7 @@ function textWords(answer) {
   const rest = answer.query === null ? [] : [", among those of ", make("strong", { class: "asked" }, answer.query), ` of at least ${chance(answer.at_least)}`];
   const promise = find("promised").checked ? " Nothing is estimated of it." : "";
   return [make("p", {}, "The photos most like ", make("strong", { class: "asked" }, answer.text), " first", ...rest,
-    `. A likeness is not a probability: nobody has answered about this text.${answer.doubt ? ` ${answer.doubt}.` : ""}${promise}`)];
+    `. A likeness is not a probability: nobody has answered about this ${isAlbum(last) ? "album" : "text"}.${answer.doubt ? ` ${answer.doubt}.` : ""}${promise}`)];
 }
 
 // What the list carries, as the server words it.

@@ -6,6 +6,8 @@ import { signed } from "./who.js";
 
 const STATES = { Y: ["present", "is there"], N: ["absent", "is not there"], D: ["unknown", "cannot be told"] };
 
+const ALBUM = 100;  // photos that say what is sought
+
 const chosen = new Set();
 let anchor = null;  // the photo that a range begins at
 let undo = [];
@@ -22,6 +24,7 @@ export function start() {
   find("select-bar").addEventListener("submit", (event) => event.preventDefault());
   find("select-undo").addEventListener("click", takeBack);
   find("select-none").addEventListener("click", clear);
+  find("select-like").addEventListener("click", more);
   label.addEventListener("input", async () => {
     try {
       const names = await get("/complete", { q: label.value });
@@ -31,7 +34,7 @@ export function start() {
     }
   });
   const actions = Object.fromEntries(Object.keys(STATES).map((key) => [key, () => correct(key)]));
-  onKeys("search", { ...actions, U: takeBack, A: all, X: toggleFocused, ESCAPE: clear });
+  onKeys("search", { ...actions, U: takeBack, M: more, A: all, X: toggleFocused, ESCAPE: clear });
 }
 
 // A box beside each photo; its tile is the one that holds it.
@@ -81,9 +84,16 @@ function clear() {
   show();
 }
 
+// The selected photos are an album, whose like is sought.
+function more() {
+  const ids = [...chosen].slice(0, ALBUM).map((id) => id.slice(0, 16));
+  if (ids.length) location.hash = `#search/like:photos:${ids.join(",")}`;
+}
+
 function show() {
   find("select-bar").hidden = !chosen.size && !undo.length;
   find("select-count").textContent = `${count(chosen.size)} selected`;
+  find("select-like").disabled = !chosen.size;
   find("select-undo").disabled = !undo.length || busy;
   for (const [state] of Object.values(STATES)) find(`select-${state}`).disabled = !chosen.size || busy;
 }

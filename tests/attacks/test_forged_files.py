@@ -1,0 +1,476 @@
+"""Files of ours, and exports of other programs, that a stranger changed: refused in a sentence.
+
+The oracle is the error: each of these ended in an internal one, or was read as something else. And
+what an attacker wants and must not get: a file outside the new folder that changes, a picture that
+fills the memory, a class at another detection.
+"""
+
+import io
+import json
+import logging
+import sqlite3
+from contextlib import closing, suppress
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from band_files import dicom, npy, tiff
+from forged import rewrite
+from PIL import Image
+from safetensors.torch import load as tensors_of
+from safetensors.torch import save as as_bytes
+from search_setup import LABELS, save_model
+from tifffile import TiffFile
+from tiny_clip import clip_folder
+
+from labelwise.answers.log import AnswerLog
+from labelwise.contrib.camtrap import is_inside
+from labelwise.contrib.skos import read_skos
+from labelwise.data import load
+from labelwise.data.camera_results import cut_crops, read_camera_results, with_classes
+from labelwise.data.rows import parse_xml
+from labelwise.decide import Threshold
+from labelwise.errors import CheckpointError, DataError, ImageError, LabelwiseError, SettingsError
+from labelwise.links import Sigmoid
+from labelwise.models import ModelSpec
+from labelwise.models.graph_file import Facts
+from labelwise.photos.database import create_database, open_database
+from labelwise.photos.metadata import PhotoFacts, read_facts
+from labelwise.photos.shift import HeldOutPictures
+from labelwise.photos.words.answers import KeptAnswers, PhotoAnswer
+from labelwise.photos.words.text_image import TextHead
+from labelwise.photos.words.tower_files import read_towers
+from labelwise.pictures import Transform
+from labelwise.pictures import multiband as cubes
+from labelwise.pictures.multiband import open_cube
+from labelwise.scores.aggregating import aggregate_table
+from labelwise.scores.detections import read_detections
+from labelwise.scores.unlabelled_pool import holds_answers
+from labelwise.shards.inputs import InputRow
+from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows
+from labelwise.system.storage import storage_at
+from labelwise.system.tensors import save_tensors
+from labelwise.training.checkpoint import load_latest
+from labelwise.training.checkpoint import save as save_checkpoint
+from labelwise.types import LabelSpace
+
+SKOS = "http://www.w3.org/2004/02/skos/core#"
+PLAN = {"inputs": ["photos"], "model": "m", "batch_size": 8, "shard_rows": 2}
+
+
+@pytest.mark.parametrize("change", [{"inputs": "photos"}, {"rows": "2"}, {"more": 1}])
+def test_a_plan_of_other_types_is_damaged(tmp_path, change):
+    (tmp_path / "_plan.json").write_text(json.dumps(PLAN))
+    assert ScoringPlan.load(storage_at(str(tmp_path))) == ScoringPlan(("photos",), "m", 8, 2)
+    (tmp_path / "_plan.json").write_text(json.dumps(PLAN | change))
+    with pytest.raises(CheckpointError, match="damaged"):
+        ScoringPlan.load(storage_at(str(tmp_path)))
+
+
+def test_rows_of_a_plan_that_are_not_rows_or_hold_no_text_are_damaged(tmp_path):
+    place, storage = tmp_path / plan_name(0), storage_at(str(tmp_path))
+    place.parent.mkdir()
+    rows = [InputRow("parus.jpg", "photos", b"a.jpg")]
+    columns = zip(PLAN_SCHEMA, zip(*rows, strict=True), strict=True)
+    table = pa.table([pa.array(values, field.type) for field, values in columns], PLAN_SCHEMA)
+    pq.write_table(table, place, compression="none")
+    assert plan_rows(storage, 0) == rows
+    changed = place.read_bytes().replace(b"parus", b"p\xecrus")
+    pq.write_table(pa.table({"id": [1]}), place)
+    for content in (changed, place.read_bytes(), b"PAR1", b""):
+        place.write_bytes(content)
+        with pytest.raises(CheckpointError, match="damaged"):
+            plan_rows(storage, 0)
+
+
+@pytest.mark.parametrize("field", ["photo", "label", "who"])
+def test_an_answer_holds_text(tmp_path, field):
+    whole = dict.fromkeys(("photo", "label", "who", "at"), "a") | {"state": "present"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(whole | {field: ["a"]}) + "\n")
+    with pytest.raises(DataError, match="not an answer log"):
+        AnswerLog(tmp_path / "a.jsonl").lines()
+
+
+def test_answers_of_a_run_of_0_2_are_read_or_named(tmp_path):
+    place = tmp_path / "k.parquet"
+    row = {"digest": b"1", "id": "a", "present": ["dog"], "absent": ["cat"], "aside": True}
+    pq.write_table(pa.Table.from_pylist([row]), place)
+    told = PhotoAnswer("a", {"dog": True, "cat": False}, True)
+    assert KeptAnswers.load(tmp_path / "k.jsonl").photos == {b"1": told}
+    for odd in (pa.table({"digest": ["1"]}), pa.Table.from_pylist([row | {"present": [None]}])):
+        pq.write_table(odd, place)
+        with pytest.raises(DataError, match=r"can(not)? be read"):
+            KeptAnswers.load(tmp_path / "k.jsonl")
+
+
+@pytest.mark.parametrize("escape", ["\\UFFFFFFFF", "\\uD800"])
+def test_an_escape_is_a_letter(tmp_path, escape):
+    place = tmp_path / "v.nt"
+    place.write_text(f'<u:dog> <{SKOS}prefLabel> "{escape}" .\n')
+    with pytest.raises(DataError, match="line 1"):
+        read_skos(place)
+
+
+def test_a_language_that_is_not_text_is_none(tmp_path):
+    names = [{"@id": f"u:{n}", "prefLabel": {"@value": n, "@language": 1.5}} for n in ("a", "b")]
+    place = tmp_path / "v.jsonld"
+    place.write_text(json.dumps([*names, {"@id": "u:a", "broader": {"@id": "u:b"}}]))
+    assert read_skos(place).parents == {"a": "b"}
+
+
+def test_a_database_whose_tables_have_no_names_is_damaged(tmp_path):
+    """SQLite repeats the name in its message, and Python could not read that."""
+    place = tmp_path / "photos.sqlite"
+    create_database(place, "CREATE TABLE roots (id INTEGER)")
+    open_database(place).close()
+    with closing(sqlite3.connect(place)) as database:
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("UPDATE sqlite_master SET name = CAST(X'd9' AS TEXT), sql = 'x'")
+        database.commit()
+    with pytest.raises(CheckpointError, match="it is malformed"):
+        open_database(place)
+
+
+def test_two_labels_of_one_name_in_the_model_of_an_index(tmp_path):
+    model = save_model(tmp_path / "model")
+    place = tmp_path / "model" / "model.json"
+    assert ModelSpec.load(place, tried=True).labels == LABELS
+    rewrite(place, labels=[LABELS[1], *LABELS[1:]])
+    with pytest.raises(CheckpointError, match="must be distinct"):
+        ModelSpec.load(model / "model.json", tried=True)
+
+
+def test_names_of_units_that_end_in_a_null_are_not_joined(tmp_path):
+    """NumPy leaves a null out at the end of a text: two units would become one."""
+    table = tmp_path / "s.csv"
+    table.write_text("id,burst,score:x\na,1,0.5\nb,1 ,0.5\n")
+    assert len(aggregate_table(table, "probs", ["burst"], "any").names) == 2
+    table.write_text("id,burst,score:x\na,1,0.5\nb,1\0,0.5\n")
+    with pytest.raises(DataError, match="must not hold a null"):
+        aggregate_table(table, "probs", ["burst"], "any")
+
+
+def test_an_entry_of_a_transform_that_nobody_knows_is_refused():
+    facts = Facts(LabelSpace(LABELS), Sigmoid(), Threshold(0.5), Transform(32), "bce", "0" * 64)
+    stated = facts.metadata()
+    assert Facts.read(stated).transform == Transform(32)
+    stated["transform"] = json.dumps(Transform(32).spec() | {"gamma": 2})
+    with pytest.raises(ValueError, match="must not have the entry 'gamma'"):
+        Facts.read(stated)
+
+
+PICTURES = {
+    "rows": torch.arange(4),
+    "features": torch.ones(4, 3, dtype=torch.float16),
+    "looks": torch.ones(4, 2, dtype=torch.float16),
+    "fitted": torch.ones(5, 3, dtype=torch.float16),
+    "weights": torch.full((32,), 7, dtype=torch.uint8),
+}
+
+
+HALF = {"dtype": torch.float16}
+NOT_HELD_OUT = [
+    *(("rows", one) for one in (torch.tensor([0, 1, 2, -1]), torch.arange(4.0), torch.arange(3))),
+    *(("features", one) for one in (torch.ones(4, 3, dtype=torch.bfloat16), torch.ones(4, **HALF))),
+    ("looks", torch.ones(3, 2, **HALF)),
+    *(("fitted", one) for one in (torch.ones(5, 2, **HALF), torch.full((5, 3), torch.nan).half())),
+    *(("weights", one) for one in (torch.full((32,), 300), torch.ones(2, 2), torch.ones(3).byte())),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), NOT_HELD_OUT)
+def test_held_out_pictures_that_do_not_fit_are_made_anew(tmp_path, name, value):
+    save_tensors(tmp_path / "p", PICTURES)
+    assert HeldOutPictures.load(tmp_path / "p") is not None
+    save_tensors(tmp_path / "p", PICTURES | {name: value})
+    assert HeldOutPictures.load(tmp_path / "p") is None
+
+
+NO_HEADS = [
+    *({"weight": one} for one in (torch.ones(3, 2, 2), torch.ones(3, 2).long())),
+    {"weight": torch.full((3, 2), torch.nan)},
+    *({"bias": one} for one in (torch.ones(3), torch.tensor(1.0))),
+]
+
+
+@pytest.mark.parametrize("change", NO_HEADS)
+def test_a_head_of_words_that_is_none(tmp_path, change):
+    good = {"weight": torch.ones(3, 2), "bias": torch.zeros(2)}
+    save_tensors(tmp_path / "h", good)
+    assert TextHead.load(tmp_path / "h").scores(torch.ones(1, 3)).tolist() == [[3, 3]]
+    save_tensors(tmp_path / "h", good | change)
+    with pytest.raises(CheckpointError, match="must hold a weight"):
+        TextHead.load(tmp_path / "h")
+
+
+def clip(folder, state=None, **changes):
+    """Write the model; entries of its two JSON files may be others, and tensors of its weights."""
+    for name, content in clip_folder().items():
+        if name.endswith("config.json"):
+            content = json.dumps(json.loads(content) | changes).encode()
+        if name == "model.safetensors":
+            content = as_bytes(tensors_of(content) | (state or {}))
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_the_model_is_read_as_it_is(tmp_path):
+    towers = read_towers(clip(tmp_path))
+    ids = torch.tensor([towers.tokens.of("a dog")])
+    assert towers.text(ids).isfinite().all()
+    assert towers.scale == pytest.approx(np.e)
+
+
+CHANGED = [
+    {"vision_config": "x"},
+    *({"vision_config": {"num_attention_heads": one}} for one in ("many", 0)),
+    {"text_config": {"num_attention_heads": 3}},
+    *({"text_config": {"num_attention_heads": 2, "layer_norm_eps": one}} for one in ("nan", -1)),
+    *({"image_mean": 0.5}, {"image_std": [0.5, 0.5, []]}, {"image_std": [0, 0, 0]}),
+    *({"size": {"shortest_edge": one}} for one in (0, 1e999)),
+    {"state": {"visual_projection.weight": torch.full((8, 8), torch.nan)}},
+    {"state": {"vision_model.embeddings.patch_embedding.weight": torch.ones(3)}},
+    *({"state": {"logit_scale": one}} for one in (torch.ones(2), torch.tensor(1e9))),
+]
+
+
+@pytest.mark.parametrize("changes", CHANGED)
+def test_a_model_of_words_that_a_stranger_changed(tmp_path, changes):
+    clip(tmp_path, **changes)
+    with pytest.raises(SettingsError) as caught:
+        read_towers(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def with_tokenizer(folder, change):
+    """Write the model with another tokenizer, of which ``change`` is given the entry ``model``."""
+    place = clip(folder) / "tokenizer.json"
+    facts = json.loads(place.read_text())
+    change(facts["model"])
+    place.write_text(json.dumps(facts))
+    return folder
+
+
+def test_a_tokenizer_that_fails_when_it_is_used_or_knows_more_than_the_model(tmp_path):
+    tokens = read_towers(with_tokenizer(tmp_path, lambda f: f.update(unk_token="nowhere"))).tokens
+    with pytest.raises(DataError, match="tokenizer cannot read 'a zebra'"):
+        tokens.of("a zebra")
+    with_tokenizer(tmp_path, lambda facts: facts["vocab"].update(dog=6))  # of six, from 0
+    with pytest.raises(SettingsError, match="has 7 tokens and the model knows 6"):
+        read_towers(tmp_path)
+
+
+def test_a_cube_of_negative_sides(tmp_path):
+    content = npy(np.zeros((4, 1), np.uint8))
+    assert open_cube(content, "a.npy").values.shape == (4, 1, 1)
+    with pytest.raises(ImageError, match="a cube must be"):
+        open_cube(content.replace(b"(4, 1)", b"(-1,1)"), "a.npy")
+
+
+def test_a_syntax_that_the_standard_does_not_name_is_not_told():
+    content = dicom(np.zeros((4, 4), np.uint16))
+    syntax = content.replace(b"1.2.840.10008.1.2.1", b"1.2.840.10008.\n.2.1")
+    with pytest.raises(ImageError, match=r"its pixels \(an unknown syntax\) are not read"):
+        open_cube(syntax, "a.dcm")
+
+
+def test_a_damaged_tiff_does_not_write_on_the_terminal(capfd, monkeypatch):
+    for name in (None, "tifffile"):  # as in a program that has set up no log
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [])
+    cubes._keep_quiet.cache_clear()
+    content = bytearray(tiff(np.zeros((4, 4), np.uint16)))
+    content[48:50] = bytes(2)  # the type of a tag
+    with TiffFile(io.BytesIO(content)) as file:
+        assert file.pages
+    assert "invalid data type" in capfd.readouterr().err
+    with suppress(ImageError):
+        open_cube(bytes(content), "a.tif")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_header_of_more_pixels_than_there_can_be_says_nothing(tmp_path):
+    place = tmp_path / "a.webp"
+    exif = Image.Exif()
+    exif[0x010F] = "Maker"
+    Image.new("RGB", (8, 6)).save(place, exif=exif)
+    content = bytearray(place.read_bytes())
+    assert read_facts(bytes(content)).camera == "Maker"
+    at = content.index(b"VP8X") + 12
+    content[at : at + 6] = b"\xff" * 6  # 2^24 pixels each way
+    assert read_facts(bytes(content)) == PhotoFacts()
+
+
+def test_a_checkpoint_whose_sum_was_blanked_is_damaged(tmp_path):
+    save_checkpoint(tmp_path, {"w": torch.ones(1)}, {"step": 1, "best_step": None})
+    (place,) = tmp_path.glob("*/state.json")
+    facts = json.loads(place.read_text())
+    place.write_text(json.dumps(facts | {"step": "*", "sha256": None}))
+    with pytest.raises(LabelwiseError, match="it is not what was written"):
+        load_latest(tmp_path)
+
+
+@pytest.fixture
+def package(tmp_path):
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "deployments.csv").write_text("deploymentID\nd\n")
+    (folder / "media.csv").write_text(
+        "mediaID,deploymentID,timestamp,filePath,fileMediatype\n"
+        "m,d,2024-05-01T06:30:00Z,a.jpg,image/jpeg\n"
+    )
+    (folder / "observations.csv").write_text(
+        "observationID,deploymentID,mediaID,eventStart,eventEnd,observationLevel,observationType,"
+        "scientificName\no,d,m,2024-05-01T06:30:00Z,2024-05-01T06:30:00Z,media,animal,Sus scrofa\n"
+    )
+    return folder
+
+
+def state(folder, *more, **places):
+    names = ("deployments", "media", "observations")
+    resources = [{"name": name, "path": places.get(name, f"{name}.csv")} for name in names]
+    (folder / "datapackage.json").write_text(json.dumps({"resources": [*more, *resources]}))
+
+
+def test_a_package_cannot_name_tables_outside_it(package, tmp_path):
+    outside = tmp_path / "outside.csv"
+    outside.write_text((package / "observations.csv").read_text())
+    for path in ("../outside.csv", str(outside)):
+        state(package, {"name": "observations", "path": path})
+        with pytest.raises(DataError, match="once, with a path within the package"):
+            load(package)
+        state(package, observations=path)
+        with pytest.raises(DataError, match="within the package"):
+            load(package)
+    state(package, {"name": ["media"]})
+    assert len(load(package, check_files=False)) == 1
+
+
+def test_paths_that_lead_elsewhere():
+    elsewhere = ["", "/a", "../a", "a/../../b", "C:\\a", "..\\a", "\\\\host\\a", "a\nb", "a\0"]
+    elsewhere.append("s3://a")
+    for place in ("a.csv", "tables/a.csv", *elsewhere):
+        assert is_inside(place) == (place not in elsewhere), place
+
+
+def results(folder, file, **more):
+    box = {"category": "1", "conf": 0.9, "bbox": [0, 0, 1, 1]}
+    facts = {"images": [{"file": file, "detections": [box]}], "detection_categories": {"1": "x"}}
+    path = folder / "md.json"
+    path.write_text(json.dumps(facts | more))
+    return path
+
+
+def test_crops_are_not_cut_of_a_picture_too_large(tmp_path, monkeypatch):
+    Image.new("L", (20, 10)).save(tmp_path / "a.png")
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "199")
+    with pytest.raises(DataError, match=r"more than .* pixels"):
+        cut_crops(read_camera_results(results(tmp_path, "a.png")), tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("file", ["../secret.png", "{}/secret.png", "a/../../secret.png"])
+def test_crops_are_cut_below_the_folder_alone(tmp_path, file):
+    root = tmp_path / "photos"
+    (root / "a").mkdir(parents=True)
+    Image.new("L", (20, 10)).save(tmp_path / "secret.png")
+    found = read_camera_results(results(tmp_path, file.format(tmp_path)))
+    with pytest.raises(DataError, match=r"secret\.png is not below .*--root"):
+        cut_crops(found, root, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.png"))
+    if "{" in file:
+        assert cut_crops(found, tmp_path, tmp_path / "out") == 1
+
+
+def test_boxes_without_an_area_are_not_cut(tmp_path):
+    Image.new("L", (20, 10)).save(tmp_path / "a.png")
+    boxes = [[0.2, 0.2, 0, 0.5], [0.2, 0.2, 0.5, 0], [1, 0, 0.1, 0.1], [0, 1, 0.1, 0.1]]
+    listed = [{"category": "1", "conf": 0.9, "bbox": box} for box in [*boxes, [0, 0, 0.01, 1]]]
+    images = [{"file": "a.png", "detections": listed}]
+    found = read_camera_results(results(tmp_path, "a.png", images=images))
+    assert cut_crops(found, tmp_path, tmp_path / "out") == 1
+    assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["000000-4.png"]
+
+
+@pytest.mark.parametrize("number", ["-1", "", "x", "1", "٣"])
+def test_classes_are_put_at_the_detection_that_was_cut(tmp_path, number):
+    content = json.loads(results(tmp_path, "a.png").read_text())
+    row = {"path": "c.png", "image": "a.png", "detection": number}
+    with pytest.raises(DataError, match="cut the crops again"):
+        with_classes(content, [row], {"c.png": {"fox": 0.5}})
+    _, given = with_classes(content, [row | {"detection": "0"}], {"c.png": {"fox": 0.5}})
+    assert given == 1
+
+
+@pytest.mark.parametrize("detections", [7, {"a": 1}])
+def test_detections_that_are_not_a_list(tmp_path, detections):
+    facts = {"filepath": "a", "classifications": {"classes": [], "scores": []}}
+    told = {"predictions": [facts | {"detections": detections}]}
+    (tmp_path / "s.json").write_text(json.dumps(told))
+    with pytest.raises(DataError, match="'detections' must be a list"):
+        read_camera_results(tmp_path / "s.json")
+
+
+PATCH = {"patch_id": ["T_1_2"], "labels": [["Pastures"]], "split": ["train"]}
+
+
+NOT_PATCHES = [
+    *({"patch_id": [None]}, {"patch_id": [1.5]}, {"split": [["train"]]}),
+    *({"labels": [one]} for one in ("Pastures", [None], None)),
+]
+
+
+@pytest.mark.parametrize("change", NOT_PATCHES)
+def test_columns_of_bigearthnet_that_hold_something_else(tmp_path, change):
+    pq.write_table(pa.table(PATCH), tmp_path / "metadata.parquet")
+    assert len(load(f"bigearthnet:{tmp_path}", check_files=False)) == 1
+    pq.write_table(pa.table(PATCH | change), tmp_path / "metadata.parquet")
+    with pytest.raises(DataError, match=r"must hold|there is no") as caught:
+        load(f"bigearthnet:{tmp_path}", check_files=False)
+    assert "\n" not in str(caught.value)
+
+
+CALL = {"Start (s)": [0.0], "Confidence": [0.5], "File": ["a.wav"]}
+CALL |= {"Scientific name": ["Parus"], "Common name": ["Tit"]}
+
+
+@pytest.mark.parametrize("name", list(CALL))
+def test_columns_of_detections_that_hold_something_else(tmp_path, name):
+    pq.write_table(pa.table(CALL), tmp_path / "d.parquet")
+    assert read_detections(tmp_path / "d.parquet").names == ("Parus",)
+    pq.write_table(pa.table(CALL | {name: [{"a": 1}]}), tmp_path / "d.parquet")
+    with pytest.raises(DataError, match=r"the column .* must hold"):
+        read_detections(tmp_path / "d.parquet")
+
+
+def test_text_of_a_table_that_is_not_text(tmp_path):
+    """A byte changed in the file, which Arrow does not look at until a text is made of it."""
+    for old, new in ((b"Parus", b"P\xecrus"), (b"Scientific name", b"Scientific\xecname")):
+        pq.write_table(pa.table(CALL), tmp_path / "d.parquet", compression="none")
+        content = (tmp_path / "d.parquet").read_bytes()
+        (tmp_path / "d.parquet").write_bytes(content.replace(old, new))
+        with pytest.raises(DataError):
+            read_detections(tmp_path / "d.parquet")
+    pq.write_table(pa.table(PATCH), tmp_path / "metadata.parquet", compression="none")
+    content = (tmp_path / "metadata.parquet").read_bytes()
+    (tmp_path / "metadata.parquet").write_bytes(content.replace(b"Pastures", b"P\xecstures"))
+    with pytest.raises(DataError):
+        load(f"bigearthnet:{tmp_path}", check_files=False)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-16-be"])
+def test_entities_are_not_allowed_in_any_encoding(encoding):
+    """Expat knows four encodings, and in UTF-16 every other byte is zero."""
+    told = encoding[:6].rstrip("-")
+    head = f'<?xml version="1.0" encoding="{told}"?>'
+    mark = "" if encoding in ("utf-8", "utf-16") else "\ufeff"
+    plain = f"{mark}{head}<a>b</a>".encode(encoding)
+    assert parse_xml(plain, "a.xml").text == "b"
+    forged = f'{mark}{head}<!DOCTYPE a [<!ENTITY b "b">]><a>&b;</a>'.encode(encoding)
+    with pytest.raises(DataError, match="entities are not allowed"):
+        parse_xml(forged, "a.xml")
+
+
+def test_a_line_of_brackets_is_not_an_answer(tmp_path):
+    (tmp_path / "a.jsonl").write_text("[" * 100_000)
+    assert not holds_answers(tmp_path / "a.jsonl")

@@ -1,0 +1,363 @@
+"""Requests that lead past a check, cost more than they say, or come from other sites and proxies.
+
+Oracles: how many answers come and which (without a token nothing but the page's own files and
+health may be answered, however the path, the host or the length is written); processor time,
+generous by a factor of ten over what is needed; h11 without our limits; the access log.
+"""
+
+import json
+import socket
+import time
+from contextlib import suppress
+
+import h11
+import pytest
+from web_setup import TOKEN, encoded, running
+
+from labelwise.errors import SettingsError
+from labelwise.server import ServeSettings
+from labelwise.server.security import COOKIE, cookie_value, forwarded_client
+from labelwise.server.serving import HEAD_BYTES, HEADERS_TAKEN, BoundedRequests
+
+SECRET = "/api/v1/model"
+
+
+def sent_raw(server, content, half_closed=True):
+    """Send bytes; return all that comes until the server ends the connection."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as line:
+        with suppress(OSError):  # the server need not read on once it has refused
+            line.sendall(content)
+            if half_closed:
+                line.shutdown(socket.SHUT_WR)  # not connected any more, where it has closed
+        with suppress(ConnectionError):
+            while part := line.recv(1 << 16):
+                received += part
+    return received
+
+
+def answers(server, content):
+    """Return the status of each answer, and all that came.
+
+    The connection is not half-closed: a server may take that for the end, and not answer.
+    """
+    received = sent_raw(server, content, half_closed=False)
+    return [int(head[:3]) for head in received.split(b"HTTP/1.1 ")[1:]], received
+
+
+def request(target, *lines, method="GET", host="localhost", last=True):
+    """Return a request, after which the server ends the connection if it is the last one."""
+    end = ["Connection: close"] if last else []
+    head = [f"{method} {target} HTTP/1.1", f"Host: {host}", *lines, *end, "", ""]
+    return "\r\n".join(head).encode("utf-8")
+
+
+PATHS = f"""
+/static/..{SECRET} /static/../..{SECRET} /static/..%2fapi%2fv1%2fmodel /static/%2e%2e/api/v1/model
+/health/..{SECRET} /health/live/../..{SECRET} /{SECRET} {SECRET}/ {SECRET}%00 {SECRET};/static/
+{SECRET}?/static/ {SECRET}#/static/ /API/V1/MODEL /%61pi/v1/model http://localhost{SECRET}
+http://evil.example/static{SECRET} * /static/\\..\\..\\api /api/v1/session/../model
+/v2/health/../models/tiny /metrics /openapi.json /docs
+""".split()
+
+
+@pytest.mark.parametrize("target", PATHS)
+def test_no_way_of_writing_a_path_leads_past_the_token(protected, target):
+    statuses, received = answers(protected, request(target))
+    assert len(statuses) == 1
+    assert statuses[0] in (400, 401, 404, 405), received[:300]
+    assert b"labels" not in received.split(b"\r\n\r\n", 1)[-1]
+    assert answers(protected, request(SECRET, f"Authorization: Bearer {TOKEN}"))[0] == [200]
+
+
+HOSTS = (
+    *("localhost@evil.example", "evil.example#localhost", "localhost evil.example", "localhost/"),
+    *("localhost,evil.example", "localhost.evil.example", "evil.example:80:localhost", ""),
+    *("lоcalhost", "localhost\u3002evil", "xn--lcalhost-96g"),  # the first with a Cyrillic o
+    *("127.1", "2130706433", "0x7f000001", "[::ffff:7f00:1%25lo]", "localhost:99999999"),
+)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_no_way_of_writing_a_host_leads_here(protected, host):
+    """A name that another site can own, made to lead to this machine, is not answered."""
+    statuses, received = answers(protected, request("/health/live", host=host))
+    assert statuses == [400], received[:200]
+
+
+DOUBTFUL = (
+    *("Content-Length: 5\r\nContent-Length: 6", "Content-Length: 5, 6", "Content-Length: +5"),
+    *("Content-Length: 0x5", "Content-Length: -1", "Content-Length: 5_0", "Content-Length:"),
+    *("Content-Length : 5", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity"),
+    *("Transfer-Encoding: xchunked", "Transfer-Encoding: chunked, chunked"),
+    *("Transfer-Encoding: gzip", "Transfer-Encoding : chunked", "Host: evil.example"),
+    *(" folded: yes", "a\x00b: c", "a b: c", "no colon"),
+    *(
+        f"Content-Length: 4\r\nTransfer-Encoding: {one}"
+        for one in ("chunked", "identity", "gzip, chunked")
+    ),
+)
+
+
+@pytest.mark.parametrize("lines", DOUBTFUL)
+def test_a_doubtful_head_is_one_request_and_refused(protected, lines):
+    smuggled = request("/health/live")
+    statuses, received = answers(
+        protected,
+        request("/api/v1/session", lines, method="POST", last=False) + b"0\r\n\r\n" + smuggled,
+    )
+    assert statuses
+    assert set(statuses) <= {400, 501}, received[:400]  # and the request behind it is not answered
+
+
+@pytest.mark.parametrize(
+    ("body", "first", "others"),
+    [
+        *((body, {401, 422}, [200]) for body in (
+            b"5;ext=1\r\n{}   \r\n0\r\n\r\n", b"5\r\n{}   \r\n0\r\nHost: evil\r\n\r\n",
+            b"0005\r\n{}   \r\n0\r\n\r\n",
+        )),
+        *((body, {400, 422}, []) for body in (
+            b"5\r\n{}   0\r\n\r\n", b"-5\r\n{}", b"5 \r\nx", b"0x5\r\n{}   ",
+        )),
+    ],
+)  # fmt: skip
+def test_odd_chunks_are_one_body_and_broken_ones_end_the_connection(protected, body, first, others):
+    lines = ("Content-Type: application/json", "Transfer-Encoding: chunked")
+    head = request("/api/v1/session", *lines, method="POST", last=False)
+    statuses, received = answers(protected, head + body + request("/health/live"))
+    assert set(statuses[:1]) <= first, received[:200]
+    assert statuses[1:] == others
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("Upgrade: websocket", "Connection: Upgrade, close", "Sec-WebSocket-Key: AAAA",
+         "Sec-WebSocket-Version: 13"),
+        ("Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings, close", "HTTP2-Settings: AAMAAABk"),
+    ],
+)  # fmt: skip
+def test_no_other_protocol_is_spoken(protected, lines):
+    for target in ("/", SECRET, "/ws"):
+        statuses, received = answers(protected, request(target, *lines, last=False))
+        assert 101 not in statuses, received[:200]
+        assert len(statuses) == 1
+        assert statuses[0] < 500
+    assert set(answers(protected, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")[0]) == {400}
+
+
+def test_requests_in_a_row_are_answered_in_their_order(protected):
+    targets = ["/health/live", SECRET, "/nothing", "/static/style.css"] * 5
+    row = b"".join(request(target, last=False) for target in targets)
+    statuses, _ = answers(protected, row + request("/health/live"))
+    assert statuses == [200, 401, 401, 200] * 5 + [200]
+
+
+def test_thousands_of_parameters_are_one_answer(protected):
+    token = f"Authorization: Bearer {TOKEN}"
+    target = "/api/v1/search?" + "q=a&" * 3500
+    (status,), _ = answers(protected, request(target, token))
+    assert status in (404, 409, 422, 503)
+    assert answers(protected, request("/api/v1/complete?" + "&" * 15_000, token))[0][0] < 500
+
+
+@pytest.mark.parametrize(
+    "cookie", ["\\" * 15_000, '"' + "\\" * 15_000, f'{COOKIE}="' + "\\0" * 7000]
+)
+def test_a_cookie_header_is_read_in_linear_time(protected, cookie):
+    """SimpleCookie takes 0.8 s of processor time for each of these: 24 s for thirty."""
+    began = time.process_time()
+    for _ in range(30):
+        assert protected.send("GET", "/api/v1/model", headers={"Cookie": cookie})[0] == 401
+    assert time.process_time() - began < 6
+
+
+def test_64_000_backslashes_are_too_much(protected):
+    answer = protected.send("GET", "/api/v1/model", headers={"Cookie": "\\" * 64_000})
+    assert "16,384 bytes" in protected.problem(answer, 431)
+    assert answer[1]["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "cookie", ["{}", "a=1; {}", "{}; b", "\\\\;;=; {} ;=", "{}=x; {}", 'c="{}"; {}']
+)
+def test_our_cookie_is_found_among_others(protected, cookie):
+    own = f"{COOKIE}={cookie_value(TOKEN)}"
+    headers = {"Cookie": cookie.replace("{}", own)}
+    assert protected.send("GET", "/api/v1/model", headers=headers)[0] == 200
+    headers = {"Cookie": cookie.replace("{}", own[:-1])}
+    assert protected.send("GET", "/api/v1/model", headers=headers)[0] == 401
+
+
+def test_headers_are_counted_also_where_they_come_at_once(protected):
+    head = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
+    few = head + b"a: b\r\n" * (HEADERS_TAKEN - 1) + b"\r\n"
+    assert sent_raw(protected, few).startswith(b"HTTP/1.1 200")
+    for many in (b"a: b\r\n" * HEADERS_TAKEN, b"a:\n" * 1000, b"a: " + b"b" * HEAD_BYTES + b"\r\n"):
+        assert sent_raw(protected, head + many + b"\r\n").startswith(b"HTTP/1.1 431")
+        assert sent_raw(protected, few + head + many + b"\r\n").count(b"HTTP/1.1 431") == 1
+        assert sent_raw(protected, head + many * 20)[:12] in (b"HTTP/1.1 431", b"")
+
+
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b"\n\n", b"\r\n\n", b"\n\r\n"])
+@pytest.mark.parametrize("at_a_time", [1, 7, 1 << 20])
+def test_heads_within_the_limits_are_what_h11_makes_of_them(end, at_a_time):
+    """The oracle is h11 itself without our limits."""
+    content = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nB: c" + end + b"xyz"
+    ours, theirs = BoundedRequests(), h11.Connection(h11.SERVER)
+    events = {}
+    for one in (ours, theirs):
+        events[one] = []
+        for start in range(0, len(content), at_a_time):
+            one.receive_data(content[start : start + at_a_time])
+            while (event := one.next_event()) is not h11.NEED_DATA and event is not h11.PAUSED:
+                events[one].append(event)
+    assert events[ours] == events[theirs]
+    assert events[ours][0].target == b"/a"
+
+
+def test_a_body_in_tiny_chunks_is_refused(protected):
+    head = b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += b"Transfer-Encoding: chunked\r\n\r\n"
+    whole = sent_raw(protected, head + b"1\r\n \r\n" * 200 + b"0\r\n\r\n", half_closed=False)
+    assert whole.startswith((b"HTTP/1.1 415", b"HTTP/1.1 422"))
+    assert b"HTTP/1.1 400" in sent_raw(protected, head + b"1\r\n \r\n" * 5000)[:20]
+
+
+def test_what_is_not_http_gets_one_sentence(protected):
+    for content in (b"\r\n" * 200 + b"\x16\x03\x01", b"GET\r\n\r\n", b"GET / HTTP/9\r\n\r\n"):
+        answer = sent_raw(protected, content)
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"application/problem+json" in answer
+        assert b"content-security-policy" in answer.lower()
+
+
+def test_a_message_repeats_no_more_than_it_must_of_what_was_sent(server):
+    """It is cut in its middle: what was wrong stands at its beginning, the way out at its end."""
+    answer = server.send("GET", "/api/v1/review?label=" + "a" * 5000)
+    words = server.problem(answer, 422)
+    assert len(words) <= 2000
+    assert words.startswith("unknown label 'aaa")
+    assert words.endswith("'row'")
+
+
+WORK = ["/api/v1/search?q=dog", "/api/v1/labels", "/metrics", "/api/v1/review", "/v2", "/docs"]
+FOREIGN = [
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+    {"Origin": "http://evil.example"},
+    {"Origin": "null"},
+]
+FRIEND = "https://photos.example"
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_pages_of_other_sites_get_nothing_that_costs_work(server, headers):
+    photo = server.get("/api/v1/search?q=dog&top=1")["hits"][0]["id"]
+    for path in [*WORK, f"/api/v1/photos/{photo}/thumbnail", f"/api/v1/photos/{photo}/similar"]:
+        for method in ("GET", "HEAD"):
+            assert server.send(method, path, headers=headers)[0] == 403, path
+    assert server.send("OPTIONS", "/api/v1/search?q=dog", headers=headers)[0] == 403
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_a_link_from_another_site_leads_to_the_page(server, headers):
+    for path in ("/", "/static/style.css", "/health/live"):
+        assert server.send("GET", path, headers=headers)[0] == 200
+
+
+def test_the_page_itself_and_programs_are_answered(server):
+    own = {"Sec-Fetch-Site": "same-origin", "Origin": server.address}
+    for headers in (own, {"Sec-Fetch-Site": "none"}, {}):
+        assert server.send("GET", "/api/v1/search?q=dog", headers=headers)[0] == 200
+
+
+def test_only_the_allowed_origin_may_ask_and_read(run):
+    picture = ("a.png", encoded())
+    cross = {"Sec-Fetch-Site": "cross-site"}
+    with running(run, decoders=0, origins=(FRIEND,)) as server:
+        status, headers, _ = server.upload(picture, Origin=FRIEND, **cross)
+        assert (status, headers["access-control-allow-origin"]) == (200, FRIEND)
+        assert headers["vary"] == "origin"
+        asking = {"Origin": FRIEND, "Access-Control-Request-Method": "POST", **cross}
+        status, headers, _ = server.send("OPTIONS", "/api/v1/predict", headers=asking)
+        assert (status, headers["access-control-allow-origin"]) == (204, FRIEND)
+        assert "authorization" in headers["access-control-allow-headers"]
+        strangers = (f"{FRIEND}.evil", f"{FRIEND}:444", "http://photos.example", "null")
+        for other in (*strangers, FRIEND[:-1]):
+            for method in ("POST", "OPTIONS"):
+                given = asking | {"Origin": other}
+                status, headers, _ = server.send(method, "/api/v1/predict", headers=given)
+                assert status == 403
+                assert "access-control-allow-origin" not in headers
+        assert server.send("GET", "/api/v1/model", headers=cross)[0] == 403  # says no origin
+        assert "access-control-allow-credentials" not in headers
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "photos.example", f"{FRIEND}/", "https://A.example"]
+)
+def test_an_origin_is_given_exactly(origin):
+    with pytest.raises(SettingsError, match="an origin must be"):
+        ServeSettings(origins=(origin,))
+
+
+PROXY, STRANGER = "127.0.0.1", "203.0.113.9"
+
+
+@pytest.mark.parametrize(
+    ("trusted", "forwarded", "client"),
+    [
+        ((PROXY,), [STRANGER], STRANGER),
+        ((PROXY,), [f"10.0.0.1, {STRANGER}"], STRANGER),  # one hop: what the proxy itself saw
+        ((PROXY,), ["10.0.0.1", STRANGER], STRANGER),
+        ((PROXY,), ["2001:DB8::1"], "2001:db8::1"),
+        *(((PROXY,), one, PROXY) for one in ([], ["no address"], [f"{STRANGER}, "])),
+        (("127.0.0.2",), [STRANGER], PROXY),  # from anyone else it is only what they say
+        ((), [STRANGER], PROXY),
+    ],
+)
+def test_only_a_trusted_proxy_says_who_asks(run, tmp_path, trusted, forwarded, client):
+    log = tmp_path / "access.jsonl"
+    with running(run, decoders=0, access_log=log, trusted_proxies=trusted) as server:
+        lines = [f"X-Forwarded-For: {one}" for one in forwarded]
+        assert answers(server, request("/health/live", *lines))[0] == [200]
+    assert json.loads(log.read_text().splitlines()[0])["client"] == client
+
+
+def test_clients_behind_a_proxy_have_rates_of_their_own(run):
+    with running(run, decoders=0, rate=0.25, trusted_proxies=(PROXY,)) as server:
+        statuses = [
+            server.send("GET", "/api/v1/model", headers={"X-Forwarded-For": f"203.0.113.{n}"})[0]
+            for n in (1, 1, 2, 2)
+        ]
+    assert statuses == [200, 429, 200, 429]
+
+
+def test_a_trusted_proxy_may_have_all_connections(run):
+    options = {"decoders": 0, "connections": 8, "client_connections": 1}
+    head = b"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+    for trusted, status in (((PROXY,), b"200"), ((), b"503")):
+        with (
+            running(run, trusted_proxies=trusted, **options) as server,
+            socket.create_connection(("127.0.0.1", server.port), 60) as held,
+        ):
+            held.sendall(head + b"Expect: 100-continue\r\nContent-Length: 9\r\n\r\n")
+            assert held.recv(12) == b"HTTP/1.1 100"  # a request is in work on it
+            assert server.send("GET", "/api/v1/model")[0] == int(status)
+
+
+@pytest.mark.parametrize("address", ["", "*", "10.0.0.0/8", "proxy.example", "127.0.0.1, ::1"])
+def test_a_proxy_is_named_by_its_exact_address(address):
+    with pytest.raises(SettingsError, match="must be the address of one proxy"):
+        ServeSettings(trusted_proxies=(address,))
+
+
+def test_an_address_is_the_same_however_it_is_written():
+    settings = ServeSettings(trusted_proxies=("0:0::1", "10.1.2.3"))
+    given = {"x-forwarded-for": ["203.0.113.9"]}
+    for peer in ("::1", "10.1.2.3", "::ffff:10.1.2.3"):
+        assert forwarded_client(peer, given, settings.proxies) == "203.0.113.9"
+    assert forwarded_client("::2", given, settings.proxies) == "::2"

@@ -1,0 +1,530 @@
+"""RESULTS: every reader of what training, fitting, evaluation and export write.
+
+The second reading is plain JSON, YAML or Arrow of the same file: what was accepted must be what
+stands there, number by number.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import math
+import re
+from collections import Counter
+from dataclasses import asdict
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZipFile
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+import yaml
+from forged import rewrite
+from fuzz_inputs import (
+    Target,
+    UnreadError,
+    as_json,
+    damage,
+    drawn,
+    of_file,
+    parquet,
+    same,
+    saved,
+    strange_json,
+)
+from onnx import TensorProto, helper
+from sample_scores import Halved, sample, spec_of
+from scipy.special import expit
+
+from labelwise.answers.suspects import read_review
+from labelwise.calibration import Platt
+from labelwise.data.votes import Votes, count_votes
+from labelwise.decide import Threshold
+from labelwise.decide.parse_rule import find_rule
+from labelwise.evaluation import Evaluation, evaluate
+from labelwise.links import Sigmoid
+from labelwise.models import ModelSpec
+from labelwise.models.graph_file import UNSEALED, Facts, read_model, sealed
+from labelwise.models.graph_model import (
+    FACTS,
+    GRAPH,
+    WEIGHTS,
+    OpenVinoModel,
+    digest,
+    openvino_runtime,
+)
+from labelwise.models.run_folder import Journal
+from labelwise.papers.comparison import Comparison
+from labelwise.pictures import Transform
+from labelwise.predictions import Predictions
+from labelwise.report import write_report
+from labelwise.report.page import page
+from labelwise.scores.embeddings import read_embeddings, read_texts
+from labelwise.scores.fitted import read_fitted
+from labelwise.scores.read import read_scores
+from labelwise.shards.engine import Manifest
+from labelwise.system.files import without_sum
+from labelwise.system.storage import storage_at
+from labelwise.taxonomy import Taxonomy
+from labelwise.training.settings import read_settings
+from labelwise.types import LabelSpace
+
+NAMES = ("x", "y", "z")
+
+
+def predictions():
+    logits = torch.tensor([[0.5, -1.0, 2.0], [1.0, 0.0, -3.0]])
+    labels = torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.uint8)
+    observed = torch.tensor([[True, True, False], [True, True, True]])
+    return Predictions(["a", "b"], logits, labels, observed, NAMES, "val", Sigmoid())
+
+
+def predictions_file(path):
+    """Write them as 0.2 did, without sums, which would refuse every damage before it is read."""
+    predictions().save(path)
+    table = pq.read_table(path)
+    stated = without_sum(json.loads(table.schema.metadata[b"labelwise"]))
+    pq.write_table(table.replace_schema_metadata({"labelwise": json.dumps(stated)}), path)
+
+
+def same_predictions(read, folder):
+    table = pq.read_table(folder / "p.parquet")
+    stated = json.loads(table.schema.metadata[b"labelwise"])
+    same(list(read.names), stated["names"])
+    same(list(read.ids), table["id"].to_pylist())
+    logits = np.array(table["logits"].to_pylist(), np.float32)
+    assert np.array_equal(np.asarray(read.logits), logits), "logits changed"
+    seen = np.ones(logits.shape, bool)
+    if "observed" in table.column_names:
+        seen = np.array(table["observed"].to_pylist())
+    labels = np.array(table["labels"].to_pylist(), np.float64)
+    found = np.asarray(read.labels).astype(np.float64)
+    assert np.allclose(found[seen], labels[seen]), "labels changed"
+    known = np.ones_like(seen) if read.observed is None else np.asarray(read.observed)
+    assert np.array_equal(known, seen), "what is known changed"
+    if read.link is not None:
+        probs = read.link(read.logits)
+        assert bool(((probs >= 0) & (probs <= 1)).all()), "a probability is not one"
+
+
+def model_json(path):
+    spec_of(NAMES, PLATT, Threshold(0.5)).save(path)
+    rewrite(path)  # without its sum, which would refuse every damage before it is read
+
+
+def same_spec(spec, folder):
+    same(spec.model_dump(mode="json"), json.loads((folder / "model.json").read_bytes()))
+    rows = torch.tensor([[0.0, 1.0, -2.0], [40.0, -40.0, 3.0]])[:, : len(spec.labels)]
+    if spec.made_link is not None and rows.shape[1] == len(spec.labels):
+        probs = spec.made_link(rows)
+        assert bool(((probs >= 0) & (probs <= 1)).all()), "a probability is not one"
+        spec.made_rule(probs)
+
+
+def evaluation(path):
+    scores = sample(60, unknown=0.1)
+    evaluate(scores, Halved(), Threshold(0.5), query_length=1).save(path)
+
+
+def draw(folder):
+    """Read an evaluation and draw its report, as `labelwise evaluate RUN --report` does."""
+    read = Evaluation.load(folder / "evaluation.json")
+    history = Journal(folder / "metrics.jsonl").read()
+    write_report(read, folder / "report.html", history=history)
+    return read
+
+
+def same_evaluation(read, folder):
+    same(asdict(read), json.loads((folder / "evaluation.json").read_bytes()))
+    for chart in re.findall(r"<svg.*?</svg>", page(read, title="t"), re.DOTALL):
+        assert not re.search(r'[" ,](nan|-?inf)[" ,]', chart), "a place is not a number"
+
+
+def evaluation_files():
+    lines = b'{"step": 1, "loss": 0.5, "lr": 0.1}\n{"step": 9, "loss": 0.25, "epoch": 1}\n'
+    return {**saved(evaluation, "evaluation.json")(), "metrics.jsonl": lines}
+
+
+EVALUATION = evaluation_files()
+
+
+PLATT = Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0)
+
+
+def metadata():
+    rule, kinds = Threshold((0.5, 0.6, 0.4)), Taxonomy({"x": "y"})
+    weights = "1" * 64  # zeros stand for a hash that is not there yet
+    space = LabelSpace(NAMES)
+    return Facts(space, PLATT, rule, Transform(32), "bce", weights, taxonomy=kinds).metadata()
+
+
+def onnx_bytes(stated):
+    """Return a graph with this metadata, sealed: its hash is right whatever it says."""
+    value = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, [1, 3])
+    out = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, 3])
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["pixels"], ["logits"])], "g", [value], [out]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    helper.set_model_props(model, stated)
+    with contextlib.suppress(ValueError):
+        return sealed(model)
+    return model.SerializeToString()
+
+
+def made_onnx(rng):
+    if rng.random() < 0.3:
+        return {"m.onnx": damage(rng, onnx_bytes(metadata()))}
+    stated = metadata()
+    for _ in range(rng.choice((1, 1, 2))):
+        key = rng.choice(sorted(stated))
+        if rng.random() < 0.15:
+            stated.pop(key)
+        elif key == "sha256":
+            continue
+        else:
+            try:
+                changed = as_json(strange_json(rng, json.loads(stated[key])))
+            except ValueError:
+                changed = damage(rng, stated[key].encode())
+            stated[key] = changed.decode("utf-8", "ignore").replace("\x00", "")
+    return {"m.onnx": onnx_bytes(stated), "stated.json": json.dumps(stated).encode()}
+
+
+def read_onnx(folder):
+    return read_model((folder / "m.onnx").read_bytes(), "m.onnx")
+
+
+def same_facts(read, folder):
+    place = folder / "stated.json"
+    if not place.exists():
+        raise UnreadError
+    stated, found = json.loads(place.read_text()), read[1].metadata()
+    for key in ("labels", "link", "rule", "transform", "promises", "taxonomy"):
+        if key in stated:
+            same(json.loads(found[key]), json.loads(stated[key]), key)
+    for key in ("exact_resize", "open_thresholds"):
+        assert json.loads(stated.get(key, "true")) is json.loads(found[key])
+
+
+def link_json():
+    from labelwise.methods import link_to_spec, rule_to_spec
+
+    link = link_to_spec(PLATT)
+    rule = rule_to_spec(Threshold(0.5))
+    facts = {"format": 1, "names": list(NAMES), "scores": "logits", "link": link, "rule": rule}
+    return as_json(facts)
+
+
+def same_fitted(read, folder):
+    stated = json.loads((folder / "link.json").read_bytes())
+    same(list(read.labels), stated["names"])
+    if read.link is not None:
+        probs = read.link(torch.zeros(1, len(read.labels)))
+        assert bool(torch.isfinite(probs).all())
+
+
+def archive(**arrays):
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+LINEAR = np.linspace(0.1, 0.9, 12).reshape(4, 3)
+
+
+def npz():
+    return archive(scores=LINEAR, labels=LINEAR > 0.5, names=np.array(list(NAMES)))
+
+
+def embeddings():
+    names = np.array(list(NAMES))
+    return archive(ids=np.array(list("abcd")), embeddings=LINEAR, labels=LINEAR > 0.5, names=names)
+
+
+def texts():
+    prompts, labels = np.array(["an x", "a y", "a z"]), np.array(list(NAMES))
+    scale = np.float64(10.0)
+    return archive(embeddings=np.eye(3), prompts=prompts, labels=labels, logit_scale=scale)
+
+
+def same_npz_scores(read, folder):
+    with ZipFile(folder / "s.npz") as archive:  # np.load asks for more of its first bytes
+        scores, labels = (
+            np.lib.format.read_array(io.BytesIO(archive.read(f"{name}.npy")))
+            for name in ("scores", "labels")
+        )
+    found = read.predictions
+    assert np.allclose(expit(found.logits), scores, atol=1e-9), "scores changed"
+    known = ~np.isnan(labels.astype(np.float64))
+    assert np.allclose(found.labels[known], labels[known]), "labels changed"
+
+
+def same_csv_scores(read, folder):
+    text = (folder / "s.csv").read_bytes().decode("utf-8-sig")
+    header, *rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    names = list(read.predictions.names)
+    if len(set(header)) < len(header):
+        raise AssertionError("two columns have one name")
+    for row, logits in zip(rows, read.predictions.logits, strict=True):
+        cells = dict(zip(header, row, strict=True))
+        given = [float(cells[f"score:{name}"].strip()) for name in names]
+        assert np.allclose(expit(logits), given, atol=1e-9), "scores changed"
+
+
+def same_parquet_scores(read, folder):
+    rows = pq.read_table(folder / "s.parquet").to_pylist()
+    names = list(read.predictions.names)
+    for row, logits, labels in zip(
+        rows, read.predictions.logits, read.predictions.labels, strict=True
+    ):
+        given = [float(row[f"score:{name}"]) for name in names]
+        assert np.allclose(expit(logits), given, atol=1e-9), "scores changed"
+        truth = [row.get(f"label:{name}") for name in names]
+        known = [k for k, value in enumerate(truth) if value not in (None, "") and value == value]
+        assert np.allclose(labels[known], [float(truth[k]) for k in known])
+
+
+def same_settings(read, folder):
+    stated = yaml.safe_load((folder / "s.yaml").read_text(encoding="utf-8")) or {}
+    found = read.model_dump(mode="json")
+    for key in ("method", "seed", "batch_size", "data"):
+        if key in stated:
+            same(str(found[key]), str(stated[key]), key)
+
+
+def same_records(read, folder):
+    lines = (folder / "_manifest.jsonl").read_bytes().splitlines()
+    stated = {one["shard"]: one for one in map(json.loads, lines)}
+    same([asdict(one) for one in read.records()], [stated[name] for name in sorted(stated)])
+    assert read.rows == sum(one["rows"] for one in stated.values())
+    assert read.failed <= read.rows
+
+
+def same_parents(read, folder):
+    lines = (folder / "t.csv").read_bytes().decode("utf-8-sig").splitlines()
+    if any('"' in line for line in lines) or lines[0].replace(" ", "") != "child,parent":
+        raise UnreadError
+    pairs = [[cell.strip() for cell in line.split(",")] for line in lines[1:] if line.strip()]
+    same(dict(read.parents), {pair[0]: pair[1] for pair in pairs if pair[1]})
+
+
+def read_votes(path):
+    votes = Votes.read(path)
+    return votes, count_votes(votes)
+
+
+def same_votes(read, folder):
+    votes, soft = read
+    text = (folder / "v.csv").read_bytes().decode("utf-8-sig")
+    header, *rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    if header != ["photo", "label", "worker", "answer"]:
+        raise UnreadError
+    words = {"yes": 1, "no": 0}
+    yes = Counter()
+    every = Counter()
+    for photo, label, _, answer in rows:
+        if answer.strip().lower() not in words:
+            raise UnreadError  # one of the other words
+        every[photo.strip(), label.strip()] += 1
+        yes[photo.strip(), label.strip()] += words[answer.strip().lower()]
+    for row, photo in enumerate(votes.photos):
+        for column, label in enumerate(votes.labels):
+            share, count = soft.shares[row, column], every[photo.strip(), label.strip()]
+            stated = yes[photo.strip(), label.strip()] / count if count else math.nan
+            assert share == stated or (math.isnan(share) and math.isnan(stated))
+
+
+def comparison(folder):
+    folder.mkdir()
+    figures = {
+        method: {
+            seed: {"mAP@class": 0.5 + seed / 100, "log loss after": math.inf} for seed in (0, 1)
+        }
+        for method in ("bce", "asl")
+    }
+    settings = {"bce": {"lr": 0.1}, "asl": {"lr": 0.2}}
+    Comparison(figures, settings).save(folder)
+
+
+def read_rule(folder):
+    text = (folder / "rule.txt").read_bytes().decode("utf-8", "surrogateescape")
+    return find_rule(text)
+
+
+def rule_texts(rng):
+    texts = ("best-f", "top-3", "threshold=0.5", "average-k=2", "auto", "expected-f", "at-most=3")
+    return {"rule.txt": damage(rng, rng.choice(texts).encode())}
+
+
+REVIEW = (
+    b"rank,photo,label,given,probability,check,promised,answer\n"
+    b"1,a.jpg,x,present,0.25,,yes,no\n2,b.jpg,y,absent,0.75,yes,,\n"
+)
+
+
+def same_review(read, folder):
+    text = (folder / "r.csv").read_bytes().decode("utf-8-sig")
+    rows = sorted(csv.DictReader(io.StringIO(text, newline="")), key=lambda row: int(row["rank"]))
+    for found, row in zip(read, rows, strict=True):
+        assert found.probability == float(row["probability"])
+        assert 0 <= found.probability <= 1, "a probability is not one"
+        assert (found.answer or "").lower() in (row["answer"] or "").lower() or found.answer
+
+
+SETTINGS = b"""data: scenes
+method: bce
+seed: 3
+batch_size: 32
+data_options: {num_train: 20}
+recipe: {epochs: 2, optimizer: {lr: 0.1}}
+"""
+YAML_WORDS = (b"!!timestamp 2020-13-45", b"!!timestamp x", b"2020-01-01", b"!!binary x", b"&a [*a]")
+SCORES = b"id,score:x,score:y,label:x,label:y,split\na,0.5,0.1,1,0,val\nb,0.2,0.7,,1,test\n"
+TABLE = {
+    "id": ["a", "b"],
+    "score:x": [0.5, 0.25],
+    "score:y": [0.125, 0.75],
+    "label:x": [1.0, None],
+    "label:y": [0.0, 1.0],
+}
+SHARD = {"shard": "part-00000.parquet", "rows": 9, "failed": 1, "bytes": 100, "hash": "ab"}
+MANIFEST = b"\n".join(
+    json.dumps({**SHARD, "shard": f"part-0000{n}.parquet"}).encode() for n in range(3)
+)
+
+
+def damage_yaml(rng, content):
+    """Return damaged bytes, or YAML whose value has another type."""
+    if rng.random() < 0.5:
+        return damage(rng, content)
+    lines = content.splitlines()
+    place = rng.randrange(len(lines))
+    key = lines[place].partition(b":")[0]
+    strange = as_json(strange_json(rng, {"a": 1}))
+    value = rng.choice(YAML_WORDS) if rng.random() < 0.4 else strange
+    lines[place] = key + b": " + value
+    return b"\n".join(lines)
+
+
+YAML_DAMAGE = {".yaml": damage_yaml}
+TAXONOMY = b"child,parent\ndog,animal\ncat,animal\npuppy,dog\n"
+VOTES = b"photo,label,worker,answer\na,x,u,yes\na,x,v,no\nb,y,u,no\n"
+RESULTS = (
+    Target(
+        "predictions",
+        saved(predictions_file, "p.parquet"),
+        lambda folder: Predictions.load(folder / "p.parquet"),
+        same_predictions,
+    ),
+    Target(
+        "model.json",
+        saved(model_json, "model.json"),
+        lambda folder: ModelSpec.load(folder / "model.json"),
+        same_spec,
+    ),
+    Target("evaluation and report", EVALUATION, draw, same_evaluation),
+    drawn("onnx metadata", made_onnx, read_onnx, same_facts),
+    of_file("fitted", "link.json", link_json(), read_fitted, check=same_fitted),
+    of_file(
+        "settings", "s.yaml", SETTINGS, read_settings, {}, check=same_settings, damage=YAML_DAMAGE
+    ),
+    of_file("scores npz", "s.npz", npz(), read_scores, "probs", check=same_npz_scores),
+    of_file("scores csv", "s.csv", SCORES, read_scores, "probs", check=same_csv_scores),
+    of_file(
+        "scores parquet",
+        "s.parquet",
+        parquet(TABLE),
+        read_scores,
+        "probs",
+        check=same_parquet_scores,
+    ),
+    of_file("embeddings", "e.npz", embeddings(), read_embeddings),
+    of_file("texts", "t.npz", texts(), read_texts),
+    of_file("taxonomy", "t.csv", TAXONOMY, Taxonomy.read, check=same_parents),
+    of_file("taxonomy of paths", "t.txt", b"animal|dog|puppy\nanimal|cat\n", Taxonomy.read),
+    of_file("votes", "v.csv", VOTES, read_votes, check=same_votes),
+    Target(
+        "manifest",
+        {"_manifest.jsonl": MANIFEST},
+        lambda folder: Manifest(storage_at(str(folder))),
+        same_records,
+    ),
+    Target("comparison", saved(comparison, "c"), lambda f: Comparison.load(f / "c").markdown()),
+    of_file("review", "r.csv", REVIEW, read_review, check=same_review),
+    drawn("rules", rule_texts, read_rule),
+)
+
+
+SIZE = 8
+STRANGE = ("-1", "0", "7", "999999999", "9" * 20, "", "f32", "i64", "u1", "string", "nan", "1,2,3")
+
+
+@cache
+def good_graph():
+    """Return a small graph: a mean over the picture, a matrix, the sigmoid, thresholds."""
+    ops = openvino_runtime().opset13
+    pixels = named(ops.parameter([-1, 3, SIZE, SIZE], np.uint8, name="pixels"), "pixels")
+    mean = ops.reduce_mean(ops.convert(pixels, "f32"), np.array([2, 3]))
+    weights = np.random.default_rng(0).normal(0, 0.02, (3, 3)).astype(np.float32)
+    logits = named(ops.matmul(mean, ops.constant(weights), False, False), "logits")
+    probability = named(ops.sigmoid(logits), "probability")
+    half, one = (ops.constant(np.float32(value)) for value in (0.5, 1.0))
+    label = named(ops.greater_equal(probability, half), "label")
+    none = named(ops.reduce_prod(ops.subtract(one, probability), np.array([1])), "none")
+    results = [ops.result(node) for node in (logits, probability, label, none)]
+    with TemporaryDirectory() as folder:
+        model = openvino_runtime().Model(results, [pixels])
+        openvino_runtime().save_model(model, f"{folder}/{GRAPH}", compress_to_fp16=False)
+        return {name: (Path(folder) / name).read_bytes() for name in (GRAPH, WEIGHTS)}
+
+
+def named(node, name):
+    node.output(0).set_names({name})
+    return node
+
+
+def folder_files(rng):
+    files = dict(good_graph())
+    kind = rng.randrange(5)
+    if kind < 3:
+        files[GRAPH] = strange_attribute(rng, files[GRAPH])
+    elif kind == 3:
+        files[GRAPH] = damage(rng, files[GRAPH])
+    else:
+        files[WEIGHTS] = damage(rng, files[WEIGHTS])
+    space = LabelSpace(("x", "y", "z"))
+    stated = Facts(space, Sigmoid(), Threshold(0.5), Transform(SIZE), "bce", "1" * 64).metadata()
+    stated["files"] = {name: digest(content) for name, content in files.items()}
+    text = json.dumps(stated)
+    return {**files, FACTS: text.replace(UNSEALED, digest(text.encode()), 1).encode()}
+
+
+def strange_attribute(rng, graph):
+    text = graph.decode()
+    found = rng.choice(list(re.finditer(r'="([^"]*)"', text)))
+    return (text[: found.start(1)] + rng.choice(STRANGE) + text[found.end(1) :]).encode()
+
+
+def load_and_run(folder):
+    model = OpenVinoModel.load(folder)
+    pixels = np.random.default_rng(1).integers(0, 256, (2, 3, SIZE, SIZE), np.uint8)
+    logits = model.logits(torch.from_numpy(pixels)).numpy()
+    return logits, model.answers(pixels).probability
+
+
+def same_answers(read, folder):
+    logits, probability = read
+    assert logits.shape == probability.shape == (2, 3), "not one number for each label"
+    expected = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    assert np.median(np.abs(probability - expected)) < 1e-3, "another link than the one it names"
+
+
+OPENVINO = (
+    (drawn("openvino graph", folder_files, load_and_run, same_answers),)
+    if find_spec("openvino")
+    else ()
+)

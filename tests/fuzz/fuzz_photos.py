@@ -1,0 +1,665 @@
+"""KEPT: what runs, indexes and exports keep beside their answers, and models of other programs.
+
+Plans, receipts, facts of OpenVINO folders, logs of answers, marks of seen photos, vocabularies.
+Each is read a second time with ``json`` or Arrow alone; a receipt must be the one that was kept.
+A damaged ``likeness.json`` is made again, so its outcome must be the undamaged one's.
+"""
+
+import csv
+import io
+import itertools
+import json
+import re
+import tempfile
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from band_files import dicom, npy, tiff
+from fuzz_inputs import (
+    Target,
+    UnreadError,
+    as_json,
+    damage,
+    damage_json,
+    damage_json_lines,
+    drawn,
+    of_file,
+    parquet,
+    same,
+    saved,
+    strange_json,
+    strange_value,
+)
+from fuzz_models import metadata
+from made_index import made_index
+from PIL import Image
+from safetensors.torch import save
+from search_setup import LABELS, save_model
+from tiny_clip import clip_folder
+
+from labelwise.answers.agreement import LabelAnswers
+from labelwise.answers.log import AnswerLog
+from labelwise.answers.version_0_2 import AS_ANSWER
+from labelwise.contrib.skos import read_skos
+from labelwise.decide import Promise
+from labelwise.errors import LabelwiseError
+from labelwise.models.graph_file import UNSEALED
+from labelwise.models.graph_model import FACTS, GRAPH, WEIGHTS, _read_facts, digest
+from labelwise.models.seen_photos import HASH, LOOK, _kept
+from labelwise.networks.backbones.weights import architecture_of, read_state
+from labelwise.photos import Index
+from labelwise.photos.index import IndexFacts
+from labelwise.photos.metadata import photo_keywords, read_facts, read_photo_metadata
+from labelwise.photos.prevalence import read_answers
+from labelwise.photos.receipts import RECEIPTS_FILE, keep_receipt, read_list_answers, receipts_of
+from labelwise.photos.shift import HeldOutPictures, likeness_of
+from labelwise.photos.words import WordList
+from labelwise.photos.words.answers import KeptAnswers
+from labelwise.photos.words.text_image import TextHead
+from labelwise.photos.words.tower_files import read_towers
+from labelwise.photos.xmp import Keyword, entries, noted, tagged, untagged
+from labelwise.pictures.decode import decode
+from labelwise.pictures.fingerprint import WIDTH
+from labelwise.pictures.multiband import open_cube
+from labelwise.retrieval import Query
+from labelwise.retrieval.expression import AllOf, Has, Not, Nothing
+from labelwise.shards.inputs import InputRow
+from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows, to_parquet
+from labelwise.system.storage import storage_at
+from labelwise.system.tensors import save_tensors
+from labelwise.types import LabelSpace
+
+
+def openvino_files(rng):
+    """Return a folder whose facts are strange but sealed, or good ones with a damaged file."""
+    graph, weights = b"<net/>", b"\0" * 8
+    hashes = {GRAPH: digest(graph), WEIGHTS: digest(weights)}
+    stated = {**metadata(), "files": hashes}
+    kind = rng.randrange(3)
+    if kind == 0:
+        key = rng.choice(sorted(set(stated) - {"sha256"}))
+        try:
+            told = json.loads(stated[key])
+        except (TypeError, ValueError):
+            told = stated[key]
+        changed = as_json(strange_json(rng, told)).decode("utf-8", "ignore")
+        stated[key] = changed if rng.random() < 0.8 else strange_value(rng)
+    elif kind == 1:
+        stated = strange_json(rng, stated)
+    text = as_json(stated).decode()
+    text = text.replace(UNSEALED, digest(text.encode()), 1)
+    files = {FACTS: text.encode(), GRAPH: graph, WEIGHTS: weights}
+    if kind == 2:
+        chosen = rng.choice(sorted(files))
+        files[chosen] = damage(rng, files[chosen])
+    return files
+
+
+def same_openvino(read, folder):
+    stated, found = json.loads((folder / FACTS).read_bytes()), read.metadata()
+    for key in ("labels", "link", "rule", "transform", "promises", "taxonomy"):
+        if key in stated:
+            same(json.loads(found[key]), json.loads(stated[key]), key)
+    for name, sha256 in stated["files"].items():
+        if name in (GRAPH, WEIGHTS):
+            assert digest((folder / name).read_bytes()) == sha256
+
+
+def plan_files():
+    facts = {"inputs": ["photos"], "model": "0" * 64, "batch_size": 8, "shard_rows": 2, "rows": 2}
+    rows = [InputRow("a.jpg", "photos", b"a.jpg"), InputRow("b.jpg", "photos", b"t.tar", 5, 9)]
+    columns = zip(PLAN_SCHEMA, zip(*rows, strict=True), strict=True)
+    table = pa.table([pa.array(values, field.type) for field, values in columns], PLAN_SCHEMA)
+    plan = json.dumps(facts | {"shards": 1, "decode": "cpu"}).encode()
+    return {"_plan.json": plan, plan_name(0): to_parquet(table)}
+
+
+def read_plan(folder):
+    storage = storage_at(str(folder))
+    return ScoringPlan.load(storage), plan_rows(storage, 0)
+
+
+def same_plan(read, folder):
+    plan, rows = read
+    same(vars(plan), json.loads((folder / "_plan.json").read_bytes()))
+    table = pq.read_table(folder / plan_name(0)).to_pylist()
+    assert [row._asdict() for row in rows] == table
+
+
+PROMISE = Promise("list", 0.9, 0.95, 40, 40, 0.95, "photos", "2026-01-01", "exact", kind="sure")
+RECEIPTS = f"i.index/{RECEIPTS_FILE}"
+LOGITS = np.random.default_rng(0).normal(size=(60, len(LABELS)))
+
+
+def make_index(place):
+    model = save_model(place.parent / "model")
+    with Index(made_index(place, model, LOGITS)) as index:
+        for rows in ([0, 2], [1, 2, 3]):
+            keep_receipt(index, "dog", PROMISE, np.array(rows), "someone")
+        likeness_of(index)
+        index.store.checksums.put_missing()
+
+
+INDEX = saved(make_index, "i.index")
+
+
+def receipt_files(rng):
+    """Return an index whose receipts were changed, as an editor or a bad disk would."""
+    whole, change = INDEX(), rng.choice((damage, damage_json_lines))
+    return {**whole, RECEIPTS: change(rng, whole[RECEIPTS])}
+
+
+def read_receipts(folder):
+    with Index(folder / "i.index") as index:
+        return receipts_of(index)
+
+
+def same_receipts(read, folder):
+    """Whatever was changed, receipts that are read are those that were kept; a tail can be cut."""
+    kept = [(1, PROMISE, "dog", "someone"), (2, PROMISE, "dog", "someone")]
+    assert [(one.number, one.promise, one.query, one.who) for one in read] == kept[: len(read)]
+
+
+ANSWERS = [
+    {"photo": f"{n}.jpg", "label": "dog", "state": state, "who": "a", "at": "2026-01-01"}
+    for n, state in enumerate(("present", "absent", "unknown"))
+]
+
+
+def read_log(folder):
+    said = LabelAnswers(AnswerLog(folder / "a.jsonl"))._said
+    return {key: dict(people) for key, people in said.items()}
+
+
+def same_log(read, folder):
+    said = {}
+    for line in (folder / "a.jsonl").read_bytes().splitlines():
+        one = json.loads(line)
+        people = said.setdefault((one["photo"], one["label"]), {})
+        people.pop(one["who"], None)
+        if one["state"] != "withdrawn":
+            people[one["who"]] = AS_ANSWER[one["state"]]
+    assert read == said
+
+
+def seen_parquet():
+    looks = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(2 * WIDTH, np.float32)), WIDTH)
+    return parquet({"sha256": pa.array([b"\1" * 32, b"\2" * 32], HASH), "fingerprint": looks})
+
+
+def same_marks(read, folder):
+    if read is None:
+        raise UnreadError
+    table = pq.read_table(folder / "seen.parquet")
+    assert (table["sha256"].type, table["fingerprint"].type) == (HASH, LOOK)
+    assert read.hashes == table["sha256"].to_pylist()
+    assert read.looks.shape == (len(read.hashes), WIDTH)
+
+
+def answers_parquet():
+    words = pa.list_(pa.string())
+    return parquet(
+        {
+            "digest": pa.array([b"\1", b"\2"], pa.binary()),
+            "id": ["a.jpg", "b.jpg"],
+            "present": pa.array([["dog"], []], words),
+            "absent": pa.array([[], ["cat"]], words),
+            "aside": [True, False],
+        }
+    )
+
+
+def same_kept(read, folder):
+    rows = pq.read_table(folder / "k.parquet").to_pylist()
+    if len({row["digest"] for row in rows}) < len(rows):
+        raise UnreadError  # what two rows say of a photo is joined
+    for row in rows:
+        one = read.photos[row["digest"]]
+        assert one.id == row["id"]
+        assert {name for name, is_present in one.labels.items() if is_present} == set(
+            row["present"]
+        )
+
+
+def timm_folder():
+    return {
+        "config.json": b'{"architecture": "resnet18"}',
+        "model.safetensors": save({"conv1.weight": torch.zeros(2, 3), "fc.bias": torch.ones(2)}),
+    }
+
+
+def read_timm(folder):
+    return architecture_of(folder), read_state(folder)
+
+
+def same_timm(read, folder):
+    assert read[0] == json.loads((folder / "config.json").read_bytes())["architecture"]
+    content = (folder / "model.safetensors").read_bytes()
+    head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    shapes = {name: one["shape"] for name, one in head.items() if name != "__metadata__"}
+    assert {name: list(one.shape) for name, one in read[1].items()} == shapes
+
+
+SKOS = "http://www.w3.org/2004/02/skos/core#"
+LINES = (
+    f'<u:dog> <{SKOS}prefLabel> "dog"@en .\n<u:pet> <{SKOS}prefLabel> "p\\u00e9t \\U0001F600" .\n'
+    f"<u:dog> <{SKOS}broader> <u:pet> .\n"
+).encode()
+GRAPH_LD = b"""{"@graph": [
+  {"@id": "u:dog", "skos:prefLabel": {"@value": "dog", "@language": "en"}},
+  {"@id": "u:pet", "prefLabel": {"en": "pet", "de": "Haustier"}},
+  {"@id": "u:dog", "skos:broader": [{"@id": "u:pet"}]}]}"""
+XML = (
+    f'<r:RDF xmlns:r="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:s="{SKOS}">'
+    '<s:Concept r:about="u:dog"><s:prefLabel xml:lang="en">dog</s:prefLabel>'
+    '<s:broader r:resource="u:pet"/></s:Concept>'
+    '<s:Concept r:about="u:pet"><s:prefLabel>pet</s:prefLabel></s:Concept></r:RDF>'
+).encode()
+
+
+def read_vocabularies(folder):
+    return [read_skos(folder / name) for name in ("v.nt", "v.jsonld", "v.rdf")]
+
+
+def same_vocabularies(read, folder):
+    """Every parent is a name, and every name stands in the file, but for escapes."""
+    for one, name in zip(read, ("v.nt", "v.jsonld", "v.rdf"), strict=True):
+        text = (folder / name).read_text("utf-8-sig")
+        for child, parent in one.parents.items():
+            assert parent in one.uris
+            plain = re.fullmatch(r"[a-z]+", child)
+            assert plain is None or child in text
+
+
+WORDS = b"dog\ncat: a photo of a cat, a kitten\n# a comment\nsparrow; bird\nbird\n"
+
+
+def same_words(read, folder):
+    text = (folder / "words.txt").read_text(encoding="utf-8-sig")
+    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.lstrip().startswith("#")]
+    assert len(read.words) == len(lines), "a line is one word"
+    again = folder / "again.txt"
+    again.write_text(read.text(), encoding="utf-8")
+    assert [word.name for word in WordList.read(again).words] == [w.name for w in read.words]
+
+
+def read_likeness(folder):
+    with Index(folder / "i.index") as index:
+        return likeness_of(index).sentence()
+
+
+@cache
+def undamaged_likeness():
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in INDEX().items():
+            place = Path(folder) / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+        return read_likeness(Path(folder))
+
+
+def same_likeness(read, folder):
+    assert read == undamaged_likeness(), f"{read!r:.200} is not {undamaged_likeness()!r:.200}"
+
+
+def likeness_files(rng):
+    name = "i.index/likeness.json"
+    return INDEX() | {name: damage_json(rng, INDEX()[name])}
+
+
+LOG = b"".join(as_json(one) + b"\n" for one in ANSWERS)
+VOCABULARIES = {"v.nt": LINES, "v.jsonld": GRAPH_LD, "v.rdf": XML}
+KEPT = (
+    drawn("openvino", openvino_files, _read_facts, same_openvino),
+    Target("plan", plan_files(), read_plan, same_plan),
+    drawn("receipts", receipt_files, read_receipts, same_receipts),
+    Target(
+        "log of answers",
+        {"a.jsonl": LOG},
+        read_log,
+        same_log,
+        {".jsonl": lambda rng, content: damage_json_lines(rng, content) + b"\n"},
+    ),
+    of_file("seen photos", "seen.parquet", seen_parquet(), _kept, check=same_marks),
+    Target(
+        "kept answers",
+        {"k.parquet": answers_parquet()},
+        lambda folder: KeptAnswers.load(folder / "k.jsonl"),
+        same_kept,
+    ),
+    Target("timm folder", timm_folder(), read_timm, same_timm),
+    Target(
+        "vocabularies", VOCABULARIES, read_vocabularies, same_vocabularies, {".jsonld": damage_json}
+    ),
+    of_file("words", "words.txt", WORDS, WordList.read, check=same_words),
+    drawn("likeness.json", likeness_files, read_likeness, same_likeness),
+)
+
+
+RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
+SUBJECT = "{http://purl.org/dc/elements/1.1/}subject"
+OURS = {"dc": frozenset({"x"}), "lr": frozenset({"x"})}
+
+
+def sidecar():
+    mine = tagged(None, [keyword("grandma")]).replace(b"labelwise", b"other")
+    return tagged(mine, [keyword("x", "animal")])
+
+
+def keyword(label, *parents):
+    return Keyword(label, 0.5, "m", "2020-01-01", parents)
+
+
+def read_sidecar(folder):
+    data = (folder / "a.xmp").read_bytes()
+    return entries(data), noted(data), untagged(data, OURS), tagged(data, [keyword("new")])
+
+
+def keywords_by_hand(data):
+    root = ElementTree.fromstring(data)
+    return [
+        (item.text or "").strip()
+        for subject in root.iter(SUBJECT)
+        for bag in subject
+        for item in bag.iter(f"{RDF}li")
+    ]
+
+
+def same_keywords(read, folder):
+    found, _, without, more = read
+    data = (folder / "a.xmp").read_bytes()
+    before = keywords_by_hand(data)
+    if len(found["dc"]) > len(set(before)):
+        raise AssertionError(f"{found['dc']} are not all in {before}")
+    after = keywords_by_hand(without)
+    lost = [word for word in set(before) - set(after) if word != "x"]
+    assert not lost, f"{lost} of another program were removed"
+    assert set(before) - set(keywords_by_hand(more)) <= {"x"}, "tagging removed a keyword"
+    assert "new" in keywords_by_hand(more), "the keyword was not written"
+
+
+def read_index(folder):
+    with Index(folder / "i.index") as index:
+        return [index.odds(label).log_p[: len(index)].tolist() for label in range(len(index.space))]
+
+
+def same_logits(read, folder):
+    """Whatever was damaged, an index that answers gives the probabilities it was made with."""
+    truth = -np.log1p(np.exp(-LOGITS.astype(np.float32))).T
+    assert np.allclose(np.array(read), truth, atol=1e-5), "a probability changed"
+
+
+SPACE = LabelSpace(("dog", "cat", "beach"))
+
+
+def drawn_query(rng, depth=0):
+    """Return a query and the Python expression that means the same."""
+    kind = rng.randrange(4 if depth < 3 else 1)
+    if kind == 0:
+        name = rng.choice(SPACE.names)
+        return rng.choice((name, f'"{name}"')), f"({name!r} in there)"
+    if kind == 1:
+        text, meaning = drawn_query(rng, depth + 1)
+        return f"-({text})", f"(not {meaning})"
+    parts = [drawn_query(rng, depth + 1) for _ in range(rng.randint(2, 3))]
+    mark, word = (", ", " and ") if kind == 2 else (" | ", " or ")
+    return f"({mark.join(p[0] for p in parts)})", f"({word.join(p[1] for p in parts)})"
+
+
+def query_files(rng):
+    text, meaning = drawn_query(rng)
+    files = {"q.txt": text.encode(), "meaning.txt": meaning.encode()}
+    if rng.random() < 0.5:
+        files = {"q.txt": damage(rng, text.encode())}
+    elif rng.random() < 0.05:
+        depth = rng.choice((50, 2000))
+        files = {"q.txt": b"(" * depth + text.encode() + b")" * depth}
+    return files
+
+
+def read_query(folder):
+    text = (folder / "q.txt").read_bytes().decode("utf-8", "replace")
+    return Query.parse(text, SPACE)
+
+
+def holds(expression, there):
+    if isinstance(expression, Has):
+        return expression.name in there
+    if isinstance(expression, Not):
+        return not holds(expression.part, there)
+    if isinstance(expression, Nothing):
+        return not there
+    answers = [holds(part, there) for part in expression.parts]
+    return all(answers) if isinstance(expression, AllOf) else any(answers)
+
+
+def means_it(query, folder):
+    """A query asks what it says, also when its own words are read again."""
+    again = Query.parse(str(query), SPACE)
+    assert again == query, f"{query} became {again}"
+    place = folder / "meaning.txt"
+    if not place.exists():
+        raise UnreadError
+    meaning = compile(place.read_text(), "meaning", "eval")
+    for size in range(4):
+        for there in itertools.combinations(SPACE.names, size):
+            assert holds(query.expression, there) == eval(meaning, {"there": there})
+
+
+def same_index_facts(read, folder):
+    same(read.model_dump(), json.loads((folder / "index.json").read_bytes()))
+
+
+def same_answers(read, folder):
+    text = (folder / "a.csv").read_bytes().decode("utf-8-sig")
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    for row in rows:
+        word = (row["answer"] or "").strip().lower()
+        if word in ("yes", "no"):
+            assert read[row["path"]] == word
+        elif not word:
+            assert row["path"] not in read or len(rows) > len(read)
+
+
+INDEX_FACTS = b'{"format": 1, "model": "m", "held_out": "test", "decode": "cpu"}'
+ESTIMATED = b"path,question,answer\na.jpg,is it?,yes\nb.jpg,is it?,no\n"
+LIBRARY = (
+    Target("sidecar", {"a.xmp": sidecar()}, read_sidecar, same_keywords),
+    of_file("index.json", "index.json", INDEX_FACTS, IndexFacts.load, check=same_index_facts),
+    Target("index", INDEX, read_index, same_logits),
+    drawn("query", query_files, read_query, means_it),
+    of_file("answers", "a.csv", ESTIMATED, read_answers, check=same_answers),
+)
+
+
+VALUES = np.arange(60, dtype=np.uint16).reshape(4, 5, 3)
+GREY = np.arange(20, dtype=np.uint16).reshape(4, 5)
+
+
+def read_cube(folder):
+    (place,) = folder.iterdir()
+    return open_cube(place.read_bytes(), place.name)
+
+
+def same_npy(read, folder):
+    values = np.load(folder / "a.npy", allow_pickle=False)
+    assert values.ndim in (2, 3)
+    found = read.values if values.ndim == 3 else read.values[:, :, 0]
+    assert np.array_equal(found, values, equal_nan=values.dtype.kind == "f")
+
+
+def same_tiff(read, folder):
+    """Pillow reads grey pictures of one page; it knows neither cubes nor all that is damaged."""
+    try:
+        with Image.open(folder / "a.tif") as image:
+            tags = image.tag_v2  # type: ignore[attr-defined]
+            if getattr(image, "n_frames", 1) > 1 or image.mode not in ("L", "I;16", "I;16B"):
+                raise UnreadError
+            if tags.get(262) != 1:
+                raise UnreadError  # whether white is 0 is another question
+            values = np.asarray(image)
+    except Exception:
+        raise UnreadError from None
+    if values.shape != read.values.shape[:2]:
+        raise UnreadError  # Pillow takes strips that end early
+    assert np.array_equal(read.values[:, :, 0], values), "values changed"
+
+
+def same_dicom(read, folder):
+    """Values are numbers, as many as the file has room for."""
+    assert read.values.size * 1 <= (folder / "a.dcm").stat().st_size
+    assert read.values.dtype.kind in "uif"
+
+
+@cache
+def photo(kind):
+    image = Image.new("RGB", (8, 6), "red")
+    exif = image.getexif()
+    exif[0x010F], exif[0x0110], exif[0x9C9E] = "Maker", "Model 1", "a;b".encode("utf-16-le")
+    gps = exif.get_ifd(0x8825)
+    gps.update({1: "N", 2: (48.0, 8.0, 0.0), 3: "W", 4: (11.0, 34.0, 30.0)})
+    packet = tagged(None, [Keyword("dog", 0.5, "m", "2020-01-01", ())])
+    stream = io.BytesIO()
+    image.save(stream, kind, exif=exif, xmp=packet)
+    return stream.getvalue()
+
+
+def read_photo(folder):
+    (place,) = [one for one in folder.iterdir() if one.suffix != ".xmp"]
+    content = place.read_bytes()
+    found = read_facts(content), photo_keywords(place)
+    try:
+        return *found, read_photo_metadata(place), decode(content, place.name).size
+    except LabelwiseError:
+        return *found, None, None
+
+
+def same_photo(read, folder):
+    facts, (words, _), metadata, size = read
+    (place,) = [one for one in folder.iterdir() if one.suffix != ".xmp"]
+    content = place.read_bytes()
+    for value, most in ((facts.latitude, 90), (facts.longitude, 180)):
+        assert value is None or abs(value) <= most
+    assert facts.camera is None or facts.camera.isprintable()
+    for levels in words:
+        assert all(level.strip() == level and level for level in levels)
+    if metadata is not None and metadata.packet and metadata.format == "JPEG":
+        assert metadata.packet in content
+    if size is not None:
+        with Image.open(io.BytesIO(content)) as image:
+            assert sorted(size) == sorted(image.size)  # it may be turned
+
+
+STRANGE = (
+    *(torch.zeros(0), torch.tensor(1.5), torch.tensor([[float("nan")]]), torch.ones(2, 3, 4)),
+    *(torch.ones(3).bfloat16(), torch.tensor([-1, 10**12]), torch.tensor([True])),
+    torch.full((2, 3), 300, dtype=torch.int64),
+)
+
+
+def tensors_with(rng, good):
+    """Return a file of tensors, sealed, one of them strange or gone; or damaged bytes."""
+    changed = dict(good)
+    name = rng.choice(sorted(changed))
+    if rng.random() < 0.15:
+        changed.pop(name)
+    else:
+        changed[name] = rng.choice(STRANGE)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "t"
+        save_tensors(place, changed if rng.random() < 0.8 else good)
+        content = place.read_bytes()
+    return damage(rng, content) if rng.random() < 0.2 else content
+
+
+PICTURES_KEPT = {
+    "rows": torch.arange(4),
+    "features": torch.ones(4, 3, dtype=torch.float16),
+    "looks": torch.ones(4, 2, dtype=torch.float16),
+    "fitted": torch.ones(5, 3, dtype=torch.float16),
+    "weights": torch.full((32,), 7, dtype=torch.uint8),
+}
+
+
+def same_pictures(read, folder):
+    if read is None:
+        raise UnreadError
+    count, width = read.features.shape
+    assert read.rows.shape == (count,)
+    assert read.rows.dtype == np.int64
+    assert len(read.looks) == count
+    assert read.fitted.shape[1:] == (width,)
+    for values in (read.features, read.looks, read.fitted):
+        assert values.dtype == np.float16
+        assert np.isfinite(values).all()
+    assert len(read.weights_sha256) == 64
+
+
+def same_head(read, folder):
+    found = read.scores(torch.ones(2, read.weight.shape[0]))
+    assert found.shape == (2, len(read.bias))
+    assert bool(torch.isfinite(found).all()), "a score is not a number"
+
+
+def read_model_of_words(folder):
+    towers = read_towers(folder)
+    with torch.no_grad():
+        photos = torch.zeros(1, 3, towers.image.transform.size, towers.image.transform.size)
+        return towers, towers.image(photos), towers.text(torch.tensor([towers.tokens.of("a dog")]))
+
+
+def are_numbers(read, folder):
+    towers, *found = read
+    if any(
+        float(one.abs().max()) > 1e4
+        for half in (towers.image, towers.text)
+        for one in half.parameters()
+    ):
+        raise UnreadError  # no number is large enough for what comes of them
+    for values in found:
+        assert bool(torch.isfinite(values).all()), "a feature is not a number"
+
+
+ASKED = b"path,answer,query\n/p/0.jpg,yes,dog\n/p/2.jpg,no,dog\n/p/3.jpg,unsure,dog\n"
+
+
+def asked_files(rng):
+    return {**INDEX(), "asked.csv": damage(rng, ASKED)}
+
+
+def read_asked(folder):
+    with Index(folder / "i.index") as index:
+        return read_list_answers(index, folder / "asked.csv")
+
+
+KINDS = {"jpeg": "a.jpg", "png": "a.png", "webp": "a.webp", "tiff": "b.tif"}
+PICTURES = (
+    Target("npy cube", {"a.npy": npy(VALUES)}, read_cube, same_npy),
+    Target("tiff cube", {"a.tif": tiff(VALUES, ("a", "b", "c"), 7)}, read_cube),
+    Target("tiff", {"a.tif": tiff(GREY)}, read_cube, same_tiff),
+    Target("dicom", {"a.dcm": dicom(GREY)}, read_cube, same_dicom),
+    *(
+        Target(f"{kind} photo", {file: photo(kind.upper())}, read_photo, same_photo)
+        for kind, file in KINDS.items()
+    ),
+    drawn(
+        "held-out pictures",
+        lambda rng: {"p": tensors_with(rng, PICTURES_KEPT)},
+        lambda folder: HeldOutPictures.load(folder / "p"),
+        same_pictures,
+    ),
+    drawn(
+        "text head",
+        lambda rng: {"h": tensors_with(rng, {"weight": torch.ones(3, 2), "bias": torch.zeros(2)})},
+        lambda folder: TextHead.load(folder / "h"),
+        same_head,
+    ),
+    Target("model of words", clip_folder, read_model_of_words, are_numbers),
+    drawn("answers about lists", asked_files, read_asked),
+)

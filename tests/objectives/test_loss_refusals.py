@@ -1,0 +1,147 @@
+"""What losses and links cannot use is refused with the rule and the value."""
+
+import pytest
+import torch
+from contract import example
+
+from labelwise.errors import SettingsError
+from labelwise.networks.heads import LinearHead
+from labelwise.objectives import (
+    AN,
+    BCE,
+    EPR,
+    MMCE,
+    RML,
+    ROLE,
+    SPA,
+    SPLC,
+    WAN,
+    WARP,
+    Asymmetric,
+    AverageK,
+    DistributionBalanced,
+    EntropyMaximisation,
+    EntropyWithPseudoLabels,
+    FocalMarginLink,
+    Focusing,
+    GeneralizedRobust,
+    Hill,
+    LabelPairs,
+    LargeLoss,
+    LargeLossForGood,
+    LogitMargin,
+    NoisedTopK,
+    PairwiseHinge,
+    PhiLink,
+    PseudoLabelRobust,
+    Quasibinary,
+    Side,
+    SmoothTopK,
+    SoftmaxCrossEntropy,
+    TwoWay,
+    UniformKL,
+    average_k_candidates,
+    guessed_labels,
+)
+from labelwise.types import Targets
+
+LOGITS, LABELS = example()
+GUESSES, EYE = torch.zeros(6, 5), torch.eye(3)
+FLAT = "has no link where a higher logit"
+INDEX = "targets need their index"
+
+REFUSED = [
+    (lambda: BCE()(LOGITS[0], LABELS), r"logits must be \(B, K\), got shape \(5,\)"),
+    (lambda: BCE()(LOGITS, torch.arange(6)), r"matrix of 0 and 1, got .*one_hot\(ids, 5\)"),
+    (lambda: BCE()(LOGITS, LABELS[:, :4]), r"shape of the logits \(6, 5\), got \(6, 4\)"),
+    (lambda: BCE()(LOGITS, LABELS * 3), r"labels must lie in \[0, 1\], got 3.0"),
+    (lambda: BCE()(LOGITS, LABELS - 1), r"labels must lie in \[0, 1\], got -1.0"),
+    (lambda: BCE()(LOGITS, LABELS * float("nan")), "labels must lie in .*got nan"),
+    (lambda: BCE()(LOGITS, LABELS, LABELS * 0 + 2), "boolean, or 0 and 1, got 2"),
+    (lambda: BCE()(LOGITS, LABELS, LABELS[:5] > 0), r"observed must have .* got \(5, 5\)"),
+    (lambda: BCE(per="batch"), "per must be"),
+    (lambda: BCE(pos_weight=-1.0), "pos_weight must be"),
+    (lambda: BCE(pos_weight=[1.0, 0.0]), "pos_weight must be"),
+    (lambda: BCE(pos_weight="heavy"), "pos_weight must be"),
+    (lambda: Focusing(gamma_neg=-1), "must not be negative, got"),
+    (lambda: Focusing(margin=1), r"margin must lie in \[0, 1\), got 1"),
+    (lambda: PhiLink(weight_grad="some"), "weight_grad must be"),
+    (lambda: Asymmetric(phi="wrong"), "phi must be 'right' or 'printed', got 'wrong'"),
+    (lambda: Side(k=0), r"must be positive, got Side\(zeta=1.0, k=0"),
+    (lambda: SPA() + -1 * LabelPairs(), "must not be negative, got -1"),
+    (lambda: SPLC(5, threshold=1.0), "threshold must lie strictly between 0 and 1, got 1"),
+    (lambda: SPLC(5, wait=-1), "wait must not be negative, got -1"),
+    (lambda: SPLC(0), "num_images must be at least 1, got 0"),
+    (lambda: LargeLoss(5, rate=1.0), r"rate must lie in \[0, 1\), got 1"),
+    (lambda: LargeLoss(5, correction="drop"), "correction must be one of .* got 'drop'"),
+    (lambda: LargeLossForGood(6, 5)(LOGITS, LABELS, LABELS > 0), INDEX),
+    (lambda: LargeLossForGood(6, 5, rate=1.0), "rate must lie in"),
+    (lambda: EntropyMaximisation(alpha=-1.0), "alpha must not be negative, got -1"),
+    (lambda: EntropyWithPseudoLabels(6, 5)(LOGITS, LABELS, LABELS > 0), INDEX),
+    (lambda: EntropyWithPseudoLabels(6, 5, share=1.5), "share must lie in"),
+    (lambda: EntropyWithPseudoLabels(6, 5, beta=-1.0), "alpha and beta must not be negative"),
+    (lambda: FocalMarginLink(gamma=-1.0), "gamma must not be negative, got -1"),
+    (lambda: Hill(gamma=1.0), FLAT),
+    (lambda: Hill(gamma=0.5, lam=1.6), FLAT),
+    (lambda: Hill(lam=1.2), r"lam must be at least 1\.5, .* got 1\.2"),
+    (lambda: GeneralizedRobust(6, present_exponent=0.0), r"present_exponent must .* got 0"),
+    (lambda: GeneralizedRobust(6, absent_exponent=1.5), r"absent_exponent must .* got 1\.5"),
+    (lambda: GeneralizedRobust(6, width_first=0.0), "width_first must be positive, got 0"),
+    (lambda: GeneralizedRobust(6, width_last=-1.0), "width_last must be positive, got -1"),
+    (lambda: GeneralizedRobust(6, epochs=0), "epochs must be at least 1, got 0"),
+    (lambda: PseudoLabelRobust(GUESSES + 0.5, 1.5), r"guesses must be \(N, K\) of -1, 0 and 1"),
+    (lambda: PseudoLabelRobust(GUESSES, 1.5, low=0.9), "trust must lie in"),
+    (lambda: PseudoLabelRobust(GUESSES, 0.0), "k must be positive"),
+    (lambda: PseudoLabelRobust(GUESSES, 1.5)(LOGITS, LABELS, LABELS > 0), INDEX),
+    (lambda: guessed_labels(GUESSES, present=0.0), "present must lie in"),
+    (lambda: guessed_labels(torch.zeros(3)), "scores must be"),
+    (lambda: MMCE(0.0), "width must be above"),
+    (lambda: LogitMargin(-1.0), "margin must not be negative"),
+    (lambda: ROLE(0, 3, 1.0), "must be positive, got 0, 3 and 1.0"),
+    (lambda: ROLE(2, 3, 0.0), "must be positive, got 2, 3 and 0.0"),
+    (lambda: ROLE(2, 3, 1.0, table="a/file"), "must be 'memory', 'device' or 'dense', got"),
+    (lambda: ROLE(2, 3, 1.0, start=1.0), r"start must lie in \[0.5, 1\), got 1.0"),
+    (lambda: ROLE(2, 3, 1.0)(torch.zeros(2, 3), EYE[:2]), "got Targets without index"),
+    (lambda: NoisedTopK(0), "at least 1 .* got 0, 10, 0.2"),
+    (lambda: NoisedTopK(1, eps=-1.0), "eps not negative"),
+    (lambda: SmoothTopK(1, tau=0.0), "tau positive"),
+    (lambda: NoisedTopK(3)(torch.zeros(1, 3), EYE[:1]), "below the 3 labels, got 3"),
+    (lambda: SmoothTopK(3)(torch.zeros(1, 3), EYE[:1]), "below the 3 labels, got 3"),
+    (
+        lambda: AverageK(2)(LinearHead(3, 4)(torch.zeros(2, 3, 1, 1)), Targets(torch.eye(4)[:2])),
+        "AverageK needs the head output 'proposal', got none",
+    ),
+    (lambda: AverageK(0.5), r"k must be at least 1 .* got 0.5"),
+    (lambda: AverageK(2, alpha=-1), "alpha not negative, got 2 and -1"),
+    (
+        lambda: average_k_candidates(torch.zeros(2, 3), torch.zeros(2, 3), 4),
+        "between 1 and the 3 labels, got 4",
+    ),
+    (lambda: SoftmaxCrossEntropy(0), "temperature must be positive, got 0"),
+    (lambda: UniformKL(-1), "beta must not be negative, got -1"),
+    (lambda: DistributionBalanced((0.5, 0.1), scale=0.0), "scale must be positive"),
+    (lambda: Quasibinary(penalty="soft"), "penalty must be one of"),
+    (lambda: Quasibinary(momentum=1.0), "momentum must lie in"),
+    (lambda: WARP(rank="first"), "rank must be 'sampled' or 'exact', got 'first'"),
+    (lambda: WARP(rounding="up"), "rounding must be"),
+    (lambda: PairwiseHinge(0), "margin must be positive, got 0"),
+    (lambda: RML(beta=2), "RML needs s < 1"),
+    (lambda: TwoWay(side="left"), "side must be one of"),
+    (lambda: TwoWay(temperature_pos=0), "must be positive, got 0 and"),
+    (lambda: AN(smoothing=0.5), r"smoothing must lie in \[0, 0.5\), got 0.5"),
+    (lambda: AN(eps_mode="exact"), "eps_mode must be one of .* got 'exact'"),
+    (lambda: WAN(per="batch"), "per must be one of .* got 'batch'"),
+    (lambda: EPR(0.0), "k must be positive .* got 0.0"),
+    (lambda: EPR(1.0, weight=-1.0), "weight not negative, got 1.0 and -1.0"),
+]
+
+
+@pytest.mark.parametrize(("make", "rule"), REFUSED)
+def test_what_cannot_be_used_is_refused(make, rule):
+    with pytest.raises(ValueError, match=rule):
+        make()
+
+
+def test_pairs_need_an_objective_with_probabilities():
+    with pytest.raises(SettingsError, match="has no probabilities"):
+        (TwoWay() + LabelPairs())(LOGITS, LABELS)
