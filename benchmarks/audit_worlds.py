@@ -1,6 +1,7 @@
 """Does an audit of a tag table keep its word, and at what price? Simulated worlds, 1,000 draws.
 
     python benchmarks/audit_worlds.py [--draws 1000] [--out benchmarks/results/audit_worlds.json]
+    python benchmarks/audit_worlds.py --page evidence/audit.md
 
     mixed       40 tags, log-normal volumes, 65 % of the tags near .96 right, the others near .67
     scores      the same; right uses score 1.5 standard deviations higher
@@ -12,7 +13,9 @@
     per tag     12 tags, one guarantee per tag
 
 The sentence is what is tested: level and uses are read from its text. An audit ends at 600
-answers. Shares carry Clopper-Pearson intervals.
+answers. Shares carry Clopper-Pearson intervals. The oracle knows each tag's precision, needs no
+answer to choose, and keeps the most right uses that 250 answers (150 with scores) are expected to
+guarantee.
 """
 
 import argparse
@@ -25,12 +28,21 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binomtest
 
-from labelwise.decide.audits import Audit
+from labelwise.decide.audits import Audit, answers_needed
 from labelwise.decide.estimate import recall_of
 
 MOST = 600
-PARTS = {"at the line": 0.2, "per tag": 0.1, "no signal": 0.2, "broad": 0.2, "good": 0.2}
-WORLDS = ("scores", "mixed", "small", "good", "broad", "no signal", "at the line", "per tag")
+NAMES = {
+    "scores": "40 tags, with scores",
+    "no signal": "40 tags, scores are noise",
+    "mixed": "40 tags, without scores",
+    "small": "1 to 4 tags of 1 to 25 uses",
+    "good": "25 tags near 97.5 % right",
+    "broad": "60 tags of any precision",
+    "at the line": "30 tags, each just below 90 % right",
+    "per tag": "12 tags, one guarantee per tag",
+}
+GOAL = {"scores": 150, "no signal": 150}  # answers; 250 without scores
 SAID = re.compile(r"at least ([\d.]+) % of (?:their ([\d,]+) uses|the uses of each) are right")
 
 
@@ -53,6 +65,15 @@ def table(world, rng):
         right = [rng.permutation(n) >= np.floor(0.1 * n) + 1 for n in sizes]
     gap = {"scores": 1.5, "no signal": 0.0}.get(world)
     return right, None if gap is None else [rng.normal(size=len(r)) + gap * r for r in right]
+
+
+def oracle(right, answers):
+    """Return the share of right uses in the largest set that so many answers guarantee."""
+    sizes, wrong = (np.array([f(one) for one in right]) for f in (len, lambda r: (~r).sum()))
+    order = np.argsort(wrong / sizes)
+    uses, wrong = sizes[order].cumsum(), wrong[order].cumsum()
+    fits = answers_needed(np.log(20) + 1, wrong / uses, 0.1) <= answers
+    return float((uses - wrong)[fits].max(initial=0) / max((uses - wrong)[-1], 1))
 
 
 def draw(task):
@@ -93,6 +114,7 @@ def draw(task):
         "answers": audit.count,
         "right_kept": float(hits.sum() / total) if said and total else 0.0,
         "precision": float(share),
+        "oracle": oracle(right, GOAL.get(world, 250)),
         "tag_intervals": [int(sum(inside)), len(inside)],
         "kept_interval": None
         if whole is None
@@ -148,6 +170,7 @@ def summary(rows):
         "right_uses_kept": round(float(np.mean([r["right_kept"] for r in made])), 4)
         if made
         else None,
+        "oracle_keeps": round(float(np.mean([r["oracle"] for r in rows])), 4),
         "true_precision": round(float(np.mean([r["precision"] for r in made])), 4)
         if made
         else None,
@@ -156,24 +179,74 @@ def summary(rows):
     }
 
 
+def page(text):
+    """Return the table of the evidence page."""
+    head = ("simulated table", "audits", "guarantee made, %", "broken, of those made, %")
+    head = (
+        *head,
+        "median answers",
+        "right uses kept, %",
+        "an oracle keeps, %",
+        "interval covers, %",
+    )
+    lines = [head, ["---"] * len(head)]
+    for world, name in NAMES.items():
+        if (own := text.get(world)) is None:
+            continue
+        key = "tags_broken_of_made" if world == "per tag" else "broken_of_made"
+        shares = [own["made"], own[key] or [0.0, 0.0, 1.0]]
+        ends = [f"{100 * a:.1f} ({100 * b:.1f} to {100 * c:.1f})" for a, b, c in shares]
+        kept, answers = own["right_uses_kept"], own["median_answers"]
+        lines.append(
+            [
+                name,
+                f"{own['draws']:,}",
+                *ends,
+                "" if answers is None else f"{answers:.0f}",
+                "" if kept is None else f"{100 * kept:.1f}",
+                f"{100 * own['oracle_keeps']:.1f}"
+                if "oracle_keeps" in own and world == "mixed"
+                else "",
+                f"{100 * own['tag_intervals_cover'][0]:.1f}",
+            ]
+        )
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--worlds", nargs="*", default=WORLDS)
+    parser.add_argument("--worlds", nargs="*", default=NAMES)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/audit_worlds.json"))
+    parser.add_argument("--page", type=Path, help="put the figures of --out into this page alone")
     arguments = parser.parse_args()
-    text = {"command": "python " + " ".join(["benchmarks/audit_worlds.py", *sys.argv[1:]])}
+    if arguments.page is not None:
+        words = arguments.page.read_text()
+        start = words.index("| simulated table")
+        words = (
+            words[:start]
+            + page(json.loads(arguments.out.read_text()))
+            + "\n"
+            + (words[words.index("\n\n", start) + 2 :])
+        )
+        arguments.page.write_text(words)
+        return
+    command = "python " + " ".join(["benchmarks/audit_worlds.py", *sys.argv[1:]])
+    text = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
     with ProcessPoolExecutor(arguments.workers) as pool:
         for world in arguments.worlds:
-            draws = round(arguments.draws * PARTS.get(world, 1.0))
-            tasks = [(world, seed) for seed in range(draws)]
-            text[world] = summary(list(pool.map(draw, tasks, chunksize=4)))
+            first = arguments.first_seed
+            tasks = [(world, seed) for seed in range(first, first + arguments.draws)]
+            rows = list(pool.map(draw, tasks, chunksize=4))
+            text[world] = {"command": command, **summary(rows)}
             print(world, text[world], flush=True)
             arguments.out.write_text(json.dumps(text, indent=1) + "\n")
         rows = list(pool.map(draw_recall, range(arguments.draws), chunksize=50))
     missed, recall = np.sum(rows, 0)
     text["recall"] = {
+        "command": command,
         "missed_count_covers": interval(missed, len(rows)),
         "recall_covers": interval(recall, len(rows)),
     }

@@ -15,6 +15,8 @@ With ``--data`` the photos are real instead (``shifts.py``): each draw takes one
 """
 
 import argparse
+import json
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,7 +42,7 @@ def made_worlds():
 
         return library
 
-    for share in (0.1, 0.02):
+    for share in (0.3, 0.1, 0.02):
         for world in ("calm", "x3", "blur"):
             yield f"{share:g} {world}", drawn(world, share)
 
@@ -91,10 +93,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--data", type=Path, help="folder of COCO and CIFAR photos")
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     parser.add_argument("--answers", type=int, nargs="+", default=[50, 100, 101, 150, 200, 400])
     arguments = parser.parse_args()
     random = np.random.default_rng(0)
     print("world      answers  method      covers  width")
+    figures = {}
     worlds = made_worlds() if arguments.data is None else real_worlds(arguments.data)
     for world, library in worlds:
         for answers in arguments.answers:
@@ -108,6 +112,11 @@ def main():
                 covers, wide = count / arguments.draws, width[name] / arguments.draws
                 words = f"{world:10} {answers:7}  {name:10} {covers:7.3f}"
                 print(f"{words} {wide:6.0f}", flush=True)
+                figures[f"{world}, {answers} answers, {name}"] = [covers, round(wide, 1)]
+    if arguments.out is not None:
+        command = "python " + " ".join(["benchmarks/estimate.py", *sys.argv[1:]])
+        text = {"command": command, "covers, width": figures}
+        arguments.out.write_text(json.dumps(text, indent=1) + "\n")
 
 
 if __name__ == "__main__":

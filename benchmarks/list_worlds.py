@@ -144,11 +144,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--models", nargs="*", default=MODELS)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/list_worlds.json"))
     arguments = parser.parse_args()
     lists, audits = {}, {}
+    command = "python " + " ".join(["benchmarks/list_worlds.py", *sys.argv[1:]])
+    text = {"command": command, "figures": {"lists": lists, "audits": audits}}
     with ProcessPoolExecutor(arguments.workers) as pool:
-        for model, share, moved in product(MODELS, SHARES, (False, True)):
+        for model, share, moved in product(arguments.models, SHARES, (False, True)):
             settings = list(product(LIBRARIES, [s for s in SHIFTS if (s != 1) == moved], HELD_OUT))
             tasks = [
                 (model, share, *settings[i % len(settings)], (1, i)) for i in range(arguments.draws)
@@ -157,6 +160,7 @@ def main():
             name = f"{model}, share {share}, {'shift' if moved else 'no shift'}"
             lists[name] = summary_of_lists(rows)
             print(name, lists[name], flush=True)
+            arguments.out.write_text(json.dumps(text, indent=1) + "\n")
         for library, answers in product((1000, 10_000), (12, 30, 60)):
             settings = list(product(MODELS[:4], (0.02, 0.2)))
             tasks = [
@@ -166,9 +170,7 @@ def main():
             name = f"library {library}, up to {answers} answers"
             audits[name] = summary_of_audits(list(pool.map(draw_audit, tasks, chunksize=50)))
             print(name, audits[name], flush=True)
-    command = "python " + " ".join(["benchmarks/list_worlds.py", *sys.argv[1:]])
-    text = {"command": command, "figures": {"lists": lists, "audits": audits}}
-    arguments.out.write_text(json.dumps(text, indent=1) + "\n")
+            arguments.out.write_text(json.dumps(text, indent=1) + "\n")
 
 
 if __name__ == "__main__":

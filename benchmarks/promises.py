@@ -299,6 +299,7 @@ def main():
     for name, level in levels.items():
         parser.add_argument(f"--{name}", type=float, default=level)
     parser.add_argument("--compare", action="store_true", help="cross-fitting, and expectation")
+    parser.add_argument("--per-label", action="store_true", help="precision per label alone")
     arguments = parser.parse_args()
     probs, truth = problem(arguments.scores)
     levels = {name: getattr(arguments, name) for name in levels}
@@ -312,6 +313,9 @@ def main():
         kept = cross_fitting(probs, truth, levels["precision"], arguments)
         expectation(probs, truth, levels, arguments)
         raise SystemExit(0 if kept else 1)
+    if arguments.per_label:
+        label_row("precision", promise_precision, probs, truth, levels["precision"], arguments)
+        raise SystemExit(0)
     makers = {"precision": promise_precision, "recall": promise_recall}
     kept = [
         sets_row(what, make, probs, truth, levels[what], arguments)

@@ -10,11 +10,12 @@ import pytest
 from audit_setup import tagged_photos
 
 from labelwise.answers import audit_session
-from labelwise.answers.audit_outcome import corrected, precisions, recalls
+from labelwise.answers.audit_outcome import corrected, precisions, recalls, statement
 from labelwise.answers.audit_session import EACH_TAG, AuditSession, AuditSettings
 from labelwise.answers.log import AnswerLog
 from labelwise.answers.tag_tables import TagTable, read_tags
 from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.report.audit import page
 
 SETTINGS = AuditSettings(random_photos=20)
 
@@ -152,11 +153,24 @@ def test_missing_photos_are_skipped_and_asked_about_once_they_are_back(world):
     path.rename(folder / "away.png")
     asked = answer(session, truth)
     assert first.photo not in {photo for photo, _ in asked}
-    assert session.verdict().answers > 30
+    verdict = session.verdict()
+    assert verdict.answers == len(session.answers) > 30
+    assert f", {verdict.answers} answers)" in statement(session)
     (folder / "away.png").rename(path)
     assert session.question("ada") == first
     session.unreadable = {first.photo}
     assert session.question("ada") != first
+
+
+def test_no_tag_is_kept_before_it_is_guaranteed(world):
+    folder, truth, _ = world
+    session = session_of(folder)
+    answer(session, truth, most=5)
+    assert not any(one.kept for one in precisions(session))
+    assert "not decided" in page(session)
+    answer(session, truth)
+    assert any(one.kept for one in precisions(session))
+    assert "not decided" not in page(session)
 
 
 def test_trusted_answers_are_not_asked_for(world):

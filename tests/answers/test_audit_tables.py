@@ -231,6 +231,22 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, words):
         tags_to_audit(tmp_path / name, tmp_path)
 
 
+def test_tags_that_cannot_be_shown_are_left_out_of_every_form(tmp_path):
+    odd = ("do\x00g", "\x1b[31mred", "\u202egod", "x" * 1001)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("photo,tag\n" + "".join(f"a.png,{tag}\n" for tag in (*odd, "dog")))
+    lists = tmp_path / "lists.csv"
+    lists.write_text(f"path,labels\na.png,{'|'.join((*odd, 'dog'))}\n")
+    for path in (rows, lists):
+        table = read_tags(path)
+        assert table.tags == ("dog",)
+        assert table.notes == ("left out 4 tags without a name that can be shown",)
+    said = '[{"tag": "dog", "score": %s}]'
+    for score in ("NaN", "1e400", "-Infinity", "1" + "0" * 400, "true"):
+        assert tags_of_text(said % score) is None
+    assert tags_of_text(said % "0.5") == [("dog", 0.5)]
+
+
 def test_strangers_in_coco_results_and_annotators_are_named(world):
     folder, tagged = world
     _, options = coco(folder, scored(tagged, np.random.default_rng(1)))

@@ -10,6 +10,7 @@ from audit_setup import as_responses, tagged_photos, truthful
 from browser_setup import launched
 from patience import PATIENCE
 from playwright.sync_api import expect
+from sidecar_samples import drawn_sidecar, subjects
 from typer.testing import CliRunner
 from web_setup import served
 
@@ -50,7 +51,7 @@ def by_spreadsheet(folder, truth, command):
 def test_a_spreadsheet_brings_a_guarantee_that_holds(folder):
     truth, tagged = tagged_photos(folder)
     output = by_spreadsheet(folder, truth, "audit tags.csv --photos photos")
-    assert "Next: labelwise train tags.audit/kept.csv" in output
+    assert "Next: labelwise train tags.audit/train.parquet" in output
     receipt = json.loads((folder / "tags.audit/receipt.json").read_text())
     uses = [(p, tag) for p, own in tagged.items() for tag in own & set(receipt["kept"])]
     assert f"at least 90 % of their {len(uses)} uses are right" in receipt["statement"]
@@ -67,6 +68,7 @@ def test_a_spreadsheet_brings_a_guarantee_that_holds(folder):
     table = load(folder / "tags.audit/kept.csv")  # and its photos are found
     assert set(table.space.names) == set(receipt["kept"])
     assert len(table) == len(truth)
+    keywords_come_and_go(folder, table)
 
     again = by_spreadsheet(folder, truth, "audit --again tags.audit/receipt.json")
     assert "Confirmed: at least 90 % of these" in again
@@ -74,7 +76,30 @@ def test_a_spreadsheet_brings_a_guarantee_that_holds(folder):
     denied = by_spreadsheet(folder, shown, "audit --again tags.audit/receipt.json -o denied")
     assert "Contradicted: at most" in denied
     (folder / "tags.audit/kept.csv").write_text("path,labels\n")
-    assert "not as it was written" in typed("audit --again tags.audit/receipt.json", 1)
+    for command in ("audit --again tags.audit/receipt.json", "tag tags.audit --xmp"):
+        assert "not as it was written" in typed(command, 1)
+
+
+def keywords_come_and_go(folder, table):
+    """The kept tags are written beside the photos that are there, and --undo takes them out."""
+    photos = folder / "photos"
+    (photos / "000.png.xmp").write_bytes(before := drawn_sidecar(3))
+    (photos / "001.png").rename(folder / "away.png")
+    assert "does not apply" in typed("tag tags.audit --xmp --wrong-at-most 0.1", 1)
+    typed("tag tags.audit --xmp --dry-run")
+    assert list(photos.glob("*.xmp")) == [photos / "000.png.xmp"]
+    typed("tag tags.audit --xmp")
+    for row in range(len(table)):
+        sidecar = photos / f"{row:03d}.png.xmp"
+        names = {table.space.names[k] for k in table.present.row(row)}
+        if row == 1 or not (names or row == 0):
+            assert not sidecar.exists()
+        else:
+            assert names <= set(subjects(sidecar.read_bytes()))
+    assert "undone" in typed("tag tags.audit --undo")
+    assert list(photos.glob("*.xmp")) == [photos / "000.png.xmp"]
+    assert (photos / "000.png.xmp").read_bytes() == before
+    (folder / "away.png").rename(photos / "001.png")
 
 
 def test_answers_in_the_terminal_of_a_language_models_tags(folder):
@@ -100,6 +125,17 @@ def test_answers_in_the_terminal_of_a_language_models_tags(folder):
     assert len(log.notes("shown")) == 1
     answers = sum(key in "yn" for key in keys) - 1
     assert json.loads((folder / "out/receipt.json").read_text())["answers"] == answers
+
+
+def test_names_do_nothing_to_the_terminal(folder):
+    name = "\x1b]0;owned\x07.png"
+    tagged_photos(folder, 1)
+    (folder / "photos/000.png").rename(folder / "photos" / name)
+    (folder / "tags.csv").write_text(f"photo,tag\n{name},dog\n")
+    output = typed("audit tags.csv --photos photos", input="y\nstop\n")
+    assert "owned" in output
+    assert "\x1b" not in output
+    assert "\x07" not in output
 
 
 def test_nothing_is_overwritten_that_labelwise_did_not_make(folder, monkeypatch):

@@ -221,6 +221,30 @@ def test_tag_intervals_cover():
     assert inside >= 0.95 * total
 
 
+@pytest.mark.parametrize("per_tag", [False, True])
+def test_answers_count_with_their_sampling_weights(per_tag, monkeypatch):
+    """Over many audits of one table, estimated wrong uses add up to those there are.
+
+    Scores mislead here: wrong uses score highest, so what is believed of the strata is wrong.
+    """
+    monkeypatch.setattr(audits, "TESTS", 1)  # so that answers alone end it, after a fixed number
+    rng = np.random.default_rng(1)
+    right = [rng.random(200) < p for p in (0.85, 0.8, 0.75)]
+    scores = [rng.random(200) + 0.5 * ~r for r in right]
+    gaps = []
+    for seed in range(150):
+        audit = Audit([200] * 3, scores=scores, seed=seed, per_tag=per_tag)
+        answered(audit, right, most=60)
+        sets = [t.kept for t in audit.own.values()] if per_tag else [audit.test.kept]
+        for kept in sets:
+            inside = [kept[k][audit.bins[k]] for k in range(3)]
+            truth = sum((~r & m).sum() for r, m in zip(right, inside, strict=True))
+            left = np.where(kept, audit.strata - audit.asked, 0)
+            said = (left * audit.unanswered_wrong()).sum() + audit.wrong[kept].sum()
+            gaps.append((said - truth) / audit.strata[kept].sum())
+    assert abs(np.mean(gaps)) < 3 * np.std(gaps) / np.sqrt(len(gaps))
+
+
 def test_a_large_tag_is_not_given_up_after_one_answer():
     verdict = answered(Audit([2000], per_tag=True), [np.ones(2000, bool)]).verdict()
     assert verdict.guaranteed

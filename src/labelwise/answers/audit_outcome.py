@@ -1,6 +1,7 @@
 """What an audit found, in words and as files: the kept table, figures per tag, and a receipt.
 
     kept.csv      the table with the tags that can be trusted, as people corrected it
+    train.parquet the same for training: tags that nobody answered carry their probability
     tags.csv      the share of right uses of each tag, and what was missed, with intervals
     audit.html    the same to look at (:mod:`labelwise.report.audit`)
     receipt.json  what was found, so that a second person can test it again
@@ -13,19 +14,26 @@ import json
 import secrets
 from math import ceil, floor
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from labelwise import __version__
 from labelwise.answers.agreement import require_own
 from labelwise.answers.audit_session import AuditSession
 from labelwise.answers.log import Note, now
 from labelwise.data.export import export
-from labelwise.data.rows import from_rows
+from labelwise.data.rows import from_rows, read_json
+from labelwise.data.table import LabelTable
 from labelwise.decide.audits import Precision
 from labelwise.decide.estimate import Recall, recall_of
-from labelwise.system.files import sha256_of, summed, write_error
+from labelwise.errors import DataError
+from labelwise.pictures.sources import FileImages
+from labelwise.system.files import sha256_of, summed, without_sum, write_error
 from labelwise.system.text import as_cell, counted
 
 KEPT, TAGS, PAGE, RECEIPT = "kept.csv", "tags.csv", "audit.html", "receipt.json"
+TRAIN = "train.parquet"
 NAMED = 3  # tags whose missed photos the verdict names
 HEAD = (
     *("tag", "kept", "uses", "answered", "wrong", "unsure", "right", "right_low", "right_high"),
@@ -59,8 +67,8 @@ def statement(session: AuditSession) -> str:
 
 def progress(session: AuditSession) -> str:
     """Return in words how far the audit is."""
-    audit = session.known()
-    verdict, answers = audit.verdict(), counted(audit.count, "answer")
+    audit, verdict = session.known(), session.verdict()
+    answers = counted(verdict.answers, "answer")
     if verdict.guaranteed and verdict.finished:
         return f"{answers}, the tags are guaranteed"
     if audit.test is None and not audit.per_tag:
@@ -69,9 +77,12 @@ def progress(session: AuditSession) -> str:
 
 
 def precisions(session: AuditSession) -> list[Precision]:
-    """Return the share of right uses of each tag; of all together where it is done again."""
+    """Return the share of right uses of each tag; of all together where it is done again.
+
+    Tags are kept once they are guaranteed.
+    """
     audit = session.known()
-    kept = audit.kept()
+    kept = audit.kept() & audit.verdict().guaranteed
     return [audit.precision(k, kept) for k in range(len(audit.sizes))]
 
 
@@ -130,15 +141,43 @@ def corrected(session: AuditSession) -> tuple[list[list[str]], list[list[str]]]:
     return [sorted(one) for one in labels], [sorted(one) for one in unknown]
 
 
+def weighted(session: AuditSession) -> LabelTable:
+    """Return the kept tags to train on: what nobody answered carries its probability.
+
+    A tag is right with the share that the answers give by their sampling weights. A photo without
+    the tag shows it with the share of random photos that do.
+    """
+    audit, own, recall = session.known(), session.table, recalls(session)
+    labels, unknown = corrected(session)
+    names = [own.tags[k] for k in session.verdict().kept]
+    columns = {tag: column for column, tag in enumerate(names)}
+    values, known = (np.zeros((len(own.photos), len(names)), np.float32) for _ in range(2))
+    for row, (has, open_) in enumerate(zip(labels, unknown, strict=True)):
+        values[row, [columns[tag] for tag in has]] = 1
+        known[row] = 1
+        known[row, [columns[tag] for tag in open_]] = 0
+    right, seen = 1 - audit.unanswered_wrong(), np.isin(own.photos, list(session.shown))
+    for tag, column in columns.items():
+        k = own.tags.index(tag)
+        listed, uses = seen & (tag in session.listed), own.uses[k]
+        asked = [session.use_of(k, place) in session.answers for place in range(len(uses))]
+        guess = np.zeros(len(own.photos), np.float32)
+        if tag in recall:
+            guess[:] = recall[tag].missing / max(len(own.photos) - len(uses), 1)
+        guess[uses] = np.where(asked, values[uses, column], right[k, audit.bins[k]])
+        values[:, column] = np.where(listed, values[:, column], guess)
+    images = FileImages(session.folder.absolute(), own.photos)
+    return LabelTable.from_arrays(names, images, values, known > 0, name="kept")
+
+
 def write_outcome(session: AuditSession, out: Path, page: str) -> None:
     """Write what the audit found into its folder; the kept tags only if they are guaranteed."""
     made = session.verdict().guaranteed and not session.settings.again
-    names = [*([KEPT] if made else []), TAGS, PAGE, RECEIPT]
-    for name in names:
+    names = [*([KEPT, TRAIN] if made else []), TAGS, PAGE, RECEIPT]
+    for name in (KEPT, TRAIN, *names):
         require_own(session.log, out / name)
-    if not made and (out / KEPT).exists():
-        require_own(session.log, out / KEPT)
-        (out / KEPT).unlink()
+    for name in () if made else (KEPT, TRAIN):
+        (out / name).unlink(missing_ok=True)
     mark = secrets.token_hex(4)
     written = {name: out / f".{mark}.{name}" for name in names}
     try:
@@ -164,11 +203,27 @@ def _write(session: AuditSession, name: str, path: Path, kept: Path | None) -> N
         labels, unknown = corrected(session)
         images = (session.folder.absolute(), session.table.photos)
         export(from_rows(images, labels, name="kept", unknown=unknown), path)
+    elif name == TRAIN:
+        export(weighted(session), path)
     elif name == TAGS:
         with path.open("w", newline="", encoding="utf-8") as stream:
             csv.writer(stream).writerows([HEAD, *_rows(session)])
     else:
         path.write_text(json.dumps(summed(_receipt(session, kept)), indent=1), encoding="utf-8")
+
+
+def read_receipt(path: Path) -> dict[str, Any]:
+    """Return what a receipt says, if its table is as it was."""
+    content = read_json(path)
+    facts = without_sum(content) if isinstance(content, dict) and content else None
+    if facts is None or facts.get("format") != 1:
+        raise DataError(f"{path} is not a receipt as `labelwise audit` wrote it")
+    kept = path.parent / KEPT
+    if facts["kept_sha256"] is None:
+        raise DataError(f"{path}: nothing was guaranteed, so no tag was kept")
+    if not kept.is_file() or sha256_of(kept) != facts["kept_sha256"]:
+        raise DataError(f"{kept} must be the table of the receipt, and it is not as it was written")
+    return facts
 
 
 def _receipt(session: AuditSession, kept: Path | None) -> dict[str, object]:

@@ -12,7 +12,7 @@ they show? That gives what was missed.
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -77,6 +77,7 @@ class AuditSession:
         self._random = [table.photos[row] for row in order.tolist()]
         self._held: dict[tuple[str, str], tuple[str, float]] = {}
         self.unreadable: set[str] = set()  # photos that are taken for missing
+        self.missing = 0  # answers that the last verdict did without
         self._read: list[Any] | None = None
         facts = {"table": table.digest(), **vars(settings)}
         facts.pop("random_photos")
@@ -283,23 +284,26 @@ class AuditSession:
         guarantee profits from, if there are answers to later ones.
         """
         audit, words, last = deepcopy(self.audit), list[Answer](), 0
+        missing = [0]  # answers, up to each
         while (use := audit.question) is not None:
             word, key = self.answers.get(use), self._of(use)
             if word is None and key not in self._held and self._is_there(key[0]):
                 break
             words.append(word or "unsure")
             audit.answer(words[-1])
+            missing.append(missing[-1] + (word is None))
             last = len(words) if word is not None else last
-        if last == len(words):
-            return audit
-        audit = deepcopy(self.audit)
-        for word in words[:last]:
-            audit.answer(word)
+        if last != len(words):
+            audit = deepcopy(self.audit)
+            for word in words[:last]:
+                audit.answer(word)
+        self.missing = missing[last]
         return audit
 
     def verdict(self) -> AuditVerdict:
-        """Return what can be said now."""
-        return self.known().verdict()
+        """Return what can be said now; ``answers`` are what people said."""
+        verdict = self.known().verdict()
+        return replace(verdict, answers=verdict.answers - self.missing)
 
     @property
     def people(self) -> list[str]:

@@ -40,6 +40,7 @@ TAG_NAMES, SCORE_NAMES = ("tag", "label", "name", "keyword"), ("score", "confide
 RESPONSES = ("response", "message", "choices", "output", "content", "text", "body")
 NOTHING = (["none"], ["n/a"], ["nothing"])
 LONGEST_TAG, MOST_WORDS = 60, 6  # beyond, it is a sentence
+LONGEST_NAME, MOST_SCORE = 1000, 1e300
 FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
 BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+")
 
@@ -105,7 +106,9 @@ def _tag(value: Any) -> tuple[str, float | None] | None:
     if isinstance(value, dict):
         given = next((value[key] for key in SCORE_NAMES if key in value), None)
         if given is not None:
-            if isinstance(given, bool) or not isinstance(given, int | float) or given != given:
+            if isinstance(given, bool) or not isinstance(given, int | float):
+                return None
+            if not abs(given) < MOST_SCORE:  # NaN neither
                 return None
             score = float(given)
         value = next((value[key] for key in TAG_NAMES if key in value), None)
@@ -155,7 +158,7 @@ class TagTable:
         strange = 0
         for photo, text, score in found:
             tag = " ".join(text.split())
-            if not tag or not tag.isprintable():
+            if not _can_be_shown(tag):
                 strange += 1
                 continue
             row, own = rows.setdefault(photo, len(rows)), tags.setdefault(tag, {})
@@ -170,8 +173,6 @@ class TagTable:
             np.array([tags[n][row] for row in own.tolist()], np.float64) if scored else None
             for n, own in zip(names, uses, strict=True)
         ]
-        if strange:
-            notes = (*notes, f"left out {counted(strange, 'tag')} without a name that can be shown")
         return cls(
             source,
             tuple(rows),
@@ -179,7 +180,7 @@ class TagTable:
             tuple(uses),
             tuple(one for one in scores if one is not None) if scored else None,
             known or {},
-            tuple(notes),
+            (*notes, *_left_out(strange)),
         )
 
     @classmethod
@@ -189,12 +190,14 @@ class TagTable:
         row, column = np.divmod(present.keys(), max(present.width, 1))
         order = np.argsort(column, kind="stable")
         parts = np.split(row[order], np.cumsum(np.bincount(column, minlength=present.width))[:-1])
-        used = [k for k, own in enumerate(parts) if len(own)]
+        tagged = [k for k, own in enumerate(parts) if len(own)]
+        used = [k for k in tagged if _can_be_shown(table.space.names[k])]
         if not used:
             raise DataError(f"{table.name}: there is no tag in it")
         names = tuple(table.space.names[k] for k in used)
         uses = tuple(np.asarray(parts[k], np.int64) for k in used)
-        return cls(table.name, tuple(table.ids), names, uses, notes=table.notes)
+        notes = (*table.notes, *_left_out(len(tagged) - len(used)))
+        return cls(table.name, tuple(table.ids), names, uses, notes=notes)
 
     @classmethod
     def of_scores(
@@ -234,6 +237,16 @@ class TagTable:
                 f"{self.source}: none of its photos is in {folder}, such as "
                 f"{self.photos[0]!r:.200}; give the folder that its paths start from with --photos"
             )
+
+
+def _can_be_shown(tag: str) -> bool:
+    return 0 < len(tag) <= LONGEST_NAME and tag.isprintable()
+
+
+def _left_out(strange: int) -> list[str]:
+    if not strange:
+        return []
+    return [f"left out {counted(strange, 'tag')} without a name that can be shown"]
 
 
 def read_tags(

@@ -3,7 +3,7 @@
 import secrets
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -36,7 +36,7 @@ def means_tags(place: Path | None, given: Options) -> bool:
 
 def audit_tags(place: Path | None, given: Options) -> None:
     """Ask until the tags can be guaranteed, or the person stops; write what was found."""
-    from labelwise.answers.audit_outcome import KEPT, PAGE, RECEIPT, TAGS, statement
+    from labelwise.answers.audit_outcome import PAGE, RECEIPT, TAGS, TRAIN, statement
     from labelwise.report.audit import write_audit
 
     if not given.page:
@@ -61,7 +61,9 @@ def audit_tags(place: Path | None, given: Options) -> None:
     say(f"{out / PAGE} shows every tag, {out / TAGS} has the figures")
     verdict = session.verdict()
     if verdict.guaranteed and not session.settings.again:
-        next_steps(f"train {out / KEPT}", f"audit --again {out / RECEIPT} --page")
+        next_steps(
+            *(f"train {out / TRAIN}", f"tag {out} --xmp", f"audit --again {out / RECEIPT} --page")
+        )
     elif not verdict.guaranteed and not verdict.finished:
         more = "" if given.answers is None else f" --csv {_next_name(Path(given.answers))}"
         next_steps(f"{_command(place, given, out)}{more}")
@@ -102,6 +104,7 @@ def _command(place: Path | None, given: Options, out: Path) -> str:
 
 
 def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
+    from labelwise.answers.audit_outcome import KEPT, read_receipt
     from labelwise.answers.audit_session import RANDOM_PHOTOS, AuditSession, AuditSettings
     from labelwise.answers.log import AnswerLog
     from labelwise.contrib.tag_sources import tags_to_audit
@@ -118,9 +121,9 @@ def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
     if given.again is not None:
         if place is not None or given.per_tag or given.right_at_least is not None:
             raise SettingsError("--again takes the tags and the level from the receipt alone")
-        facts = _receipt(given.again)
-        place = given.again.parent / "kept.csv"
-        photos = place.parent  # where its paths start
+        facts = read_receipt(given.again)
+        photos = given.again.parent  # where its paths start
+        place = photos / KEPT
         level = {"right_at_least": facts["right_at_least"]}
         level["confidence"] = given.confidence or facts["confidence"]
         begun = log.notes("audit")
@@ -147,24 +150,6 @@ def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
     )
     table.require_usable(folder)
     return AuditSession(table, folder, log, settings)
-
-
-def _receipt(path: Path) -> dict[str, Any]:
-    """Return what a receipt says, if its table is as it was."""
-    from labelwise.data.rows import read_json
-    from labelwise.errors import DataError
-    from labelwise.system.files import sha256_of, without_sum
-
-    content = read_json(path)
-    facts = without_sum(content) if isinstance(content, dict) and content else None
-    if facts is None or facts.get("format") != 1:
-        raise DataError(f"{path} is not a receipt as `labelwise audit` wrote it")
-    kept = path.parent / "kept.csv"
-    if facts["kept_sha256"] is None:
-        raise DataError(f"{path}: nothing was guaranteed, so there is nothing to test again")
-    if not kept.is_file() or sha256_of(kept) != facts["kept_sha256"]:
-        raise DataError(f"{kept} must be the table of the receipt, and it is not as it was written")
-    return facts
 
 
 def _ask(session: "AuditSession", who: str) -> None:
@@ -198,8 +183,8 @@ def _ask(session: "AuditSession", who: str) -> None:
 def _ask_all(question: "TagQuestion", photo: Path) -> str:
     say(f"The tags: {', '.join(question.listed)}")
     own = ", ".join(question.tagged) or "none of them"
-    how = "(as: dog, ?car; -cat takes a tag back)"
-    text = f"{photo}\n  It is tagged {own}. What else does it show? {how}"
+    say(f"{photo}\n  It is tagged {own}.")
+    text = "  What else does it show? (as: dog, ?car; -cat takes a tag back)"
     try:
         return str(typer.prompt(text, default="none")).strip()
     except typer.Abort:

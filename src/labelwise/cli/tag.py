@@ -1,7 +1,7 @@
 """``labelwise tag``: labels written to side-cars, photos or Immich, and taken out again."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from labelwise.decide import Promised
     from labelwise.photos import Index
     from labelwise.photos.embedded_tags import TagOutcome
+    from labelwise.photos.store import Store
+    from labelwise.photos.xmp import Keyword
 
 SHOWN = 20
 
 
 @verb(
     "xmp embed immich wrong_at_most per_label undo dry_run confidence adopt immich_key_file",
-    examples=("tag --xmp --wrong-at-most 0.05", "tag photos.index --undo"),
+    examples=("tag --xmp --wrong-at-most 0.05", "tag tags.audit --xmp", "tag photos.index --undo"),
 )
 def tag(folder: IndexFolder = DEFAULT_INDEX, *, given: Options) -> None:
     """Write labels as keywords that other photo programs read.
@@ -37,29 +39,25 @@ def tag(folder: IndexFolder = DEFAULT_INDEX, *, given: Options) -> None:
     Photos themselves are written only with --embed, which needs exiftool; --undo gives back the
     bytes they had. With --immich tags go to that server alone; running it again takes away what
     the model no longer gives.
+
+    The folder of an audit writes the tags that it kept.
     """
-    from labelwise.photos import Index
+    from labelwise.answers.audit_outcome import RECEIPT
     from labelwise.photos.embedded_tags import require_exiftool
-    from labelwise.system.storage import is_uri, without_options
 
     _check(given)
     if given.embed and not given.undo:
         require_exiftool()
-    if given.immich is not None:
+    labels = Counter[str]()
+    if (folder / RECEIPT).is_file():
+        given.refuse("an audit writes side-cars or photos", "immich", "wrong_at_most")
+        outcomes = _of_audit(folder, labels, given)
+    elif given.immich is not None:
         _tag_immich(folder, _immich(given.immich, given.immich_key_file), given)
         return
-    with resumable(folder), Index(folder) as index:
-        bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
-        if bucket is not None:
-            from labelwise.errors import SettingsError
-
-            raise SettingsError(
-                f"side-cars are written beside photos on a disk, and {folder} holds photos of "
-                f"{without_options(bucket)}; index the photos on a disk apart and tag those"
-            )
-        given_labels = Counter[str]()
-        outcomes = _undone(index, given) if given.undo else _written(index, given_labels, given)
-    _show_counts(given_labels)
+    else:
+        outcomes = _of_index(folder, labels, given)
+    _show_counts(labels)
     for outcome in [outcome for outcome in outcomes if outcome.state == "left alone"][:SHOWN]:
         complain(f"{outcome.path} is left alone: {outcome.reason}")
     counts = Counter(outcome.state for outcome in outcomes)
@@ -121,37 +119,77 @@ def _tag_immich(folder: Path, server: "Immich", given: Options) -> None:
     next_steps(f"tag {folder} --immich {given.immich} --undo")
 
 
-def _undone(index: "Index", given: Options) -> "list[TagOutcome]":
+def _undone(store: "Store", given: Options) -> "list[TagOutcome]":
     """Take out all that was written to side-cars and photos."""
     from labelwise.photos.embedded_tags import undo_embedded, written_photos, written_sidecars
     from labelwise.photos.tagging import undo_sidecar
 
-    store, dry = index.store, given.dry_run
+    dry = given.dry_run
     sidecars = [] if given.embed else written_sidecars(store).paths()
     photos = [] if given.xmp else written_photos(store).paths()
     outcomes = [undo_sidecar(store, path, dry_run=dry) for path in sidecars]
     return outcomes + [undo_embedded(store, path, dry_run=dry) for path in photos]
 
 
-def _written(index: "Index", labels: Counter[str], given: Options) -> "list[TagOutcome]":
+def _of_audit(folder: Path, labels: Counter[str], given: Options) -> "list[TagOutcome]":
+    """Write the tags that an audit kept; its folder remembers what the files were before."""
+    from labelwise.photos.store import Store
+    from labelwise.photos.tagging import tags_of_audit
+
+    written = folder / "written"
+    is_new = not (written / "photos.sqlite").is_file()
+    with resumable(folder), Store.create(written, ()) if is_new else Store(written, ()) as store:
+        if given.undo:
+            return _undone(store, given)
+        tags = tags_of_audit(folder)
+        return _written(store, iter(tags), len(tags), labels, given)
+
+
+def _of_index(folder: Path, labels: Counter[str], given: Options) -> "list[TagOutcome]":
+    """Write the labels that the model of an index gives, or take them out."""
+    from labelwise.errors import SettingsError
+    from labelwise.photos import Index, model_changed
+    from labelwise.photos.tagging import tags_of
+    from labelwise.system.storage import is_uri, without_options
+
+    with resumable(folder), Index(folder) as index:
+        bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
+        if bucket is not None:
+            raise SettingsError(
+                f"side-cars are written beside photos on a disk, and {folder} holds photos of "
+                f"{without_options(bucket)}; index the photos on a disk apart and tag those"
+            )
+        if given.undo:
+            return _undone(index.store, given)
+        caution(index.spec.caution)
+        caution(model_changed(index))
+        made = _promised(index, given)
+        found = tags_of(index, None if made is None else made.rule)
+        by_path = ((index.store.paths_of([row])[row], own) for row, own in found)
+        return _written(index.store, by_path, index.photos, labels, given)
+
+
+def _written(
+    store: "Store",
+    tags: "Iterator[tuple[list[str], list[Keyword]]]",
+    total: int,
+    labels: Counter[str],
+    given: Options,
+) -> "list[TagOutcome]":
     """Write the labels of each photo beside it or into it, counting them."""
-    from labelwise.photos import model_changed
     from labelwise.photos.embedded_tags import embed_tags
     from labelwise.photos.metadata import sidecar_of
-    from labelwise.photos.tagging import raw_partners, tags_of, write_sidecar
+    from labelwise.photos.tagging import raw_partners, write_sidecar
     from labelwise.system.progress import make_watch
 
-    caution(index.spec.caution)
-    caution(model_changed(index))
-    made = _promised(index, given)
     outcomes: list[TagOutcome] = []
     watch = make_watch()
-    watch.start("tagging", index.photos)
-    for row, keywords in tags_of(index, None if made is None else made.rule):
+    watch.start("tagging", total)
+    for photos, keywords in tags:
         labels.update(keyword.label for keyword in keywords)
-        for photo in index.store.paths_of([row])[row]:
+        for photo in photos:
             if given.embed:
-                outcomes.append(embed_tags(index.store, photo, keywords, dry_run=given.dry_run))
+                outcomes.append(embed_tags(store, photo, keywords, dry_run=given.dry_run))
                 continue
             shots = [*raw_partners(photo), photo]  # a side-car of both is the photo's
             for sidecar, shot in {sidecar_of(shot): shot for shot in shots}.items():
@@ -160,7 +198,7 @@ def _written(index: "Index", labels: Counter[str], given: Options) -> "list[TagO
                     "adopt": given.adopt,
                     "dry_run": given.dry_run,
                 }
-                outcomes.append(write_sidecar(index.store, sidecar, keywords, **options))
+                outcomes.append(write_sidecar(store, sidecar, keywords, **options))
         watch.advance(1)
     watch.finish()
     return outcomes

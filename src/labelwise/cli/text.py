@@ -53,8 +53,9 @@ def ask(question: str) -> "Answer | Literal['undo', 'stop']":
     from labelwise.photos.prevalence import ANSWER_WORDS
 
     while True:
+        say(question)
         try:
-            word = typer.prompt(f"{question}\n  y, n, u, undo or stop").strip().lower()
+            word = typer.prompt("  y, n, u, undo or stop").strip().lower()
         except typer.Abort:
             return "stop"
         if word == "undo" or word == "stop":

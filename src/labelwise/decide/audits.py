@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from labelwise.errors import DataError
 from labelwise.numeric.special import betaln
+from labelwise.system.text import counted
 
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -149,11 +150,11 @@ Answer = Literal["yes", "no", "unsure"]
 ANSWERED: tuple[Answer, ...] = ("yes", "no")
 Use = tuple[int, int]  # tag, place among the uses of the tag
 
-ASK_PRICE = (0.00006, 0.00012)  # of all uses, for one answer in phase one; with scores
-PRICE = (0.0004, 0.0014)  # of all right uses, for one answer in phase two; with scores
+ASK_PRICE = (0.00005, 0.00012)  # of all uses, for one answer in phase one; with scores
+PRICE = (0.0003, 0.00127)  # of all right uses, for one answer in phase two; with scores
 FIRST_TEST = 0.85  # of delta
 TESTS = 6
-SWITCH = 0.04  # by how much another set must be worth more
+SWITCH = 0.07  # by how much another set must be worth more
 STAKES = np.array([0.35, 0.5, 0.65, 0.8])  # of the largest stake
 BINS = 5  # ranges of scores
 GRID = 401  # shares at which an interval is sought
@@ -202,7 +203,8 @@ class AuditVerdict:
 
     def sentence(self) -> str:
         """Return the verdict in words: what is guaranteed, of how many uses, how surely."""
-        kept, checked = len(self.kept), f"{self.answers:,} answers"
+        kept, checked = len(self.kept), counted(self.answers, "answer")
+        dropped = self.tags - kept
         if not self.guaranteed:
             why = "no tag set reached it" if self.finished else "more answers are needed"
             return f"Nothing is guaranteed yet: {why} ({checked})."
@@ -214,7 +216,7 @@ class AuditVerdict:
             of, sure = "of the uses of each", f"{sure} for each tag"
         return (
             f"{kept:,} of {self.tags:,} tags can be trusted: at least {level} {of} are right "
-            f"({sure}, {checked}). {self.tags - kept:,} were dropped."
+            f"({sure}, {checked}). {dropped:,} {'was' if dropped == 1 else 'were'} dropped."
         )
 
 
@@ -370,6 +372,22 @@ class Audit:
         if tag not in self.own:
             return Precision(tag, int(self.sizes[tag]), 0, 0, 0, None, 0.0, 1.0, inside, False)
         return self._precision(self.own[tag], tag, inside, self.per_tag and inside)
+
+    def unanswered_wrong(self) -> Numbers:
+        """Return the estimated share of wrong uses (K, ranges of scores) without an answer.
+
+        What is believed of the strata, times one factor per tested set. With it the wrong uses of
+        the set add up to N mean(Z), which is unbiased at a fixed number of answers, whatever was
+        believed: answers count with their inverse-probability weights.
+        """
+        rates, left = self._beliefs()[2].copy(), self.strata - self.asked
+        for test in self.own.values() if self.per_tag else [self.test]:
+            if test is not None and test.seen:
+                inside = test.kept
+                total = np.mean([z for z, _, _ in test.seen]) * self.strata[inside].sum()
+                total -= self.wrong[inside].sum()
+                rates[inside] *= total / max((left * rates)[inside].sum(), TOLERANCE)
+        return np.clip(rates, 0.0, 1.0)
 
     def kept_precision(self) -> Precision | None:
         """Return the share of right uses of the kept set, from the answers that tested it."""

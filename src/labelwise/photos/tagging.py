@@ -19,6 +19,9 @@ from typing import TypeGuard
 
 import numpy as np
 
+from labelwise.answers.audit_outcome import KEPT, RECEIPT, read_receipt
+from labelwise.data import load
+from labelwise.data.rows import is_file
 from labelwise.decide import Promised, Rule, promise_precision, promise_tags
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.photos.embedded_tags import KeptSidecar, TagOutcome, written_sidecars
@@ -38,7 +41,7 @@ from labelwise.photos.xmp import (
     tagged,
     untagged,
 )
-from labelwise.pictures.decode import RAW_SUFFIXES
+from labelwise.pictures.decode import IMAGE_SUFFIXES, RAW_SUFFIXES
 from labelwise.system.files import read_regular, replacing
 
 ROWS_AT_ONCE = 4096
@@ -96,6 +99,23 @@ def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword
                         for k, name in zip(order, names, strict=True)
                     ],
                 )
+
+
+def tags_of_audit(folder: Path) -> list[tuple[list[str], list[Keyword]]]:
+    """Return the tags that an audit kept, for each of its photos that is there."""
+    facts, table = read_receipt(folder / RECEIPT), load(folder / KEPT, check_files=False)
+    level, date = facts["right_at_least"], datetime.now(UTC).isoformat(timespec="seconds")
+    made, found = f"audit {facts['table'][:12]}", []
+    said = f"at least {100 * level:.3g} % of the audited tags are right"
+    for row in range(len(table)):
+        photo = table.images.address(row)
+        if not photo or Path(photo).suffix.lower() not in IMAGE_SUFFIXES:
+            continue
+        if is_file(Path(photo)):
+            names = [table.space.names[k] for k in table.present.row(row).tolist()]
+            own = [Keyword(name, level, made, date, (), said) for name in names]
+            found.append(([photo], own))
+    return found
 
 
 def _above(index: Index, label: str) -> tuple[str, ...]:

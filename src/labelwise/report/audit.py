@@ -37,7 +37,8 @@ def page(session: AuditSession) -> str:
         f"{counted(verdict.answers, 'answer')} by {people}; seed {session.settings.seed}."
     )
     known.sort(key=lambda one: (not one[1].kept, -one[1].uses))
-    shown = section("tags", "How often each tag is right", _chart(known), _table(known))
+    not_kept = "dropped" if verdict.guaranteed else "not decided"
+    shown = section("tags", "How often each tag is right", _chart(known), _table(known, not_kept))
     how = section("how", "How it was computed", paragraph(made), *map(paragraph, HOW))
     parts = [("tags", "Tags", shown), ("how", "How", how)]
     return document("Audit of tags", statement(session), parts)
@@ -68,7 +69,7 @@ def _chart(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup | No
     return tag("figure", chart, tag("figcaption", note))
 
 
-def _table(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup:
+def _table(known: Sequence[tuple[str, Precision, Recall | None]], not_kept: str) -> Markup:
     cells: list[list[str | Cell]] = []
     for name, one, missed in known:
         ends = "" if one.estimate is None else f"{percent(one.low)} to {percent(one.high)}"
@@ -77,7 +78,7 @@ def _table(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup:
         cells.append(
             [
                 name,
-                "kept" if one.kept else "dropped",
+                "kept" if one.kept else not_kept,
                 Cell(f"{one.uses:,}", one.uses),
                 Cell(_counted(one), one.answered),
                 ends,
