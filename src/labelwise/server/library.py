@@ -510,18 +510,23 @@ class ListChecks:
         index, of_album = self._library.index, asked.q.startswith(LIKE)
         query = None if of_album else Query.parse(asked.q, index.space, index.taxonomy)
         photos = (len(index), len(index.store.dead_rows()))
-        name, options = str(query or asked.q), {"wrong_at_most": asked.wrong_at_most}
-        key = (name, asked.wrong_at_most, asked.top, asked.answers, asked.who, photos)
+        name, wrong = str(query or asked.q), asked.wrong_at_most
+        key = (name, wrong, asked.top, asked.answers, asked.who, photos)
         if key not in self._sessions:
             if query is None:
                 album = asked.q.removeprefix(LIKE)
                 hits = photos_like_album(index, album, asked.top or SUGGESTED)
                 made = CheckSession.of_ranked(
-                    index, name_of_album(album), hits, who=asked.who, **options
+                    index, name_of_album(album), hits, who=asked.who, wrong_at_most=wrong
                 )
             else:
                 made = CheckSession(
-                    index, query, top=asked.top, answers=asked.answers, who=asked.who, **options
+                    index,
+                    query,
+                    top=asked.top,
+                    answers=asked.answers,
+                    who=asked.who,
+                    wrong_at_most=wrong,
                 )
             self._sessions[key] = made
             if len(self._sessions) > SESSIONS_KEPT:
