@@ -230,7 +230,7 @@ class GraphedModel:
                 return None, *(None if one is None else one.detach() for one in gradients)
 
         def replayed(images: Tensor) -> Outputs:
-            logits, *aux = Replayed.apply(images, *weights)
+            logits, *aux = Replayed.apply(images, *weights)  # type: ignore[no-untyped-call]
             return Outputs(logits, dict(zip(names, aux, strict=True)))
 
         return replayed
