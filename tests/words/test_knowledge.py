@@ -1,17 +1,14 @@
 """What is known about words. Oracles: ImageNet's own order, the formula, a scorer by hand."""
 
-import hashlib
 from dataclasses import replace
 
-import huggingface_hub
 import numpy as np
 import pytest
 import torch
 from timm.data.imagenet_info import ImageNetInfo
 from words_setup import SIDE, photo
 
-from labelwise.errors import SettingsError
-from labelwise.photos.words import ClassesAndWords, WordList, open_scorer, towers
+from labelwise.photos.words import ClassesAndWords, WordList
 from labelwise.photos.words.knowledge import CaptionMaps, Kinds, caption_maps, imagenet_kinds
 
 DOGS = tuple(range(151, 269))  # Chihuahua to Mexican hairless
@@ -117,24 +114,3 @@ def test_a_head_gives_the_sum_of_the_routes_and_says_where_they_disagree(words_m
     assert all(np.corrcoef(scores[:, k], target[:, k])[0, 1] > 0.95 for k in range(3))
     (told,) = model.disagreements(words, features)
     assert "'green' may mean two things: the classifier's 'blue' and what captions" in told
-
-
-def test_without_a_model_the_encoder_is_fetched_and_checked(monkeypatch, tmp_path, words_model):
-    def broken(*_, **__):
-        raise OSError("no route to the hub")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", broken)
-    with pytest.raises(SettingsError, match=r"no route to the hub. Set HF_ENDPOINT to a mirror"):
-        open_scorer()
-    graph = next(words_model.glob("*.onnx")).read_bytes()
-    tokenizer = (words_model / "tokenizer.json").read_bytes()
-    files = {"onnx/model_quantized.onnx": graph, "tokenizer.json": tokenizer}
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
-    with pytest.raises(SettingsError, match=r"model_quantized.onnx must have the SHA-256 afdb6f1a"):
-        open_scorer()
-    own = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    monkeypatch.setattr(towers, "ENCODER_FILES", own)
-    assert open_scorer().encoder.digest == own["onnx/model_quantized.onnx"]

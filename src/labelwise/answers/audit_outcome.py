@@ -57,10 +57,10 @@ def statement(session: AuditSession) -> str:
         return f"Not confirmed yet: {ends} {of} ({answers})."
     kept = {session.table.tags[k] for k in verdict.kept}
     missed = [
-        (-one.missing, f"About {one.missing:,.0f} photos with {tag} were missed ({ends}).")
-        for tag, one in recalls(session).items()
-        if one.least_missing and tag in kept
-        for ends in [f"{one.least_missing:,} to {one.most_missing:,}"]
+        (-recall.missing, f"About {recall.missing:,.0f} photos with {tag} were missed ({ends}).")
+        for tag, recall in recalls(session).items()
+        if recall.least_missing and tag in kept
+        for ends in [f"{recall.least_missing:,} to {recall.most_missing:,}"]
     ]
     return " ".join((verdict.sentence(), *(words for _, words in sorted(missed)[:NAMED])))
 
@@ -88,7 +88,7 @@ def precisions(session: AuditSession) -> list[Precision]:
 
 def recalls(session: AuditSession) -> dict[str, Recall]:
     """Return how much of each listed tag was tagged, by the random photos."""
-    found: dict[str, Recall] = {}
+    recalls: dict[str, Recall] = {}
     for tag in session.listed if session.shown else ():
         own = [facts for photo, facts in session.shown.items() if session.found(photo, tag)]
         other = [facts for photo, facts in session.shown.items() if not session.found(photo, tag)]
@@ -98,8 +98,8 @@ def recalls(session: AuditSession) -> dict[str, Recall]:
         uses = len(session.table.uses[session.table.tags.index(tag)])
         drawn, level = ((len(other), missed), (len(own), hits)), session.settings.confidence
         photos = len(session.table.photos)
-        found[tag] = recall_of(photos, uses, *drawn, unsure=unsure, confidence=level)
-    return found
+        recalls[tag] = recall_of(photos, uses, *drawn, unsure=unsure, confidence=level)
+    return recalls
 
 
 def known_tags(session: AuditSession) -> list[tuple[str, Precision, Recall | None]]:
@@ -125,9 +125,9 @@ def corrected(session: AuditSession) -> tuple[list[list[str]], list[list[str]]]:
         if not again and not mask[k].any():
             continue
         kept.add(tag)
-        for place, row in enumerate(own.tolist()):
-            word = session.answers.get(session.use_of(k, place))
-            inside = again or mask[k, audit.bins[k][place]]
+        for position, row in enumerate(own.tolist()):
+            word = session.answers.get(session.use_of(k, position))
+            inside = again or mask[k, audit.bins[k][position]]
             if word == "unsure" or (word is None and not inside):
                 unknown[row].add(tag)
             elif word != "no":
@@ -138,7 +138,7 @@ def corrected(session: AuditSession) -> tuple[list[list[str]], list[list[str]]]:
         unknown[row] = (unknown[row] | kept.intersection(facts["unsure"])) - {*facts["wrong"]}
         labels[row] |= kept.intersection(facts["also"])
         labels[row] -= {*facts["wrong"], *unknown[row]}
-    return [sorted(one) for one in labels], [sorted(one) for one in unknown]
+    return [sorted(tags) for tags in labels], [sorted(tags) for tags in unknown]
 
 
 def weighted(session: AuditSession) -> LabelTable:
@@ -160,7 +160,7 @@ def weighted(session: AuditSession) -> LabelTable:
     for tag, column in columns.items():
         k = own.tags.index(tag)
         listed, uses = seen & (tag in session.listed), own.uses[k]
-        asked = [session.use_of(k, place) in session.answers for place in range(len(uses))]
+        asked = [session.use_of(k, number) in session.answers for number in range(len(uses))]
         guess = np.zeros(len(own.photos), np.float32)
         if tag in recall:
             guess[:] = recall[tag].missing / max(len(own.photos) - len(uses), 1)

@@ -101,15 +101,15 @@ class AuditSession:
         if row is None or k is None:
             return None
         own = self.table.uses[k]
-        place = int(np.searchsorted(own, row))
-        return self.use_of(k, place) if place < len(own) and own[place] == row else None
+        number = int(np.searchsorted(own, row))
+        return self.use_of(k, number) if number < len(own) and own[number] == row else None
 
     def _of(self, use: Use) -> tuple[str, str]:
-        tag, place = use
+        tag, number = use
         if self.settings.again:
-            tag = int(np.searchsorted(self._start, place, "right")) - 1
-            place -= int(self._start[tag])
-        return self.table.photos[int(self.table.uses[tag][place])], self.table.tags[tag]
+            tag = int(np.searchsorted(self._start, number, "right")) - 1
+            number -= int(self._start[tag])
+        return self.table.photos[int(self.table.uses[tag][number])], self.table.tags[tag]
 
     def _fresh(self) -> Audit:
         own, sizes, scores = self.settings, [len(one) for one in self.table.uses], self.table.scores
@@ -157,7 +157,7 @@ class AuditSession:
         if use is None:
             return False
         people, own = self._said.setdefault(key, {}), self._last.setdefault(line.who, [])
-        own[:] = [one for one in own if one != key]
+        own[:] = [use for use in own if use != key]
         people.pop(line.who, None)
         if line.answer != "undo":
             people[line.who] = line.answer
@@ -175,16 +175,16 @@ class AuditSession:
     def question(self, who: str) -> TagQuestion | None:
         """Return what to ask a person now, and hold it for them; None if nothing is left."""
         self.refresh()
-        found = next(self._ahead(who), None)
-        held = {key: one for key, one in self._held.items() if one[0] != who}
-        self._held = held if found is None else {**held, found.key: (who, time.monotonic())}
-        return found
+        question = next(self._ahead(who), None)
+        held = {key: question for key, question in self._held.items() if question[0] != who}
+        self._held = held if question is None else {**held, question.key: (who, time.monotonic())}
+        return question
 
     def upcoming(self, who: str, after: TagQuestion) -> list[TagQuestion]:
         """Return what may follow a question, by the answer, to load photos ahead."""
         words: tuple[Answer | None, ...] = ("yes", "no") if after.tag != EACH_TAG else (None,)
-        found = [next(self._ahead(who, {after.key: word}), None) for word in words]
-        return [one for one in dict.fromkeys(found) if one is not None]
+        questions = [next(self._ahead(who, {after.key: word}), None) for word in words]
+        return [fromkey for fromkey in dict.fromkeys(questions) if fromkey is not None]
 
     def batch(self, count: int) -> list[TagQuestion]:
         """Return the next questions on one path, for a spreadsheet."""

@@ -327,15 +327,15 @@ def crossfit_true_log_odds(
         probs = torch.special.expit(odds)
         others = torch.cat([torch.where(weight > 0, truth, probs), probs], dim=1)
         others = others - others.mean(0)
-    found = torch.empty(odds.shape, dtype=torch.float64)
+    held_out_odds = torch.empty(odds.shape, dtype=torch.float64)
     shares = []
     # Dealt anew: rows that share a fold have log-odds by one fit, whose errors they would share.
     for held in _folds(len(odds), folds, seed + 1):
         fit = _fit_with_mistakes(odds[~held], others[~held], truth[~held], weight[~held], l2)
-        found[held] = fit.log_odds(odds[held], others[held]).double()
+        held_out_odds[held] = fit.log_odds(odds[held], others[held]).double()
         shares.append(torch.special.expit(fit.shares))
     missing, wrong = torch.stack(shares).mean(0).tolist()
-    return TrueLogOdds(found, missing, wrong)
+    return TrueLogOdds(held_out_odds, missing, wrong)
 
 
 @dataclass(frozen=True, eq=False)

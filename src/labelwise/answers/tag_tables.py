@@ -51,14 +51,14 @@ def text_of(value: Any) -> Any:
         if isinstance(value, list):
             if not value or not isinstance(value[0], dict):
                 return value
-            texts = [one for one in value if any(key in one for key in RESPONSES)]
+            texts = [text for text in value if any(key in text for key in RESPONSES)]
             if not texts:
                 return value
             value = texts[-1]
         elif isinstance(value, dict):
-            key = next((one for one in RESPONSES if value.get(one) is not None), None)
+            key = next((name for name in RESPONSES if value.get(name) is not None), None)
             if key is None:
-                return value if any(one in value for one in TAG_LISTS) else None
+                return value if any(name in value for name in TAG_LISTS) else None
             value = value[key]
         else:
             return value if isinstance(value, str) else None
@@ -88,7 +88,7 @@ def tags_of_text(said: Any) -> list[tuple[str, float | None]] | None:
         value = inside
     if not isinstance(value, list):
         return None
-    tags = [_tag(one) for one in value]
+    tags = [_tag(item) for item in value]
     return None if any(tag is None for tag in tags) else [tag for tag in tags if tag is not None]
 
 
@@ -96,9 +96,9 @@ def _split(text: str) -> list[str]:
     head, colon, tail = text.partition(":")
     if colon and head.strip().lower() in TAG_LISTS:
         text = tail
-    pieces = (BULLET.sub("", one.strip()) for one in re.split(r"[,;\n]", text))
-    found = [one for one in (piece.strip(" .\"'`*#-") for piece in pieces) if one]
-    return [] if [one.lower() for one in found] in NOTHING else found
+    pieces = (BULLET.sub("", line.strip()) for line in re.split(r"[,;\n]", text))
+    tags = [tag for tag in (piece.strip(" .\"'`*#-") for piece in pieces) if tag]
+    return [] if [tag.lower() for tag in tags] in NOTHING else tags
 
 
 def _tag(value: Any) -> tuple[str, float | None] | None:
@@ -178,7 +178,7 @@ class TagTable:
             tuple(rows),
             tuple(names),
             tuple(uses),
-            tuple(one for one in scores if one is not None) if scored else None,
+            tuple(score for score in scores if score is not None) if scored else None,
             known or {},
             (*notes, *_left_out(strange)),
         )
@@ -218,10 +218,12 @@ class TagTable:
 
     def digest(self) -> str:
         """Return a hash of what an audit's questions follow from."""
-        found = hashlib.sha256("\n".join((*self.photos, "", *self.tags)).encode("utf-8", "replace"))
+        digest = hashlib.sha256(
+            "\n".join((*self.photos, "", *self.tags)).encode("utf-8", "replace")
+        )
         for numbers in (*self.uses, *(self.scores or ())):
-            found.update(np.ascontiguousarray(numbers).tobytes())
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(numbers).tobytes())
+        return digest.hexdigest()
 
     def require_usable(self, folder: Path) -> None:
         """Raise unless some photos are in the folder, and a label table can hold the tags."""
@@ -281,7 +283,7 @@ def _header(path: Path) -> list[str]:
 
 
 def _one_of(header: Sequence[str], names: Sequence[str]) -> str | None:
-    return next((one for one in header if one.strip().lower() in names), None)
+    return next((name for name in header if name.strip().lower() in names), None)
 
 
 def _use_rows(path: Path, photo: str, label: str, score: str | None) -> TagTable:
@@ -320,8 +322,8 @@ def _trusted(path: Path, trust: str) -> TagTable:
         )
     own, said = votes.worker == votes.workers.index(trust), votes.answered()
     other = said.worker != votes.workers.index(trust)
-    entries, place = np.unique(said.entry[other], return_inverse=True)
-    share = np.bincount(place, said.answer[other] == YES) / np.bincount(place)
+    entries, entry_of = np.unique(said.entry[other], return_inverse=True)
+    share = np.bincount(entry_of, said.answer[other] == YES) / np.bincount(entry_of)
     yes = entries[share > 0.5]
     photos, labels, width = list(votes.photos), votes.labels, len(votes.labels)
     words: dict[int, Answer] = {1: "yes", 0: "no", -1: "unsure"}
@@ -331,10 +333,10 @@ def _trusted(path: Path, trust: str) -> TagTable:
             votes.photo[own], votes.label[own], votes.answer[own], strict=True
         )
     }
-    found = ((photos[one // width], labels[one % width], None) for one in yes.tolist())
+    uses = ((photos[entry // width], labels[entry % width], None) for entry in yes.tolist())
     note = f"tags are what most of {counted(len(votes.workers) - 1, 'annotator')} say; {trust} is"
     note += f" trusted, and has answered {len(known):,} times"
-    return TagTable.of(path.name, found, photos, known=known, notes=[note])
+    return TagTable.of(path.name, uses, photos, known=known, notes=[note])
 
 
 def _coco_results(path: Path, found: Any, images: Path | None, at_least: float) -> TagTable:
@@ -345,24 +347,24 @@ def _coco_results(path: Path, found: Any, images: Path | None, at_least: float) 
         )
     named = read_json(images)
     try:
-        photos = {one["id"]: str(one["file_name"]) for one in named["images"]}
-        tags = {one["id"]: str(one["name"]) for one in named["categories"]}
+        photos = {record["id"]: str(record["file_name"]) for record in named["images"]}
+        tags = {record["id"]: str(record["name"]) for record in named["categories"]}
     except (TypeError, KeyError):
         raise DataError(
             f"{images}: must have 'images' with id and file_name, and 'categories' with id and name"
         ) from None
 
     def uses() -> Iterator[FoundUse]:
-        for number, one in enumerate(found, 1):
+        for number, result in enumerate(found, 1):
             where = f"{path.name}, result {number}"
-            if not isinstance(one, dict):
+            if not isinstance(result, dict):
                 raise DataError(f"{where}: must be an object")
-            photo, tag = (one.get(key) for key in ("image_id", "category_id"))
+            photo, tag = (result.get(key) for key in ("image_id", "category_id"))
             if not isinstance(photo, int | str) or not isinstance(tag, int | str):
                 raise DataError(f"{where}: must have image_id and category_id")
             if photo not in photos or tag not in tags:
                 raise DataError(f"{where}: {images.name} has no image {photo} or category {tag}")
-            score = score_of(one.get("score"), where)
+            score = score_of(result.get("score"), where)
             if score >= at_least:
                 yield photos[photo], tags[tag], score
 
@@ -371,7 +373,7 @@ def _coco_results(path: Path, found: Any, images: Path | None, at_least: float) 
 
 
 def _language_model(path: Path) -> TagTable:
-    found: list[FoundUse] = []
+    uses: list[FoundUse] = []
     photos: list[str] = []
     failed, prose = 0, list[int]()
     for number, line in json_objects(path):
@@ -390,13 +392,13 @@ def _language_model(path: Path) -> TagTable:
             prose.append(number)
             continue
         photos.append(photo)
-        found += [(photo, tag, score) for tag, score in tags]
+        uses += [(photo, tag, score) for tag, score in tags]
     notes = []
     if failed:
         notes.append(f"left out {counted(failed, 'photo')} without a response")
     if prose:
         lines = f"{counted(len(prose), 'response')}, first line {prose[0]}"
         notes.append(f"left out what is not a list of tags: {lines}")
-    if not found:
+    if not uses:
         raise DataError(f"{path.name}: there is no tag in it; {'; '.join(notes) or 'it is empty'}")
-    return TagTable.of(path.name, found, photos, notes=notes)
+    return TagTable.of(path.name, uses, photos, notes=notes)

@@ -100,7 +100,7 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
         raise SettingsError("--at-least and --top both end the list; give one of them")
     if cut is not None and not 0 <= cut <= 1:
         raise SettingsError(f"--at-least must be a probability between 0 and 1, got {cut}")
-    if sum(one is not None for one in (query, text, album)) != 1:
+    if sum(choice is not None for choice in (query, text, album)) != 1:
         raise SettingsError(
             "give a query such as 'dog, -beach', or --text TEXT, or --like ALBUM, and not both"
         )
@@ -120,9 +120,9 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
             "confidence": 0.95 if given.confidence is None else given.confidence,
         }
         if text is not None:
-            found = FreeText.of(index, given.encoder)
-            caution(found.doubt(text))
-            session = found.check(index, text, top or 0, who=given.who, **options)
+            free_text = FreeText.of(index, given.encoder)
+            caution(free_text.doubt(text))
+            session = free_text.check(index, text, top or 0, who=given.who, **options)
         elif album is not None:
             hits = photos_like_album(index, album, top or 50)
             name = name_of_album(album)
@@ -249,7 +249,7 @@ def _of_index(folder: Path, given: Options) -> bool:
     _show_lists(verified, given.json)
     if not given.json and not given.answers:
         next_steps(f"audit {folder} --ask 30 -o questions.csv")
-    broken = any(one.verdict == "broken" for one in verified.by_number.values())
+    broken = any(verdict.verdict == "broken" for verdict in verified.by_number.values())
     return verified.together.verdict == "broken" or (given.strict and broken)
 
 

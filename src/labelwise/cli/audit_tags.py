@@ -217,12 +217,14 @@ def _write_questions(session: "AuditSession", path: Path, given: Options, comman
         say("there is nothing left to ask")
         next_steps(command)
         return
-    rows = [(one.photo, one.tag, "", ", ".join(one.listed)) for one in questions]
+    rows = [
+        (question.photo, question.tag, "", ", ".join(question.listed)) for question in questions
+    ]
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows([["path", "tag", "answer", "tags"]])
         csv.writer(stream).writerows(map(as_cell, row) for row in rows)
     say(f"wrote {path}: {counted(len(questions), 'question')} to answer with yes, no or unsure")
-    if any(one.listed for one in questions):
+    if any(question.listed for question in questions):
         say("where the tag is *, name all tags of the last column that the photo shows, or none;")
         say("-cat says that a tag it has is wrong, ?car that you cannot tell")
     next_steps(f"{command} --answers {path}")

@@ -94,7 +94,7 @@ def count(
         asked = Query.parse(query, index.space, index.taxonomy)
         if given.answers is not None:
             told = read_answers(Path(given.answers))
-            found = estimate_from_answers(
+            estimate = estimate_from_answers(
                 index, asked, told, groups, distinct=given.distinct, who=given.who
             )
         elif given.ask is None:
@@ -116,15 +116,15 @@ def count(
             session = SampleAnswers(index, asked, sample, who=given.who)
             if not _asked(session, str(asked)):
                 return
-            found = session.estimate(groups)
-    _show(found, str(asked), by)
+            estimate = session.estimate(groups)
+    _show(estimate, str(asked), by)
     if given.csv is not None:
-        _write(found, str(asked), given.csv)
+        _write(estimate, str(asked), given.csv)
         say(f"the table: {given.csv}")
     if given.plot is not None:
         from labelwise.report.charts import save_estimate_chart
 
-        save_estimate_chart([*found.groups, found.total], str(asked), given.plot)
+        save_estimate_chart([*estimate.groups, estimate.total], str(asked), given.plot)
         say(f"the chart: {given.plot}")
     if not by:
         next_steps(f"count {named} --ask 50 --by folder")
@@ -134,26 +134,26 @@ def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
     """Print, and write, how many detections or rows are right of each label, by site."""
     from labelwise.scores.calls import calls_of_table, write_calls
 
-    found = calls_of_table(
+    calls = calls_of_table(
         source, by or None, given.scores, given.labels, given.count_by or "calibrated", label
     )
     cells = [
         (
-            *(one.label, *([one.part] if by else []), f"{one.detections:,}"),
-            *(f"{one.right:,} of {one.checked:,}", f"{one.count:,.0f}"),
-            *(f"{one.low:,.0f} to {one.high:,.0f}", one.method),
+            *(count.label, *([count.part] if by else []), f"{count.detections:,}"),
+            *(f"{count.right:,} of {count.checked:,}", f"{count.count:,.0f}"),
+            *(f"{count.low:,.0f} to {count.high:,.0f}", count.method),
         )
-        for one in found.counts[:SHOWN]
+        for count in calls.counts[:SHOWN]
     ]
     group = [by] if by else []
     show_table(
-        ("label", *group, found.unit, "checked right", "right", "95% interval", "method"), cells
+        ("label", *group, calls.unit, "checked right", "right", "95% interval", "method"), cells
     )
-    if len(found.counts) > SHOWN:
-        say(f"{SHOWN} of {len(found.counts):,} rows; all of them with --csv")
-    say(found.condition)
+    if len(calls.counts) > SHOWN:
+        say(f"{SHOWN} of {len(calls.counts):,} rows; all of them with --csv")
+    say(calls.condition)
     if given.csv is not None:
-        write_calls(found.counts, by, given.csv)
+        write_calls(calls.counts, by, given.csv)
         say(f"the table: {given.csv}")
 
 
@@ -161,12 +161,12 @@ def _of_the_model(index: "Index", query: "Query") -> str:
     """Return the model's own interval in words, with its condition."""
     from labelwise.photos import answer
 
-    found = answer(index, query, top=1)
-    sentences = [f"{found.counted}."]
-    if not found.untested:
-        sentences.append(f"It holds if these photos are like the {found.known} ones.")
-    sentences += [found.likeness_sentence, "An interval that holds in any case: --ask 150"]
-    return " ".join(one for one in sentences if one)
+    counted = answer(index, query, top=1)
+    sentences = [f"{counted.counted}."]
+    if not counted.untested:
+        sentences.append(f"It holds if these photos are like the {counted.known} ones.")
+    sentences += [counted.likeness_sentence, "An interval that holds in any case: --ask 150"]
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _adapted(index: "Index", query: "Query") -> str:
@@ -174,12 +174,12 @@ def _adapted(index: "Index", query: "Query") -> str:
     from labelwise.photos import likeness_of
     from labelwise.photos.prevalence import adapted_count
 
-    found, known, likeness = adapted_count(index, query), index.facts.known, likeness_of(index)
+    adapted, known, likeness = adapted_count(index, query), index.facts.known, likeness_of(index)
     unlike = f"{likeness.sentence()} " * (likeness.likeness.outcome == "pictures differ")
     return (
-        f"about {found.count:,.0f} of {found.photos:,} photos match {query} (95% interval: "
-        f"{found.low:,.0f} to {found.high:,.0f}), if photos with the label look as the {known} "
-        f"ones did and only are more or fewer; {found.before:.1%} of the {known} photos match. "
+        f"about {adapted.count:,.0f} of {adapted.photos:,} photos match {query} (95% interval: "
+        f"{adapted.low:,.0f} to {adapted.high:,.0f}), if photos with the label look as the {known} "
+        f"ones did and only are more or fewer; {adapted.before:.1%} of the {known} photos match. "
         f"{unlike}An interval that holds in any case: --ask 150"
     )
 
@@ -210,14 +210,14 @@ def _show(found: "LibraryEstimate", query: str, by: str) -> None:
     if found.groups:
         cells = [
             (
-                one.group or "all",
-                f"{one.photos:,}",
-                f"{one.yes:,} of {one.answered:,}",
-                f"{one.count:,.0f}",
-                f"{one.low:,.0f} to {one.high:,.0f}",
-                one.method,
+                group.group or "all",
+                f"{group.photos:,}",
+                f"{group.yes:,} of {group.answered:,}",
+                f"{group.count:,.0f}",
+                f"{group.low:,.0f} to {group.high:,.0f}",
+                group.method,
             )
-            for one in [*found.groups, found.total]
+            for group in [*found.groups, found.total]
         ]
         show_table((by, "photos", "answered yes", "match", "95% interval", "method"), cells)
     say(found.total.sentence(query))
@@ -237,13 +237,13 @@ def _write(found: "LibraryEstimate", query: str, path: Path) -> None:
     rows = [
         {
             "query": query,
-            **asdict(one),
-            "share": one.count / one.photos,
-            "share_low": one.low / one.photos,
-            "share_high": one.high / one.photos,
+            **asdict(group),
+            "share": group.count / group.photos,
+            "share_low": group.low / group.photos,
+            "share_high": group.high / group.photos,
             "drawn": found.sample.at,
             "seed": found.sample.seed,
         }
-        for one in [*found.groups, found.total]
+        for group in [*found.groups, found.total]
     ]
     write_csv(path, list(rows[0]), [tuple(row.values()) for row in rows])

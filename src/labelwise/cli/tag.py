@@ -26,7 +26,7 @@ SHOWN = 20
 
 @verb(
     "xmp embed immich wrong_at_most per_label undo dry_run confidence adopt immich_key_file",
-    examples=("tag --xmp --wrong-at-most 0.05", "tag tags.audit --xmp", "tag photos.index --undo"),
+    examples=("tag photos.index --xmp --wrong-at-most 0.05", "tag tags.audit --xmp"),
 )
 def tag(folder: IndexFolder = DEFAULT_INDEX, *, given: Options) -> None:
     """Write labels as keywords that other photo programs read.

@@ -82,11 +82,11 @@ def _has_scores(path: Path) -> bool:
 def _of_scores(path: Path, kind: "Kind | None", at_least: float) -> TagTable:
     from labelwise.scores.read import read_unlabelled
 
-    found = read_unlabelled(path, kind)
-    if found.link is None:
+    unlabelled = read_unlabelled(path, kind)
+    if unlabelled.link is None:
         raise SettingsError(f"{path.name}: its scores are not probabilities; give --scores probs")
-    probs = np.asarray(found.link.decision_probs(found.logits), np.float64)
-    return TagTable.of_scores(path.name, found.ids, found.names, probs, probs >= at_least)
+    probs = np.asarray(unlabelled.link.decision_probs(unlabelled.logits), np.float64)
+    return TagTable.of_scores(path.name, unlabelled.ids, unlabelled.names, probs, probs >= at_least)
 
 
 def _of_run(path: Path) -> TagTable:
@@ -107,17 +107,17 @@ def _of_index(path: Path) -> TagTable:
     with Index(path) as index:
         tagged = list(tags_of(index, None))
         paths = index.store.paths_of(row for row, _ in tagged)
-    found = [
+    uses = [
         (paths[row][0], keyword.label, float(np.float64(keyword.probability)))
         for row, own in tagged
         for keyword in own
     ]
-    return TagTable.of(path.name, found, [paths[row][0] for row, _ in tagged])
+    return TagTable.of(path.name, uses, [paths[row][0] for row, _ in tagged])
 
 
 def _of_label_studio(path: Path, tasks: Sequence[Any]) -> TagTable:
     folder = ImageFolder(path.parent)
-    found: list[FoundUse] = []
+    uses: list[FoundUse] = []
     photos: list[str] = []
     for number, task in enumerate(tasks, 1):
         where = f"{path.name}, task {number}"
@@ -126,7 +126,9 @@ def _of_label_studio(path: Path, tasks: Sequence[Any]) -> TagTable:
         if not isinstance(image, str) or not image:
             raise DataError(f"{where}: 'data' must name an 'image'")
         made = task.get("predictions") or []
-        if not isinstance(made, list) or not all(isinstance(one, dict) for one in made):
+        if not isinstance(made, list) or not all(
+            isinstance(prediction, dict) for prediction in made
+        ):
             raise DataError(f"{where}: 'predictions' must be a list of objects")
         photos.append(folder.path_of(image))
         if made:
@@ -134,5 +136,5 @@ def _of_label_studio(path: Path, tasks: Sequence[Any]) -> TagTable:
             for result in made[-1].get("result") or []:
                 own = result.get("score", score) if isinstance(result, dict) else None
                 chance = None if own is None else score_of(own, where)
-                found += [(photos[-1], name, chance) for name in chosen_labels(result, where)]
-    return TagTable.of(path.name, found, photos)
+                uses += [(photos[-1], name, chance) for name in chosen_labels(result, where)]
+    return TagTable.of(path.name, uses, photos)

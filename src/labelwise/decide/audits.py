@@ -104,13 +104,15 @@ def asked_on(
 def posterior(share: Numbers, bayes: Numbers, asked: Counts, wrong: Counts) -> Numbers:
     """Return the mean wrong rate of tags with these answers."""
     good = 1 / (1 + (1 - share) / share * np.exp(-bayes))
-    means = [(one[0] + wrong) / (sum(one) + asked) for one in (GOOD, BAD)]
+    means = [(prior[0] + wrong) / (sum(prior) + asked) for prior in (GOOD, BAD)]
     return np.asarray(good * means[0] + (1 - good) * means[1])
 
 
 def log_bayes(asked: Counts, wrong: Counts) -> Numbers:
     """Return log P(answers | a good tag) - log P(answers | a bad tag)."""
-    logs = [betaln(one[0] + wrong, one[1] + asked - wrong) - betaln(*one) for one in (GOOD, BAD)]
+    logs = [
+        betaln(prior[0] + wrong, prior[1] + asked - wrong) - betaln(*prior) for prior in (GOOD, BAD)
+    ]
     return np.asarray(np.clip(logs[0] - logs[1], -MOST_ODDS, MOST_ODDS))
 
 
@@ -150,7 +152,7 @@ Answer = Literal["yes", "no", "unsure"]
 ANSWERED: tuple[Answer, ...] = ("yes", "no")
 Use = tuple[int, int]  # tag, place among the uses of the tag
 
-ASK_PRICE = (0.000055, 0.00012)  # of all uses, for one answer in phase one; with scores
+ASK_PRICE = (0.00006, 0.00012)  # of all uses, for one answer in phase one; with scores
 PRICE = (0.0004, 0.00127)  # of all right uses, for one answer in phase two; with scores
 FIRST_TEST = 0.85  # of delta
 TESTS = 6
@@ -302,12 +304,12 @@ class Audit:
         """The (tag, use) to ask about now; None once there is nothing left to ask."""
         if self._next is None:
             return None
-        tag, part = self._next
+        tag, bin_ = self._next
         if self._next not in self._orders:
-            members = np.flatnonzero(self.bins[tag] == part)
-            rng = np.random.default_rng((self.seed, 2, tag, part))
+            members = np.flatnonzero(self.bins[tag] == bin_)
+            rng = np.random.default_rng((self.seed, 2, tag, bin_))
             self._orders[self._next] = rng.permutation(members)
-        return tag, int(self._orders[self._next][self.asked[tag, part]])
+        return tag, int(self._orders[self._next][self.asked[tag, bin_]])
 
     def answer(self, value: Answer) -> None:
         """Record the answer to ``question`` and choose the next one."""
@@ -315,13 +317,13 @@ class Audit:
             raise DataError("The audit asks nothing more.")
         if value not in ("yes", "no", "unsure"):
             raise DataError(f"An answer is yes, no or unsure, got {value!r}.")
-        tag, part = self._next
+        tag, bin_ = self._next
         wrong = value != "yes"
-        self._bet(self._own(tag), tag, part, wrong)
-        if self.test is not None and self.test.kept[tag, part]:
-            self._bet(self.test, tag, part, wrong)
-        self.asked[tag, part] += 1
-        self.wrong[tag, part] += wrong
+        self._bet(self._own(tag), tag, bin_, wrong)
+        if self.test is not None and self.test.kept[tag, bin_]:
+            self._bet(self.test, tag, bin_, wrong)
+        self.asked[tag, bin_] += 1
+        self.wrong[tag, bin_] += wrong
         self.unsure[tag] += value == "unsure"
         self._bayes[tag] = log_bayes(self.asked[tag].sum(), self.wrong[tag].sum())
         self.count += 1
@@ -349,7 +351,7 @@ class Audit:
         kept = self.kept()
         tags = np.flatnonzero(kept.any(1)).tolist()
         sets = [self._own(k).kept for k in tags] if self.per_tag else [kept]
-        certain = bool(tags) and all(self._certain(one) for one in sets)
+        certain = bool(tags) and all(self._certain(tested) for tested in sets)
         reached = bool(tags) and (self.per_tag or certain or self._reached(self.test))
         uses, level = int(self.strata[kept].sum()), (self.level, self.confidence, self.per_tag)
         finished = self._next is None
@@ -472,10 +474,10 @@ class Audit:
         if self.count % 1024 == 0 or not len(self._uniform):
             self._uniform = np.random.default_rng((self.seed, 1, self.count // 1024)).random(1024)
         flat = chances.ravel().cumsum()
-        place = int(np.searchsorted(flat, self._uniform[self.count % 1024] * flat[-1], "right"))
-        place = min(place, int(np.flatnonzero(chances.ravel())[-1]))
+        choice = int(np.searchsorted(flat, self._uniform[self.count % 1024] * flat[-1], "right"))
+        choice = min(choice, int(np.flatnonzero(chances.ravel())[-1]))
         self._chances = chances
-        self._next = (place // left.shape[1], place % left.shape[1])
+        self._next = (choice // left.shape[1], choice % left.shape[1])
 
     def _bet(self, test: _Test, tag: int, part: int, wrong: bool) -> None:
         """Multiply the capitals of a test by what one answer pays."""
@@ -565,14 +567,14 @@ class Audit:
 def _bins(sizes: Counts, scores: Sequence[Numbers] | None) -> list[Counts]:
     if scores is None:
         return [np.zeros(n, np.int64) for n in sizes]
-    values = [np.asarray(one, np.float64) for one in scores]
-    if [len(one) for one in values] != sizes.tolist():
+    values = [np.asarray(score, np.float64) for score in scores]
+    if [len(value) for value in values] != sizes.tolist():
         raise DataError("Scores must be one per use of each tag.")
     everything = np.concatenate(values)
     if not np.isfinite(everything).all():
         raise DataError("Scores must be finite numbers.")
     edges = np.quantile(everything, np.arange(1, BINS) / BINS)
-    return [np.searchsorted(edges, one, side="right") for one in values]
+    return [np.searchsorted(edges, value, side="right") for value in values]
 
 
 def _interval(seen: Sequence[tuple[float, float, float]], delta: float) -> tuple[float, float]:

@@ -100,8 +100,8 @@ def betting_total_bounds(groups: Sequence[DrawnGroup], confidence: float) -> tup
     chances = [group.log_chances() for group in groups]
     marginals = np.sum([group.log_marginals() for group in groups], axis=0)
     paid = float(logsumexp(marginals)) - np.log(len(marginals))
-    steps = np.sort(np.concatenate([-np.diff(one) for one in chances]))
-    least = paid - sum(float(one[0]) for one in chances) + np.append(0.0, steps.cumsum())
+    steps = np.sort(np.concatenate([-np.diff(chance) for chance in chances]))
+    least = paid - sum(float(chance[0]) for chance in chances) + np.append(0.0, steps.cumsum())
     held = np.flatnonzero(least < -np.log1p(-confidence))
     first = sum(group.yes for group in groups)
     return first + int(held[0]), first + int(held[-1])
@@ -200,11 +200,11 @@ def estimate_total(
     """Return how many photos of all groups together carry what was asked."""
     if not 0 < confidence < 1:
         raise DataError(f"confidence must lie between 0 and 1, got {confidence}")
-    answered = sum(len(one.drawn) for one in parts)
-    photos = sum(len(one.probs) for one in parts)
-    yes, unsure = sum(one.yes for one in parts), sum(one.unsure for one in parts)
-    low_parts = [one.with_unsure_as(0.0) for one in parts]
-    high_parts = [one.with_unsure_as(1.0) for one in parts]
+    answered = sum(len(stratum.drawn) for stratum in parts)
+    photos = sum(len(stratum.probs) for stratum in parts)
+    yes, unsure = sum(stratum.yes for stratum in parts), sum(stratum.unsure for stratum in parts)
+    low_parts = [stratum.with_unsure_as(0.0) for stratum in parts]
+    high_parts = [stratum.with_unsure_as(1.0) for stratum in parts]
     method: EstimateMethod
     if answered == photos:
         method = "all answered"
@@ -220,8 +220,8 @@ def estimate_total(
         method = "exact" if len(parts) == 1 else "betting"
         low, high = _bounds(low_parts, confidence)[0], _bounds(high_parts, confidence)[1]
         counts = [
-            len(one.probs) * (one.yes + half.yes) / (2 * max(len(one.drawn), 1))
-            for one, half in zip(low_parts, high_parts, strict=True)
+            len(stratum.probs) * (stratum.yes + half.yes) / (2 * max(len(stratum.drawn), 1))
+            for stratum, half in zip(low_parts, high_parts, strict=True)
         ]
         middle = min(max(sum(counts), low), high)
     facts = (photos, answered, yes, unsure, middle, low, high, confidence)
@@ -249,9 +249,9 @@ def exact_count_bounds(yes: int, drawn: int, photos: int, confidence: float) -> 
 
 def _is_powered(parts: Sequence[Answered]) -> bool:
     """Return whether answers are enough for the approximation: see the module's text."""
-    answered = sum(len(one.drawn) for one in parts)
+    answered = sum(len(stratum.drawn) for stratum in parts)
     if answered > EXACT_UP_TO or len(parts) > 1 or answered < FEWEST_POWERED:
-        return answered > EXACT_UP_TO and all(len(one.drawn) >= 2 for one in parts)
+        return answered > EXACT_UP_TO and all(len(stratum.drawn) >= 2 for stratum in parts)
     expected = answered * float(parts[0].probs.mean())
     return EXPECTED <= expected <= answered - EXPECTED
 
@@ -259,8 +259,8 @@ def _is_powered(parts: Sequence[Answered]) -> bool:
 def _bounds(parts: Sequence[Answered], confidence: float) -> tuple[float, float]:
     """Return bounds that hold for any number of answers."""
     groups = [
-        DrawnGroup(one.yes, len(one.drawn), len(one.probs), float(one.probs.mean()))
-        for one in parts
+        DrawnGroup(stratum.yes, len(stratum.drawn), len(stratum.probs), float(stratum.probs.mean()))
+        for stratum in parts
     ]
     if len(groups) > 1:
         return betting_total_bounds(groups, confidence)
@@ -269,12 +269,14 @@ def _bounds(parts: Sequence[Answered], confidence: float) -> tuple[float, float]
 
 def _powered(parts: Sequence[Answered], confidence: float) -> tuple[float, float, float]:
     """Return the count and the ends of its interval, from two or more answers in each group."""
-    photos = sum(len(one.probs) for one in parts)
-    weights = np.array([len(one.probs) / photos for one in parts])
-    sizes = np.array([len(one.drawn) for one in parts])
-    left = 1 - sizes / [len(one.probs) for one in parts]
-    own = [one.probs[one.drawn] for one in parts]
-    gaps = np.array([one.probs.mean() - p.mean() for one, p in zip(parts, own, strict=True)])
+    photos = sum(len(stratum.probs) for stratum in parts)
+    weights = np.array([len(stratum.probs) / photos for stratum in parts])
+    sizes = np.array([len(stratum.drawn) for stratum in parts])
+    left = 1 - sizes / [len(stratum.probs) for stratum in parts]
+    own = [stratum.probs[stratum.drawn] for stratum in parts]
+    gaps = np.array(
+        [stratum.probs.mean() - p.mean() for stratum, p in zip(parts, own, strict=True)]
+    )
     scale = weights**2 * left / sizes  # what a variance within a group counts for
 
     def within(x: Sequence[Numbers], y: Sequence[Numbers]) -> Numbers:
@@ -285,7 +287,7 @@ def _powered(parts: Sequence[Answered], confidence: float) -> tuple[float, float
             ]
         )
 
-    answers = [one.answers for one in parts]
+    answers = [stratum.answers for stratum in parts]
     spread = float(scale @ within(own, own))
     slope = float(scale @ within(own, answers)) / spread if spread > 0 else 0.0
     rest = [y - slope * p for y, p in zip(answers, own, strict=True)]

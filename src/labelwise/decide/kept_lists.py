@@ -154,9 +154,12 @@ def judge_list(promise: Promise, answers: ListAnswers) -> ListVerdict:
 
 def judge_lists(verdicts: Sequence[ListVerdict]) -> KeptLists:
     """Return how many lists kept their promise, and whether so many broken ones are too many."""
-    told = [one for one in verdicts if one.verdict != "cannot tell"]
-    kept = sum(one.verdict == "kept" for one in told)
-    chances = [1 - (one.promise.confidence or 0) + MISJUDGED * (not one.certain) for one in told]
+    told = [verdict for verdict in verdicts if verdict.verdict != "cannot tell"]
+    kept = sum(outcome.verdict == "kept" for outcome in told)
+    chances = [
+        1 - (outcome.promise.confidence or 0) + MISJUDGED * (not outcome.certain)
+        for outcome in told
+    ]
     worst = max(chances, default=0.0)
     broken = len(told) - kept
     chance = float(bdtrc(broken - 1, len(told), worst)) if broken else 1.0
@@ -187,5 +190,5 @@ def _more(listed: int, answers: ListAnswers, allowed: int) -> int:
         told = replace(answers, right=answers.right + more, drawn=answers.drawn + more)
         return _between(listed, told)[1] <= allowed
 
-    place = bisect_left(rest, True, key=settled)
-    return rest[place] if place < len(rest) else 0
+    position = bisect_left(rest, True, key=settled)
+    return rest[position] if position < len(rest) else 0

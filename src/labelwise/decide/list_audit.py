@@ -136,8 +136,8 @@ class ListCheck:
         a, b = self.prior
         rate = (a + self.wrong) / (a + b + self.checked)
         ahead = np.arange(1, min(LOOK_AHEAD, self.listed - self.checked) + 1)
-        found = np.asarray(self.wrong + np.floor(rate * ahead + 0.5))
-        capital = self._log_capital(self.checked + ahead, found)
+        wrong = np.asarray(self.wrong + np.floor(rate * ahead + 0.5))
+        capital = self._log_capital(self.checked + ahead, wrong)
         enough = np.flatnonzero(capital >= self.needed)
         return int(ahead[enough[0]]) if len(enough) else None
 
@@ -250,8 +250,8 @@ class ListAudit:
         if prior_wrong is not None:
             rates = [float(np.mean(prior_wrong[:length])) for length in lengths]
         self.checks = [
-            ListCheck(length, wrong_at_most, confidence, prior=prior_of(rate), place=place)
-            for length, rate, place in zip(
+            ListCheck(length, wrong_at_most, confidence, prior=prior_of(rate), place=start)
+            for length, rate, start in zip(
                 lengths, rates, places or range(len(lengths)), strict=True
             )
         ]

@@ -118,7 +118,9 @@ class ScoredSplit:
     def above(self, cuts: Numbers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return how many photos with and without the label score at or above each cut."""
         parts = (np.sort(self.scores[self.present]), np.sort(self.scores[~self.present]))
-        hits, misses = (len(one) - np.searchsorted(one, cuts, side="left") for one in parts)
+        hits, misses = (
+            len(scores) - np.searchsorted(scores, cuts, side="left") for scores in parts
+        )
         return hits, misses
 
     @property
@@ -193,7 +195,7 @@ def estimate_library_count(
     if absent < FEWEST_ABSENT or min(present, validation.sizes[0]) < FEWEST_PRESENT:
         return NoEstimate("too few test photos show it")
     (cut, gap), tail = best_cut(validation, test.sizes, library), 1 - confidence
-    hits, false = (int(one[0]) for one in test.above(np.array([cut])))
+    hits, false = (int(count[0]) for count in test.above(np.array([cut])))
     rng, photos = np.random.default_rng(0), len(library)
     tprs = rng.beta(hits + 0.5, present - hits + 0.5, DRAWS)
     fprs = rng.beta(false + 0.5, absent - false + 0.5, DRAWS)
@@ -232,14 +234,14 @@ def best_cut(
 def _rates_at(cut: float, validation: ScoredSplit, test: ScoredSplit | None) -> Rates:
     """Return the Beta laws of TPR (of all photos) and FPR (of test photos) at a cut."""
     with_label, without = (validation, *([] if test is None else [test])), test or validation
-    hits = sum(int(one.above(np.array([cut]))[0][0]) for one in with_label)
+    hits = sum(int(side.above(np.array([cut]))[0][0]) for side in with_label)
     false, present = int(without.above(np.array([cut]))[1][0]), sum(o.sizes[0] for o in with_label)
     return (hits + 0.5, present - hits + 0.5), (false + 0.5, without.sizes[1] - false + 0.5)
 
 
 def _share(rates: Rates, library: Numbers, cut: float) -> float:
     """Return the library's share of the label; 0 where the rates do not tell."""
-    tpr, fpr = (one[0] / sum(one) for one in rates)
+    tpr, fpr = (rate[0] / sum(rate) for rate in rates)
     return (
         0.0
         if tpr - fpr < LEAST_GAP
@@ -250,7 +252,7 @@ def _share(rates: Rates, library: Numbers, cut: float) -> float:
 def _share_draws(rates: Rates, library: Numbers, cut: float) -> Numbers:
     """Return shares of the label that the doubt in both rates and the library's size allow."""
     rng = np.random.default_rng(0)
-    tpr, fpr = (rng.beta(*one, SHARES) for one in rates)
+    tpr, fpr = (rng.beta(*rate, SHARES) for rate in rates)
     gap, above = np.maximum(tpr - fpr, LEAST_GAP / 2), float(np.mean(library >= cut))
     noise = rng.normal(size=SHARES) * np.sqrt(above * (1 - above) / len(library)) / gap
     return np.asarray(np.clip((above - fpr) / gap + noise, 0, 1))

@@ -47,7 +47,7 @@ class Method:
     @cached_property
     def options(self) -> dict[str, Any]:
         parameters = signature(self.arguments or self.make).parameters
-        stated = {name: one.default for name, one in parameters.items()}
+        stated = {name: parameter.default for name, parameter in parameters.items()}
         supplied = {name: None for name in self.from_facts}
         merged = {**stated, **supplied, **self.changed}
         return {k: value for k, value in merged.items() if self.from_facts.get(k) != k}

@@ -35,17 +35,17 @@ LEAST = 1e-7
 def slopes(loss: Loss, logits: Tensor, label: float) -> Tensor:
     """Return the slope of a loss at each logit (N,) of a label that is present or absent."""
     given = logits[:, None].clone().requires_grad_()
-    (found,) = torch.autograd.grad(loss(given, torch.full_like(given, label)).sum(), given)
-    return found[:, 0]
+    (slope,) = torch.autograd.grad(loss(given, torch.full_like(given, label)).sum(), given)
+    return slope[:, 0]
 
 
 def default_link(loss: Loss) -> tuple[Link | None, str]:
     """Return the link of a loss of single entries, None of any other, and what to know of it."""
     logits = torch.arange(-FAR, FAR + STEP / 2, STEP, dtype=torch.float64)
     present, absent = slopes(loss, logits, 1.0), slopes(loss, logits, 0.0)
-    part = slice(None, None, 3)  # of other rows: another slope at the same logit is coupled
+    third = slice(None, None, 3)  # of other rows: another slope at the same logit is coupled
     ratios = [
-        slopes(loss, logits[part], label) / whole[part]
+        slopes(loss, logits[third], label) / whole[third]
         for label, whole in ((1.0, present), (0.0, absent))
     ]
     known = torch.cat([ratio[ratio.isfinite()] for ratio in ratios])
@@ -100,11 +100,11 @@ def add_method(text: str) -> tuple[str, str]:
         spec.loader.exec_module(module)
     except Exception as error:
         raise SettingsError(f"{file} cannot be run: {first_line(error)}") from error
-    found = getattr(module, attribute, None)
-    if not callable(found):
+    loss = getattr(module, attribute, None)
+    if not callable(loss):
         raise SettingsError(f"{file} has no function or class {attribute!r}")
-    made = found() if isinstance(found, type) else found
-    make: Callable[[], Objective] = found if isinstance(made, Objective) else partial(OwnLoss, made)
+    made = loss() if isinstance(loss, type) else loss
+    make: Callable[[], Objective] = loss if isinstance(made, Objective) else partial(OwnLoss, made)
     objective = make()
     note = getattr(objective, "note", "an objective, with the link it names")
     honesty = "ranking only" if objective.link is None else "improper"

@@ -347,12 +347,12 @@ class QueryDecoder(Head):
     def _memory(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the queries look at, (B, H W, D), without and with its position code."""
         height, width = features.shape[2:]
-        place = sine_position(self.width, height, width, features).flatten(1).T  # (H W, D)
+        positions = sine_position(self.width, height, width, features).flatten(1).T  # (H W, D)
         memory = features.flatten(2).transpose(1, 2)
         for layer in self.encoder:
-            query = memory + place
+            query = memory + positions
             memory = layer(memory, query, query, memory)
-        return memory, memory + place
+        return memory, memory + positions
 
     @torch.no_grad()
     def start_at(self, logits: Tensor) -> None:
@@ -404,8 +404,8 @@ class LabelFeatures(Head):
     def forward(self, features: Tensor) -> Outputs:
         places = self.project(features.flatten(2).transpose(1, 2))[:, None]  # (B, 1, H W, width)
         seen = torch.tanh(places * self.labels[:, None])
-        found = (self.look(seen).softmax(2) * seen).sum(2)
-        return Outputs(self.classifier(found), {"features": found})
+        pooled = (self.look(seen).softmax(2) * seen).sum(2)
+        return Outputs(self.classifier(pooled), {"features": pooled})
 
     @torch.no_grad()
     def start_at(self, logits: Tensor) -> None:

@@ -85,8 +85,8 @@ def _in_and_out(link: Link, test: Predictions) -> dict[str, float]:
         "IN accuracy": 100 * top_accuracy(test.logits[~out], test.labels[~out]).value,
         "OUT MMC": 100 * float(confidence[out].mean()),
         "AUROC": separation_auroc(confidence[~out], confidence[out]),
-        **{f"log loss{part}": scores[f"log loss{part}"] for part in (" IN", " OUT")},
-        **{f"Brier{part}": scores[f"Brier{part}"] for part in (" IN", " OUT")},
+        **{f"log loss{side}": scores[f"log loss{side}"] for side in (" IN", " OUT")},
+        **{f"Brier{side}": scores[f"Brier{side}"] for side in (" IN", " OUT")},
         "log loss": scores["log loss"],
         "Brier": scores["Brier"],
         "ECE": 100 * scores["ECE"],
@@ -180,20 +180,20 @@ def average_sets(k: int) -> Callable[[FinishedRun], dict[str, float]]:
     """
 
     def figures(run: FinishedRun) -> dict[str, float]:
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         for words, link in (("", Softmax()), (", own scores", link_of(run))):
             if words and isinstance(link, Softmax):
                 continue
             accuracy = _accuracy_of_sets(run, link, k)
             groups = by_shot(accuracy.per_label.items, run.train.labels.sum(0))
-            found[f"overall{words}"] = 100 * accuracy.per_image.value
-            found |= {
+            figures[f"overall{words}"] = 100 * accuracy.per_image.value
+            figures |= {
                 f"{shot}{words}": 100 * mean.value
                 for shot, mean in groups.items()
                 if mean.num_defined
             }
-            found[f"set size{words}"] = accuracy.mean_size
-        return found
+            figures[f"set size{words}"] = accuracy.mean_size
+        return figures
 
     return figures
 

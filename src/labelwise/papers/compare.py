@@ -146,19 +146,19 @@ class ComparisonPlan:
         A method has those of the given options that it knows; one without the swept option is
         compared once.
         """
-        found = {}
+        entries = {}
         for method in self.methods:
             own = find_method(method).options
             options = {name: value for name, value in self.base.options.items() if name in own}
             settings = with_values(self.base, method=method, options=options, seed=self.seeds[0])
             if self.sweep is None or self.sweep[0] not in own:
-                found[method] = settings
+                entries[method] = settings
                 continue
             option, values = self.sweep
             for value in values:
                 varied = with_values(settings, options={**options, option: value})
-                found[f"{method} {option}={value}"] = varied
-        return found
+                entries[f"{method} {option}={value}"] = varied
+        return entries
 
 
 def compare(
@@ -199,7 +199,7 @@ def compare(
         {name: _covariance(by_method) for name, by_method in effects.items()},
         _chosen_values(plan, jobs),
         groups,
-        {} if groups is None else {name: _freedom(part) for name, part in effects.items()},
+        {} if groups is None else {name: _freedom(effect) for name, effect in effects.items()},
     )
     comparison.save(folder)
     return comparison

@@ -255,7 +255,7 @@ def show_figure(value: SeedMean, percent: bool) -> str:
 def _without_infinity(value: Any) -> Any:
     """Return plain data as JSON can hold it: infinity as a word, since null would be undefined."""
     if isinstance(value, dict):
-        return {key: _without_infinity(part) for key, part in value.items()}
+        return {key: _without_infinity(item) for key, item in value.items()}
     return INFINITE if isinstance(value, float) and isinf(value) else value
 
 

@@ -72,12 +72,12 @@ class Recovery:
 def minimisers(objective: Objective, etas: Tensor = ETAS) -> Tensor:
     """Return v*(eta); infinite where the expected loss has no minimum."""
     present, absent = (_slopes(objective, label) for label in (1.0, 0.0))
-    found = []
+    minimisers = []
     for eta in etas.tolist():
         falling = (eta * present + (1 - eta) * absent) < 0
         last = int(falling.sum())
-        found.append(float("inf") if last == len(LOGITS) else LOGITS[last].item())
-    return torch.tensor(found, dtype=torch.float64)
+        minimisers.append(float("inf") if last == len(LOGITS) else LOGITS[last].item())
+    return torch.tensor(minimisers, dtype=torch.float64)
 
 
 def recovery_of(method: str) -> Recovery:
@@ -111,15 +111,17 @@ def recovery_rows(methods: Iterable[str] = METHODS) -> tuple[list[str], list[lis
     rows = []
     for method in methods:
         find_method(method)
-        one = recovery_of(method)
+        recovery = recovery_of(method)
         printed = [_mark(mark) for mark in PRINTED_RECOVERY.get(method, (None, None))]
         rows.append(
             [
                 method,
-                f"{one.link_error:.3f}",
-                f"{one.sigmoid_error:.3f}",
-                "all" if one.highest > ETAS[-1].item() - EXACT else f"up to {one.highest:.3f}",
-                *(_proper(one), printed[0], _mark(one.one_to_one), printed[1]),
+                f"{recovery.link_error:.3f}",
+                f"{recovery.sigmoid_error:.3f}",
+                "all"
+                if recovery.highest > ETAS[-1].item() - EXACT
+                else f"up to {recovery.highest:.3f}",
+                *(_proper(recovery), printed[0], _mark(recovery.one_to_one), printed[1]),
             ]
         )
     return header, rows
@@ -180,7 +182,7 @@ def statistics_of(table: LabelTable, last: str) -> tuple[float, ...]:
             raise DataError(f"{table.name} has no {split} images, whose number the table shows")
     present = sum(float(splits[split].facts().mean_labels) * len(splits[split]) for split in splits)
     images = sum(map(len, splits.values()))
-    known = sum(int((len(part) - part.unknown.counts()).sum()) for part in splits.values())
+    known = sum(int((len(split) - split.unknown.counts()).sum()) for split in splits.values())
     figure = present / max(known - present, 1) if last == PRESENT_TO_ABSENT else present / images
     training = images - len(splits["test"])  # validation images are training images held out
     return (len(table.space), training, len(splits["test"]), figure)
@@ -198,15 +200,15 @@ def _statistics(
         if source is not None:
             places = {next(iter(printed)): source}
         rows, notes = [], []
-        for name, place in places.items():
+        for name, source_of in places.items():
             if source is None and not holds_files(root / DATASETS[name].folder):
                 missing = f"put into {root / DATASETS[name].folder}: {DATASETS[name].how_to_get}"
                 notes.append(f"{name}: not counted; {missing}.")
                 continue
-            found = statistics_of(load(place), last)
+            statistics = statistics_of(load(source_of), last)
             rows.append([name, "paper", *_shown(printed[name])])
-            rows.append(["", "ours", *_shown(found)])
-            same = _shown(found) == _shown(printed[name])
+            rows.append(["", "ours", *_shown(statistics)])
+            same = _shown(statistics) == _shown(printed[name])
             notes.append(f"{name}: {'as printed' if same else 'differs from what is printed'}.")
         if not rows:
             raise DataError(f"none of the data sets is below {root}: {notes[0]}")
@@ -270,8 +272,8 @@ def _counts(root: Path, source: str | None) -> Computed:
     notes.append("Table 3 has 32 configurations; the paper says 36 in the same sentence.")
     notes.append("LPR takes ACE on VISPR from 5.8 to 3.0: said in words, its rows are not at hand.")
     wider = PUBLISHED["001-table3.wider.ecaresnet50t"]
-    place = wider.columns.index("ACE")
-    bce, *spa = (wider.rows[row][place] for row in ("bce", "spa", "spa+lpr"))
+    column = wider.columns.index("ACE")
+    bce, *spa = (wider.rows[row][column] for row in ("bce", "spa", "spa+lpr"))
     factors = " and ".join(f"{float(bce or 0) / float(ace or 1):.1f}" for ace in spa)
     notes.append(f"WIDER-A: ACE of BCE over SPA, SPA + LPR: {factors}; said: about 4.")
     return Computed(["best or tied", "said", "counted in the printed table"], rows, tuple(notes))

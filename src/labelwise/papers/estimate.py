@@ -70,10 +70,10 @@ def seconds_of(
 ) -> dict[Path, float]:
     """Return an estimate of the seconds of each job; those of one network are timed once."""
     speeds: dict[str, Speed] = {}
-    found = {}
+    seconds = {}
     for job in jobs:
         network = job.settings.model_dump_json(exclude=SAME_SPEED)
         if network not in speeds:
             speeds[network] = measure_speed(job.settings, table, watch)
-        found[job.folder] = speeds[network].seconds(job.settings.recipe.epochs, table)
-    return found
+        seconds[job.folder] = speeds[network].seconds(job.settings.recipe.epochs, table)
+    return seconds

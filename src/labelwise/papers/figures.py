@@ -93,29 +93,31 @@ def zero_and_many(figure: Figure, runs: Runs, photo: Photo, colours: Sequence[st
     empty = np.flatnonzero(counts == 0).tolist()
     many = np.flatnonzero(counts >= 3).tolist() or [int(counts.argmax())]
     chosen = [*empty[:1], many[0]]
-    for place, row in enumerate(chosen):
+    for position, row in enumerate(chosen):
         words = "no label" if counts[row] == 0 else f"{int(counts[row])} labels"
-        axes = figure.add_subplot(len(chosen), len(runs) + 1, place * (len(runs) + 1) + 1)
+        axes = figure.add_subplot(len(chosen), len(runs) + 1, position * (len(runs) + 1) + 1)
         axes.imshow(photo(first.ids[row]))
         axes.set_axis_off()
         axes.set_title(words, fontsize=9)
         for at, ((name, run), colour) in enumerate(zip(runs.items(), colours, strict=False)):
             probs = link_of(run)(run.test.logits[row : row + 1].astype(np.float64))[0]
             best = probs.argsort()[::-1][:SHOWN_LABELS].tolist()
-            bars = plain_axes(figure, len(chosen), len(runs) + 1, place * (len(runs) + 1) + at + 2)
+            bars = plain_axes(
+                figure, len(chosen), len(runs) + 1, position * (len(runs) + 1) + at + 2
+            )
             bars.barh(range(len(best)), [float(probs[k]) for k in best], color=colour)
             there = ["*" if run.test.labels[row, k] else "" for k in best]
             names = [f"{run.test.names[k]}{star}" for k, star in zip(best, there, strict=True)]
             bars.set_yticks(range(len(best)), names, fontsize=7)
             bars.invert_yaxis()
-            bars.set(xlim=(0, 1), xlabel="confidence; * present" if place else "")
+            bars.set(xlim=(0, 1), xlabel="confidence; * present" if position else "")
             bars.set_title(name, fontsize=9)
 
 
 def ambiguous_photos(figure: Figure, runs: Runs, photo: Photo, k: int) -> None:
     """Test photos with the smallest, a middling and the largest set of ``k`` labels on average."""
     run = next(iter(runs.values()))
-    scores = [Softmax()(part.logits.astype(np.float64)) for part in (run.held_out, run.test)]
+    scores = [Softmax()(table.logits.astype(np.float64)) for table in (run.held_out, run.test)]
     sets = np.asarray(average_k(scores[0], k)(scores[1]))
     order = np.argsort(sets.sum(1), kind="stable")
     for at, row in enumerate(order[[0, len(order) // 2, -1]].tolist()):
@@ -137,15 +139,15 @@ def proposed_candidates(figure: Figure, batch: int = 6, labels: int = 10, k: int
     given = torch.nn.functional.one_hot(proposal.argmax(dim=1), labels).float()
     candidates = average_k_candidates(proposal, given, k)
     probs = Softmax()(proposal)
-    for place, title in enumerate(
+    for position, title in enumerate(
         ("proposal head: its probabilities", f"labels, and candidates (K = {k})")
     ):
-        axes = plain_axes(figure, 1, 2, place + 1)
+        axes = plain_axes(figure, 1, 2, position + 1)
         for row in range(batch):
             for column in range(labels):
                 marked = LABEL if given[row, column] else CANDIDATE
                 shown = marked if given[row, column] or candidates[row, column] else NEITHER
-                colour = shown if place else (0.04, 0.38, 0.66, float(probs[row, column]))
+                colour = shown if position else (0.04, 0.38, 0.66, float(probs[row, column]))
                 axes.add_patch(_square(column, row, colour))
         axes.set(xlim=(0, labels), ylim=(batch, 0), xlabel="class", ylabel="image of the batch")
         axes.set_title(title, fontsize=9)
@@ -163,9 +165,9 @@ def training_photos(figure: Figure, ids: Sequence[str], photo: Callable[[str, in
     if not ids:
         raise DataError("this figure shows training photos, and there are none")
     places = np.unique(np.linspace(0, len(ids) - 1, 8).round().astype(int))
-    for at, place in enumerate(places.tolist()):
+    for at, row in enumerate(places.tolist()):
         axes = figure.add_subplot(2, 4, at + 1)
-        axes.imshow(photo(ids[place], SIDE).convert("RGB").resize((SIDE, SIDE)))
+        axes.imshow(photo(ids[row], SIDE).convert("RGB").resize((SIDE, SIDE)))
         axes.set(xticks=[], yticks=[], aspect="equal")
 
 
@@ -279,8 +281,8 @@ def _margins_and_temperatures(figure: Figure, shown: Shown) -> None:
         ("temperature T of present labels", "temperature_pos", (1.0, 2.0, 4.0, 8.0)),
         ("margin ε, T = 1", "margin", (0.0, 1.0, 2.0, 4.0)),
     )
-    for place, (title, option, values) in enumerate(panels, 1):
-        axes = plain_axes(figure, 1, 2, place)
+    for position, (title, option, values) in enumerate(panels, 1):
+        axes = plain_axes(figure, 1, 2, position)
         for value, colour in zip(values, COLOURS, strict=False):
             options = {"temperature_pos": 1.0, option: value}
             loss = two_way_unit(logits, present, ~present, dim=1, **options)
@@ -293,7 +295,7 @@ def _normalisers(figure: Figure, shown: Shown) -> None:
     """The normaliser over training: one C per batch (quasibinary), one per image (softmax)."""
     axes = plain_axes(figure)
     for (row, run), colour in zip(shown.runs.items(), COLOURS, strict=False):
-        journal = [one for one in RunFolder(run.folder).journal.read() if "loss" in one]
+        journal = [record for record in RunFolder(run.folder).journal.read() if "loss" in record]
         kept = {name: _series(journal, name) for name in ("log_c", "link.log_normalizer")}
         low, high = (_series(journal, name) for name in ("lowest_log_c", "highest_log_c"))
         if len(kept["log_c"]):
@@ -312,7 +314,7 @@ def _normalisers(figure: Figure, shown: Shown) -> None:
 
 def _series(journal: Sequence[Mapping[str, Any]], name: str) -> Any:
     """Return the steps of a journal and the exponential of what it holds under ``name``, (n, 2)."""
-    points = [(one["step"], one[name]) for one in journal if name in one]
+    points = [(record["step"], record[name]) for record in journal if name in record]
     values = np.array(points, dtype=np.float64).reshape(-1, 2)
     return np.stack([values[:, 0], np.exp(np.clip(values[:, 1], -700, 700))], axis=1)
 
@@ -353,7 +355,7 @@ def _set_sizes(figure: Figure, shown: Shown) -> None:
     """How many labels the sets of average size 5 hold: by method, and of average-K by shot."""
     sizes = {}
     for row, run in shown.runs.items():
-        scores = [Softmax()(part.logits.astype(np.float64)) for part in (run.held_out, run.test)]
+        scores = [Softmax()(table.logits.astype(np.float64)) for table in (run.held_out, run.test)]
         sizes[row] = np.asarray(average_k(scores[0], 5)(scores[1])).sum(1)
     longest = max(2, int(max(np.quantile(size, 0.99) for size in sizes.values())))
     left, right = plain_axes(figure, 1, 2, 1), plain_axes(figure, 1, 2, 2)
@@ -417,13 +419,13 @@ def _retrieved(figure: Figure, shown: Shown) -> None:
         scores = bound.log_scores(log_p[:, columns], log_q[:, columns])
         seen = None if test.observed is None else test.observed[:, columns]
         right, _ = bound.right(test.labels[:, columns], seen)
-        for place, photo in enumerate(np.argsort(-scores, kind="stable")[:RETRIEVED].tolist()):
-            axes = figure.add_subplot(len(runs), RETRIEVED, at * RETRIEVED + place + 1)
+        for position, photo in enumerate(np.argsort(-scores, kind="stable")[:RETRIEVED].tolist()):
+            axes = figure.add_subplot(len(runs), RETRIEVED, at * RETRIEVED + position + 1)
             axes.imshow(shown.picture(test.ids[photo]))
             axes.set(xticks=[], yticks=[])
             for spine in axes.spines.values():
                 spine.set(color=RIGHT if right[photo] else WRONG, linewidth=3)
-            if place == 0:
+            if position == 0:
                 axes.set_ylabel(row)
 
 

@@ -28,19 +28,19 @@ def rows_of(table: str, root: Path) -> list[Listed]:
         there = available_sets(root).items()
         listed = [[name, "yes" if ready else where_to_put_set(name, root)] for name, ready in there]
         return [(["row", "can run now"], listed, TITLE)]
-    experiment, cells, found = find_experiment(table), cells_of(table), []
+    experiment, cells, lines = find_experiment(table), cells_of(table), []
     if len(cells) > 1:
         ready = [
             [cell.name, "yes" if has_data(cell, root) else where_to_put(cell, root)]
             for cell in cells
         ]
-        found.append((["cell", "can run now"], ready, f"{table} has {len(cells)} cells"))
+        lines.append((["cell", "can run now"], ready, f"{table} has {len(cells)} cells"))
     printed, rows = experiment.published, []
     for name, row in experiment.rows.items():
         figures = printed.rows.get(name, (None,) * len(printed.columns))
         shown = ("–" if figure is None else f"{figure:g}" for figure in figures)
         rows.append([name, row.runs, *shown])
-    return [*found, (["row", "runs", *printed.columns], rows, f"{printed.title}, as printed")]
+    return [*lines, (["row", "runs", *printed.columns], rows, f"{printed.title}, as printed")]
 
 
 def status_of(table: str) -> str:
@@ -50,7 +50,11 @@ def status_of(table: str) -> str:
 
 def _cost(table: str) -> list[str]:
     """Return the row of a table that was not run: its data, and the runs of one seed."""
-    cells = cells_of(table) if table in {one.table for one in EXPERIMENTS.values()} else []
+    cells = (
+        cells_of(table)
+        if table in {experiment.table for experiment in EXPERIMENTS.values()}
+        else []
+    )
     data = ", ".join(dict.fromkeys(cell.data for cell in cells))
     runs = [(len(cell.rows), cell.protocol.get("recipe.epochs")) for cell in cells]
     epochs = dict.fromkeys(str(count) for _, count in runs)
@@ -89,8 +93,13 @@ def tables_and_figures(root: Path) -> list[Listed]:
     title = "Every method: all labels, a tenth, one per image, noise, half of the images"
     rows.append([SURVEYED, title, "", "run", words])
     drawn = [
-        [name, one.title, "run" if one.photos_only else status_of(one.table or ""), one.table]
-        for name, one in FIGURES.items()
+        [
+            name,
+            figure.title,
+            "run" if figure.photos_only else status_of(figure.table or ""),
+            figure.table,
+        ]
+        for name, figure in FIGURES.items()
     ]
     return [
         (["table", "what (its first cell)", "cells", "by us", "can run now"], rows, None),
@@ -99,5 +108,5 @@ def tables_and_figures(root: Path) -> list[Listed]:
             [[*row, table or "formulas alone"] for *row, table in drawn],
             None,
         ),
-        (["not run by us", "data", "cost of one seed"], [_cost(one) for one in NOT_RUN], None),
+        (["not run by us", "data", "cost of one seed"], [_cost(cost) for cost in NOT_RUN], None),
     ]

@@ -80,7 +80,7 @@ def promise_power(test: Predictions, *, seed: int = 0) -> PromisePower:
     half = side[units]
     scores, labels = test.logits.astype(np.float64), test.majority
     known = np.ones_like(labels) if test.observed is None else test.observed
-    found: list[float] = []
+    right: list[float] = []
     wrong: list[float] = []
     for column in range(labels.shape[1]):
         for one in (0, 1):
@@ -98,9 +98,9 @@ def promise_power(test: Predictions, *, seed: int = 0) -> PromisePower:
             listed = scores[library, column] >= lowest
             wrong.append(float((~truth[listed]).mean()) if listed.any() else 0.0)
             if truth.any():
-                found.append(float(truth[listed].sum() / truth.sum()))
+                right.append(float(truth[listed].sum() / truth.sum()))
     return PromisePower(
-        float(np.mean(found)) if found else nan, float(np.mean(wrong)) if wrong else nan
+        float(np.mean(right)) if right else nan, float(np.mean(wrong)) if wrong else nan
     )
 
 
@@ -182,8 +182,8 @@ def _columns() -> dict[str, Measure]:
         columns += [Measure(f"{name} {stage}", False) for name in ("ECE", "ACE", "MCE")]
         for name in ("log loss", "Brier"):
             columns += [
-                Measure(f"{name}{part} {stage}", False, percent=False)
-                for part in ("", " IN", " OUT")
+                Measure(f"{name}{side} {stage}", False, percent=False)
+                for side in ("", " IN", " OUT")
             ]
     columns += [Measure("top accuracy", True), Measure("zero-label AUROC", True)]
     columns += [Measure("zero-label MMC", False), Measure("promised", True)]
@@ -253,7 +253,10 @@ def image_effects(run: FinishedRun) -> dict[str, Floats]:
     left = np.maximum(1 - groups.sizes / len(groups), 1 / len(groups))
     moved = {name: groups.sums(effect) / left for name, effect in effects.items()}
     moved["mAP@class"] = mean_ap_by_group(test.logits, present, observed, groups)
-    return {name: np.sqrt((groups.count - 1) / groups.count) * part for name, part in moved.items()}
+    return {
+        name: np.sqrt((groups.count - 1) / groups.count) * influence
+        for name, influence in moved.items()
+    }
 
 
 def mean_ap_by_group(
@@ -313,15 +316,15 @@ def probability_figures(link: Link, test: Predictions) -> dict[str, float]:
     figures = {"ECE": float(bins.ece()), "ACE": float(bins.ace()), "MCE": float(bins.mce())}
     empty = zero_label_rows(test.majority, observed)
     parts: dict[str, NDArray[np.bool_] | None] = {"": None, " IN": ~empty, " OUT": empty}
-    for part, rows in parts.items():
+    for side, rows in parts.items():
         if rows is not None and not rows.any():
             continue
         chosen = slice(None) if rows is None else rows
         seen = None if observed is None else observed[chosen]
-        figures[f"log loss{part}"] = log_loss_from_logs(
+        figures[f"log loss{side}"] = log_loss_from_logs(
             log_p[chosen], log_q[chosen], labels[chosen], seen
         ).value
-        figures[f"Brier{part}"] = brier_score(probs[chosen], labels[chosen], seen).value
+        figures[f"Brier{side}"] = brier_score(probs[chosen], labels[chosen], seen).value
     return figures
 
 

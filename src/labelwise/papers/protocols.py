@@ -125,13 +125,13 @@ class Claim:
 
     def figures(self, text: str) -> dict[str, float]:
         """Return the figures in a text by the names of the claim."""
-        found = figures_in(text)
-        if len(found) != len(self.names):
+        figures = figures_in(text)
+        if len(figures) != len(self.names):
             raise SettingsError(
-                f"{self.claim!r} is about {', '.join(self.names)}, got {len(found)} figures in "
+                f"{self.claim!r} is about {', '.join(self.names)}, got {len(figures)} figures in "
                 f"{text!r}"
             )
-        return dict(zip(self.names, found, strict=True))
+        return dict(zip(self.names, figures, strict=True))
 
     @property
     def verdict(self) -> str:
@@ -187,8 +187,8 @@ def spreads_in(text: str) -> list[str]:
 def _parsed(text: str) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
     """Return the inequalities of a claim, and the names in them as they first come."""
     relations, named = [], []
-    for part in text.split(";"):
-        pieces = re.split(r" (<=|>=|<|>) ", part.strip())
+    for claim in text.split(";"):
+        pieces = re.split(r" (<=|>=|<|>) ", claim.strip())
         terms = [_term(piece) for piece in pieces[::2]]
         named += [term.name for term in terms if term.name is not None]
         for left, sign, right in zip(terms, pieces[1::2], terms[1:], strict=False):
@@ -265,9 +265,9 @@ class TableClaim:
     def verdict(self, table: Mapping[str, Mapping[str, SeedMean]], seeds: int) -> str | None:
         """Return the claim, our figures and the verdict as a sentence; None if rows are missing."""
         names = Claim(self.claim, self.holds).names
-        found = [self.figures[name].value(table) for name in names]
-        values = [value for value in found if value is not None]
-        if len(values) < len(found):
+        figures = [self.figures[name].value(table) for name in names]
+        values = [value for value in figures if value is not None]
+        if len(values) < len(figures):
             return None
         halves = [f" ± {v.half_width:.6f}" if isfinite(v.half_width) else "" for v in values]
         ours = ", ".join(f"{v.mean:.6f}{half}" for v, half in zip(values, halves, strict=True))
@@ -358,8 +358,8 @@ def _row(given: dict[str, Any]) -> Row:
 
 def _table_claim(given: dict[str, Any]) -> TableClaim:
     figures = {
-        name: FigureOf(one["column"], tuple(one["rows"]), one["take"])
-        for name, one in given.pop("figures").items()
+        name: FigureOf(figure["column"], tuple(figure["rows"]), figure["take"])
+        for name, figure in given.pop("figures").items()
     }
     return TableClaim(figures=figures, **given)
 

@@ -71,10 +71,10 @@ def _predicted(predictor: Predictor, test: LabelTable, row: str, watch: Watch) -
     logits = []
     watch.start(f"{row}: predicting test", len(test))
     try:
-        for part in score(predictor, test.images):
-            raise_failure(part)
-            logits.append(part.logits)
-            watch.advance(len(part))
+        for scored in score(predictor, test.images):
+            raise_failure(scored)
+            logits.append(scored.logits)
+            watch.advance(len(scored))
     finally:
         watch.finish()
     labels, observed = test.targets()

@@ -109,8 +109,8 @@ def facts_of(
     ``held_out`` is what was held out of the data that was read; before that, what will be.
     """
     facts = flattened(settings.model_dump(mode="json", exclude=set(OURS)))
-    part = _held_out(experiment, row, data, held_out)
-    facts["held_out"], facts["split"] = part.share, part.chosen_by
+    held = _held_out(experiment, row, data, held_out)
+    facts["held_out"], facts["split"] = held.share, held.chosen_by
     in_order = data is None and experiment.data_options.get("string_order", False)
     facts["image_order"] = "ids as text" if in_order else "as the table has them"
     best = settings.recipe.keep == "best"
@@ -158,7 +158,7 @@ def deviations_of(
 
     ``ours`` are the settings of our protocol, without what was set for this request.
     """
-    found: dict[str, tuple[Deviation, list[str]]] = {}
+    deviations: dict[str, tuple[Deviation, list[str]]] = {}
     for row, used in settings.items():
         published = published_protocol(experiment, row)
         facts = facts_of(used, experiment, row, data, held_out)
@@ -166,14 +166,14 @@ def deviations_of(
         for key in dict.fromkeys([*published, *facts, *plain]):
             here = facts.get(key)
             if key in published:
-                one = Deviation((), key, published[key], here)
+                deviation = Deviation((), key, published[key], here)
                 same = _same(published[key], here)
             else:
-                one = Deviation((), key, None, here, stated=False, ours=plain.get(key))
+                deviation = Deviation((), key, None, here, stated=False, ours=plain.get(key))
                 same = _same(plain.get(key), here)
             if not same:
-                found.setdefault(repr(one), (one, []))[1].append(row)
-    return [replace(one, rows=tuple(rows)) for one, rows in found.values()]
+                deviations.setdefault(repr(deviation), (deviation, []))[1].append(row)
+    return [replace(experiment, rows=tuple(rows)) for experiment, rows in deviations.values()]
 
 
 def _weights_tag(settings: Settings) -> str | None:
@@ -283,21 +283,21 @@ class Request:
 
     def deviations(self, held_out: ValidationImages | None = None) -> list[str]:
         """Return what differs from the paper, in sentences; ``held_out`` of the data read."""
-        found = list(self.experiment.deviations)
+        deviations = list(self.experiment.deviations)
         notes = {name: self.experiment.rows[name].note for name in self.chosen_rows()}
-        found += [f"{name}: {note}" for name, note in notes.items() if note]
+        deviations += [f"{name}: {note}" for name, note in notes.items() if note]
         if self.source is not None:
-            found.append(f"Data: {self.source} in place of the paper's.")
+            deviations.append(f"Data: {self.source} in place of the paper's.")
         if self.frozen is not None:
-            found.append(f"Heads on the frozen features of {self.frozen.name}.")
+            deviations.append(f"Heads on the frozen features of {self.frozen.name}.")
         unstated = sorted(self.experiment.unstated & set(self.experiment.protocol))
         if unstated:
-            found.append(f"Not in the paper's text, so chosen here: {', '.join(unstated)}.")
+            deviations.append(f"Not in the paper's text, so chosen here: {', '.join(unstated)}.")
         rows = self.chosen_rows()
-        for one in self.protocol_deviations(held_out):
-            some = "" if len(one.rows) == len(rows) else f" ({', '.join(one.rows)})"
-            found.append(f"{one}{some}.")
-        return found
+        for deviation in self.protocol_deviations(held_out):
+            some = "" if len(deviation.rows) == len(rows) else f" ({', '.join(deviation.rows)})"
+            deviations.append(f"{deviation}{some}.")
+        return deviations
 
     def protocol_deviations(self, held_out: ValidationImages | None = None) -> list[Deviation]:
         """Return where the settings of the rows to run differ from the published protocol."""
@@ -326,7 +326,7 @@ class Reproduction:
     def verdicts(self) -> list[str]:
         """Return what the paper says of the table in words, our figures, and the verdicts."""
         seeds = len(self.request.seeds)
-        judged = (one.verdict(self.ours, seeds) for one in self.request.experiment.claims)
+        judged = (claim.verdict(self.ours, seeds) for claim in self.request.experiment.claims)
         return [sentence for sentence in judged if sentence is not None]
 
     @property
@@ -371,9 +371,11 @@ def find_experiment(name: str) -> Experiment:
     """Return the cell of that name, the first of a table's; an unknown one says what is near."""
     cells = cells_of(name)
     if not cells:
-        tables = dict.fromkeys(one.table for one in EXPERIMENTS.values())
+        tables = dict.fromkeys(experiment.table for experiment in EXPERIMENTS.values())
         table = name.partition(".")[0]
-        known = [one.name for one in EXPERIMENTS.values() if one.table == table] or tables
+        known = [
+            experiment.name for experiment in EXPERIMENTS.values() if experiment.table == table
+        ] or tables
         raise SettingsError(f"there is no table {name!r}{nearest(name, known)}")
     return cells[0]
 
@@ -382,7 +384,7 @@ def cells_of(name: str) -> list[Experiment]:
     """Return the cells whose name is this one or goes on after it with a point."""
     if name in EXPERIMENTS:
         return [EXPERIMENTS[name]]
-    return [one for key, one in EXPERIMENTS.items() if key.startswith(f"{name}.")]
+    return [experiment for key, experiment in EXPERIMENTS.items() if key.startswith(f"{name}.")]
 
 
 def available(root: Path) -> dict[str, bool]:
@@ -414,9 +416,11 @@ def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], TrainingJob
                 start = str(jobs[after, seed].folder)
                 settings = settings.model_copy(update={"start": start})
             held_out = request.experiment.validation or request.experiment.rows[row].hold_out
-            place = folder / row / f"seed-{seed}"
+            run_folder = folder / row / f"seed-{seed}"
             features = request.features(settings)
-            job = TrainingJob(settings, place, held_out, request.experiment.one_positive, features)
+            job = TrainingJob(
+                settings, run_folder, held_out, request.experiment.one_positive, features
+            )
             jobs[row, seed] = distinct.setdefault(settings.model_dump_json(), job)
     return jobs
 
@@ -537,7 +541,9 @@ def _save(
     result: Reproduction, folder: Path, by_row: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> None:
     figures = {row: [_finite(run) for run in runs] for row, runs in by_row.items()}
-    deviations = [asdict(one) for one in result.request.protocol_deviations(result.held_out)]
+    deviations = [
+        asdict(deviation) for deviation in result.request.protocol_deviations(result.held_out)
+    ]
     texts = {
         "table.md": result.markdown(),
         "figures.json": json.dumps(figures, indent=1),

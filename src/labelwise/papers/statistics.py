@@ -100,8 +100,8 @@ def paired_difference(
     by_seeds = float(np.var(gaps, ddof=1)) / over_seeds.n
     by_images = 0.0
     if image_covariance is not None:
-        one, other = image_covariance[first], image_covariance[second]
-        by_images = max(one[first] + other[second] - 2 * one[second], 0.0)
+        first_row, other = image_covariance[first], image_covariance[second]
+        by_images = max(first_row[first] + other[second] - 2 * first_row[second], 0.0)
     spread = sqrt(by_seeds + by_images)
     if spread == 0:
         return Difference(first, second, over_seeds, 1.0 if over_seeds.mean == 0 else 0.0)
@@ -144,8 +144,8 @@ def shaffer(p_values: Sequence[float], methods: int, alpha: float = 0.05) -> lis
     """
     possible = np.array(sorted(_equal_pairs(methods)))
     order, told_apart = np.argsort(p_values, kind="stable"), [False] * len(p_values)
-    for found, pair in enumerate(order.tolist()):
-        left = possible[possible <= len(p_values) - found].max()
+    for rejected, pair in enumerate(order.tolist()):
+        left = possible[possible <= len(p_values) - rejected].max()
         if p_values[pair] > alpha / left:
             break
         told_apart[pair] = True

@@ -129,19 +129,19 @@ class SurveyPlan:
 
     def places(self) -> dict[str, str]:
         """Return the source of each data set that is there; raise if none is."""
-        found = dict(self.sources)
-        for name in () if found else KNOWN_SETS:
+        places = dict(self.sources)
+        for name in () if places else KNOWN_SETS:
             if name == "scene" and (self.root / "scene.npz").is_file():
-                found[name] = f"features:{self.root / 'scene.npz'}"
+                places[name] = f"features:{self.root / 'scene.npz'}"
             elif name in DATASETS and holds_files(self.root / DATASETS[name].folder):
-                found[name] = f"{DATASETS[name].format}:{self.root / DATASETS[name].folder}"
-        if not found:
+                places[name] = f"{DATASETS[name].format}:{self.root / DATASETS[name].folder}"
+        if not places:
             raise DataError(
                 f"the survey needs data: put into {self.root} the folders "
                 f"{DATASETS['coco'].folder} and {DATASETS['cifar100'].folder} or the file "
                 "scene.npz, or name sources as --source coco=FILE"
             )
-        return found
+        return places
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def dealt_labels(
         dealt["train"] = np.where(flipped, ~truth, truth).astype(np.float32)
     if known is not None:
         dealt["train"] = (truth & known).astype(np.float32)
-    tensors = {split: torch.from_numpy(part) for split, part in dealt.items()}
+    tensors = {split: torch.from_numpy(values) for split, values in dealt.items()}
     return chosen, tensors, None if known is None else torch.from_numpy(known)
 
 
@@ -295,8 +295,8 @@ def figures_of(val: Predictions, test: Predictions) -> dict[str, float]:
     fitted = platt(val.logits, val.labels, test.link)
     for stage, link in (("before", test.link), ("after", fitted)):
         if link is not None:
-            found = probability_figures(link, test)
-            figures |= {f"{name} {stage}": found[name] for name in ("log loss", "ACE")}
+            probabilities = probability_figures(link, test)
+            figures |= {f"{name} {stage}": probabilities[name] for name in ("log loss", "ACE")}
     rule = best_f(fitted(val.logits), val.majority, None, scope="shared")
     counts = confusion(rule(fitted(test.logits)), test.majority)
     figures["macro F1"] = counts.f_score().value
@@ -331,9 +331,9 @@ def survey_method(method: str, cell: str, rows: SurveyRows, plan: SurveyPlan) ->
     figures = []
     for seed in range(plan.seeds):
         began = perf_counter()
-        found = fit(method, deal(rows, cell, seed), best, seed, steps, batch)
+        fitted = fit(method, deal(rows, cell, seed), best, seed, steps, batch)
         taken = perf_counter() - began
-        figures.append({**figures_of(found["val"], found["test"]), "seconds": taken})
+        figures.append({**figures_of(fitted["val"], fitted["test"]), "seconds": taken})
     scores = {f"{lr:.3g}": round(score, 6) for lr, score in sorted(tries.items())}
     return Surveyed(scores, best, tuple(figures))
 
@@ -377,7 +377,9 @@ class SurveyCell:
         blocks: dict[str, dict[str, Any]] = {"figures": figures, "tuning": tuning}
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self.facts.items()]
         for name, block in blocks.items():
-            inner = ",\n".join(f" {json.dumps(m)}: {json.dumps(one)}" for m, one in block.items())
+            inner = ",\n".join(
+                f" {json.dumps(m)}: {json.dumps(figures)}" for m, figures in block.items()
+            )
             lines.append(f"{json.dumps(name)}: {{\n{inner}\n}}")
         with replacing(folder / f"{self.data}.{self.cell}.json") as temporary:
             temporary.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
@@ -422,8 +424,8 @@ def run_survey(
     with replacing(folder / "survey.json") as temporary:  # the mark of a folder of a survey
         temporary.write_text(json.dumps({"command": plan.command}) + "\n", encoding="utf-8")
     tables: dict[str, tuple[Path, SurveyRows]] = {}
-    for name, place in plan.places().items():
-        tables[name] = (folder / "rows" / f"{name}.npz", rows_of(name, place, plan, watch))
+    for name, source in plan.places().items():
+        tables[name] = (folder / "rows" / f"{name}.npz", rows_of(name, source, plan, watch))
         file, rows = tables[name]
         with replacing(file) as temporary, temporary.open("wb") as stream:
             arrays = {"features": rows.features, "labels": rows.labels}
@@ -436,10 +438,10 @@ def run_survey(
         for method in plan.compared
         if method not in cell.methods
     ]
-    for number, (unit, found) in enumerate(_finished(left, plan, jobs), 1):
-        cells[unit.key].methods[unit.method] = found
+    for number, (unit, result) in enumerate(_finished(left, plan, jobs), 1):
+        cells[unit.key].methods[unit.method] = result
         cells[unit.key].save(folder)
-        mean = np.mean([run["mAP@class"] for run in found.figures])
+        mean = np.mean([run["mAP@class"] for run in result.figures])
         words = f"{'.'.join(unit.key)} {unit.method}: mAP@class {mean:.4f}"
         say(f"[{number}/{len(left)}] {words}")
     return list(cells.values())
@@ -476,13 +478,13 @@ def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: SurveyRo
     file = folder / f"{name}.{cell}.json"
     if not file.is_file():
         return SurveyCell(name, cell, facts)
-    found = SurveyCell.load(file)
-    if found.facts["made"] != facts["made"]:
+    survey_cell = SurveyCell.load(file)
+    if survey_cell.facts["made"] != facts["made"]:
         raise SettingsError(
             f"{folder} was begun with other data, backbone or budget for {name}; choose "
             "another folder with -o"
         )
-    return found
+    return survey_cell
 
 
 def commit() -> str:

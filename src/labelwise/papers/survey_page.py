@@ -138,8 +138,8 @@ def _mean(cells: Sequence[SurveyCell], method: str, column: str) -> str:
 
 def _rate(cell: SurveyCell, method: str) -> str:
     """Return the chosen learning rate, marked where it is the last that was tried on a side."""
-    one = cell.methods[method]
-    tried = [float(lr) for lr in one.tries]
-    near = min(tried, key=lambda lr: abs(lr - one.rate))
+    result = cell.methods[method]
+    tried = [float(lr) for lr in result.tries]
+    near = min(tried, key=lambda lr: abs(lr - result.rate))
     edge = "!" if near in (min(tried), max(tried)) and len(tried) >= len(RATES) else ""
-    return f"{one.rate:.2g}{edge}"
+    return f"{result.rate:.2g}{edge}"

@@ -181,9 +181,9 @@ class Transferred:
         here = (self.classes, self.train, self.test)
         names = ("classes", "training images", "test images")
         return [
-            f"{self.data}: {name}: published {stated:,}, here {found:,}"
-            for name, stated, found in zip(names, published, here, strict=True)
-            if stated != found
+            f"{self.data}: {name}: published {stated:,}, here {ours:,}"
+            for name, stated, ours in zip(names, published, here, strict=True)
+            if stated != ours
         ]
 
 
@@ -224,16 +224,16 @@ def transfer(
     if missing:
         raise DataError(f"002-tableA needs data: {where_to_put_set(missing[0], root)}")
     tables = {name: _opened(name, root) for name in chosen}  # all are read before any is computed
-    found = []
+    judged = []
     for number, (name, table) in enumerate(tables.items(), 1):
-        one = _judged(name, table, frozen, folder, tuple(l2_weights), watch)
+        result = _judged(name, table, frozen, folder, tuple(l2_weights), watch)
         say(
-            f"[{number}/{len(tables)}] {name}: best on test {one.best_on_test:.2f}, "
-            f"chosen on validation {one.chosen_on_validation:.2f}"
+            f"[{number}/{len(tables)}] {name}: best on test {result.best_on_test:.2f}, "
+            f"chosen on validation {result.chosen_on_validation:.2f}"
         )
-        found.append(one)
-        _save(found, frozen, folder)
-    return found
+        judged.append(result)
+        _save(judged, frozen, folder)
+    return judged
 
 
 def cells(found: Sequence[Transferred]) -> tuple[list[str], list[list[str]]]:
@@ -241,12 +241,12 @@ def cells(found: Sequence[Transferred]) -> tuple[list[str], list[list[str]]]:
     header = ["data set", "classes", "train", "test", "best on test", "L2", "chosen on val", "L2"]
     rows = [
         [
-            TRANSFER[one.data][0],
-            *(f"{count:,}" for count in (one.classes, one.train, one.test)),
-            *(f"{one.best_on_test:.2f}", f"{one.l2_on_test:.2g}"),
-            *(f"{one.chosen_on_validation:.2f}", f"{one.l2_on_validation:.2g}"),
+            TRANSFER[result.data][0],
+            *(f"{count:,}" for count in (result.classes, result.train, result.test)),
+            *(f"{result.best_on_test:.2f}", f"{result.l2_on_test:.2g}"),
+            *(f"{result.chosen_on_validation:.2f}", f"{result.l2_on_validation:.2g}"),
         ]
-        for one in found
+        for result in found
     ]
     return header, rows
 
@@ -258,7 +258,7 @@ def remarks(found: Sequence[Transferred], frozen: Frozen) -> list[str]:
         "ResNet-50 trained on ImageNet with each loss.",
         "Each fit is solved to its optimum; the paper's solver is L-BFGS.",
         "Accuracies stand in the paper itself, not in the supplement at hand.",
-        *(f"{text}." for one in found for text in one.deviations()),
+        *(f"{text}." for result in found for text in result.deviations()),
     ]
 
 
@@ -269,7 +269,7 @@ def _save(found: Sequence[Transferred], frozen: Frozen, folder: Path) -> None:
     notes = [f"- {text}" for text in remarks(found, frozen)]
     texts = {
         "table.md": "\n".join([f"### {TITLE}", "", *lines, "", *notes, ""]),
-        "figures.json": json.dumps([asdict(one) for one in found], indent=1),
+        "figures.json": json.dumps([asdict(result) for result in found], indent=1),
     }
     for name, text in texts.items():
         with replacing(folder / name) as temporary:
@@ -318,7 +318,7 @@ def _judged(
     on_test = accuracies(whole, parts["test"], l2_weights=l2_weights, device=device)
     on_val = accuracies(parts["train"], parts["val"], l2_weights=l2_weights, device=device)
     best, chosen = _highest(on_test), _highest(on_val)
-    one = Transferred(
+    transferred = Transferred(
         name,
         len(table.space),
         len(whole),
@@ -328,9 +328,9 @@ def _judged(
     )
     path = [{"l2": l2, "test": on_test[l2], "validation": on_val[l2]} for l2 in on_test]
     with replacing(folder / f"{name}.json") as temporary:
-        content = {"key": key, "result": asdict(one), "path": path}
+        content = {"key": key, "result": asdict(transferred), "path": path}
         temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    return one
+    return transferred
 
 
 def _highest(scores: Mapping[float, float]) -> float:

@@ -46,7 +46,7 @@ class JudgedScores:
 def judge_scores(folder: Path, scores: Mapping[str, Path]) -> list[JudgedScores]:
     """Judge the scores of each method (row: file) on the val2014 questions in ``folder``."""
     links = {row: _link(row) for row in scores}
-    questions = {one.number: one for one in read_questions(folder, "val2014")}
+    questions = {question.number: question for question in read_questions(folder, "val2014")}
     return [_judged(row, file, links[row], questions) for row, file in scores.items()]
 
 
@@ -55,11 +55,11 @@ def judged_cells(judged: list[JudgedScores]) -> tuple[list[str], list[list[str]]
     header = ["row", "VQA accuracy", "ACE", "MCE", "questions", "answers scored"]
     rows = [
         [
-            one.row,
-            *(f"{value:.2f}" for value in (one.accuracy, one.ace, one.mce)),
-            *(f"{count:,}" for count in (one.questions, one.entries)),
+            result.row,
+            *(f"{value:.2f}" for value in (result.accuracy, result.ace, result.mce)),
+            *(f"{count:,}" for count in (result.questions, result.entries)),
         ]
-        for one in judged
+        for result in judged
     ]
     return header, rows
 
@@ -81,13 +81,13 @@ def _judged(row: str, file: Path, link: Link, questions: Mapping[int, VqaQuestio
     values = np.zeros(len(logits))
     hits = np.zeros(len(numbers))
     ends = np.cumsum(sizes)
-    for place, (number, size, end) in enumerate(zip(numbers, sizes, ends, strict=True)):
+    for position, (number, size, end) in enumerate(zip(numbers, sizes, ends, strict=True)):
         question = questions.get(number)
         if question is None:
             raise DataError(f"{file}: question {number} is not among those of val2014")
-        part = slice(end - size, end)
-        values[part] = [question.accuracies.get(normal_answer(text), 0.0) for text in answers[part]]
-        hits[place] = values[part][logits[part].argmax()]
+        rows = slice(end - size, end)
+        values[rows] = [question.accuracies.get(normal_answer(text), 0.0) for text in answers[rows]]
+        hits[position] = values[rows][logits[rows].argmax()]
     missing = len(questions) - len(set(numbers))
     if missing:
         raise DataError(
@@ -118,14 +118,14 @@ def _read(file: Path) -> tuple[list[int], Counts, list[str], Numbers]:
                 f"{file}: must have the columns {', '.join(COLUMNS)}; {name!r} is missing"
             )
     columns = [table[name].combine_chunks() for name in COLUMNS]
-    sizes = [np.asarray(pc.fill_null(pc.list_value_length(one), 0)) for one in columns[1:]]
+    sizes = [np.asarray(pc.fill_null(pc.list_value_length(column), 0)) for column in columns[1:]]
     wrong = np.flatnonzero((sizes[0] != sizes[1]) | (sizes[0] == 0))
     numbers = columns[0].cast(pa.int64()).to_pylist()
     if len(wrong):
-        place = int(wrong[0])
+        position = int(wrong[0])
         raise DataError(
-            f"{file}: question {numbers[place]} must have one logit per answer, got "
-            f"{sizes[0][place]} answers and {sizes[1][place]} logits"
+            f"{file}: question {numbers[position]} must have one logit per answer, got "
+            f"{sizes[0][position]} answers and {sizes[1][position]} logits"
         )
     repeated = len(numbers) - len(set(numbers))
     if repeated:

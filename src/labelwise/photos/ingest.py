@@ -74,7 +74,7 @@ def score_files(
     try:
         rows = files.link_known(workers)
         watch.advance(len(todo) - len(rows) - len(files.copies))
-        for part in score(
+        for scored in score(
             predictor,
             files,
             rows=rows,
@@ -83,8 +83,8 @@ def score_files(
             embed=True,
             decode=index.facts.decode,
         ):
-            files.take_in(part)
-            watch.advance(len(part.rows) + len(part.failures))
+            files.take_in(scored)
+            watch.advance(len(scored.rows) + len(scored.failures))
         files.link_copies()
         watch.advance(len(files.copies))
     finally:
@@ -170,13 +170,13 @@ class _Files(EncodedImages):
     def take_in(self, part: Scored) -> None:
         """Note the files of a batch: scored or unreadable."""
         new, kept = self.unwritten, []
-        for place, number in enumerate(part.rows.tolist()):
+        for position, number in enumerate(part.rows.tolist()):
             content = self.contents.pop(number)
             there = self.index.store.rows_by_hash([content.hash])
             if there or content.hash in new.places:  # it changed since it was hashed
                 self.copies[number] = content.hash
                 continue
-            kept.append(place)
+            kept.append(position)
             new.places[content.hash] = len(new.contents)
             new.contents.append(content)
             self._note(number, content.hash, new.places[content.hash], scored=True)
@@ -358,9 +358,9 @@ def update_index(
         if forget_missing:
             changes.forgotten = index.store.forget_missing()
         index.prepare(watch)
-        found = likeness_of(index)
-        if found.likeness.outcome in ("shares differ", "pictures differ"):
-            changes.unlike = found.sentence()
+        likeness = likeness_of(index)
+        if likeness.likeness.outcome in ("shares differ", "pictures differ"):
+            changes.unlike = likeness.sentence()
         copies = near_copies(index)
         if copies is not None and copies.copies:
             what = f"{copies.photos:,} photos of the index"
@@ -377,7 +377,7 @@ def _check_new(folder: Path, roots: Sequence[str | Path], model: str | Path | No
     for root in roots:
         _require_photos(root_place(os.fspath(root)))
     if folder.is_dir() and not (folder / ASIDE).is_dir():
-        others = sorted(one for one in os.listdir(folder) if not one.startswith(WRITTEN_FIRST))
+        others = sorted(name for name in os.listdir(folder) if not name.startswith(WRITTEN_FIRST))
         if others:
             raise DataError(
                 f"{folder} is not an index and holds other files, such as {others[0]!r}; name a "
@@ -397,9 +397,9 @@ def _looked_at(
     changes, todo = Changes(), list[FileToRead]()
     more = BAND_SUFFIXES if index.spec.transform.bands is not None else frozenset()
     for root, folders in roots.items():
-        found = None if folders is None else look_into(index.store, root, folders, changes, more)
+        looked = None if folders is None else look_into(index.store, root, folders, changes, more)
         try:
-            todo += look_at(index.store, root, changes, more) if found is None else found
+            todo += look_at(index.store, root, changes, more) if looked is None else looked
         except StorageError as error:
             changes.refused.append(f"{error}. Nothing was changed")
     return changes, todo
@@ -499,11 +499,15 @@ def _finish_rebuild(index: Index) -> None:
     """Carry corrections and receipts over by content, and remove what was set aside."""
     with Store(index.folder / ASIDE, ()) as before:
         corrections = before.corrections()
-        contents = before.contents_of({one.row for one in corrections})
+        contents = before.contents_of({correction.row for correction in corrections})
         carry_receipts(before, index)
-    hashes = {row: one.hash for row, one in contents.items()}
+    hashes = {row: content.hash for row, content in contents.items()}
     rows = index.store.rows_by_hash(hashes.values())
     index.store.correct(
-        [replace(one, row=rows[hashes[one.row]]) for one in corrections if hashes[one.row] in rows]
+        [
+            replace(correction, row=rows[hashes[correction.row]])
+            for correction in corrections
+            if hashes[correction.row] in rows
+        ]
     )
     shutil.rmtree(index.folder / ASIDE)

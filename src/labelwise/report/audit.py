@@ -49,15 +49,15 @@ def _chart(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup | No
         Dots(
             name,
             {},
-            100 * one.estimate,
-            100 * one.low,
-            100 * one.high,
-            _counted(one),
-            "after" if one.kept else "absent",
-            one.kept,
+            100 * estimate.estimate,
+            100 * estimate.low,
+            100 * estimate.high,
+            _counted(estimate),
+            "after" if estimate.kept else "absent",
+            estimate.kept,
         )
-        for name, one, _ in known
-        if one.estimate is not None
+        for name, estimate, _ in known
+        if estimate.estimate is not None
     ][:DRAWN]
     if not rows:
         return None
@@ -71,16 +71,20 @@ def _chart(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup | No
 
 def _table(known: Sequence[tuple[str, Precision, Recall | None]], not_kept: str) -> Markup:
     cells: list[list[str | Cell]] = []
-    for name, one, missed in known:
-        ends = "" if one.estimate is None else f"{percent(one.low)} to {percent(one.high)}"
+    for name, estimate, missed in known:
+        ends = (
+            ""
+            if estimate.estimate is None
+            else f"{percent(estimate.low)} to {percent(estimate.high)}"
+        )
         lost = "" if missed is None else f"{missed.missing:,.0f}"
         range_ = "" if missed is None else f"{missed.least_missing:,} to {missed.most_missing:,}"
         cells.append(
             [
                 name,
-                "kept" if one.kept else not_kept,
-                Cell(f"{one.uses:,}", one.uses),
-                Cell(_counted(one), one.answered),
+                "kept" if estimate.kept else not_kept,
+                Cell(f"{estimate.uses:,}", estimate.uses),
+                Cell(_counted(estimate), estimate.answered),
                 ends,
                 Cell(lost, -1 if missed is None else missed.missing),
                 range_,

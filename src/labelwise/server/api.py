@@ -285,12 +285,12 @@ def _listed(body: bytes, most: int) -> list[Upload]:
         raise RefusedError(
             422, f'send {{"pictures": [...]}} with 1 to {most} pictures in base64 or as data URLs'
         )
-    return [Upload(f"picture {at}", from_base64(one)) for at, one in enumerate(pictures)]
+    return [Upload(f"picture {at}", from_base64(picture)) for at, picture in enumerate(pictures)]
 
 
 async def whole_body(request: Request, service: Service) -> bytes:
     """Return the body; the request itself keeps nothing of it."""
-    parts = [part async for part in request.stream()]
+    parts = [chunk async for chunk in request.stream()]
     return await service.aside(lambda: b"".join(parts))
 
 
@@ -441,7 +441,7 @@ def _add_answers(
     )
     async def labels(lane: Chosen) -> Response:
         content = await service.aside(
-            lambda: json_list(to_json(one) for one in lane.model.trust.values())
+            lambda: json_list(to_json(reliability) for reliability in lane.model.trust.values())
         )
         return Response(content, media_type="application/json")
 
@@ -468,20 +468,20 @@ def _add_answers(
 
 def _written(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
     """Return the answer as JSON, made picture by picture so that no other thread waits for long."""
-    each = (model.picture_answer(one).model_dump_json().encode() for one in tagged)
+    each = (model.picture_answer(picture).model_dump_json().encode() for picture in tagged)
     return model.answer_head + b",".join(each) + b"]}"
 
 
 def _written_scores(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
-    return json_list(to_json(_scores(model, one)) for one in tagged)
+    return json_list(to_json(_scores(model, picture)) for picture in tagged)
 
 
 def _scores(model: ServedModel, tagged: Tagged) -> list[dict[str, float | str]]:
     if tagged.error is not None:
         raise DataError(tagged.error)
     return [
-        {"label": one.label, "score": one.probability}
-        for one in model.picture_answer(tagged).labels
+        {"label": label.label, "score": label.probability}
+        for label in model.picture_answer(tagged).labels
     ]
 
 

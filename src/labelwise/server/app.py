@@ -64,7 +64,7 @@ def add_page(app: FastAPI, name: str = "index.html") -> None:
     }
     shared = (files("labelwise.markup") / "style.css").read_bytes()
     kept["style.css"] = (shared, "text/css")
-    page, docs = ((folder / one).read_bytes() for one in (name, "docs.html"))
+    page, docs = ((folder / file).read_bytes() for file in (name, "docs.html"))
 
     @app.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:

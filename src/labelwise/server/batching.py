@@ -252,7 +252,9 @@ class FairTurns:
         heads = []
         for client, address in list(self._addresses.items()):
             # Without those whose clients have gone.
-            address.waiting = [one for one in address.waiting if not one[2].comes.done()]
+            address.waiting = [
+                waiting for waiting in address.waiting if not waiting[2].comes.done()
+            ]
             if not address.waiting:
                 del self._addresses[client]
             for at, (_, _, turn) in enumerate(address.waiting):
@@ -398,28 +400,31 @@ class Batcher:
                         await self._enough.wait()
             batch: list[_Waiting] = []
             while self._ready and len(batch) < self.max_batch:
-                one = self._ready.popleft()
-                if not one.answer.done():
-                    batch.append(one)
+                picture = self._ready.popleft()
+                if not picture.answer.done():
+                    batch.append(picture)
             if not batch:
                 continue
-            pixels, names = [one.pixels for one in batch], [one.name for one in batch]
+            pixels, names = (
+                [picture.pixels for picture in batch],
+                [picture.name for picture in batch],
+            )
             loop, began = asyncio.get_running_loop(), time.perf_counter()
             try:
                 answers = await loop.run_in_executor(self._model, self.forward, pixels, names)
             except asyncio.CancelledError:  # the server stops
-                for one in batch:
-                    one.answer.cancel()
+                for picture in batch:
+                    picture.answer.cancel()
                 raise
             except BaseException as error:
-                for one in batch:
-                    if not one.answer.done():
-                        one.answer.set_exception(error)
+                for picture in batch:
+                    if not picture.answer.done():
+                        picture.answer.set_exception(error)
             else:
                 self.queue.note_pass(len(batch), time.perf_counter() - began)
-                for one, answer in zip(batch, answers, strict=True):
-                    if not one.answer.done():
-                        one.answer.set_result(answer)
+                for picture, answer in zip(batch, answers, strict=True):
+                    if not picture.answer.done():
+                        picture.answer.set_result(answer)
 
 
 def model_thread() -> ThreadPoolExecutor:

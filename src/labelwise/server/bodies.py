@@ -91,15 +91,15 @@ class _Form(MultiPartParser):
 
 async def read_form(parts: AsyncIterable[bytes], content_type: str, most: int) -> list[Upload]:
     """Return the files of a form, ``most`` of them and as many other fields at most."""
-    found = BOUNDARY.search(content_type)
-    if found is None:
+    match = BOUNDARY.search(content_type)
+    if match is None:
         raise _unreadable("its Content-Type names no boundary")
-    headers = Headers({"content-type": f'form-data; boundary="{found[1] or found[2]}"'})
+    headers = Headers({"content-type": f'form-data; boundary="{match[1] or match[2]}"'})
 
     async def pieces() -> AsyncGenerator[bytes]:
-        async for part in parts:
-            for at in range(0, len(part), PIECE):
-                yield part[at : at + PIECE]
+        async for chunk in parts:
+            for at in range(0, len(chunk), PIECE):
+                yield chunk[at : at + PIECE]
                 await asyncio.sleep(0)  # others have a turn
         if not reader.has_end:  # of which Starlette would leave out the last part
             raise MultiPartException("a part has no end")
@@ -110,8 +110,8 @@ async def read_form(parts: AsyncIterable[bytes], content_type: str, most: int) -
     except MultiPartException as error:
         raise _unreadable(error.message) from None
     try:
-        files = [one for _, one in form.multi_items() if isinstance(one, UploadFile)]
-        return [Upload(_harmless(one.filename or ""), await one.read()) for one in files]
+        files = [item for _, item in form.multi_items() if isinstance(item, UploadFile)]
+        return [Upload(_harmless(file.filename or ""), await file.read()) for file in files]
     finally:
         await form.close()
 
@@ -374,12 +374,12 @@ class _Body:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise RefusedError(408, "the client has gone")  # nobody reads it; it is counted
-            part, more = message.get("body", b""), message.get("more_body", False)
-            if self._file is None and self.arriving.take_now(len(part)):
-                self._arrived += len(part)
-                self._parts.append(part)
-            elif part:
-                await self._spool(part)
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            if self._file is None and self.arriving.take_now(len(chunk)):
+                self._arrived += len(chunk)
+                self._parts.append(chunk)
+            elif chunk:
+                await self._spool(chunk)
         if self._file is not None:
             await self._load(self._file)
 
@@ -431,9 +431,9 @@ class _Body:
         """Hand the body over, and then say when the client goes: what an application receives."""
         if self._is_over:
             return await self.receive()
-        part = self._parts.popleft() if self._parts else b""
+        chunk = self._parts.popleft() if self._parts else b""
         self._is_over = not self._parts
-        return {"type": "http.request", "body": part, "more_body": not self._is_over}
+        return {"type": "http.request", "body": chunk, "more_body": not self._is_over}
 
     def close(self) -> None:
         """Give everything back."""

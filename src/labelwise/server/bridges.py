@@ -93,15 +93,15 @@ def make_photoprism(service: Service) -> APIRouter:
 def _cut_outs(asked: VisionRequest, most: int) -> list[Upload]:
     if len(asked.images) > most:
         raise RefusedError(422, f"a request may hold 1 to {most} pictures, got {len(asked.images)}")
-    return [Upload(f"picture {at}", from_base64(one)) for at, one in enumerate(asked.images)]
+    return [Upload(f"picture {at}", from_base64(image)) for at, image in enumerate(asked.images)]
 
 
 def _labels(names: Sequence[str], tagged: Sequence[Tagged]) -> dict[str, Any]:
-    errors = [one.error for one in tagged if one.error is not None]
+    errors = [picture.error for picture in tagged if picture.error is not None]
     if errors:
         raise RefusedError(422, errors[0])
-    probs = np.max([one.probs for one in tagged if one.probs is not None], axis=0)
-    given = np.any([one.chosen for one in tagged if one.chosen is not None], axis=0)
+    probs = np.max([picture.probs for picture in tagged if picture.probs is not None], axis=0)
+    given = np.any([picture.chosen for picture in tagged if picture.chosen is not None], axis=0)
     order = sorted(np.flatnonzero(given).tolist(), key=lambda column: -probs[column])
     chances = {names[column]: min(1.0, max(LEAST, float(probs[column]))) for column in order}
     labels = [
@@ -165,12 +165,12 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
         lane = service.lane()
         names, version = lane.model.names, lane.model.version
         config = await service.aside(lambda: read_config(given.label_config, names))
-        place, results = request.scope.get(PLACE), []
+        position, results = request.scope.get(PLACE), []
         for start in range(0, len(given.tasks), service.settings.max_files):
             tasks = given.tasks[start : start + service.settings.max_files]
             photos = [await service.aside(partial(_photo, task, config, images)) for task in tasks]
             uploads = [photo for photo in photos if isinstance(photo, Upload)]
-            tagged = iter(await answered_or_left(request, service.tag(lane, uploads, place)))
+            tagged = iter(await answered_or_left(request, service.tag(lane, uploads, position)))
             answers = [photo if isinstance(photo, str) else next(tagged) for photo in photos]
             results += [
                 _result(task, answer, names, config, version)
@@ -225,5 +225,5 @@ def _result(
         return _result(task, tagged.error or "the photo cannot be read", names, config, version)
     columns = [column for column, name in enumerate(names) if name in set(config.labels)]
     probs, chosen = tagged.probs[columns].astype(np.float64), tagged.chosen[columns]
-    given = [names[column] for column, one in zip(columns, chosen, strict=True) if one]
+    given = [names[column] for column, is_chosen in zip(columns, chosen, strict=True) if is_chosen]
     return prediction(given, chance_of_set(probs, chosen), version, config)

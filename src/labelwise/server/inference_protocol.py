@@ -71,16 +71,16 @@ class BinaryBody:
 
 def bytes_elements(data: memoryview, most: int) -> list[bytes]:
     """Return the elements of a tensor of BYTES, of which there may be ``most``."""
-    found: list[bytes] = []
+    texts: list[bytes] = []
     while len(data):
         size = int.from_bytes(data[:4], "little")
         if len(data) < 4 + size or len(data) < 4:
             raise RefusedError(422, "an element of a BYTES tensor is longer than its data")
-        if len(found) == most:
+        if len(texts) == most:
             raise RefusedError(422, f"a request may hold 1 to {most} pictures, got more")
-        found.append(copied(data, 4, 4 + size))
+        texts.append(copied(data, 4, 4 + size))
         data = data[4 + size :]
-    return found
+    return texts
 
 
 def tensor_bytes(rows: Sequence[NDArray[Any]], datatype: str) -> bytes:
@@ -135,12 +135,13 @@ class InferIn(BaseModel):
         binary = self.parameters.get("binary_data_output") is True
         if not self.outputs:
             return dict.fromkeys(OUTPUTS, binary)
-        found: dict[str, bool] = {
-            one.name: one.parameters.get("binary_data", binary) is True for one in self.outputs
+        binary_of: dict[str, bool] = {
+            output.name: output.parameters.get("binary_data", binary) is True
+            for output in self.outputs
         }
-        if len(found) < len(self.outputs):
+        if len(binary_of) < len(self.outputs):
             raise RefusedError(422, "each output may be asked for once")
-        return found
+        return binary_of
 
 
 def request_schemas() -> dict[str, Any]:
@@ -225,7 +226,7 @@ def make_inference_protocol(service: Service) -> APIRouter:
         tagged = await answered_or_left(
             request, service.tag(lane, uploads, request.scope.get(PLACE))
         )
-        errors = [one.error for one in tagged if one.error is not None]
+        errors = [picture.error for picture in tagged if picture.error is not None]
         if errors:
             raise RefusedError(422, errors[0])
         facts = {"model_name": model.name, "model_version": model.version, "id": asked.id}
@@ -265,7 +266,7 @@ def _written(
     """Return the answer, made row by row so that no other thread waits for long."""
     outputs, rest = [], []
     for name, as_bytes in wanted.items():
-        rows = [np.asarray(getattr(one, COLUMNS[name])) for one in tagged]
+        rows = [np.asarray(getattr(picture, COLUMNS[name])) for picture in tagged]
         told = {
             "name": to_json(name),
             "datatype": to_json(OUTPUTS[name]),
@@ -312,8 +313,8 @@ def _uploads(tensor: InputTensor, body: BinaryBody, most: int) -> list[Upload]:
         raise RefusedError(422, f"a request may hold 1 to {most} pictures, got {len(contents)}")
     encoded = tensor.datatype == "BYTES" and not as_bytes
     return [
-        Upload(f"picture {row}", from_base64(one) if encoded else one)
-        for row, one in enumerate(contents)
+        Upload(f"picture {row}", from_base64(content) if encoded else content)
+        for row, content in enumerate(contents)
     ]
 
 
@@ -337,7 +338,7 @@ def _pixels(tensor: InputTensor) -> Any:
         raise RefusedError(
             422, f"UINT8 data of shape {shape} must hold {count:,} whole numbers from 0 to 255"
         )
-    return np.concatenate([np.array(part, np.uint8) for part in slices]).reshape(shape)
+    return np.concatenate([np.array(values, np.uint8) for values in slices]).reshape(shape)
 
 
 def _are_bytes(values: list[Any]) -> bool:

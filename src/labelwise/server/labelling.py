@@ -226,7 +226,7 @@ class _Asking:
     def look(self) -> None:
         """Find the photos that are there now; runs in the background."""
         if self._find is not None:
-            self._found = {photo_id(one): one.absolute() for one in self._find()}
+            self._found = {photo_id(photo): photo.absolute() for photo in self._find()}
 
     def _refresh(self) -> None:
         """Take in photos found and answers given since; an empty folder may be an absent disk."""
@@ -300,11 +300,11 @@ class _Asking:
             label=label,
             photos=[
                 AskedPhoto(
-                    id=one,
-                    name=shown_name(self.paths[one]),
-                    guess=guide.guess(label, str(self.paths[one])) if guesses and guide else None,
+                    id=photo,
+                    name=shown_name(self.paths[photo]),
+                    guess=guide.guess(label, str(self.paths[photo])) if guesses and guide else None,
                 )
-                for one in chosen[:count]
+                for photo in chosen[:count]
             ],
             left=len(open_ones),
             learnt_from=None if guide is None else guide.learnt_from,
@@ -381,14 +381,14 @@ def asking_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        for one in background:
-            if one.at_start:
-                one.want()  # answers of an earlier time
+        for task in background:
+            if task.at_start:
+                task.want()  # answers of an earlier time
         try:
             yield
         finally:
-            for one in background:
-                await one.close()
+            for task in background:
+                await task.close()
             readers.close(wait=False)
             answers.close(wait=True)
             decoders.close()
@@ -452,8 +452,8 @@ def _add_questions(api: APIRouter, asking: _Asking, thread: Threads) -> Sequence
     @api.put("/answers", dependencies=JSON, summary="Say whether a word is in photos")
     async def answer(given: AnswersIn) -> LabellingView:
         view = await thread.run(lambda: asking.answer(given))
-        for one in after_answers:
-            one.want()
+        for answer in after_answers:
+            answer.want()
         return view
 
     return [looking, *after_answers]
@@ -547,7 +547,9 @@ class _Auditing:
     def state(self, who: str | None, back: TagQuestion | None = None) -> AuditState:
         gone = dict(self.gone)
         self.session.unreadable = {
-            self._photos[one] for one, lost in gone.items() if not lost.is_over(self.path(one))
+            self._photos[photo]
+            for photo, lost in gone.items()
+            if not lost.is_over(self.path(photo))
         }
         question = back or (None if who is None else self.session.question(who))
         following = [] if question is None else self.session.upcoming(who or "", question)
@@ -556,7 +558,7 @@ class _Auditing:
             progress=progress(self.session),
             folder=str(self.out),
             question=None if question is None else self._asked(question),
-            ahead=[self._asked(one).id for one in following],
+            ahead=[self._asked(question).id for question in following],
         )
 
     def _asked(self, question: TagQuestion) -> AuditQuestion:

@@ -109,7 +109,10 @@ class Library:
         at = np.array([row])
         probs = np.exp(self.index.log_probs(at))[0]
         chosen = self.index.sets(at)[0]
-        corrected = {one.label: one.state for one in self.index.store.corrections(row=row)}
+        corrected = {
+            correction.label: correction.state
+            for correction in self.index.store.corrections(row=row)
+        }
         labels = [
             schemas.PhotoLabel(
                 label=self.index.space.names[k],
@@ -141,9 +144,9 @@ class Library:
         row = await self.run(lambda: self.row(photo))
         paths = await self.run(lambda: self.index.store.paths_of([row])[row])
         files = await self.run(lambda: self.index.files_of(row))
-        found = await self._readers.run(lambda: read_facts(_content(files)[0]))
+        facts = await self._readers.run(lambda: read_facts(_content(files)[0]))
         shown = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths]
-        return schemas.PhotoFactsView(paths=shown, **asdict(found))
+        return schemas.PhotoFactsView(paths=shown, **asdict(facts))
 
     async def thumbnail(self, photo: str, side: int) -> bytes:
         """Return a small JPEG of a photo, drawn anew."""
@@ -177,8 +180,8 @@ class Library:
 
     def ids(self, rows: Sequence[int]) -> dict[int, str]:
         """Return the ids of rows."""
-        found = self.index.store.contents_of(rows)
-        return {row: content.hash.hex() for row, content in found.items()}
+        contents = self.index.store.contents_of(rows)
+        return {row: content.hash.hex() for row, content in contents.items()}
 
     def overview(self) -> schemas.LibraryView:
         """Return how often each label is given, and the newest photos."""
@@ -223,7 +226,7 @@ class Library:
     ) -> schemas.SearchAnswer:
         """Return one page of the answer to a query."""
         query = Query.parse(text, self.index.space, self.index.taxonomy)
-        found = answer(
+        answered = answer(
             self.index,
             query,
             top=start + top + 1,
@@ -232,11 +235,11 @@ class Library:
             sort=sort,
             photos=photos,
         )
-        shown = found.hits[start : start + top]
+        shown = answered.hits[start : start + top]
         ids = self.ids([hit.row for hit in shown])
-        said, (low, high) = found.statement, found.interval or (None, None)
+        said, (low, high) = answered.statement, answered.interval or (None, None)
         return schemas.SearchAnswer(
-            query=found.query,
+            query=answered.query,
             hits=[
                 schemas.SearchHit(
                     id=ids[hit.row],
@@ -250,16 +253,16 @@ class Library:
                 )
                 for hit in shown
             ],
-            photos=found.photos,
-            expected=found.count.expected,
+            photos=answered.photos,
+            expected=answered.count.expected,
             low=low,
             high=high,
-            untested=found.untested or None,
-            above=found.above,
+            untested=answered.untested or None,
+            above=answered.above,
             statement=None if said is None else schemas.StatementView(**asdict(said)),
-            near_copies=found.copies_sentence or None,
-            likeness=_likeness(found),
-            cursor=str(start + top) if len(found.hits) > start + top else None,
+            near_copies=answered.copies_sentence or None,
+            likeness=_likeness(answered),
+            cursor=str(start + top) if len(answered.hits) > start + top else None,
         )
 
     @cached_property
@@ -297,7 +300,9 @@ class Library:
     def correct(self, photo: str, given: schemas.CorrectionsIn) -> schemas.PhotoView:
         """Note what a person says; return the photo as it is now, and what undoes it."""
         row = self.row(photo)
-        before = {one.label: one for one in self.index.store.corrections(row=row)}
+        before = {
+            correction.label: correction for correction in self.index.store.corrections(row=row)
+        }
         sources: dict[str, dict[str, schemas.State]] = {}
         for label, state in given.labels.items():
             column = self.index.space.column(label)
@@ -377,18 +382,18 @@ class Library:
 
         One question to the index for all labels: these are asked at every look at the metrics.
         """
-        found: dict[str, list[Correction]] = {}
-        for one in self.index.store.corrections(label):
-            if one.source == "audit":
-                found.setdefault(one.label, []).append(one)
-        return found
+        by_label: dict[str, list[Correction]] = {}
+        for correction in self.index.store.corrections(label):
+            if correction.source == "audit":
+                by_label.setdefault(correction.label, []).append(correction)
+        return by_label
 
     def _drawn(self, column: int) -> list[int]:
         """Return the next photos to be audited for a label, in the order drawn for it."""
         alive = np.ones(len(self.index), np.bool_)
         alive[self.index.store.dead_rows()] = False
         label = self.index.space.names[column]
-        alive[[one.row for one in self._audited(label).get(label, ())]] = False
+        alive[[correction.row for correction in self._audited(label).get(label, ())]] = False
         rows = np.flatnonzero(alive)
         order = audit_order(label, rows)
         few = min(OPEN_AUDITS, len(rows))
@@ -406,15 +411,21 @@ class Library:
         """Return the calibration alarm of every label, from audited photos alone."""
         audited = self._audited()
         told = {
-            name: [one for one in audited.get(name, ()) if one.state in ("present", "absent")]
+            name: [
+                correction
+                for correction in audited.get(name, ())
+                if correction.state in ("present", "absent")
+            ]
             for name in self.index.space.names
         }
-        rows = np.unique(np.array([one.row for some in told.values() for one in some], np.int64))
+        rows = np.unique(
+            np.array([correction.row for some in told.values() for correction in some], np.int64)
+        )
         every = self.model_probs(rows)
         alarms = []
         for column, (name, some) in enumerate(told.items()):
-            places = np.searchsorted(rows, [one.row for one in some])
-            truth = [one.state == "present" for one in some]
+            places = np.searchsorted(rows, [correction.row for correction in some])
+            truth = [correction.state == "present" for correction in some]
             probs = every[places, column]
             alarms.append(calibration_alarm(name, probs, truth, len(self.index.space)))
         return alarms
@@ -429,27 +440,32 @@ class Library:
         What people correct on their own is what they happened to see, most of it wrong.
         """
         corrections = [
-            one for audited in self._audited().values() for one in audited if one.state != "unknown"
+            correction
+            for audited in self._audited().values()
+            for correction in audited
+            if correction.state != "unknown"
         ]
-        places = {row: at for at, row in enumerate(sorted({one.row for one in corrections}))}
+        places = {
+            row: at for at, row in enumerate(sorted({correction.row for correction in corrections}))
+        }
         labels = np.zeros((len(places), len(self.index.space)), np.float32)
         told = np.zeros(labels.shape, np.bool_)
-        for one in corrections:
-            at = places[one.row], self.index.space.column(one.label)
-            labels[at], told[at] = one.state == "present", True
+        for correction in corrections:
+            at = places[correction.row], self.index.space.column(correction.label)
+            labels[at], told[at] = correction.state == "present", True
         whole = told.all(axis=1)
         rows = np.array(list(places), np.int64)[whole]
         sets = np.array(self.index.spec.made_rule(self.model_probs(rows)), np.bool_)
         names = self.index.space.names
-        return [check_promise(one, sets, labels[whole], names=names) for one in promises]
+        return [check_promise(promise, sets, labels[whole], names=names) for promise in promises]
 
 
 def _content(files: PhotoFiles) -> tuple[bytes, str]:
     """Return the bytes and the name of a photo, from a file that still has it."""
-    found = files.read()
-    if found is None:
+    content = files.read()
+    if content is None:
         raise PhotoNotFoundError("the photo's file is gone or has changed; index the folder again")
-    return found
+    return content
 
 
 def photo_name(paths: Sequence[str]) -> str:
@@ -542,7 +558,9 @@ class ListChecks:
         photo = None if promise is not None or hopeless else session.next_photo()
         after = None if photo is None else session.photo_after(photo)
         kept = [] if promise is None else session.left()[:SHOWN].tolist()
-        ids = self._library.ids([one.row for one in (photo, after) if one is not None] + kept)
+        ids = self._library.ids(
+            [photo_there.row for photo_there in (photo, after) if photo_there is not None] + kept
+        )
         paths = self._library.index.store.paths_of(kept)
         return schemas.CheckView(
             query=_named(asked.q.removeprefix(LIKE)) if asked.q.startswith(LIKE) else asked.q,
@@ -584,25 +602,25 @@ def receipts_view(library: Library) -> schemas.ReceiptsView:
     verified = verify_lists(library.index)
     verdicts = verified.by_number
     views = []
-    for one in reversed(receipts_of(library.index)):
-        verdict = verdicts.get(one.number)
+    for receipt in reversed(receipts_of(library.index)):
+        verdict = verdicts.get(receipt.number)
         views.append(
             schemas.ReceiptView(
-                number=one.number,
-                query=one.title,
-                kind=one.promise.kind,
-                text=str(one.promise),
-                method=one.promise.test,
-                listed=one.promise.listed or 0,
-                who=one.who,
-                at=one.at,
-                withdrawn=one.withdrawn,
-                photos=one.photos,
-                weights=one.weights,
-                link=one.link,
-                held_out=one.held_out,
+                number=receipt.number,
+                query=receipt.title,
+                kind=receipt.promise.kind,
+                text=str(receipt.promise),
+                method=receipt.promise.test,
+                listed=receipt.promise.listed or 0,
+                who=receipt.who,
+                at=receipt.at,
+                withdrawn=receipt.withdrawn,
+                photos=receipt.photos,
+                weights=receipt.weights,
+                link=receipt.link,
+                held_out=receipt.held_out,
                 verdict="cannot tell" if verdict is None else verdict.verdict,
-                told=_withdrawn(one) if verdict is None else str(verdict),
+                told=_withdrawn(receipt) if verdict is None else str(verdict),
             )
         )
     return schemas.ReceiptsView(receipts=views, together=str(verified.together))

@@ -218,7 +218,7 @@ class PhotoTools:
             in_words=words,
             holds_if=self._condition,
             labels=[LabelFacts(label=name, held_out_photos_with_it=carried[name]) for name in told],
-            promises=[str(Promise.from_spec(one)) for one in self.index.spec.promises],
+            promises=[str(Promise.from_spec(promise)) for promise in self.index.spec.promises],
         )
 
     def search_photos(
@@ -233,7 +233,7 @@ class PhotoTools:
         newest_first: bool = False,
     ) -> PhotoList:
         """Find photos by labels, the most probable first, with an estimate of how much is wrong."""
-        found = answer(
+        answered = answer(
             self.index,
             self._query(query),
             top=top,
@@ -241,7 +241,7 @@ class PhotoTools:
             wrong_at_most=wrong_at_most,
             sort="date" if newest_first else "score",
         )
-        ids = self._ids([hit.row for hit in found.hits])
+        ids = self._ids([hit.row for hit in answered.hits])
         photos = [
             FoundPhoto(
                 path=_path(hit),
@@ -250,10 +250,10 @@ class PhotoTools:
                 labels=hit.reasons,
                 taken=hit.taken,
             )
-            for hit in found.hits
+            for hit in answered.hits
         ]
-        said = found.statement
-        words = f"{found.sentence()}{'; ' if said is None else ' '}"
+        said = answered.statement
+        words = f"{answered.sentence()}{'; ' if said is None else ' '}"
         words += f"{counted(len(photos), 'photo')} of them are listed here"
         return PhotoList(in_words=words, holds_if=self._condition, photos=photos, statement=said)
 
@@ -263,10 +263,10 @@ class PhotoTools:
         Where the photos are not like the held-out ones, draw_photos_to_answer gives a count that
         holds all the same.
         """
-        found = answer(self.index, self._query(query), top=1)
-        count, (low, high) = found.count, found.interval or (None, None)
+        photos = answer(self.index, self._query(query), top=1)
+        count, (low, high) = photos.count, photos.interval or (None, None)
         return PhotoCount(
-            in_words=found.counted,
+            in_words=photos.counted,
             holds_if=self._condition,
             expected=count.expected,
             low=low,
@@ -281,7 +281,9 @@ class PhotoTools:
         probs = np.exp(self.index.log_probs(at))[0]
         own = np.exp(self.index.log_probs(at, refit=False))[0]
         chosen = self.index.sets(at)[0]
-        told = {one.label: one for one in self.index.store.corrections(row=row)}
+        told = {
+            correction.label: correction for correction in self.index.store.corrections(row=row)
+        }
         order = np.argsort(-probs, kind="stable").tolist()
         shown = order[: max(EXPLAINED, int(chosen.sum()))]
         labels = []
@@ -324,13 +326,13 @@ class PhotoTools:
 
     def show_photo(self, photo: Photo) -> bytes:
         """Show a photo of the library, drawn small and without its metadata."""
-        found = self.index.picture(self._row(photo))
-        if found is None:
+        picture = self.index.picture(self._row(photo))
+        if picture is None:
             raise DataError(
                 f"no file holds {photo} as it was indexed; bring the index up to date with "
                 "`labelwise index`"
             )
-        blob, name = found
+        blob, name = picture
         transform = replace(self.index.spec.transform, size=SIDE)
         return Work(Kind.THUMBNAIL, transform).load(blob, name=name)[1].tobytes()
 
@@ -349,8 +351,8 @@ class PhotoTools:
                 "--folder"
             )
         blob = read_image_file(Path(path), os.path.basename(path))
-        found = self._model.predict(BytesImages([blob], [os.path.basename(path)]))
-        probs, chosen = found.probs[0].numpy(), found.sets[0].numpy()
+        predicted = self._model.predict(BytesImages([blob], [os.path.basename(path)]))
+        probs, chosen = predicted.probs[0].numpy(), predicted.sets[0].numpy()
         order = np.argsort(-probs, kind="stable").tolist()
         names = self._model.space.names
         labels = [
@@ -362,7 +364,7 @@ class PhotoTools:
             )
             for k in order[: max(EXPLAINED, int(chosen.sum()))]
         ]
-        made = [str(Promise.from_spec(one)) for one in self.run.spec.promises]
+        made = [str(Promise.from_spec(promise)) for promise in self.run.spec.promises]
         words = _given(printable(photo), labels, str(self._model.rule))
         return ExplainedPhoto(
             in_words="; ".join([words, *made]),
@@ -420,11 +422,11 @@ class PhotoTools:
         """Say how many photos match, from a person's answers about all photos that were drawn."""
         told = {self._known(photo): word for photo, word in answers.items()}
         asked = self._query(query)
-        found = estimate_from_answers(self.index, asked, told)
-        total = found.total
+        estimate = estimate_from_answers(self.index, asked, told)
+        total = estimate.total
         words = total.sentence(str(asked))
-        if found.newer:
-            words += f"; {counted(found.newer, 'photo')} came after the draw and are not counted"
+        if estimate.newer:
+            words += f"; {counted(estimate.newer, 'photo')} came after the draw and are not counted"
         return PhotoCount(
             in_words=words,
             holds_if=OWN_ANSWERS,
@@ -452,7 +454,9 @@ class PhotoTools:
         return paths[0] if paths else photo
 
     def _ids(self, rows: Sequence[int]) -> dict[int, str]:
-        return {row: one.hash.hex() for row, one in self.index.store.contents_of(rows).items()}
+        return {
+            row: content.hash.hex() for row, content in self.index.store.contents_of(rows).items()
+        }
 
     @property
     def _condition(self) -> str:
@@ -498,15 +502,15 @@ def _because(trust: LabelView | None, probability: float) -> str:
     """Return what became of held-out photos with about this probability."""
     if trust is None:
         return "There are no held-out photos, so this probability was never tested."
-    for one in trust.bins:
-        if probability <= one.high:
+    for bin_ in trust.bins:
+        if probability <= bin_.high:
             break
-    return one.sentence
+    return bin_.sentence
 
 
 def _given(path: str, labels: Sequence[LabelOfPhoto], rule: str) -> str:
     """Return the labels that a photo is given, in words."""
-    named = ", ".join(f"{one.label} ({one.probability:.0%})" for one in labels if one.given)
+    named = ", ".join(f"{label.label} ({label.probability:.0%})" for label in labels if label.given)
     return f"{path}: {named or 'none of the labels'}, by the rule {rule}"
 
 
@@ -545,10 +549,10 @@ def make_mcp_server(tools: PhotoTools, *, write: bool = False) -> Any:
         @wraps(work)
         async def answered(*given: Any, **named: Any) -> Any:
             try:
-                found = await thread.run(partial(work, *given, **named))
+                result = await thread.run(partial(work, *given, **named))
             except (LabelwiseError, BusyError) as error:
                 raise ToolError(shortened(str(error))) from None
-            return Image(data=found, format="jpeg") if isinstance(found, bytes) else found
+            return Image(data=result, format="jpeg") if isinstance(result, bytes) else result
 
         return answered
 
@@ -582,7 +586,7 @@ def _brief(server: Any, error: Any) -> Any:
 
     class BriefServer(server):  # type: ignore[misc]
         async def call_tool(self, name: str, arguments: dict[str, Any], *more: Any) -> Any:
-            tools = {one.name: one.input_schema["properties"] for one in await self.list_tools()}
+            tools = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
             known = tools.get(name, {})
             for key, value in arguments.items() if name in tools else ():
                 if key not in known:
@@ -607,7 +611,7 @@ def _brief(server: Any, error: Any) -> Any:
 
 def _types(schema: dict[str, Any]) -> set[str]:
     """Return the JSON types that an argument may have."""
-    return {one["type"] for one in schema.get("anyOf", [schema]) if "type" in one}
+    return {kind["type"] for kind in schema.get("anyOf", [schema]) if "type" in kind}
 
 
 def make_mcp_app(server: Any, settings: ServeSettings) -> ASGIApp:

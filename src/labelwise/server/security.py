@@ -128,8 +128,8 @@ class Guard:
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-        found = HOST.fullmatch((_only(headers, "host") or "").lower())
-        if found is None or found["name"].strip("[]") not in self._names:
+        match = HOST.fullmatch((_only(headers, "host") or "").lower())
+        if match is None or match["name"].strip("[]") not in self._names:
             raise RefusedError(
                 400,
                 "the Host header names no host of this server; "

@@ -70,15 +70,15 @@ def label_views(
     held_out: Predictions, link: Link, split: str, thresholds: Sequence[float | None] | None = None
 ) -> dict[str, schemas.LabelView]:
     """Return what became of held-out photos, for every label and ten ranges of probability."""
-    found = label_reliability(
+    reliability = label_reliability(
         link(held_out.logits.astype(np.float64)), held_out.labels, held_out.observed, bins=BINS
     )
-    errors, views = found.ece(), {}
-    edges = list(pairwise(found.edges.tolist()))
+    errors, views = reliability.ece(), {}
+    edges = list(pairwise(reliability.edges.tolist()))
     for column, name in enumerate(held_out.names):
-        photos = found.counts[column].astype(int).tolist()
-        carried = np.rint(found.present_sums[column]).astype(int).tolist()
-        means = found.confidence[column].tolist()
+        photos = reliability.counts[column].astype(int).tolist()
+        carried = np.rint(reliability.present_sums[column]).astype(int).tolist()
+        means = reliability.confidence[column].tolist()
         bins = [
             schemas.BinView(
                 *(low, high, n, k),
@@ -107,10 +107,10 @@ def trust_chart(trust: schemas.LabelView) -> Markup:
     from labelwise.report.charts import reliability_chart
 
     curve = Curve(
-        (0.0, *(one.high for one in trust.bins)),
-        tuple(one.mean for one in trust.bins),
-        tuple(one.carried / one.photos if one.photos else None for one in trust.bins),
-        tuple(one.photos for one in trust.bins),
+        (0.0, *(bin_.high for bin_ in trust.bins)),
+        tuple(bin_.mean for bin_ in trust.bins),
+        tuple(bin_.carried / bin_.photos if bin_.photos else None for bin_ in trust.bins),
+        tuple(bin_.photos for bin_ in trust.bins),
         trust.ece,
         None,
         None,
@@ -208,8 +208,8 @@ class ServedModel:
         import torch
 
         with torch.inference_mode():
-            found = self.predictor.logits(torch.from_numpy(inputs).to(self.predictor.device))
-        return found.cpu().float().numpy()
+            logits = self.predictor.logits(torch.from_numpy(inputs).to(self.predictor.device))
+        return logits.cpu().float().numpy()
 
     def _graph_logits(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
         model: Any = self.predictor
@@ -231,7 +231,7 @@ class ServedModel:
             }
             for k, probability, decided in zip(order.tolist(), probs, chosen, strict=True)
         ]
-        given = [one["label"] for one in labels if one["decided"]]
+        given = [label["label"] for label in labels if label["decided"]]
         facts = {"name": tagged.name, "labels": labels, "decided": given, "none": not given}
         return schemas.PictureAnswer.model_validate(facts)
 
@@ -298,11 +298,11 @@ NOT_CHECKED = "no photo has had all its labels reviewed yet"
 async def promise_views(model: ServedModel, library: "Library | None") -> list[schemas.PromiseView]:
     """Return every promise, and what photos reviewed since then say of it."""
     promises = model.promises
-    checkable = [one for one in promises if one.what in CHECKABLE]
+    checkable = [promise for promise in promises if promise.what in CHECKABLE]
     checks: dict[int, Check] = {}
     if library is not None and checkable:
-        found = await library.run(lambda: library.check(checkable))
-        checks = dict(zip(map(id, checkable), found, strict=True))
+        checked = await library.run(lambda: library.check(checkable))
+        checks = dict(zip(map(id, checkable), checked, strict=True))
 
     def view(promise: Promise) -> schemas.PromiseView:
         check = checks.get(id(promise))
@@ -317,7 +317,7 @@ async def promise_views(model: ServedModel, library: "Library | None") -> list[s
             checked=NOT_CHECKED if check is None or not check.counted else str(check),
         )
 
-    return [view(one) for one in promises]
+    return [view(promise) for promise in promises]
 
 
 async def trust_view(
@@ -327,18 +327,18 @@ async def trust_view(
     alarms = await library.run(library.alarms) if library is not None else []
     monitor.note_alarms(alarms)
     recent = await slowly.run(model.recent_shares)  # seconds of many labels
-    shares = [schemas.ShareView(source="recent pictures", **asdict(one)) for one in recent]
+    shares = [schemas.ShareView(source="recent pictures", **asdict(share)) for share in recent]
     notes = _notes(model, library)
     if library is not None:
         likeness = await library.run(library.likeness)
-        found = likeness.likeness.shares
-        shares += [schemas.ShareView(source="library", **asdict(one)) for one in found]
+        library_shares = likeness.likeness.shares
+        shares += [schemas.ShareView(source="library", **asdict(share)) for share in library_shares]
         notes.append(likeness.sentence())
-    answers = sum(one.audited for one in alarms)
+    answers = sum(alarm.audited for alarm in alarms)
     photos = 0 if library is None else library.index.photos
     needed = min(ENOUGH_ANSWERS, photos * len(model.names)) or ENOUGH_ANSWERS
     fits: Literal["yes", "no", "too few answers"]
-    if any(one.raised for one in alarms):
+    if any(alarm.raised for alarm in alarms):
         fits = "no"
     else:
         fits = "yes" if answers >= needed else "too few answers"
@@ -346,7 +346,7 @@ async def trust_view(
         fits=fits,
         answers=answers,
         answers_needed=needed,
-        alarms=[schemas.AlarmView.model_validate(one) for one in alarms],
+        alarms=[schemas.AlarmView.model_validate(alarm) for alarm in alarms],
         shares=shares,
         promises=await promise_views(model, library),
         notes=notes,
@@ -507,12 +507,12 @@ class Service:
 
     def lane(self, name: str | None = None) -> Lane:
         """Return the lane of a model, of the first one unless it is named."""
-        found = self.lanes.get(self.first if name is None else name)
-        if found is None:
+        lane = self.lanes.get(self.first if name is None else name)
+        if lane is None:
             there = ", ".join(map(repr, self.lanes))
             are = "the one here is" if len(self.lanes) == 1 else "those here are"
             raise RefusedError(404, f"there is no model of this name; {are} {there}")
-        return found
+        return lane
 
     def _load(self, name: str, folder: Path) -> ServedModel:
         return ServedModel(name, RunFolder(folder), self.device)
@@ -620,15 +620,15 @@ class Service:
     async def tag(self, lane: Lane, uploads: Sequence[Upload], place: Place | None) -> list[Tagged]:
         """Return a model's answers for the pictures of one request, or raise BusyError."""
         answers = await lane.batcher.tag(uploads, place)
-        faults = [one.fault for one in answers if one.fault is not None]
+        faults = [answer.fault for answer in answers if answer.fault is not None]
         if faults:
             self.monitor.failures.inc(len(faults))
             raise RefusedError(503, f"the model has no answer: {faults[0]}", {"retry-after": "60"})
-        for one in answers:
-            if one.probs is None or one.chosen is None:
+        for answer in answers:
+            if answer.probs is None or answer.chosen is None:
                 self.monitor.failures.inc()
             else:
-                lane.model.counts.answered(one.probs, one.chosen)
+                lane.model.counts.answered(answer.probs, answer.chosen)
         return answers
 
     # What is known of a model

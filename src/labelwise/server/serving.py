@@ -54,13 +54,13 @@ class BoundedSelector(selectors.DefaultSelector):
         """Return the next that are ready; wait for some only if nobody is left."""
         if not self._left:
             self._left.extend(super().select(timeout))
-        found = []
+        ready = []
         for _ in range(min(AT_ONCE, len(self._left))):
             key, events = self._left.popleft()
             now = self.get_map().get(key.fd)  # a turn of others may have closed or changed it
             if now is not None and events & now.events:
-                found.append((now, events & now.events))
-        return found
+                ready.append((now, events & now.events))
+        return ready
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

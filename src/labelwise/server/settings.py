@@ -119,14 +119,14 @@ class ServeSettings:
 
     def folders(self, first: str, run: Path) -> dict[str, Path]:
         """Return the folder of every model by its name, those of ``models`` after the first."""
-        found = {first: run}
+        folders = {first: run}
         for name, folder in self.models:
-            if name in found:
+            if name in folders:
                 raise SettingsError(
                     f"two models have the name {name!r}; give one of them another: --model NAME=RUN"
                 )
-            found[name] = folder
-        return found
+            folders[name] = folder
+        return folders
 
     @property
     def pictures_per_client(self) -> int:
@@ -155,10 +155,10 @@ class ServeSettings:
 def same_address(text: str) -> str | None:
     """Return an IP address as it is written in one way, or None: it is not one."""
     try:
-        found = ip_address(text.strip())
+        address = ip_address(text.strip())
     except ValueError:
         return None
-    return str(getattr(found, "ipv4_mapped", None) or found)
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def is_loopback(host: str) -> bool:

@@ -99,8 +99,8 @@ def read_classifier(
         image = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
         features = backbone.eval()(image).mean(dim=(2, 3))
         if features.shape[1] == weight.shape[1]:
-            expected, found = whole(image), features @ weight.T + bias
-            if torch.allclose(expected, found, rtol=1e-3, atol=1e-3):
+            expected, logits = whole(image), features @ weight.T + bias
+            if torch.allclose(expected, logits, rtol=1e-3, atol=1e-3):
                 return backbone, weight, bias
     raise SettingsError(
         f"the classifier of {name} is not linear in the mean of its feature map; take a network "

@@ -85,10 +85,10 @@ class TowerShape:
 
     @staticmethod
     def parse(name: str) -> "TowerShape":
-        found = NAME.fullmatch(name)
-        if found is None:
+        match = NAME.fullmatch(name)
+        if match is None:
             raise SettingsError(f"{name!r} is not the name of an image tower")
-        kind, *numbers, activation, eps = found.groups()
+        kind, *numbers, activation, eps = match.groups()
         width, depth, heads, mlp, patch, side, to = map(int, numbers)
         return TowerShape(
             cast(TowerKind, kind), width, depth, heads, mlp, patch, side, to, activation, float(eps)
@@ -102,7 +102,7 @@ class _Attention(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: Tensor, causal: bool) -> Tensor:
-        q, k, v = (self._by_head(part) for part in self.qkv(x).chunk(3, dim=-1))
+        q, k, v = (self._by_head(heads) for heads in self.qkv(x).chunk(3, dim=-1))
         return self._joined(scaled_dot_product_attention(q, k, v, is_causal=causal))
 
     def asked(self, probe: Tensor, x: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class _Attention(nn.Module):
         weight, bias = self.qkv.weight, self.qkv.bias
         q = self._by_head(linear(probe, weight[:width], bias[:width]))
         both = linear(x, weight[width:], bias[width:]).chunk(2, dim=-1)
-        k, v = (self._by_head(part) for part in both)
+        k, v = (self._by_head(heads) for heads in both)
         return self._joined(scaled_dot_product_attention(q, k, v))
 
     def _by_head(self, x: Tensor) -> Tensor:
@@ -156,8 +156,8 @@ class _ProbePool(nn.Module):
         self.mlp = Perceptron(shape.width, shape.mlp, shape.activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.attention.asked(self.probe.expand(len(x), -1, -1), x)
-        return cast(Tensor, found + self.mlp(self.norm(found)))[:, 0]
+        asked = self.attention.asked(self.probe.expand(len(x), -1, -1), x)
+        return cast(Tensor, asked + self.mlp(self.norm(asked)))[:, 0]
 
 
 class ImageTower(Backbone):

@@ -50,8 +50,8 @@ class PackagedWeights:
         """Return the file, None if the package is not installed."""
         spec = find_spec(self.package)
         places = () if spec is None else spec.submodule_search_locations or ()
-        found = (Path(place) / self.file for place in places)
-        return next((path for path in found if path.is_file()), None)
+        paths = (Path(folder) / self.file for folder in places)
+        return next((path for path in paths if path.is_file()), None)
 
     def read(self, path: Path, names: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
         """Return the tensors under the names, and of the shapes, of a network's state."""

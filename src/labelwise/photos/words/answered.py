@@ -118,9 +118,9 @@ def _common(text: TextHead, x: Tensor, scores: Tensor) -> Tensor:
     if text.common is not None:
         parts.append((CAPTIONS, text.common.double()))
     scaled = []
-    for share, part in parts:
-        total = (x @ part).var(dim=0, correction=0).sum().clamp(min=TINY)
-        scaled.append(part * (share * len(part) / total).sqrt())
+    for share, directions in parts:
+        total = (x @ directions).var(dim=0, correction=0).sum().clamp(min=TINY)
+        scaled.append(directions * (share * len(directions) / total).sqrt())
     return torch.cat(scaled, dim=1)
 
 
@@ -242,8 +242,8 @@ class _Own:
         """Return how far answers move weights (D, K) and biases (K,); not if l2 is infinite."""
         starts, strength = start.T.gather(1, self._photo)[None], l2.clamp(max=1e9)[:, None]
         begin = torch.zeros_like(starts)
-        found, _ = self._newton(starts, self._halves, strength, begin, EXACT)
-        weight, bias = found[0] / l2[:, None], (found[0] / l2[:, None]).sum(dim=1)
+        solution, _ = self._newton(starts, self._halves, strength, begin, EXACT)
+        weight, bias = solution[0] / l2[:, None], (solution[0] / l2[:, None]).sum(dim=1)
         moved = (weight[:, None] @ self._x)[:, 0].T
         return moved, bias - self._mean @ moved
 
@@ -253,7 +253,7 @@ class _Own:
         """Return a and the logits (F, K, m) of all problems, by damped steps from ``found``."""
         present, absent = halves
         kernel = self._kernel.to(starts) / l2.to(starts)[..., None]
-        one = torch.eye(kernel.shape[-1], dtype=kernel.dtype)
+        unit = torch.eye(kernel.shape[-1], dtype=kernel.dtype)
 
         def times(values: Tensor) -> Tensor:
             return (kernel @ values[..., None])[..., 0]
@@ -269,7 +269,7 @@ class _Own:
             bend = (present + absent) * p * (1 - p)
             root = bend.sqrt()
             target = bend * (logits - starts) - ((present + absent) * p - present)
-            within = one + root[..., None] * kernel * root[..., None, :]
+            within = unit + root[..., None] * kernel * root[..., None, :]
             inner = torch.cholesky_solve(
                 (root * times(target))[..., None], torch.linalg.cholesky(within)
             )[..., 0]

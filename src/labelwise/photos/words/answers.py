@@ -67,7 +67,7 @@ class KeptAnswers:
         table.require_hard("answers")
         labels, observed = table.targets()
         known = np.ones(labels.shape, bool) if observed is None else observed
-        found: dict[bytes, PhotoAnswer] = {}
+        answers: dict[bytes, PhotoAnswer] = {}
         for row, digest in digests.items():
             said = {
                 name: bool(labels[row, column])
@@ -78,23 +78,23 @@ class KeptAnswers:
                 continue
             split = None if table.split is None else str(table.split[row])
             aside = split == "test" or (split != "train" and is_set_aside(digest, set_aside))
-            one = PhotoAnswer(str(table.ids[row]), said, aside)
-            found[digest] = _joined(found.get(digest), one)
-        return KeptAnswers(found)
+            photo_answer = PhotoAnswer(str(table.ids[row]), said, aside)
+            answers[digest] = _joined(answers.get(digest), photo_answer)
+        return KeptAnswers(answers)
 
     def merged(self, newer: "KeptAnswers") -> "KeptAnswers":
         """Return both; of one photo and label the newer answer counts."""
         photos = dict(self.photos)
-        for digest, one in newer.photos.items():
-            photos[digest] = _joined(photos.get(digest), one)
+        for digest, photo in newer.photos.items():
+            photos[digest] = _joined(photos.get(digest), photo)
         return KeptAnswers(photos)
 
     def targets(self, names: Sequence[str], *, aside: bool) -> tuple[list[bytes], Tensor, Tensor]:
         """Return digests, labels (n, K) and which are known, of photos with any of some labels."""
         rows = [
-            (digest, [one.labels.get(name) for name in names])
-            for digest, one in sorted(self.photos.items())
-            if one.aside == aside and any(name in one.labels for name in names)
+            (digest, [answer.labels.get(name) for name in names])
+            for digest, answer in sorted(self.photos.items())
+            if answer.aside == aside and any(name in answer.labels for name in names)
         ]
         shape = (len(rows), len(names))
         labels = np.array([[bool(said) for said in row] for _, row in rows], bool).reshape(shape)
@@ -108,12 +108,12 @@ class KeptAnswers:
         """Return both, and append what is new to the log in a file."""
         both = self.merged(newer)
         lines = [
-            answered(digest.hex(), label, "yes" if said else "no", None, "label", path=one.id,
-                     draw=ASIDE if one.aside else None)
-            for digest, one in both.photos.items()
-            for label, said in one.labels.items()
+            answered(digest.hex(), label, "yes" if said else "no", None, "label", path=photo.id,
+                     draw=ASIDE if photo.aside else None)
+            for digest, photo in both.photos.items()
+            for label, said in photo.labels.items()
             if (old := self.photos.get(digest)) is None
-            or (old.labels.get(label), old.aside) != (said, one.aside)
+            or (old.labels.get(label), old.aside) != (said, photo.aside)
         ]  # fmt: skip
         _log(path).append(lines)
         return both
@@ -129,7 +129,7 @@ class KeptAnswers:
                 photos[digest] = both = _joined(photos.get(digest), new)
                 if line.answer not in ("yes", "no"):
                     both.labels.pop(line.label)
-        return KeptAnswers({digest: one for digest, one in photos.items() if one.labels})
+        return KeptAnswers({digest: photo for digest, photo in photos.items() if photo.labels})
 
 
 def _log(path: Path) -> AnswerLog:

@@ -82,7 +82,7 @@ class SentenceEncoder:
         content = graph.read_bytes()
         self.digest = hashlib.sha256(content).hexdigest()
         self.session = open_session(content, threads=1, name=str(graph))
-        self.inputs = {one.name for one in self.session.get_inputs()}
+        self.inputs = {node.name for node in self.session.get_inputs()}
         self._vector = lru_cache(REMEMBERED)(self._encoded)
         unknown = self.inputs - {"input_ids", "attention_mask", "token_type_ids"}
         if unknown or "input_ids" not in self.inputs:
@@ -230,8 +230,8 @@ class WeighedClasses:
     def nearest(self, vector: NDArray[np.float32]) -> tuple[str, float]:
         """Return the class whose name is nearest to a text, and the cosine."""
         cosines = self.vectors @ vector
-        place = int(cosines.argmax())
-        return self.names[place], float(cosines[place])
+        number = int(cosines.argmax())
+        return self.names[number], float(cosines[number])
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,12 +283,12 @@ class WeighedTexts(TextDirections):
 
     def nearest(self, texts: Sequence[Sequence[str]]) -> list[str]:
         """Return the class that each thing leans on most, or how many are kinds of it."""
-        found = [self.classes.nearest(vector)[0] for vector in self.vectors(texts)]
-        for place, kinds in enumerate(self.kinds_of(texts)):
+        nearest = [self.classes.nearest(vector)[0] for vector in self.vectors(texts)]
+        for position, kinds in enumerate(self.kinds_of(texts)):
             if kinds:
                 more = f" and {counted(len(kinds) - 1, 'more kind')}" if kinds[1:] else ""
-                found[place] = self.classes.names[kinds[0]] + more
-        return found
+                nearest[position] = self.classes.names[kinds[0]] + more
+        return nearest
 
     def doubt(self, name: str, texts: Sequence[str]) -> str | None:
         unknown = [text for text in texts if not self.encoder.knows(text)]
@@ -314,7 +314,7 @@ class WeighedTexts(TextDirections):
     def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
         shares = normalize(self.classes.shares(self.vectors(texts)), dim=1)
         near = (shares @ shares.T).triu(1) > ALIKE
-        return [(int(one), int(other)) for one, other in near.nonzero().tolist()]
+        return [(int(first), int(other)) for first, other in near.nonzero().tolist()]
 
 
 def _moved(weight: Tensor, x: Tensor, target: Tensor) -> Tensor:
@@ -331,8 +331,8 @@ def _moved(weight: Tensor, x: Tensor, target: Tensor) -> Tensor:
     else:
         own = rows.T @ rows
         moved = torch.linalg.solve(own + ridge * torch.eye(count).to(own), rows.T @ rest)
-    found: Tensor = weight * slope + moved / spread[:, None]
-    return found
+    adjusted: Tensor = weight * slope + moved / spread[:, None]
+    return adjusted
 
 
 class ClassesAndWords(TextImageModel):
@@ -467,9 +467,9 @@ class ClassesAndWords(TextImageModel):
         return WeighedTexts(self.encoder, classes)
 
     def doubt(self, word: Word) -> str | None:
-        found = super().doubt(word)
-        if found is not None:
-            return found
+        doubt = super().doubt(word)
+        if doubt is not None:
+            return doubt
         vector = self.encoder.describe(word.texts)
         nearest, cosine = self.texts.classes.nearest(vector)
         idea = self._ideas.nearest(vector, cosine)

@@ -139,8 +139,8 @@ class FreeText:
                 "the photos show, as in: a red bicycle"
             )
         texts = usual_texts(text) if len(text.split()) == 1 else (text,)
-        found: NDArray[np.float64] = self.texts.directions([texts])[:, 0].numpy()
-        return found
+        directions: NDArray[np.float64] = self.texts.directions([texts])[:, 0].numpy()
+        return directions
 
     def photos(
         self,

@@ -41,8 +41,8 @@ class Kinds:
 
     def of(self, texts: Iterable[str]) -> tuple[int, ...]:
         """Return the classes of all things that some texts name."""
-        found = [self.classes[name] for text in texts for name in self._names(text)]
-        return tuple(sorted({number for own in found for number in own}))
+        classes = [self.classes[name] for text in texts for name in self._names(text)]
+        return tuple(sorted({number for own in classes for number in own}))
 
     def _names(self, text: str) -> list[str]:
         """Return the name in a text, without what stands before it, if it is known."""
@@ -52,7 +52,7 @@ class Kinds:
                 name = name.removeprefix(start)
                 break
         singular = [name.removesuffix(old) + new for old, new in ENDINGS if name.endswith(old)]
-        return [one for one in (name, *singular) if one in self.classes][:1]
+        return [noun for noun in (name, *singular) if noun in self.classes][:1]
 
     def are_of(self, names: Sequence[str]) -> bool:
         """Return whether these are ImageNet's classes, in its order."""
@@ -77,7 +77,7 @@ def imagenet_kinds() -> Kinds:
             todo += parents[todo.pop()]
     senses: dict[str, tuple[int, str]] = {}  # of a name the most usual one
     for synset, written, _ in rows:
-        for name, _, sense in (one.partition("%") for one in written.split("|")):
+        for name, _, sense in (entry.partition("%") for entry in written.split("|")):
             own = (int(sense or 1), synset)
             senses[name.casefold()] = min(own, senses.get(name.casefold(), own))
     return Kinds({name: tuple(sorted(below[synset])) for name, (_, synset) in senses.items()})
@@ -114,15 +114,15 @@ class CaptionMaps:
 
     def directions(self, vectors: Vectors) -> Vectors:
         """Return the directions (D, K) of texts among the features, without photos' lengths."""
-        found: Vectors = (self.texts(vectors) @ self.image / self.deviation).T
-        return found
+        weights: Vectors = (self.texts(vectors) @ self.image / self.deviation).T
+        return weights
 
     def scores(self, features: Vectors, vectors: Vectors) -> Vectors:
         """Return the cosines (N, K) of photos and texts."""
         mapped = ((features - features.mean(0)) / self.deviation) @ self.image.T
         mapped /= np.maximum(np.linalg.norm(mapped, axis=1, keepdims=True), 1e-12)
-        found: Vectors = mapped @ self.texts(vectors).T
-        return found
+        scores: Vectors = mapped @ self.texts(vectors).T
+        return scores
 
 
 @cache

@@ -78,8 +78,8 @@ class QuestionGuide:
         by_value = np.lexsort((-self._values(label, others), is_open))
         places = [(EVERY * n, photo) for n, photo in enumerate(random)]
         for n, row in enumerate(by_value.tolist()):
-            turn, place = divmod(n, EVERY - 1)
-            places.append((EVERY * turn + 1 + place, others[row]))
+            turn, step = divmod(n, EVERY - 1)
+            places.append((EVERY * turn + 1 + step, others[row]))
         return [photo for _, photo in sorted(places)]
 
     def guess(self, label: str, photo: str) -> bool | None:
@@ -195,5 +195,5 @@ class WordsLearner:
             link(single.scores(self._features.of(self._digests[start : start + POOL])))
             for start in range(0, len(self._digests), POOL)
         ]
-        found: NDArray[np.float64] = torch.cat(parts).double().numpy()
-        return found
+        probs: NDArray[np.float64] = torch.cat(parts).double().numpy()
+        return probs

@@ -123,7 +123,7 @@ class _Answers:
                 "set some aside, or train on answers.csv of the run of `train --words`"
             )
         made = held_out.predictions
-        rows = {str(one): row for row, one in enumerate(made.ids)}
+        rows = {str(photo): row for row, photo in enumerate(made.ids)}
         return cls(rows, made.names, made.logits, made.labels, made.observed, link)
 
     def taken(self, photos: list[str], names: list[str]) -> tuple[NDArray[Any], ...]:
@@ -139,25 +139,25 @@ class _Answers:
 
 def compare_runs(words: Path, trained: Path) -> list[RunDifference]:
     """Return mAP and log loss of both runs on the photos that neither was fitted on."""
-    one, other = _Answers.of(words), _Answers.of(trained)
-    photos = sorted(one.rows.keys() & other.rows.keys())
-    names = [name for name in one.names if name in other.names]
+    before, other = _Answers.of(words), _Answers.of(trained)
+    photos = sorted(before.rows.keys() & other.rows.keys())
+    names = [name for name in before.names if name in other.names]
     if len(photos) < LEAST or not names:
         raise DataError(
             f"{words} and {trained} must share at least {LEAST} photos that are set aside in both, "
             f"and a label, got {len(photos):,} and {len(names):,}; train on "
             f"{words / 'answers.csv'}, whose split test they are"
         )
-    logits, loss, labels, known = one.taken(photos, names)
+    logits, loss, labels, known = before.taken(photos, names)
     their_logits, their_loss, _, _ = other.taken(photos, names)
     counts = known.sum(1).astype(np.float64)
-    sums = [(part * known).sum(1) for part in (loss, their_loss)]
-    losses = [float(part.sum() / counts.sum()) for part in sums]
+    sums = [(losses_of * known).sum(1) for losses_of in (loss, their_loss)]
+    losses = [float(sums_of.sum() / counts.sum()) for sums_of in sums]
     precisions = [
-        float(average_precision(part, labels, known).value) for part in (logits, their_logits)
+        float(average_precision(scores, labels, known).value) for scores in (logits, their_logits)
     ]
-    moved = [mean_influence(part, counts) for part in sums]
-    ranked = [mean_ap_influence(part, labels, known) for part in (logits, their_logits)]
+    moved = [mean_influence(sums_of, counts) for sums_of in sums]
+    ranked = [mean_ap_influence(scores, labels, known) for scores in (logits, their_logits)]
     return [
         _difference("mAP", precisions, ranked, higher_is_better=True),
         _difference("log loss", losses, moved, higher_is_better=False),
@@ -246,7 +246,7 @@ def _features_of(
     backbone.eval().to(device)
     watch.start("reading photos", len(digests), len(digests) - len(todo))
     try:
-        for part in infer(
+        for batch in infer(
             network,
             images,
             backbone.transform,
@@ -254,12 +254,12 @@ def _features_of(
             batch_size=batch_size,
             device=torch.device(device),
         ):
-            failures += part.failures
-            if part.values:
-                vectors = part.values[0].numpy()
-                for row, vector in zip(part.rows.tolist(), vectors, strict=True):
+            failures += batch.failures
+            if batch.values:
+                vectors = batch.values[0].numpy()
+                for row, vector in zip(batch.rows.tolist(), vectors, strict=True):
                     held[digests[row]] = vector
-            watch.advance(len(part.rows) + len(part.failures))
+            watch.advance(len(batch.rows) + len(batch.failures))
             if len(held) >= PART:
                 known |= _write_part(folder, held)
                 held = {}
@@ -283,13 +283,13 @@ def _digests(images: ImageSource) -> tuple[dict[int, bytes], list[Failure]]:
 
     with ThreadPoolExecutor() as pool:
         answers = list(pool.map(identity, range(len(images))))
-    found = {row: one for row, one in enumerate(answers) if isinstance(one, bytes)}
+    digests = {row: answer for row, answer in enumerate(answers) if isinstance(answer, bytes)}
     bad = [
-        Failure(row, images.ids[row], one)
-        for row, one in enumerate(answers)
-        if isinstance(one, str)
+        Failure(row, images.ids[row], answer)
+        for row, answer in enumerate(answers)
+        if isinstance(answer, str)
     ]
-    return found, bad
+    return digests, bad
 
 
 def _read_parts(folder: Path) -> dict[bytes, NDArray[np.float32]]:
@@ -399,8 +399,8 @@ def targets_of(
         labels, known = words.taxonomy.within(words.space).complete(labels, observed)
         observed = torch.ones_like(observed) if known is None else known
     there = torch.tensor([digest in photos for digest in digests], dtype=torch.bool)
-    found = [digest for digest in digests if digest in photos]
-    return found, labels[there], observed[there]
+    targets = [digest for digest in digests if digest in photos]
+    return targets, labels[there], observed[there]
 
 
 def can_teach(digests: Sequence[bytes], labels: Tensor, observed: Tensor) -> bool:
@@ -427,11 +427,11 @@ def _doubts(model: TextImageModel, words: WordList) -> list[str]:
 def _paths(images: ImageSource, photos: PhotoFeatures) -> dict[bytes, str]:
     """Return where photos lie that are files of their own, by content."""
     rows = sorted(photos.digests, reverse=True)  # of copies, the first
-    found = zip(rows, images.locations(rows), strict=True)
+    paths = zip(rows, images.locations(rows), strict=True)
     return {
-        photos.digests[row]: str(Path(place.path).absolute())
-        for row, place in found
-        if place is not None and place.size is None
+        photos.digests[row]: str(Path(file.path).absolute())
+        for row, file in paths
+        if file is not None and file.size is None
     }
 
 
@@ -496,7 +496,7 @@ class _Start:
 
     def _unused(self) -> list[str]:
         """Return what is to be said of answers about words that are not in the list."""
-        said = Counter(name for one in self.answers.photos.values() for name in one.labels)
+        said = Counter(name for photo in self.answers.photos.values() for name in photo.labels)
         others = [name for name in said if name not in self.words.names]
         if not others:
             return []
@@ -558,13 +558,17 @@ class _Start:
             ).save(path)
         if len(self.answers):
             photos = {digest: self._name(digest) for digest in self.answers.photos}
-            said = {name for one in self.answers.photos.values() for name in one.labels}
+            said = {name for photo in self.answers.photos.values() for name in photo.labels}
             with replacing(folder / TABLE_FILE) as temporary:
                 write_table(
                     temporary,
                     [name for name in self.words.names if name in said],
-                    {photos[digest]: one.labels for digest, one in self.answers.photos.items()},
-                    {photos[digest] for digest, one in self.answers.photos.items() if one.aside},
+                    {photos[digest]: photo.labels for digest, photo in self.answers.photos.items()},
+                    {
+                        photos[digest]
+                        for digest, photo in self.answers.photos.items()
+                        if photo.aside
+                    },
                 )
         with replacing(folder / WORDS_FILE) as temporary:
             temporary.write_text(self.words.text(), encoding="utf-8")

@@ -148,13 +148,13 @@ class TextImageModel(ABC):
     def doubts(self, words: WordList) -> list[str]:
         """Return a sentence for each word, or pair of words, that cannot be scored well."""
         own = [self.doubt(word) for word in words.words]
-        found = [sentence for sentence in own if sentence is not None]
+        doubts = [sentence for sentence in own if sentence is not None]
         names = words.names
-        for one, other in self.texts.alike([word.texts for word in words.words]):
-            if own[one] is not None or own[other] is not None:
+        for first, other in self.texts.alike([word.texts for word in words.words]):
+            if own[first] is not None or own[other] is not None:
                 continue
-            found.append(
-                f"{names[one]!r} and {names[other]!r} get nearly the same first scores: keep one, "
-                "describe them apart, or answer about photos"
+            doubts.append(
+                f"{names[first]!r} and {names[other]!r} get nearly the same first scores: keep "
+                "one, describe them apart, or answer about photos"
             )
-        return found
+        return doubts

@@ -176,40 +176,40 @@ def depth_of(state: State, blocks: str = "blocks.") -> int:
 
 def _renamed(state: State, before: str, after: str, *, bias: bool = True) -> State:
     parts = ("weight", "bias") if bias else ("weight",)
-    return {f"{after}.{part}": state[f"{before}.{part}"] for part in parts}
+    return {f"{after}.{name}": state[f"{before}.{name}"] for name in parts}
 
 
 def image_state(state: State, kind: TowerKind) -> State:
     """Return the image half of a model of transformers under our names."""
     old = "vision_model."
-    found = {
+    weights = {
         "patches.weight": state[f"{old}embeddings.patch_embedding.weight"],
         "positions": state[f"{old}embeddings.position_embedding.weight"],
         **_renamed(state, f"{old}post_layernorm", "after"),
         **_blocks(state, f"{old}encoder.layers."),
     }
     if kind == "clip":
-        found["token"] = state[f"{old}embeddings.class_embedding"]
-        found |= _renamed(state, f"{old}pre_layrnorm", "before")
-        found |= _renamed(state, "visual_projection", "projection", bias=False)
-        return found
-    if found["patches.weight"].ndim == 2:  # SigLIP 2 flattens a patch by row, column, colour
-        width, numbers = found["patches.weight"].shape
+        weights["token"] = state[f"{old}embeddings.class_embedding"]
+        weights |= _renamed(state, f"{old}pre_layrnorm", "before")
+        weights |= _renamed(state, "visual_projection", "projection", bias=False)
+        return weights
+    if weights["patches.weight"].ndim == 2:  # SigLIP 2 flattens a patch by row, column, colour
+        width, numbers = weights["patches.weight"].shape
         side = round((numbers / 3) ** 0.5)
-        flat = found["patches.weight"].reshape(width, side, side, 3)
-        found["patches.weight"] = flat.permute(0, 3, 1, 2).contiguous()
-    found["patches.bias"] = state[f"{old}embeddings.patch_embedding.bias"]
-    found["pool.probe"] = state[f"{old}head.probe"]
-    found["pool.attention.qkv.weight"] = state[f"{old}head.attention.in_proj_weight"]
-    found["pool.attention.qkv.bias"] = state[f"{old}head.attention.in_proj_bias"]
+        flat = weights["patches.weight"].reshape(width, side, side, 3)
+        weights["patches.weight"] = flat.permute(0, 3, 1, 2).contiguous()
+    weights["patches.bias"] = state[f"{old}embeddings.patch_embedding.bias"]
+    weights["pool.probe"] = state[f"{old}head.probe"]
+    weights["pool.attention.qkv.weight"] = state[f"{old}head.attention.in_proj_weight"]
+    weights["pool.attention.qkv.bias"] = state[f"{old}head.attention.in_proj_bias"]
     for before, after in (
         ("attention.out_proj", "attention.out"),
         ("layernorm", "norm"),
         ("mlp.fc1", "mlp.fc1"),
         ("mlp.fc2", "mlp.fc2"),
     ):
-        found |= _renamed(state, f"{old}head.{before}", f"pool.{after}")
-    return found
+        weights |= _renamed(state, f"{old}head.{before}", f"pool.{after}")
+    return weights
 
 
 def text_state(state: State) -> State:
@@ -227,13 +227,13 @@ def text_state(state: State) -> State:
 
 def _blocks(state: State, old: str) -> State:
     """Return the blocks of a transformer of transformers under our names."""
-    found: State = {}
+    blocks: State = {}
     depth = depth_of(state, old)
     for number in range(depth):
         own, new = f"{old}{number}.", f"blocks.{number}."
         for part in ("weight", "bias"):
             rows = [state[f"{own}self_attn.{name}_proj.{part}"] for name in "qkv"]
-            found[f"{new}attention.qkv.{part}"] = torch.cat(rows)
+            blocks[f"{new}attention.qkv.{part}"] = torch.cat(rows)
         for before, after in (
             ("layer_norm1", "norm1"),
             ("layer_norm2", "norm2"),
@@ -241,8 +241,8 @@ def _blocks(state: State, old: str) -> State:
             ("mlp.fc1", "mlp.fc1"),
             ("mlp.fc2", "mlp.fc2"),
         ):
-            found |= _renamed(state, own + before, new + after)
-    return found
+            blocks |= _renamed(state, own + before, new + after)
+    return blocks
 
 
 def open_image_state(state: State) -> State:
@@ -270,11 +270,11 @@ def open_text_state(state: State) -> State:
 
 
 def _open_blocks(state: State, old: str) -> State:
-    found: State = {}
+    blocks: State = {}
     for number in range(depth_of(state, old)):
         own, new = f"{old}{number}.", f"blocks.{number}."
-        for part in ("weight", "bias"):
-            found[f"{new}attention.qkv.{part}"] = state[f"{own}attn.in_proj_{part}"]
+        for name in ("weight", "bias"):
+            blocks[f"{new}attention.qkv.{name}"] = state[f"{own}attn.in_proj_{name}"]
         for before, after in (
             ("ln_1", "norm1"),
             ("ln_2", "norm2"),
@@ -282,8 +282,8 @@ def _open_blocks(state: State, old: str) -> State:
             ("mlp.c_fc", "mlp.fc1"),
             ("mlp.c_proj", "mlp.fc2"),
         ):
-            found |= _renamed(state, own + before, new + after)
-    return found
+            blocks |= _renamed(state, own + before, new + after)
+    return blocks
 
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
@@ -563,7 +563,7 @@ def _loaded(network: Half, state: dict[str, Tensor], folder: Path) -> Half:
         raise SettingsError(
             f"{folder}: the weights do not fit the configuration: {reason}"
         ) from None
-    if not all(bool(one.isfinite().all()) for one in network.parameters()):
+    if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
         raise SettingsError(f"{folder}: the weights must be finite numbers; copy the model again")
     return network.eval()
 
@@ -601,7 +601,7 @@ def dual_prompts(towers: Towers, names: Sequence[str], *, context: int = 16) -> 
             "length, which leaves no place for them"
         )
     ids = [towers.tokens.of(name) for name in names]
-    longest = max((len(one) for one in ids), default=0)
+    longest = max((len(tokens) for tokens in ids), default=0)
     if longest + context > shape.places:
         raise SettingsError(
             f"names of up to {longest} tokens and {context} learned words must fit into the "
@@ -609,5 +609,5 @@ def dual_prompts(towers: Towers, names: Sequence[str], *, context: int = 16) -> 
             f"{shape.places - longest}"
         )
     with torch.no_grad():
-        embedded = [towers.text.tokens(torch.tensor(one)) for one in ids]
+        embedded = [towers.text.tokens(torch.tensor(tokens)) for tokens in ids]
     return DualPrompts(EmbeddedText(towers.text), embedded, context=context)

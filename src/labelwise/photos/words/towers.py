@@ -171,7 +171,7 @@ class TowerTexts(TextDirections):
     def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
         vectors = self.directions(texts)
         near = (vectors.T @ vectors).triu(1) > ALIKE
-        return [(int(one), int(other)) for one, other in near.nonzero().tolist()]
+        return [(int(first), int(other)) for first, other in near.nonzero().tolist()]
 
 
 class TwoTowers(TextImageModel):

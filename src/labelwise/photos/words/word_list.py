@@ -152,7 +152,7 @@ def _words_of(text: str, source: str) -> Iterator[Word]:
                 f"{source}, line {number}: a word may have {LONGEST} letters, got {len(name):,} "
                 f"({shortened(name, 40)!r}); write a short one, and what describes it after a colon"
             )
-        texts = tuple(one.strip() for one in written.split(",") if one.strip())
+        texts = tuple(text.strip() for text in written.split(",") if text.strip())
         if colon and not texts:
             raise DataError(
                 f"{source}, line {number}: after the colon of {name!r} must come texts that "
@@ -163,7 +163,7 @@ def _words_of(text: str, source: str) -> Iterator[Word]:
                 f"{source}, line {number}: after the semicolon must come one word that {name!r} is "
                 f"a kind of, got {parent!r}"
             )
-        if any(for_terminal(part) != part for part in (name, *texts, parent)):
+        if any(for_terminal(text) != text for text in (name, *texts, parent)):
             raise DataError(
                 f"{source}, line {number}: a line must have no tabs or control characters between "
                 f"its words, got {shortened(for_terminal(line))!r}; write one word per line, and "
