@@ -152,8 +152,8 @@ Answer = Literal["yes", "no", "unsure"]
 ANSWERED: tuple[Answer, ...] = ("yes", "no")
 Use = tuple[int, int]  # tag, place among the uses of the tag
 
-ASK_PRICE = (0.00006, 0.00012)  # of all uses, for one answer in phase one; with scores
-PRICE = (0.0004, 0.00127)  # of all right uses, for one answer in phase two; with scores
+ASK_PRICE = (0.00007, 0.00012)  # of all uses, for one answer in phase one; with scores
+PRICE = (0.0005, 0.00127)  # of all right uses, for one answer in phase two; with scores
 FIRST_TEST = 0.85  # of delta
 TESTS = 6
 SWITCH = 0.07  # by how much another set must be worth more
