@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
+from contextlib import suppress
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests run commands again with other options; that nothing is overwritten unasked is a test of its
@@ -16,6 +18,10 @@ os.environ.setdefault("LABELWISE_OVERWRITE", "1")
 # A shell that starts tests in the background makes them ignore Ctrl-C, which some of them send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+with suppress(ImportError), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import setuptools  # noqa: F401  # torch's compiler needs it before anyone imports distutils
 
 import hypothesis
 import pytest

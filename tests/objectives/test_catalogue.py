@@ -267,7 +267,6 @@ def test_link_survives_as_plain_data(name):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own compiler
-@pytest.mark.filterwarnings("ignore:.*istutils")  # which torch imports, if nobody has before
 def test_compiled_kernels_agree():
     # torch's compiler needs g++, and cannot quote a path with a space in its include folders.
     able = shutil.which("g++") is not None and " " not in sys.prefix
