@@ -516,8 +516,8 @@ class LabelTree:
         """Return the columns of all labels under the same top as one, and the tree of these."""
         top = self.top(column)
         columns = sorted([top, *self.below(top)])
-        at_of = {k: at for at, k in enumerate(columns)}
-        return columns, LabelTree(tuple(at_of.get(self.parent[k], -1) for k in columns))
+        position_of = {k: at for at, k in enumerate(columns)}
+        return columns, LabelTree(tuple(position_of.get(self.parent[k], -1) for k in columns))
 
     def closed(self, sets: A) -> A:
         """Return sets (..., K) with the parents of all that is in them."""

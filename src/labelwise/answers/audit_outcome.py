@@ -88,7 +88,7 @@ def precisions(session: AuditSession) -> list[Precision]:
 
 def recalls(session: AuditSession) -> dict[str, Recall]:
     """Return how much of each listed tag was tagged, by the random photos."""
-    recalls: dict[str, Recall] = {}
+    by_tag: dict[str, Recall] = {}
     for tag in session.listed if session.shown else ():
         own = [facts for photo, facts in session.shown.items() if session.found(photo, tag)]
         other = [facts for photo, facts in session.shown.items() if not session.found(photo, tag)]
@@ -98,8 +98,8 @@ def recalls(session: AuditSession) -> dict[str, Recall]:
         uses = len(session.table.uses[session.table.tags.index(tag)])
         drawn, level = ((len(other), missed), (len(own), hits)), session.settings.confidence
         photos = len(session.table.photos)
-        recalls[tag] = recall_of(photos, uses, *drawn, unsure=unsure, confidence=level)
-    return recalls
+        by_tag[tag] = recall_of(photos, uses, *drawn, unsure=unsure, confidence=level)
+    return by_tag
 
 
 def known_tags(session: AuditSession) -> list[tuple[str, Precision, Recall | None]]:

@@ -176,7 +176,7 @@ class AuditSession:
         """Return what to ask a person now, and hold it for them; None if nothing is left."""
         self.refresh()
         question = next(self._ahead(who), None)
-        held = {key: question for key, question in self._held.items() if question[0] != who}
+        held = {key: holder for key, holder in self._held.items() if holder[0] != who}
         self._held = held if question is None else {**held, question.key: (who, time.monotonic())}
         return question
 
@@ -184,7 +184,7 @@ class AuditSession:
         """Return what may follow a question, by the answer, to load photos ahead."""
         words: tuple[Answer | None, ...] = ("yes", "no") if after.tag != EACH_TAG else (None,)
         questions = [next(self._ahead(who, {after.key: word}), None) for word in words]
-        return [fromkey for fromkey in dict.fromkeys(questions) if fromkey is not None]
+        return [question for question in dict.fromkeys(questions) if question is not None]
 
     def batch(self, count: int) -> list[TagQuestion]:
         """Return the next questions on one path, for a spreadsheet."""

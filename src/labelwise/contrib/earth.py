@@ -56,12 +56,12 @@ def read_bigearthnet(
         raise DataError(f"{file}: must have the columns {', '.join(wanted)}, lacks {absent[0]!r}")
     patches: list[str] = _texts(table.column("patch_id"), "patch_id", file)
     split = []
-    for row, text in enumerate(_texts(table.column("split"), "split", file)):
-        if text not in SPLITS:
+    for row, name in enumerate(_texts(table.column("split"), "split", file)):
+        if name not in SPLITS:
             raise DataError(
-                f"{file}, row {row + 1}: split must be one of {', '.join(SPLITS)}, got {text!r}"
+                f"{file}, row {row + 1}: split must be one of {', '.join(SPLITS)}, got {name!r}"
             )
-        split.append(SPLITS[text])
+        split.append(SPLITS[name])
     tiles = [_tile(patch, row, file) for row, patch in enumerate(patches)]
     names: Sequence[str] = CLASSES_19
     if labels == 19:

@@ -91,7 +91,7 @@ def readers() -> dict[str, Reader]:
     others = [point for point in entry_points(group=group) if point.name not in {*CONTRIB, *OWN}]
     readers = {point.name: _loaded(point) for point in bundled} | OWN
     folder = readers.pop("folder")
-    return readers | {other.name: _loaded(other) for other in others} | {"folder": folder}
+    return readers | {point.name: _loaded(point) for point in others} | {"folder": folder}
 
 
 def _loaded(point: EntryPoint) -> Reader:

@@ -193,7 +193,7 @@ def _over_draws(figure: Callable[[NDArray[np.int64]], float], photos: int) -> Bo
     rows = np.arange(min(photos, DRAWN))
 
     def figures(times: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.array([figure(np.repeat(rows, time.astype(np.int64))) for time in times])
+        return np.array([figure(np.repeat(rows, drawn.astype(np.int64))) for drawn in times])
 
     with catch_warnings():
         simplefilter("ignore")  # a draw may miss a rare label

@@ -61,8 +61,8 @@ def softplus(x: A) -> A:
         from torch.nn import functional
 
         return functional.softplus(x)
-    softplus: NDArray[Any] = np.where(x > LINEAR, x, np.log1p(np.exp(np.minimum(x, LINEAR))))
-    return softplus
+    values: NDArray[Any] = np.where(x > LINEAR, x, np.log1p(np.exp(np.minimum(x, LINEAR))))
+    return values
 
 
 def logsumexp(x: A) -> A:

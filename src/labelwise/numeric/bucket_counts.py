@@ -36,7 +36,7 @@ class BucketCounts:
 
     def sizes(self) -> tuple[Numbers, Counts]:
         """Return the sizes in the middle of the buckets that hold something, and how many each."""
-        sizes = np.flatnonzero(self.counts)
-        bits = sizes.astype(np.uint32) << np.uint32(DROPPED_BITS)
-        bits[(sizes > 0) & (sizes < INFINITE)] |= np.uint32(MIDDLE)
-        return bits.view(np.float32).astype(np.float64), self.counts[sizes]
+        buckets = np.flatnonzero(self.counts)
+        bits = buckets.astype(np.uint32) << np.uint32(DROPPED_BITS)
+        bits[(buckets > 0) & (buckets < INFINITE)] |= np.uint32(MIDDLE)
+        return bits.view(np.float32).astype(np.float64), self.counts[buckets]

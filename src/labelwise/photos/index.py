@@ -84,7 +84,7 @@ class SettledCorrections:
             correction.row: correction
             for correction in (*self._by_tree(label), *self._by_group(label))
         }
-        return [*own, *(follow for row, follow in follows.items() if row not in told)]
+        return [*own, *(correction for row, correction in follows.items() if row not in told)]
 
     def labels(self) -> set[int]:
         """Return the labels of which something is said or may follow."""

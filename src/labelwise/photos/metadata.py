@@ -298,7 +298,7 @@ def _camera(exif: Any) -> str | None:
             for tag in (ExifTags.Base.Make, ExifTags.Base.Model)
         )
         words = model if model.casefold().startswith(make.casefold()) else f"{make} {model}"
-        printable = "".join(word for word in words if word.isprintable()).strip()
+        printable = "".join(letter for letter in words if letter.isprintable()).strip()
         return printable[:100] or None
     return None
 

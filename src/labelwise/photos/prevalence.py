@@ -339,8 +339,8 @@ class SampleAnswers:
     def _probs(self) -> Numbers:
         """Return the probability of the query for all rows, as the model alone says it."""
         odds = [self._index.odds(column, corrected=False) for column in self._bound.columns]
-        log_p = np.stack([odd.log_p for odd in odds], axis=1).astype(np.float64)
-        log_q = np.stack([odd.log_q for odd in odds], axis=1).astype(np.float64)
+        log_p = np.stack([column.log_p for column in odds], axis=1).astype(np.float64)
+        log_q = np.stack([column.log_q for column in odds], axis=1).astype(np.float64)
         return np.clip(np.exp(self._bound.log_scores(log_p, log_q)), 0.0, 1.0)
 
     def _told(self, answer: Answer) -> dict[str, Fact]:

@@ -101,8 +101,8 @@ class ModelOdds:
             yield np.concatenate([log_p, log_q, probs], axis=1)[done:]
 
         shape = (len(stored.ids), 3 * len(stored.names))
-        photos = cache.grown(f"{name}-{made_of}.bin", np.dtype(np.float64), shape, computed)
-        log_p, log_q, probs = np.split(photos, 3, axis=1)
+        sides = cache.grown(f"{name}-{made_of}.bin", np.dtype(np.float64), shape, computed)
+        log_p, log_q, probs = np.split(sides, 3, axis=1)
         return KnownPhotos(
             stored.ids,
             stored.names,

@@ -458,13 +458,13 @@ def said_of(index: Index, bound: BoundQuery) -> tuple[Rows, NDArray[np.bool_], N
     """Return the photos (n,) people spoke of, which of them answer a query, and which are told."""
     said = {column: index.corrections.of(column) for column in bound.columns}
     rows = sorted({correction.row for some in said.values() for correction in some})
-    at_of = {row: at for at, row in enumerate(rows)}
+    position_of = {row: at for at, row in enumerate(rows)}
     labels = np.zeros((len(rows), len(bound.columns)), np.float32)
     observed = np.zeros(labels.shape, np.bool_)
     for at, column in enumerate(bound.columns):
         for correction in said[column]:
             if correction.state in ("present", "absent"):
-                entry = at_of[correction.row], at
+                entry = position_of[correction.row], at
                 labels[entry], observed[entry] = correction.state == "present", True
     hits, known = bound.right(labels, observed)
     return np.array(rows, np.int64), np.asarray(hits), np.asarray(known)

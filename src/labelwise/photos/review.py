@@ -149,12 +149,12 @@ def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], ND
 
     Somebody who was asked may have answered that it cannot be known.
     """
-    at_of = {row: at for at, row in enumerate(rows)}
+    position_of = {row: at for at, row in enumerate(rows)}
     truth = np.full((len(rows), len(index.space)), np.nan)
     asked = np.zeros(truth.shape, np.bool_)
     for correction in index.store.corrections():
-        if correction.row in at_of and correction.state in ("present", "absent", "unknown"):
-            entry = at_of[correction.row], index.space.column(correction.label)
+        if correction.row in position_of and correction.state in ("present", "absent", "unknown"):
+            entry = position_of[correction.row], index.space.column(correction.label)
             asked[entry] = True
             if correction.state != "unknown":
                 truth[entry] = correction.state == "present"

@@ -478,9 +478,9 @@ def _joined(pixels: list[Tensor], most: int) -> Iterator[Tensor]:
     """
     some: list[Tensor] = []
     count = 0
-    for pixel in pixels:
-        for at in range(0, len(pixel), most):
-            block = pixel[at : at + most] if len(pixel) > most else pixel
+    for array in pixels:
+        for at in range(0, len(array), most):
+            block = array[at : at + most] if len(array) > most else array
             if count + len(block) > most:
                 yield _planes(some)
                 some, count = [], 0
@@ -494,4 +494,4 @@ def _planes(pixels: list[Tensor]) -> Tensor:
         return pixels[0].permute(0, 3, 1, 2)
     if pixels[0].stride(-1) == 1:
         return torch.cat(pixels).permute(0, 3, 1, 2)
-    return torch.cat([pixel.permute(0, 3, 1, 2) for pixel in pixels])
+    return torch.cat([array.permute(0, 3, 1, 2) for array in pixels])

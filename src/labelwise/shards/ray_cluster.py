@@ -286,10 +286,10 @@ class _Group:
     def _outcomes(self, pending: Sequence[Any]) -> tuple[bool, list[Exception]]:
         """Return whether a worker died, and what the others raised."""
         ready, _ = self.ray.wait(pending, num_returns=len(pending), timeout=0)
-        outcomes = [error for error in map(self._error, ready) if error is not None]
+        errors = [error for error in map(self._error, ready) if error is not None]
         task_error = self.ray.exceptions.RayTaskError
-        raised = [error.cause for error in outcomes if isinstance(error, task_error)]
-        return len(raised) < len(outcomes), raised
+        raised = [error.cause for error in errors if isinstance(error, task_error)]
+        return len(raised) < len(errors), raised
 
     def _stop(self, pending: Sequence[Any]) -> None:
         """Ask the first worker to stop; all do, after a checkpoint."""

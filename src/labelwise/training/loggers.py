@@ -135,12 +135,8 @@ def _begun(client: Any, run: RunFolder, settings: Settings) -> str:
     from mlflow.entities import Param
 
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "labelwise")
-    experiment_by_name = client.get_experiment_by_name(name)
-    experiment = (
-        client.create_experiment(name)
-        if experiment_by_name is None
-        else experiment_by_name.experiment_id
-    )
+    known = client.get_experiment_by_name(name)
+    experiment = client.create_experiment(name) if known is None else known.experiment_id
     made: str = client.create_run(experiment, run_name=run.name).info.run_id
     values = flattened(settings.model_dump(mode="json"))
     parameters = [Param(key, str(value)[:LONGEST_VALUE]) for key, value in values.items()]

@@ -399,8 +399,8 @@ def targets_of(
         labels, known = words.taxonomy.within(words.space).complete(labels, observed)
         observed = torch.ones_like(observed) if known is None else known
     there = torch.tensor([digest in photos for digest in digests], dtype=torch.bool)
-    targets = [digest for digest in digests if digest in photos]
-    return targets, labels[there], observed[there]
+    among = [digest for digest in digests if digest in photos]
+    return among, labels[there], observed[there]
 
 
 def can_teach(digests: Sequence[bytes], labels: Tensor, observed: Tensor) -> bool:
@@ -427,10 +427,10 @@ def _doubts(model: TextImageModel, words: WordList) -> list[str]:
 def _paths(images: ImageSource, photos: PhotoFeatures) -> dict[bytes, str]:
     """Return where photos lie that are files of their own, by content."""
     rows = sorted(photos.digests, reverse=True)  # of copies, the first
-    paths = zip(rows, images.locations(rows), strict=True)
+    located = zip(rows, images.locations(rows), strict=True)
     return {
         photos.digests[row]: str(Path(file.path).absolute())
-        for row, file in paths
+        for row, file in located
         if file is not None and file.size is None
     }
 
