@@ -8,9 +8,9 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
-import pip
 import pytest
 import typer
 import yaml
@@ -122,7 +122,7 @@ def test_the_action_installs_the_cpu_build_that_the_constraints_name(tmp_path):
     (project / "pyproject.toml").write_text(build)
     venv.create(tmp_path / "venv", symlinks=True)  # with the pip of this Python, not a new one
     (tmp_path / "with pip").mkdir()
-    (tmp_path / "with pip" / "pip").symlink_to(Path(pip.__file__).parent)
+    (tmp_path / "with pip" / "pip").symlink_to(distribution("pip").locate_file("pip"))
     script, variables = shell_of("install")
     assert variables == {}
     own = {"GITHUB_ACTION_PATH": str(project), "PIP_INDEX_URL": usual.as_uri()}
