@@ -32,7 +32,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.export import json_rows
-from labelwise.data.load import Reader
 from labelwise.data.rows import AllBut, from_rows, parse_xml, read_json, read_xml
 from labelwise.data.table import SPLIT_WORDS, LabelSets, LabelTable
 from labelwise.errors import DataError
@@ -683,16 +682,3 @@ def _table(
         split=None if None in splits else [split or "" for split in splits],
         name=path.stem,
     )
-
-
-FIFTYONE = Reader(
-    "fiftyone",
-    read_fiftyone,
-    "samples.json of FiftyOne",
-    marks=("samples.json",),
-    begin=re.compile(rb'\{\s*"samples"'),
-)
-LABEL_STUDIO = Reader(
-    "label-studio", read_label_studio, "tasks of Label Studio", begin=re.compile(rb"\[")
-)
-CVAT = Reader("cvat", read_cvat, "CVAT for images", (".xml",))

@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.camera_results import read_times
-from labelwise.data.load import Reader
 from labelwise.data.rows import AllBut, from_rows, read_csv_rows, read_json
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
@@ -344,11 +343,3 @@ def _label(row: Mapping[str, str]) -> str | None:
     if kind == "animal":
         return row["scientificName"].strip() or "animal"
     return kind if kind in ("human", "vehicle") else None
-
-
-CAMTRAP_DP = Reader(
-    "camtrap-dp",
-    read_camtrap,
-    "Camtrap DP, a package of camera trap data",
-    marks=("datapackage.json",),
-)

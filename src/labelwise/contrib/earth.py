@@ -27,7 +27,6 @@ import numpy as np
 import pyarrow as pa
 
 from labelwise.contrib import LABEL_NAMES
-from labelwise.data.load import Reader
 from labelwise.data.rows import from_rows, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
@@ -155,20 +154,3 @@ def read_ucmerced(path: Path) -> LabelTable:
         images.append(f"Images/{kind}/{image.strip()}.tif")
         labels.append([name for name, state in zip(names, states, strict=True) if state == "1"])
     return from_rows((path, images), labels, names=names, name="ucmerced")
-
-
-BIGEARTHNET = Reader(
-    "bigearthnet",
-    read_bigearthnet,
-    "BigEarthNet v2: metadata.parquet, BigEarthNet-S2",
-    marks=("BigEarthNet-S2",),
-    labels=19,
-    counts={"train": 237_871, "val": 122_342, "test": 119_825},
-)
-UCMERCED = Reader(
-    "ucmerced",
-    read_ucmerced,
-    "UC Merced, 17 labels",
-    marks=("LandUse_Multilabeled.txt",),
-    labels=17,
-)

@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from labelwise.contrib import LABEL_NAMES
-from labelwise.data.load import Reader
 from labelwise.data.rows import from_rows, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
@@ -267,29 +266,3 @@ def _states(
                 )
             states[row, position] = state
     return states
-
-
-CHEXPERT = Reader(
-    "chexpert",
-    read_chexpert,
-    "CheXpert: train.csv, valid.csv",
-    marks=("train/patient*", "valid/patient*", "CheXpert-v1.0 batch 1 *"),
-    labels=14,
-    counts={"train": 223_414, "val": 234},
-)
-MIMIC_CXR = Reader(
-    "mimic-cxr",
-    read_mimic_cxr,
-    "MIMIC-CXR-JPG",
-    marks=("mimic-cxr-2.0.0-split.csv*",),
-    labels=14,
-    counts={"train": 368_960, "val": 2_991, "test": 5_159},
-)
-CHESTXRAY14 = Reader(
-    "chestxray14",
-    read_chestxray14,
-    "NIH ChestX-ray14",
-    marks=("Data_Entry_2017*.csv",),
-    labels=14,
-    counts={"train": 86_524, "test": 25_596},
-)

@@ -272,7 +272,7 @@ def read_one_hot(
         strange = np.flatnonzero(values[state_of] == 2)
         if len(strange):
             places, rows = start + strange // batch.num_rows, strange % batch.num_rows
-            numbers = _numbers(text.take(pa.array(strange)))
+            numbers = as_numbers(text.take(pa.array(strange)))
             between = (numbers > 0) & (numbers < 1)
             if not (soft and between.all()):
                 first = int(between.argmin()) if soft else 0
@@ -301,7 +301,7 @@ def _of_one_type(columns: Sequence[Any], rows: int) -> Iterator[tuple[int, int]]
             start = column
 
 
-def _numbers(texts: Any) -> NDArray[np.float64]:
+def as_numbers(texts: Any) -> NDArray[np.float64]:
     """Return texts as numbers, NaN where one is none."""
 
     def number(text: str) -> float:
