@@ -16,23 +16,15 @@ import base64
 import hashlib
 import json
 import re
-import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from threading import Timer
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
-from urllib.request import (
-    HTTPHandler,
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    Request,
-    build_opener,
-)
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from labelwise.decide import Rule
 from labelwise.errors import LabelwiseError, SettingsError
@@ -88,78 +80,34 @@ class JsonService:
             raise ServiceError(f"{self.address} answers {method} {path} with no JSON") from None
 
     def _content(self, request: Request, asked: str) -> bytes:
-        watch = _Watch()
-        opener = build_opener(_NoRedirects, _Http(watch), _Https(watch))
-        timer = Timer(self.seconds, watch.stop)
-        timer.daemon = True
-        timer.start()
-        reason = f"it took more than {self.seconds:g} seconds"
+        answers: Queue[bytes | Exception] = Queue()
+        # A server that sends a byte a minute never times out by itself.
+        Thread(target=self._fetch, args=(request, answers), daemon=True).start()
         try:
+            answer = answers.get(timeout=self.seconds)
+        except Empty:
+            answer = TimeoutError(f"it took more than {self.seconds:g} seconds")
+        if isinstance(answer, bytes):
+            return answer
+        if isinstance(answer, HTTPError):
+            said = f"{answer.code} {one_line(str(answer.reason))}"
+            raise ServiceError(f"{self.address} answers {asked} with {said}", answer.code)
+        reason = one_line(str(getattr(answer, "reason", answer)))
+        raise ServiceError(f"{self.address} does not answer: {reason}")
+
+    def _fetch(self, request: Request, answers: "Queue[bytes | Exception]") -> None:
+        try:
+            opener = build_opener(_NoRedirects)
             with opener.open(request, timeout=self.seconds) as answer:
-                content: bytes = answer.read(self.largest + 1)
-        except HTTPError as error:
-            with error:
-                said = f"{error.code} {one_line(str(error.reason))}"
-            raise ServiceError(f"{self.address} answers {asked} with {said}", error.code) from None
-        except (URLError, HTTPException, OSError, ValueError) as error:
-            if not watch.over:
-                reason = one_line(str(getattr(error, "reason", error)))
-            raise ServiceError(f"{self.address} does not answer: {reason}") from None
-        finally:
-            timer.cancel()
-        if watch.over:
-            raise ServiceError(f"{self.address} does not answer: {reason}")
-        return content
+                answers.put(answer.read(self.largest + 1))
+        except Exception as error:
+            with error if isinstance(error, HTTPError) else nullcontext():
+                answers.put(error)
 
 
 class _NoRedirects(HTTPRedirectHandler):
     def redirect_request(self, *given: Any) -> None:
         return None
-
-
-class _Watch:
-    """The sockets of a request, which are shut down when its time is over."""
-
-    def __init__(self) -> None:
-        self.sockets: list[socket.socket] = []
-        self.over = False
-
-    def connection(self, kind: type[HTTPConnection], *given: Any, **options: Any) -> HTTPConnection:
-        """Return a connection whose socket is watched."""
-        made = kind(*given, **options)
-        connect = made.connect
-
-        def connected() -> None:
-            connect()
-            self.sockets.append(made.sock)
-
-        made.connect = connected  # type: ignore[method-assign]
-        return made
-
-    def stop(self) -> None:
-        """End what is under way."""
-        self.over = True
-        for connection in self.sockets:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-
-class _Http(HTTPHandler):
-    def __init__(self, watch: _Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def http_open(self, request: Request) -> HTTPResponse:
-        return self.do_open(partial(self.watch.connection, HTTPConnection), request)
-
-
-class _Https(HTTPSHandler):
-    def __init__(self, watch: _Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def https_open(self, request: Request) -> HTTPResponse:
-        return self.do_open(partial(self.watch.connection, HTTPSConnection), request)
 
 
 PARENT = "labelwise"

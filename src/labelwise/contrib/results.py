@@ -123,7 +123,7 @@ def read_result_table(
             raise DataError(f"{path}: there is no column {name!r}{nearest(name, header)}")
     columns = [form.label, form.start, form.score, form.file, form.other_label]
     columns += ["correct", "split", "group", *keep]
-    columns = [name for name in dict.fromkeys(columns) if name in (*header, form.file)]
+    columns = [name for name in dict.fromkeys(columns) if name in (*header, form.file, "correct")]
     read = [name for name in {*columns, *form.folders, "Species Code"} if name in header]
     batches = list(stream.batches([stream.header[header.index(name)] for name in read]))
     table: dict[str, Any] = {}
@@ -142,6 +142,8 @@ def read_result_table(
         inside = path.relative_to(folder or path.parent)
         name = inside.with_name(path.name.partition(".BirdNET")[0]).as_posix()
         table[form.file] = pa.array([name] * len(table[form.label]), pa.string())
+    if "correct" not in header:  # nobody checked any row
+        table["correct"] = pa.array([""] * len(table[form.label]), pa.string())
     found = pa.table({name: table[name] for name in columns})
     if "Species Code" in header:
         codes = (table[form.label], table["Species Code"])
@@ -203,36 +205,22 @@ def read_results(path: Path, keep: Sequence[str] = ()) -> Detections:
     """Return the detections of a result table, or of a folder with one per recording."""
     if path.suffix.lower() == ".json":
         return _of_photos(path, keep)
-    if path.is_dir():
-        tables = result_tables(path)
-        if not tables:
-            raise DataError(f"{path}: there is no result table of BirdNET or Perch in it")
-    else:
-        tables = [path]
     folder = path if path.is_dir() else None
+    tables = [path] if folder is None else result_tables(path)
+    if not tables:
+        raise DataError(f"{path}: there is no result table of BirdNET or Perch in it")
     parts = [read_result_table(table, keep, folder) for table in tables]
     form = parts[0][0]
     for table, (other, _) in zip(tables, parts, strict=True):
         if other != form:
             raise DataError(f"{table}: its columns are not those of {tables[0]}; keep them apart")
-    tables_read = [table for _, table in parts]
-    if any("correct" in table.column_names for table in tables_read):
-        tables_read = [_with_answers(table) for table in tables_read]
     try:
-        table = pa.concat_tables(tables_read)
+        table = pa.concat_tables([table for _, table in parts])
     except pa.ArrowInvalid:
         raise DataError(
             f"{path}: its tables have different columns; give all of them the columns asked for"
         ) from None
     return _detections(str(path), form, table, keep)
-
-
-def _with_answers(table: Any) -> Any:
-    """Return a table with a column 'correct', empty where nobody checked any of its rows."""
-    if "correct" in table.column_names:
-        at = table.column_names.index("correct")
-        return table.remove_column(at).append_column("correct", table["correct"])
-    return table.append_column("correct", pa.array([""] * table.num_rows, pa.string()))
 
 
 def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
@@ -282,18 +270,14 @@ def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) 
     if "" in names:
         row = int((labels == names.index("")).argmax())
         raise DataError(f"{source}: row {row + 1} has no {form.label!r}")
-    correct = np.full(len(labels), np.nan)
-    if "correct" in table.column_names:
-        words, code = _codes(table["correct"])
-        values = [ANSWERS.get(word.strip().lower(), -1.0) for word in words]
-        correct = np.array(values)[code]
-        odd = correct == -1
-        if odd.any():
-            at = int(odd.argmax())
-            raise DataError(
-                f"{source}: row {at + 1}: 'correct' must be 1, 0, yes, no or empty, "
-                f"got {words[code[at]]!r}"
-            )
+    words, code = _codes(table["correct"])
+    correct = np.array([ANSWERS.get(word.strip().lower(), -1.0) for word in words])[code]
+    if (correct == -1).any():
+        at = int((correct == -1).argmax())
+        raise DataError(
+            f"{source}: row {at + 1}: 'correct' must be 1, 0, yes, no or empty, "
+            f"got {words[code[at]]!r}"
+        )
     detections = Detections(
         source,
         form.kind,
