@@ -239,10 +239,6 @@ def read_voc(
     given, train, val and test are taken as far as they are there, and without image sets every
     annotated image. ``annotations`` are the class files of ``Main`` where they are there.
     """
-    if difficult not in ("unknown", "absent"):
-        raise SettingsError(f"difficult must be 'unknown' or 'absent', got {difficult!r}")
-    if annotations not in ("main", "xml", None):
-        raise SettingsError(f"annotations must be 'main' or 'xml', got {annotations!r}")
     for part, meant in (parts or {}).items():
         if meant not in VOC_PARTS or "/" in part or not part.isprintable():
             raise SettingsError(
