@@ -213,7 +213,7 @@ def test_a_hostile_server_gets_one_sentence_in_time(respond, sentence, monkeypat
 
 def test_an_answer_may_not_be_larger_than_the_limit():
     with hostile(lambda stream, _: answer(stream, b" " * 5000)) as (server, _):
-        server._service.largest = 4000
+        server.largest = 4000
         with pytest.raises(LabelwiseError, match="more than 4,000 bytes"):
             server.tags()
 

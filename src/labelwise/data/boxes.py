@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -139,8 +140,8 @@ def _read_coco_parts(path: Path, drop_unlabelled: bool, string_order: bool) -> L
             f"{path}: several COCO files must each be a split by their names, got {listed}; "
             "name them as 'train=coco:A.json;test=coco:B.json'"
         )
-    options = {"drop_unlabelled": drop_unlabelled, "string_order": string_order}
-    tables = [read_coco(file, **options) for file in files]
+    read = partial(read_coco, drop_unlabelled=drop_unlabelled, string_order=string_order)
+    tables = [read(file) for file in files]
     table = tables[0]
     if splits != [None]:
         table = join(list(zip(splits, tables, strict=True)), name=path.resolve().name)

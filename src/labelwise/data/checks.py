@@ -269,7 +269,7 @@ def _with_slashes(images: FileImages, there: NDArray[np.bool_]) -> tuple[list[st
 
 
 def _in_other_case(images: FileImages, there: NDArray[np.bool_]) -> tuple[list[str], str]:
-    """Return the names that files bear here, where just one is alike; none if that is no help.
+    """Return the names that files bear here, where just one is alike, or none at all.
 
     Windows and macOS find ``a.JPG`` as ``a.jpg``, and macOS stores an umlaut as two characters.
     """

@@ -18,6 +18,9 @@ from labelwise.system.text import counted
 from labelwise.taxonomy import AttributeColumns, AttributeGroups, Taxonomy
 from labelwise.types import LabelSpace
 
+Rows = NDArray[np.int64]
+Values = NDArray[Any]
+Mask = NDArray[np.bool_]
 BY_CHANCE = "hiding or flipping labels is for those that are 0 or 1"
 
 
@@ -118,9 +121,6 @@ def obey_taxonomy(table: LabelTable, taxonomy: Taxonomy, *, add_groups: bool = F
         return full, now
 
     return Obeyed(_changed(table, complete, space), raised, learned, added)
-
-
-Rows, Values, Mask = NDArray[np.int64], NDArray[Any], NDArray[np.bool_]
 
 
 def _changed(

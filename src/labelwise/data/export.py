@@ -153,6 +153,8 @@ def _can_be_header(name: str) -> bool:
 
 def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool) -> Iterator[Any]:
     with_shares = table.soft is not None or bool(_shortened(table).any())
+    written = {"labels", *(("unknown",) if table.has_unknown() else ())}
+    written |= {"soft", "shares"} if with_shares else set()
     for start in range(0, len(table), BATCH_ROWS):
         block = table.subset(np.arange(start, min(start + BATCH_ROWS, len(table))))
         columns: dict[str, Any] = {"path": pa.array(_paths(block, folder), pa.string())}
@@ -160,11 +162,12 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
             blobs = [_encoded(block, row) for row in range(len(block))]
             columns["image"] = pa.array(blobs, pa.binary())
         if not per_label:
-            columns["labels"] = _label_lists(block, as_text)
-            if table.has_unknown():
-                columns["unknown"] = _unknown_lists(block, as_text)
-            if with_shares:
-                columns |= _soft_lists(block, as_text)
+            for name, rows in _lists(block).items():
+                if name not in written:
+                    continue
+                kind = pa.float32() if name == "shares" else pa.string()
+                texts = (["|".join(map(str, row)) for row in rows], pa.string())
+                columns[name] = pa.array(*texts if as_text else (rows, pa.list_(kind)))
         if block.split is not None:
             columns["split"] = pa.array(block.split.tolist(), pa.string())
         if block.group is not None:
@@ -212,51 +215,27 @@ def _shortened(table: LabelTable) -> NDArray[np.bool_]:
     return rows & ~_all_open(table)
 
 
-def _absent(table: LabelTable, row: int) -> NDArray[np.int64]:
-    """Return the columns of the labels that are known to be absent from a row."""
-    known = np.setdiff1d(table.unknown.complement().row(row), table.present.row(row))
-    return known if table.soft is None else np.setdiff1d(known, table.soft.row(row)[0])
-
-
-def _label_lists(table: LabelTable, as_text: bool) -> Any:
-    names, soft = table.space.names, table.soft
-    sets = [table.present.row(row) for row in range(len(table))]
-    if soft is not None:
-        sets = [np.setdiff1d(columns, soft.row(row)[0]) for row, columns in enumerate(sets)]
-    return _column([[names[column] for column in columns] for columns in sets], as_text)
-
-
-def _soft_lists(table: LabelTable, as_text: bool) -> dict[str, Any]:
-    soft = table.soft or SoftLabels.none(len(table), len(table.space))
-    rows = [soft.row(row) for row in range(len(table))]
-    for row in np.flatnonzero(_shortened(table)).tolist():
-        absent = _absent(table, row)
-        columns, values = rows[row]
-        rows[row] = (
-            np.concatenate([columns, absent.astype(np.int32)]),
-            np.concatenate([values, np.zeros(len(absent), np.float32)]),
-        )
-    named = [[table.space.names[column] for column in columns] for columns, _ in rows]
-    if as_text:
-        shares = pa.array(["|".join(map(str, values)) for _, values in rows], pa.string())
-    else:
-        shares = pa.array([values for _, values in rows], pa.list_(pa.float32()))
-    return {"soft": _column(named, as_text), "shares": shares}
-
-
-def _unknown_lists(table: LabelTable, as_text: bool) -> Any:
-    names, open_rows = table.space.names, _all_open(table) | _shortened(table)
-    rows = [
-        ["*"] if open_rows[row] else [names[column] for column in table.unknown.row(row)]
-        for row in range(len(table))
-    ]
-    return _column(rows, as_text)
-
-
-def _column(rows: list[list[str]], as_text: bool) -> Any:
-    if as_text:
-        return pa.array(["|".join(row) for row in rows], pa.string())
-    return pa.array(rows, pa.list_(pa.string()))
+def _lists(table: LabelTable) -> dict[str, list[Any]]:
+    """Return the names of the present, unknown and soft labels of each row, and the shares."""
+    names, soft = table.space.names, table.soft or SoftLabels.none(len(table), len(table.space))
+    shortened = _shortened(table)
+    open_rows = _all_open(table) | shortened
+    lists: dict[str, list[Any]] = {"labels": [], "unknown": [], "soft": [], "shares": []}
+    for row in range(len(table)):
+        columns, values = soft.row(row)
+        present = np.setdiff1d(table.present.row(row), columns)
+        if shortened[row]:
+            known = table.unknown.complement().row(row)
+            absent = np.setdiff1d(known, np.union1d(table.present.row(row), columns))
+            columns = np.concatenate([columns, absent.astype(np.int32)])
+            values = np.concatenate([values, np.zeros(len(absent), np.float32)])
+        unknown = present[:0] if open_rows[row] else table.unknown.row(row)
+        for key, chosen in (("labels", present), ("unknown", unknown), ("soft", columns)):
+            lists[key].append([names[column] for column in chosen])
+        lists["shares"].append(values)
+        if open_rows[row]:
+            lists["unknown"][-1] = ["*"]
+    return lists
 
 
 def _encoded(table: LabelTable, row: int) -> bytes:

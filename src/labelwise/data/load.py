@@ -213,15 +213,18 @@ def _read(
 
 def _shard_parts(text: str) -> list[ShardPart]:
     """Return the parts of a source that is all URIs, with their splits."""
-    parts = []
-    for piece in map(str.strip, text.split(";")):
-        head, equals, tail = piece.partition("=")
-        split = SPLIT_WORDS.get(head) if equals else None
-        address = tail if split else piece
+    parts = [ShardPart(address, split) for split, address in map(_with_split, text.split(";"))]
+    for address, _ in parts:
         if not is_uri(address):
             raise DataError(f"shards that are named by a URI cannot be joined with {address!r}")
-        parts.append(ShardPart(address, split))
     return parts
+
+
+def _with_split(piece: str) -> tuple[str | None, str]:
+    """Return the split that a part of a source names, as in train=a.csv, and its address."""
+    head, equals, tail = piece.strip().partition("=")
+    split = SPLIT_WORDS.get(head) if equals and not _exists(piece) else None
+    return split, tail if split else piece.strip()
 
 
 def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
@@ -233,9 +236,7 @@ def find_parts(source: str | Path, format: str | None = None) -> list[Part]:
     parts: list[Part] = []
     pieces = [text] if _exists(text) else text.split(";")
     for piece in pieces:
-        head, equals, tail = piece.strip().partition("=")
-        split = SPLIT_WORDS.get(head) if equals and not _exists(piece) else None
-        name, address = format, tail if split else piece.strip()
+        name, (split, address) = format, _with_split(piece)
         head, colon, tail = address.partition(":")
         if format is None and colon and head in known:
             name, address = head, tail
