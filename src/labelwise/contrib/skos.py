@@ -64,7 +64,10 @@ def read_skos(path: Path, language: str = "en") -> SkosNames:
             f"{path}: Turtle is not read; write it as N-Triples (.nt) or RDF/XML (.rdf), for "
             "example with `rapper -i turtle -o ntriples`"
         )
-    statements = _json_ld(read_json(path)) if suffix == ".jsonld" else _xml(read_xml(path))
+    try:
+        statements = _json_ld(read_json(path)) if suffix == ".jsonld" else _xml(read_xml(path))
+    except OSError as error:
+        raise DataError(f"{path}: the vocabulary cannot be read ({error})") from None
     return _names(path, statements, language)
 
 

@@ -298,7 +298,7 @@ def _table_batches(path: Path, base: str, names: tuple[str, ...]) -> Iterator[Ba
     if found.path is None:
         raise DataError(f"{path.name}: there must be a column 'path' that names the images")
     layout: TableColumns = replace(found, image=None, split=None, group=None)
-    own = tuple(layout.label_names())
+    own = tuple([header.strip() for header in layout.one_hot])
     if own and all(name.startswith(PREFIX) for name in own):
         own = tuple(name.removeprefix(PREFIX) for name in own)
     columns = _columns(path.name, own, names) if own else np.arange(len(names), dtype=np.int32)
