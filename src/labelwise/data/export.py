@@ -3,7 +3,7 @@
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -59,33 +59,13 @@ def export(table: LabelTable, path: str | Path) -> None:
         raise DataError(
             f"{table.name}: the file name {name} is not UTF-8, which no table can hold; rename it"
         )
-    names = table.space.names
-    per_label = suffix != ".parquet" and _has_silent_labels(table)
-    if per_label and table.soft is not None:
-        raise DataError(
-            f"{table.name}: some labels never occur and others are soft, which only .parquet holds"
-        )
-    if per_label:
-        _reject_headers(names)
-    elif suffix in (".csv", ".tsv") and table.soft is None:
-        per_label = any(map(_looks_like_several, names)) and all(map(_can_be_header, names))
-    if not per_label:
-        _reject_in_lists(names)
     if suffix == ".jsonl":
         with replacing(target) as temporary, temporary.open("w", encoding="utf-8") as stream:
             for row in json_rows(table, target.parent):
                 stream.write(json.dumps(row, ensure_ascii=False) + "\n")
         return
-    if not per_label and suffix in (".csv", ".tsv"):
-        for name in names:
-            if "|" in name:
-                raise DataError(
-                    f"the label {name!r} cannot stand in text that is split on '|'; "
-                    "write .jsonl or .parquet"
-                )
-    batches = _batches(
-        table, target.parent, as_text=suffix in (".csv", ".tsv"), per_label=per_label
-    )
+    per_label, as_text = _per_label(table, suffix), suffix in (".csv", ".tsv")
+    batches = _batches(table, target.parent, as_text=as_text, per_label=per_label)
     with replacing(target) as temporary:
         first = next(batches)
         if suffix == ".parquet":
@@ -103,13 +83,43 @@ def export(table: LabelTable, path: str | Path) -> None:
 
 def json_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows as JSON Lines hold them, paths as seen from ``folder``."""
-    per_label = _has_silent_labels(table)
-    if per_label:
-        _reject_headers(table.space.names)
-    else:
-        _reject_in_lists(table.space.names)
+    per_label = _per_label(table, ".jsonl")
     for batch in _batches(table, folder, as_text=False, per_label=per_label):
         yield from batch.to_pylist()
+
+
+def _per_label(table: LabelTable, suffix: str) -> bool:
+    """Return whether each label gets a column of its own; raise where a name cannot be written."""
+    names, as_text = table.space.names, suffix in (".csv", ".tsv")
+    if suffix != ".parquet" and _has_silent_labels(table):
+        if table.soft is not None:
+            raise DataError(
+                f"{table.name}: some labels never occur and others are soft, which only .parquet "
+                "holds"
+            )
+        for name in names:
+            if not _can_be_header(name):
+                raise DataError(
+                    "some labels never occur, so each needs a column, but none can be called "
+                    f"{name!r}; write .parquet"
+                )
+        return True
+    if as_text and table.soft is None:
+        several = any("," in name or ";" in name or name.startswith("[") for name in names)
+        if several and all(map(_can_be_header, names)):
+            return True
+    for name in names:
+        if name.strip() != name or name == "*":
+            raise DataError(
+                f"the label {name!r} cannot stand in a list of labels, where blanks around a name "
+                "are dropped and * means every label; rename it"
+            )
+        if as_text and "|" in name:
+            raise DataError(
+                f"the label {name!r} cannot stand in text that is split on '|'; "
+                "write .jsonl or .parquet"
+            )
+    return False
 
 
 def _has_silent_labels(table: LabelTable) -> bool:
@@ -119,28 +129,6 @@ def _has_silent_labels(table: LabelTable) -> bool:
     known = table.unknown.take(np.flatnonzero(shortened)).complement().counts()
     soft = 0 if table.soft is None else table.soft.sets.counts()
     return bool((table.present.counts() + named + known + soft == 0).any())
-
-
-def _looks_like_several(name: str) -> bool:
-    return "," in name or ";" in name or name.startswith("[")
-
-
-def _reject_in_lists(names: Sequence[str]) -> None:
-    for name in names:
-        if name.strip() != name or name == "*":
-            raise DataError(
-                f"the label {name!r} cannot stand in a list of labels, where blanks around a name "
-                "are dropped and * means every label; rename it"
-            )
-
-
-def _reject_headers(names: Sequence[str]) -> None:
-    for name in names:
-        if not _can_be_header(name):
-            raise DataError(
-                "some labels never occur, so each needs a column, but none can be called "
-                f"{name!r}; write .parquet"
-            )
 
 
 def _can_be_header(name: str) -> bool:
