@@ -127,7 +127,7 @@ def test_mistakes_get_one_sentence(library, immich, tag, monkeypatch):
     monkeypatch.delenv("LABELWISE_IMMICH_KEY")
     with pytest.raises(SettingsError, match="needs an API key"):
         tag()
-    for address in ("immich.local", "file:///etc/passwd", "http://"):
+    for address in ("immich.local", "file:///etc/passwd", "http://", "http://["):
         with pytest.raises(SettingsError, match="must look like"):
             Immich(address, "key")
 

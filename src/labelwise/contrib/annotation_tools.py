@@ -489,6 +489,12 @@ def image_of_task(task: Any, where: str) -> str:
     image = inner(task, "data", "image") or inner(task, "data", "img")
     if not isinstance(image, str):
         raise DataError(f"{where}: 'data' must name an 'image'")
+    try:
+        urlparse(image)
+    except ValueError as error:
+        raise DataError(
+            f"{where}: 'image' must be a path or an address, got {image!r:.80} ({error})"
+        ) from None
     return image
 
 

@@ -60,7 +60,10 @@ class Immich:
     def __init__(self, address: str, key: str, *, seconds: float = 60.0) -> None:
         if not key.strip() or not key.isascii() or not key.isprintable():
             raise SettingsError("the key of Immich must be one line of ASCII letters and digits")
-        parts = urlsplit(address)
+        try:
+            parts = urlsplit(address)
+        except ValueError:  # such as http://[
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise SettingsError(f"an address must look like http://host:2283, got {address!r}")
         path = parts.path.rstrip("/").removesuffix("/api")
