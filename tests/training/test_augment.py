@@ -18,13 +18,15 @@ from labelwise.objectives.ops import uniforms
 from labelwise.training.augment import (
     AUGMENTATIONS,
     OPERATIONS,
+    TRIVIAL,
     ImageDraws,
-    Ranges,
+    amounts,
     apply,
     cut_out,
     draw_windows,
     make_augment,
     mix,
+    rand_ranges,
     shift,
     zoom,
 )
@@ -103,14 +105,8 @@ def test_equalise_leaves_a_flat_channel():
 @pytest.mark.parametrize(
     ("ranges", "space"),
     [
-        (
-            Ranges(0.99, 32.0, 32.0, 135.0, 0.99, 6),
-            TrivialAugmentWide()._augmentation_space(31),
-        ),
-        (
-            Ranges(0.3, 150 / 331 * 28, 150 / 331 * 20, 30.0, 0.9, 4),
-            PeerRand()._augmentation_space(31, (20, 28)),
-        ),
+        (TRIVIAL, TrivialAugmentWide()._augmentation_space(31)),
+        (rand_ranges(20, 28), PeerRand()._augmentation_space(31, (20, 28))),
     ],
     ids=["trivial", "rand"],
 )
@@ -120,9 +116,9 @@ def test_strengths_are_torchvisions(ranges, space):
         magnitudes, signed = space[PEER_NAMES[name]]
         expected = magnitudes if magnitudes.ndim else torch.zeros(31)
         operation = torch.full((31,), place)
-        ours = ranges.amounts(operation, levels, torch.ones(31))
+        ours = amounts(operation, levels, torch.ones(31), ranges)
         torch.testing.assert_close(ours, expected.float(), msg=name)
-        turned = ranges.amounts(operation, levels, -torch.ones(31))
+        turned = amounts(operation, levels, -torch.ones(31), ranges)
         torch.testing.assert_close(turned, -ours if signed else ours, msg=name)
 
 

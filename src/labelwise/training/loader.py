@@ -37,12 +37,12 @@ from labelwise.system.allocator import memory_bytes
 from labelwise.training.augment import (
     Augments,
     ImageDraws,
-    ResizedCrop,
     Windows,
     draw_windows,
     make_augment,
     mix,
     require_any_bands,
+    resized_crop,
     zoom,
 )
 from labelwise.types import Targets
@@ -302,7 +302,7 @@ class Loader:
             require_any_bands(augment)
         self.rank, self.world = rank, world
         # Whether random windows are cut from whole pictures, not from the scaled input.
-        self.cuts_windows = any(isinstance(step, ResizedCrop) for step in self.augment.steps[:1])
+        self.cuts_windows = self.augment.steps[:1] == (resized_crop,)
         self.statistics = transform.statistics(self.device)
 
     def __len__(self) -> int:
