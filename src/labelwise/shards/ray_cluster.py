@@ -15,11 +15,9 @@ import signal
 import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +31,7 @@ from labelwise.pictures import ImageSource, Transform
 from labelwise.pictures.batches import resized_inputs
 from labelwise.pictures.loading import Failure, Inputs, sent
 from labelwise.pictures.prefetch import started_ahead
-from labelwise.shards.engine import ATTEMPTS, LostShardError, Task
+from labelwise.shards.engine import ATTEMPTS, LostWorkerError, Task, carried_out
 from labelwise.shards.inputs import InputRow, StoredImages
 from labelwise.system.progress import Watch
 from labelwise.system.storage import StorageError
@@ -446,60 +444,41 @@ class RayEngine:
                 )
             cores = 0 if self.decoders else 1  # or workers could take all that decoders wait for
             actor = ray.remote(**worker_needs(self.gpus, cores))(_Worker)
-            given = ray.put(task)
-            lost: list[int] = []
-            deaths: Counter[int] = Counter()
-            idle: list[Any] = []
-            # What is waited for: a worker that starts (its shard is None), or a shard.
-            awaited: dict[Any, tuple[Any, int | None]] = {}
-            remaining, unstarted = iter(shards), 0
+            pool = _Actors(ray, actor, ray.put(task))
+            yield from carried_out(pool, self.workers, shards, self.report)
 
-            def start_worker() -> None:
-                worker = actor.remote(given)
-                awaited[worker.ready.remote()] = worker, None
 
-            for _ in range(self.workers):
-                start_worker()
-            try:
-                while True:
-                    while idle:
-                        shard = next(chain(_taken(lost), remaining), None)
-                        if shard is None:
-                            break
-                        worker = idle.pop()
-                        awaited[worker.run.remote(shard)] = worker, shard
-                    if idle and all(shard is None for _, shard in awaited.values()):
-                        return  # whoever still starts, or waits for a core, has nothing to do
-                    done, _ = ray.wait(list(awaited), num_returns=1, timeout=REPORT_SECONDS)
-                    if not done:
-                        if self.report is not None:
-                            running = (shard for _, shard in awaited.values())
-                            self.report([shard for shard in running if shard is not None])
-                        continue
-                    ready = done[0]
-                    worker, shard = awaited.pop(ready)
-                    try:
-                        result: T = ray.get(ready)
-                    except worker_losses(ray) as error:
-                        if shard is None:
-                            unstarted += 1
-                            if unstarted == ATTEMPTS * self.workers:
-                                raise LabelwiseError(_why_unstarted(error)) from None
-                        else:
-                            deaths[shard] += 1
-                            if deaths[shard] == ATTEMPTS:
-                                raise LostShardError(shard) from None
-                            lost.append(shard)
-                        start_worker()
-                    except ray.exceptions.RayTaskError as error:
-                        raise error.cause from None
-                    else:
-                        idle.append(worker)
-                        if shard is not None:
-                            yield result
-            finally:  # else they would keep their cores until the driver ends
-                for worker in (*idle, *(actor for actor, _ in awaited.values())):
-                    ray.kill(worker)
+@dataclass(frozen=True)
+class _Actors:
+    """Actors of a cluster; a result is known by Ray's reference."""
+
+    ray: Any
+    actor: Any
+    task: Any
+
+    def start(self) -> tuple[Any, Any]:
+        worker = self.actor.remote(self.task)
+        return worker, worker.ready.remote()
+
+    def give(self, worker: Any, shard: int) -> Any:
+        return worker.run.remote(shard)
+
+    def wait(self, handles: list[Any]) -> Any:
+        done, _ = self.ray.wait(handles, num_returns=1, timeout=REPORT_SECONDS)
+        return done[0] if done else None
+
+    def result(self, handle: Any) -> Any:
+        try:
+            return self.ray.get(handle)
+        except worker_losses(self.ray) as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            why = lines[-1][:200] if lines else "unknown"
+            raise LostWorkerError(f"on the cluster ({why})") from None
+        except self.ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+
+    def stop(self, worker: Any) -> None:
+        self.ray.kill(worker)
 
 
 class _Worker:
@@ -552,13 +531,3 @@ def joined(workers: int) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def _taken(shards: list[int]) -> Iterator[int]:
-    while shards:
-        yield shards.pop()
-
-
-def _why_unstarted(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"no worker could be started on the cluster ({lines[-1][:200] if lines else 'unknown'})"
