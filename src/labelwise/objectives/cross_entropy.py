@@ -32,7 +32,7 @@ from labelwise.links import (
 )
 from labelwise.objectives.base import EpochsSeen, Objective
 from labelwise.objectives.convex import CoinLoss, ConvexLoss
-from labelwise.objectives.ops import masked_mean, reviewed_rows
+from labelwise.objectives.ops import masked_mean, one_of, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 # Losses that forgive missing labels: Hill and SPLC, Zhang et al. 2021, and the link of both.
@@ -152,6 +152,7 @@ class SPLC(Objective):
 
 
 Phi = Literal["right", "printed"]
+Per = Literal["entry", "image"]
 
 
 FOCAL = Focusing(gamma_neg=2.0, gamma_pos=2.0, margin=0.0)
@@ -274,9 +275,7 @@ def distribution_balanced_loss(
     shifted: Tensor, labels: Tensor, weights: Tensor, *, scale: float, gamma: float
 ) -> Tensor:
     """Return the (B, K) loss of every shifted logit z. Labels are 0 or 1."""
-    present = torch.exp(gamma * logsigmoid(-shifted)) * softplus(-shifted)
-    steep = scale * shifted
-    absent = torch.exp(gamma * logsigmoid(steep)) * softplus(steep) / scale
+    present, absent = _focal(shifted, gamma), _focal(-scale * shifted, gamma) / scale
     return 2 * weights * (labels * present + (1 - labels) * absent)
 
 
@@ -300,7 +299,7 @@ class DistributionBalanced(Objective):
                 "scale must be positive, least and gamma must not be negative, got "
                 f"scale={scale}, least={least}, gamma={gamma}"
             )
-        self.least, self.steepness, self.middle = least, steepness, middle
+        self.weighing = {"least": least, "steepness": steepness, "middle": middle}
         self.scale, self.gamma = scale, gamma
         shares = torch.tensor(priors, dtype=torch.float64).clamp(LEAST_SHARE, 1 - LEAST_SHARE)
         self.register_buffer("shares", shares, persistent=False)
@@ -311,19 +310,10 @@ class DistributionBalanced(Objective):
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         labels = targets.labels
-        weights = balanced_weights(
-            labels,
-            self.shares.to(labels),
-            least=self.least,
-            steepness=self.steepness,
-            middle=self.middle,
-        )
+        weights = balanced_weights(labels, self.shares.to(labels), **self.weighing)
+        moved = outputs.logits + self.shift.to(labels)
         loss = distribution_balanced_loss(
-            outputs.logits + self.shift.to(labels),
-            labels,
-            weights,
-            scale=self.scale,
-            gamma=self.gamma,
+            moved, labels, weights, scale=self.scale, gamma=self.gamma
         )
         return masked_mean(loss, targets.observed)
 
@@ -346,15 +336,13 @@ class BCE(Objective):
     def __init__(
         self,
         *,
-        per: Literal["entry", "image"] = "entry",
+        per: Per = "entry",
         pos_weight: float | Sequence[float] | Literal["balanced"] | None = None,
         priors: Sequence[float] | None = None,
     ) -> None:
         weights = None if pos_weight is None else _weights(pos_weight, priors)
         super().__init__(Sigmoid() if weights is None else WeightedSigmoid(weights))
-        if per not in ("entry", "image"):
-            raise ValueError(f"per must be 'entry' or 'image', got {per!r}")
-        self.per = per
+        self.per = one_of("per", per, Per)
         values = None if weights is None else torch.tensor(weights)
         self.register_buffer("pos_weight", values, persistent=False)
 

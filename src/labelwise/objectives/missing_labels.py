@@ -1,7 +1,7 @@
 """Losses for labels that are partly unknown: they revise them in training."""
 
 from math import ceil
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch.nn.functional import logsigmoid, softplus
 from labelwise.links import Sigmoid
 from labelwise.objectives.base import EpochsSeen, Objective
 from labelwise.objectives.cross_entropy import bce_loss
+from labelwise.objectives.ops import one_of
 from labelwise.objectives.single_positive import expected_positives
 from labelwise.types import Outputs, Targets
 
@@ -92,11 +93,7 @@ class LargeLoss(Objective):
         super().__init__(Sigmoid())
         if not 0 <= rate < 1:
             raise ValueError(f"rate must lie in [0, 1), got {rate}")
-        if correction not in get_args(Correction):
-            raise ValueError(
-                f"correction must be one of {get_args(Correction)}, got {correction!r}"
-            )
-        self.rate, self.correction = rate, correction
+        self.rate, self.correction = rate, one_of("correction", correction, Correction)
         self.epochs = EpochsSeen(num_images)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:

@@ -12,6 +12,7 @@ from labelwise.objectives.base import Objective, running_sum
 from labelwise.objectives.ops import (
     masked_logsumexp,
     masked_mean,
+    one_of,
     reviewed_rows,
     split_labels,
     uniforms,
@@ -28,6 +29,10 @@ from labelwise.types import Outputs, Targets
 # WARP weighs a present label by L(r) = 1 + 1/2 + ... + 1/r. Its rank r is c_p at offset 1
 # ("exact"), or (T - 1) / s ("sampled"): absent labels are drawn without replacement, one draw an
 # image, and the first of that head appears at trial s. T counts the observed labels of the image.
+
+
+Rank = Literal["sampled", "exact"]
+Rounding = Literal["floor", "round"]
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,8 @@ class RankWeights(nn.Module):
 
     def __init__(
         self,
-        rank: Literal["sampled", "exact"] = "sampled",
-        rounding: Literal["floor", "round"] = "floor",
+        rank: Rank = "sampled",
+        rounding: Rounding = "floor",
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -110,10 +115,6 @@ class RankWeights(nn.Module):
 # p runs over the present, n over the absent labels of an image; r_p is the rank of p (see
 # hinge_pairs). Weights L(r) are constants in the gradient. RML's public kernels draw other ranks
 # for the gradient than for the value and divide by a further 20; ours do neither.
-
-
-Rank = Literal["sampled", "exact"]
-Rounding = Literal["floor", "round"]
 
 
 def pairwise_hinge_loss(logits: Tensor, present: Tensor, absent: Tensor, margin: float) -> Tensor:
@@ -266,7 +267,7 @@ class ZLPR(Objective):
 # one label. The public code masks with the constant -100, which leaks when logits pass it.
 
 
-SIDES = ("both", "sample", "class")
+TwoWaySide = Literal["both", "sample", "class"]
 
 
 def two_way_unit(
@@ -292,20 +293,20 @@ class TwoWay(Objective):
     def __init__(
         self,
         *,
-        side: Literal["both", "sample", "class"] = "both",
+        side: TwoWaySide = "both",
         temperature_pos: float = 4.0,
         temperature_neg: float = 1.0,
         margin: float = 0.0,
     ) -> None:
         super().__init__(None)
-        if side not in SIDES:
-            raise ValueError(f"side must be one of {SIDES}, got {side!r}")
         if temperature_pos <= 0 or temperature_neg <= 0:
             raise ValueError(
                 "temperature_pos and temperature_neg must be positive, "
                 f"got {temperature_pos} and {temperature_neg}"
             )
-        self.dims = {"both": (1, 0), "sample": (1,), "class": (0,)}[side]
+        self.dims = {"both": (1, 0), "sample": (1,), "class": (0,)}[
+            one_of("side", side, TwoWaySide)
+        ]
         self.temperature_pos, self.temperature_neg = temperature_pos, temperature_neg
         self.margin = margin
         self.couples_batch = side != "sample"

@@ -212,9 +212,6 @@ _pair_sums.register_autograd(_through_slope, setup_context=_keep_slope)
 # outside: rare labels are called likelier than they are.
 
 
-LARGEST = 1e6  # stands in for infinite log-odds
-
-
 def kernel_calibration_error(
     probs: Tensor, labels: Tensor, weights: Tensor, width: float = 0.4
 ) -> Tensor:
@@ -274,5 +271,5 @@ class LogitMargin(Term):
 
     def forward(self, outputs: Outputs, targets: Targets, link: Link | None) -> Tensor:
         log_odds = require_link(link, "MbLS's objective").log_odds(outputs.logits)
-        excess = relu(log_odds.clamp(-LARGEST, LARGEST).abs() - self.margin)
+        excess = relu(log_odds.clamp(-_LARGEST, _LARGEST).abs() - self.margin)
         return masked_mean(excess, targets.observed)

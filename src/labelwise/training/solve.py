@@ -387,7 +387,7 @@ def minimise(
     """Return the optimum (r + 1, K) for weights l2 (1, K), by Newton steps from ``start``.
 
     A problem is done when the gain that its gradient promises is below ``tolerance`` of its loss,
-    or when a step gained no more than rounding.
+    or when a step gained no more than rounding, by which two equal sums of rows may differ.
     """
     solution, columns = start.clone(), torch.arange(start.shape[1], device=start.device)
     w, penalty, logits = start, design.penalty(l2), design.rows @ start
@@ -409,83 +409,57 @@ def minimise(
                 every[:, chosen] for every in (w, penalty, logits, gradient, preconditioner, gain)
             )
             at = loss.derivatives(logits)
-        hessian = _Hessian(design.rows, loss, at, penalty, preconditioner)
         forcing = (gain / value).sqrt().clamp(max=LOOSEST)
-        step, change = hessian.solve(-gradient, forcing)
+        step, change = _newton_step(
+            design.rows, loss, at, penalty, preconditioner, -gradient, forcing
+        )
         slope = loss.over_problems(gradient * step)
-        size, reached = _step_size(loss, w, step, logits, change, penalty, value, slope)
-        falling, value = value - reached > _rounding(value), reached
+        # A step is halved until the value falls enough.
+        size, slack = torch.ones_like(value), 10 * torch.finfo(value.dtype).eps * value
+        for _ in range(HALVINGS):
+            reached = loss.sums(logits + size * change)
+            reached += loss.over_problems(penalty * (w + size * step).square()) / 2
+            short = reached > value + ENOUGH * size * slope + slack
+            if not short.any():
+                break
+            size = torch.where(short, size / 2, size)
+        falling, value = value - reached > slack, reached
         w, logits = w + size * step, logits + size * change
         solution[:, columns] = w
     return solution
 
 
-@dataclass(frozen=True, eq=False)
-class _Hessian:
-    """The second derivative of loss and penalty at some logits."""
-
-    rows: Tensor
-    loss: ConvexLoss
-    at: Derivatives
-    penalty: Tensor
-    preconditioner: Tensor
-
-    def solve(self, wanted: Tensor, forcing: Tensor) -> tuple[Tensor, Tensor]:
-        """Return d with H d near ``wanted``, and rows d, by preconditioned conjugate gradients.
-
-        Each problem ends when what is left of it is ``forcing`` of ``wanted``, in the norm of the
-        preconditioner.
-        """
-        total, times = self.loss.over_problems, self.at.times
-        step = torch.zeros_like(wanted)
-        change = wanted.new_zeros(len(self.rows), wanted.shape[1])
-        left = wanted
-        ahead = left / self.preconditioner
-        direction, size = ahead, total(left * ahead)
-        goal = forcing.square() * size
-        for _ in range(GRADIENT_STEPS):
-            moved = self.rows @ direction
-            pull = self.rows.T @ times(moved) + self.penalty * direction
-            bend = total(direction * pull)
-            # A problem that is done moves no further: its length is zero.
-            length = torch.where((size > goal) & (bend > 0), size / bend, 0.0)
-            step, change = step + length * direction, change + length * moved
-            left = left - length * pull
-            ahead = left / self.preconditioner
-            before, size = size, total(left * ahead)
-            if not (size > goal).any():
-                break
-            direction = ahead + size / before.clamp(min=torch.finfo(before.dtype).tiny) * direction
-        return step, change
-
-
-def _step_size(
+def _newton_step(
+    rows: Tensor,
     loss: ConvexLoss,
-    w: Tensor,
-    step: Tensor,
-    logits: Tensor,
-    change: Tensor,
+    at: Derivatives,
     penalty: Tensor,
-    value: Tensor,
-    slope: Tensor,
+    preconditioner: Tensor,
+    wanted: Tensor,
+    forcing: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return how far each problem goes along its step, and the value there.
+    """Return d with H d near ``wanted``, and rows d, by preconditioned conjugate gradients.
 
-    A step is halved until the value falls enough.
+    H is the second derivative of loss and penalty. Each problem ends when what is left of it is
+    ``forcing`` of ``wanted``, in the norm of the preconditioner.
     """
-    size, reached = torch.ones_like(value), value
-    slack = _rounding(value)
-    for _ in range(HALVINGS):
-        moved = w + size * step
-        reached = loss.sums(logits + size * change)
-        reached = reached + loss.over_problems(penalty * moved.square()) / 2
-        short = reached > value + ENOUGH * size * slope + slack
-        if not short.any():
+    total = loss.over_problems
+    step, change = torch.zeros_like(wanted), wanted.new_zeros(len(rows), wanted.shape[1])
+    left = wanted
+    ahead = left / preconditioner
+    direction, size = ahead, total(left * ahead)
+    goal = forcing.square() * size
+    for _ in range(GRADIENT_STEPS):
+        moved = rows @ direction
+        pull = rows.T @ at.times(moved) + penalty * direction
+        bend = total(direction * pull)
+        # A problem that is done moves no further: its length is zero.
+        length = torch.where((size > goal) & (bend > 0), size / bend, 0.0)
+        step, change = step + length * direction, change + length * moved
+        left = left - length * pull
+        ahead = left / preconditioner
+        before, size = size, total(left * ahead)
+        if not (size > goal).any():
             break
-        size = torch.where(short, size / 2, size)
-    return size, reached
-
-
-def _rounding(value: Tensor) -> Tensor:
-    """Return by how much two sums of rows may differ that should be equal."""
-    return 10 * torch.finfo(value.dtype).eps * value
+        direction = ahead + size / before.clamp(min=torch.finfo(before.dtype).tiny) * direction
+    return step, change
