@@ -231,12 +231,6 @@ def test_draws_are_those_of_key_draw_and_place():
     assert torch.equal(draws.coin(), uniforms(places, mix(7, 3)) < 0.5)
 
 
-def test_an_images_numbers_do_not_depend_on_its_batch():
-    whole, part = ImageDraws(3, torch.arange(100)), ImageDraws(3, torch.arange(40, 60))
-    for _ in range(3):
-        assert torch.equal(whole.uniform()[40:60], part.uniform())
-
-
 def test_draws_are_even_and_unrelated():
     draws = ImageDraws(11, torch.arange(20_000))
     first, second = draws.uniform().numpy(), draws.uniform().numpy()

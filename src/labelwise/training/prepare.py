@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -122,12 +121,10 @@ class Training:
     @cached_property
     def contents(self) -> dict[str, str | None]:
         """Hashes of the rows of every split, and of the weights the backbone begins with."""
-        weights = weights_of(self.settings)
-        file = None if weights is None else _weights_file(Path(weights))
-        return {
-            "data": hash_of_rows(self.splits),
-            "weights": None if file is None else sha256_of(file),
-        }
+        file = Path(weights_of(self.settings) or "")
+        file = file / "model.safetensors" if file.is_dir() else file
+        weights = sha256_of(file) if self.settings.weights and file.is_file() else None
+        return {"data": hash_of_rows(self.splits), "weights": weights}
 
 
 def prepare(
@@ -140,7 +137,10 @@ def prepare(
     fresh: bool = False,
 ) -> Training:
     """Return the run with new weights, or those it starts from; nothing is written yet."""
-    _check_batch(settings.batch_size, world_size())
+    if settings.batch_size % world_size():
+        raise SettingsError(
+            f"batch_size must be a multiple of {world_size()} devices, got {settings.batch_size}"
+        )
     there = checkpoint.is_there(run.checkpoint)
     begun = not fresh and value_of_first(there, device)
     if settings.precision == "bf16" and not autocast_type("bf16", device.type):
@@ -169,7 +169,13 @@ def prepare(
     if settings.promise is not None:
         splits = _with_promise_split(splits, settings.promise_share, settings.seed)
     if settings.zero_share is not None:
-        _check_zero_share(settings.zero_share, splits)
+        if "val" not in splits:
+            raise SettingsError("zero_share needs a validation split to compare with, got none")
+        try:
+            labels, observed = splits["val"].targets()
+            expect_zero_share(Sigmoid(), labels, settings.zero_share, observed)
+        except ValueError as error:
+            raise SettingsError(f"zero_share cannot be used with val: {error}") from None
     torch.manual_seed(settings.seed)
     model, head = build_model(settings, rows)
     if frozen is None:
@@ -259,30 +265,12 @@ def _with_promise_split(
     val = splits["val"]
     units = np.arange(len(val)) if val.group is None else np.array(list(val.group))
     names = np.unique(units)
-    apart = np.random.default_rng(seed).permutation(names)[: round(share * len(names))]
-    chosen = np.isin(units, apart)
+    drawn = np.random.default_rng(seed).permutation(names)[: round(share * len(names))]
+    chosen = np.isin(units, drawn)
     if chosen.all() or not chosen.any():
         raise SettingsError(f"promise_share {share} leaves no rows of val, or takes none")
-    parts = {
-        name: val.subset(np.flatnonzero(rows))
-        for name, rows in (("val", ~chosen), ("promise", chosen))
-    }
-    return {**splits, **parts}
-
-
-def _check_batch(size: int, devices: int) -> None:
-    if size % devices:
-        raise SettingsError(f"batch_size must be a multiple of {devices} devices, got {size}")
-
-
-def _check_zero_share(share: float, splits: Mapping[str, LabelTable]) -> None:
-    if "val" not in splits:
-        raise SettingsError("zero_share needs a validation split to compare with, got none")
-    try:
-        labels, observed = splits["val"].targets()
-        expect_zero_share(Sigmoid(), labels, share, observed)
-    except ValueError as error:
-        raise SettingsError(f"zero_share cannot be used with val: {error}") from None
+    kept, apart = (val.subset(np.flatnonzero(rows)) for rows in (~chosen, chosen))
+    return {**splits, "val": kept, "promise": apart}
 
 
 def _go_on_from(place: str, training: Training) -> str:
@@ -307,11 +295,6 @@ def _go_on_from(place: str, training: Training) -> str:
     return f"starting from {place}" + (", with its estimates of the labels" if knew else "")
 
 
-def _weights_file(path: Path) -> Path | None:
-    file = path / "model.safetensors" if path.is_dir() else path
-    return file if file.is_file() else None
-
-
 def hash_of_rows(splits: Mapping[str, LabelTable]) -> str:
     """Return a hash of the names, images and labels of every split."""
     digest = hashlib.sha256()
@@ -320,8 +303,7 @@ def hash_of_rows(splits: Mapping[str, LabelTable]) -> str:
         for text in table.ids:
             digest.update(text.encode() + b"\0")
         for sets in (table.present, table.unknown):
-            arrays: tuple[Any, ...] = (sets.offsets, sets.columns, sets.inverted)
-            for array in arrays:
+            for array in (sets.offsets, sets.columns, sets.inverted):
                 digest.update(array.tobytes())
         if table.soft is not None:
             digest.update(table.soft.sets.keys().tobytes() + table.soft.shares.tobytes())

@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from labelwise.decide import find_promise
 from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
@@ -171,15 +164,8 @@ EFFORT_DEFAULTS: dict[str, Any] = {  # for a pretrained network that is trained 
     "recipe": {"epochs": 5, "optimizer": {"lr": 3e-4, "weight_decay": 0.05}},
 }
 NOT_OF_EFFORT = ("features", "start", "hardware.devices", "backbone")
-NOT_OF_FEATURES = (
-    "augment",
-    "mirror",
-    "crops",
-    "freeze",
-    "freeze_batch_norm",
-    "start",
-    "hardware.devices",
-)
+OF_TRAINING = ("augment", "mirror", "crops", "freeze", "freeze_batch_norm")
+NOT_OF_FEATURES = (*OF_TRAINING, "start", "hardware.devices")
 Precision = Literal["32", "bf16"]
 Effort = Literal["quick", "good", "best"]
 OWN_NAMES = (
@@ -324,14 +310,14 @@ class Settings(BaseModel):
             if self.promise is None:
                 raise SettingsError("cross_fit belongs to promise; give one, such as precision=0.9")
             check_cross_fit(find_promise(self.promise), self.calibrate)
-        for key in ("zero_share", "taxonomy"):
-            if self.cross_fit and getattr(self, key) is not None:
+        for key in ("zero_share", "taxonomy") if self.cross_fit else ():
+            if getattr(self, key) is not None:
                 raise SettingsError(
                     f"{key} moves the labels of an image together, so the sets of a promise would "
                     f"not stay; leave out cross_fit or {key}"
                 )
-        for key in ("taxonomy", "zero_share", "promise"):
-            if self.attributes is not None and getattr(self, key) is not None:
+        for key in ("taxonomy", "zero_share", "promise") if self.attributes is not None else ():
+            if getattr(self, key) is not None:
                 raise SettingsError(
                     f"attributes and {key} both move the labels of an image together, and not "
                     "to the same place; leave one of them out"
@@ -362,12 +348,9 @@ class Settings(BaseModel):
                 f"minutes end the efforts good and best, got minutes {self.minutes:g} and effort "
                 f"{self.effort}"
             )
+        fields = type(self).model_fields
         given = {
-            "augment": self.augment != "none",
-            "mirror": self.mirror,
-            "crops": self.crops != 1,
-            "freeze": self.freeze != 0,
-            "freeze_batch_norm": self.freeze_batch_norm,
+            **{key: getattr(self, key) != fields[key].default for key in OF_TRAINING},
             "features": self.features is not None,
             "start": self.start is not None,
             "hardware.devices": self.hardware.devices > 1,
@@ -421,12 +404,10 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
             if isinstance(given.get(key), bool) and type(value) in (int, float):
                 raise SettingsError(f"{key}: it must be a number, got {str(given[key]).lower()}")
         return made
-    except ValidationError as error:
+    except (ValidationError, LabelwiseError) as error:
         where = "" if file is None else f"{file}: "
-        raise SettingsError(where + _sentence(error)) from None
-    except LabelwiseError as error:
-        where = "" if file is None else f"{file}: "
-        raise SettingsError(f"{where}{error}") from None
+        what = _sentence(error) if isinstance(error, ValidationError) else str(error)
+        raise SettingsError(where + what) from None
 
 
 def differences(one: Settings, other: Settings) -> dict[str, str]:
