@@ -46,19 +46,7 @@ from labelwise.types import Outputs, Targets
 #
 # Hill's absent half is flat near p = 1, so that what is probably a missing label is left alone.
 # SPLC goes further: after the first epoch an unknown label with p > t (0.6) is taken as present, at
-# present(v) with m = 0.
-#
-# With complete labels both are strictly proper, under a link that is not a sigmoid: log odds =
-# log absent'(v) - log -present'(v), where
-#
-#     -present'(v) = (1 - s)^g (1 - s + g s softplus(-w)),  s = sigmoid(w)
-#     absent'(v)   = p^2 (1 - p) (2 l - 3 p)                Hill, l >= 1.5
-#     absent'(v)   = p^g (p + g (1 - p) softplus(v))        SPLC
-#
-# which rises from -inf to inf for the settings above; others are refused where it does not. Read
-# through a sigmoid, probabilities of 0.1, 0.5 and 0.9 come out as 0.27, 0.94 and 0.99 (Hill) and
-# 0.35, 0.62 and 0.84 (SPLC). With labels missing no link is right: an unknown label counts as an
-# absence, and once SPLC has taken one as present nothing pushes it down again.
+# present(v) with m = 0. With complete labels both are strictly proper under ``FocalMarginLink``.
 
 
 def _focal(logits: Tensor, gamma: float) -> Tensor:
@@ -214,8 +202,7 @@ def _weight(log_base: Tensor, gamma: float, focusing: Focusing) -> Tensor:
 #     u(v)       = log(k- zeta+ / (k+ zeta-)) - softplus(-k- (v - b-)) + softplus(k+ (v - b+))
 #
 # The paper prints eq. 17 with the sign inside both sigmoids flipped, so that p falls as v
-# grows; this p is where the risk p present(v) + (1 - p) absent(v) is stationary. It is one half
-# at v = 0.952 for the paper's setting, not at v = 0.
+# grows; this p is where the risk p present(v) + (1 - p) absent(v) is stationary.
 
 
 def spa_loss(logits: Tensor, labels: Tensor, present: Side, absent: Side) -> Tensor:
@@ -251,11 +238,6 @@ class SPA(Objective):
 #
 # averaged over the observed entries. The settings are those of the authors' configuration for
 # MS-COCO; for VOC it has l = 5 and m = 0.3.
-#
-# Not proper: the weight of an entry depends on which other labels of the image are present, so no
-# map of one logit gives its probability back. Where w is the same in all images it cancels, and the
-# log-odds of z are those of the slopes of both halves; a sigmoid of z then reads true probabilities
-# of 0.1, 0.5 and 0.9 as 0.38, 0.50 and 0.66.
 
 
 LEAST_SHARE = 1e-6  # of a label that no training image has

@@ -16,10 +16,9 @@ The gradient, with V entries at q > 1, for the three ways to treat C inside the 
     centred    (q - y + [q > 1] - V/(B K)) / B     sums to 0
 
 "literal" turns the likelihood's sign where V > N. "detached" has no such turn, but its V/B
-pushes all logits down together while q, which ignores a common shift, does not answer: nothing
-ever stops the push. The classifier's weights grow a common part, the features grow with it, until
-it drowns the labels. "centred" takes the mean logit out of that push and keeps both good
-properties; "detached" stops with an error once log C has fallen below -10.
+pushes all logits down together, and nothing ever stops the push: it stops with an error once log C
+has fallen below -10. "centred" takes the mean logit out of that push and keeps both good
+properties.
 """
 
 from math import isfinite, log, log1p

@@ -225,14 +225,8 @@ def _positive(name: str, value: float) -> float:
 #
 #     ZLPR = mean_i log(1 + sum_{n absent} exp(v_n)) + log(1 + sum_{p present} exp(-v_p))
 #
-# Present labels are pushed above 0, absent ones below, the worst of each most. With one label it is
-# cross-entropy. With more it is not proper, and no map of single logits makes it so: what a logit
-# costs depends on the other labels of the image. For K alike labels of probability e that come
-# independently its minimum is where
-#
-#     (1 - e) E[x / (1 + (1 + N) x)] = e E[1 / (x + 1 + P)],   x = exp(v), N, P of the others
-#
-# which for K > 1 is nearer to 1/2 than the log-odds: a sigmoid is too unsure. A cut at 0 is meant.
+# Present labels are pushed above 0, absent ones below, the worst of each most; a cut at 0 is meant.
+# What a logit costs depends on the other labels of the image, so no map of one logit is proper.
 
 
 def zlpr_loss(logits: Tensor, present: Tensor, absent: Tensor) -> Tensor:
@@ -260,11 +254,9 @@ class ZLPR(Objective):
 #     class-wise    = mean over labels of unit(images of the label)     labels present in the batch
 #     two-way       = sample-wise + class-wise
 #
-# A unit without absent entries is 0 and counts in the mean; a batch without any label is 0. The
-# loss does not change when a constant is added to all logits, so zero is not a boundary and it
-# has no link: a sigmoid of these logits means nothing until it is calibrated. T_P LSE is a sum and
-# no mean, so T_P acts as a margin that grows with the number of labels present and does nothing for
-# one label. The public code masks with the constant -100, which leaks when logits pass it.
+# A unit without absent entries is 0 and counts in the mean; a batch without any label is 0. T_P LSE
+# is a sum and no mean, so T_P acts as a margin that grows with the number of labels present. The
+# public code masks with the constant -100, which leaks when logits pass it.
 
 
 TwoWaySide = Literal["both", "sample", "class"]

@@ -7,8 +7,7 @@ nobody saw. Classifier f = sigmoid(v) and estimates teach each other; sg stops g
     reg   = 1/2 [ ((k^(f) - k) / K)^2 + ((k^(y~) - k) / K)^2 ]
     H(a, b) = a nl(b) + (1 - a) nl(1 - b),     P = 1 at observed positives, k^ as in EPR
 
-Both halves have one shape, so the loss is symmetric under f <-> y~. Islam et al. misplace a bracket
-of it (its eq. 5); the "bi-level" optimisation is plain joint descent. The estimates are found by
+Both halves have one shape, so the loss is symmetric under f <-> y~. The estimates are found by
 ``Targets.index`` and trained by Adam at 10 times the classifier's learning rate, without weight
 decay: all rows in every step, since rows that are not in a batch move by their momentum. They are
 not deployed.

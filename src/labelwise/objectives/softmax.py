@@ -13,9 +13,6 @@ from labelwise.objectives.convex import ConvexLoss, ShareLoss
 from labelwise.objectives.ops import masked_mean, normals, reviewed_rows, select_top_n
 from labelwise.types import Outputs, Targets
 
-# Losses of the first k labels: of a hinge, of a smooth margin, of k on average.
-
-
 # Noised balanced top-K loss: Garcin et al. 2022.
 #
 # For an image with label y and scores z, over M draws of standard normal noise Z:
@@ -225,8 +222,7 @@ class AverageK(Objective):
 #
 #     loss = - sum_k (y_k / |y|) log softmax_k(v / temperature)      rows without labels are skipped
 #
-# Only the observed labels of an image compete. The probabilities of an image sum to one, so they
-# cannot be the labels' own probabilities where more or fewer than one is present.
+# Only the observed labels of an image compete.
 
 
 def observed_log_softmax(logits: Tensor, observed: Tensor | None) -> Tensor:
@@ -283,8 +279,7 @@ class SoftmaxCrossEntropy(Objective):
 #     loss = - log p_none                               for one reviewed and found without any
 #
 # Multinomial logistic regression with "none" as the reference class, so no further output is
-# needed. Where every image has at most one label these are the labels' own probabilities; an image
-# with several shares one out between them. Only the observed labels of an image compete.
+# needed. Only the observed labels of an image compete.
 
 
 def log_softmax_or_none(logits: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -321,8 +316,7 @@ class SoftmaxOrNone(Objective):
 #     maxconf:  (sum_IN CE + sum_OUT log max_k softmax_k(v)) / (n_IN + n_OUT)
 #
 # IN are the images with a label, OUT those reviewed and found without any; an image with nothing
-# observed is neither. A softmax cannot answer below 1/K: that is a bound from below on the mean
-# confidence over OUT images (the paper calls it an upper bound).
+# observed is neither.
 
 
 def uniform_kl(log_probs: Tensor, observed: Tensor | None = None) -> Tensor:

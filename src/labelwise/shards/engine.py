@@ -165,32 +165,18 @@ class LostWorkerError(Exception):
     """A worker that died, or could not be started."""
 
 
-class Pool(Protocol):
-    """What engines differ in: how workers are started, given shards, waited for and ended."""
-
-    def start(self) -> tuple[Any, Any]:
-        """Return a new worker, and what is waited for until it is ready."""
-
-    def give(self, worker: Any, shard: int) -> Any:
-        """Give a ready worker a shard; return what is waited for until it is done."""
-
-    def wait(self, handles: list[Any]) -> Any:
-        """Return one that is over, or None after a while."""
-
-    def result(self, handle: Any) -> Any:
-        """Return what came of it; raise LostWorkerError, or what the worker raised."""
-
-    def stop(self, worker: Any) -> None:
-        """End a worker."""
-
-
 def carried_out(
-    pool: Pool,
+    pool: Any,
     workers: int,
     shards: Iterable[int],
     report: Callable[[list[int]], None] | None = None,
 ) -> Iterator[Any]:
-    """Yield the result of each shard; ``report`` is told which are under way if nothing ends."""
+    """Yield the result of each shard; ``report`` is told which are under way if nothing ends.
+
+    Engines differ in their pool, which has ``start() -> (worker, handle)`` and ``give(worker,
+    shard) -> handle``. ``wait(handles)`` returns one that is over, or None after a while;
+    ``result(handle)`` returns what came of it, or raises LostWorkerError or the worker's error.
+    """
     left, deaths, unstarted = deque(shards), Counter[int](), 0
     idle: list[Any] = []
     awaited: dict[Any, tuple[Any, int | None]] = {}  # a worker that starts has no shard

@@ -83,17 +83,15 @@ def keys_of(ids: Sequence[str]) -> Keys:
     return np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).astype(np.uint64)
 
 
-class KeyFiles:
+class KeyFiles(ExitStack):
     """Keys with a number each, spread over files; in the end sorted, a part at a time."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         folder.mkdir(parents=True)
-        self.folder = folder
-        self._stack = ExitStack()
-        self._files = [
-            self._stack.enter_context((folder / f"{number:02x}").open("w+b"))
-            for number in range(FILES)
-        ]
+        self.callback(shutil.rmtree, folder, ignore_errors=True)
+        files = ((folder / f"{number:02x}").open("w+b") for number in range(FILES))
+        self._files = [self.enter_context(file) for file in files]
 
     def add(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
         """Put keys (n, 2) and their numbers (n,) aside."""
@@ -112,13 +110,6 @@ class KeyFiles:
             records = np.frombuffer(file.read(), np.uint64).reshape(-1, 3)
             order = np.lexsort((records[:, 2], records[:, 1], records[:, 0]))
             yield records[order, :2], records[order, 2].astype(np.int64)
-
-    def __enter__(self) -> "KeyFiles":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     @staticmethod
     def first_repeat(keys: Keys, numbers: NDArray[np.int64]) -> tuple[int, int] | None:
@@ -193,44 +184,31 @@ class StoredLabels:
                     rows += len(ids)
             if not rows:
                 raise DataError(f"{source}: the table is empty")
-            _write_sorted(keys, folder, source)
+            for part, numbers in keys.parts():
+                repeat = keys.first_repeat(part, numbers)
+                if repeat is not None:
+                    raise DataError(
+                        f"{source}: rows {repeat[0] + 1:,} and {repeat[1] + 1:,} name the same "
+                        "image; keep one of them"
+                    )
+                columns = {"first": part[:, 0], "second": part[:, 1], "numbers": numbers}
+                for name, values in columns.items():
+                    with (folder / name).open("ab") as file:
+                        file.write(values.tobytes())
         return StoredLabels(folder, len(names))
 
 
-def _write_sorted(keys: KeyFiles, folder: Path, source: str) -> None:
-    with ExitStack() as stack:
-        files = [
-            stack.enter_context((folder / name).open("wb"))
-            for name in ("first", "second", "numbers")
-        ]
-        for part, numbers in keys.parts():
-            repeat = keys.first_repeat(part, numbers)
-            if repeat is not None:
-                raise DataError(
-                    f"{source}: rows {repeat[0] + 1:,} and {repeat[1] + 1:,} name the same image; "
-                    "keep one of them"
-                )
-            for file, values in zip(files, (part[:, 0], part[:, 1], numbers), strict=True):
-                file.write(values.tobytes())
-
-
-class _SetsFile:
+class _SetsFile(ExitStack):
     """Sets of rows, written as they come; in the form that :class:`LabelSets` has."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        self._stack = ExitStack()
+        super().__init__()
         self.offsets, self.columns, self.inverted = (
-            self._stack.enter_context((folder / f"{kind}-{name}").open("wb"))
+            self.enter_context((folder / f"{kind}-{name}").open("wb"))
             for name in ("offsets", "columns", "inverted")
         )
         self.end = 0
         self.offsets.write(np.zeros(1, np.int64).tobytes())
-
-    def __enter__(self) -> "_SetsFile":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
 
     def add(self, sets: LabelSets) -> None:
         self.offsets.write((sets.offsets[1:] + self.end).tobytes())
@@ -254,17 +232,23 @@ def _batches(source: str, names: tuple[str, ...], folder: Path) -> Iterator[Batc
             path, base = _copied(above, name, folder), without_options(above)
         yield from _table_batches(path, base, names)
         return
-    table = _labelled(source, names)
+    if (
+        is_uri(source)
+        or named.suffix.lower() in PARQUET_SUFFIXES
+        or holds_parquet_shards(Path(source))
+    ):  # shards wherever they are, with their places
+        table = read_shards([ShardPart(source, None)], names=list(names))
+    else:
+        table = load_for_labels(source, names)
     _refuse_soft(table, table.name)
     columns = _columns(table.name, table.space.names, names)
     for start in range(0, len(table), BLOCK_ROWS):
         rows = np.arange(start, min(start + BLOCK_ROWS, len(table)))
         ids = [table.ids[row] for row in rows.tolist()]
-        places = [
-            table.images.address(row) or name for row, name in zip(rows.tolist(), ids, strict=True)
-        ]
-        present, unknown = (table.present.take(rows), table.unknown.take(rows))
-        yield ids, places, _renamed(present, columns), _renamed(unknown, columns)
+        named_rows = zip(rows.tolist(), ids, strict=True)
+        places = [table.images.address(row) or name for row, name in named_rows]
+        sets = (table.present.take(rows), table.unknown.take(rows))
+        yield ids, places, *(_renamed(part, columns) for part in sets)
 
 
 def _only_holds_images(source: str) -> bool:
@@ -278,14 +262,6 @@ def _only_holds_images(source: str) -> bool:
     except (OSError, pa.ArrowException):
         return False  # whoever reads it says why
     return not any(path in header for path in PATH_HEADERS)
-
-
-def _labelled(source: str, names: tuple[str, ...]) -> LabelTable:
-    """Return labelled data that is not a table; shards wherever they are, with their places."""
-    path = Path(source)
-    if is_uri(source) or path.suffix.lower() in PARQUET_SUFFIXES or holds_parquet_shards(path):
-        return read_shards([ShardPart(source, None)], names=list(names))
-    return load_for_labels(source, names)
 
 
 def _table_batches(path: Path, base: str, names: tuple[str, ...]) -> Iterator[Batch]:

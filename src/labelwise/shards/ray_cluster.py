@@ -85,7 +85,8 @@ class RayTraining:
     def _train(self, settings: Settings, run: RunFolder, watch: Watch, *, fresh: bool) -> None:
         ray = require_ray()
         with joined(self.workers):
-            gpus = 1.0 if _uses_gpus(ray, settings) else 0.0
+            wanted, there = settings.hardware.accelerator, ray.cluster_resources().get("GPU", 0)
+            gpus = 1.0 if wanted == "cuda" or (wanted == "auto" and there > 0) else 0.0
             failures, before = 0, -1
             while True:
                 group = _Group.started(ray, self, settings, gpus, first=failures == 0)
@@ -123,18 +124,6 @@ def _check(settings: Settings, workers: int) -> None:
         raise SettingsError(
             f"batch_size must be a multiple of {workers} workers, got {settings.batch_size}"
         )
-
-
-def _uses_gpus(ray: Any, settings: Settings) -> bool:
-    wanted = settings.hardware.accelerator
-    return wanted == "cuda" or (wanted == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
-
-
-def _room(ray: Any, gpus: float) -> int:
-    """Return how many workers the nodes of the cluster can hold when they have nothing else."""
-    there = ray.cluster_resources()
-    cores, devices = int(there.get("CPU", 0)), there.get("GPU", 0.0)
-    return min(cores, int(devices / gpus)) if gpus else cores
 
 
 def _is_finished(run: RunFolder) -> bool:
@@ -204,7 +193,10 @@ class _Group:
                 continue
             actors = [remote.remote() for _ in range(count)]
             waiting = [actor.place.remote() for actor in actors]
-            seconds = START_SECONDS if count <= _room(ray, gpus) else ROOM_SECONDS
+            there = ray.cluster_resources()  # what its nodes hold when they have nothing else
+            room = there.get("GPU", 0.0) / gpus if gpus else there.get("CPU", 0)
+            fits = count <= min(room, there.get("CPU", 0))
+            seconds = START_SECONDS if fits else ROOM_SECONDS
             ready, _ = ray.wait(waiting, num_returns=count, timeout=seconds)
             with suppress(*worker_losses(ray)):
                 if len(ready) == count:
@@ -248,12 +240,15 @@ class _Group:
         except KeyboardInterrupt:
             self._stop(pending)
             raise
-        died, errors = self._outcomes(pending)
-        if died:
+        ready, _ = self.ray.wait(pending, num_returns=len(pending), timeout=0)
+        errors = [error for error in map(self._error, ready) if error is not None]
+        task_error = self.ray.exceptions.RayTaskError
+        raised = [error.cause for error in errors if isinstance(error, task_error)]
+        if len(raised) < len(errors):
             return False
-        told = [error for error in errors if isinstance(error, LabelwiseError)]
-        if errors:
-            raise told[0] if told else TrainingError(f"a worker stopped: {errors[0]}")
+        told = [error for error in raised if isinstance(error, LabelwiseError)]
+        if raised:
+            raise told[0] if told else TrainingError(f"a worker stopped: {raised[0]}")
         return _is_finished(run)
 
     def _wait(
@@ -280,14 +275,6 @@ class _Group:
         except Exception as error:
             return error
         return None
-
-    def _outcomes(self, pending: Sequence[Any]) -> tuple[bool, list[Exception]]:
-        """Return whether a worker died, and what the others raised."""
-        ready, _ = self.ray.wait(pending, num_returns=len(pending), timeout=0)
-        errors = [error for error in map(self._error, ready) if error is not None]
-        task_error = self.ray.exceptions.RayTaskError
-        raised = [error.cause for error in errors if isinstance(error, task_error)]
-        return len(raised) < len(errors), raised
 
     def _stop(self, pending: Sequence[Any]) -> None:
         """Ask the first worker to stop; all do, after a checkpoint."""
