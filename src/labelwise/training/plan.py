@@ -43,7 +43,6 @@ from labelwise.training.settings import AUTO, SMALL_NETWORK, Settings
 PHOTO_NETWORK = "tf_efficientnet_lite0"
 PHOTO_SIDE = 64
 LOOKED_AT = 9
-ADDED_TO = ("precision", "label")  # the promise that parents added to a set may break
 OF_TRAINING = {  # what says how a network is trained, by the setting that is given
     "recipe": "the recipe (epochs, lr, ...)",
     "augment": "augment",
@@ -179,18 +178,14 @@ def check_names(settings: Settings) -> None:
         find_calibrator(settings.calibrate)
     if settings.rule != AUTO:
         find_rule(settings.rule)
-    wish = None if settings.promise is None else find_promise(settings.promise)
-    if settings.taxonomy is not None:
-        if wish is not None and (wish.what == "tags" or (wish.what, wish.scope) == ADDED_TO):
-            raise SettingsError(
-                f"the promise {settings.promise} cannot be kept with a taxonomy, which adds the "
-                "parents of chosen labels to a set; promise precision, recall or f"
-            )
-        if settings.rule.startswith("false-alarms-") and settings.rule.endswith("-per-label"):
-            raise SettingsError(
-                f"the rule {settings.rule} cannot be kept with a taxonomy, which adds the parents "
-                f"of chosen labels to a set; use {settings.rule.removesuffix('-per-label')}"
-            )
+    if settings.promise is not None:
+        find_promise(settings.promise)
+    per_label = settings.rule.startswith("false-alarms-") and settings.rule.endswith("-per-label")
+    if settings.taxonomy is not None and per_label:
+        raise SettingsError(
+            f"the rule {settings.rule} cannot be kept with a taxonomy, which adds the parents "
+            f"of chosen labels to a set; use {settings.rule.removesuffix('-per-label')}"
+        )
     make_augment(settings.augment)
     if settings.bands is not None:
         require_any_bands(settings.augment)

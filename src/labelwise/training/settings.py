@@ -301,10 +301,10 @@ class Settings(BaseModel):
         """Refuse what would move the labels of an image to two places, or break a promise."""
         if self.promise is not None and self.taxonomy is not None:
             wish = find_promise(self.promise)
-            if (wish.what, wish.scope) == ("precision", "label"):
+            if wish.what == "tags" or (wish.what, wish.scope) == ("precision", "label"):
                 raise SettingsError(
-                    "a taxonomy gives parents wherever a child is given, which the precision of a "
-                    "single label does not survive; promise precision without -per-label"
+                    f"the promise {self.promise} cannot be kept with a taxonomy, which gives "
+                    "parents wherever a child is given; promise precision, recall or f"
                 )
         if self.cross_fit:
             if self.promise is None:
