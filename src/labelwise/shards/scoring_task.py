@@ -198,7 +198,11 @@ class ScoringTask:
             table = pa.concat_tables([answer_table(scored, schema) for scored in parts])
             if table.num_rows != len(rows):
                 raise RuntimeError(f"{table.num_rows} answers for {len(rows)} rows")
-            content = to_parquet(table if caution is None else with_caution(table, caution))
+            if caution is not None:  # it must be beside the probabilities
+                said = pa.scalar(caution, pa.string())
+                beside = pc.if_else(pc.is_valid(table["probs"]), said, None)
+                table = table.append_column(CAUTION, beside)
+            content = to_parquet(table)
             storage.write(shard_name(shard), content)
             failed = sum(len(scored.failures) for scored in parts)
             digest = "sha256:" + hashlib.sha256(content).hexdigest()
@@ -249,14 +253,6 @@ def answer_table(part: Scored, schema: Any) -> Any:
     ]
     cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.table(cast, schema).take(order)
-
-
-def with_caution(table: Any, caution: str) -> Any:
-    """Return a table of answers with what must stand beside its probabilities."""
-    said = pa.array([caution], pa.string())
-    column = said.take(pa.array(np.zeros(table.num_rows, np.int64)))
-    beside = pc.if_else(pc.is_valid(table["probs"]), column, None)
-    return table.append_column(CAUTION, beside)
 
 
 @dataclass(frozen=True)

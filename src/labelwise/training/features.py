@@ -38,7 +38,7 @@ from labelwise.networks.backbones import (
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
 from labelwise.pictures import FeatureRows, ImageSource
-from labelwise.pictures.memory import Features, MappedFeatures, moments_of, scaled
+from labelwise.pictures.memory import MappedFeatures, moments_of, scaled
 from labelwise.pictures.transform import ALL, Bands, BandScale, named_bands
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
@@ -451,22 +451,20 @@ def frozen_features(
     return FrozenBackbone(backbone.cpu()), rows
 
 
-def scaling_of(features: Features) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean and the scale (D,) of features; a constant one keeps the scale 1."""
-    mean, spread = moments_of(features)
-    return mean, np.where(spread > LEAST_SPREAD * (1 + np.abs(mean)), spread, 1.0)
-
-
 def standardised(
     frozen: FrozenBackbone, splits: Mapping[str, LabelTable]
 ) -> tuple[FrozenBackbone, dict[str, LabelTable]]:
-    """Return the splits with features of mean 0 and deviation 1 in training, and their scaling."""
+    """Return the splits with features of mean 0 and deviation 1 in training, and their scaling.
+
+    A feature that never changes keeps the scale 1.
+    """
     features = {
         name: table.images.features
         for name, table in splits.items()
         if isinstance(table.images, FeatureRows)
     }
-    mean, scale = scaling_of(features["train"])
+    mean, spread = moments_of(features["train"])
+    scale = np.where(spread > LEAST_SPREAD * (1 + np.abs(mean)), spread, 1.0)
     standard = {
         name: replace(splits[name], images=FeatureRows(scaled(rows, mean, scale), splits[name].ids))
         for name, rows in features.items()

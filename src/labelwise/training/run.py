@@ -17,7 +17,6 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.answers.suspects import deal_folds
 from labelwise.calibration import expect_zero_share
@@ -437,10 +436,7 @@ class _Effort:
 
 AFTERWARDS = {"calibrate", "rule", "zero_share", "confidence", "taxonomy", "attributes"}
 # Settings that only say where things are or which rows are taken: their content is compared.
-CONTENTS = {
-    "data": ("data", "on_error", "skip_missing", "val_share"),
-    "weights": ("weights",),
-}
+CONTENTS = {"data": {"data", "on_error", "skip_missing", "val_share"}, "weights": {"weights"}}
 
 
 @dataclass(frozen=True)
@@ -571,14 +567,11 @@ def _finish_again(training: Training, *, fresh: bool) -> bool:
         except SettingsError as error:
             raise CheckpointError(f"{error}; start over with --fresh") from None
         facts = checkpoint.latest_facts(run.checkpoint)
-        same = {
-            key
-            for content, keys in CONTENTS.items()
-            for key in keys
-            if facts and facts.get(content) == training.contents[content]
-        }
-        changed = differences(before, training.settings)
-        others = [text for key, text in changed.items() if key not in AFTERWARDS | same]
+        changed, may_change = differences(before, training.settings), set(AFTERWARDS)
+        for content, keys in CONTENTS.items():
+            if facts and facts.get(content) == training.contents[content]:
+                may_change |= keys
+        others = [text for key, text in changed.items() if key not in may_change]
         if others:
             raise SettingsError(
                 f"{run.address} was begun with other settings ({'; '.join(others)}); "
@@ -646,7 +639,11 @@ def train_folds(
         watch.say(f"fold {fold + 1} of {folds}")
         folder = files.path / "folds" / f"{fold + 1}-of-{folds}"
         held = rows[dealt == fold]
-        train(plain, folder, table=_held_out(table, held), watch=watch, fresh=fresh)
+        # The rows held out are the test split; the run's own test rows are gone.
+        split, kept = np.array(table.split), np.array(table.split) != "test"
+        split[held] = "test"
+        others = replace(table, split=split).subset(np.flatnonzero(kept))
+        train(plain, folder, table=others, watch=watch, fresh=fresh)
         parts.append(_odds(folder))
         if sorted(parts[-1].ids) != sorted(run.table.ids[row] for row in held.tolist()):
             raise SettingsError(
@@ -654,18 +651,16 @@ def train_folds(
                 "folder with -o"
             )
         publish()
-    made = _joined(parts, [run.table.ids[row] for row in rows.tolist()])
+    joined = reduce(Predictions.joined, parts)
+    places: dict[str, list[int]] = {}  # rows of one id keep their order
+    for place, name in enumerate(joined.ids):
+        places.setdefault(name, []).append(place)
+    made = joined.take(np.array([places[run.table.ids[row]].pop(0) for row in rows.tolist()]))
+    observed = None if made.observed is None or made.observed.all() else made.observed
+    made = replace(made, split="train", observed=observed)
     made.save(files.folds_path)
     publish()
     return made
-
-
-def _held_out(table: LabelTable, held: NDArray[np.intp]) -> LabelTable:
-    """Return the table with some training rows as its test split; its own test rows are gone."""
-    split = np.array(table.split)
-    kept = split != "test"
-    split[held] = "test"
-    return replace(table, split=split).subset(np.flatnonzero(kept))
 
 
 def _odds(folder: Path) -> Predictions:
@@ -676,15 +671,3 @@ def _odds(folder: Path) -> Predictions:
         return predictions
     odds = link.log_odds(predictions.logits.astype(np.float64)).clip(-FAR, FAR)
     return replace(predictions, logits=odds.astype(np.float32), link=Sigmoid())
-
-
-def _joined(parts: list[Predictions], ids: list[str]) -> Predictions:
-    """Return the parts as one, in the order of ``ids``; rows of one id keep theirs."""
-    rows = reduce(Predictions.joined, parts)
-    places: dict[str, list[int]] = {}
-    for position, name in enumerate(rows.ids):
-        places.setdefault(name, []).append(position)
-    ordered = rows.take(np.array([places[name].pop(0) for name in ids]))
-    known = ordered.observed
-    observed = None if known is None or known.all() else known
-    return replace(ordered, split="train", observed=observed)

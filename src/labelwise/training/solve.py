@@ -261,13 +261,7 @@ def _solved(
 ) -> Tensor:
     """Return what :func:`minimise` does, of a loss in any type, some labels at a time."""
     parts = [
-        minimise(
-            design,
-            some.bounded(),
-            l2[:, columns],
-            start[:, columns],
-            tolerance=tolerance,
-        )
+        minimise(design, some.bounded(), l2[:, columns], start[:, columns], tolerance=tolerance)
         for columns, some in _portions(loss, design.rows)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
@@ -318,30 +312,22 @@ class _Path:
             return
         weaker = [other for other in self.found if other > power] or list(self.found)
         near = min(weaker, key=lambda other: abs(other - power), default=None)
-        start = self._start() if near is None else self.found[near]
-        l2 = torch.full((1, self.loss.num_labels), self._l2(power))
-        w = _solved(self.design, self.loss, l2, start, tolerance=ROUGH)
-        self.found[power] = w
-        self.sums[power] = self._validation(w)
-        value = self.sums[power].sum().item() / len(self.val_rows)
-        self.losses[power] = value
-        self.tried(self._l2(power), value)
-
-    def _start(self) -> Tensor:
-        """Return the classifier whose logits are the same for all rows."""
         rows = self.design.rows
-        start = rows.new_zeros(rows.shape[1], self.loss.num_labels)
-        for columns, loss in _portions(self.loss, rows):
-            start[-1, columns] = loss.bounded().prior()
-        return start
-
-    def _validation(self, w: Tensor) -> Tensor:
-        """Return the validation loss of each problem."""
+        if near is None:  # the classifier whose logits are the same for all rows
+            start = rows.new_zeros(rows.shape[1], self.loss.num_labels)
+            for columns, loss in _portions(self.loss, rows):
+                start[-1, columns] = loss.bounded().prior()
+        else:
+            start = self.found[near]
+        l2 = torch.full((1, self.loss.num_labels), self._l2(power))
+        w = self.found[power] = _solved(self.design, self.loss, l2, start, tolerance=ROUGH)
         parts = [
             loss.rows(self.val_rows @ w[:, columns]).double().sum(dim=0)
             for columns, loss in _portions(self.val_loss, self.val_rows)
         ]
-        return torch.cat(parts).cpu()
+        self.sums[power] = torch.cat(parts).cpu()
+        self.losses[power] = self.sums[power].sum().item() / len(self.val_rows)
+        self.tried(self._l2(power), self.losses[power])
 
     def chosen(self) -> Tensor:
         """Return the weight (K,) of each label.
@@ -350,7 +336,12 @@ class _Path:
         loss is minus the log-likelihood of a tried power. The mean of what follows is taken, so
         that a label leaves the common weight as far as its own rows speak for it.
         """
-        common = self._lowest(self._best())
+        common = self._best()
+        left, right = (self.losses.get(common + distance) for distance in (-0.5, 0.5))
+        if left is not None and right is not None:
+            bend = left - 2 * self.losses[common] + right
+            if bend > 0:  # the bottom of the parabola through these
+                common = common + 0.25 * (left - right) / bend
         powers = torch.tensor(sorted(self.found), dtype=torch.float64)
         if self.loss.joint:
             return self._l2(torch.full((self.loss.num_labels,), common, dtype=torch.float64))
@@ -361,15 +352,6 @@ class _Path:
         joint = prior - torch.stack(losses)
         posterior = (joint - joint.logsumexp(dim=0)).exp()
         return self._l2((posterior * powers[:, None]).sum(dim=0))
-
-    def _lowest(self, best: float) -> float:
-        """Return the power at the bottom of the parabola through the best and its neighbours."""
-        around = [power for power in (best - 0.5, best, best + 0.5) if power in self.losses]
-        if len(around) < 3:
-            return best
-        left, middle, right = (self.losses[power] for power in around)
-        bend = left - 2 * middle + right
-        return best if bend <= 0 else best + 0.25 * (left - right) / bend
 
     def nearest(self, l2: Tensor) -> Tensor:
         """Return the rough optimum (r + 1, K) of the tried weight nearest to each label's."""
