@@ -143,7 +143,10 @@ class Quasibinary(Objective):
                     f"must stay above {_DRIFTED}, got {log_c.item():.1f}) and will collapse; use "
                     "penalty='centred' or 'literal'"
                 )
-        log_c = torch.where(log_c.isfinite(), log_c, self._without_labels(logits))
+        # A batch that has no label has the average, or a log C without penalty.
+        known = self.link.log_normalizer.to(logits)
+        other = torch.where(known.isnan(), logits.detach().amax(), known)
+        log_c = torch.where(log_c.isfinite(), log_c, other)
         terms = quasibinary_loss(logits, labels, log_c, observed, self.penalty)
         return masked_mean(terms.sum(dim=1), reviewed_rows(observed))
 
@@ -155,8 +158,3 @@ class Quasibinary(Objective):
         if self.test_normalizer == "moving":
             return QuasibinaryLink(self.link.log_normalizer.item(), self.link.momentum)
         return precise_normalizer(logits, labels, observed)
-
-    def _without_labels(self, logits: Tensor) -> Tensor:
-        """Return the log C of a batch that has no label: the average, or one without penalty."""
-        known = self.link.log_normalizer.to(logits)
-        return torch.where(known.isnan(), logits.detach().amax(), known)

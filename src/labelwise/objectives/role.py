@@ -185,16 +185,14 @@ def role_loss(
     logits: Tensor, theta: Tensor, labels: Tensor, k: float, eps_mode: EpsMode = "stable"
 ) -> tuple[Tensor, Tensor]:
     """Return the scalars ``(main, reg)`` of classifier logits and estimate logits, each (B, K)."""
-    sides = ((logits, theta), (theta, logits))
-    main = torch.stack([_half(*side, labels, eps_mode) for side in sides]).mean()
-    excess = torch.stack([expected_positives(side) - k for side, _ in sides]) / logits.shape[1]
-    return main, excess.square().mean()
-
-
-def _half(learner: Tensor, teacher: Tensor, labels: Tensor, eps_mode: EpsMode) -> Tensor:
-    present, absent = neg_logs(learner, eps_mode)
-    taught = torch.sigmoid(teacher.detach())
-    return (labels * present + taught * present + (1 - taught) * absent).mean()
+    halves, expected = [], []
+    for learner, teacher in ((logits, theta), (theta, logits)):
+        present, absent = neg_logs(learner, eps_mode)
+        taught = torch.sigmoid(teacher.detach())
+        halves.append((labels * present + taught * present + (1 - taught) * absent).mean())
+        expected.append(expected_positives(learner) - k)
+    excess = torch.stack(expected) / logits.shape[1]
+    return torch.stack(halves).mean(), excess.square().mean()
 
 
 class ROLE(Objective):

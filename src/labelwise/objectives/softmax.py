@@ -60,16 +60,13 @@ class NoisedTopK(Objective):
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         logits = outputs.logits
-        losses = noised_top_k_loss(logits, self.eps * self._noise(logits), self.k)
-        return mean_over_labelled(losses, targets.labels)
-
-    def _noise(self, logits: Tensor) -> Tensor:
         shape = (*logits.shape, self.draws)
         positions = torch.arange(logits.numel() * self.draws, device=logits.device).view(shape)
         noise = normals(positions, self.seed + (self.steps << 32)).to(logits.dtype)
         if self.training:
             self.steps.add_(1)
-        return noise
+        losses = noised_top_k_loss(logits, self.eps * noise, self.k)
+        return mean_over_labelled(losses, targets.labels)
 
 
 # Smooth top-k SVM: Berrada, Zisserman and Kumar 2018.
@@ -100,18 +97,14 @@ def log_symmetric_sums(logs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     logs = pad(logs, (0, (1 << levels) - logs.shape[1]), value=LEFT_OUT)
     sums = [torch.zeros_like(logs), logs]  # sums[r] (B, n): log E_r of each of n groups
     for _ in range(levels):
-        left, right = (
-            [coefficient[:, ::2] for coefficient in sums],
-            [coefficient[:, 1::2] for coefficient in sums],
-        )
-        sums = [_product(left, right, degree) for degree in range(min(2 * len(sums) - 2, k) + 1)]
+        left, right = ([part[:, half::2] for part in sums] for half in (0, 1))
+        known, sums = len(sums), []
+        for degree in range(min(2 * known - 2, k) + 1):
+            first, last = max(0, degree - known + 1), min(degree, known - 1)
+            terms = [left[i] + right[degree - i] for i in range(first, last + 1)]
+            product = terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), dim=0)
+            sums.append(product)
     return sums[k - 1][:, 0], sums[k][:, 0]
-
-
-def _product(left: list[Tensor], right: list[Tensor], degree: int) -> Tensor:
-    first, last = max(0, degree - len(right) + 1), min(degree, len(left) - 1)
-    terms = [left[i] + right[degree - i] for i in range(first, last + 1)]
-    return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), dim=0)
 
 
 def smooth_top_k_loss(logits: Tensor, labels: Tensor, k: int, tau: float, alpha: float) -> Tensor:

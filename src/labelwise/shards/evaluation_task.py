@@ -229,7 +229,12 @@ def _batches(source: str, names: tuple[str, ...], folder: Path) -> Iterator[Batc
         path, base = named, os.path.dirname(os.path.abspath(source))
         if is_uri(source):
             above, name = parent_of(source)
-            path, base = _copied(above, name, folder), without_options(above)
+            storage = storage_at(above)  # of which a copy is fetched a piece at a time
+            size = storage.size(name)
+            if not isinstance(storage, ObjectStorage) or size is None:
+                raise DataError(f"{address_of(above, name)} is not there")
+            storage.download(name, folder / name, size)
+            path, base = folder / name, without_options(above)
         yield from _table_batches(path, base, names)
         return
     if (
@@ -304,16 +309,6 @@ def _columns(source: str, theirs: tuple[str, ...], names: tuple[str, ...]) -> ND
 
 def _renamed(sets: LabelSets, columns: NDArray[np.int32]) -> LabelSets:
     return LabelSets.from_csr(sets.offsets, columns[sets.columns], sets.width, sets.inverted)
-
-
-def _copied(place: str, name: str, folder: Path) -> Path:
-    """Return a copy of a table of a bucket, fetched a piece at a time."""
-    storage = storage_at(place)
-    size = storage.size(name)
-    if not isinstance(storage, ObjectStorage) or size is None:
-        raise DataError(f"{address_of(place, name)} is not there")
-    storage.download(name, folder / name, size)
-    return folder / name
 
 
 def _join(base: str, name: str) -> str:

@@ -277,7 +277,7 @@ def predict_shards(
     watch = watch or Silent()
     storage = storage_at(task.out)
     asked = ScoringPlan(
-        tuple(map(_absolute, inputs)),
+        tuple(place if "://" in place else os.path.abspath(place) for place in inputs),
         task.model.hash,
         task.batch_size,
         shard_rows,
@@ -290,7 +290,13 @@ def predict_shards(
             stack.enter_context(locked(storage.folder, busy))
         plan = ScoringPlan.load(storage)
         if plan is None:
-            _require_empty(storage)
+            names = storage.files() if storage.is_folder() else iter(())
+            odd = next((name for name in names if not name.startswith("_plan/")), None)
+            if odd is not None:
+                raise SettingsError(
+                    f"{storage.address} holds other files, such as {odd}; give a folder of its own "
+                    "for the shards"
+                )
             plan = asked.write(storage, watch)
         asked.require_same(plan, storage.address)
         manifest = Manifest(storage)
@@ -314,21 +320,6 @@ def predict_shards(
 def decoders_per_worker(workers: int) -> int:
     """Return the decoding threads of each of so many workers on this machine."""
     return max(1, available_cores() // workers)
-
-
-def _require_empty(storage: Storage) -> None:
-    """Raise if a folder holds files that are not ours."""
-    names = storage.files() if storage.is_folder() else iter(())
-    odd = next((name for name in names if not name.startswith("_plan/")), None)
-    if odd is not None:
-        raise SettingsError(
-            f"{storage.address} holds other files, such as {odd}; give a folder of its own for the "
-            "shards"
-        )
-
-
-def _absolute(place: str) -> str:
-    return place if "://" in place else os.path.abspath(place)
 
 
 def to_parquet(table: Any) -> bytes:

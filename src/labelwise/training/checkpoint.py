@@ -191,7 +191,7 @@ class Checkpoint:
 
 def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Write a new checkpoint and remove what it makes superfluous, all but the last one."""
-    earlier = _places(folder)
+    earlier = places(folder)
     path = folder / f"{int(earlier[-1].name) + 1 if earlier else 1:08d}"
     with replacing_folder(path) as temporary:
         save_tensors(temporary / "state.safetensors", tensors)
@@ -209,15 +209,10 @@ def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) 
             other.unlink(missing_ok=True)
 
 
-def is_there(folder: Path) -> bool:
-    """Return whether there is a checkpoint to go on from."""
-    return bool(_places(folder))
-
-
 def load_latest(folder: Path, part: str | None = None) -> Checkpoint | None:
     """Return the newest good checkpoint (perhaps one part of its tensors), or None."""
     errors: list[str] = []
-    for path in reversed(_places(folder)):
+    for path in reversed(places(folder)):
         try:
             facts = _read_facts(path)
             tensors = load_tensors(path / "state.safetensors", part)
@@ -232,7 +227,7 @@ def load_latest(folder: Path, part: str | None = None) -> Checkpoint | None:
 
 def latest_facts(folder: Path) -> dict[str, Any]:
     """Return what the newest readable checkpoint says beside its tensors; nothing if none is."""
-    for path in reversed(_places(folder)):
+    for path in reversed(places(folder)):
         with suppress(CheckpointError):
             return _read_facts(path)
     return {}
@@ -266,7 +261,8 @@ def _read_facts(place: Path) -> dict[str, Any]:
     return whole
 
 
-def _places(folder: Path) -> list[Path]:
+def places(folder: Path) -> list[Path]:
+    """Return the checkpoints that can be gone on from, the newest last."""
     return sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
 
 

@@ -160,9 +160,13 @@ class Loop:
             ends_step = position.batch % self.recipe.accumulate == 0 or position.batch == batches
             self._batch(batch, ends_step)
             self.watch.advance(self.joined)
-            if ends_step:
-                position.step += 1
-                self._between_steps()
+            if not ends_step:
+                continue
+            position.step += 1
+            full = len(self.losses) == self.recipe.log_steps * self.recipe.accumulate
+            if full or (self.world == 1 and self.stop.asked):
+                self._look()
+                self._save_or_stop(time.monotonic() - self.saved_at > self.recipe.save_seconds)
         self._look()
         position.seconds += time.monotonic() - begun
         images = (batches - first) * self.joined
@@ -191,13 +195,6 @@ class Loop:
         state.objective.step(recipe.optimizer.lr * factor)
         if state.average is not None:
             state.average.update(state.model)
-
-    def _between_steps(self) -> None:
-        full = len(self.losses) == self.recipe.log_steps * self.recipe.accumulate
-        if full or (self.world == 1 and self.stop.asked):
-            self._look()
-            late = time.monotonic() - self.saved_at > self.recipe.save_seconds
-            self._save_or_stop(late)
 
     def _save_or_stop(self, save: bool) -> None:
         """Write a checkpoint if any process wishes to, and stop if any was asked to."""

@@ -38,19 +38,13 @@ from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.training.augment import make_augment, require_any_bands
 from labelwise.training.inference import higher_is_better
 from labelwise.training.loggers import check_loggers
-from labelwise.training.settings import AUTO, SMALL_NETWORK, Settings
+from labelwise.training.settings import AUTO, SAY_HOW, SMALL_NETWORK, Settings
 
 PHOTO_NETWORK = "tf_efficientnet_lite0"
 PHOTO_SIDE = 64
 LOOKED_AT = 9
-OF_TRAINING = {  # what says how a network is trained, by the setting that is given
-    "recipe": "the recipe (epochs, lr, ...)",
-    "augment": "augment",
-    "mirror": "mirror",
-    "crops": "crops",
-    "freeze": "freeze",
-    "freeze_batch_norm": "freeze_batch_norm",
-}
+# What says how a network is trained, by the setting that is given.
+OF_TRAINING = {"recipe": "the recipe (epochs, lr, ...)", **{key: key for key in SAY_HOW}}
 
 
 @dataclass(frozen=True)
@@ -132,12 +126,10 @@ def _of_training(settings: Settings) -> str | None:
 
 def _with(settings: Settings, **network: str) -> Settings:
     """Return settings read again with a network, so that its defaults apply; no effort is left."""
-    given = settings.model_dump(exclude_unset=True)
-    for key in ("backbone", "effort", "minutes"):
-        given.pop(key, None)
+    gone = {"backbone", "effort", "minutes"}
     if "features" in network:  # whose own defaults apply
-        given = {key: value for key, value in given.items() if key not in ("recipe",)}
-    return Settings(**{**given, **network})
+        gone.add("recipe")
+    return Settings(**{**settings.model_dump(exclude_unset=True, exclude=gone), **network})
 
 
 def _network_of(place: str) -> str:

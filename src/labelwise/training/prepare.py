@@ -141,8 +141,7 @@ def prepare(
         raise SettingsError(
             f"batch_size must be a multiple of {world_size()} devices, got {settings.batch_size}"
         )
-    there = checkpoint.is_there(run.checkpoint)
-    begun = not fresh and value_of_first(there, device)
+    begun = not fresh and value_of_first(bool(checkpoint.places(run.checkpoint)), device)
     if settings.precision == "bf16" and not autocast_type("bf16", device.type):
         watch.say("this processor does not compute bf16: training in 32 bits")
     loaded = table is None

@@ -164,8 +164,8 @@ EFFORT_DEFAULTS: dict[str, Any] = {  # for a pretrained network that is trained 
     "recipe": {"epochs": 5, "optimizer": {"lr": 3e-4, "weight_decay": 0.05}},
 }
 NOT_OF_EFFORT = ("features", "start", "hardware.devices", "backbone")
-OF_TRAINING = ("augment", "mirror", "crops", "freeze", "freeze_batch_norm")
-NOT_OF_FEATURES = (*OF_TRAINING, "start", "hardware.devices")
+SAY_HOW = ("augment", "mirror", "crops", "freeze", "freeze_batch_norm")
+NOT_OF_FEATURES = (*SAY_HOW, "start", "hardware.devices")
 Precision = Literal["32", "bf16"]
 Effort = Literal["quick", "good", "best"]
 OWN_NAMES = (
@@ -350,7 +350,7 @@ class Settings(BaseModel):
             )
         fields = type(self).model_fields
         given = {
-            **{key: getattr(self, key) != fields[key].default for key in OF_TRAINING},
+            **{key: getattr(self, key) != fields[key].default for key in SAY_HOW},
             "features": self.features is not None,
             "start": self.start is not None,
             "hardware.devices": self.hardware.devices > 1,
