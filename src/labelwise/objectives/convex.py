@@ -199,23 +199,17 @@ class ShareLoss(ConvexLoss):
             log_p = log_p.masked_fill(~self.compete, 0.0)
         return log_p, -total[:, 0]
 
-    def _probs(self, logits: Tensor) -> Tensor:
-        probs = self._log_probs(logits)[0].exp()
-        return probs if self.compete is None else probs * self.compete
-
-    def _weight(self) -> Tensor:
-        """Return the shares (N, 1) of each row together."""
-        total = self.shares.sum(dim=1, keepdim=True)
-        return total if self.none is None else total + self.none[:, None]
-
     def rows(self, logits: Tensor) -> Tensor:
         log_p, log_none = self._log_probs(logits)
         loss = -(self.shares * log_p).sum(dim=1, keepdim=True)
         return loss if self.none is None else loss - (self.none * log_none)[:, None]
 
     def derivatives(self, logits: Tensor) -> Derivatives:
-        probs = self._probs(logits)
-        expected = self._weight() / self.temperature * probs
+        probs = self._log_probs(logits)[0].exp()
+        probs = probs if self.compete is None else probs * self.compete
+        total = self.shares.sum(dim=1, keepdim=True)
+        total = total if self.none is None else total + self.none[:, None]
+        expected = total / self.temperature * probs
 
         def times(values: Tensor) -> Tensor:
             spread = values - (probs * values).sum(dim=1, keepdim=True)

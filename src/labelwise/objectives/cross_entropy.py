@@ -22,7 +22,6 @@ from labelwise.links import (
     EASY_NEGATIVES,
     FocalMarginLink,
     Focusing,
-    Link,
     PhiLink,
     Side,
     Sigmoid,
@@ -167,9 +166,12 @@ class Asymmetric(Objective):
     soft_labels = True
 
     def __init__(self, focusing: Focusing | None = None, *, phi: Phi | None = None) -> None:
-        self_focusing = Focusing() if focusing is None else focusing
-        super().__init__(_link(self_focusing, phi))
-        self.focusing = self_focusing
+        if phi not in (None, "right", "printed"):
+            raise ValueError(f"phi must be 'right' or 'printed', got {phi!r}")
+        chosen = Focusing() if focusing is None else focusing
+        read = replace(chosen, weight_grad="full") if phi == "printed" else chosen
+        super().__init__(Sigmoid() if phi is None else PhiLink(**asdict(read)))
+        self.focusing = chosen
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         loss = asymmetric_loss(outputs.logits, targets.labels, self.focusing)
@@ -178,15 +180,6 @@ class Asymmetric(Objective):
     def start_logits(self, priors: Tensor) -> Tensor:
         # A sigmoid is not where this loss comes to rest, so phi says where to start.
         return PhiLink(**asdict(self.focusing)).logits_at(priors)
-
-
-def _link(focusing: Focusing, phi: Phi | None) -> Link:
-    if phi is None:
-        return Sigmoid()
-    if phi not in ("right", "printed"):
-        raise ValueError(f"phi must be 'right' or 'printed', got {phi!r}")
-    read = replace(focusing, weight_grad="full") if phi == "printed" else focusing
-    return PhiLink(**asdict(read))
 
 
 def _weight(log_base: Tensor, gamma: float, focusing: Focusing) -> Tensor:
