@@ -145,17 +145,6 @@ def test_short_epochs_are_not_all_saved_but_the_last_one_is(tmp_path, monkeypatc
     assert len(saved) < 10
 
 
-def test_a_finished_run_is_not_run_again(tmp_path):
-    settings, table = tiny_settings(), tiny_table()
-    first = train(settings, tmp_path, table=table)
-    before = (tmp_path / "model.safetensors").stat().st_mtime_ns
-    again = train(settings, tmp_path, table=table)
-    assert again.was_finished
-    assert not first.was_finished
-    assert again.evaluation == first.evaluation
-    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == before
-
-
 def test_lost_results_are_made_again_from_the_checkpoint(tmp_path):
     settings, table = tiny_settings(), tiny_table()
     train(settings, tmp_path, table=table)
