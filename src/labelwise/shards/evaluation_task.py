@@ -168,20 +168,19 @@ class StoredLabels:
     def build(source: str, names: tuple[str, ...], folder: Path) -> "StoredLabels":
         """Read labels from a table, or any data that labelwise reads, into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        with KeyFiles(folder / "keys") as keys:
-            with ExitStack() as stack:
-                sets = [
-                    stack.enter_context(_SetsFile(folder, kind)) for kind in ("present", "unknown")
-                ]
-                rows = 0
-                for ids, places, *parts in _batches(source, names, folder):
-                    numbers = np.arange(rows, rows + len(ids))
-                    keys.add(keys_of(ids), numbers)
-                    if places is not None:
-                        keys.add(keys_of(places), numbers)
-                    for file, chunk in zip(sets, parts, strict=True):
-                        file.add(chunk)
-                    rows += len(ids)
+        with (
+            KeyFiles(folder / "keys") as keys,
+            _SetsFile(folder, "present") as present,
+            _SetsFile(folder, "unknown") as unknown,
+        ):
+            rows = 0
+            for ids, places, here, hidden in _batches(source, names, folder):
+                numbers = np.arange(rows, rows + len(ids))
+                keys.add(keys_of(ids), numbers)
+                keys.add(keys_of(places), numbers)
+                present.add(here)
+                unknown.add(hidden)
+                rows += len(ids)
             if not rows:
                 raise DataError(f"{source}: the table is empty")
             for part, numbers in keys.parts():
@@ -193,8 +192,8 @@ class StoredLabels:
                     )
                 columns = {"first": part[:, 0], "second": part[:, 1], "numbers": numbers}
                 for name, values in columns.items():
-                    with (folder / name).open("ab") as file:
-                        file.write(values.tobytes())
+                    with (folder / name).open("ab") as stream:
+                        stream.write(values.tobytes())
         return StoredLabels(folder, len(names))
 
 
@@ -217,7 +216,7 @@ class _SetsFile(ExitStack):
         self.end += len(sets.columns)
 
 
-Batch = tuple[list[str], list[str] | None, LabelSets, LabelSets]
+Batch = tuple[list[str], list[str], LabelSets, LabelSets]
 
 
 def _batches(source: str, names: tuple[str, ...], folder: Path) -> Iterator[Batch]:
@@ -252,8 +251,8 @@ def _batches(source: str, names: tuple[str, ...], folder: Path) -> Iterator[Batc
         ids = [table.ids[row] for row in rows.tolist()]
         named_rows = zip(rows.tolist(), ids, strict=True)
         places = [table.images.address(row) or name for row, name in named_rows]
-        sets = (table.present.take(rows), table.unknown.take(rows))
-        yield ids, places, *(_renamed(part, columns) for part in sets)
+        present, unknown = (table.present.take(rows), table.unknown.take(rows))
+        yield ids, places, _renamed(present, columns), _renamed(unknown, columns)
 
 
 def _only_holds_images(source: str) -> bool:
