@@ -27,8 +27,7 @@ from labelwise.training.features import (
     build_objective,
     set_biases_to_priors,
 )
-from labelwise.training.plan import choose_method
-from labelwise.training.prepare import hash_of_rows
+from labelwise.training.prepare import choose_method, hash_of_rows
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 

@@ -175,7 +175,7 @@ def infer_logits(
 def _placed(index: Tensor, values: Tensor, rows: int, device: torch.device) -> Tensor:
     if world_size() > 1:
         index, values = _gathered(index, device), _gathered(values, device)
-    unseen = rows - len(set(index.tolist()))
+    unseen = rows - len(np.unique(index.numpy()))
     if unseen:
         raise RuntimeError(f"every row must be seen, got {unseen} of {rows} unseen")
     placed = values.new_empty((rows, values.shape[1]))

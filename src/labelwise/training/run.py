@@ -50,8 +50,7 @@ from labelwise.training.execution import kernels, reserve_workspace
 from labelwise.training.features import frozen_features
 from labelwise.training.loggers import log_history
 from labelwise.training.loop import Loop
-from labelwise.training.plan import OF_TRAINING, PHOTO_NETWORK, check_names
-from labelwise.training.prepare import Training, prepare
+from labelwise.training.prepare import OF_TRAINING, PHOTO_NETWORK, Training, check_names, prepare
 from labelwise.training.processes import errors_told_by_the_first, launch
 from labelwise.training.settings import AUTO, Settings, differences, read_settings
 from labelwise.training.solve import solve_head

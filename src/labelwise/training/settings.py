@@ -199,7 +199,7 @@ class Settings(BaseModel):
     of groups of labels that exclude each other (:mod:`labelwise.taxonomy`), likewise.
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
     own. ``backbone`` may be ``auto``: chosen by what the pictures are like
-    (:mod:`labelwise.training.plan`). ``effort`` says how much is tried with a pretrained
+    (:mod:`labelwise.training.prepare`). ``effort`` says how much is tried with a pretrained
     network (:mod:`labelwise.training.run`), which ends after ``minutes``.
     ``start`` is the folder of a finished run with the same labels, whose backbone and head
     this one begins with; ``weights`` are the backbone's alone. ``features`` names a backbone that
