@@ -372,9 +372,7 @@ class EvaluationTask:
     def start(self) -> Callable[[int], Measured]:
         """Open the labels and return what measures a group of shards."""
         keep_freed_memory()
-        folder = ShardFolder(self.place)
-        groups = folder.groups
-        store = None
+        folder, store = ShardFolder(self.place), None
         if self.labels is not None:
             if self.stored is not None and os.path.isdir(self.stored):
                 store = StoredLabels(Path(self.stored), len(folder.names))
@@ -384,19 +382,14 @@ class EvaluationTask:
 
         def work(group: int) -> Measured:
             with one_thread():
-                return self._measure(folder, groups[group], store)
+                return self._measure(folder, group, store)
 
         return work
 
-    def _measure(
-        self,
-        folder: "ShardFolder",
-        records: list[tuple[int, ShardRecord]],
-        store: StoredLabels | None,
-    ) -> Measured:
+    def _measure(self, folder: "ShardFolder", group: int, store: StoredLabels | None) -> Measured:
         parts = []
         rows = failed = unlabelled = 0
-        for number, record in records:
+        for number, record in folder.groups[group]:
             shard = folder.read(record)
             rows, failed = rows + shard.rows, failed + shard.rows - len(shard.ids)
             if store is None:
