@@ -398,6 +398,7 @@ def worker_losses(ray: Any) -> tuple[type[Exception], ...]:
     return exceptions.RayActorError, exceptions.ActorUnschedulableError, exceptions.ObjectLostError
 
 
+@dataclass(frozen=True)
 class RayEngine:
     """``workers`` actors on a Ray cluster; each takes one core, and ``gpus`` of its own.
 
@@ -406,18 +407,15 @@ class RayEngine:
     while nothing finishes, which shards are under way.
     """
 
-    def __init__(
-        self,
-        workers: int = 1,
-        *,
-        gpus: float = 0,
-        decoders: int = 0,
-        report: Callable[[Sequence[int]], None] | None = None,
-    ) -> None:
-        if workers < 1 or gpus < 0:
-            raise ValueError(f"workers must be positive, gpus not negative, got {workers}, {gpus}")
-        self.workers, self.gpus, self.report = workers, gpus, report
-        self.decoders = decoders
+    workers: int = 1
+    gpus: float = 0
+    decoders: int = 0
+    report: Callable[[Sequence[int]], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.gpus < 0:
+            got = f"{self.workers}, {self.gpus}"
+            raise ValueError(f"workers must be positive, gpus not negative, got {got}")
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
         ray = require_ray()

@@ -69,6 +69,7 @@ class RowRequest:
 # memory or float32 features, on the device, in the order of the requests.
 
 
+@dataclass(frozen=True, eq=False)
 class KeptStore:
     """All inputs on the device, where a batch is one gather; or an array of the host's memory.
 
@@ -77,16 +78,10 @@ class KeptStore:
     whole pictures were squashed into squares.
     """
 
-    def __init__(
-        self,
-        values: Tensor | NDArray[np.generic] | MappedFeatures,
-        device: torch.device,
-        aspects: Tensor | None = None,
-        *,
-        as_planes: bool = True,
-    ) -> None:
-        self.values, self.device = values, device
-        self.aspects, self.as_planes = aspects, as_planes
+    values: Tensor | NDArray[np.generic] | MappedFeatures
+    device: torch.device
+    aspects: Tensor | None = None
+    as_planes: bool = True
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
         for request in requests:
@@ -103,18 +98,18 @@ class KeptStore:
         return AT_ONCE // (4 * (self.values[0].numel() + labels))
 
 
+@dataclass(frozen=True, eq=False)
 class FedStore:
     """Images resized on a GPU, fed to it as those that are scored: with the same pixels, faster."""
 
-    def __init__(
-        self, images: ImageSource, transform: Transform, device: torch.device, workers: int = 0
-    ) -> None:
-        self.images, self.transform, self.device = images, transform, device
-        self.workers = workers or available_cores()
+    images: ImageSource
+    transform: Transform
+    device: torch.device
+    workers: int = 0
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
         rows = [request.rows for request in requests]
-        workers, device = self.workers, self.device
+        workers, device = self.workers or available_cores(), self.device
         for inputs in read_ahead(self.images, self.transform, rows, workers=workers, device=device):
             if inputs.failures:
                 raise ImageError(inputs.failures[0].reason)

@@ -16,7 +16,7 @@ in memory: beside the features it grows with the number of labels, not with labe
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -236,7 +236,8 @@ def solve(
     """
     exact = Design.of(features)
     loss, val_loss = loss.on(features.device), val_loss.on(features.device)
-    path = _Path(exact.to(torch.float32), loss, exact.seen(val_features), val_loss, tried)
+    rough = exact.to(torch.float32)
+    path = _Path(rough, loss, exact.seen(val_features).to(rough.rows), val_loss, tried)
     path.search()
     l2 = path.chosen()
     w = _solved(path.design, loss, l2[None], path.nearest(l2), tolerance=FINE)
@@ -267,23 +268,18 @@ def _solved(
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
+@dataclass(frozen=True, eq=False)
 class _Path:
     """The rough optima of the l2 weights that were tried, and how they do on validation."""
 
-    def __init__(
-        self,
-        design: "Design",
-        loss: ConvexLoss,
-        val_rows: Tensor,
-        val_loss: ConvexLoss,
-        tried: Callable[[float, float], None],
-    ) -> None:
-        self.design, self.loss = design, loss
-        self.val_rows, self.val_loss = val_rows.to(design.rows), val_loss
-        self.tried = tried
-        self.found: dict[float, Tensor] = {}  # by the power of ten of the weight
-        self.sums: dict[float, Tensor] = {}  # the validation loss of each problem
-        self.losses: dict[float, float] = {}
+    design: Design
+    loss: ConvexLoss
+    val_rows: Tensor
+    val_loss: ConvexLoss
+    tried: Callable[[float, float], None]
+    found: dict[float, Tensor] = field(default_factory=dict)  # by the power of ten of the weight
+    sums: dict[float, Tensor] = field(default_factory=dict)  # validation losses of each problem
+    losses: dict[float, float] = field(default_factory=dict)
 
     @property
     def means(self) -> dict[float, float]:
