@@ -29,7 +29,7 @@ from labelwise.data import (
 )
 from labelwise.data.checks import reject_divided_groups
 from labelwise.data.derived import obey_groups
-from labelwise.decide import find_promise, find_rule
+from labelwise.decide import find_rule
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.methods import find_head, find_method
@@ -61,7 +61,7 @@ from labelwise.training.features import (
 from labelwise.training.inference import Inference, higher_is_better, infer_logits
 from labelwise.training.loader import Loader
 from labelwise.training.loggers import check_loggers
-from labelwise.training.settings import AUTO, SAY_HOW, SMALL_NETWORK, Settings
+from labelwise.training.settings import AUTO, SAY_HOW, SMALL_NETWORK, Settings, check_promise
 
 # The first line that applies names the network of a plan, which whatever follows reads:
 #
@@ -208,8 +208,7 @@ def check_names(settings: Settings) -> None:
         find_calibrator(settings.calibrate)
     if settings.rule != AUTO:
         find_rule(settings.rule)
-    if settings.promise is not None:
-        find_promise(settings.promise)
+    check_promise(settings)
     per_label = settings.rule.startswith("false-alarms-") and settings.rule.endswith("-per-label")
     if settings.taxonomy is not None and per_label:
         raise SettingsError(

@@ -299,13 +299,8 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _labels_fit(self) -> "Settings":
         """Refuse what would move the labels of an image to two places, or break a promise."""
-        if self.promise is not None and self.taxonomy is not None:
-            wish = find_promise(self.promise)
-            if wish.what == "tags" or (wish.what, wish.scope) == ("precision", "label"):
-                raise SettingsError(
-                    f"the promise {self.promise} cannot be kept with a taxonomy, which gives "
-                    "parents wherever a child is given; promise precision, recall or f"
-                )
+        if self.taxonomy is not None:
+            check_promise(self)
         if self.cross_fit:
             if self.promise is None:
                 raise SettingsError("cross_fit belongs to promise; give one, such as precision=0.9")
@@ -376,6 +371,18 @@ class Settings(BaseModel):
                 yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
                 encoding="utf-8",
             )
+
+
+def check_promise(settings: Settings) -> None:
+    """Raise if a promise means nothing, or if parents that a taxonomy adds may break it."""
+    wish = None if settings.promise is None else find_promise(settings.promise)
+    if wish is None or settings.taxonomy is None:
+        return
+    if wish.what == "tags" or (wish.what, wish.scope) == ("precision", "label"):
+        raise SettingsError(
+            f"the promise {settings.promise} cannot be kept with a taxonomy, which gives parents "
+            "wherever a child is given; promise precision, recall or f"
+        )
 
 
 def with_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
