@@ -44,7 +44,7 @@ def compare(
     from labelwise.report.charts import save_charts
     from labelwise.system.progress import make_watch
     from labelwise.system.yaml_values import parse_assignments
-    from labelwise.training.plan import choose_network
+    from labelwise.training.prepare import choose_network
     from labelwise.training.settings import AUTO, read_settings
 
     features, weights, jobs = given.features, given.weights, given.jobs
