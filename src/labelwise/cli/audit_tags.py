@@ -1,20 +1,42 @@
 """The audit of any tags: in the terminal, on a page, or through a spreadsheet."""
 
+import csv
 import secrets
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shlex import quote
 
 import typer
 
+from labelwise.answers.audit_outcome import (
+    KEPT,
+    PAGE,
+    RECEIPT,
+    TAGS,
+    TRAIN,
+    progress,
+    read_receipt,
+    statement,
+)
+from labelwise.answers.audit_session import (
+    EACH_TAG,
+    RANDOM_PHOTOS,
+    AuditSession,
+    AuditSettings,
+    TagQuestion,
+)
+from labelwise.answers.log import AnswerLog
 from labelwise.cli.command import refuse_overwriting
 from labelwise.cli.index import default_index
 from labelwise.cli.options import Options
 from labelwise.cli.text import ask, complain, next_steps, say
+from labelwise.contrib.tag_sources import tags_to_audit
+from labelwise.data.rows import read_csv_rows
+from labelwise.errors import DataError, SettingsError
+from labelwise.photos.prevalence import ANSWER_WORDS
+from labelwise.report.audit import write_audit
+from labelwise.system.files import replacing
 from labelwise.system.text import as_cell, counted, from_cell
-
-if TYPE_CHECKING:
-    from labelwise.answers.audit_session import AuditSession, TagQuestion
 
 OF_TAGS = (
     *("photos", "right_at_least", "per_tag", "page", "csv", "again", "seed", "scores", "data"),
@@ -36,9 +58,6 @@ def means_tags(place: Path | None, given: Options) -> bool:
 
 def audit_tags(place: Path | None, given: Options) -> None:
     """Ask until the tags can be guaranteed, or the person stops; write what was found."""
-    from labelwise.answers.audit_outcome import PAGE, RECEIPT, TAGS, TRAIN, statement
-    from labelwise.report.audit import write_audit
-
     if not given.page:
         given.refuse("it belongs to --page", *OF_THE_PAGE)
     out = Path(given.out or f"{_name(place, given)}.audit")
@@ -70,8 +89,6 @@ def audit_tags(place: Path | None, given: Options) -> None:
 
 
 def _name(place: Path | None, given: Options) -> str:
-    from labelwise.errors import SettingsError
-
     if given.again is not None:
         return f"{given.again.resolve().parent.name.removesuffix('.audit')}-again"
     if place is None:
@@ -89,8 +106,6 @@ def _next_name(path: Path) -> Path:
 
 def _command(place: Path | None, given: Options, out: Path) -> str:
     """Return the command that goes on with this audit."""
-    from shlex import quote
-
     words = ["audit", *([] if place is None else [str(place)]), "-o", str(out)]
     for name in ("again", "photos", "trust", "data", "scores", "at_least"):
         value = getattr(given, name)
@@ -104,12 +119,6 @@ def _command(place: Path | None, given: Options, out: Path) -> str:
 
 
 def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
-    from labelwise.answers.audit_outcome import KEPT, read_receipt
-    from labelwise.answers.audit_session import RANDOM_PHOTOS, AuditSession, AuditSettings
-    from labelwise.answers.log import AnswerLog
-    from labelwise.contrib.tag_sources import tags_to_audit
-    from labelwise.errors import SettingsError
-
     for name in ("right_at_least", "confidence"):
         value = getattr(given, name)
         if value is not None and not 0 < value < 1:
@@ -154,10 +163,6 @@ def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
 
 def _ask(session: "AuditSession", who: str) -> None:
     """Ask in the terminal until nothing is left, or the person stops."""
-    from labelwise.answers.audit_outcome import progress
-    from labelwise.answers.audit_session import EACH_TAG
-    from labelwise.errors import DataError
-
     say("Is the tag right? y yes, n no, u unsure, undo, stop; answers are kept at once")
     while (question := session.question(who)) is not None:
         say(progress(session))
@@ -208,10 +213,6 @@ def shown_of(text: str) -> dict[str, str]:
 
 
 def _write_questions(session: "AuditSession", path: Path, given: Options, command: str) -> None:
-    import csv
-
-    from labelwise.system.files import replacing
-
     questions = session.batch(QUESTIONS if given.top is None else given.top)
     if not questions:
         say("there is nothing left to ask")
@@ -232,11 +233,6 @@ def _write_questions(session: "AuditSession", path: Path, given: Options, comman
 
 def _read_answers(session: "AuditSession", path: Path, who: str) -> None:
     """Log the answers of a spreadsheet: all of them, or none where one cannot be read."""
-    from labelwise.answers.audit_session import EACH_TAG
-    from labelwise.data.rows import read_csv_rows
-    from labelwise.errors import DataError
-    from labelwise.photos.prevalence import ANSWER_WORDS
-
     lines = []
     for number, row in enumerate(read_csv_rows(path, ("path", "tag", "answer")), start=2):
         photo, tag, said = (from_cell(row[name]) for name in ("path", "tag", "answer"))

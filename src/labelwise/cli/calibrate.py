@@ -1,58 +1,47 @@
 """``labelwise calibrate``: probabilities, thresholds and guarantees from anyone's scores."""
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+import numpy as np
 
-from labelwise.cli.command import verb
+from labelwise.calibration import few_labels
 from labelwise.cli.evaluate import pooled, say_shortfall, show, show_exclusive
 from labelwise.cli.options import Options, number_of_folds
 from labelwise.cli.text import next_steps, say, show_table
+from labelwise.decide import LabelFigures, label_figures
+from labelwise.errors import DataError, SettingsError
+from labelwise.predictions import Predictions
+from labelwise.report.runs import write_folder
+from labelwise.scores import (
+    FitPlan,
+    Judged,
+    ScoreTable,
+    comparison,
+    decision,
+    judge,
+    promise_scores,
+    read_fitted,
+    read_scores,
+    save_calibration,
+    save_intervals,
+    save_json,
+)
+from labelwise.scores.embeddings import read_texts, write_prompts
+from labelwise.scores.fitted import save_detections
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.decide import LabelFigures
-    from labelwise.predictions import Predictions
-    from labelwise.scores import Judged, ScoreTable
+from labelwise.taxonomy import AttributeGroups
 
 SHOWN = 20
 OPERATING = ("sensitivity", "specificity", "false-alarms")  # rules of an operating point
 
 
-@verb(
-    "out scores labels calibrator rule guarantee fit_on report_on test by pool json",
-    more="link folds seed attributes confidence guarantee_share cross_fit texts prompts",
-    examples=(
-        "calibrate scores.csv --scores logits --labels truth.csv -o fitted/ --rule best-f",
-        "calibrate scores.csv --scores probs --guarantee precision=0.9 -o thresholds.json",
-    ),
-)
-def calibrate(
-    source: Annotated[
-        Path,
-        typer.Argument(help="Scores: .csv, .tsv, .parquet, .npz, .jsonl; or embeddings, .npz."),
-    ],
-    given: Options,
-) -> None:
-    """Fit probabilities that mean what they say, and thresholds.
-
-    What is fitted is judged on rows it did not see. -o names a folder for link.json, the
-    probabilities and the report, with --rule or --guarantee also thresholds.json; or a .json file
-    for the thresholds alone.
-
-    Rules: 0.5, top-4, average-3, best-f, expected-f, precision-0.9, recall-0.9, sensitivity-0.95,
-    specificity-0.9, false-alarms-5/1000, false-alarms-2/day, cost-1-5, miss-rate-0.1,
-    wrong-rate-0.1, mean-f-0.5; thresholds end in -shared or -per-label.
-
-    Where --labels knows only some of the rows, the calibrator is `few`: labels share what they
-    can, and every row gets probabilities with intervals.
-    """
-    from labelwise.errors import SettingsError
-
+def calibrate(source: Path, given: Options) -> None:
+    """Fit probabilities that mean what they say, and thresholds."""
     scores_file, thresholds = source, given.out is not None and given.target.suffix == ".json"
     _check(given, thresholds)
     with ExitStack() as stack:
@@ -80,8 +69,6 @@ def calibrate(
 
 def _check(given: Options, thresholds: bool) -> None:
     """Stop at options that do not fit together."""
-    from labelwise.errors import SettingsError
-
     if given.rule is not None and given.guarantee is not None:
         raise SettingsError("give either --rule, such as best-f, or --guarantee, not both")
     if given.out is None and given.rule is None and given.guarantee is None:
@@ -104,10 +91,6 @@ def _check(given: Options, thresholds: bool) -> None:
 
 def _tables(source: Path, given: Options) -> tuple["ScoreTable", Any, Any]:
     """Return the scores to fit on, those to report on, and labels that exclude each other."""
-    from labelwise.scores import read_scores
-    from labelwise.scores.embeddings import read_texts, write_prompts
-    from labelwise.taxonomy import AttributeGroups
-
     columns = tuple(dict.fromkeys(given.by or ()))
     keep = (*columns, "time") if "/day" in (given.rule or "") else columns
     embedded = None if given.texts is None else read_texts(given.texts, given.prompts)
@@ -141,10 +124,6 @@ def _fit(
     thresholds: bool,
 ) -> None:
     """Fit a calibrator and a rule, judge them on other rows, and write what was asked for."""
-    from labelwise.report.runs import write_folder
-    from labelwise.scores import FitPlan, comparison, decision, judge, read_fitted, save_calibration
-    from labelwise.scores.fitted import save_detections
-
     rule, by = given.rule or "0.5", tuple(dict.fromkeys(given.by or ()))
     pace = table.photos_per_day() if "/day" in rule else None
     plan = FitPlan(method, rule, folds, given.seed or 0, pace, groups)
@@ -220,12 +199,6 @@ def _fit(
 
 def _few(table: "ScoreTable", given: Options) -> None:
     """Calibrate all rows by the few that have labels, and judge that over folds of these."""
-    import numpy as np
-
-    from labelwise.calibration import few_labels
-    from labelwise.report.runs import write_folder
-    from labelwise.scores import FitPlan, judge, save_calibration, save_intervals
-
     own, out = table.predictions, given.target
     pool = own.logits
     if table.unlabelled is not None:
@@ -259,9 +232,6 @@ def _few(table: "ScoreTable", given: Options) -> None:
 
 def _guarantee(table: "ScoreTable", method: str, rows: dict[str, Any], given: Options) -> None:
     """Make a tested rule, write it, and say what it guarantees."""
-    from labelwise.errors import DataError
-    from labelwise.scores import promise_scores
-
     guaranteed = promise_scores(
         table,
         given.guarantee or "",
@@ -311,10 +281,6 @@ def _guarantee(table: "ScoreTable", method: str, rows: dict[str, Any], given: Op
 
 def _write(record: dict[str, Any], given: Options, folder: Path | None) -> Path | None:
     """Write a rule as thresholds.json of a folder, or as the file named; print it as JSON."""
-    import json
-
-    from labelwise.scores import save_json
-
     path = None
     if given.out is not None:
         path = given.target if folder is None else folder / "thresholds.json"
@@ -337,8 +303,6 @@ def _stages(judged: "Judged") -> "dict[str, tuple[LabelFigures, ...]]":
 
 
 def _figures(rows: "Predictions", sets: Any) -> "tuple[LabelFigures, ...]":
-    from labelwise.decide import label_figures
-
     return label_figures(sets, rows.majority, rows.observed, names=rows.names, groups=rows.groups)
 
 

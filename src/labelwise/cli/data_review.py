@@ -5,25 +5,35 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
+from numpy.typing import NDArray
+from PIL import Image
 
-from labelwise.cli.command import verb
+from labelwise.answers.asking import choose_labels, choose_photos, draw_photos
 from labelwise.cli.options import (
     Options,
     model_path,
 )
 from labelwise.cli.text import complain, next_steps, say, show_table
+from labelwise.contrib.annotation_tools import Guesses, export_for_tool
+from labelwise.data import load
+from labelwise.data.export import export
+from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.models.run_folder import RunFolder
+from labelwise.photos import Index
+from labelwise.photos.review import pool_of
+from labelwise.predictions import Predictions
+from labelwise.report.contact_sheet import SIDE
+from labelwise.scores.embeddings import holds_vectors
+from labelwise.system.progress import make_watch
+from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
-    from PIL import Image
 
     from labelwise.answers.suspects import Reviewed, SuspectPromise, Suspects
-    from labelwise.predictions import Predictions
     from labelwise.scores.unlabelled_pool import PhotoPool
 
 LABELS_SHOWN = 10
@@ -37,35 +47,8 @@ OF_NEXT = ("model", "order", "for_", "questions", "batch_size", "device")
 OF_REPAIR = ("changes", "accept_guaranteed", "test_too")
 
 
-@verb(
-    "out! find apply model answers top order wrong_at_most html for_ questions split",
-    more="confidence checks data blind scores link labels context folds seed changes "
-    "accept_guaranteed test_too batch_size device",
-    examples=(
-        "data review runs/photos -o review.csv --html review.html",
-        "data review photos.csv --apply review.csv -o mended.csv",
-    ),
-)
-def review_table(
-    source: Annotated[
-        str,
-        typer.Argument(help="A run or scores with labels; photos; or with --apply a table."),
-    ],
-    given: Options,
-) -> None:
-    """List labels that are probably mistakes, or what to label next.
-
-    --find missing (default) or wrong judges a run, scores with labels, or an .npz of frozen
-    features: every row by fits on other rows. Answer the questions marked `check` in the file (yes,
-    no or unknown) and give it again as --answers: it then says how much of the list can be trusted,
-    at most --wrong-at-most (0.2) of it wrong.
-
-    --find next chooses photos, or with --questions labels single labels, that a person should
-    label next, with --model. --order: value (likely to change labels), entropy, expected-f, diverse
-    or random (default for photos).
-
-    --apply review.csv writes the table with its answers in it; changes are appended to a log.
-    """
+def review_table(source: str, given: Options) -> None:
+    """List labels that are probably mistakes, or what to label next."""
     if given.apply is not None:
         given.refuse("--apply puts answers into a table", "find", *OF_SUSPECTS, *OF_NEXT)
         _repair(source, given.apply, given)
@@ -89,11 +72,7 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
         promise_suspects,
         write_review,
     )
-    from labelwise.errors import LabelwiseError
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.scores.embeddings import holds_vectors
     from labelwise.scores.review import answered_questions, reviewable, suspect_questions
-    from labelwise.system.storage import is_uri
 
     address = str(source).replace(":/", "://", 1) if ":/" in str(source) else str(source)
     folds, seed = given.folds or 5, given.seed or 0
@@ -153,16 +132,11 @@ def _say_written(given: Options) -> None:
 
 def _pictures(data: str) -> "Callable[[str], Image.Image | None]":
     """Return what opens the photos of any data for a page; None for one that cannot be read."""
-    from labelwise.data import load
-
     images = load(data, check_files=False).images
     return _opener(images, {name: row for row, name in enumerate(images.ids)})
 
 
 def _opener(images: Any, rows: dict[str, int]) -> "Callable[[str], Image.Image | None]":
-    from labelwise.errors import LabelwiseError
-    from labelwise.report.contact_sheet import SIDE
-
     def picture(photo: str) -> "Image.Image | None":
         try:
             return images.read(rows[photo], SIDE) if photo in rows else None
@@ -175,8 +149,6 @@ def _opener(images: Any, rows: dict[str, int]) -> "Callable[[str], Image.Image |
 def _repair(source: str, answers: Path, given: Options) -> None:
     """Write a table with the answers of a review in it."""
     from labelwise.answers.suspects import log_changes, read_review, repair
-    from labelwise.data import load
-    from labelwise.data.export import export
 
     table, questions = load(source), read_review(answers)
     repaired, changes = repair(
@@ -223,11 +195,7 @@ def _show_suspects(
 
 def _next(source: str, given: Options) -> None:
     """Choose photos, or single labels of photos, that a person should label next."""
-    from labelwise.answers.asking import choose_labels, choose_photos, draw_photos
     from labelwise.answers.suspects import write_review
-    from labelwise.contrib.annotation_tools import Guesses, export_for_tool
-    from labelwise.data.export import export
-    from labelwise.errors import DataError, SettingsError
     from labelwise.report.suspects import write_questions_page
 
     out, top, labels = given.target, given.top or 200, given.questions == "labels"
@@ -276,14 +244,9 @@ def _next(source: str, given: Options) -> None:
 
 
 def _pool(source: str, model: Path | None, given: Options) -> "PhotoPool":
-    from labelwise.errors import SettingsError
     from labelwise.scores.unlabelled_pool import PhotoPool, read_pool
-    from labelwise.system.progress import make_watch
 
     if (Path(source) / "index.json").is_file():
-        from labelwise.photos import Index
-        from labelwise.photos.review import pool_of
-
         if model is not None:
             raise SettingsError(f"{source} is an index and has its own model; leave out --model")
         with Index(Path(source)) as index:

@@ -16,19 +16,34 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from labelwise.cli.command import verb
 from labelwise.cli.options import Options, decoder_of, reading
 from labelwise.cli.text import command, next_steps, say, show_table
+from labelwise.data import LabelTable
+from labelwise.data.load import load_for_labels
+from labelwise.errors import DataError, SettingsError
+from labelwise.evaluation import Evaluation, SubgroupFigure
+from labelwise.evaluation import evaluate as measure
+from labelwise.evaluation.verdict import verdict
+from labelwise.models import load_model
+from labelwise.models.loading import is_exported, refuse_program
+from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.report.runs import (
+    measured_data,
+    measured_run,
+    measured_split,
+    taxonomy_of,
+    write_folder,
+)
+from labelwise.scores import fixed_rule, judge_as_given, read_scores
+from labelwise.scores.aggregating import aggregate_table
+from labelwise.system.progress import make_watch
+from labelwise.system.storage import is_uri, storage_at
 from labelwise.system.text import counted
+from labelwise.taxonomy import AttributeGroups, Taxonomy
 
 if TYPE_CHECKING:
-    from labelwise.data import LabelTable
-    from labelwise.evaluation import Evaluation, SubgroupFigure
-
     Measured = tuple[Evaluation, dict[str, Any]]
 
 WORST = 5
@@ -39,31 +54,8 @@ ROWS = {"split", "query_length", "taxonomy", "attributes"}  # of those whose row
 ON_DATA = {"data", "set", "skip_missing", "skip_broken"}
 
 
-@verb(
-    "data labels scores by pool split rule out json taxonomy attributes device",
-    more="link query_length bins top_k set skip_missing skip_broken without_training_photos "
-    "adapt_shares decode engine workers",
-    examples=(
-        "evaluate runs/photos",
-        "evaluate scores.csv --scores logits --labels truth.csv --by site -o report/",
-    ),
-)
-def evaluate(
-    place: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A run, an exported model, a file of scores, or shards that predict wrote.",
-        ),
-    ],
-    given: Options,
-) -> None:
-    """Measure how right the labels of a model are, and its probabilities.
-
-    A run is measured on its saved test predictions, or with --data on photos it has not seen.
-    Scores come as .csv, .tsv, .parquet, .npz or .jsonl. Shards are summed up, so memory does not
-    grow with the rows. -o names a folder for the report, the charts and evaluation.json.
-    """
+def evaluate(place: str, given: Options) -> None:
+    """Measure how right the labels of a model are, and its probabilities."""
     kind = source_at(place, given.data)
     kind.refuse_others(given)
     if given.pool is not None:
@@ -72,8 +64,6 @@ def evaluate(
     else:
         evaluation, extras = kind.measured(kind.place, given)
     if given.out is not None:
-        from labelwise.report.runs import write_folder
-
         data = given.data or kind.place
         origin = {"Data": data, "Command": command()} | extras.pop("origin", {})
         title = Path(kind.place).name
@@ -92,8 +82,6 @@ def evaluate(
 @contextmanager
 def pooled(source: Path, given: Options) -> Iterator[Path]:
     """Have a table with one row per group of ``--by``, whose scores are logits."""
-    from labelwise.scores.aggregating import aggregate_table
-
     with tempfile.TemporaryDirectory(prefix="labelwise-units-") as folder:
         units = aggregate_table(source, given.scores, given.by or [], given.pool or "any")
         path = Path(folder) / f"{source.stem}.parquet"
@@ -122,11 +110,6 @@ class Source:
 
 def source_at(place: str, data: str | None) -> Source:
     """Return what a place holds, evaluated on ``data`` if there is any; a place must be there."""
-    from labelwise.errors import DataError
-    from labelwise.models.loading import is_exported, refuse_program
-    from labelwise.models.run_folder import fetched_run
-    from labelwise.system.storage import is_uri, storage_at
-
     if is_uri(place) and storage_at(place).size("model.json") is not None:
         place = str(fetched_run(place))
     path = Path(place)
@@ -164,21 +147,15 @@ def _figures(given: Options) -> dict[str, Any]:
         "curves": True,
     }
     if given.taxonomy is not None:
-        from labelwise.taxonomy import Taxonomy
-
         asked["taxonomy"] = Taxonomy.read(given.taxonomy)
     if given.attributes is not None:
-        from labelwise.taxonomy import AttributeGroups
-
         asked["attributes"] = AttributeGroups.read(given.attributes)
     return asked
 
 
 def _shards(place: str, given: Options) -> "Measured":
-    from labelwise.scores import fixed_rule
     from labelwise.shards import evaluate_shards
     from labelwise.shards.engine import make_engine
-    from labelwise.system.progress import make_watch
 
     evaluation = evaluate_shards(
         place,
@@ -194,12 +171,7 @@ def _shards(place: str, given: Options) -> "Measured":
 
 
 def _exported(place: str, given: Options) -> "Measured":
-    from labelwise.errors import SettingsError
-    from labelwise.evaluation import evaluate as measure
     from labelwise.exports.parity import measured_predictions
-    from labelwise.models import load_model
-    from labelwise.scores import fixed_rule
-    from labelwise.system.progress import make_watch
 
     if given.data is None:
         raise SettingsError(f"{place} is measured on labelled photos: give them with --data")
@@ -209,15 +181,11 @@ def _exported(place: str, given: Options) -> "Measured":
     predictions = measured_predictions(model, table, split, watch=make_watch(sys.stderr))
     rule = model.rule if given.rule is None else fixed_rule(given.rule)
     figures = _figures(given)
-    from labelwise.report.runs import taxonomy_of
-
     figures["taxonomy"] = taxonomy_of(model.taxonomy, figures.get("taxonomy"))
     return measure(predictions, model.link, rule, **figures), {}
 
 
 def _scores(place: str, given: Options) -> "Measured":
-    from labelwise.scores import fixed_rule, judge_as_given, read_scores
-
     columns = tuple(dict.fromkeys(given.by or ()))
     table = read_scores(
         Path(place), given.scores, link=given.link, labels=given.labels, keep=columns
@@ -227,8 +195,6 @@ def _scores(place: str, given: Options) -> "Measured":
 
 
 def _own(place: str, given: Options) -> "Measured":
-    from labelwise.report.runs import measured_run, measured_split
-
     folder = Path(place)
     split = given.split or measured_split(folder, ", or give labelled photos with --data")
     told = {"without_seen": given.without_training_photos, "command": command()}
@@ -236,9 +202,6 @@ def _own(place: str, given: Options) -> "Measured":
 
 
 def _on_data(place: str, given: Options) -> "Measured":
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.report.runs import measured_data
-
     folder, decode = Path(place), decoder_of(given)
     return measured_data(
         folder,
@@ -254,9 +217,6 @@ def _on_data(place: str, given: Options) -> "Measured":
 
 def labelled(source: str, names: tuple[str, ...], given: Options) -> "LabelTable":
     """Return labelled photos, with these labels where their format lists none."""
-    from labelwise.data.load import load_for_labels
-    from labelwise.errors import DataError
-
     table = load_for_labels(source, names, check_files=True, **reading(given))
     if given.split in (None, "all"):
         return table
@@ -268,8 +228,6 @@ def labelled(source: str, names: tuple[str, ...], given: Options) -> "LabelTable
 
 def summarise(evaluation: "Evaluation") -> None:
     """Print the verdict, then the headline figures, each with its interval."""
-    from labelwise.evaluation.verdict import verdict
-
     say()
     say(str(verdict(evaluation)))
     rows = []

@@ -3,60 +3,41 @@
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from labelwise.cli.command import A_MODEL, verb
 from labelwise.cli.evaluate import pooled
 from labelwise.cli.options import Options, decoder_of
 from labelwise.cli.text import caution, complain, next_steps, resumable, say, show_table, stopped
+from labelwise.errors import SettingsError
+from labelwise.models import load_model
+from labelwise.models.loading import caution_of, is_exported, refuse_program
+from labelwise.models.onnx_answers import WRITTEN, Answer, OnnxAnswers, answer_writer
+from labelwise.models.run_folder import RunFolder
+from labelwise.pictures import ImageSource, PictureImages
+from labelwise.pictures.decode import image_paths
+from labelwise.report.runs import taxonomy_of
+from labelwise.scores import apply as applied
+from labelwise.scores import read_fitted, read_unlabelled, save_applied
+from labelwise.scores.detections import is_detections, read_detections
+from labelwise.scores.fitted import check_output, save_detections
+from labelwise.scores.run import held_out_of, share_shift
+from labelwise.scores.tables import unscored_note
+from labelwise.system.progress import make_watch
+from labelwise.system.storage import without_options
 from labelwise.system.text import counted
+from labelwise.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from labelwise.models.onnx_answers import Answer
-    from labelwise.pictures import ImageSource
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
 
 
-@verb(
-    "out by pool scores taxonomy explain frequencies device batch_size engine workers",
-    more="decode decoders shard_rows",
-    examples=(
-        "predict runs/photos new/ -o tags.csv",
-        "predict fitted/ scores.csv -o tags.csv --by burst --pool any",
-    ),
-    uri_out=True,
-)
-def predict(
-    model: Annotated[
-        Path,
-        typer.Argument(help="A run or an exported model; or what `calibrate` wrote."),
-        A_MODEL,
-    ],
-    images: Annotated[
-        list[str],
-        typer.Argument(help="Photos, folders and, into shards, buckets and tables; or scores."),
-    ],
-    given: Options,
-) -> None:
-    """Say which labels photos carry, with their probabilities.
-
-    -o names a .csv, .jsonl or .parquet file; or a folder or bucket for shards, ending in /. Shards
-    that were stopped go on where they were. A file that cannot be read is named, the others go on,
-    and the exit status is 1.
-
-    With link.json or thresholds.json of `calibrate`, or their folder, instead of a model, it turns
-    a file of scores into probabilities and labels. --by GROUP --pool any first makes one row of
-    each group.
-    """
-    from labelwise.errors import SettingsError
-    from labelwise.system.storage import without_options
-
+def predict(model: Path, images: list[str], given: Options) -> None:
+    """Say which labels photos carry, with their probabilities."""
     fitted = _fitted_files([model, *map(Path, images[:-1])])
     if fitted:
         reason = "scores are turned into labels without a model"
@@ -93,13 +74,6 @@ def _fitted_files(places: list[Path]) -> list[Path]:
 
 def _apply(fitted: list[Path], source: Path, given: Options) -> None:
     """Calibrate and decide scores, which need no labels, with what was fitted before."""
-    from labelwise.errors import SettingsError
-    from labelwise.scores import apply as applied
-    from labelwise.scores import read_fitted, read_unlabelled, save_applied
-    from labelwise.scores.detections import is_detections, read_detections
-    from labelwise.scores.fitted import check_output, save_detections
-    from labelwise.scores.tables import unscored_note
-
     if given.out is None:
         raise SettingsError("say where the labels go: -o FILE, a .parquet, .csv or .jsonl")
     out = given.target
@@ -131,12 +105,9 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
 
 
 def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> None:
-    from labelwise.models.loading import caution_of
     from labelwise.shards import ModelFiles, ScoringTask, predict_shards
     from labelwise.shards.engine import make_engine
     from labelwise.shards.scoring_task import cluster_decoding, decoders_per_worker
-    from labelwise.system.progress import make_watch
-    from labelwise.system.storage import without_options
 
     decoder, device = decoder_of(given), given.device or "cpu"
     engine, workers, decoders = given.engine or "local", given.workers or 1, given.decoders or 0
@@ -171,11 +142,6 @@ def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> N
 def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     out = None if given.out is None else given.target
     with _stoppable(out):  # imports take seconds
-        from labelwise.errors import SettingsError
-        from labelwise.models.onnx_answers import WRITTEN, OnnxAnswers, answer_writer
-        from labelwise.pictures import PictureImages
-        from labelwise.system.progress import make_watch
-
         if out is not None and out.suffix not in WRITTEN:
             raise SettingsError(f"the output must end in {', '.join(WRITTEN)}, got {out.name!r}")
         decoder_of(given)
@@ -220,8 +186,6 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
         say(f"{count - failed:,} of {counted(count, 'image')} predicted, written to {out}")
     if count > failed:
         if run.is_dir():
-            from labelwise.models.run_folder import RunFolder
-
             note = RunFolder(run).size_note(chosen / (count - failed))
             if note:
                 say(note)
@@ -237,11 +201,7 @@ class _Engine:
     """A model, run by the one inference engine, and what was asked for beside its answers."""
 
     def __init__(self, run: Path, source: "ImageSource", given: Options) -> None:
-        from labelwise.errors import SettingsError
-        from labelwise.models import Predictor, load_model
-        from labelwise.report.runs import taxonomy_of
-        from labelwise.scores.run import held_out_of
-        from labelwise.taxonomy import Taxonomy
+        from labelwise.models import Predictor
 
         self.source, self.given = source, given
         self.predictor = load_model(run, given.device or "cpu").fused(len(source))
@@ -291,8 +251,6 @@ class _Engine:
             return
         import torch
 
-        from labelwise.scores.run import share_shift
-
         shift = share_shift(self.held_out, self.predictor.link, torch.cat(self.logits))
         known = [share for share in shift.shares if share is not None]
         cells = [
@@ -326,9 +284,6 @@ def _stoppable(out: Path | None) -> Iterator[None]:
 
 def _check_model(place: Path) -> None:
     """Raise if a place cannot be a model, such as a photo that was named first."""
-    from labelwise.errors import SettingsError
-    from labelwise.models.loading import is_exported, refuse_program
-
     refuse_program(place)
     if not place.is_dir() and not is_exported(place):
         what = "a file of another kind" if place.exists() else "not there"
@@ -339,8 +294,6 @@ def _check_model(place: Path) -> None:
 
 def find_photos(places: Sequence[Path]) -> list[Path]:
     """Return the files given, and the images in and below the folders given, in order."""
-    from labelwise.pictures.decode import image_paths
-
     paths, notes = image_paths(places)
     for note in notes:
         complain(note)

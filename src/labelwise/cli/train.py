@@ -1,70 +1,64 @@
 """``labelwise train`` and ``demo``: from a table, or photos and words, to a reported model."""
 
+import os
 import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
+from PIL import Image
 
-from labelwise.cli.command import verb
+from labelwise.answers.agreement import export_again
+from labelwise.api import default_folder, log_trained_model
+from labelwise.cli.evaluate import few_test_photos, say_shortfall, summarise
 from labelwise.cli.options import Options
-from labelwise.cli.text import before_writing, complain, next_steps, resumable, say, show_table
+from labelwise.cli.predict import find_photos
+from labelwise.cli.text import (
+    command,
+    complain,
+    next_steps,
+    resumable,
+    say,
+    show_table,
+)
+from labelwise.data import load, scenes
+from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.spec import NOT_CALIBRATED
+from labelwise.photos.words import WordList, open_scorer
+from labelwise.photos.words.start import EMBEDDINGS, Started, compare_runs
+from labelwise.photos.words.start import start as start_run
+from labelwise.pictures import PictureImages
+from labelwise.report.runs import report_run
+from labelwise.shards.ray_cluster import RayTraining
+from labelwise.system.progress import make_watch
+from labelwise.system.storage import address_of
 from labelwise.system.text import counted
-
-if TYPE_CHECKING:
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.photos.words.start import Started
-    from labelwise.training.run import Run
-    from labelwise.training.settings import Settings
+from labelwise.system.yaml_values import parse_assignments
+from labelwise.training.run import Run, train_folds
+from labelwise.training.run import train as run
+from labelwise.training.settings import (
+    SHORT_NAMES,
+    OptimizerSettings,
+    Recipe,
+    Settings,
+    read_settings,
+)
 
 SHOWN = 5
 DEMO_PHOTOS = 240
 OF_WORDS = ("answers", "set_aside", "against", "model", "device")
 
 
-@verb(
-    "out method effort minutes rule calibrator guarantee epochs words model answers fresh",
-    more="settings set seed folds on_error skip_missing skip_broken taxonomy attributes backbone "
-    "features weights start head image_size bands composite window augment batch_size lr "
-    "weight_decay optimizer schedule metric patience precision accelerator deterministic devices "
-    "workers engine log device set_aside against",
-    examples=(
-        "train photos.csv --effort good -o runs/photos",
-        "train photos/ --words words.txt -o runs/words",
-    ),
-    uri_out=True,
-)
-def train(
-    data: Annotated[
-        list[str] | None,
-        typer.Argument(help="A label table, a folder, or scenes; with --words, photos."),
-    ] = None,
-    *,
-    given: Options,
-) -> None:
-    """Train a model, calibrate it, measure it and write a report.
-
-    The same command on the same folder resumes a stopped run. -o may be an s3:// or gs:// place.
-
-    With --words no labels are needed: the words are the labels. --model names a text-image model
-    (CLIP or SigLIP of transformers or open_clip, or a sentence encoder); without it, labelwise
-    fetches a small one once. Until people have answered, its probabilities are a guess and nothing
-    is guaranteed. Give --answers, any label table, when there are some.
-    """
+def train(data: list[str] | None, given: Options) -> None:
+    """Train a model, calibrate it, measure it and write a report."""
     if given.words is not None:
         _train_words(data or [], given.words, given)
         return
     given.refuse("it belongs to --words", *OF_WORDS)
-    with before_writing():  # imports take seconds
-        from labelwise.api import default_folder
-        from labelwise.errors import SettingsError
-        from labelwise.models.run_folder import RunFolder
-        from labelwise.system.yaml_values import parse_assignments
-        from labelwise.training.settings import SHORT_NAMES, read_settings
-
     if data and len(data) > 1:
         raise SettingsError(f"one table or folder is trained on, got {', '.join(data)}")
     values = vars(given) | {"data": data[0] if data else None, "calibrate": given.calibrator}
@@ -100,23 +94,12 @@ def train_and_report(
 
     ``on_ray`` workers of a Ray cluster train; then this process only reports.
     """
-    with before_writing():
-        from labelwise.api import log_trained_model
-        from labelwise.cli.evaluate import few_test_photos, say_shortfall, summarise
-        from labelwise.cli.text import command
-        from labelwise.report.runs import report_run
-        from labelwise.system.progress import make_watch
-        from labelwise.system.storage import address_of
-        from labelwise.training.run import train as run
-
     address = folder.address
     with resumable(address):
         watch = make_watch()
         if on_ray is None:
             done = run(settings, folder, watch=watch, fresh=fresh)
         else:
-            from labelwise.shards.ray_cluster import RayTraining
-
             done = RayTraining(on_ray)(settings, folder, watch, fresh=fresh)
     if done is None:
         return None
@@ -124,8 +107,6 @@ def train_and_report(
     log_trained_model(folder, settings)
     folder.publish()
     if folds is not None:
-        from labelwise.training.run import train_folds
-
         with resumable(address):
             train_folds(done, folds, watch=make_watch(), fresh=fresh, publish=folder.publish)
     if done.was_finished:
@@ -151,18 +132,8 @@ def train_and_report(
     return done
 
 
-@verb(
-    "out photos fresh",
-    examples=("demo", "demo -o runs/demo --photos scenes/"),
-)
 def demo(given: Options) -> None:
-    """Train, calibrate, measure and report on embedded pictures.
-
-    They are scenes of handwritten digits, some with none of the ten.
-    """
-    from labelwise.models.run_folder import RunFolder
-    from labelwise.training.settings import OptimizerSettings, Recipe, Settings
-
+    """Train, calibrate, measure and report on embedded pictures."""
     say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")
     # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
     recipe = Recipe(epochs=6, optimizer=OptimizerSettings(lr=5e-3))
@@ -171,10 +142,6 @@ def demo(given: Options) -> None:
     train_and_report(settings, folder, fresh=given.fresh)
     if given.photos is None:
         return
-    from PIL import Image
-
-    from labelwise.data import scenes
-
     given.photos.mkdir(parents=True, exist_ok=True)
     table = scenes(0, 0, DEMO_PHOTOS, seed=1)  # which no split of the demo holds
     for row in range(DEMO_PHOTOS):
@@ -187,18 +154,6 @@ def demo(given: Options) -> None:
 
 def _train_words(places: list[str], words: Path, given: Options) -> None:
     """Make a run from photos and words alone, or with what people answered."""
-    import os
-
-    from labelwise.answers.agreement import export_again
-    from labelwise.cli.predict import find_photos
-    from labelwise.data import load
-    from labelwise.errors import SettingsError
-    from labelwise.photos.words import WordList, open_scorer
-    from labelwise.photos.words.start import compare_runs
-    from labelwise.photos.words.start import start as start_run
-    from labelwise.pictures import PictureImages
-    from labelwise.system.progress import make_watch
-
     model = given.model or os.environ.get("LABELWISE_WORDS")
     if not places:
         raise SettingsError("--words needs photos: labelwise train PHOTOS --words words.txt")
@@ -238,9 +193,6 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
 @contextmanager
 def _begun(out: Path) -> Iterator[None]:
     """Have a folder, and do not leave a new one behind if we fail before a photo was read."""
-    from labelwise.errors import LabelwiseError
-    from labelwise.photos.words.start import EMBEDDINGS
-
     new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -253,8 +205,6 @@ def _begun(out: Path) -> Iterator[None]:
 
 def _tell(done: "Started", photos: list[Path], words: Path) -> None:
     """Say what the run knows, and what to do next."""
-    from labelwise.models.spec import NOT_CALIBRATED
-
     names = done.predictor.space.names
     say(f"{counted(done.photos, 'photo')} and {counted(len(names), 'word')}: {done.folder}")
     if done.answered is None:
