@@ -131,7 +131,7 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
         next_steps(f"audit {place} {named} -o list.txt")
 
 
-def _asked(session: "CheckSession") -> "CheckState":
+def _asked(session: CheckSession) -> CheckState:
     """Ask until the list is guaranteed, all photos are answered, or the person stops."""
     state = session.state()
     while state.promise is None and (state.more is not None or state.check.checked == 0):
@@ -147,7 +147,7 @@ def _asked(session: "CheckSession") -> "CheckState":
     return state
 
 
-def _bar(state: "CheckState") -> str:
+def _bar(state: CheckState) -> str:
     """Return how far the check is, as a bar of text."""
     done, more = state.check.checked, state.more
     if more is None:
@@ -156,7 +156,7 @@ def _bar(state: "CheckState") -> str:
     return f"[{'#' * filled}{'.' * (WIDTH - filled)}] {done:,} checked, about {more:,} more"
 
 
-def _from_table(session: "CheckSession", answers: "dict[int, Answer]", path: str) -> "CheckState":
+def _from_table(session: CheckSession, answers: dict[int, Answer], path: str) -> CheckState:
     """Answer from a table, in the order in which photos are drawn, as far as it goes."""
     state = session.state()
     while state.promise is None:
@@ -214,7 +214,7 @@ def _of_index(folder: Path, given: Options) -> bool:
     return verified.together.verdict == "broken" or (given.strict and broken)
 
 
-def _show_lists(verified: "VerifiedLists", as_json: bool) -> None:
+def _show_lists(verified: VerifiedLists, as_json: bool) -> None:
     if as_json:
         lists = [
             {
@@ -254,7 +254,7 @@ def _of_run(folder: Path, given: Options) -> bool:
     return any(check.verdict == "broken" for check, _ in pairs)
 
 
-def _checked_run(folder: Path, answers: str | None) -> "list[tuple[Check, Promise]]":
+def _checked_run(folder: Path, answers: str | None) -> list[tuple[Check, Promise]]:
     run = RunFolder(folder)
     if not run.spec.promises:
         raise DataError(

@@ -118,7 +118,7 @@ def _command(place: Path | None, given: Options, out: Path) -> str:
     return " ".join(map(quote, words)) + (" --per-tag" if given.per_tag else "")
 
 
-def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
+def _session(place: Path | None, out: Path, given: Options) -> AuditSession:
     for name in ("right_at_least", "confidence"):
         value = getattr(given, name)
         if value is not None and not 0 < value < 1:
@@ -161,7 +161,7 @@ def _session(place: Path | None, out: Path, given: Options) -> "AuditSession":
     return AuditSession(table, folder, log, settings)
 
 
-def _ask(session: "AuditSession", who: str) -> None:
+def _ask(session: AuditSession, who: str) -> None:
     """Ask in the terminal until nothing is left, or the person stops."""
     say("Is the tag right? y yes, n no, u unsure, undo, stop; answers are kept at once")
     while (question := session.question(who)) is not None:
@@ -185,7 +185,7 @@ def _ask(session: "AuditSession", who: str) -> None:
                 complain(str(error))
 
 
-def _ask_all(question: "TagQuestion", photo: Path) -> str:
+def _ask_all(question: TagQuestion, photo: Path) -> str:
     say(f"The tags: {', '.join(question.listed)}")
     own = ", ".join(question.tagged) or "none of them"
     say(f"{photo}\n  It is tagged {own}.")
@@ -212,7 +212,7 @@ def shown_of(text: str) -> dict[str, str]:
     }
 
 
-def _write_questions(session: "AuditSession", path: Path, given: Options, command: str) -> None:
+def _write_questions(session: AuditSession, path: Path, given: Options, command: str) -> None:
     questions = session.batch(QUESTIONS if given.top is None else given.top)
     if not questions:
         say("there is nothing left to ask")
@@ -231,7 +231,7 @@ def _write_questions(session: "AuditSession", path: Path, given: Options, comman
     next_steps(f"{command} --answers {path}")
 
 
-def _read_answers(session: "AuditSession", path: Path, who: str) -> None:
+def _read_answers(session: AuditSession, path: Path, who: str) -> None:
     """Log the answers of a spreadsheet: all of them, or none where one cannot be read."""
     lines = []
     for number, row in enumerate(read_csv_rows(path, ("path", "tag", "answer")), start=2):
@@ -250,7 +250,7 @@ def _read_answers(session: "AuditSession", path: Path, who: str) -> None:
     say(f"{path}: {counted(sum(line is not None for line in lines), 'new answer')}")
 
 
-def _serve(session: "AuditSession", out: Path, given: Options) -> None:
+def _serve(session: AuditSession, out: Path, given: Options) -> None:
     from labelwise.cli.serve import run_until_stopped, server_settings
 
     settings = server_settings(given)

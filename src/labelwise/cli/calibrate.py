@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 
 from labelwise.calibration import few_labels
 from labelwise.cli.evaluate import pooled, say_shortfall, show, show_exclusive
-from labelwise.cli.options import Options, number_of_folds
+from labelwise.cli.options import Options
 from labelwise.cli.text import next_steps, say, show_table
 from labelwise.decide import LabelFigures, label_figures
 from labelwise.errors import DataError, SettingsError
+from labelwise.evaluation import Subgroups
 from labelwise.predictions import Predictions
 from labelwise.report.runs import write_folder
 from labelwise.scores import (
@@ -62,9 +64,9 @@ def calibrate(source: Path, given: Options) -> None:
                 )
             _few(table, given)
             return
-        reason = "the rows to fit on and those to report on are given"
-        folds = number_of_folds(given.folds, reason if divided and method != "auto" else "")
-        _fit(scores_file, table, method, folds, groups, rows, given, thresholds)
+        if divided and method != "auto":
+            given.refuse("the rows to fit on and those to report on are given", "folds")
+        _fit(scores_file, table, method, groups, rows, given)
 
 
 def _check(given: Options, thresholds: bool) -> None:
@@ -89,21 +91,17 @@ def _check(given: Options, thresholds: bool) -> None:
         given.refuse("it keeps rows from a --calibrator", "guarantee_share", "cross_fit")
 
 
-def _tables(source: Path, given: Options) -> tuple["ScoreTable", Any, Any]:
+def _tables(source: Path, given: Options) -> tuple[ScoreTable, Any, Any]:
     """Return the scores to fit on, those to report on, and labels that exclude each other."""
     columns = tuple(dict.fromkeys(given.by or ()))
     keep = (*columns, "time") if "/day" in (given.rule or "") else columns
     embedded = None if given.texts is None else read_texts(given.texts, given.prompts)
-    options: dict[str, Any] = {"link": given.link}
-    table = read_scores(
-        source, given.scores, labels=given.labels, texts=embedded, keep=keep, **options
-    )
+    read = partial(read_scores, kind=given.scores, link=given.link)
+    table = read(source, labels=given.labels, texts=embedded, keep=keep)
     if embedded is not None and embedded.prompts and given.out is not None:
         given.target.mkdir(parents=True, exist_ok=True)
         write_prompts(given.target / "prompts.csv", embedded)
-    other = None
-    if given.test is not None:
-        other = read_scores(given.test, given.scores, keep=columns, **options)
+    other = None if given.test is None else read(given.test, keep=columns)
     groups = None
     if given.attributes is not None:
         named = AttributeGroups.read(given.attributes)
@@ -115,21 +113,19 @@ def _tables(source: Path, given: Options) -> tuple["ScoreTable", Any, Any]:
 
 def _fit(
     source: Path,
-    table: "ScoreTable",
+    table: ScoreTable,
     method: str,
-    folds: int,
     groups: Any,
     rows: dict[str, Any],
     given: Options,
-    thresholds: bool,
 ) -> None:
     """Fit a calibrator and a rule, judge them on other rows, and write what was asked for."""
     rule, by = given.rule or "0.5", tuple(dict.fromkeys(given.by or ()))
     pace = table.photos_per_day() if "/day" in rule else None
-    plan = FitPlan(method, rule, folds, given.seed or 0, pace, groups)
+    plan = FitPlan(method, rule, given.folds or 5, given.seed or 0, pace, groups)
     alone = {"query_length": 0} if given.rule is not None else {"curves": True}
     judged = judge(table, plan, by=by, **alone, **rows)
-    folder = None if thresholds or given.out is None else given.target
+    folder = given.target if given.out is not None and given.target.suffix != ".json" else None
     if folder is not None:
         save_calibration(
             folder, judged, table.predictions if rows["other"] is None else judged.predictions
@@ -147,28 +143,21 @@ def _fit(
             say()
             if judged.made.compared:
                 columns = ("compared by held-out log loss", "log loss", "behind", "standard error")
-                show_table(
-                    columns,
-                    [
-                        (
-                            candidate.name,
-                            *map(
-                                _number,
-                                (candidate.log_loss, candidate.behind, candidate.standard_error),
-                            ),
-                        )
-                        for candidate in judged.made.compared
-                    ],
-                )
+                lost = [
+                    (one.name, *map(_number, (one.log_loss, one.behind, one.standard_error)))
+                    for one in judged.made.compared
+                ]
+                show_table(columns, lost)
                 say()
             say(f"link fitted on {judged.fitted_on}: {judged.made.link_words or 'kept as it is'}")
         show(judged.evaluation, json=given.json, out=folder)
         if not given.json and folder is not None:
             next_steps(f"predict {folder} OTHER_SCORES.csv -o tags.csv")
         return
-    figures = _stages(judged)
     told = table if rows["other"] is None else rows["other"]
-    parts = {column: _by(judged, told.subgroups(column, judged.predictions)) for column in by}
+    figures, parts = _figures(
+        judged, {name: told.subgroups(name, judged.predictions) for name in by}
+    )
     record = decision(judged)
     record["labels"] = {name: [row.spec() for row in rows] for name, rows in figures.items()}
     if parts:
@@ -197,14 +186,14 @@ def _fit(
     next_steps(*([apply] if path else []), *([guarantee] if tested else []))
 
 
-def _few(table: "ScoreTable", given: Options) -> None:
+def _few(table: ScoreTable, given: Options) -> None:
     """Calibrate all rows by the few that have labels, and judge that over folds of these."""
     own, out = table.predictions, given.target
     pool = own.logits
     if table.unlabelled is not None:
         pool = np.concatenate([own.logits, table.unlabelled])
     fitted = few_labels(own.logits, own.labels, own.link, own.observed, pool=pool)
-    folds = min(number_of_folds(given.folds), len(own))
+    folds = min(given.folds or 5, len(own))
     judged = judge(replace(table, split=None), FitPlan("few", folds=folds, seed=given.seed or 0))
     judged = replace(judged, made=replace(judged.made, link=fitted.link))
     save_calibration(out, judged, own)
@@ -230,12 +219,12 @@ def _few(table: "ScoreTable", given: Options) -> None:
         next_steps(f"predict {out} OTHER_SCORES.csv -o tags.csv")
 
 
-def _guarantee(table: "ScoreTable", method: str, rows: dict[str, Any], given: Options) -> None:
+def _guarantee(table: ScoreTable, method: str, rows: dict[str, Any], given: Options) -> None:
     """Make a tested rule, write it, and say what it guarantees."""
     guaranteed = promise_scores(
         table,
         given.guarantee or "",
-        confidence=0.95 if given.confidence is None else given.confidence,
+        confidence=given.get("confidence", 0.95),
         calibrator=method if given.calibrator else "none",
         share=given.guarantee_share,
         cross_fit=given.cross_fit,
@@ -290,28 +279,29 @@ def _write(record: dict[str, Any], given: Options, folder: Path | None) -> Path 
     return path
 
 
-def _stages(judged: "Judged") -> "dict[str, tuple[LabelFigures, ...]]":
-    """Return the figures of a rule on other rows, and on those it was fitted on."""
-    if judged.sets is None or judged.made.rule is None:
-        return {}
+Figures = dict[str, tuple[LabelFigures, ...]]
+
+
+def _figures(judged: Judged, by: dict[str, Subgroups]) -> tuple[Figures, dict[str, Figures]]:
+    """Return the figures of a rule on other rows and on its own, and in each subgroup."""
+    seen, sets = judged.predictions, judged.sets
+    if sets is None or judged.made.rule is None:
+        return {}, {column: {} for column in by}
+
+    def measured(rows: Predictions, chosen: Any) -> tuple[LabelFigures, ...]:
+        known, names = rows.observed, rows.names
+        return label_figures(chosen, rows.majority, known, names=names, groups=rows.groups)
+
     fitted = judged.fitted_rows.with_link(judged.link)
-    new = "by cross-validation" if judged.fitted_rows is judged.predictions else "on other rows"
-    return {
-        new: _figures(judged.predictions, judged.sets),
-        "on the rows it was fitted on": _figures(fitted, fitted.sets(judged.made.rule)),
+    new = "by cross-validation" if judged.fitted_rows is seen else "on other rows"
+    stages = {
+        new: measured(seen, sets),
+        "on the rows it was fitted on": measured(fitted, fitted.sets(judged.made.rule)),
     }
-
-
-def _figures(rows: "Predictions", sets: Any) -> "tuple[LabelFigures, ...]":
-    return label_figures(sets, rows.majority, rows.observed, names=rows.names, groups=rows.groups)
-
-
-def _by(judged: "Judged", parts: Any) -> "dict[str, tuple[LabelFigures, ...]]":
-    """Return the figures of the rule in each subgroup of the rows it was judged on."""
-    own, sets = judged.predictions, judged.sets
-    if sets is None:
-        return {}
-    return {name: _figures(own.take(rows), sets[rows]) for name, rows in parts.parts()}
+    return stages, {
+        column: {name: measured(seen.take(rows), sets[rows]) for name, rows in groups.parts()}
+        for column, groups in by.items()
+    }
 
 
 def _number(value: float | None) -> str:
@@ -320,14 +310,14 @@ def _number(value: float | None) -> str:
     return "∞" if value == float("inf") else f"{value:.5f}"
 
 
-def _cell(figure: "tuple[float, float, float] | None", times: float = 1.0, digits: int = 3) -> str:
+def _cell(figure: tuple[float, float, float] | None, times: float = 1.0, digits: int = 3) -> str:
     if figure is None:
         return "–"
     value, low, high = (f"{times * number:.{digits}f}" for number in figure)
     return f"{value} ({low} to {high})"
 
 
-def _operating(row: "LabelFigures") -> tuple[str, str, str]:
+def _operating(row: LabelFigures) -> tuple[str, str, str]:
     return _cell(row.recall), _cell(row.specificity), _cell(row.false_alarms, 1000, 1)
 
 
@@ -339,7 +329,7 @@ def _show_some(
         say(f"{what.format(most)} of {len(cells):,}; all of them with --json or -o")
 
 
-def _show_by(column: str, parts: "dict[str, tuple[LabelFigures, ...]]") -> None:
+def _show_by(column: str, parts: Figures) -> None:
     """Print the operating points of each label in each subgroup."""
     cells = [
         (row.name, name, f"{row.present:,} of {row.known:,}", *_operating(row))
@@ -351,7 +341,7 @@ def _show_by(column: str, parts: "dict[str, tuple[LabelFigures, ...]]") -> None:
     _show_some(head, cells, 3 * SHOWN, f"by {column} (95 % intervals)", "{} rows")
 
 
-def _show_figures(title: str, rows: "tuple[LabelFigures, ...]", rule: str) -> None:
+def _show_figures(title: str, rows: tuple[LabelFigures, ...], rule: str) -> None:
     told: Callable[[LabelFigures], Sequence[str]]
     if rule.startswith(OPERATING):
         names, what, told = (

@@ -42,8 +42,8 @@ def _command(spec: dict[str, Any]) -> Callable[..., None]:
     if writes:
         names.append("overwrite")
         parameters.append(_option("overwrite", needed=False, rich_help_panel="More options"))
-    for name, kind in (("help_all", _HELP_ALL), ("_call", typer.Context)):
-        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=kind))
+    parameters.append(_parameter("help_all", False, bool, _HELP_ALL))
+    parameters.append(_parameter("_call", False, typer.Context))
 
     def run(_call: typer.Context, help_all: bool, **values: Any) -> None:
         values = {name: _local(name, value, spec) for name, value in values.items()}
@@ -71,17 +71,22 @@ def _command(spec: dict[str, Any]) -> Callable[..., None]:
 def _argument(name: str, type: str, **facts: Any) -> Parameter:
     default = Parameter.empty if facts.pop("needed", False) else facts.pop("default", None)
     facts.pop("fetch", None)
-    annotation = Annotated[KINDS[type], typer.Argument(**facts)]
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return _parameter(name, default, KINDS[type], typer.Argument(**facts))
 
 
 def _option(name: str, *, needed: bool, **more: Any) -> Parameter:
     option = DECLARED[name]
     flag = f"--{name.strip('_').replace('_', '-')}"
     flags = option.flags if any(flag.startswith("--") for flag in option.flags) else ()
-    made = typer.Option(*(flags or (flag, *option.flags)), help=option.help, **more, **option.typed)
+    more |= {"help": option.help, **option.typed}
+    made: Any = typer.Option(*(flags or (flag, *option.flags)), **more)
     default = Parameter.empty if needed else (False if option.kind is bool else None)
-    annotation = Annotated[option.kind, made]
+    return _parameter(name, default, option.kind, made)
+
+
+def _parameter(name: str, default: Any, kind: Any, made: Any = None) -> Parameter:
+    """Return a parameter as typer reads it; ``kind`` alone is its annotation without ``made``."""
+    annotation = kind if made is None else Annotated.__class_getitem__((kind, made))
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -145,10 +150,9 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-_HELP_ALL = Annotated[
-    bool,
-    typer.Option("--help-all", is_eager=True, callback=_show_all, hidden=True, help="Show all."),
-]
+_HELP_ALL = typer.Option(
+    "--help-all", is_eager=True, callback=_show_all, hidden=True, help="Show all."
+)
 
 
 def sentence_of(text: str | None) -> str:

@@ -99,7 +99,7 @@ def _parsed_sweep(text: str | None) -> tuple[str, tuple[Any, ...]] | None:
     return axis[0], tuple(axis[1])
 
 
-def _announce(plan: "ComparisonPlan", table: "LabelTable", jobs: int, watch: "Watch") -> None:
+def _announce(plan: ComparisonPlan, table: LabelTable, jobs: int, watch: Watch) -> None:
     each = {
         name: measure_speed(settings, table, watch).seconds(plan.base.recipe.epochs, table)
         for name, settings in plan.entries.items()

@@ -118,7 +118,7 @@ def _calls(source: Path, label: str | None, by: str, given: Options) -> None:
         say(f"the table: {given.csv}")
 
 
-def _of_the_model(index: "Index", query: "Query") -> str:
+def _of_the_model(index: Index, query: Query) -> str:
     """Return the model's own interval in words, with its condition."""
     counted = answer(index, query, top=1)
     sentences = [f"{counted.counted}."]
@@ -128,7 +128,7 @@ def _of_the_model(index: "Index", query: "Query") -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def _adapted(index: "Index", query: "Query") -> str:
+def _adapted(index: Index, query: Query) -> str:
     """Return in words how many photos carry a label whose share may differ."""
     adapted, known, likeness = adapted_count(index, query), index.facts.known, likeness_of(index)
     unlike = f"{likeness.sentence()} " * (likeness.likeness.outcome == "pictures differ")
@@ -140,7 +140,7 @@ def _adapted(index: "Index", query: "Query") -> str:
     )
 
 
-def _asked(session: "SampleAnswers", query: str) -> bool:
+def _asked(session: SampleAnswers, query: str) -> bool:
     """Ask about each photo of a sample; return whether all are answered."""
     total = len(session.rows)
     drawn = counted(total, "photo")
@@ -161,7 +161,7 @@ def _asked(session: "SampleAnswers", query: str) -> bool:
     return True
 
 
-def _show(found: "LibraryEstimate", query: str, by: str) -> None:
+def _show(found: LibraryEstimate, query: str, by: str) -> None:
     """Print the estimate of each group as a table, and of all photos in words."""
     if found.groups:
         cells = [
@@ -186,7 +186,7 @@ def _show(found: "LibraryEstimate", query: str, by: str) -> None:
         )
 
 
-def _write(found: "LibraryEstimate", query: str, path: Path) -> None:
+def _write(found: LibraryEstimate, query: str, path: Path) -> None:
     """Write the estimates and what they rest on: one row per group, the whole library last."""
     rows = [
         {

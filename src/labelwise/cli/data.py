@@ -222,7 +222,7 @@ def _shares(text: str) -> dict[str, float]:
     return shares
 
 
-def _obedience(table: "LabelTable", file: Path) -> str:
+def _obedience(table: LabelTable, file: Path) -> str:
     """Return how far a table obeys a taxonomy, in one sentence."""
     taxonomy = Taxonomy.read(file)
     obeyed = obey_taxonomy(table, taxonomy)
@@ -233,7 +233,7 @@ def _obedience(table: "LabelTable", file: Path) -> str:
     return f"{obeyed.sentence()} (`labelwise data convert --taxonomy` writes that); {depths}"
 
 
-def _find_unreadable(table: "LabelTable") -> "list[UnreadableImage]":
+def _find_unreadable(table: LabelTable) -> list[UnreadableImage]:
     """Return the broken images, with a progress bar on the error output if that is a terminal."""
     console = Console(file=sys.stderr)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -241,7 +241,7 @@ def _find_unreadable(table: "LabelTable") -> "list[UnreadableImage]":
         return find_unreadable(table, progress=lambda done: bar.update(task, completed=done))
 
 
-def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
+def _against_papers(source: str, table: LabelTable) -> tuple[bool, list[str]]:
     """Return whether counts are stated of this format, and the sentences where they differ."""
     parts = [] if source in GENERATED else find_parts(source)
     if len(parts) != 1 or not parts[0][1].counts:
@@ -250,7 +250,7 @@ def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
     return True, count_mismatches(table, reader.counts, reader.labels)
 
 
-def _show(description: "Description", shown: int) -> None:
+def _show(description: Description, shown: int) -> None:
     images = max(1, description.images)
     labels = counted(len(description.labels), "label")
     say(f"{description.name}: {counted(description.images, 'image')}, {labels}")

@@ -119,7 +119,7 @@ def rules_table(source: str, groups: Path, given: Options) -> None:
     next_steps(f"train {given.out or source} --attributes {groups}")
 
 
-def _write_report(path: Path, records: "tuple[WorkerRecord, ...]") -> None:
+def _write_report(path: Path, records: tuple[WorkerRecord, ...]) -> None:
     if path.suffix.lower() == ".json":
         with replacing(path) as temporary:
             text = json.dumps([asdict(record) for record in records], indent=2, ensure_ascii=False)
@@ -129,10 +129,10 @@ def _write_report(path: Path, records: "tuple[WorkerRecord, ...]") -> None:
         write_csv(path, header, [tuple(asdict(record).values()) for record in records])
 
 
-def _show_worst(records: "tuple[WorkerRecord, ...]") -> None:
+def _show_worst(records: tuple[WorkerRecord, ...]) -> None:
     """Show the workers whose answers tell least, by sensitivity + specificity."""
 
-    def told(one: "WorkerRecord") -> float:
+    def told(one: WorkerRecord) -> float:
         return (one.sensitivity or 0.0) + (one.specificity or 0.0)
 
     def shown(value: float | None) -> str:

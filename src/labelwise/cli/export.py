@@ -90,7 +90,7 @@ def export(run: Path, given: Options) -> None:
         next_steps(f"export {run} -o model.onnx")
 
 
-def _check_runtime(folder: "RunFolder", given: Options) -> None:
+def _check_runtime(folder: RunFolder, given: Options) -> None:
     path = given.target.with_name(RUNTIME)
     if path.is_file() and not given.overwrite and b"class Tagger" not in path.read_bytes():
         refuse_overwriting(path)
@@ -105,7 +105,7 @@ def _check_runtime(folder: "RunFolder", given: Options) -> None:
         )
 
 
-def _onnx(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
+def _onnx(folder: RunFolder, form: dict[str, Any], given: Options) -> None:
     predictor = folder.model()
     pictures = pictures_of(folder, given.data, given.pictures)
     with _progress() as watch:
@@ -119,7 +119,7 @@ def _onnx(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
         )
 
 
-def _program(folder: "RunFolder", kind: str, form: dict[str, Any], given: Options) -> None:
+def _program(folder: RunFolder, kind: str, form: dict[str, Any], given: Options) -> None:
     """Write a page, or a program of another runtime."""
     out = given.target
     if kind == "openvino":
@@ -146,7 +146,7 @@ def _program(folder: "RunFolder", kind: str, form: dict[str, Any], given: Option
 
 
 @contextmanager
-def _progress() -> "Iterator[Watch]":
+def _progress() -> Iterator[Watch]:
     """Show how far a block is; a bar that an error stops is taken away."""
     watch = make_watch()
     try:
@@ -163,7 +163,7 @@ def _write_runtime(out: Path) -> None:
     say(f"wrote {path}: from labelwise_runtime import Tagger; Tagger({out.name!r})(photo)")
 
 
-def _int8(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
+def _int8(folder: RunFolder, form: dict[str, Any], given: Options) -> None:
     if given.data is None:
         raise SettingsError("--int8 fits the link again: give labelled photos with --data")
     spec, predictor = folder.spec, folder.model()
@@ -180,7 +180,7 @@ def _int8(folder: "RunFolder", form: dict[str, Any], given: Options) -> None:
         say("guarantees were tested on the float32 model and are not in this file")
 
 
-def _hub(folder: "RunFolder", given: Options) -> None:
+def _hub(folder: RunFolder, given: Options) -> None:
     out, push = given.target, given.push
     if push is not None:
         check_repository(push)
@@ -216,8 +216,8 @@ def _hub(folder: "RunFolder", given: Options) -> None:
 
 
 def _measured(
-    folder: "RunFolder", data: str | None, fitted: "Predictor | None"
-) -> tuple["Evaluation", str]:
+    folder: RunFolder, data: str | None, fitted: Predictor | None
+) -> tuple[Evaluation, str]:
     """Return the figures of a card, by the link and rule of now, and their photos' name."""
     if data is not None:
         table = load_for_labels(data, folder.spec.labels, check_files=True)

@@ -38,7 +38,7 @@ def index(folders: list[str] | None, given: Options) -> None:
     decoder = None if given.decode is None else decoder_of(given)
     out = default_index(given.out)
 
-    def update(only: Mapping[str, Collection[str]] | None = None) -> "Changes":
+    def update(only: Mapping[str, Collection[str]] | None = None) -> Changes:
         """Bring the index up to date once; model, rebuild and taxonomy apply the first time."""
         changes = update_index(
             out,
@@ -82,7 +82,7 @@ def index(folders: list[str] | None, given: Options) -> None:
     next_steps(f"search {out} 'LABEL, -OTHER'", f"tag {out} --xmp --dry-run")
 
 
-def _updates(update: Callable[..., "Changes"], roots: list[str], out: Path) -> Iterator["Changes"]:
+def _updates(update: Callable[..., Changes], roots: list[str], out: Path) -> Iterator[Changes]:
     """Yield what each update finds, for ever: when the system tells of changes, or by looking."""
     try:
         with events_of(roots, {os.path.realpath(out)}) as events:

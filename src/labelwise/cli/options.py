@@ -47,7 +47,8 @@ def declared(file: str) -> dict[str, dict[str, Any]]:
 
 
 def _option(type: str | list[str], help: str, **more: Any) -> Option:
-    kind = KINDS[type] if isinstance(type, str) else Literal.__getitem__(tuple(type)) | None
+    chosen: Any = None if isinstance(type, str) else Literal.__getitem__(tuple(type))
+    kind = KINDS[type] if isinstance(type, str) else chosen | None
     return Option(kind, help, tuple(more.pop("flags", ())), more.pop("writes", False), more)
 
 
@@ -69,10 +70,15 @@ class Options:
         """Where a verb writes that needs ``--out``."""
         return Path(self.out or "")
 
+    def get(self, name: str, default: float) -> Any:
+        """Return a number that was given, or the one that is meant where none was."""
+        value = getattr(self, name)
+        return default if value is None else value
+
     def as_typed(self, *names: str) -> str:
         """Return these options as they were given, for a command that is to be typed next."""
-        told = {name: getattr(self, name, None) for name in names}
-        return "".join(f" --{name.replace('_', '-')} {told[name]}" for name in names if told[name])
+        told = {name: getattr(self, name) for name in names if getattr(self, name)}
+        return "".join(f" --{name.replace('_', '-')} {value}" for name, value in told.items())
 
     def refuse(self, reason: str, *names: str) -> None:
         """Stop if the command line gave one of these options, which mean nothing here."""
@@ -102,13 +108,6 @@ def decoder_of(given: Options) -> Literal["cpu", "cuda"]:
     return "cuda" if on_gpu and given.decode in ("auto", "cuda") else "cpu"
 
 
-def number_of_folds(folds: int | None, reason: str = "") -> int:
-    """Return how many folds rows are dealt into; stop where ``reason`` says why there are none."""
-    if folds is not None and reason:
-        raise SettingsError(f"--folds does not apply: {reason}; leave it out")
-    return 5 if folds is None else folds
-
-
 def check_weights(given: Options) -> None:
     """Stop at the weights of --features where no features are asked for."""
     if given.weights is not None and given.features is None:
@@ -118,11 +117,11 @@ def check_weights(given: Options) -> None:
         )
 
 
-def load_table(source: str, given: Options, **more: Any) -> Any:
+def load_table(source: str, given: Options) -> Any:
     """Return the label table of a source, read as the options of its format say."""
     from labelwise.data import load
 
-    return load(source, **(reading(given) | more))
+    return load(source, **reading(given))
 
 
 def reading(given: Options) -> dict[str, Any]:

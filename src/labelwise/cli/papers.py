@@ -113,7 +113,7 @@ def run(table: str, given: Options) -> None:
 def _survey(
     root: Path,
     rows: tuple[str, ...],
-    frozen: "Frozen | None",
+    frozen: Frozen | None,
     overrides: Mapping[str, Any],
     folder: Path,
     given: Options,
@@ -146,7 +146,7 @@ def _pairs(texts: Sequence[str], rule: str) -> dict[str, str]:
     return pairs
 
 
-def _draw(name: str, request: "Request", folder: Path, query: str | None) -> list[Path]:
+def _draw(name: str, request: Request, folder: Path, query: str | None) -> list[Path]:
     """Draw a figure from the runs of its table, first seed."""
     jobs = jobs_of(request, folder)
     rows = request.rows or request.chosen_rows()
@@ -154,7 +154,7 @@ def _draw(name: str, request: "Request", folder: Path, query: str | None) -> lis
     return draw_figure(name, folder, Shown(runs, photos_of(request), query))
 
 
-def _draw_photos(name: str, request: "Request", folder: Path) -> list[Path]:
+def _draw_photos(name: str, request: Request, folder: Path) -> list[Path]:
     """Draw a figure of the training photos of a table's data, for which nothing is trained."""
     train = open_data(request)[0].splits()["train"]
     return draw_figure(name, folder, Shown({}, train.images))
@@ -214,7 +214,7 @@ def _write_table(
     next_steps("papers list")
 
 
-def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder: Path) -> None:
+def _transfer(root: Path, sets: tuple[str, ...], frozen: Frozen | None, folder: Path) -> None:
     """Judge a backbone on the data sets of Table A of two-way."""
     if frozen is None:
         raise SettingsError(
@@ -230,7 +230,7 @@ def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder
     next_steps("papers list")
 
 
-def _announce(request: "Request", folder: Path, jobs: int) -> None:
+def _announce(request: Request, folder: Path, jobs: int) -> None:
     runs = {job.folder: job for job in jobs_of(request, folder).values()}
     watch = make_watch()
     seconds = seconds_of(runs.values(), open_data(request, watch)[0], watch)

@@ -3,8 +3,9 @@
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import typer
 
 from labelwise.cli.evaluate import pooled
@@ -15,8 +16,10 @@ from labelwise.models import load_model
 from labelwise.models.loading import caution_of, is_exported, refuse_program
 from labelwise.models.onnx_answers import WRITTEN, Answer, OnnxAnswers, answer_writer
 from labelwise.models.run_folder import RunFolder
+from labelwise.numeric.arrays import to_numpy
 from labelwise.pictures import ImageSource, PictureImages
 from labelwise.pictures.decode import image_paths
+from labelwise.predictions import Predictions
 from labelwise.report.runs import taxonomy_of
 from labelwise.scores import apply as applied
 from labelwise.scores import read_fitted, read_unlabelled, save_applied
@@ -28,9 +31,6 @@ from labelwise.system.progress import make_watch
 from labelwise.system.storage import without_options
 from labelwise.system.text import counted
 from labelwise.taxonomy import Taxonomy
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
@@ -141,30 +141,38 @@ def _predict_shards(run: Path, places: list[str], out: str, given: Options) -> N
 
 def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     out = None if given.out is None else given.target
-    with _stoppable(out):  # imports take seconds
+    logits: list[Any] = []
+    held_out = model = graph = None
+    with _stoppable(out):
         if out is not None and out.suffix not in WRITTEN:
             raise SettingsError(f"the output must end in {', '.join(WRITTEN)}, got {out.name!r}")
-        decoder_of(given)
+        decode = decoder_of(given)
         alone = given.explain is None and given.taxonomy is None and not given.frequencies
-        graph = None
         if alone and given.device in (None, "cpu") and run.suffix.lower() == ".onnx":
             graph = OnnxAnswers.of(run)  # without torch
         if graph is None:
             _check_model(run)
         source = PictureImages(find_photos(images))
-        engine = None
         if graph is not None:
-            said, names = graph.facts.caution, graph.facts.space.names
-            caution(said)
-            answers, cautioned = graph.score(source), said is not None
+            names, said, answers = graph.facts.space.names, graph.facts.caution, graph.score(source)
         else:
-            engine = _Engine(run, source, given)
-            names, answers, cautioned = engine.names, engine.answers(), engine.cautioned
+            model = load_model(run, given.device or "cpu").fused(len(source))
+            names, said = model.space.names, model.caution
+            answers = _answers(model, source, decode, logits, given)
+        caution(said)
+        if given.frequencies:
+            if not run.is_dir():
+                raise SettingsError(
+                    f"--frequencies needs the held-out photos of a run; {run} is one file"
+                )
+            held_out = held_out_of(run)
+        if given.explain is not None:
+            _explain(model, source, given.explain)
     rows: list[tuple[str, str]] = []
     failed = count = chosen = 0
     watch = make_watch()
     watch.start("predicting", len(source))
-    writer = nullcontext() if out is None else answer_writer(out, names, cautioned=cautioned)
+    writer = nullcontext() if out is None else answer_writer(out, names, cautioned=said is not None)
     with _stoppable(out), writer as write, ExitStack() as stack:
         stack.callback(watch.finish)
         for answer in stack.enter_context(closing(answers)):
@@ -185,87 +193,61 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
     if out is not None:
         say(f"{count - failed:,} of {counted(count, 'image')} predicted, written to {out}")
     if count > failed:
-        if run.is_dir():
-            note = RunFolder(run).size_note(chosen / (count - failed))
-            if note:
-                say(note)
-        if engine is not None:
-            engine.say_frequencies()
+        note = RunFolder(run).size_note(chosen / (count - failed)) if run.is_dir() else ""
+        if note:
+            say(note)
+        if held_out is not None and model is not None:
+            _say_frequencies(held_out, model.link, logits)
     if failed:
         complain(f"{failed:,} of {counted(count, 'image')} could not be read")
         raise typer.Exit(1)
     next_steps(f"index PHOTOS --model {run}")
 
 
-class _Engine:
-    """A model, run by the one inference engine, and what was asked for beside its answers."""
+def _answers(
+    model: Any, source: ImageSource, decode: Any, logits: list[Any], given: Options
+) -> Generator[Answer]:
+    """Yield a model's answers in the order of the photos; keep logits for their frequencies."""
+    from labelwise.models.scoring import obeying, score
 
-    def __init__(self, run: Path, source: "ImageSource", given: Options) -> None:
-        from labelwise.models import Predictor
-
-        self.source, self.given = source, given
-        self.predictor = load_model(run, given.device or "cpu").fused(len(source))
-        caution(self.predictor.caution)
-        self.held_out = None
+    tree = None
+    if given.taxonomy is not None:
+        taxonomy = taxonomy_of(model.taxonomy, Taxonomy.read(given.taxonomy))
+        tree = None if taxonomy is None else taxonomy.within(model.space)
+    for scored in score(model, source, batch_size=given.batch_size or 64, decode=decode):
         if given.frequencies:
-            if not run.is_dir():
-                raise SettingsError(
-                    f"--frequencies needs the held-out photos of a run; {run} is one file"
-                )
-            self.held_out = held_out_of(run)
-        self.logits: list[Tensor] = []  # only where frequencies are asked for
-        if given.explain is not None:
-            from labelwise.report.explain import look, write_explanation
+            logits.append(scored.logits)
+        obeyed = scored if tree is None else obeying(scored, tree, model.rule)
+        yield from obeyed.answers(model.caution)
 
-            if not isinstance(self.predictor, Predictor):
-                raise SettingsError("an exported file has no attention maps; give the run's folder")
-            shown = write_explanation(given.explain, look(self.predictor, source))
-            say(f"where each label was seen on {counted(shown, 'photo')}: {given.explain}")
-        self.names = self.predictor.space.names
-        self.tree: Any = None
-        if given.taxonomy is not None:
-            taxonomy = taxonomy_of(self.predictor.taxonomy, Taxonomy.read(given.taxonomy))
-            self.tree = None if taxonomy is None else taxonomy.within(self.predictor.space)
 
-    def answers(self) -> Generator["Answer"]:
-        """Yield the answers in the order of the photos."""
-        from labelwise.models.scoring import obeying, score
+def _explain(model: Any, source: ImageSource, page: Path) -> None:
+    from labelwise.models import Predictor
+    from labelwise.report.explain import look, write_explanation
 
-        decode, batch = decoder_of(self.given), self.given.batch_size or 64
-        for scored in score(self.predictor, self.source, batch_size=batch, decode=decode):
-            if self.held_out is not None:
-                self.logits.append(scored.logits)
-            tree, rule = self.tree, self.predictor.rule
-            yield from (scored if tree is None else obeying(scored, tree, rule)).answers(
-                self.predictor.caution
-            )
+    if not isinstance(model, Predictor):
+        raise SettingsError("an exported file has no attention maps; give the run's folder")
+    shown = write_explanation(page, look(model, source))
+    say(f"where each label was seen on {counted(shown, 'photo')}: {page}")
 
-    @property
-    def cautioned(self) -> bool:
-        """Whether something must stand beside the model's probabilities."""
-        return self.predictor.caution is not None
 
-    def say_frequencies(self) -> None:
-        """Say how frequent each label is among the photos, if that was asked for."""
-        if self.held_out is None:
-            return
-        import torch
-
-        shift = share_shift(self.held_out, self.predictor.link, torch.cat(self.logits))
-        known = [share for share in shift.shares if share is not None]
-        cells = [
-            (
-                *(share.label, f"{share.before:.1%}", f"{share.now:.1%}"),
-                *(f"{share.low:.1%} to {share.high:.1%}", "yes" if share.moved else ""),
-            )
-            for share in known
-        ]
-        say()
-        show_table(("label", "held-out", "here", "95% interval", "moved"), cells)
-        say("if photos with a label look as the held-out ones did, and only are more or fewer")
-        unknown = len(shift.shares) - len(known)
-        if unknown:
-            say(f"left out: {counted(unknown, 'label')} that no held-out photo carries, or all do")
+def _say_frequencies(held_out: Predictions, link: Any, logits: list[Any]) -> None:
+    """Say how frequent each label is among the photos."""
+    shift = share_shift(held_out, link, np.concatenate([to_numpy(part) for part in logits]))
+    known = [share for share in shift.shares if share is not None]
+    cells = [
+        (
+            *(share.label, f"{share.before:.1%}", f"{share.now:.1%}"),
+            *(f"{share.low:.1%} to {share.high:.1%}", "yes" if share.moved else ""),
+        )
+        for share in known
+    ]
+    say()
+    show_table(("label", "held-out", "here", "95% interval", "moved"), cells)
+    say("if photos with a label look as the held-out ones did, and only are more or fewer")
+    unknown = len(shift.shares) - len(known)
+    if unknown:
+        say(f"left out: {counted(unknown, 'label')} that no held-out photo carries, or all do")
 
 
 @contextmanager

@@ -105,9 +105,7 @@ def _check(given: Options, query: str | None) -> None:
         given.refuse("--paths-only writes nothing else", "json")
 
 
-def _search_text(
-    index: "Index", text: str, query: "Query | None", top: int, given: Options
-) -> None:
+def _search_text(index: Index, text: str, query: Query | None, top: int, given: Options) -> None:
     """Show the photos most like a text, with their likeness, which is not a probability."""
     from labelwise.photos.words import FreeText
 
@@ -127,7 +125,7 @@ def _search_text(
         say(f"the photos most like {text!r} first; a likeness is not a probability")
 
 
-def _numbers(found: "Found", caution: str | None) -> dict[str, Any]:
+def _numbers(found: Found, caution: str | None) -> dict[str, Any]:
     """Return what is known of an answer as plain data, with what must be shown beside it."""
     count, (lower, upper) = found.count, found.interval or (None, None)
     statement, likeness = found.statement, found.likeness
@@ -151,14 +149,14 @@ def _beside(caution: str | None) -> dict[str, str]:
     return {} if caution is None else {"caution": caution}
 
 
-def _say_counted(found: "Found") -> None:
+def _say_counted(found: Found) -> None:
     """Say how many photos match, how much of the list is wrong, and whether photos differ."""
     for line in (found.sentence(), found.copies_sentence, found.likeness_sentence):
         if line:
             say(line)
 
 
-def _show_paths(paths: "Sequence[str]", null: bool) -> None:
+def _show_paths(paths: Sequence[str], null: bool) -> None:
     """Print paths, ended by lines or null bytes: as their bytes are, to a terminal made safe."""
     if sys.stdout.isatty() and not null:
         for path in paths:
@@ -171,7 +169,7 @@ def _show_paths(paths: "Sequence[str]", null: bool) -> None:
     sys.stdout.buffer.flush()
 
 
-def _show_hits(hits: "Sequence[Hit]", caution: str | None, given: Options) -> None:
+def _show_hits(hits: Sequence[Hit], caution: str | None, given: Options) -> None:
     """Print the photos of an answer; as JSON with what must be shown beside them."""
     if given.paths_only:
         _show_paths([hit.paths[0] for hit in hits], given.null)
@@ -192,7 +190,7 @@ def _show_hits(hits: "Sequence[Hit]", caution: str | None, given: Options) -> No
     show_table(("probability", "photo", *labels, "taken"), rows)
 
 
-def _show_similar(copies: "Sequence[Hit]", similar: "Sequence[Hit]", given: Options) -> None:
+def _show_similar(copies: Sequence[Hit], similar: Sequence[Hit], given: Options) -> None:
     """Show files that are equal to the byte first, and then those that look alike."""
     hits = [*copies, *similar]
     if given.paths_only:

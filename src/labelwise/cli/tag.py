@@ -91,7 +91,7 @@ def _check(given: Options) -> None:
         given.refuse(reason, "confidence", "per_label")
 
 
-def _tag_immich(folder: Path, server: "Immich", given: Options) -> None:
+def _tag_immich(folder: Path, server: Immich, given: Options) -> None:
     """Write tags to a server, or remove them."""
     if given.undo:
         removed = remove_tags(server, dry_run=given.dry_run)
@@ -111,7 +111,7 @@ def _tag_immich(folder: Path, server: "Immich", given: Options) -> None:
     next_steps(f"tag {folder} --immich {given.immich} --undo")
 
 
-def _undone(store: "Store", given: Options) -> "list[TagOutcome]":
+def _undone(store: Store, given: Options) -> list[TagOutcome]:
     """Take out all that was written to side-cars and photos."""
     dry = given.dry_run
     sidecars = [] if given.embed else written_sidecars(store).paths()
@@ -120,7 +120,7 @@ def _undone(store: "Store", given: Options) -> "list[TagOutcome]":
     return outcomes + [undo_embedded(store, path, dry_run=dry) for path in photos]
 
 
-def _of_audit(folder: Path, labels: Counter[str], given: Options) -> "list[TagOutcome]":
+def _of_audit(folder: Path, labels: Counter[str], given: Options) -> list[TagOutcome]:
     """Write the tags that an audit kept; its folder remembers what the files were before."""
     written = folder / "written"
     is_new = not (written / "photos.sqlite").is_file()
@@ -131,7 +131,7 @@ def _of_audit(folder: Path, labels: Counter[str], given: Options) -> "list[TagOu
         return _written(store, iter(tags), len(tags), labels, given)
 
 
-def _of_index(folder: Path, labels: Counter[str], given: Options) -> "list[TagOutcome]":
+def _of_index(folder: Path, labels: Counter[str], given: Options) -> list[TagOutcome]:
     """Write the labels that the model of an index gives, or take them out."""
     with resumable(folder), Index(folder) as index:
         bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
@@ -151,12 +151,12 @@ def _of_index(folder: Path, labels: Counter[str], given: Options) -> "list[TagOu
 
 
 def _written(
-    store: "Store",
-    tags: "Iterator[tuple[list[str], list[Keyword]]]",
+    store: Store,
+    tags: Iterator[tuple[list[str], list[Keyword]]],
     total: int,
     labels: Counter[str],
     given: Options,
-) -> "list[TagOutcome]":
+) -> list[TagOutcome]:
     """Write the labels of each photo beside it or into it, counting them."""
     outcomes: list[TagOutcome] = []
     watch = make_watch()
@@ -193,7 +193,7 @@ def _show_counts(given: Mapping[str, int]) -> None:
             say(f"and {counted(len(given) - SHOWN, 'more label')}")
 
 
-def _promised(index: "Index", given: Options) -> "Promised | None":
+def _promised(index: Index, given: Options) -> Promised | None:
     """Return the guaranteed rule, having said what it guarantees; None for the model's own."""
     if given.wrong_at_most is None:
         return None
@@ -204,7 +204,7 @@ def _promised(index: "Index", given: Options) -> "Promised | None":
     return made
 
 
-def _immich(address: str, key_file: Path | None) -> "Immich":
+def _immich(address: str, key_file: Path | None) -> Immich:
     """Return the server of an address, with the key of a file or of the environment."""
     key = read_secret(key_file, "LABELWISE_IMMICH_KEY", "the key of Immich", "--immich-key-file")
     if key is None:

@@ -83,13 +83,13 @@ def train(data: list[str] | None, given: Options) -> None:
 
 
 def train_and_report(
-    settings: "Settings",
-    folder: "RunFolder",
+    settings: Settings,
+    folder: RunFolder,
     *,
     fresh: bool,
     folds: int | None = None,
     on_ray: int | None = None,
-) -> "Run | None":
+) -> Run | None:
     """Train, report, and say what came out and what to type next.
 
     ``on_ray`` workers of a Ray cluster train; then this process only reports.
@@ -203,7 +203,7 @@ def _begun(out: Path) -> Iterator[None]:
         raise
 
 
-def _tell(done: "Started", photos: list[Path], words: Path) -> None:
+def _tell(done: Started, photos: list[Path], words: Path) -> None:
     """Say what the run knows, and what to do next."""
     names = done.predictor.space.names
     say(f"{counted(done.photos, 'photo')} and {counted(len(names), 'word')}: {done.folder}")
