@@ -13,6 +13,7 @@ from labelwise.cli.options import Options, check_weights
 from labelwise.cli.text import duration, in_all, next_steps, resumable, say, show_table
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError
+from labelwise.papers import reproduce
 from labelwise.papers.computed import COMPUTED
 from labelwise.papers.estimate import seconds_of
 from labelwise.papers.figures import Shown, draw_figure, find_figure
@@ -29,7 +30,6 @@ from labelwise.papers.reproduce import (
     photos_of,
     where_to_put,
 )
-from labelwise.papers.reproduce import reproduce as run_table
 from labelwise.papers.sources import Frozen
 from labelwise.papers.survey import SurveyPlan, run_survey
 from labelwise.papers.survey_page import complete, page
@@ -99,7 +99,7 @@ def run(table: str, given: Options) -> None:
         return
     executor = LocalProcesses(workers) if workers > 1 else None
     with resumable(folder):
-        done = run_table(request, folder, executor=executor, say=say, watch=make_watch())
+        done = reproduce.reproduce(request, folder, executor=executor, say=say, watch=make_watch())
     show_table(*done.cells(), title=done.title, names=2)
     for note in (*done.verdicts(), *done.deviations()):
         say(f"- {note}")

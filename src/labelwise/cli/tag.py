@@ -13,7 +13,7 @@ from labelwise.cli.text import caution, complain, next_steps, resumable, say, sh
 from labelwise.contrib.immich import Immich, remove_tags, write_tags
 from labelwise.decide import Promised
 from labelwise.errors import SettingsError
-from labelwise.photos import Index, model_changed
+from labelwise.photos import Index, model_changed, tagging
 from labelwise.photos.embedded_tags import (
     TagOutcome,
     embed_tags,
@@ -30,7 +30,6 @@ from labelwise.photos.tagging import (
     tags_of,
     tags_of_audit,
     undo_sidecar,
-    write_sidecar,
 )
 from labelwise.photos.xmp import Keyword
 from labelwise.system.progress import make_watch
@@ -174,7 +173,7 @@ def _written(
                     "adopt": given.adopt,
                     "dry_run": given.dry_run,
                 }
-                outcomes.append(write_sidecar(store, sidecar, keywords, **options))
+                outcomes.append(tagging.write_sidecar(store, sidecar, keywords, **options))
         watch.advance(1)
     watch.finish()
     return outcomes

@@ -12,7 +12,7 @@ import typer
 from PIL import Image
 
 from labelwise.answers.agreement import export_again
-from labelwise.api import default_folder, log_trained_model
+from labelwise.api import default_folder, trained
 from labelwise.cli.evaluate import few_test_photos, say_shortfall, summarise
 from labelwise.cli.options import Options
 from labelwise.cli.predict import find_photos
@@ -32,14 +32,11 @@ from labelwise.photos.words import WordList, open_scorer
 from labelwise.photos.words.start import EMBEDDINGS, Started, compare_runs
 from labelwise.photos.words.start import start as start_run
 from labelwise.pictures import PictureImages
-from labelwise.report.runs import report_run
-from labelwise.shards.ray_cluster import RayTraining
 from labelwise.system.progress import make_watch
 from labelwise.system.storage import address_of
 from labelwise.system.text import counted
 from labelwise.system.yaml_values import parse_assignments
 from labelwise.training.run import Run, train_folds
-from labelwise.training.run import train as run
 from labelwise.training.settings import (
     SHORT_NAMES,
     OptimizerSettings,
@@ -94,18 +91,11 @@ def train_and_report(
 
     ``on_ray`` workers of a Ray cluster train; then this process only reports.
     """
-    address = folder.address
+    address, watch = folder.address, make_watch()
     with resumable(address):
-        watch = make_watch()
-        if on_ray is None:
-            done = run(settings, folder, watch=watch, fresh=fresh)
-        else:
-            done = RayTraining(on_ray)(settings, folder, watch, fresh=fresh)
+        done = trained(settings, folder, watch, fresh=fresh, on_ray=on_ray, command=command())
     if done is None:
         return None
-    report_run(done, command=command())
-    log_trained_model(folder, settings)
-    folder.publish()
     if folds is not None:
         with resumable(address):
             train_folds(done, folds, watch=make_watch(), fresh=fresh, publish=folder.publish)
