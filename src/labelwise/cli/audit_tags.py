@@ -1,6 +1,5 @@
 """The audit of any tags: in the terminal, on a page, or through a spreadsheet."""
 
-import csv
 import secrets
 from getpass import getuser
 from pathlib import Path
@@ -35,8 +34,8 @@ from labelwise.data.rows import read_csv_rows
 from labelwise.errors import DataError, SettingsError
 from labelwise.photos.prevalence import ANSWER_WORDS
 from labelwise.report.audit import write_audit
-from labelwise.system.files import replacing
-from labelwise.system.text import as_cell, counted, from_cell
+from labelwise.system.table_files import write_csv
+from labelwise.system.text import counted, from_cell
 
 OF_TAGS = (
     *("photos", "right_at_least", "per_tag", "page", "csv", "again", "seed", "scores", "data"),
@@ -221,9 +220,7 @@ def _write_questions(session: AuditSession, path: Path, given: Options, command:
     rows = [
         (question.photo, question.tag, "", ", ".join(question.listed)) for question in questions
     ]
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream).writerows([["path", "tag", "answer", "tags"]])
-        csv.writer(stream).writerows(map(as_cell, row) for row in rows)
+    write_csv(path, ["path", "tag", "answer", "tags"], rows)
     say(f"wrote {path}: {counted(len(questions), 'question')} to answer with yes, no or unsure")
     if any(question.listed for question in questions):
         say("where the tag is *, name all tags of the last column that the photo shows, or none;")

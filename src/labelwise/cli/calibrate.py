@@ -33,8 +33,9 @@ from labelwise.scores import (
     save_intervals,
     save_json,
 )
-from labelwise.scores.embeddings import read_texts, write_prompts
+from labelwise.scores.embeddings import read_texts
 from labelwise.scores.fitted import save_detections
+from labelwise.system.table_files import write_csv
 from labelwise.system.text import counted
 from labelwise.taxonomy import AttributeGroups
 
@@ -100,7 +101,7 @@ def _tables(source: Path, given: Options) -> tuple[ScoreTable, Any, Any]:
     table = read(source, labels=given.labels, texts=embedded, keep=keep)
     if embedded is not None and embedded.prompts and given.out is not None:
         given.target.mkdir(parents=True, exist_ok=True)
-        write_prompts(given.target / "prompts.csv", embedded)
+        write_csv(given.target / "prompts.csv", ["label", "prompt"], embedded.prompts)
     other = None if given.test is None else read(given.test, keep=columns)
     groups = None
     if given.attributes is not None:

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from labelwise.errors import DataError
 from labelwise.scores.tables import RawScores, npz_arrays, npz_texts
-from labelwise.system.files import replacing
-from labelwise.system.text import as_cell, from_cell
+from labelwise.system.text import from_cell
 from labelwise.types import matching_columns, nearest
 
 PHOTO_ARRAYS = ("features", "embeddings", "ids", "id", "labels", "observed", "names", "split")
@@ -172,14 +171,6 @@ def read_prompts(path: Path) -> list[tuple[int, str, str]]:
     if not prompts:
         raise DataError(f"{path}: there are no prompts")
     return prompts
-
-
-def write_prompts(path: Path, texts: Texts) -> None:
-    """Write the texts that the labels were scored by, as :func:`read_prompts` reads them."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["label", "prompt"])
-        writer.writerows(map(as_cell, pair) for pair in texts.prompts)
 
 
 def _number(path: Path, arrays: dict[str, NDArray[Any]], name: str) -> float | None:

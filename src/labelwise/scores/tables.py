@@ -183,26 +183,21 @@ def read_raw(path: Path, keep: Sequence[str] = ()) -> RawScores:
         raise DataError(f"{path}: the file is empty")
     if suffix == ".npz":
         return _npz(path, keep).check_names()
-    if suffix == ".jsonl":
-        _refuse_facts(str(path), keep)
-        return _json_lines(path).check_names()
-    table = read_parquet(path) if suffix == ".parquet" else _delimited(path)
-    if suffix == ".parquet" and {"path", "probs"} <= set(table.column_names):
-        _refuse_facts(str(path), keep)
-        return _answer_lists(path, table).check_names()
-    if suffix != ".parquet" and table.column_names[:3] == ANSWER_COLUMNS:
-        _refuse_facts(str(path), keep)
-        return _answer_columns(str(path), table).check_names()
-    return _columns(str(path), table, keep).check_names()
-
-
-def _refuse_facts(source: str, keep: Sequence[str]) -> None:
-    """Raise if columns are asked for of a file that holds answers alone."""
+    table = None
+    if suffix != ".jsonl":
+        table = read_parquet(path) if suffix == ".parquet" else _delimited(path)
+        is_lists = suffix == ".parquet" and {"path", "probs"} <= set(table.column_names)
+        if not is_lists and (suffix == ".parquet" or table.column_names[:3] != ANSWER_COLUMNS):
+            return _columns(str(path), table, keep).check_names()
     if keep:
         raise DataError(
-            f"{source}: there is no column {keep[0]!r}: it holds paths and answers alone; use a "
+            f"{path}: there is no column {keep[0]!r}: it holds paths and answers alone; use a "
             "table with columns id, score:NAME and the one asked for"
         )
+    if table is None:
+        return _json_lines(path).check_names()
+    reader = _answer_lists if suffix == ".parquet" else _answer_columns
+    return reader(str(path), table).check_names()
 
 
 def _delimited(path: Path) -> Any:
@@ -241,14 +236,12 @@ def _columns(source: str, table: Any, keep: Sequence[str]) -> RawScores:
         if name not in headers:
             raise DataError(f"{source}: there is no column {name!r}{nearest(name, headers)}")
     facts = {name: _fact(source, table, name) for name in keep}
-    matrices: dict[str, NDArray[np.float64] | None] = {}
-    for mark, columns in parts.items():
-        matrices[mark] = None
-        if columns:
-            matrices[mark] = np.stack(
-                [_numbers(source, table, f"{mark}:{name}", ids) for name in names], 1
-            ).reshape(len(ids), len(names))
-    scores, labels = matrices["score"], matrices["label"]
+    scores, labels = (
+        np.stack([_numbers(source, table, f"{mark}:{name}", ids) for name in names], 1)
+        if columns
+        else None
+        for mark, columns in parts.items()
+    )
     return RawScores(source, names, ids, scores, labels, split, group=group, facts=facts)
 
 
@@ -359,7 +352,7 @@ def _answer_columns(source: str, table: Any) -> RawScores:
     return RawScores(source, words, ids, matrix, None, kind="probs", failed=failed)
 
 
-def _answer_lists(path: Path, table: Any) -> RawScores:
+def _answer_lists(path: str, table: Any) -> RawScores:
     """Return predict's Parquet: path, labels, probs in the order of the metadata, error."""
     try:
         names = json.loads((table.schema.metadata or {})[b"labelwise"])["names"]
@@ -372,9 +365,9 @@ def _answer_lists(path: Path, table: Any) -> RawScores:
         ) from None
     kept = table.filter(compute.is_valid(table["probs"]))
     matrix = matrix_of_lists(kept["probs"], len(names), f"{path}: probs").astype(np.float64)
-    ids = _texts_of(str(path), kept, "path")
+    ids = _texts_of(path, kept, "path")
     failed = table.num_rows - len(ids)
-    return RawScores(str(path), tuple(names), ids, matrix, None, kind="probs", failed=failed)
+    return RawScores(path, tuple(names), ids, matrix, None, kind="probs", failed=failed)
 
 
 def _json_lines(path: Path) -> RawScores:
