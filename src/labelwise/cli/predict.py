@@ -1,7 +1,7 @@
 """``labelwise predict``: the labels of image files, or of scores by what `calibrate` fitted."""
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,15 @@ import typer
 
 from labelwise.cli.evaluate import pooled
 from labelwise.cli.options import Options, decoder_of
-from labelwise.cli.text import caution, complain, next_steps, resumable, say, show_table, stopped
+from labelwise.cli.text import (
+    before_writing,
+    caution,
+    complain,
+    next_steps,
+    resumable,
+    say,
+    show_table,
+)
 from labelwise.errors import SettingsError
 from labelwise.models import load_model
 from labelwise.models.loading import caution_of, is_exported, refuse_program
@@ -250,18 +258,14 @@ def _say_frequencies(held_out: Predictions, link: Any, logits: list[Any]) -> Non
         say(f"left out: {counted(unknown, 'label')} that no held-out photo carries, or all do")
 
 
-@contextmanager
-def _stoppable(out: Path | None) -> Iterator[None]:
-    """Say, if Ctrl-C stops the block, that no file was written, and how one can go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if out is None:
-            raise
-        raise stopped(
-            f"stopped; {out} was not written. Shards (-o {out.with_suffix('')}/) are kept and "
-            "go on with the same command"
-        ) from None
+def _stoppable(out: Path | None) -> AbstractContextManager[None]:
+    """Have Ctrl-C say that no file was written, and how one can go on."""
+    if out is None:
+        return nullcontext()
+    return before_writing(
+        f"stopped; {out} was not written. Shards (-o {out.with_suffix('')}/) are kept and go on "
+        "with the same command"
+    )
 
 
 def _check_model(place: Path) -> None:

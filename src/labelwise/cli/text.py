@@ -86,12 +86,12 @@ def resumable(folder: Path | str) -> Iterator[None]:
 
 
 @contextmanager
-def before_writing() -> Iterator[None]:
-    """Say, if Ctrl-C stops the block, in which nothing is written, that nothing was."""
+def before_writing(sentence: str = "stopped; nothing was written") -> Iterator[None]:
+    """Say, if Ctrl-C stops the block, that nothing was written, or what is told instead."""
     try:
         yield
     except KeyboardInterrupt:
-        raise stopped("stopped; nothing was written") from None
+        raise stopped(sentence) from None
 
 
 def in_all(seconds: float, jobs: int) -> str:
