@@ -22,7 +22,7 @@ no stretch that passed holds more false suspects than the level: nor do they tog
 """
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 from pathlib import Path
@@ -331,76 +331,59 @@ def crossfit_true_log_odds(
     shares = []
     # Dealt anew: rows that share a fold have log-odds by one fit, whose errors they would share.
     for held in _folds(len(odds), folds, seed + 1):
-        fit = _fit_with_mistakes(odds[~held], others[~held], truth[~held], weight[~held], l2)
-        held_out_odds[held] = fit.log_odds(odds[held], others[held]).double()
-        shares.append(torch.special.expit(fit.shares))
+        slope, offset, pairs, rates = _fit_with_mistakes(
+            odds[~held], others[~held], truth[~held], weight[~held], l2
+        )
+        z = torch.addmm(slope * odds[held] + offset, others[held], pairs)
+        held_out_odds[held] = z.double()
+        shares.append(rates)
     missing, wrong = torch.stack(shares).mean(0).tolist()
     return TrueLogOdds(held_out_odds, missing, wrong)
 
 
-@dataclass(frozen=True, eq=False)
-class _WithMistakes:
-    """a (K,), c (K,), B over C (2K or 0, K) with nothing on their diagonals, and the shares (2,).
-
-    ``shares`` are the log-odds of ``missing`` and ``wrong``.
-    """
-
-    slope: Tensor
-    offset: Tensor
-    pairs: Tensor
-    shares: Tensor
-
-    def log_odds(self, odds: Tensor, others: Tensor) -> Tensor:
-        """Return z (n, K)."""
-        return torch.addmm(self.slope * odds + self.offset, others, self.pairs)
-
-    def gradients(
-        self, odds: Tensor, others: Tensor, truth: Tensor, weight: Tensor
-    ) -> tuple[Tensor, "_WithMistakes"]:
-        """Return the negative log likelihood and its derivatives, written out for speed."""
-        p = torch.special.expit(self.log_odds(odds, others))
-        missing, wrong = torch.special.expit(self.shares).unbind()
-        kept = 1 - missing - wrong
-        given = wrong + kept * p
-        losses = truth * given.log() + (1 - truth) * (1 - given).log()
-        loss = -(losses * weight).double().sum()
-        by_given = weight * (given - truth) / (given * (1 - given))
-        by_z = kept * by_given * p * (1 - p)
-        by_share = torch.stack([-(by_given * p).sum(), (by_given * (1 - p)).sum()])
-        rates = torch.stack([missing, wrong])
-        return loss, _WithMistakes(
-            (by_z * odds).sum(0), by_z.sum(0), others.T @ by_z, by_share * rates * (1 - rates)
-        )
-
-
 def _fit_with_mistakes(
     odds: Tensor, others: Tensor, truth: Tensor, weight: Tensor, l2: float
-) -> _WithMistakes:
-    """Return the fit; the log-odds of both shares have normal priors of deviation 1."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return a (K,), c (K,), B over C (2K or 0, K) with nothing on their diagonals, and the shares.
+
+    The log-odds of ``missing`` and ``wrong`` have normal priors of deviation 1.
+    """
     rows, labels = odds.shape
     off_diagonal = (1 - torch.eye(labels)).repeat(others.shape[1] // labels, 1)
     usual = torch.tensor(USUAL_MISTAKES).logit()
     slope, offset = torch.ones(labels), torch.zeros(labels)
     pairs, shares = torch.zeros_like(off_diagonal), usual.clone()
+
+    def loss() -> Tensor:
+        kept = pairs * off_diagonal
+        p = torch.special.expit(torch.addmm(slope * odds + offset, others, kept))
+        missing, wrong = torch.special.expit(shares).unbind()
+        given = wrong + (1 - missing - wrong) * p
+        likely = truth * given.log() + (1 - truth) * (1 - given).log()
+        penalty = l2 * kept.square().sum() + (shares - usual).square().sum()
+        return ((penalty / 2 - (likely * weight).sum(dtype=torch.float64)) / rows).float()
+
+    _minimise([slope, offset, pairs, shares], loss)
+    return slope, offset, pairs * off_diagonal, torch.special.expit(shares)
+
+
+def _minimise(parameters: list[Tensor], loss: Callable[[], Tensor]) -> None:
+    """Change the parameters in place so that the loss is least."""
+    for parameter in parameters:
+        parameter.requires_grad_(True)
     optimizer = torch.optim.LBFGS(
-        [slope, offset, pairs, shares],
-        max_iter=STEPS,
-        history_size=10,
-        line_search_fn="strong_wolfe",
+        parameters, max_iter=STEPS, history_size=10, line_search_fn="strong_wolfe"
     )
 
-    @torch.no_grad()
     def closure() -> Tensor:
-        fit = _WithMistakes(slope, offset, pairs * off_diagonal, shares)
-        loss, by = fit.gradients(odds, others, truth, weight)
-        slope.grad, offset.grad = by.slope / rows, by.offset / rows
-        pairs.grad = (by.pairs * off_diagonal + l2 * fit.pairs) / rows
-        shares.grad = (by.shares + shares - usual) / rows
-        penalty = l2 * fit.pairs.square().sum() + (shares - usual).square().sum()
-        return ((loss + penalty / 2) / rows).float()
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
-    return _WithMistakes(slope, offset, pairs * off_diagonal, shares)
+    for parameter in parameters:
+        parameter.requires_grad_(False)
 
 
 def crossfit_heads(
@@ -444,22 +427,15 @@ def fit_linear_head(
     scaled = (inputs - mean) / spread
     count = known.sum(0).clamp(min=1)
     share = ((truth * known).sum(0) + 0.5) / (count + 1)
-    weight = torch.zeros(inputs.shape[1], truth.shape[1], requires_grad=True)
-    bias = share.logit().requires_grad_(True)
-    optimizer = torch.optim.LBFGS(
-        [weight, bias], max_iter=STEPS, history_size=10, line_search_fn="strong_wolfe"
-    )
+    weight, bias = torch.zeros(inputs.shape[1], truth.shape[1]), share.logit()
 
-    def closure() -> Tensor:
-        optimizer.zero_grad()
+    def loss() -> Tensor:
         losses = bce_loss(scaled @ weight + bias, truth) * known
-        loss = (losses.sum(0) / count).sum() + l2 / 2 * weight.square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
+        return (losses.sum(0) / count).sum() + l2 / 2 * weight.square().sum()
 
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
-    own = weight.detach() / spread[:, None]
-    return own, bias.detach() - mean @ own
+    _minimise([weight, bias], loss)
+    own = weight / spread[:, None]
+    return own, bias - mean @ own
 
 
 def deal_folds(
