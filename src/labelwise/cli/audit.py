@@ -9,7 +9,7 @@ import typer
 from labelwise.answers.log import Answer
 from labelwise.cli.index import index_and_query
 from labelwise.cli.options import Options
-from labelwise.cli.text import ask, caution, complain, next_steps, say
+from labelwise.cli.text import ask, caution, next_steps, say
 from labelwise.data.load import load_for_labels
 from labelwise.decide import Check, Promise
 from labelwise.errors import DataError, SettingsError
@@ -84,8 +84,8 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
     with Index(place) as index:
         caution(model_changed(index))
         options = {
-            "wrong_at_most": 0.1 if given.wrong_at_most is None else given.wrong_at_most,
-            "confidence": 0.95 if given.confidence is None else given.confidence,
+            "wrong_at_most": given.get("wrong_at_most", 0.1),
+            "confidence": given.get("confidence", 0.95),
         }
         if text is not None:
             free_text = FreeText.of(index, given.encoder)
@@ -267,6 +267,5 @@ def _checked_run(folder: Path, answers: str | None) -> list[tuple[Check, Promise
         return checks
     table = load_for_labels(answers, run.spec.labels, check_files=True)
     scores, notes = score_data(folder, table)
-    for note in notes:
-        complain(note)
+    caution(*notes)
     return scores.checks()

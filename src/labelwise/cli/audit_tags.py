@@ -28,7 +28,7 @@ from labelwise.answers.log import AnswerLog
 from labelwise.cli.command import refuse_overwriting
 from labelwise.cli.index import default_index
 from labelwise.cli.options import Options
-from labelwise.cli.text import ask, complain, next_steps, say
+from labelwise.cli.text import ask, complain, next_steps, say, tell
 from labelwise.contrib.tag_sources import tags_to_audit
 from labelwise.data.rows import read_csv_rows
 from labelwise.errors import DataError, SettingsError
@@ -63,8 +63,7 @@ def audit_tags(place: Path | None, given: Options) -> None:
     if given.out is None:
         refuse_overwriting(out)
     session = _session(place, out, given)
-    for note in session.table.notes:
-        say(note)
+    tell(*session.table.notes)
     if given.csv is not None:
         _write_questions(session, given.csv, given, f"{_command(place, given, out)}")
         return
@@ -143,7 +142,7 @@ def _session(place: Path | None, out: Path, given: Options) -> AuditSession:
         **{name: value for name, value in level.items() if value is not None},
         per_tag=given.per_tag,
         seed=seed or 0,
-        random_photos=RANDOM_PHOTOS if given.ask is None else given.ask,
+        random_photos=given.get("ask", RANDOM_PHOTOS),
         again=given.again is not None,
     )
     if place is None:
@@ -212,7 +211,7 @@ def shown_of(text: str) -> dict[str, str]:
 
 
 def _write_questions(session: AuditSession, path: Path, given: Options, command: str) -> None:
-    questions = session.batch(QUESTIONS if given.top is None else given.top)
+    questions = session.batch(given.get("top", QUESTIONS))
     if not questions:
         say("there is nothing left to ask")
         next_steps(command)

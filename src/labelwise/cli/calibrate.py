@@ -1,7 +1,7 @@
 """``labelwise calibrate``: probabilities, thresholds and guarantees from anyone's scores."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ import numpy as np
 from labelwise.calibration import few_labels
 from labelwise.cli.evaluate import pooled, say_shortfall, show, show_exclusive
 from labelwise.cli.options import Options
-from labelwise.cli.text import next_steps, say, show_table
+from labelwise.cli.text import next_steps, say, show_table, tell
 from labelwise.decide import LabelFigures, label_figures
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluation import Subgroups
@@ -244,8 +244,7 @@ def _guarantee(table: ScoreTable, method: str, rows: dict[str, Any], given: Opti
         say(f"calibrator: {guaranteed.link_words}")
     for promise in promised.promises[:SHOWN]:
         say(str(promise))
-    if promised.warning is not None:
-        say(promised.warning)
+    tell(promised.warning)
     for sentence in promised.refused[:SHOWN]:
         say(f"not guaranteed: {sentence}")
     if guaranteed.checks:
@@ -256,7 +255,7 @@ def _guarantee(table: ScoreTable, method: str, rows: dict[str, Any], given: Opti
                     ", ".join(promise.labels[:3]) or promise.what,
                     *(f"{value:.3f}" for value in (promise.level, check.value)),
                     *(f"{value:.3f}" for value in (check.lower, check.upper)),
-                    *(f"{check.counted:,}", check.verdict),
+                    *(check.counted, check.verdict),
                 )
                 for promise, check in zip(promised.promises, guaranteed.checks, strict=True)
             ],
@@ -323,7 +322,7 @@ def _operating(row: LabelFigures) -> tuple[str, str, str]:
 
 
 def _show_some(
-    head: Sequence[str], cells: Sequence[Sequence[str]], most: int, title: str, what: str
+    head: Sequence[str], cells: Sequence[Sequence[str | int]], most: int, title: str, what: str
 ) -> None:
     show_table(head, cells[:most], title=title)
     if len(cells) > most:
@@ -343,15 +342,20 @@ def _show_by(column: str, parts: Figures) -> None:
 
 
 def _show_figures(title: str, rows: tuple[LabelFigures, ...], rule: str) -> None:
-    told: Callable[[LabelFigures], Sequence[str]]
-    if rule.startswith(OPERATING):
-        names, what, told = (
-            *(("sensitivity", "specificity", "false alarms per 1,000"), "the first {} labels"),
-            _operating,
+    operating = rule.startswith(OPERATING)
+    names, what = ("precision", "recall", "F1"), "the {} labels of lowest F1"
+    if operating:
+        names, what = (
+            ("sensitivity", "specificity", "false alarms per 1,000"),
+            "the first {} labels",
         )
     else:
         rows = tuple(sorted(rows, key=lambda row: (row.f1 or (2.0,))[0]))
-        names, what = ("precision", "recall", "F1"), "the {} labels of lowest F1"
-        told = lambda row: [*map(_cell, (row.precision, row.recall, row.f1))]  # noqa: E731
-    cells = [(row.name, f"{row.present:,}", f"{row.chosen:,}", *told(row)) for row in rows]
+    cells = [
+        (
+            *(row.name, row.present, row.chosen),
+            *(_operating(row) if operating else map(_cell, (row.precision, row.recall, row.f1))),
+        )
+        for row in rows
+    ]
     _show_some(("label", "present", "chosen", *names), cells, SHOWN, title, what)

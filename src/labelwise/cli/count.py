@@ -166,12 +166,8 @@ def _show(found: LibraryEstimate, query: str, by: str) -> None:
     if found.groups:
         cells = [
             (
-                group.group or "all",
-                f"{group.photos:,}",
-                f"{group.yes:,} of {group.answered:,}",
-                f"{group.count:,.0f}",
-                f"{group.low:,.0f} to {group.high:,.0f}",
-                group.method,
+                *(group.group or "all", group.photos, f"{group.yes:,} of {group.answered:,}"),
+                *(f"{group.count:,.0f}", f"{group.low:,.0f} to {group.high:,.0f}", group.method),
             )
             for group in [*found.groups, found.total]
         ]

@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from labelwise.cli.evaluate import few_test_photos
 from labelwise.cli.options import Options, load_table, model_path
-from labelwise.cli.text import complain, next_steps, say, show_table
+from labelwise.cli.text import caution, complain, next_steps, say, show_table, tell
 from labelwise.contrib.annotation_tools import Guesses, export_for_tool
 from labelwise.data import LabelTable, UnreadableImage
 from labelwise.data import derived as corrupt
@@ -99,8 +99,7 @@ def split_table(source: str, given: Options) -> None:
     sizes = {name: len(split) for name, split in parted.splits().items()}
     say(f"wrote {given.out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}")
     few = few_test_photos(sizes.get("test", 0))
-    if few:
-        complain(few)
+    caution(few)
     next_steps(f"train {given.out}")
 
 
@@ -123,8 +122,7 @@ def group_table(source: str, given: Options) -> None:
     )
     export(grouped.table, given.target)
     say(f"wrote {given.out}: {grouped.sentence()}")
-    if grouped.warning:
-        complain(grouped.warning)
+    caution(grouped.warning)
     if grouped.unread:
         verb_of = "is" if len(grouped.unread) == 1 else "are"
         complain(
@@ -183,8 +181,7 @@ def convert_table(source: str, given: Options) -> None:
     guesses, model, note = None, model_path(given), ""
     if model is not None:
         scored = score_pool(table, load_model(model), watch=make_watch())
-        for text in scored.notes:
-            complain(text)
+        caution(*scored.notes)
         table = scored.table
         guesses = Guesses(scored.pool.probs, scored.pool.sets, model.name)
     if given.for_ is None:
@@ -193,8 +190,7 @@ def convert_table(source: str, given: Options) -> None:
         note = export_for_tool(table, out, given.for_, guesses)
     labels = counted(len(table.space), "label")
     say(f"wrote {out}: {counted(len(table), 'image')}, {labels}")
-    if note:
-        say(note)
+    tell(note)
     next_steps(f"data describe {out}" if given.for_ is None else f"train {source}")
 
 
@@ -268,10 +264,7 @@ def _show(description: Description, shown: int) -> None:
     ranked = sorted(description.labels, key=lambda label: (-label.present, label.name))
     rows = [
         (
-            label.name,
-            f"{label.present:,}",
-            f"{label.absent:,}",
-            f"{label.unknown:,}",
+            *(label.name, label.present, label.absent, label.unknown),
             "undefined" if label.share is None else f"{label.share:.2%}",
         )
         for label in ranked[:shown]
@@ -282,7 +275,7 @@ def _show(description: Description, shown: int) -> None:
         say(f"... and {counted(len(ranked) - shown, 'more label')} (--all shows them)")
     if description.pairs:
         say()
-        pairs = [(p.first, p.second, f"{p.images:,}", f"{p.lift:.2f}") for p in description.pairs]
+        pairs = [(p.first, p.second, p.images, f"{p.lift:.2f}") for p in description.pairs]
         title = "most frequent pairs; lift: times as often as if they came independently"
         show_table(("label", "with", "images", "lift"), pairs[:10], title=title)
     for note in description.notes:

@@ -5,7 +5,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from labelwise.cli.options import Options
-from labelwise.cli.text import next_steps, say, show_table
+from labelwise.cli.text import next_steps, say, show_table, tell
 from labelwise.data import load
 from labelwise.data.camera_results import cut_crops, read_camera_results
 from labelwise.data.derived import obey_groups
@@ -42,8 +42,13 @@ def votes_table(votes: Path, given: Options) -> None:
         labels = made.table(source.images, source.name)
         table = replace(labels, split=source.split, group=source.group, notes=source.notes)
     export(table, given.target)
-    if report is not None:
-        _write_report(report, made.records)
+    if report is not None and report.suffix.lower() == ".json":
+        text = json.dumps([asdict(record) for record in made.records], indent=2, ensure_ascii=False)
+        with replacing(report) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    elif report is not None:
+        header = [field.name for field in fields(WorkerRecord)]
+        write_csv(report, header, [tuple(asdict(record).values()) for record in made.records])
     soft = 0 if table.soft is None else len(table.soft.shares)
     say(
         f"wrote {given.out}: {counted(len(table), 'photo')}, {counted(len(table.space), 'label')}, "
@@ -82,15 +87,13 @@ def _import_keywords(source: Path, given: Options) -> None:
     if hierarchy is not None:
         write_csv(hierarchy, ["child", "parent"], sorted(parents.items()))
         say(f"wrote {hierarchy}: {counted(len(parents), 'keyword')} under another")
-    for note in table.notes:
-        say(note)
+    tell(*table.notes)
 
 
 def _import_crops(source: Path, given: Options) -> None:
     results = read_camera_results(source)
     root = source.parent if given.data is None else Path(given.data)
-    least = 0.2 if given.at_least is None else given.at_least
-    count = cut_crops(results, root, given.target, least)
+    count = cut_crops(results, root, given.target, given.get("at_least", 0.2))
     say(f"wrote {counted(count, 'crop')} and {given.target / 'crops.csv'}")
     if results.failed:
         say(f"{counted(len(results.failed), 'photo')} without a result, first {results.failed[0]}")
@@ -119,16 +122,6 @@ def rules_table(source: str, groups: Path, given: Options) -> None:
     next_steps(f"train {given.out or source} --attributes {groups}")
 
 
-def _write_report(path: Path, records: tuple[WorkerRecord, ...]) -> None:
-    if path.suffix.lower() == ".json":
-        with replacing(path) as temporary:
-            text = json.dumps([asdict(record) for record in records], indent=2, ensure_ascii=False)
-            temporary.write_text(text, encoding="utf-8")
-    else:
-        header = [field.name for field in fields(WorkerRecord)]
-        write_csv(path, header, [tuple(asdict(record).values()) for record in records])
-
-
 def _show_worst(records: tuple[WorkerRecord, ...]) -> None:
     """Show the workers whose answers tell least, by sensitivity + specificity."""
 
@@ -144,12 +137,8 @@ def _show_worst(records: tuple[WorkerRecord, ...]) -> None:
         ("least telling workers", "yes", "no", "don't know", "sensitivity", "specificity"),
         [
             (
-                worker.worker,
-                f"{worker.yes:,}",
-                f"{worker.no:,}",
-                f"{worker.dont_know:,}",
-                shown(worker.sensitivity),
-                shown(worker.specificity),
+                *(worker.worker, worker.yes, worker.no, worker.dont_know),
+                *(shown(worker.sensitivity), shown(worker.specificity)),
             )
             for worker in workers[:WORKERS_SHOWN]
         ],

@@ -21,7 +21,7 @@ from labelwise.answers.suspects import (
     write_review,
 )
 from labelwise.cli.options import Options, model_path
-from labelwise.cli.text import complain, next_steps, say, show_table
+from labelwise.cli.text import caution, next_steps, say, show_table, tell
 from labelwise.contrib.annotation_tools import Guesses, export_for_tool
 from labelwise.data import load
 from labelwise.data.export import export
@@ -185,8 +185,7 @@ def _next(source: str, given: Options) -> None:
         given.refuse("it belongs to --order random", "seed")
     model = model_path(given)
     pool = _pool(source, model, given)
-    for note in pool.notes:
-        complain(note)
+    caution(*pool.notes)
     if not pool.pool.open.any():
         raise DataError(f"{source}: every label of every photo is known; there is nothing to ask")
     if labels:
@@ -205,8 +204,7 @@ def _next(source: str, given: Options) -> None:
             name = Path(source).name if model is None else model.name
             guesses = Guesses(pool.pool.probs[rows], pool.pool.sets[rows], name)
             note = export_for_tool(pool.table.subset(rows), out, given.for_, guesses)
-            if note:
-                say(note)
+            tell(note)
     if given.html is not None:
         row_of = dict(zip(pool.names(rows, out.parent), rows.tolist(), strict=True))
         picture = _opener(pool.table.images, row_of)

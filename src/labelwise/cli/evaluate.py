@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.cli.options import Options, decoder_of, reading
-from labelwise.cli.text import command, next_steps, say, show_table
+from labelwise.cli.text import command, next_steps, say, show_table, tell
 from labelwise.data import LabelTable
 from labelwise.data.load import load_for_labels
 from labelwise.errors import DataError, SettingsError
@@ -212,8 +212,7 @@ def summarise(evaluation: Evaluation) -> None:
         for figure in evaluation.headline
         if figure.why_no_interval
     }
-    for note in (*(f"{name}: {why}" for why, name in whys.items()), *evaluation.notes):
-        say(note)
+    tell(*(f"{name}: {why}" for why, name in whys.items()), *evaluation.notes)
 
 
 def show_exclusive(evaluation: Evaluation) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from labelwise.cli.command import refuse_overwriting
 from labelwise.cli.options import Options
-from labelwise.cli.text import caution, next_steps, say
+from labelwise.cli.text import caution, next_steps, say, tell
 from labelwise.data import load
 from labelwise.data.load import load_for_labels
 from labelwise.errors import CheckpointError, SettingsError
@@ -195,8 +195,7 @@ def _hub(folder: RunFolder, given: Options) -> None:
     )
     model = export_hub(predictor, out, card)
     say(f"wrote {out}: README.md is the card; read its limits before you push it")
-    if cost:
-        say(cost)
+    tell(cost)
     if model.loads_in_timm:
         say(
             f'timm.create_model("local-dir:{out}", pretrained=True) gives the same logits, '

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from labelwise.cli.options import Options, decoder_of
-from labelwise.cli.text import caution, complain, next_steps, resumable, say
+from labelwise.cli.text import caution, complain, next_steps, resumable, say, tell
 from labelwise.errors import DataError
 from labelwise.models.loading import caution_of
 from labelwise.photos import Changes, Index
@@ -53,8 +53,7 @@ def index(folders: list[str] | None, given: Options) -> None:
             only=only,
             watch=make_watch(),
         )
-        for sentence in changes.refused:
-            complain(sentence)
+        caution(*changes.refused)
         for folder in changes.unlisted:
             complain(f"{folder} cannot be listed; what is known of it stays as it was")
         return changes
@@ -62,8 +61,7 @@ def index(folders: list[str] | None, given: Options) -> None:
     with resumable(out):
         changes = update()
         say(f"{out}: {changes}")
-        for note in changes.notes:
-            say(note)
+        tell(*changes.notes)
         caution(caution_of(out))
         if changes.failed:
             say(f"the reasons: labelwise search {out} --unreadable")

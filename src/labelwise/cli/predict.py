@@ -18,6 +18,7 @@ from labelwise.cli.text import (
     resumable,
     say,
     show_table,
+    tell,
 )
 from labelwise.errors import SettingsError
 from labelwise.models import load_model
@@ -93,8 +94,7 @@ def _apply(fitted: list[Path], source: Path, given: Options) -> None:
         detections = read_detections(source)
         total, chosen = save_detections(out, detections, files)
         say(f"{counted(total, 'detection')}, {chosen:,} chosen: {out}")
-        for note in detections.notes:
-            say(note)
+        tell(*detections.notes)
         next_steps(f"count {source} --by site")
         return
     with ExitStack() as stack:
@@ -202,8 +202,7 @@ def _predict_file(run: Path, images: list[Path], given: Options) -> None:
         say(f"{count - failed:,} of {counted(count, 'image')} predicted, written to {out}")
     if count > failed:
         note = RunFolder(run).size_note(chosen / (count - failed)) if run.is_dir() else ""
-        if note:
-            say(note)
+        tell(note)
         if held_out is not None and model is not None:
             _say_frequencies(held_out, model.link, logits)
     if failed:
@@ -281,8 +280,7 @@ def _check_model(place: Path) -> None:
 def find_photos(places: Sequence[Path]) -> list[Path]:
     """Return the files given, and the images in and below the folders given, in order."""
     paths, notes = image_paths(places)
-    for note in notes:
-        complain(note)
+    caution(*notes)
     return paths
 
 

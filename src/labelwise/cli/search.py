@@ -11,7 +11,7 @@ from typing import Any
 
 from labelwise.cli.index import index_and_query
 from labelwise.cli.options import Options
-from labelwise.cli.text import caution, complain, next_steps, say, show_table
+from labelwise.cli.text import caution, complain, next_steps, say, show_table, tell
 from labelwise.errors import SettingsError
 from labelwise.photos import Index, model_changed
 from labelwise.photos.filters import PhotoFilter
@@ -109,8 +109,7 @@ def _search_text(index: Index, text: str, query: Query | None, top: int, given: 
     """Show the photos most like a text, with their likeness, which is not a probability."""
     from labelwise.photos.words import FreeText
 
-    least = 0.5 if given.at_least is None else given.at_least
-    texts = FreeText.of(index, given.encoder)
+    least, texts = given.get("at_least", 0.5), FreeText.of(index, given.encoder)
     caution(texts.doubt(text))
     if query is not None:
         caution(index.spec.caution_beside(query.names()))
@@ -152,15 +151,13 @@ def _beside(caution: str | None) -> dict[str, str]:
 def _say_counted(found: Found) -> None:
     """Say how many photos match, how much of the list is wrong, and whether photos differ."""
     for line in (found.sentence(), found.copies_sentence, found.likeness_sentence):
-        if line:
-            say(line)
+        tell(line)
 
 
 def _show_paths(paths: Sequence[str], null: bool) -> None:
     """Print paths, ended by lines or null bytes: as their bytes are, to a terminal made safe."""
     if sys.stdout.isatty() and not null:
-        for path in paths:
-            say(path)
+        tell(*paths)
         return
     sys.stdout.flush()
     sys.stdout.buffer.write(

@@ -9,7 +9,7 @@ import typer
 
 from labelwise.answers.audit_outcome import RECEIPT
 from labelwise.cli.options import Options, read_secret
-from labelwise.cli.text import caution, complain, next_steps, resumable, say, show_table
+from labelwise.cli.text import caution, complain, next_steps, resumable, say, show_table, tell
 from labelwise.contrib.immich import Immich, remove_tags, write_tags
 from labelwise.decide import Promised
 from labelwise.errors import SettingsError
@@ -196,10 +196,9 @@ def _promised(index: Index, given: Options) -> Promised | None:
     """Return the guaranteed rule, having said what it guarantees; None for the model's own."""
     if given.wrong_at_most is None:
         return None
-    level = 0.95 if given.confidence is None else given.confidence
-    made = promised_rule(index, given.wrong_at_most, level, per_label=given.per_label)
-    for sentence in (*map(str, made.promises), *made.refused):
-        say(sentence)
+    level, per_label = given.get("confidence", 0.95), given.per_label
+    made = promised_rule(index, given.wrong_at_most, level, per_label=per_label)
+    tell(*map(str, made.promises), *made.refused)
     return made
 
 

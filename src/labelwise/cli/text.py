@@ -31,10 +31,16 @@ def complain(sentence: str) -> None:
     )
 
 
-def caution(sentence: str | None) -> None:
-    """Print what must stand beside a model's answers, if anything, where it spoils no output."""
-    if sentence is not None:
+def caution(*sentences: str | None) -> None:
+    """Print what must stand beside answers, if anything, where it spoils no output."""
+    for sentence in filter(None, sentences):
         complain(sentence)
+
+
+def tell(*sentences: str | None) -> None:
+    """Print each sentence that there is."""
+    for sentence in filter(None, sentences):
+        say(sentence)
 
 
 def next_steps(*commands: str) -> None:

@@ -16,14 +16,7 @@ from labelwise.api import default_folder, trained
 from labelwise.cli.evaluate import few_test_photos, say_shortfall, summarise
 from labelwise.cli.options import Options
 from labelwise.cli.predict import find_photos
-from labelwise.cli.text import (
-    command,
-    complain,
-    next_steps,
-    resumable,
-    say,
-    show_table,
-)
+from labelwise.cli.text import command, complain, next_steps, resumable, say, show_table, tell
 from labelwise.data import load, scenes
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.models.run_folder import RunFolder
@@ -107,8 +100,7 @@ def train_and_report(
         say(f"Rule ({settings.rule}): {done.evaluation.sets.rule}")
     tested = say_shortfall(settings.rule, f"on {split}", done.evaluation.rows)
     few = few_test_photos(done.evaluation.data.rows if split == "test" else 0)
-    if few:
-        say(few)
+    tell(few)
     say(f"Report: {address_of(address, folder.report.name)}")
     named = address if folder.mirror is None else shlex.quote(folder.mirror.storage.place)
     if folds is not None:
@@ -162,7 +154,7 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
             open_scorer(model, image_size=given.image_size, cache=out),
             out,
             answers=table,
-            set_aside=0.2 if given.set_aside is None else given.set_aside,
+            set_aside=given.get("set_aside", 0.2),
             batch_size=given.batch_size or 64,
             device=given.device or "cpu",
             watch=make_watch(),
@@ -171,8 +163,7 @@ def _train_words(places: list[str], words: Path, given: Options) -> None:
         complain(failure.reason)
     if len(done.failures) > SHOWN:
         complain(f"and {len(done.failures) - SHOWN:,} more photos could not be read")
-    for note in (*(() if table is None else table.notes), *done.notes):
-        say(note)
+    tell(*(() if table is None else table.notes), *done.notes)
     _tell(done, photos, words)
     for difference in () if given.against is None else compare_runs(out, given.against):
         say(str(difference))
@@ -225,8 +216,7 @@ def _tell(done: Started, photos: list[Path], words: Path) -> None:
         "shares and this error suppose that the answered photos were drawn at random: where a "
         "guide or a person chose them, count with labelwise count"
     )
-    if done.predictor.caution is not None:
-        say(done.predictor.caution)
+    tell(done.predictor.caution)
     if done.aside:
         aside = counted(done.aside, "answered photo")
         kept = "was" if done.aside == 1 else "were"
