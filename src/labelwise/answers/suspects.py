@@ -361,7 +361,8 @@ def _fit_with_mistakes(
         given = wrong + (1 - missing - wrong) * p
         likely = truth * given.log() + (1 - truth) * (1 - given).log()
         penalty = l2 * kept.square().sum() + (shares - usual).square().sum()
-        return ((penalty / 2 - (likely * weight).sum(dtype=torch.float64)) / rows).float()
+        likelihood: Tensor = (likely * weight).sum(dtype=torch.float64)
+        return ((penalty / 2 - likelihood) / rows).float()
 
     _minimise([slope, offset, pairs, shares], loss)
     return slope, offset, pairs * off_diagonal, torch.special.expit(shares)
@@ -431,7 +432,8 @@ def fit_linear_head(
 
     def loss() -> Tensor:
         losses = bce_loss(scaled @ weight + bias, truth) * known
-        return (losses.sum(0) / count).sum() + l2 / 2 * weight.square().sum()
+        total: Tensor = (losses.sum(0) / count).sum() + l2 / 2 * weight.square().sum()
+        return total
 
     _minimise([weight, bias], loss)
     own = weight / spread[:, None]

@@ -86,8 +86,8 @@ def _option(name: str, *, needed: bool, **more: Any) -> Parameter:
 
 def _parameter(name: str, default: Any, kind: Any, made: Any = None) -> Parameter:
     """Return a parameter as typer reads it; ``kind`` alone is its annotation without ``made``."""
-    annotation = kind if made is None else Annotated.__class_getitem__((kind, made))
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    kind = kind if made is None else Annotated[kind, made]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 def _local(name: str, value: Any, spec: dict[str, Any]) -> Any:

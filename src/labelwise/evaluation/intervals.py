@@ -135,11 +135,13 @@ class RowIntervals:
         """Return the interval of a figure by its name, and how it was found."""
         own = self.known.present, self.known.observed
         if what == "mean_ap":
-            one, many = partial(mean_ap_without, self.scores), mean_ap_without_groups
-            return self._left_out(value, partial(one, *own), partial(many, self.scores, *own))
+            by_row = partial(mean_ap_without, self.scores, *own)
+            by_group = partial(mean_ap_without_groups, self.scores, *own)
+            return self._left_out(value, by_row, by_group)
         if what == "mean_f1":
-            one, many = partial(macro_f1_without, self.sets), macro_f1_without_groups
-            return self._left_out(value, partial(one, *own), partial(many, self.sets, *own))
+            by_row = partial(macro_f1_without, self.sets, *own)
+            by_group = partial(macro_f1_without_groups, self.sets, *own)
+            return self._left_out(value, by_row, by_group)
         if what == "image_ap":
             return self._smooth(value, *_items_sums(self.by_image), 1.0)
         if what == "ece":

@@ -9,6 +9,7 @@ Columns are matched by name, never by place.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -360,7 +361,8 @@ def save_applied(path: Path, applied: Applied) -> None:
         sets = {} if labels is None else {"labels": pa.array(labels, pa.list_(pa.string()))}
         _save_columns(path, applied.ids, names, {"score": probs}, **sets)
         return
-    rows = zip(applied.ids, labels or [None] * len(applied.ids), probs.tolist(), strict=True)
+    chosen = repeat(None, len(probs)) if labels is None else labels
+    rows = zip(applied.ids, chosen, probs.tolist(), strict=True)
     if path.suffix == ".csv":
         separated = any("|" in name for name in names)
         header = ["id", *([] if labels is None else ["labels"]), *(f"score:{n}" for n in names)]

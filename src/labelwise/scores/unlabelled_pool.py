@@ -255,9 +255,9 @@ def grouped_copies(
             f"what it means depends on the model (got {cosine})"
         )
     if isinstance(table.images, FeatureRows):  # maps of features are pooled
-        features = np.asarray(table.images.features)
-        pooled = features.mean(axis=(2, 3)) if features.ndim == 4 else features
-        return group_near_vectors(table, pooled, cosine, ())
+        vectors = np.asarray(table.images.features)
+        vectors = vectors.mean(axis=(2, 3)) if vectors.ndim == 4 else vectors
+        return group_near_vectors(table, vectors, cosine)
     if model is not None:
         vectors, unread = _vectors_by_model(table, model, watch)
         return group_near_vectors(table, vectors, cosine, unread)
@@ -270,7 +270,7 @@ def grouped_copies(
                 f"{nearest(name, embeddings.ids)}"
             )
     vectors = embeddings.vectors[[row_of[name] for name in table.ids]]
-    return group_near_vectors(table, vectors, cosine, ())
+    return group_near_vectors(table, vectors, cosine)
 
 
 def _vectors_by_model(
