@@ -61,8 +61,6 @@ def audit(place: Path | None, query: str | None, given: Options) -> None:
 
 def _check_list(place: Path, query: str | None, given: Options) -> None:
     """Ask about photos of a list until it can be guaranteed."""
-    from labelwise.photos.words import FreeText
-
     cut, top, text, album = given.at_least, given.top, given.text, given.like
     if cut is not None and top is not None:
         raise SettingsError("--at-least and --top both end the list; give one of them")
@@ -88,6 +86,8 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
             "confidence": given.get("confidence", 0.95),
         }
         if text is not None:
+            from labelwise.photos.words import FreeText  # with torch
+
             free_text = FreeText.of(index, given.encoder)
             caution(free_text.doubt(text))
             session = free_text.check(index, text, top or 0, who=given.who, **options)
@@ -109,17 +109,18 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
         count = counted(len(session.rows), "photo")
         what = query or text or f"the album {album}"
         say(f"does each photo match {what}? The list has {count}")
-        if given.answers is None:
-            state = _asked(session)
-        else:
-            told = read_answers(Path(given.answers))
-            answers = {index.row_of(path): word for path, word in told.items()}
-            state = _from_table(session, answers, given.answers)
+        told: dict[int, Answer] | None = None
+        if given.answers is not None:
+            said = read_answers(Path(given.answers))
+            told = {index.row_of(path): word for path, word in said.items()}
+        state = _answered(session, told, given.answers)
         say(str(state))
         if state.promise is not None and given.out is not None:
             rows = session.left().tolist()
             paths = index.store.paths_of(rows)
-            _write_list(given.target, [paths[row][0] for row in rows])
+            lines = "".join(f"{paths[row][0]}\n" for row in rows)
+            with replacing(given.target) as temporary:
+                temporary.write_bytes(lines.encode("utf-8", "surrogateescape"))
             say(f"the list: {given.out}")
     named = quote(query or "")
     if query is None:
@@ -131,16 +132,25 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
         next_steps(f"audit {place} {named} -o list.txt")
 
 
-def _asked(session: CheckSession) -> CheckState:
-    """Ask until the list is guaranteed, all photos are answered, or the person stops."""
+def _answered(
+    session: CheckSession, told: dict[int, Answer] | None, table: str | None
+) -> CheckState:
+    """Ask, or take from a table, until the list is guaranteed or no answer is left."""
     state = session.state()
-    while state.promise is None and (state.more is not None or state.check.checked == 0):
+    while state.promise is None and (
+        told is not None or state.more is not None or not state.check.checked
+    ):
         photo = session.next_photo()
         if photo is None:
             break
-        say(_bar(state))
-        again = " (again)" if photo.repeated else ""
-        word = ask(f"{photo.paths[0]}{again}")
+        if told is None:
+            say(_bar(state))
+            word = ask(f"{photo.paths[0]}{' (again)' if photo.repeated else ''}")
+        elif photo.row in told:
+            word = told[photo.row]
+        else:
+            say(f"{table} has no answer for {photo.paths[0]}; add it and run this again")
+            word = "stop"
         if word == "stop":
             break
         state = session.undo() if word == "undo" else session.answer(photo, word)
@@ -154,26 +164,6 @@ def _bar(state: CheckState) -> str:
         return f"{done:,} checked"
     filled = round(WIDTH * done / max(done + more, 1))
     return f"[{'#' * filled}{'.' * (WIDTH - filled)}] {done:,} checked, about {more:,} more"
-
-
-def _from_table(session: CheckSession, answers: dict[int, Answer], path: str) -> CheckState:
-    """Answer from a table, in the order in which photos are drawn, as far as it goes."""
-    state = session.state()
-    while state.promise is None:
-        photo = session.next_photo()
-        if photo is None:
-            break
-        if photo.row not in answers:
-            say(f"{path} has no answer for {photo.paths[0]}; add it and run this again")
-            break
-        state = session.answer(photo, answers[photo.row])
-    return state
-
-
-def _write_list(path: Path, photos: list[str]) -> None:
-    with replacing(path) as temporary:
-        text = "".join(f"{photo}\n" for photo in photos)
-        temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
 def _guarantees(place: Path, given: Options, *, is_index: bool) -> None:
