@@ -21,7 +21,6 @@ Stretches are tested from the first on until one fails (a fixed sequence), so wi
 no stretch that passed holds more false suspects than the level: nor do they together.
 """
 
-import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor
@@ -36,6 +35,7 @@ from torch import Tensor
 from labelwise.answers.log import AnswerLog, answered
 from labelwise.calibration import platt
 from labelwise.data import LabelTable
+from labelwise.data.rows import read_csv_rows
 from labelwise.data.table import LabelSets, SoftLabels
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
@@ -101,14 +101,9 @@ def write_review(path: Path, questions: Sequence[Reviewed]) -> None:
     """Write a review file; the answers of questions that have one are kept."""
     rows = [
         (
-            rank,
-            question.photo,
-            question.label,
-            question.given,
-            f"{question.probability:.6f}",
-            "yes" if question.check else "",
-            "yes" if question.promised else "",
-            question.answer,
+            *(rank, question.photo, question.label, question.given),
+            *(f"{question.probability:.6f}", "yes" if question.check else ""),
+            *("yes" if question.promised else "", question.answer),
         )
         for rank, question in enumerate(questions, start=1)
     ]
@@ -118,50 +113,33 @@ def write_review(path: Path, questions: Sequence[Reviewed]) -> None:
 def read_review(path: Path) -> list[Reviewed]:
     """Return the questions of a review file, in the order of their ranks."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            headers, rows = reader.fieldnames or [], list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: the review file cannot be read ({error})") from None
-    for name in COLUMNS:
-        if name not in headers:
-            raise DataError(
-                f"{path}: there is no column {name!r}{nearest(name, headers)}; "
-                "review files are written by `labelwise data review`"
-            )
+        rows = read_csv_rows(path, COLUMNS)
+    except DataError as error:
+        written = "review files are written by `labelwise data review`"
+        raise DataError(f"{error}; {written}") from None
     answers: dict[int, Reviewed] = {}
     for line, row in enumerate(rows, start=2):
-        answer = ANSWERS.get((row["answer"] or "").strip().lower())
-        if answer is None:
-            raise DataError(
-                f"{path}: line {line}: an answer is yes, no, unsure or empty, got {row['answer']!r}"
-            )
+        where = f"{path}: line {line}"
+        answer, given = ANSWERS.get(row["answer"].strip().lower()), GIVEN.get(row["given"])
         try:
             rank, probability = int(row["rank"]), float(row["probability"])
-        except (TypeError, ValueError):
-            raise DataError(f"{path}: line {line}: rank and probability must be numbers") from None
+        except ValueError:
+            raise DataError(f"{where}: rank and probability must be numbers") from None
+        if answer is None:
+            raise DataError(
+                f"{where}: an answer is yes, no, unsure or empty, got {row['answer']!r}"
+            )
         if not 0 <= probability <= 1:
-            raise DataError(
-                f"{path}: line {line}: a probability lies in [0, 1], got {row['probability']}"
-            )
+            raise DataError(f"{where}: a probability lies in [0, 1], got {row['probability']}")
         if not row["photo"] or not row["label"]:
-            raise DataError(f"{path}: line {line}: photo and label must not be empty")
-        given = GIVEN.get(row["given"] or "")
+            raise DataError(f"{where}: photo and label must not be empty")
         if given is None:
-            raise DataError(
-                f"{path}: line {line}: given is present, absent or unknown, got {row['given']!r}"
-            )
+            raise DataError(f"{where}: given is present, absent or unknown, got {row['given']!r}")
         if rank in answers:
-            raise DataError(f"{path}: line {line}: rank {rank} stands there twice")
-        answers[rank] = Reviewed(
-            from_cell(row["photo"]),
-            from_cell(row["label"]),
-            given,
-            probability,
-            row["check"] == "yes",
-            row["promised"] == "yes",
-            answer,
-        )
+            raise DataError(f"{where}: rank {rank} stands there twice")
+        photo, label = from_cell(row["photo"]), from_cell(row["label"])
+        marks = row["check"] == "yes", row["promised"] == "yes"
+        answers[rank] = Reviewed(photo, label, given, probability, *marks, answer)
     return [answers[rank] for rank in sorted(answers)]
 
 

@@ -16,7 +16,6 @@ the cosine is multiplied with and that are added (CLIP's parameter is the scale'
 """
 
 import csv
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.scores.tables import RawScores, npz_arrays, npz_texts
+from labelwise.scores.tables import RawScores, npz_arrays, npz_texts, refuse_twice
 from labelwise.system.text import from_cell
 from labelwise.types import matching_columns, nearest
 
@@ -54,9 +53,7 @@ def read_embeddings(path: Path) -> Embeddings:
     ids = npz_texts(path, arrays, "ids" if "ids" in arrays else "id", rows)
     if ids is None:
         raise DataError(f"{path}: there is no array 'ids', which names the photos")
-    if len(set(ids)) < rows:
-        twice = next(name for name, count in Counter(ids).items() if count > 1)
-        raise DataError(f"{path}: id {twice!r} stands there twice")
+    refuse_twice(path, ids, "id")
     split = npz_texts(path, arrays, "split", rows)
     labels, names = arrays.get("labels"), None
     if labels is not None:

@@ -11,6 +11,7 @@ outputs of `labelwise predict`: .csv, .jsonl and .parquet, which say that they a
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -144,13 +145,10 @@ class RawScores:
         if not self.names:
             raise DataError(f"{self.source}: the table has no labels")
         for what, values in (("label", self.names), ("id", self.ids)):
-            seen: set[str] = set()
-            for value in values:
-                if not value.strip():
-                    raise DataError(f"{self.source}: every {what} needs a name, got {value!r}")
-                if value in seen:
-                    raise DataError(f"{self.source}: {what} {value!r} stands there twice")
-                seen.add(value)
+            blank = next((value for value in values if not value.strip()), None)
+            if blank is not None:
+                raise DataError(f"{self.source}: every {what} needs a name, got {blank!r}")
+            refuse_twice(self.source, values, what)
         unnamed = [row for row, name in enumerate(self.group or ()) if not name.strip()]
         if unnamed:
             raise DataError(
@@ -158,6 +156,13 @@ class RawScores:
                 "with a name of its own"
             )
         return self
+
+
+def refuse_twice(source: str | Path, values: Sequence[str], what: str) -> None:
+    """Raise if a value, which is a ``what`` of the source, is there twice."""
+    twice = next((value for value, count in Counter(values).items() if count > 1), None)
+    if twice is not None:
+        raise DataError(f"{source}: {what} {twice!r} stands there twice")
 
 
 def unscored_note(failed: int, source: str) -> str:
@@ -220,7 +225,7 @@ def _delimited(path: Path) -> Any:
 
 def _columns(source: str, table: Any, keep: Sequence[str]) -> RawScores:
     headers = table.column_names
-    _refuse_twice(source, headers)
+    refuse_twice(source, headers, "the column")
     if "id" not in headers:
         raise DataError(f"{source}: there is no column 'id'{nearest('id', headers)}")
     parts = {
@@ -254,14 +259,6 @@ def _fact(source: str, table: Any, column: str) -> tuple[str, ...]:
                 f"{source}: row {row + 1} has no {column!r}; give it one, or leave the row out"
             )
     return tuple(map(str, values))
-
-
-def _refuse_twice(source: str, headers: list[str]) -> None:
-    seen: set[str] = set()
-    for name in headers:
-        if name in seen:
-            raise DataError(f"{source}: the column {name!r} stands there twice")
-        seen.add(name)
 
 
 def _label_names(source: str, headers: list[str], parts: dict[str, list[str]]) -> tuple[str, ...]:
@@ -339,7 +336,7 @@ def _answer_columns(source: str, table: Any) -> RawScores:
     A caution, where there is one, stands before the labels and is not one.
     """
     headers = table.column_names
-    _refuse_twice(source, headers)
+    refuse_twice(source, headers, "the column")
     good = [row for row, error in enumerate(table["error"].to_pylist()) if not error]
     kept = table.take(good)
     ids = tuple(from_cell(cell) for cell in kept["path"].to_pylist())
