@@ -159,8 +159,6 @@ def preload():
     """Import what commands and runs import, so that forked processes need not."""
     for name in PRELOADED:
         import_module(name)
-    for spec in import_module("labelwise.cli.command").VERBS.values():
-        import_module(f"labelwise.cli.{spec['run'].partition(':')[0]}")
     if find_spec("pandas"):  # pyarrow imports it where it is installed
         import_module("pandas")
     put_together_once()
