@@ -22,7 +22,6 @@ for all images at once: what lies above v joins the parent's block, and the sums
 
 import csv
 import itertools
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.numeric.array_api import A, double, like, namespace
+from labelwise.numeric.array_api import A, double, is_traced, like, namespace
 from labelwise.numeric.arrays import is_tensor
 from labelwise.system.text import from_cell
 from labelwise.types import LabelSpace, nearest
@@ -554,19 +553,19 @@ class LabelTree:
 
     def violations(self, values: A) -> A:
         """Return the rows (N,) in which a label lies above its parent."""
-        xp = namespace(values)
-        violations: A = xp.zeros_like(values[:, 0], dtype=xp.bool)
-        for child, parent in self.upward:
-            violations |= values[:, child] > values[:, parent]
+        children = [child for child, _ in self.upward]
+        above = values[:, children] > values[:, [self.parent[child] for child in children]]
+        violations: A = above.any(-1)
         return violations
 
     def consistent(self, log_odds: A) -> A:
         """Return the nearest log-odds (N, K) that obey the tree; rows that do stay as they are."""
+        if not self.upward:
+            return log_odds
         xp = namespace(log_odds)
         given = log_odds.detach() if is_tensor(log_odds) else log_odds
         wrong = self.violations(given)
-        compiled = is_tensor(log_odds) and sys.modules["torch"].compiler.is_compiling()
-        if compiled:  # a captured program cannot choose rows
+        if is_traced(log_odds):  # a captured program cannot choose rows
             merged = self._merged(double(given).clip(-FAR, FAR))
             consistent: A = xp.where(wrong[:, None], like(merged, given), log_odds)
             return consistent

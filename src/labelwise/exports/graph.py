@@ -1,6 +1,6 @@
 """Graph: an ONNX graph written operator by operator, and the elementary functions it lacks.
 
-    y = graph.op("Add", x, 1.0)          a number or array becomes a constant of x's kind
+    y = graph.op("Add", x, 1.0)          a number or array becomes a constant
 
 Everything after the network's logits is computed in float64, as links and rules are fitted, so
 that a probability falls on the same side of its threshold as in Python. ONNX has no log1p and no
@@ -13,7 +13,6 @@ expm1; the classic forms are exact to a few units in the last place:
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from math import log
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +87,7 @@ class Graph:
     def __init__(self, outer: "Graph | None" = None) -> None:
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
+        self._made: dict[Any, Any] = {}  # what is written twice is one node
         self._scope: list[str] = outer._scope if outer else []
         self._count: Iterator[int] = outer._count if outer else count()
 
@@ -102,21 +102,24 @@ class Graph:
 
     def constant(self, value: Constant, dtype: str | None = None) -> Value:
         """Return a constant tensor; Python floats are float64 and integers int64."""
-        array = np.asarray(value, dtype=dtype)
-        name = self.name("constant")
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-        if array.ndim == 0:  # ascontiguousarray makes it a row
-            self.constants[-1].dims.pop()
-        return name
+        array = np.array(value, dtype=dtype, order="C")
+        key = array.dtype, array.shape, array.tobytes()
+        if key not in self._made:
+            self._made[key] = self.name("constant")
+            self.constants.append(numpy_helper.from_array(array, self._made[key]))
+        return str(self._made[key])
 
     def op(self, kind: str, *inputs: Value | Constant, outputs: int = 1, **attributes: Any) -> Any:
         """Add a node; return the name of its output, or a tuple of names if it has several."""
         names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
-        results = [self.name(kind) for _ in range(outputs)]
-        self.nodes.append(
-            helper.make_node(kind, names, results, name=self.name(kind), **attributes)
-        )
-        return results[0] if outputs == 1 else tuple(results)
+        key = kind, *names, outputs, repr(attributes)
+        bodies = any(isinstance(value, GraphProto) for value in attributes.values())
+        if bodies or key not in self._made:
+            results = [self.name(kind) for _ in range(outputs)]
+            node = helper.make_node(kind, names, results, name=self.name(kind), **attributes)
+            self.nodes.append(node)
+            self._made[key] = results[0] if outputs == 1 else tuple(results)
+        return self._made[key]
 
     def named(self, value: Value, name: str) -> Value:
         """Give a value a name of its own, for an output of the graph."""
@@ -156,22 +159,9 @@ class Graph:
         exact = self.op("Div", self.op("Mul", less, x), logarithm)
         return self.where(none, x, self.where(all_, -1.0, exact))
 
-    def softplus(self, x: Value) -> Value:
-        small = self.log1p(self.op("Exp", self.op("Neg", self.op("Abs", x))))
-        return str(self.op("Add", self.op("Max", x, 0.0), small))
-
-    def log_sigmoid(self, x: Value) -> Value:
-        return str(self.op("Neg", self.softplus(self.op("Neg", x))))
-
-    def log1mexp(self, log_p: Value) -> Value:
-        """Return ``log(1 - exp(log_p))``: -inf at 0, exact near both ends."""
-        small = self.op("Greater", log_p, -log(2.0))
-        near = self.where(small, log_p, -1.0)
-        far = self.where(small, -1.0, log_p)
-        zero = self.op("Equal", near, 0.0)
-        rest = self.where(zero, 1.0, self.op("Neg", self.expm1(near)))
-        close = self.where(zero, -np.inf, self.op("Log", rest))  # logs of 0 differ by runtime
-        return self.where(small, close, self.log1p(self.op("Neg", self.op("Exp", far))))
+    def log(self, x: Value) -> Value:
+        none = self.op("Equal", x, 0.0)  # logs of 0 differ by runtime
+        return self.where(none, -np.inf, self.op("Log", self.where(none, 1.0, x)))
 
     def logaddexp(self, a: Value, b: Value) -> Value:
         """Return ``log(exp(a) + exp(b))``; -inf where both are."""
@@ -179,13 +169,6 @@ class Graph:
         gone = self.op("Equal", most, -np.inf)
         apart = self.op("Sub", self.where(gone, 0.0, least), self.where(gone, 0.0, most))
         return self.where(gone, most, self.op("Add", most, self.log1p(self.op("Exp", apart))))
-
-    def logsumexp(self, x: Value) -> Value:
-        """Return the log-sum-exp (..., 1) over the last axis; -inf where all are."""
-        most = self.op("ReduceMax", x, [-1], keepdims=1)
-        most = self.where(self.op("IsInf", most), 0.0, most)
-        total = self.op("ReduceSum", self.op("Exp", self.op("Sub", x, most)), [-1], keepdims=1)
-        return str(self.op("Add", self.op("Log", total), most))
 
     def clip(self, x: Value, low: float | None, high: float | None) -> Value:
         if low is not None:

@@ -353,7 +353,7 @@ def _write_decision(g: Graph, facts: Facts, link: Link, labels: int) -> list[Val
     """Write what follows the logits; return the inputs it takes: the thresholds, if open."""
     inputs, rule = [], facts.rule
     with g.part("link"):
-        probs, none = write_link(g, link, g.cast("logits", "float64"))
+        probs, none = write_link(g, link, g.cast("logits", "float64"), labels)
     thresholds = default_thresholds(rule, labels)
     if thresholds is not None:
         g.constants.append(numpy_helper.from_array(thresholds, "thresholds"))
