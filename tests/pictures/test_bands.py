@@ -28,10 +28,10 @@ from labelwise.networks.backbones.weights import with_channels_of
 from labelwise.pictures import ArrayImages, BytesImages, FileImages, PictureImages, Transform
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.decode import decode, install_for
-from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.multiband import open_cube, read_bands
 from labelwise.pictures.transform import Bands, BandScale, Window, named_bands
 from labelwise.pictures.worker import Kind, Work, shown_images
+from labelwise.pictures.worker_starter import Decoders
 
 NAMES = ("B02", "B03", "B04", "B08")
 BANDS = Bands(NAMES, ("B04", "B03", "B02"))

@@ -20,7 +20,7 @@ from web_setup import encoded
 from labelwise.errors import ImageError
 from labelwise.pictures import BytesImages, Transform
 from labelwise.pictures import worker_starter as forks
-from labelwise.pictures.decoders import DecoderError, Decoders
+from labelwise.pictures.worker_starter import DecoderError, Decoders
 from labelwise.server.service import Service
 from labelwise.server.settings import ServeSettings
 
@@ -258,7 +258,7 @@ KEEPING = """
 import io, sys, time
 from PIL import Image
 from labelwise.pictures import Transform
-from labelwise.pictures.decoders import Decoders
+from labelwise.pictures.worker_starter import Decoders
 from labelwise.system.allocator import keep_freed_memory
 
 def resident(pid):

@@ -26,7 +26,7 @@ from labelwise.calibration import ZeroShare, auto, within_groups
 from labelwise.calibration.entries import OnLogOdds
 from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
-from labelwise.exports.graph import require_exportable
+from labelwise.exports.links import require_exportable
 from labelwise.exports.network import LOGITS, export_network, quiet
 from labelwise.exports.onnx_file import assemble
 from labelwise.exports.parity import compare_answers, measured_predictions

@@ -13,8 +13,15 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from labelwise import __version__
 from labelwise.data import load
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.exports.graph import Graph, Value, require_exportable, require_pictures
-from labelwise.exports.links import default_thresholds, write_link, write_rule
+from labelwise.exports.links import (
+    Graph,
+    Value,
+    default_thresholds,
+    require_exportable,
+    require_pictures,
+    write_link,
+    write_rule,
+)
 from labelwise.exports.network import LOGITS, export_network
 from labelwise.exports.parity import Parity, assert_parity
 from labelwise.links import Link

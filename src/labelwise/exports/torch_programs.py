@@ -26,8 +26,12 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.exports.graph import require_exportable, require_new_folder, require_pictures
-from labelwise.exports.links import default_thresholds
+from labelwise.exports.links import (
+    default_thresholds,
+    require_exportable,
+    require_new_folder,
+    require_pictures,
+)
 from labelwise.exports.network import export_network, quiet
 from labelwise.exports.onnx_file import assemble, facts_of
 from labelwise.exports.parity import MAX_LOGIT, Parity, assert_parity, assert_program_parity

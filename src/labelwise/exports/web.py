@@ -20,7 +20,7 @@ from string import Template
 from tempfile import TemporaryDirectory
 
 from labelwise.errors import SettingsError
-from labelwise.exports.graph import require_new_folder
+from labelwise.exports.links import require_new_folder
 from labelwise.exports.onnx_file import facts_of, onnx_content
 from labelwise.exports.parity import Parity
 from labelwise.markup.html import tag

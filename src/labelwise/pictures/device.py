@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.pictures.jpeg import operators_library, turned
+from labelwise.pictures.decode import operators_library, turned
 from labelwise.pictures.loading import Failure, Inputs, Jpeg, Loaded, PictureLoader, Pictures, sent
 from labelwise.pictures.prefetch import by_threads, in_thread
 from labelwise.pictures.worker import reason_of

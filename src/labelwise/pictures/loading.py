@@ -19,8 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.pictures.decode import max_pixels
-from labelwise.pictures.jpeg import plain_header
+from labelwise.pictures.decode import max_pixels, plain_header
 from labelwise.pictures.prefetch import available_cores, by_threads
 from labelwise.pictures.processes import (
     DecodedChunk,

@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
-from labelwise.pictures.decode import decode, decode_pixels, max_pixels
-from labelwise.pictures.jpeg import plain_header
+from labelwise.pictures.decode import decode, decode_pixels, max_pixels, plain_header
 from labelwise.pictures.memory import FeatureRows
 from labelwise.pictures.multiband import Cube, load_band_readers, read_bands, read_npy_into
 from labelwise.pictures.sources import ImageSource, Location, read_location
