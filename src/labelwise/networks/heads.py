@@ -30,22 +30,25 @@ class Head(nn.Module, ABC):
     def forward(self, features: Tensor) -> Outputs:
         """Return logits (B, K), and whatever ``aux`` names."""
 
+    @torch.no_grad()
     def start_at(self, logits: Tensor) -> None:
         """Set the label biases to ``logits`` (K,); a head without such biases stays as it is."""
+        classifier = getattr(self, "classifier", None)
+        if classifier is not None:
+            classifier.bias.copy_(logits)
 
+    @torch.no_grad()
     def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
-        """Take features where ``(features - mean) / scale`` were given before."""
-        raise TypeError(f"{type(self).__name__} does not begin with a linear map")
+        """Take features where ``(features - mean) / scale`` (D,) were given before.
 
-
-@torch.no_grad()
-def absorb_scaling(layer: nn.Linear, mean: Tensor, scale: Tensor) -> None:
-    """Fold ``(x - mean) / scale`` (D,) into a linear layer, which then takes x itself.
-
-    W (x - m) / s + b  =  (W / s) x + b - (W / s) m
-    """
-    layer.weight.div_(scale.to(layer.weight))
-    layer.bias.sub_(layer.weight @ mean.to(layer.weight))
+        W (x - m) / s + b  =  (W / s) x + b - (W / s) m, in each linear layer that they go into
+        """
+        if not self.absorbs:
+            raise TypeError(f"{type(self).__name__} does not begin with a linear map")
+        for layer in self.children():
+            if isinstance(layer, nn.Linear):
+                layer.weight.div_(scale.to(layer.weight))
+                layer.bias.sub_(layer.weight @ mean.to(layer.weight))
 
 
 # Linear head: mean over the places of the feature map, then one weight vector per label.
@@ -63,13 +66,6 @@ class LinearHead(Head):
 
     def forward(self, features: Tensor) -> Outputs:
         return Outputs(self.classifier(features.mean(dim=(2, 3))))
-
-    @torch.no_grad()
-    def start_at(self, logits: Tensor) -> None:
-        self.classifier.bias.copy_(logits)
-
-    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
-        absorb_scaling(self.classifier, mean, scale)
 
 
 # BoostLU (Kim et al., CVPR 2023): evidence for a label counts more than evidence against it.
@@ -118,9 +114,6 @@ class BoostHead(Head):
         boosted = logits.clamp(min=0) / (self.alpha if self.boosts == "always" else 1)
         self.classifier.bias.copy_(logits.clamp(max=0) + boosted)
 
-    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
-        absorb_scaling(self.classifier, mean, scale)
-
 
 # Two heads on shared features: Garcin et al., section 5 and Figure 3.
 #
@@ -154,14 +147,6 @@ class TwoHead(Head):
         if self.answers == "proposal" and not self.training:
             logits = proposal
         return Outputs(logits, {"proposal": proposal})
-
-    @torch.no_grad()
-    def start_at(self, logits: Tensor) -> None:
-        self.classifier.bias.copy_(logits)
-
-    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
-        for layer in (self.classifier, self.proposer):
-            absorb_scaling(layer, mean, scale)
 
 
 # Query decoder: Query2Label (Liu et al. 2021), with the group decoding of ML-Decoder.
@@ -354,10 +339,6 @@ class QueryDecoder(Head):
             memory = layer(memory, query, query, memory)
         return memory, memory + positions
 
-    @torch.no_grad()
-    def start_at(self, logits: Tensor) -> None:
-        self.classifier.bias.copy_(logits)
-
 
 def sine_position(channels: int, height: int, width: int, like: Tensor) -> Tensor:
     """Return the sine position code (D, H, W) of a feature map, as in DETR and Query2Label.
@@ -406,10 +387,6 @@ class LabelFeatures(Head):
         seen = torch.tanh(places * self.labels[:, None])
         pooled = (self.look(seen).softmax(2) * seen).sum(2)
         return Outputs(self.classifier(pooled), {"features": pooled})
-
-    @torch.no_grad()
-    def start_at(self, logits: Tensor) -> None:
-        self.classifier.bias.copy_(logits)
 
 
 # ML-Decoder (Ridnik et al., WACV 2023): queries that are not learned look at the feature map.
@@ -487,10 +464,6 @@ class MLDecoder(Head):
 
     def forward(self, features: Tensor) -> Outputs:
         return Outputs(self.classifier(self.trunk(features, self.queries)))
-
-    @torch.no_grad()
-    def start_at(self, logits: Tensor) -> None:
-        self.classifier.bias.copy_(logits)
 
 
 class WordDecoder(Head):

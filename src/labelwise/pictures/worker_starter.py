@@ -36,6 +36,7 @@ from labelwise.pictures.worker import (
     Item,
     Kind,
     Limits,
+    OneImage,
     Work,
     items_to_json,
     receive,
@@ -305,7 +306,7 @@ class Decoders:
     def _made(self, work: Work, blob: bytes, name: str) -> bytes:
         """Return the bytes of what a picture becomes."""
         if not self.apart:
-            return work.load(blob, name=name)[1].tobytes()
+            return work.load(OneImage(blob, name), 0)[1].tobytes()
         answer = self._ask(work, blob, name)
         if answer.warned:
             log.warning("%.200r: %s", name, answer.warned)

@@ -55,6 +55,15 @@ class SmallCNN(Backbone):
         return strongest
 
 
+class _InOrder(Backbone):
+    """A network whose parts follow each other."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        for part in self.children():
+            images = part(images)
+        return images
+
+
 def _convolution(width_in: int, width: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(width_in, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
@@ -66,7 +75,7 @@ def _convolution(width_in: int, width: int) -> nn.Sequential:
 # Four stages of two basic blocks, widths 64-128-256-512; 32 x 32 -> 4 x 4.
 
 
-class ResNet18Small(Backbone):
+class ResNet18Small(_InOrder):
     """The ResNet-18 the papers train on CIFAR."""
 
     def __init__(self, image_size: int = 32, in_chans: int = 3) -> None:
@@ -79,11 +88,6 @@ class ResNet18Small(Backbone):
         self.layer3 = _stage(128, 256, stride=2)
         self.layer4 = _stage(256, 512, stride=2)
         he_init(self)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.layer1(self.stem(images))
-        features = self.layer4(self.layer3(self.layer2(features)))
-        return torch.as_tensor(features)
 
 
 class BasicBlock(nn.Module):
@@ -122,7 +126,7 @@ LAYERS = 12
 STEM = 16
 
 
-class DenseNet40(Backbone):
+class DenseNet40(_InOrder):
     """DenseNet-40-``growth``: 40-12 of the DenseNet paper, 40-40 of the average-K paper."""
 
     def __init__(self, growth: int, image_size: int = 32, in_chans: int = 3) -> None:
@@ -139,9 +143,7 @@ class DenseNet40(Backbone):
         he_init(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.transition1(self.block1(self.stem(images)))
-        features = self.block3(self.transition2(self.block2(features)))
-        return relu(self.norm(features))
+        return relu(super().forward(images))
 
 
 class DenseLayer(nn.Module):
@@ -179,7 +181,7 @@ def _block(width: int, growth: int) -> nn.Sequential:
 # 32 x 32 -> 1 x 1.
 
 
-class VGG16Small(Backbone):
+class VGG16Small(_InOrder):
     """The VGG16 the papers train on CIFAR."""
 
     def __init__(self, image_size: int = 32, in_chans: int = 3) -> None:
@@ -190,11 +192,6 @@ class VGG16Small(Backbone):
         self.group4 = _group(256, 512, depth=3)
         self.group5 = _group(512, 512, depth=3)
         he_init(self)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.group3(self.group2(self.group1(images)))
-        features = self.group5(self.group4(features))
-        return torch.as_tensor(features)
 
 
 class VGG16Dense(Backbone):
