@@ -39,24 +39,14 @@ from labelwise.system.progress import Watch
 #
 # ``image`` uint8 (H, W, 3) -> uint8 (3, size, size). Two ways, both with standard operators:
 #
-# * ``exact``: PIL's arithmetic as matrix products with weights of 22 bits. All numbers are
-# integers
-#   below 2^53, so float64 products are exact, and the pixels are PIL's. Only the rows and columns
-#   that remain after the crop are computed, some at a time from the inputs that they need.
-# * otherwise ONNX's own ``Resize`` of 8-bit pixels with antialiasing, which works as PIL does, in
-#   fixed point, and is faster. Its weights are rounded a little differently: where a sum falls
-#   exactly between two levels the pixel is a level off, rarely two. Where a picture grows that
-#   happens often, and there PIL's arithmetic is used too.
+# * ``exact``: PIL's arithmetic (see :mod:`labelwise.pictures.transform`) as matrix products with
+#   weights of 22 bits. All numbers are integers below 2^53, so float64 products are exact, and the
+#   pixels are PIL's. Only the rows and columns that remain after the crop are computed.
+# * otherwise ONNX's own ``Resize`` of 8-bit pixels with antialiasing, which is faster: where a sum
+#   falls exactly between two levels the pixel is a level off, rarely two. Where a picture grows
+#   that happens often, and there PIL's arithmetic is used too.
 #
-# PIL (Resample.c), for output x of n made from N inputs, s = N / n, f = max(s, 1):
-#
-#     center = (x + 1/2) s;  taps from int(center - r f + 1/2) to int(center + r f + 1/2)
-#     weight = filter((tap - center + 1/2) / f), r its radius, over their sum, in 22 bits
-#     level  = floor(sum of weight * level / 2^22 + 1/2), cut to 0..255
-#
-# The width is scaled first, then the height; from Pillow 13 on it is the other way round where the
-# height shrinks by more than twice as many pixels as the width. Such pictures are turned before,
-# and turned back after.
+# Pictures whose height PIL scales first are turned before, and turned back after.
 
 
 BITS = 2.0**22
@@ -215,10 +205,7 @@ def _as_pil(g: Graph, transform: Transform, planes: Value, rows: _Axis, columns:
 
 
 def _scaled_across(g: Graph, transform: Transform, planes: Value, axis: _Axis) -> Value:
-    """Write planes (3, n, size) of planes (3, n, length), ``BLOCK`` columns at a time.
-
-    A column needs only the few inputs near it: a block is the product of those with its weights.
-    """
+    """Write planes (3, n, size) of planes (3, n, length), ``BLOCK`` columns at a time."""
     size = transform.size
     blocks = -(-size // BLOCK)
     body = Graph(g)
@@ -458,10 +445,7 @@ def facts_of(
 def pictures_of(
     folder: RunFolder, data: str | None, limit: int | None = None
 ) -> tuple[ImageSource, list[int]]:
-    """Return pictures to compare on, and which rows of them: given ones, or the run's validation.
-
-    Rows are spread over the whole split.
-    """
+    """Return pictures to compare on, and their rows: given ones, or the run's validation."""
     if data is not None:
         path = Path(data)
         plain = find_images(path)[0] if path.is_dir() else []

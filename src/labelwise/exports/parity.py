@@ -227,10 +227,7 @@ def assert_program_parity(
     *,
     watch: Watch | None = None,
 ) -> Parity:
-    """Return how far a program of scaled pixels is from the model; raise where it is too far.
-
-    ``values`` gives what its nodes compute of pixels, in order, to name the first that differs.
-    """
+    """Return how far a program of scaled pixels is from the model; raise where it is too far."""
     parity = Parity(len(rows))
     for row in _shown(rows, watch):
         pixels = input_of(images, row, predictor.transform)[None]

@@ -104,10 +104,7 @@ def export_openvino(
 
 
 def _assert_link_in_float32(model: "OpenVinoModel") -> None:
-    """Raise if the link is another one in float32 for logits that no compared photo may have had.
-
-    Single entries may fall on the other side of a step.
-    """
+    """Raise if the link is another one in float32, for logits that no photo may have had."""
     if model.link is None:
         return
     logits = np.random.default_rng(0).normal(0, 6, (256, len(model.space))).astype(np.float32)

@@ -99,10 +99,7 @@ class GraphModel(ABC):
 
     @property
     def transform(self) -> Transform:
-        """How a picture becomes the input of the network: by the graph's own resize.
-
-        A graph of bands begins with scaled ones, so there it is the model's.
-        """
+        """How a picture becomes the input of the network: by the graph's own resize."""
         return GraphTransform(self) if self.facts.transform.bands is None else self.facts.transform
 
     @property

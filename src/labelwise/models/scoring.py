@@ -190,10 +190,7 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Inferred:
-    """What a network makes of one batch: ``values`` (one row for each of ``rows``) on the CPU.
-
-    ``values`` is empty if no image of the batch could be read.
-    """
+    """What a network makes of one batch: ``values`` (one row for each of ``rows``) on the CPU."""
 
     rows: NDArray[np.int64]
     values: tuple[Tensor, ...]
@@ -251,10 +248,7 @@ class Scored:
         ]
 
     def answers(self, caution: str | None = None) -> Iterator[Answer]:
-        """Yield one answer per image, failures among them, in the order of the rows.
-
-        ``caution`` is what must stand beside the probabilities of this model.
-        """
+        """Yield one answer per image, failures among them, in the order of the rows."""
         parts = zip(self.rows.tolist(), self.ids, self.labels, self.probs.tolist(), strict=True)
         good = [
             Answer(row, name, labels, tuple(probs), caution=caution)

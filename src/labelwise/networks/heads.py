@@ -176,10 +176,7 @@ EPS = 1e-6
 
 
 class AttentionLayer(nn.Module):
-    """Attention and feed-forward net, post-norm; encoder and decoder layers are both this.
-
-    With ``self_attention`` the states can look at each other before they look at the memory.
-    """
+    """Attention and feed-forward net, post-norm; encoder and decoder layers are both this."""
 
     def __init__(
         self,
@@ -311,10 +308,7 @@ class QueryDecoder(Head):
 
     @torch.no_grad()
     def attention(self, features: Tensor) -> Tensor:
-        """Return where each label's query looks in its last layer: (B, K, H, W), each sums to 1.
-
-        The mean over the attention heads; labels of one query share its map.
-        """
+        """Return where each label's query looks in its last layer: (B, K, H, W), each sums to 1."""
         memory, key = self._memory(self.project(features))
         target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
         weights = memory.new_zeros(())
@@ -434,10 +428,7 @@ class DecoderTrunk(nn.Module):
 
 
 class MLDecoder(Head):
-    """Transformer head with fixed queries, each of which decodes a group of labels.
-
-    ``queries=None`` is one per label, at most 100, as published.
-    """
+    """Transformer head with fixed queries, each of which decodes a group of labels."""
 
     queries: Tensor
 

@@ -126,11 +126,7 @@ class Resized:
 
 @dataclass(frozen=True, eq=False)
 class HostResizer:
-    """Reads, scales and cuts pictures for a device.
-
-    With ``processes`` those do it where they are worth their start, are not lent to another, and
-    the pictures are files; otherwise threads do.
-    """
+    """Reads, scales and cuts pictures for a device."""
 
     images: ImageSource
     transform: Transform

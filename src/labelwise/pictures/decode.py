@@ -71,11 +71,7 @@ class JpegHeader:
 
 
 def plain_pixels(content: bytes, largest: int, at_least: int | None = None) -> Pixels | None:
-    """Return the upright pixels (H, W, 3) of a plain JPEG, or None where Pillow has to decide.
-
-    It also decides where it would decode at a fraction of the size, and on more than ``largest``
-    pixels.
-    """
+    """Return the upright pixels (H, W, 3) of a plain JPEG, or None where Pillow has to decide."""
     header = plain_header(content)
     if (
         header is None
@@ -269,10 +265,7 @@ def find_images(folder: Path) -> tuple[list[str], tuple[str, ...]]:
 
 
 def image_paths(places: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the files given and the images in and below the folders given, in order; and notes.
-
-    One file that is not there fails when it is read, as the others go on; if none is, we stop.
-    """
+    """Return the files given and the images in and below the folders given, in order; and notes."""
     if not any(path.exists() for path in places):
         raise DataError(f"there is no file or folder {places[0]}")
     images: list[Path] = []
@@ -453,10 +446,7 @@ def install_for(suffixes: Iterable[str]) -> str:
 
 
 def max_pixels() -> int:
-    """Return how many pixels an image may have: so many that a decoder is not filled by one.
-
-    Whoever has larger scans sets LABELWISE_MAX_PIXELS, which the decoding processes inherit.
-    """
+    """Return how many pixels an image may have: so many that a decoder is not filled by one."""
     given = os.environ.get("LABELWISE_MAX_PIXELS", "")
     if not given:
         return MAX_PIXELS

@@ -55,10 +55,7 @@ class EqualSizes(NamedTuple):
 
 
 class HardwareDecoder:
-    """A decoder on a GPU's JPEG engines; one thread at a time may use it.
-
-    It lives as long as the program, like the handle that all decoders of a GPU share.
-    """
+    """A decoder on a GPU's JPEG engines; one thread at a time may use it."""
 
     def __init__(self, functions: dict[str, Any], device: torch.device):
         self._functions = functions

@@ -96,10 +96,7 @@ MAX_SENT = 1 << 24  # bytes of a picture that is sent to a GPU as it is; larger 
 
 
 class Pictures(NamedTuple):
-    """Pictures of one size: their places among all rows, and pixels or bands (n, H, W, C).
-
-    ``resized`` ones have the size of the input.
-    """
+    """Pictures of one size: their places among all rows, and pixels or bands (n, H, W, C)."""
 
     places: list[int]
     values: Tensor
@@ -159,11 +156,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PictureLoader:
-    """Loads pictures for a device, which decodes JPEGs if ``decodes``, and resizes.
-
-    ``processes`` read and decode the files, which takes them a while to start; otherwise, and
-    where pictures are not files, threads do.
-    """
+    """Loads pictures for a device, which decodes JPEGs if ``decodes``, and resizes."""
 
     images: ImageSource
     transform: Transform

@@ -258,10 +258,7 @@ class Cube(NamedTuple):
 
 
 def chosen_bands(cube: Cube, name: str, bands: Bands) -> NDArray[Any]:
-    """Return the bands (H, W, n) of a cube in the order of a model.
-
-    They have the type of the file, or are float32 with NaN where it has no data.
-    """
+    """Return the bands (H, W, n) of a cube in the order of a model."""
     values, wanted = cube.values, bands.names
     if cube.names is not None:
         absent = [band for band in wanted if band not in cube.names]

@@ -48,10 +48,7 @@ MAX_BYTES = 1 << 30  # of one encoded image
 
 
 def read_image_file(path: Path, name: str) -> bytes:
-    """Return the bytes of an image file; anything but a regular file could wait for ever.
-
-    A folder of single-band TIFFs is one picture.
-    """
+    """Return the bytes of an image file; anything but a regular file could wait for ever."""
     try:
         facts = os.stat(path)
         if stat.S_ISDIR(facts.st_mode):
@@ -120,10 +117,7 @@ class ImageSource(ABC):
         return self.ids[row]
 
     def address(self, row: int) -> str | None:
-        """Return where one image is, whatever its table calls it: an absolute path or a URI.
-
-        In a shard that is the shard's place and its name there. None: it is only in memory.
-        """
+        """Return where one image is, whatever its table calls it: an absolute path or a URI."""
         return None
 
     @property
@@ -243,10 +237,7 @@ class FileImages(EncodedImages):
 
 
 class SpanImages(EncodedImages):
-    """Images inside larger files, such as tar shards: ``size`` bytes from ``offset``.
-
-    Their ids are names below ``root``.
-    """
+    """Images inside larger files, such as tar shards: ``size`` bytes from ``offset``."""
 
     def __init__(
         self,

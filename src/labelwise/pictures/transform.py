@@ -327,10 +327,7 @@ class Transform:
         return self.scale_size(1, 1)[0]
 
     def at_least(self, window: Window | None = None) -> int | None:
-        """Return the side that a JPEG must not be decoded below; None: at full scale.
-
-        ``window`` is the part of the picture that is wanted, the middle unless given.
-        """
+        """Return the side that a JPEG must not be decoded below; None: at full scale."""
         if not self.reduced_jpeg:
             return None
         return self.scaled_side if window is None else window.at_least(self.size)
@@ -386,10 +383,7 @@ class Transform:
         return scaled[top : top + size, left : left + size]
 
     def takes_as_stored(self, values: NDArray[Any]) -> bool:
-        """Return whether bands (H, W, bands) only have to become float32 to be the input.
-
-        A device does that as exactly for integers of 8 and 16 bits, which have no gaps.
-        """
+        """Return whether bands (H, W, bands) only have to become float32 to be the input."""
         height, width = values.shape[:2]
         is_input = (width, height) == (self.size, self.size) == self.scale_size(width, height)
         return is_input and values.dtype.name in STORED_TYPES
@@ -431,10 +425,7 @@ class Transform:
         return (height, tall, top, self.size), (width, wide, left, self.size)
 
     def _scaled(self, image: Image.Image, rows: Axis, columns: Axis) -> Image.Image:
-        """Return the middle of the scaled picture, without computing all of what is cut off.
-
-        Pillow scales one axis after the other, so that ends can be cut off in between.
-        """
+        """Return the middle of the scaled picture, without computing all of what is cut off."""
         (height, tall, _, size), (width, wide, _, _) = rows, columns
         if self.interpolation == "nearest" or (tall, wide) == (size, size):
             return _middle(image.resize((wide, tall), self.resampling), rows, columns)
@@ -488,10 +479,7 @@ class Transform:
         return (pixels - mean) / std
 
     def inputs(self, values: "Tensor") -> "Tensor":
-        """Return what a backbone takes: uint8 pixels and bands normalised, features as they are.
-
-        Where there are no bands, float values of pictures are taken to be normalised already.
-        """
+        """Return what a backbone takes: uint8 pixels and bands normalised, features as they are."""
         import torch
 
         is_raw = values.dtype == torch.uint8 or self.bands is not None

@@ -162,10 +162,7 @@ class Work:
     def load(
         self, images: ImageSource, row: int, window: Window | None = None, room: int = 0
     ) -> tuple[Entry, Values]:
-        """Return what a picture becomes: a file or pixels of at most ``room`` bytes, or resized.
-
-        The entry says what it is; its place is not known here.
-        """
+        """Return what a picture becomes: a file or pixels of at most ``room`` bytes, or resized."""
         own = self.transform
         if self.kind == Kind.THUMBNAIL:
             return _thumbnail(shown_images(images, own).read(row, own.size), own.size)
@@ -275,10 +272,7 @@ def _stored(work: Work, item: Item | str, slot: NDArray[np.uint8], at: int) -> E
 def fill(
     work: Work, items: Sequence[Item | str], slot: NDArray[np.uint8], begin: Callable[[], None]
 ) -> list[Entry | str]:
-    """Load items into a slot; return where each is, or why it is not.
-
-    Its first bytes hold the place of the item at work, which tells what a process died of.
-    """
+    """Load items into a slot; return where each is, or why it is not."""
     entries: list[Entry | str] = []
     position, at = slot[:HEADER].view(np.int64), HEADER
     for number, item in enumerate(items):

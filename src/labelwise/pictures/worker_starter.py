@@ -164,10 +164,7 @@ def can_start() -> bool:
 
 
 def start_worker(limits: Limits, memory: int | None = None, *, bands: bool = False) -> Worker:
-    """Return a worker that is being started; ``memory`` is the file of what it shares.
-
-    One that will read ``bands`` finds the code for them loaded.
-    """
+    """Return a worker that is being started; ``memory`` is the file of what it shares."""
     request = {
         "limits": asdict(limits),
         "bands": bands,
@@ -285,10 +282,7 @@ class Decoders:
             worker.close()
 
     def pixels(self, blob: bytes, name: str, transform: Transform | None = None) -> NDArray[Any]:
-        """Return a model's input (size, size, C) of an encoded picture, or raise ImageError.
-
-        The model is the one these decoders were made for, unless a transform is given.
-        """
+        """Return a model's input (size, size, C) of an encoded picture, or raise ImageError."""
         transform = transform or self.transform
         values = self._made(Work(Kind.RESIZED, transform), blob, name)
         kind = np.uint8 if transform.bands is None else np.float32

@@ -277,10 +277,7 @@ def create_classifier(
     image_size: int | None = None,
     squash: bool = False,
 ) -> tuple[Backbone, Tensor, Tensor]:
-    """Return a network of timm without its classifier, and that classifier: W (C, D) and b (C,).
-
-    W mean_places(features) + b are then the logits of the network as it was trained.
-    """
+    """Return a network of timm without its classifier, and that classifier: W (C, D) and b (C,)."""
     import timm
 
     from labelwise.networks.backbones.timm_models import read_classifier
