@@ -435,12 +435,6 @@ def test_a_torchvision_transform_is_its_recipes():
         torch.testing.assert_close(transform(picture(*size)), expected, atol=1e-5, rtol=0)
 
 
-def test_a_squashed_picture_keeps_everything():
-    transform = Transform(20, crop=None)
-    expected = np.asarray(picture(60, 30).resize((20, 20), Image.Resampling.BILINEAR))
-    assert np.array_equal(transform.pixels(picture(60, 30)).permute(1, 2, 0), expected)
-
-
 def test_a_transform_comes_back_from_plain_data():
     transform = Transform(20, (0.1, 0.2, 0.3), (1.0, 2.0, 3.0), "bicubic", 0.9)
     spec = transform.spec() | {"mean": list(transform.mean), "std": list(transform.std)}

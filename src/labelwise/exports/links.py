@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from labelwise.decide import Rule
 from labelwise.errors import SettingsError
@@ -73,13 +73,11 @@ def require_new_folder(folder: Path) -> None:
 Value = str  # the name of a tensor of the graph
 Constant = float | int | Sequence[Any] | NDArray[Any]
 
-KINDS = {
-    "float32": TensorProto.FLOAT,
-    "float64": TensorProto.DOUBLE,
-    "int64": TensorProto.INT64,
-    "uint8": TensorProto.UINT8,
-    "bool": TensorProto.BOOL,
-}
+Typed = tuple[Any, ...] | ValueInfoProto  # the name, type and sides of a value
+
+
+def _kind(dtype: str) -> int:
+    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
 class Graph:
@@ -132,11 +130,16 @@ class Graph:
         return name
 
     def cast(self, value: Value, dtype: str) -> Value:
-        return str(self.op("Cast", value, to=KINDS[dtype]))
+        return str(self.op("Cast", value, to=_kind(dtype)))
 
-    def body(self, name: str, inputs: list[Any], outputs: list[Any]) -> GraphProto:
+    def body(self, name: str, inputs: list[Typed], outputs: list[Typed]) -> GraphProto:
         """Return the finished graph with typed inputs and outputs."""
-        return helper.make_graph(self.nodes, name, inputs, outputs, self.constants)
+        ends = [
+            helper.make_tensor_value_info(v[0], _kind(v[1]), v[2:]) if isinstance(v, tuple) else v
+            for v in (*inputs, *outputs)
+        ]
+        begin, end = ends[: len(inputs)], ends[len(inputs) :]
+        return helper.make_graph(self.nodes, name, begin, end, self.constants)
 
     def name(self, what: str) -> str:
         """Return a name that no other value or node has."""
@@ -331,22 +334,11 @@ def _one_more_label(
     reach = step.op("Mul", new_best, step.op("Add", real, 1.0))
     open_ = step.cast(step.op("LessOrEqual", reach, bound), "int64")
     another = step.cast(step.op("ReduceMax", open_, keepdims=0), "bool")
-    double, whole = TensorProto.DOUBLE, TensorProto.INT64
+    law, column, whole = ("float64", None, None), ("float64", None, 1), ("int64", None, 1)
     return step.body(
         "one more label",
-        [
-            helper.make_tensor_value_info(at, whole, []),
-            helper.make_tensor_value_info(more, TensorProto.BOOL, []),
-            helper.make_tensor_value_info(hits, double, [None, None]),
-            helper.make_tensor_value_info(best, double, [None, 1]),
-            helper.make_tensor_value_info(size, whole, [None, 1]),
-        ],
-        [
-            helper.make_tensor_value_info(another, TensorProto.BOOL, []),
-            helper.make_tensor_value_info(grown, double, [None, None]),
-            helper.make_tensor_value_info(new_best, double, [None, 1]),
-            helper.make_tensor_value_info(new_size, whole, [None, 1]),
-        ],
+        [(at, "int64"), (more, "bool"), (hits, *law), (best, *column), (size, *whole)],
+        [(another, "bool"), (grown, *law), (new_best, *column), (new_size, *whole)],
     )
 
 
@@ -355,17 +347,11 @@ def _tails(g: Graph, columns: Value, nothing: Value) -> Value:
     inner = Graph(g)
     law, p = "ef_law", "ef_p"
     longer = _with(inner, law, p)
-    double = TensorProto.DOUBLE
+    sides = "float64", None, None
     body = inner.body(
         "one label",
-        [
-            helper.make_tensor_value_info(law, double, [None, None]),
-            helper.make_tensor_value_info(p, double, [None, 1]),
-        ],
-        [
-            helper.make_tensor_value_info(longer, double, [None, None]),
-            helper.make_tensor_value_info(inner.named(longer, "ef_laws"), double, [None, None]),
-        ],
+        [(law, *sides), (p, "float64", None, 1)],
+        [(longer, *sides), (inner.named(longer, "ef_laws"), *sides)],
     )
     _, laws = g.op(
         "Scan",

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil, exp, floor, pi, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import PIL
@@ -136,8 +136,7 @@ def shown_levels(
     return np.nan_to_num(levels, nan=0.0).clip(0, 255).round().astype(np.uint8)
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """A share ``area`` of a picture, of shape exp(``log_shape``) = width / height.
 
     ``x`` and ``y``, in [0, 1], say where it lies between the edges. A side longer than the

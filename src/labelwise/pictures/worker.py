@@ -23,7 +23,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from io import BytesIO
@@ -297,37 +297,26 @@ def fill(
 
 def items_to_json(items: Sequence[Item | str]) -> tuple[list[Any], list[bytes]]:
     """Return items as plain data, and the bytes of those that are not in files."""
-    facts: list[Any] = []
-    blobs: list[bytes] = []
-    for item in items:
-        if isinstance(item, str):
-            facts.append(item)
-            continue
-        window = None if item.window is None else list(asdict(item.window).values())
-        if isinstance(item.source, bytes):
+    facts: list[Any] = list(items)
+    blobs = []
+    for at, item in enumerate(items):
+        if not isinstance(item, str) and isinstance(item.source, bytes):
             blobs.append(item.source)
-            facts.append([None, window])
-        else:
-            facts.append([item.source, window])
+            facts[at] = (None, item.window)
     return facts, blobs
 
 
 def items_from_json(facts: list[Any], blobs: Sequence[bytes], folder: str) -> list[Item | str]:
     """Return the items that plain data describes; relative paths are of a folder."""
-    items: list[Item | str] = []
     remaining = iter(blobs)
-    for fact in facts:
-        if isinstance(fact, str):
-            items.append(fact)
-            continue
-        source, window = fact
-        location: Location | bytes = (
-            next(remaining)
-            if source is None
-            else Location(os.path.join(folder, source[0]), *source[1:])
-        )
-        items.append(Item(location, None if window is None else Window(*window)))
-    return items
+
+    def made(source: Any, window: Any) -> Item:
+        given = None if window is None else Window(*window)
+        if source is None:
+            return Item(next(remaining), given)
+        return Item(Location(os.path.join(folder, source[0]), *source[1:]), given)
+
+    return [fact if isinstance(fact, str) else made(*fact) for fact in facts]
 
 
 if sys.platform != "win32":
