@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -554,9 +554,8 @@ class LabelTree:
     def violations(self, values: A) -> A:
         """Return the rows (N,) in which a label lies above its parent."""
         children = [child for child, _ in self.upward]
-        above = values[:, children] > values[:, [self.parent[child] for child in children]]
-        violations: A = above.any(-1)
-        return violations
+        above: Any = values[:, children] > values[:, [self.parent[child] for child in children]]
+        return cast("A", above.any(-1))
 
     def consistent(self, log_odds: A) -> A:
         """Return the nearest log-odds (N, K) that obey the tree; rows that do stay as they are."""

@@ -8,8 +8,7 @@ import torch
 from forged import facts_of, rewrite
 from tiny_predictor import NAMES, make, pictures
 
-from labelwise.decide import TopK
-from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.errors import CheckpointError, SettingsError
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.predictor import FUSED_FROM
 from labelwise.models.spec import NOT_CALIBRATED, ModelSpec, caution_after

@@ -398,7 +398,7 @@ class Traced(Symbol):
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         own = getattr(self, f"_{function.__name__}", None)
         if own is None:  # ``np.max(x)`` is ``x.max()``
-            own, *args = getattr(args[0], function.__name__, None), *args[1:]
+            own, args = getattr(args[0], function.__name__, None), args[1:]
         return NotImplemented if own is None else own(*args, **options)
 
     def _new(self, value: Value, shape: tuple[int, ...], dtype: Any = None) -> "Traced":

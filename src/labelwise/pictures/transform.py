@@ -354,9 +354,10 @@ class Transform:
         if left or top:
             image = image.crop((left, top, width - left, height - top))
         rows, columns = self._axes(*image.size)
-        if image.size != (columns[1], rows[1]):
-            return self._scaled(image, rows, columns)
-        return _middle(image, rows, columns)
+        (_, tall, top, size), (_, wide, left, _) = rows, columns
+        if image.size != (wide, tall):
+            image = image.resize((wide, tall), self.resampling)
+        return image.crop((left, top, left + size, top + size))
 
     def resize_window(self, image: Image.Image, window: Window) -> Image.Image:
         """Return the (size, size) picture of a window of it, as training augments."""
@@ -423,20 +424,6 @@ class Transform:
         left, top = round((wide - self.size) / 2), round((tall - self.size) / 2)
         return (height, tall, top, self.size), (width, wide, left, self.size)
 
-    def _scaled(self, image: Image.Image, rows: Axis, columns: Axis) -> Image.Image:
-        """Return the middle of the scaled picture, without computing all of what is cut off."""
-        (height, tall, _, size), (width, wide, _, _) = rows, columns
-        if self.interpolation == "nearest" or (tall, wide) == (size, size):
-            return _middle(image.resize((wide, tall), self.resampling), rows, columns)
-        whole = (size, size, 0, size)
-        if height_first(rows, columns):
-            image = image.resize((width, tall), self.resampling)
-            image = _middle(image, rows, (width, width, 0, width))
-            return _middle(image.resize((wide, size), self.resampling), whole, columns)
-        image = image.resize((wide, height), self.resampling)
-        image = _middle(image, (height, height, 0, height), columns)
-        return _middle(image.resize((size, tall), self.resampling), rows, whole)
-
     def resizes_planes(self, width: int, height: int) -> bool:
         """Return whether :meth:`resize_planes` can do what :meth:`resize` does at a size."""
         if self.interpolation == "nearest":
@@ -493,14 +480,6 @@ def _thin_ends(width: int, height: int) -> tuple[int, int]:
     """Return how much of a very thin picture is cut off at each end: (columns, rows)."""
     longest = THIN * min(width, height)
     return max(0, (width - longest) // 2), max(0, (height - longest) // 2)
-
-
-def _middle(image: Image.Image, rows: Axis, columns: Axis) -> Image.Image:
-    """Return the rows and columns of a scaled picture that are kept."""
-    (_, tall, top, height), (_, wide, left, width) = rows, columns
-    if (wide, tall) == (width, height):
-        return image
-    return image.crop((left, top, left + width, top + height))
 
 
 @lru_cache(maxsize=32)  # a copy to a GPU is waited for

@@ -304,29 +304,48 @@ def _create(
                 "backbone 'identity' needs channels, the number of features per row"
             )
         return Identity(channels)
+    build: Callable[[], Backbone]
     if name in SMALL_BACKBONES:
-        build = SMALL_BACKBONES[name]
         sized = {} if image_size is None else {"image_size": image_size}
-        backbone = build(**sized, in_chans=in_chans)
-        if weights == PRETRAINED:
-            raise SettingsError(f"backbone {name!r} has no published weights; give a file or none")
-        if weights is not None:
-            load_state(backbone, weights)
-        return backbone
-    if name.startswith(TOWER):
-        return _tower(TowerShape.parse(name), weights, image_size)
+        build = partial(SMALL_BACKBONES[name], **sized, in_chans=in_chans)
+        unpublished = f"backbone {name!r} has no published weights; give a file or none"
+    elif name.startswith(TOWER):
+        shape = TowerShape.parse(name)
+        if image_size not in (None, shape.side):
+            raise SettingsError(
+                f"the tower {shape.name} has positions for pictures of {shape.side} pixels, got "
+                f"image_size {image_size}; leave it out"
+            )
+        build = partial(ImageTower, shape)
+        unpublished = (
+            f"the tower {shape.name} gets its weights from the folder of its model; name that "
+            "folder: `labelwise train PHOTOS --words WORDS --model FOLDER`"
+        )
+    elif name in CVT:
+        build = partial(CvT, name, image_size, in_chans)
+        unpublished = (
+            f"the published weights of {name!r} are in no hub; fetch their file and give its path"
+        )
+    else:
+        return _of_a_library(name, weights, image_size, in_chans)
+    if weights == PRETRAINED:
+        raise SettingsError(unpublished)
+    backbone = build()
+    if weights is not None:
+        load_state(backbone, weights)
+    return backbone
+
+
+def _of_a_library(
+    name: str, weights: str | None, image_size: int | None, in_chans: int
+) -> Backbone:
     if name == VGG16_DENSE:
         return VGG16Dense(weights, image_size)
-    if name in CVT:
-        return _cvt(name, weights, image_size, in_chans)
     if name.startswith("torchvision/"):
-        from labelwise.networks.backbones.torchvision_models import (
-            TorchvisionBackbone,
-            torchvision_names,
-        )
+        from labelwise.networks.backbones import torchvision_models as peers
 
-        if name in torchvision_names():
-            return TorchvisionBackbone(name, weights, image_size)
+        if name in peers.torchvision_names():
+            return peers.TorchvisionBackbone(name, weights, image_size)
     else:
         import timm
 
@@ -335,34 +354,6 @@ def _create(
 
             return TimmBackbone(name, weights, image_size, in_chans)
     raise SettingsError(f"unknown backbone {name!r}{nearest(name, backbone_names())}")
-
-
-def _tower(shape: TowerShape, weights: str | None, image_size: int | None) -> Backbone:
-    if image_size not in (None, shape.side):
-        raise SettingsError(
-            f"the tower {shape.name} has positions for pictures of {shape.side} pixels, got "
-            f"image_size {image_size}; leave it out"
-        )
-    if weights == PRETRAINED:
-        raise SettingsError(
-            f"the tower {shape.name} gets its weights from the folder of its model; name that "
-            "folder: `labelwise train PHOTOS --words WORDS --model FOLDER`"
-        )
-    tower = ImageTower(shape)
-    if weights is not None:
-        load_state(tower, weights)
-    return tower
-
-
-def _cvt(name: str, weights: str | None, image_size: int | None, in_chans: int) -> Backbone:
-    if weights == PRETRAINED:
-        raise SettingsError(
-            f"the published weights of {name!r} are in no hub; fetch their file and give its path"
-        )
-    backbone = CvT(name, image_size, in_chans)
-    if weights is not None:
-        load_state(backbone, weights)
-    return backbone
 
 
 def backbone_names() -> list[str]:
