@@ -553,9 +553,14 @@ class LabelTree:
 
     def violations(self, values: A) -> A:
         """Return the rows (N,) in which a label lies above its parent."""
-        children = [child for child, _ in self.upward]
-        above: Any = values[:, children] > values[:, [self.parent[child] for child in children]]
-        return cast("A", above.any(-1))
+        xp = namespace(values)
+        if is_traced(values):
+            above: Any = xp.greater(*(values[:, list(of)] for of in zip(*self.upward, strict=True)))
+            return cast("A", above.any(-1))
+        violations: A = xp.zeros_like(values[:, 0], dtype=xp.bool)
+        for child, parent in self.upward:
+            violations |= values[:, child] > values[:, parent]
+        return violations
 
     def consistent(self, log_odds: A) -> A:
         """Return the nearest log-odds (N, K) that obey the tree; rows that do stay as they are."""

@@ -474,9 +474,6 @@ class Traced(Symbol):
         ends = (None if end is None else self.dtype.type(end) for end in (min, max))
         return self._new(self.g.clip(self.value, *ends), self.shape)
 
-    def astype(self, dtype: Any, copy: bool = True) -> "Traced":
-        return self
-
     def reshape(self, *shape: Any) -> "Traced":
         sides = shape[0] if isinstance(shape[0], tuple) else shape
         return self._new(self.g.op("Reshape", self.value, list(sides)), sides)

@@ -39,7 +39,7 @@ from labelwise.pictures.loading import input_of
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
-from labelwise.types import LabelSpace, matching_columns
+from labelwise.types import matching_columns
 
 # Labelled tables scored by a model in any form, so that what is shipped can be measured.
 
@@ -53,7 +53,10 @@ def measured_predictions(
     watch: Watch | None = None,
 ) -> Predictions:
     """Return the logits of a scorer with the labels of a table, in the scorer's columns."""
-    labels, observed = same_labels(table, scorer.space)
+    names = scorer.space.names
+    there = table.space.names
+    columns = matching_columns(names, there, of="the model", in_=table.name, others=True)
+    labels, observed = table.targets()
     parts = []
     watch = watch or Silent()
     watch.start("scoring", len(table))
@@ -71,24 +74,13 @@ def measured_predictions(
     return Predictions(
         table.ids,
         to_numpy(torch.cat(parts)),
-        to_numpy(labels),
-        None if observed is None else to_numpy(observed),
-        scorer.space.names,
+        np.ascontiguousarray(labels[:, columns]),
+        None if observed is None else np.ascontiguousarray(observed[:, columns]),
+        names,
         split,
         scorer.link,
         table.group,
     )
-
-
-def same_labels(table: LabelTable, space: LabelSpace) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return labels (N, K) of a table, and which are known, in the columns of a model."""
-    there = table.space.names
-    columns = matching_columns(space.names, there, of="the model", in_=table.name, others=True)
-    labels, observed = table.targets()
-    known = (
-        None if observed is None else torch.from_numpy(np.ascontiguousarray(observed[:, columns]))
-    )
-    return torch.from_numpy(np.ascontiguousarray(labels[:, columns])), known
 
 
 # Encoded files that every export of a picture model is compared on, made from one picture.

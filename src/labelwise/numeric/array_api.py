@@ -65,7 +65,9 @@ def like(values: Any, array: A) -> A:
 
 def double(array: A) -> A:
     """Return the array in float64."""
-    return array.double() if is_tensor(array) else array.astype(np.float64, copy=False)
+    if isinstance(array, Symbol):
+        return cast("A", array)
+    return array.double() if is_tensor(array) else np.asarray(array, np.float64)
 
 
 def log_sigmoid(x: A) -> A:
