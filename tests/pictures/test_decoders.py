@@ -178,18 +178,6 @@ def starter_of(worker):
     return int(stat.rpartition(")")[2].split()[1])
 
 
-def test_a_starter_that_was_killed_is_started_again(decoders):
-    decoders.await_start()
-    workers = list(decoders._idle.queue)
-    starter = starter_of(workers[0])
-    assert starter != os.getpid()
-    os.kill(starter, signal.SIGKILL)
-    for worker in workers:
-        os.kill(worker.pid, signal.SIGKILL)
-    blob = encoded()
-    assert (decoders.pixels(blob, "a") == by_the_engine(blob)).all()
-
-
 def test_a_starter_that_was_killed_with_its_workers_is_back_without_torch():
     """It took 17.7 s until the next answer: most of a start was the import of torch."""
     own = COMMAND.replace("faulty_decoders", "labelwise.pictures.worker")
