@@ -259,19 +259,17 @@ class Scored:
 
     @staticmethod
     def join(parts: Sequence["Scored"]) -> "Scored":
-        embeddings = [scored.embeddings for scored in parts if scored.embeddings is not None]
-        looks = [scored.looks for scored in parts if scored.looks is not None]
+        def whole(name: str) -> Any:
+            values = [getattr(part, name) for part in parts if getattr(part, name) is not None]
+            return torch.cat(values) if values else None
+
         return Scored(
             parts[0].space,
-            np.concatenate([scored.rows for scored in parts]),
-            tuple(name for scored in parts for name in scored.ids),
-            torch.cat([scored.logits for scored in parts]),
-            torch.cat([scored.log_p for scored in parts]),
-            torch.cat([scored.log_q for scored in parts]),
-            torch.cat([scored.sets for scored in parts]),
-            tuple(failure for scored in parts for failure in scored.failures),
-            torch.cat(embeddings) if embeddings else None,
-            torch.cat(looks) if looks else None,
+            np.concatenate([part.rows for part in parts]),
+            tuple(name for part in parts for name in part.ids),
+            *map(whole, ("logits", "log_p", "log_q", "sets")),
+            tuple(failure for part in parts for failure in part.failures),
+            *map(whole, ("embeddings", "looks")),
         )
 
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from math import pi
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -299,29 +299,28 @@ class QueryDecoder(Head):
                 nn.init.xavier_uniform_(parameter)
 
     def forward(self, features: Tensor) -> Outputs:
-        memory, key = self._memory(self.project(features))
-        target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
-        for layer in self._decoder():
-            target = layer.look_around(target, self.queries)
-            target = layer(target, target + self.queries, key, memory)
-        return Outputs(self.classifier(self.norm(target)))
+        return Outputs(self.classifier(self.norm(self._decoded(features, maps=False)[0])))
 
     @torch.no_grad()
     def attention(self, features: Tensor) -> Tensor:
         """Return where each label's query looks in its last layer: (B, K, H, W), each sums to 1."""
-        memory, key = self._memory(self.project(features))
-        target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
-        weights = memory.new_zeros(())
-        for layer in self._decoder():
-            target = layer.look_around(target, self.queries)
-            seen, weights = layer.attention(target + self.queries, key, memory)
-            target = layer.after(target, seen)
+        _, weights = self._decoded(features, maps=True)
         share = self.classifier.weight.shape[1]
         maps = weights.repeat_interleave(share, dim=1)[:, : self.classifier.num_labels]
         return maps.reshape(*maps.shape[:2], *features.shape[2:])
 
-    def _decoder(self) -> list[AttentionLayer]:
-        return [layer for layer in self.decoder if isinstance(layer, AttentionLayer)]
+    def _decoded(self, features: Tensor, *, maps: bool) -> tuple[Tensor, Any]:
+        """Return the last states, and where the queries look, the mean over attention heads."""
+        memory, key = self._memory(self.project(features))
+        target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
+        decoder: Any = self.decoder
+        weights = None
+        for layer in decoder:
+            target = layer.look_around(target, self.queries)
+            query = target + self.queries
+            seen, weights = layer.attention(query, key, memory, need_weights=maps)
+            target = layer.after(target, seen)
+        return target, weights
 
     def _memory(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the queries look at, (B, H W, D), without and with its position code."""

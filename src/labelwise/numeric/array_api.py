@@ -6,6 +6,7 @@ the same formula in NumPy. Torch is never imported for a NumPy array.
 """
 
 import sys
+from abc import ABC, abstractmethod
 from math import log
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -23,16 +24,16 @@ A = TypeVar("A", NDArray[Any], "Tensor")
 LINEAR = 20.0  # beyond it softplus(x) is x, as torch has it
 
 
-class Symbol(NDArrayOperatorsMixin):
+class Symbol(NDArrayOperatorsMixin, ABC):
     """An array that stands for values computed elsewhere, which NumPy's functions take too."""
 
+    @abstractmethod
     def search_rows(self, knots: Any) -> Any:
         """Return :func:`search_rows` of itself."""
-        raise NotImplementedError
 
+    @abstractmethod
     def taken_from(self, table: Any) -> Any:
         """Return the numbers of a table (M,) that it is the places of."""
-        raise NotImplementedError
 
 
 def is_traced(array: object) -> bool:

@@ -55,13 +55,11 @@ class SmallCNN(Backbone):
         return strongest
 
 
-class _InOrder(Backbone):
-    """A network whose parts follow each other."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        for part in self.children():
-            images = part(images)
-        return images
+def _in_order(network: Backbone, images: Tensor) -> Tensor:
+    """Return what the parts of a network make of images, one after the other."""
+    for part in network.children():
+        images = part(images)
+    return images
 
 
 def _convolution(width_in: int, width: int) -> nn.Sequential:
@@ -75,8 +73,10 @@ def _convolution(width_in: int, width: int) -> nn.Sequential:
 # Four stages of two basic blocks, widths 64-128-256-512; 32 x 32 -> 4 x 4.
 
 
-class ResNet18Small(_InOrder):
+class ResNet18Small(Backbone):
     """The ResNet-18 the papers train on CIFAR."""
+
+    forward = _in_order
 
     def __init__(self, image_size: int = 32, in_chans: int = 3) -> None:
         super().__init__("resnet18-32", 512, Transform(image_size, CIFAR_MEAN, CIFAR_STD))
@@ -126,7 +126,7 @@ LAYERS = 12
 STEM = 16
 
 
-class DenseNet40(_InOrder):
+class DenseNet40(Backbone):
     """DenseNet-40-``growth``: 40-12 of the DenseNet paper, 40-40 of the average-K paper."""
 
     def __init__(self, growth: int, image_size: int = 32, in_chans: int = 3) -> None:
@@ -143,7 +143,7 @@ class DenseNet40(_InOrder):
         he_init(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        return relu(super().forward(images))
+        return relu(_in_order(self, images))
 
 
 class DenseLayer(nn.Module):
@@ -181,8 +181,10 @@ def _block(width: int, growth: int) -> nn.Sequential:
 # 32 x 32 -> 1 x 1.
 
 
-class VGG16Small(_InOrder):
+class VGG16Small(Backbone):
     """The VGG16 the papers train on CIFAR."""
+
+    forward = _in_order
 
     def __init__(self, image_size: int = 32, in_chans: int = 3) -> None:
         super().__init__("vgg16-32", 512, Transform(image_size, CIFAR_MEAN, CIFAR_STD))
