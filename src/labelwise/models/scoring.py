@@ -267,9 +267,13 @@ class Scored:
             parts[0].space,
             np.concatenate([part.rows for part in parts]),
             tuple(name for part in parts for name in part.ids),
-            *map(whole, ("logits", "log_p", "log_q", "sets")),
+            whole("logits"),
+            whole("log_p"),
+            whole("log_q"),
+            whole("sets"),
             tuple(failure for part in parts for failure in part.failures),
-            *map(whole, ("embeddings", "looks")),
+            whole("embeddings"),
+            whole("looks"),
         )
 
 

@@ -306,7 +306,7 @@ class QueryDecoder(Head):
         """Return where each label's query looks in its last layer: (B, K, H, W), each sums to 1."""
         _, weights = self._decoded(features, maps=True)
         share = self.classifier.weight.shape[1]
-        maps = weights.repeat_interleave(share, dim=1)[:, : self.classifier.num_labels]
+        maps: Tensor = weights.repeat_interleave(share, dim=1)[:, : self.classifier.num_labels]
         return maps.reshape(*maps.shape[:2], *features.shape[2:])
 
     def _decoded(self, features: Tensor, *, maps: bool) -> tuple[Tensor, Any]:
