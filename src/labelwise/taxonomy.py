@@ -22,19 +22,18 @@ for all images at once: what lies above v joins the parent's block, and the sums
 
 import csv
 import itertools
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.numeric.array_api import A, double, like, namespace
+from labelwise.numeric.array_api import A, double, is_traced, like, namespace
 from labelwise.numeric.arrays import is_tensor
 from labelwise.system.text import from_cell
 from labelwise.types import LabelSpace, nearest
@@ -538,6 +537,9 @@ class LabelTree:
     def violations(self, values: A) -> A:
         """Return the rows (N,) in which a label lies above its parent."""
         xp = namespace(values)
+        if is_traced(values):
+            above: Any = xp.greater(*(values[:, list(of)] for of in zip(*self.upward, strict=True)))
+            return cast("A", above.any(-1))
         violations: A = xp.zeros_like(values[:, 0], dtype=xp.bool)
         for child, parent in self.upward:
             violations |= values[:, child] > values[:, parent]
@@ -545,11 +547,12 @@ class LabelTree:
 
     def consistent(self, log_odds: A) -> A:
         """Return the nearest log-odds (N, K) that obey the tree; rows that do stay as they are."""
+        if not self.upward:
+            return log_odds
         xp = namespace(log_odds)
         given = log_odds.detach() if is_tensor(log_odds) else log_odds
         wrong = self.violations(given)
-        compiled = is_tensor(log_odds) and sys.modules["torch"].compiler.is_compiling()
-        if compiled:  # a captured program cannot choose rows
+        if is_traced(log_odds):  # a captured program cannot choose rows
             merged = self._merged(double(given).clip(-FAR, FAR))
             consistent: A = xp.where(wrong[:, None], like(merged, given), log_odds)
             return consistent
