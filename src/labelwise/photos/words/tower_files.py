@@ -310,18 +310,18 @@ def _built(
             "SigLIP 2"
         )
     image, text = states
-    (heads, *how), (text_heads, *text_how) = built
+    (heads, activation, eps), (text_heads, text_activation, text_eps) = built
     depth, text_depth = (sum(name.endswith(".norm1.weight") for name in half) for half in states)
     mlp, text_mlp = (len(half["blocks.0.mlp.fc1.weight"]) for half in states)
     patch, places = image["patches.weight"].shape[-1], len(image["positions"]) - (kind == "clip")
     to = len(image["projection.weight"]) if kind == "clip" else image["positions"].shape[1]
     side = patch * round(places**0.5)
     width, text_width = len(image["patches.weight"]), text["positions"].shape[1]
-    shape = TowerShape(kind, width, depth, heads, mlp, patch, side, to, *how)
+    shape = TowerShape(kind, width, depth, heads, mlp, patch, side, to, activation, eps)
     tokens_of = (len(text["tokens.weight"]), len(text["positions"]), text_width, text_depth)
     text_to = len(text["projection.weight"])
     text_shape = TextTowerShape(
-        kind == "clip", *tokens_of, text_heads, text_mlp, text_to, *text_how
+        kind == "clip", *tokens_of, text_heads, text_mlp, text_to, text_activation, text_eps
     )
     if preprocessing is None:
         transform = _preprocessing(folder, side)
