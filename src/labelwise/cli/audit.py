@@ -88,10 +88,10 @@ def _check_list(place: Path, query: str | None, given: Options) -> None:
     """Ask about photos of a list until it can be guaranteed."""
     from labelwise.errors import SettingsError
     from labelwise.photos import Index, model_changed
-    from labelwise.photos.check_log import name_of_album
     from labelwise.photos.checking import CheckSession
     from labelwise.photos.prevalence import read_answers
     from labelwise.photos.query import ANSWERS, photos_like_album
+    from labelwise.photos.receipts import name_of_album
     from labelwise.photos.words import FreeText
     from labelwise.retrieval import Query
 

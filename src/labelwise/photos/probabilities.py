@@ -128,14 +128,15 @@ class ModelOdds:
         logits = np.stack(columns, axis=1).astype(np.float64)
         return check_log_probs(*self._link().log_probs(logits))
 
-    def kept(self, label: int) -> LabelOdds | None:
-        """Return those of all photos from the cache, written now if need be; None if not kept."""
+    def every(self, label: int) -> LabelOdds:
+        """Return those of all photos: from the cache, written now if need be, or computed."""
         if self._kept_as == "files":
             return LabelOdds(partial(self._column, label, 0), partial(self._column, label, 1))
         if self._kept_as == "table":
             table = self._table()
             return LabelOdds(table[:, 2 * label].copy(), table[:, 2 * label + 1].copy())
-        return None
+        pair = self.of_label(label, slice(0, self._store.rows))
+        return LabelOdds(*(side.astype(np.float32) for side in pair))
 
     def prepare(self, watch: Watch) -> None:
         """Write what the first searches would wait for to the cache."""

@@ -21,9 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index
-from labelwise.photos.check_log import name_of_text
 from labelwise.photos.checking import CheckSession
 from labelwise.photos.query import Hit, photos_along
+from labelwise.photos.receipts import name_of_text
 from labelwise.photos.words.classes import SentenceEncoder, WeighedTexts
 from labelwise.photos.words.text_image import TextDirections, TextImageKind, TextImageModel
 from labelwise.photos.words.tower_files import read_towers
