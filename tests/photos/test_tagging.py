@@ -13,15 +13,13 @@ from typed import run
 
 from labelwise.decide import Threshold
 from labelwise.errors import DataError
-from labelwise.photos import tagging
-from labelwise.photos.embedded_tags import written_sidecars
+from labelwise.photos import embedded_tags as tagging
+from labelwise.photos.embedded_tags import undo_sidecar, write_sidecar, written_sidecars
 from labelwise.photos.metadata import sidecar_of
 from labelwise.photos.tagging import (
     promised_rule,
     raw_partners,
     tags_of,
-    undo_sidecar,
-    write_sidecar,
 )
 from labelwise.photos.xmp import Keyword
 
@@ -89,7 +87,6 @@ def test_what_cannot_be_edited_is_left_alone_and_named(store, tmp_path):
 
 
 def test_a_sidecar_that_changes_while_it_is_edited_is_left_alone(store, tmp_path, monkeypatch):
-    import labelwise.photos.tagging as tagging
 
     path = tmp_path / "a.jpg.xmp"
     path.write_bytes(drawn_sidecar(1))

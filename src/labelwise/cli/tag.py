@@ -121,8 +121,12 @@ def _tag_immich(folder: Path, server: "Immich", given: Options) -> None:
 
 def _undone(store: "Store", given: Options) -> "list[TagOutcome]":
     """Take out all that was written to side-cars and photos."""
-    from labelwise.photos.embedded_tags import undo_embedded, written_photos, written_sidecars
-    from labelwise.photos.tagging import undo_sidecar
+    from labelwise.photos.embedded_tags import (
+        undo_embedded,
+        undo_sidecar,
+        written_photos,
+        written_sidecars,
+    )
 
     dry = given.dry_run
     sidecars = [] if given.embed else written_sidecars(store).paths()
@@ -177,9 +181,9 @@ def _written(
     given: Options,
 ) -> "list[TagOutcome]":
     """Write the labels of each photo beside it or into it, counting them."""
-    from labelwise.photos.embedded_tags import embed_tags
+    from labelwise.photos.embedded_tags import embed_tags, write_sidecar
     from labelwise.photos.metadata import sidecar_of
-    from labelwise.photos.tagging import raw_partners, write_sidecar
+    from labelwise.photos.tagging import raw_partners
     from labelwise.system.progress import make_watch
 
     outcomes: list[TagOutcome] = []
