@@ -90,7 +90,7 @@ def test_they_are_read_and_converted_by_the_first_answer(old):
 
 def test_a_damaged_correction_is_named_and_nothing_is_converted(old):
     with Index(old) as index:
-        index.store._database.execute("UPDATE corrections SET state = 'absent' WHERE id = 2")
+        index.store.database.execute("UPDATE corrections SET state = 'absent' WHERE id = 2")
         with pytest.raises(CheckpointError, match=r"photos\.sqlite is damaged: a row of its corr"):
             index.correct(8, {"cat": "absent"})
     assert not (old / "answers.jsonl").exists() or not (old / "answers.jsonl").stat().st_size

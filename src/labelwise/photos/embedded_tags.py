@@ -76,13 +76,17 @@ class WrittenFiles:
 
     def find(self, path: str) -> KeptFile | None:
         """Return what is kept of a file that we wrote, None for any other."""
-        for _, _, undo, after, wrote in self._store.read(self._table, raw=os.fsencode(path)):
+        for _, _, undo, after, wrote in self._store.database.read(
+            self._table, raw=os.fsencode(path)
+        ):
             return KeptFile(undo, after, None if wrote is None else json.loads(wrote))
         return None
 
     def paths(self) -> list[str]:
         """Return the files that we have written, in order."""
-        return [os.fsdecode(raw) for raw, *_ in self._store.read(self._table, "ORDER BY raw")]
+        return [
+            os.fsdecode(raw) for raw, *_ in self._store.database.read(self._table, "ORDER BY raw")
+        ]
 
     def put(self, path: str, kept: KeptFile) -> None:
         """Remember a file that is about to be written."""

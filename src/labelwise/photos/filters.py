@@ -191,7 +191,7 @@ class PhotoFilter:
         return camera and rated and all(word.casefold() in named for word in self.keywords)
 
     def _below(self, index: Index) -> list[int]:
-        index.store.verify("files")
+        index.store.database.verify("files")
         wanted = os.path.normpath(self.folder or "")
         query = "SELECT DISTINCT row FROM files WHERE root = ? AND state = 'ok' AND row IS NOT NULL"
         found: list[int] = []
@@ -200,11 +200,11 @@ class PhotoFilter:
             if name.startswith(os.pardir):
                 continue
             if name == os.curdir:
-                rows = index.store.select(query, (number,))
+                rows = index.store.database.execute(query, (number,))
             else:
                 below = f"{query} AND (folder = ? OR substr(folder, 1, ?) = ?)"
                 start = name + os.sep
-                rows = index.store.select(below, (number, name, len(start), start))
+                rows = index.store.database.execute(below, (number, name, len(start), start))
             found += [int(row) for (row,) in rows]
         if not found:
             raise DataError(
@@ -214,9 +214,9 @@ class PhotoFilter:
         return found
 
     def _taken(self, index: Index) -> list[int]:
-        index.store.verify("contents")
+        index.store.database.verify("contents")
         first, last = self.since or "", self.until or "9999"
-        rows = index.store.select(
+        rows = index.store.database.execute(
             "SELECT row FROM contents WHERE taken >= ? AND substr(taken, 1, ?) <= ?",
             (first, len(last), last),
         )

@@ -115,11 +115,11 @@ def _rating(data: bytes) -> int | None:
 
 
 def _known_headers(index: Index) -> dict[int, tuple[str, PhotoHeader]]:
-    if not index.store.has_table(HEADERS_TABLE):
+    if not index.store.database.has_table(HEADERS_TABLE):
         return {}
     return {
         int(row): (stamp, PhotoHeader(camera, rating, frozenset(json.loads(keywords))))
-        for row, stamp, camera, rating, keywords in index.store.read(HEADERS_TABLE)
+        for row, stamp, camera, rating, keywords in index.store.database.read(HEADERS_TABLE)
     }
 
 

@@ -565,5 +565,5 @@ def _rows_of_ids(index: Index, ids: str) -> list[int]:
             raise DataError(f"{start!r} must be 16 to 64 hexadecimal digits of a photo's id")
         ends = [bytes.fromhex(start.ljust(64, digit)) for digit in "0f"]
         query = "SELECT row FROM contents WHERE hash BETWEEN ? AND ?"
-        found += [row for (row,) in index.store.select(query, ends)]
+        found += [row for (row,) in index.store.database.execute(query, ends)]
     return found

@@ -220,9 +220,9 @@ def rows_in_order(index: Index, receipt: Receipt) -> Rows:
 def _lines(store: Store) -> list[Line]:
     """Return the lines in order: those that version 0.2 wrote, then those of the file."""
     lines: list[Line] = []
-    if store.has_table(OLD_TABLE):
+    if store.database.has_table(OLD_TABLE):
         columns = ", ".join(("id", *FIELDS[1:]))
-        for values in store.select(f"SELECT {columns} FROM {OLD_TABLE} ORDER BY id"):
+        for values in store.database.execute(f"SELECT {columns} FROM {OLD_TABLE} ORDER BY id"):
             line = dict(zip(FIELDS, values, strict=True))
             promise = None if line["promise"] is None else json.loads(line["promise"])
             lines.append({**line, "promise": promise, "rows": b64encode(line["rows"]).decode()})

@@ -191,7 +191,7 @@ class Library:
             rows = np.sort(np.random.default_rng(0).choice(alive, most, replace=False))
         given = self.index.sets(rows).sum(axis=0) * (len(alive) / max(1, len(rows)))
         order = np.argsort(-given, kind="stable")[:LABELS_LISTED].tolist()
-        newest = self.index.store.select(
+        newest = self.index.store.database.execute(
             "SELECT row FROM contents WHERE alive = 1 ORDER BY taken DESC, row DESC LIMIT ?",
             (NEWEST,),
         )
