@@ -199,7 +199,7 @@ class CheckSession:
         self._index, self._name, self._best, self._who = index, name, best, who
         self._told = told
         self._what = "distinct photos of the list" if keys[0][3] else "photos of the list"
-        places = [place_of(index.store, name, key) for key in keys]
+        self._places = [place_of(index.store, name, key) for key in keys]
         seed = next(iter(_lists_of(index.store, name).values()))
         draws = np.random.default_rng(seed).random(int(best.max(initial=0)) + 1)
         order = np.argsort(draws[best], kind="stable")
@@ -211,7 +211,7 @@ class CheckSession:
             wrong_at_most=keys[0][0],
             confidence=confidence,
             prior_wrong=wrong,
-            places=places,
+            places=self._places,
             order=order,
         )
 
