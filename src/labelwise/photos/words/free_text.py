@@ -12,7 +12,7 @@ a probability, because nobody has answered about this text.
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,22 +163,10 @@ class FreeText:
         """
         return photos_along(index, self.direction(text), count, query=query, at_least=at_least)
 
-    def check(
-        self,
-        index: Index,
-        text: str,
-        count: int,
-        *,
-        wrong_at_most: float = 0.1,
-        confidence: float = 0.95,
-        who: str | None = None,
-    ) -> CheckSession:
-        """Begin or resume the check of the photos most like a text, which may earn a promise."""
-        return CheckSession.of_ranked(
-            index,
-            name_of_text(text),
-            self.photos(index, text, count),
-            wrong_at_most=wrong_at_most,
-            confidence=confidence,
-            who=who,
-        )
+    def check(self, index: Index, text: str, count: int, **options: Any) -> CheckSession:
+        """Begin or resume the check of the photos most like a text, which may earn a promise.
+
+        ``options`` are those of :meth:`CheckSession.of_ranked`.
+        """
+        hits = self.photos(index, text, count)
+        return CheckSession.of_ranked(index, name_of_text(text), hits, **options)

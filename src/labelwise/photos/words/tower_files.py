@@ -264,11 +264,18 @@ def _transformers(folder: Path, state: State) -> tuple[ImageTower, TextTower, To
     states = _half(state, kind, "image"), _half(state, kind, "text")
     vision = {**DEFAULTS[kind], **config.get("vision_config", {})}
     words = {**DEFAULTS[kind], **config.get("text_config", {})}
-    built = [(_heads(own, half), _activation(folder, own), float(own["layer_norm_eps"]))
-             for half, own in enumerate((vision, words))]  # fmt: skip
-    for _, _, eps in built:
-        if not 0 < eps < 1:
-            raise ValueError(f"layer_norm_eps must lie between 0 and 1, got {eps:g}")
+    built = []
+    for half, own in enumerate((vision, words)):
+        name, heads, eps = own["hidden_act"], own["num_attention_heads"], own["layer_norm_eps"]
+        if name not in ACTIVATION_NAMES:
+            known = ", ".join(ACTIVATION_NAMES)
+            raise SettingsError(
+                f"{folder / CONFIG}: hidden_act must be one of {known}, got {name!r}"
+            )
+        if not 0 < float(eps) < 1:
+            raise ValueError(f"layer_norm_eps must lie between 0 and 1, got {eps}")
+        heads = heads[half] if isinstance(heads, tuple) else heads
+        built.append((int(heads), ACTIVATION_NAMES[name], float(eps)))
     return _built(folder, state, kind, states, built, model_type == "siglip2")
 
 
@@ -337,33 +344,12 @@ def _built(
     return _loaded(tower, image, folder), _loaded(TextTower(text_shape), text, folder), tokens
 
 
-def _heads(config: dict[str, Any], half: int) -> int:
-    heads = config["num_attention_heads"]
-    return int(heads[half] if isinstance(heads, tuple) else heads)
-
-
-def _activation(folder: Path, config: dict[str, Any]) -> str:
-    name = config["hidden_act"]
-    if name not in ACTIVATION_NAMES:
-        raise SettingsError(
-            f"{folder / CONFIG}: hidden_act must be one of {', '.join(ACTIVATION_NAMES)}, got "
-            f"{name!r}"
-        )
-    return ACTIVATION_NAMES[name]
-
-
 def _preprocessing(folder: Path, side: int) -> Transform:
     """Return how photos become input: what preprocessor_config.json says of a picture of ``side``.
 
     A shortest edge is scaled and the middle cut out; a height and a width squash the whole photo.
     """
-    path = folder / PREPROCESSOR
-    if not path.is_file():
-        raise SettingsError(
-            f"{folder} must hold {path.name}, which says how photos become input, and does not; "
-            "copy it from where the model comes from"
-        )
-    config = _json(path)
+    config = _json(_file(folder, PREPROCESSOR))
     size = config.get("size", side)
     edge = size.get("shortest_edge") if isinstance(size, dict) else size
     return Transform(
@@ -375,14 +361,19 @@ def _preprocessing(folder: Path, side: int) -> Transform:
     )
 
 
-def _tokens(folder: Path, shape: TextTowerShape, *, siglip_2: bool) -> Tokens:
-    path = folder / TOKENIZER
-    if not path.is_file():
+def _file(folder: Path, name: str, more: str = "") -> Path:
+    """Return a file that a model's folder must hold."""
+    if not (folder / name).is_file():
         raise SettingsError(
-            f"{folder} must hold {TOKENIZER} beside the model, and does not; copy it from where "
-            "the model comes from, or write it by AutoTokenizer.from_pretrained(MODEL)"
-            ".save_pretrained(FOLDER)"
+            f"{folder} must hold {name} beside the model, and does not; copy it from where the "
+            f"model comes from{more}"
         )
+    return folder / name
+
+
+def _tokens(folder: Path, shape: TextTowerShape, *, siglip_2: bool) -> Tokens:
+    how = ", or write it by AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)"
+    path = _file(folder, TOKENIZER, how)
     try:
         from tokenizers import Tokenizer
     except ImportError:
