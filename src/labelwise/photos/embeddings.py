@@ -86,7 +86,9 @@ class IndexEmbeddings:
     def projection(self) -> Projection | None:
         """From the backbone's features to the embeddings kept here; None before the first."""
         path = self._store.checksums.sound_file(PROJECTION_FILE)
-        return path and Projection(np.asarray(np.load(path, allow_pickle=False), np.float32))
+        if path is None:
+            return None
+        return Projection(np.asarray(np.load(path, allow_pickle=False), np.float32))
 
     def start_projection(self, features: NDArray[np.float32]) -> Projection:
         """Fit the projection of this index to some features."""

@@ -12,8 +12,9 @@ minus the log-likelihood of a strength, and the labels' strengths are drawn towa
 An infinite strength, the text score as it is, is among those tried.
 
 What follows calibrates the left-out logits once more, by the few-label fit with a link. That fit
-sees each label's level settled by the first, and so leaves far too little open. What is open is
-that of the first fit, around the shares of the last (figures: evidence/words.md).
+sees each label's level settled by the first, and so leaves far too little open: its 90 % intervals
+of shares held the truth for 33 to 46 % of the labels of 1,000 COCO photos. What is open is that of
+the first fit, around the shares of the last: with it 82 to 92 % held it.
 """
 
 from dataclasses import dataclass
