@@ -166,6 +166,18 @@ class Database:
         query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
         return bool(self.execute(query, (name,))[0][0])
 
+    def put_hash(self, name: str, digest: bytes) -> None:
+        """Keep the hash of a file, in place of the one before."""
+        statement = "INSERT OR REPLACE INTO checksums (name, hash) VALUES (?, ?)"
+        self.execute(statement, (name, digest))
+
+    def hash_of(self, name: str) -> bytes | None:
+        """Return the hash of a file, None where none is kept."""
+        if self.version < HASHES_SINCE:  # an index of 0.1 that may only be read
+            return None
+        kept = self.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
+        return kept[0][0] if kept else None
+
     def read(self, table: str, more: str = "", **equal: Any) -> list[tuple[Any, ...]]:
         """Return the summed columns of the rows that have these values; damage is an error.
 
@@ -228,8 +240,7 @@ class Database:
         """Sum the rows that an earlier version wrote without a sum, and keep the schema's hash."""
         for table in SUMMED:
             self.seal(table, "sum IS NULL")
-        row = SCHEMA_NAME, self._schema_hash()
-        self.execute("INSERT OR REPLACE INTO checksums (name, hash) VALUES (?, ?)", row)
+        self.put_hash(SCHEMA_NAME, self._schema_hash())
         self.sealed = True
 
     def _schema_hash(self) -> bytes:
@@ -241,14 +252,12 @@ class Database:
 
     def _check_schema(self) -> None:
         """Raise if the schema is not what was kept of it, where it was; VACUUM moves tables."""
-        kept = []
-        if self.version >= SUMS_SINCE:
-            query = "SELECT hash FROM checksums WHERE name = ?"
-            kept = self.execute(query, (SCHEMA_NAME,))
-        self.sealed, digest = bool(kept), self._schema_hash()
-        same = not kept or kept == [(digest,)]
-        moved = not same and kept[0][0][:16] == digest[:16]
-        if not (same or (moved and self.execute("PRAGMA integrity_check") == [("ok",)])):
+        kept = self.hash_of(SCHEMA_NAME) if self.version >= SUMS_SINCE else None
+        self.sealed, digest = kept is not None, self._schema_hash()
+        if kept in (None, digest):
+            return
+        moved = kept is not None and kept[:16] == digest[:16]
+        if not moved or self.execute("PRAGMA integrity_check") != [("ok",)]:
             raise CheckpointError(
                 f"{self.path} is damaged: its schema is not what was written; {DAMAGED}"
             )
@@ -351,11 +360,7 @@ class Checksums:
 
     def put(self, name: str) -> None:
         """Note the hash of a file as it is, inside a transaction of the caller."""
-        self._database.execute("DELETE FROM checksums WHERE name = ?", (name,))
-        self._database.execute(
-            "INSERT INTO checksums (name, hash) VALUES (?, ?)",
-            (name, file_hash(self.folder / name)),
-        )
+        self._database.put_hash(name, file_hash(self.folder / name))
 
     @contextmanager
     def rewriting(self, *names: str) -> Iterator[None]:
@@ -374,11 +379,9 @@ class Checksums:
         """
         if once and name in self._checked:
             return True
-        hashes = []
-        if self._database.version >= HASHES_SINCE:  # else an index of 0.1 that may only be read
-            hashes = self._database.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
+        kept = self._database.hash_of(name)
         try:
-            damaged = bool(hashes) and (file_hash(self.folder / name),) not in hashes
+            damaged = kept is not None and file_hash(self.folder / name) != kept
         except OSError as error:
             raise CheckpointError(
                 f"{self.folder / name} cannot be read ({error.strerror}); {self.way_out}"
@@ -388,7 +391,7 @@ class Checksums:
                 f"{self.folder / name} is damaged: it is not what was written; {self.way_out}"
             )
         self._checked.add(name)
-        return bool(hashes)
+        return kept is not None
 
     def sound_file(self, name: str) -> Path | None:
         """Return the path of a file that is as it was written, None where there is none."""
@@ -406,12 +409,10 @@ class Checksums:
     def put_missing(self) -> None:
         """Hash the files, and sum the rows, that an earlier version wrote without."""
         self._database.seal_missing()
-        known = {name for (name,) in self._database.execute("SELECT name FROM checksums")}
-        for pattern in HASHED:
-            for path in self.folder.glob(pattern):
-                name = path.relative_to(self.folder).as_posix()
-                if name not in known:
-                    self.put(name)
+        for path in (path for pattern in HASHED for path in self.folder.glob(pattern)):
+            name = path.relative_to(self.folder).as_posix()
+            if self._database.hash_of(name) is None:
+                self.put(name)
 
 
 class CacheFiles:
