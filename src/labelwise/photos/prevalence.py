@@ -11,10 +11,6 @@ What is answered about a single label becomes a correction too: an ``audit``, as
 the whole library is, or ``estimate`` where each group had a draw of its own, or the query has
 several labels and only a yes tells of them. The estimate itself takes the model's probabilities
 from before all corrections, since those of answered photos would otherwise be right by now.
-
-Without answers, the count of one label follows from the distribution of its probabilities
-(:func:`adapted_count`): of N photos about N t carry it, with the share t of
-:mod:`labelwise.metrics.shift`.
 """
 
 import csv
@@ -30,14 +26,12 @@ from pydantic import TypeAdapter, ValidationError
 from labelwise.answers.log import Answer, Note, answered, now
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
-from labelwise.metrics.shift import estimate_share, held_out_share
 from labelwise.photos.duplicates import pictures_of
 from labelwise.photos.filters import EVERYTHING, PhotoGroups
 from labelwise.photos.index import Index
 from labelwise.photos.query import labels_told
 from labelwise.photos.store import Fact
 from labelwise.retrieval import Query
-from labelwise.retrieval.expression import literal_of
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import from_cell, one_line
 
@@ -88,48 +82,6 @@ def read_answers(path: Path) -> dict[str, Answer]:
                 "unsure"
             )
     return answers
-
-
-@dataclass(frozen=True)
-class AdaptedCount:
-    """How many of ``photos`` match, with a 95 % interval; ``before`` is the held-out share."""
-
-    photos: int
-    count: float
-    low: float
-    high: float
-    before: float
-
-
-def adapted_count(index: Index, query: Query) -> AdaptedCount:
-    """Return how many photos match a query for one label, wanted or unwanted."""
-    bound, held_out = index.bound(query), index.held_out_photos
-    literal, instead = literal_of(bound.expression), "answer some photos instead, with --ask 150"
-    if literal is None or bound.limits:
-        raise DataError(
-            f"shares are adapted for one label at a time, and {query} asks for more; {instead}"
-        )
-    if held_out is None:
-        raise DataError(
-            f"shares need photos whose labels are known, and the model of {index.folder} has none; "
-            f"{instead}"
-        )
-    column, wanted = int(literal[0]), bool(literal[1])
-    name, alive = index.space.names[column], index.store.alive_rows()
-    log_p, _ = index.known_log_probs(held_out, [column], refit=False)
-    seen = slice(None) if held_out.observed is None else held_out.observed[:, column]
-    known = held_out_share(np.exp(log_p[seen, 0]), held_out.majority[seen, column])
-    if known is None:
-        raise DataError(
-            f"of the {index.facts.known} photos all or none carry {name}, so how it looks is not "
-            f"known; {instead}"
-        )
-    probs = np.exp(index.odds(column, corrected=False).log_p[alive].astype(np.float64))
-    share, count = estimate_share(name, probs, known), len(alive)
-    now, low, high, before = share.now, share.low, share.high, share.before
-    if not wanted:
-        now, low, high, before = 1 - now, 1 - high, 1 - low, 1 - before
-    return AdaptedCount(count, count * now, count * low, count * high, before)
 
 
 COLUMNS = ("path", "question", "answer")
