@@ -45,7 +45,7 @@ def answers(folder):
     """Return what searches of an index find, with the paths."""
     filters = (PhotoFilter(), PhotoFilter(folder="holiday-1"), PhotoFilter(since="2023-06-05"))
     with Index(folder) as index:
-        found = [Asked(index, Query.parse("dog"), one).top(PHOTOS) for one in filters]
+        found = [index.ask(Query.parse("dog"), one).top(PHOTOS) for one in filters]
         kept = written_sidecars(index.store).find("/a.xmp")
         return [(one.hits, one.count, one.photos) for one in found], kept
 
