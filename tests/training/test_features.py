@@ -64,28 +64,9 @@ def test_features_are_the_backbones_in_eval_mode(backbone, pooled, tmp_path):
     assert identity(rows).shape[:2] == (5, backbone.channels)
 
 
-def test_progress_is_counted_in_images(backbone, tmp_path):
-    class Counting(Silent):
-        def __init__(self):
-            self.told = []
-
-        def start(self, task, total, done=0):
-            self.told.append((task, total))
-
-        def advance(self, images):
-            self.told.append(images)
-
-        def finish(self):
-            self.told.append("finished")
-
-    watch = Counting()
-    compute(table(), backbone, tmp_path, batch_size=2, watch=watch)
-    assert watch.told == [("features of small-cnn", 5), 2, 2, 1, "finished"]
-
-
 def test_a_second_time_nothing_is_computed(backbone, tmp_path, monkeypatch):
     first = compute(table(), backbone, tmp_path)
-    monkeypatch.setattr(features, "_Computation", None)
+    monkeypatch.setattr(features, "_write_parts", None)
     again = compute(table(), backbone, tmp_path)
     assert np.array_equal(first.images.features, again.images.features)
     assert [path.suffix for path in tmp_path.iterdir()] == [".npy"]
@@ -296,21 +277,6 @@ def test_features_in_shards_train_as_those_in_one_file(photos, tmp_path, monkeyp
     monkeypatch.setattr("labelwise.training.solve.memory_bytes", lambda: 1000)
     logits("shards")
     assert any("too much to solve the head" in text for text in watch.messages)
-
-
-def test_a_model_of_compare_on_features_predicts_photos(photos, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    typed(
-        *("compare", photos / "photos.csv", *FROZEN, "--methods", "bce,asl", "--seeds", "1"),
-        *("--set", "recipe.epochs=20", "-o", "both"),
-    )
-    for method in ("bce", "asl"):
-        (folder,) = (path.parent for path in (tmp_path / "both" / method).rglob("model.json"))
-        test = load(str(photos / "photos.csv")).splits()["test"]
-        found = Predictor.load(folder).predict(test.images).logits
-        stored = torch.as_tensor(RunFolder(folder).predictions("test").logits)
-        atol = 1e-3 if not torch.cuda.is_available() else 5e-3  # features of TF32, on a GPU
-        torch.testing.assert_close(found, stored, atol=atol, rtol=1e-3)
 
 
 def test_a_model_of_stored_features_says_that_it_cannot_see(photos, tmp_path):

@@ -27,12 +27,6 @@ from labelwise.training.run import train
 SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
 
 
-def launch(warm_commands, folder, runs, launcher=()):
-    module, *words = (*launcher, SCRIPT)
-    done = warm_commands.run([*words, folder, json.dumps(runs)], folder.parent, module)
-    assert done.returncode == 0, done.stderr
-
-
 def assert_same_run(one, other):
     first, second = (load_tensors(folder / "model.safetensors") for folder in (one, other))
     assert first.keys() == second.keys()
@@ -53,18 +47,11 @@ def test_two_processes_are_one_with_the_joined_batch(tmp_path, warm_commands):
     runs = {method: {"method": method, **shared} for method in ("bce", "two-way", "role")}
     parallel = {"rows": 99, "hardware__devices": 2}
     both = {name: flags | parallel for name, flags in runs.items()}
-    launch(warm_commands, tmp_path / "two", both)
+    done = warm_commands.run([tmp_path / "two", json.dumps(both)], tmp_path, SCRIPT)
+    assert done.returncode == 0, done.stderr
     for name, flags in runs.items():
         train(tiny_settings(**flags), tmp_path / "one" / name, table=tiny_table(99))
         assert_same_run(tmp_path / "two" / name, tmp_path / "one" / name)
-
-
-def test_torchrun_starts_the_same_run(tmp_path, warm_commands, warm_python, monkeypatch):
-    monkeypatch.setenv("PYTHON_EXEC", warm_python)
-    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    launch(warm_commands, tmp_path / "two", {"run": {}}, torchrun)
-    train(tiny_settings(), tmp_path / "one", table=tiny_table())
-    assert_same_run(tmp_path / "two" / "run", tmp_path / "one")
 
 
 def test_the_batch_must_divide_among_the_processes(tmp_path, warm_commands):
