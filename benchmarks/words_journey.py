@@ -49,7 +49,7 @@ def without_answers(model: ClassesAndWords, x, labels, names) -> dict[str, float
     texts = [word.texts for word in WordList.of(*names).words]
     features = torch.from_numpy(x)
     routes, _ = model.routes(texts, x, model.texts.maps)
-    named = model.texts.classes.directions(model.texts.vectors(texts)).numpy()
+    named = (model.texts.shares(model.texts.vectors(texts)) @ model.weight.double()).T.numpy()
     moved = model.head(texts, features.mean(dim=0), features).scores(features).numpy()
     linear = model.head(texts, features.mean(dim=0)).scores(features).numpy()
     few = [names.index(name) for name in ANIMALS_AND_VEHICLES]

@@ -8,9 +8,10 @@ from made_index import made_index
 
 from labelwise.errors import CheckpointError
 from labelwise.photos import Index
-from labelwise.photos.check_log import CheckLog, Said, answers_of
+from labelwise.photos.checking import place_of
 from labelwise.photos.database import sum_of
 from labelwise.photos.prevalence import SampleAnswers, draw_sample
+from labelwise.photos.receipts import Said, answers_of
 from labelwise.retrieval import Query
 
 SAID = [(3, "dog", "absent"), (4, "dog", "present"), (3, "dog", "present"), (4, "cat", "unknown"),
@@ -63,7 +64,7 @@ def test_they_are_read_and_converted_by_the_first_answer(old):
         said = {(one.row, one.label, one.state) for one in index.store.corrections()}
         sample = draw_sample(index, dog, 2)
         asked = SampleAnswers(index, dog, sample).answers
-        place = CheckLog(index.store, "dog").place_of((0.1, 9, 0.25, False))
+        place = place_of(index.store, "dog", (0.1, 9, 0.25, False))
         return said, answers_of(index.store, "dog"), sample.seed, asked, place
 
     expected = (
@@ -89,7 +90,7 @@ def test_they_are_read_and_converted_by_the_first_answer(old):
 
 def test_a_damaged_correction_is_named_and_nothing_is_converted(old):
     with Index(old) as index:
-        index.store._database.execute("UPDATE corrections SET state = 'absent' WHERE id = 2")
+        index.store.database.execute("UPDATE corrections SET state = 'absent' WHERE id = 2")
         with pytest.raises(CheckpointError, match=r"photos\.sqlite is damaged: a row of its corr"):
             index.correct(8, {"cat": "absent"})
     assert not (old / "answers.jsonl").exists() or not (old / "answers.jsonl").stat().st_size

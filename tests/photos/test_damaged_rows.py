@@ -11,7 +11,7 @@ from made_index import made_index
 
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.photos import Asked, Index
-from labelwise.photos.embedded_tags import KeptSidecar, written_sidecars
+from labelwise.photos.embedded_tags import KeptFile, written_sidecars
 from labelwise.photos.filters import PhotoFilter
 from labelwise.retrieval import Query
 from labelwise.system.progress import Silent
@@ -33,7 +33,7 @@ def damaged(model, tmp_path_factory):
             index.store.mark_missing(1, FOLDERS[7], ["7.jpg"])
         index.correct(3, {"dog": "absent"}, who="ann")
         for name in ("/a.xmp", "/b.xmp"):
-            written_sidecars(index.store).put(name, KeptSidecar(b"before", b"after", {}))
+            written_sidecars(index.store).put(name, KeptFile(b"before", b"after", {}))
         index.store.checksums.put_missing()  # as each update does
     answers(folder)  # what searches keep
     with closing(sqlite3.connect(folder / "photos.sqlite")) as database:
@@ -45,7 +45,7 @@ def answers(folder):
     """Return what searches of an index find, with the paths."""
     filters = (PhotoFilter(), PhotoFilter(folder="holiday-1"), PhotoFilter(since="2023-06-05"))
     with Index(folder) as index:
-        found = [Asked(index, Query.parse("dog"), one).top(PHOTOS) for one in filters]
+        found = [index.ask(Query.parse("dog"), one).top(PHOTOS) for one in filters]
         kept = written_sidecars(index.store).find("/a.xmp")
         return [(one.hits, one.count, one.photos) for one in found], kept
 

@@ -312,14 +312,14 @@ def test_validation_photos_set_the_cut_of_a_list_and_test_photos_judge_it(update
     run = save_model(tmp_path / "run")
     update(model=run)
     splits = Asked(open_index(update.folder), query).splits
-    assert len(splits.setting.scores) + len(splits.test.scores) == 400
-    assert 150 < len(splits.test.scores) < 250
+    assert sum(len(half.scores) for half in splits) == 400
+    assert 150 < len(splits[1].scores) < 250
     test = open_index(update.folder).held_out
     test.save(run / "predictions" / "val.parquet")
     update(model=run)
     index = open_index(update.folder)
     splits = Asked(index, query).splits
-    assert (len(splits.setting.scores), len(splits.test.scores)) == (400, 400)
+    assert [len(half.scores) for half in splits] == [400, 400]
     assert index.tuning().photos == "validation photos of the model"
 
 
@@ -369,4 +369,4 @@ def test_photos_of_a_cross_fitted_promise_are_called_validation_photos(update, t
     index = open_index(update.folder)
     assert (len(index.held_out), index.facts.held_out) == (800, "promise and test")
     splits = Asked(index, query).splits
-    assert len(splits.setting.scores) + len(splits.test.scores) == 800
+    assert sum(len(half.scores) for half in splits) == 800

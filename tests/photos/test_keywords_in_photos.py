@@ -23,10 +23,11 @@ from labelwise.photos.embedded_tags import (
     embed_tags,
     make_patch,
     undo_embedded,
+    undo_sidecar,
+    write_sidecar,
     written_photos,
 )
 from labelwise.photos.metadata import read_photo_metadata, sidecar_of
-from labelwise.photos.tagging import undo_sidecar, write_sidecar
 from labelwise.photos.xmp import Keyword, tagged
 
 DOG = [Keyword("dog", 0.9, "m", "2026-01-01", ("animal",))]

@@ -46,7 +46,7 @@ def pair(tmp_path, model):
 
 def test_one_photo_of_each_group_judges_a_list(pair):
     splits = [Asked(index, DOG).splits for index in pair]
-    assert {len(one.setting.scores) + len(one.test.scores) for one in splits} == {400}
+    assert {sum(len(half.scores) for half in one) for one in splits} == {400}
     found = [answer(index, DOG, wrong_at_most=0.3) for index in pair]
     assert found[0].statement == found[1].statement
 

@@ -1,5 +1,6 @@
 """What an index says of its library, against libraries drawn like the held-out photos or not."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from typed import run
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
 from labelwise.photos import Index, likeness_of
-from labelwise.photos.shift import SEALED, SealedLikeness, evidence_of
+from labelwise.photos.shift import evidence_of, sealed
 from labelwise.photos.tagging import promised_rule
 
 
@@ -77,9 +78,9 @@ def test_the_comparison_is_kept_until_the_library_or_the_model_changes(tmp_path,
     folder = made_index(tmp_path / "index", model, logits_of(1, 400))
     found = likeness(folder)
     path = folder / "likeness.json"
-    path.write_bytes(SEALED.dump_json(SealedLikeness.of(replace(found, far=333))))
+    path.write_text(json.dumps(sealed(replace(found, far=333))))
     assert likeness(folder).far == 333  # read, not computed
-    path.write_bytes(SEALED.dump_json(SealedLikeness.of(replace(found, far=333, rows=300))))
+    path.write_text(json.dumps(sealed(replace(found, far=333, rows=300))))
     assert likeness(folder) == found
     with Index(folder) as index:
         index.use(index.spec, index.held_out)

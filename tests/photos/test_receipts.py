@@ -97,7 +97,9 @@ def test_a_check_keeps_its_promise_and_withdraws_it_with_the_answer(index):
     assert receipt.promise == state.promise
     assert (receipt.promise.kind, receipt.held_out) == ("checked", "")  # no held-out photo joined
     assert sorted(rows_in_order(index, receipt)) == sorted(session.left())
+    assert len(judged(index)) == 1
     assert session.undo().promise is None
+    assert judged(index) == []  # what was withdrawn is not held to anything
     assert [one.withdrawn for one in receipts_of(index)] == [True]
     session.answer(session.next_photo(), "yes")
     assert [one.withdrawn for one in receipts_of(index)] == [True, False]
@@ -254,15 +256,6 @@ def test_unsure_and_answers_that_disagree_count_as_wrong(index):
     index.correct(other, {"dog": "present"})
     (verdict,) = judged(index, {"dog": {other: False}})
     assert (verdict.answers.right, verdict.answers.wrong) == (0, 2)
-
-
-def test_withdrawn_promises_are_not_held_to_anything(index):
-    session = CheckSession(index, Query.parse("dog"), wrong_at_most=0.3, top=12)
-    while session.state().promise is None:
-        session.answer(session.next_photo(), "yes")
-    assert len(judged(index)) == 1
-    session.undo()
-    assert judged(index) == []
 
 
 def test_questions_are_asked_in_order_and_answers_come_back(index, tmp_path):

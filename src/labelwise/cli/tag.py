@@ -13,12 +13,13 @@ from labelwise.cli.text import caution, complain, next_steps, resumable, say, sh
 from labelwise.contrib.immich import Immich, remove_tags, write_tags
 from labelwise.decide import Promised
 from labelwise.errors import SettingsError
-from labelwise.photos import Index, model_changed, tagging
+from labelwise.photos import Index, embedded_tags, model_changed
 from labelwise.photos.embedded_tags import (
     TagOutcome,
     embed_tags,
     require_exiftool,
     undo_embedded,
+    undo_sidecar,
     written_photos,
     written_sidecars,
 )
@@ -29,7 +30,6 @@ from labelwise.photos.tagging import (
     raw_partners,
     tags_of,
     tags_of_audit,
-    undo_sidecar,
 )
 from labelwise.photos.xmp import Keyword
 from labelwise.system.progress import make_watch
@@ -173,7 +173,7 @@ def _written(
                     "adopt": given.adopt,
                     "dry_run": given.dry_run,
                 }
-                outcomes.append(tagging.write_sidecar(store, sidecar, keywords, **options))
+                outcomes.append(embedded_tags.write_sidecar(store, sidecar, keywords, **options))
         watch.advance(1)
     watch.finish()
     return outcomes

@@ -4,41 +4,49 @@ Nothing but the answers counts. The list is as long as the answers a person is w
 carry; where it holds too many wrong photos, the check goes on with a shorter one of the same order
 (:mod:`labelwise.decide.list_audit`).
 
-``CheckSession`` keeps nothing but its list; answers stand in the index (:mod:`check_log`), so a
-check goes on where it was left, by whoever opens it next. A photo counts as right where everybody
-who was asked about it said yes; "no", "unsure" and answers that disagree count as wrong. Those
-photos leave the list.
+Answers stand in the answer log of the index, with the query as their label, so a check goes on
+where it was left, by whoever opens it next. An "undo" takes the last answer about the query back. A
+note says which lists of a query were begun, in order: each has its share of the error. A photo
+counts as right where everybody who was asked about it said yes; "no", "unsure" and answers that
+disagree count as wrong. Those photos leave the list.
+
+The photos of a query are drawn in the order of random numbers, one per row, from a seed that is
+kept with the query's first list. So a list's order of draws does not depend on any answer, photos
+that come later do not change it, and within a shorter list the photos already answered come first
+in its own order.
 
 Every REPEAT-th question is about a photo that was answered before. Where one person changes answers
 for more than a third of at least three such photos, nothing is guaranteed: they then say little
-about the photos.
-
-Copies of one file are one photo of the index already. Near copies are drawn one by one, unless the
-list is of ``distinct`` photos, one of each picture: then the guarantee is of these.
+about the photos. Near copies are drawn one by one, unless the list is of ``distinct`` photos, one
+of each picture: then the guarantee is of these.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from secrets import randbits
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.answers.log import Answer
+from labelwise.answers.log import Answer, Note, answered, now
 from labelwise.decide import ListAudit, ListCheck, Promise, Statement, promised_check
 from labelwise.errors import DataError
-from labelwise.photos.check_log import CheckLog, Said
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.index import Index
-from labelwise.photos.query import ANSWERS, Asked, Hit, labels_told
-from labelwise.photos.receipts import keep_receipt, withdraw
-from labelwise.photos.store import Fact
+from labelwise.photos.query import ANSWERS, Hit, labels_told
+from labelwise.photos.receipts import Said, answers_of, keep_receipt, withdraw
+from labelwise.photos.store import Fact, Store
 from labelwise.retrieval import Query
 
 REPEAT = 8  # questions from one repeated photo to the next
 FEWEST_REPEATS = 3  # of which a third may change before the answers are called unsteady
 PATIENCE = 40  # checks; a list that takes more is better made shorter
 SHORTER = 0.5  # of a list whose check failed
+KEY = ("wrong_at_most", "listed", "cut", "distinct")
+
+ListKey = tuple[float, int, float, bool]
 
 
 @dataclass(frozen=True)
@@ -118,9 +126,7 @@ class CheckState:
 
 
 class CheckSession:
-    """The check of one list of an index."""
-
-    _told: Callable[[Answer], dict[str, Fact]]  # what an answer says of single labels
+    """The check of one list of an index: rows best first, in its own order of draws."""
 
     def __init__(
         self,
@@ -142,7 +148,7 @@ class CheckSession:
         """
         if cut is not None and top is not None:
             raise DataError("a list ends at a probability (cut) or after a number (top), not both")
-        asked = Asked(index, query, PhotoFilter(distinct=distinct))
+        asked = index.ask(query, PhotoFilter(distinct=distinct))
         lengths, wrong = asked.list_to_check(
             wrong_at_most, cut=cut, top=top, answers=answers, confidence=confidence
         )
@@ -152,12 +158,9 @@ class CheckSession:
                 "set its length (--top), or let more of it be wrong (--wrong-at-most)"
             )
         rows, scores = asked.own.ranking.best(lengths[0])
-        self._begin(index, str(query), rows, who)
-        self._told = partial(labels_told, asked.bound, index.space)
-        self._what = "distinct photos of the list" if distinct else "photos of the list"
         keys = [(wrong_at_most, length, float(scores[length - 1]), distinct) for length in lengths]
-        self._places = [self._log.place_of(key) for key in keys]
-        self._start(lengths, wrong_at_most, confidence, wrong)
+        told = partial(labels_told, asked.bound, index.space)
+        self._start(index, str(query), rows, keys, confidence, wrong, told, who)
 
     @classmethod
     def of_ranked(
@@ -177,53 +180,67 @@ class CheckSession:
         if not hits:
             raise DataError(f"no photo answers {name}, so there is nothing to check")
         rows, lowest = np.array([hit.row for hit in hits], np.int64), hits[-1].probability
-        session = cls.__new__(cls)
-        session._begin(index, name, rows, who)
-        session._told, session._what = _nothing_told, "photos of the list"
-        session._places = [session._log.place_of((wrong_at_most, len(rows), lowest, False))]
-        session._start((len(rows),), wrong_at_most, confidence, np.full(len(rows), 0.5))
+        session, keys = cls.__new__(cls), [(wrong_at_most, len(rows), lowest, False)]
+        wrong = np.full(len(rows), 0.5)
+        session._start(index, name, rows, keys, confidence, wrong, lambda _: {}, who)
         return session
-
-    def _begin(self, index: Index, name: str, best: NDArray[np.int64], who: str | None) -> None:
-        self._index, self._name, self._best, self._who = index, name, best, who
-        self._log = CheckLog(index.store, name)
 
     def _start(
         self,
-        lengths: tuple[int, ...],
-        wrong_at_most: float,
+        index: Index,
+        name: str,
+        best: NDArray[np.int64],
+        keys: Sequence[ListKey],
         confidence: float,
         wrong: NDArray[np.float64],
+        told: Callable[[Answer], dict[str, Fact]],  # what an answer says of single labels
+        who: str | None,
     ) -> None:
-        self.rows: NDArray[np.int64] = self._log.order_of(self._best)
-        ranks = {row: rank for rank, row in enumerate(self._best.tolist())}
+        self._index, self._name, self._best, self._who = index, name, best, who
+        self._told = told
+        self._what = "distinct photos of the list" if keys[0][3] else "photos of the list"
+        self._places = [place_of(index.store, name, key) for key in keys]
+        seed = next(iter(_lists_of(index.store, name).values()))
+        draws = np.random.default_rng(seed).random(int(best.max(initial=0)) + 1)
+        order = np.argsort(draws[best], kind="stable")
+        self.rows: NDArray[np.int64] = best[order]
+        self._ranks = {row: rank for rank, row in enumerate(best.tolist())}
         self._new_audit = partial(
             ListAudit,
-            lengths,
-            wrong_at_most=wrong_at_most,
+            tuple(length for _, length, _, _ in keys),
+            wrong_at_most=keys[0][0],
             confidence=confidence,
             prior_wrong=wrong,
             places=self._places,
-            order=np.array([ranks[row] for row in self.rows.tolist()], np.int64),
+            order=order,
         )
+
+    def _answers(self) -> list[Said]:
+        return answers_of(self._index.store, self._name)
+
+    def _log(self, row: int, answer: str, who: str | None) -> None:
+        photo = self._index.store.photos_of([row])[row]
+        self._index.store.answers.append([answered(photo, self._name, answer, who, "list")])
 
     def next_photo(self) -> PhotoToCheck | None:
         """Return the photo to ask about next; None where every photo of the list was answered."""
-        said = self._log.answers()
-        repeated = self._to_repeat(said)
-        if repeated is not None:
-            return self._photo(repeated, True)
-        return self._asked(self._audit(_by_row(said)))
+        said = self._answers()
+        by_row = _by_row(said)
+        if said and len(said) % REPEAT == 0:
+            once = [answer.row for answer in said if len(by_row[answer.row]) == 1]
+            if once:
+                return self._photo(once[len(said) % len(once)], True)
+        return self._asked(by_row)
 
     def photo_after(self, photo: PhotoToCheck) -> PhotoToCheck | None:
         """Return the next photo that was never asked about, so that it can be fetched early."""
-        said = _by_row(self._log.answers())
-        said.setdefault(photo.row, [Said(photo.row, "yes", "")])
-        return self._asked(self._audit(said))
+        by_row = _by_row(self._answers())
+        by_row.setdefault(photo.row, [Said(photo.row, "yes", "")])
+        return self._asked(by_row)
 
     def answer(self, photo: PhotoToCheck, answer: Answer) -> CheckState:
         """Note an answer, and return what is known then."""
-        self._log.add(photo.row, answer, self._who)
+        self._log(photo.row, answer, self._who)
         facts = self._told(answer)
         if facts and not photo.repeated:
             self._index.correct(photo.row, facts, who=self._who, source="check")
@@ -238,20 +255,22 @@ class CheckSession:
         if standing is not None:  # it rests on an answer that is taken back
             receipt = keep_receipt(self._index, self._name, standing, self.left(), self._who)
             withdraw(self._index, receipt.number, self._who)
-        last = self._log.undo()
-        if last is not None and last.row not in {answer.row for answer in self._log.answers()}:
+        if said := self._answers():
+            last = said.pop()
+            self._log(last.row, "undo", last.who)
             facts: dict[str, Fact] = dict.fromkeys(self._told(last.answer), "withdrawn")
-            if facts:
+            if facts and last.row not in {other.row for other in said}:
                 self._index.correct(last.row, facts, who=self._who, source="check")
         return self.state()
 
     def state(self) -> CheckState:
         """Return what the answers say of the list now."""
-        by_row = _by_row(self._log.answers())
+        by_row = _by_row(self._answers())
         audit = self._audit(by_row)
         check = audit.check
-        inside = [rank for rank in audit.ranks if rank < check.listed]
-        drawn = [by_row[int(self._best[rank])] for rank in inside]
+        drawn = [by_row[int(self._best[rank])] for rank in audit.ranks if rank < check.listed]
+        given = [{said.answer for said in some} for some in drawn]
+        people = [{said.who for said in some} for some in drawn]
         repeats, changed = _repeats(by_row.values())
         state = CheckState(
             query=self._name,
@@ -259,10 +278,9 @@ class CheckSession:
             promise=None,
             more=check.more(),
             shorter=None,
-            unsure=sum({said.answer for said in some} == {"unsure"} for some in drawn),
+            unsure=given.count({"unsure"}),
             disagreed=sum(
-                len({said.who for said in some}) > 1 and len({said.answer for said in some}) > 1
-                for some in drawn
+                len(who) > 1 and len(said) > 1 for who, said in zip(people, given, strict=True)
             ),
             repeats=repeats,
             changed=changed,
@@ -275,36 +293,47 @@ class CheckSession:
 
     def left(self) -> NDArray[np.int64]:
         """Return the photos of the list that were not found wrong, the most probable first."""
-        said = {answer.row for answer in self._log.answers() if answer.answer != "yes"}
+        wrong = {said.row for said in self._answers() if said.answer != "yes"}
         best = self._best[: self.state().check.listed].tolist()
-        return np.array([row for row in best if row not in said], np.int64)
+        return np.array([row for row in best if row not in wrong], np.int64)
 
     def _audit(self, by_row: Mapping[int, Sequence[Said]]) -> ListAudit:
         """Return the audit after these answers: a photo is right where all of them said yes."""
-        ranks = {row: rank for rank, row in enumerate(self._best.tolist())}
         told = {
-            ranks[row]: "yes" if {said.answer for said in some} == {"yes"} else "no"
+            self._ranks[row]: "yes" if {said.answer for said in some} == {"yes"} else "no"
             for row, some in by_row.items()
-            if row in ranks
+            if row in self._ranks
         }
         return self._new_audit().resume(told)
 
-    def _asked(self, audit: ListAudit) -> PhotoToCheck | None:
-        """Return the photo that an audit asks about."""
-        rank = audit.question
+    def _asked(self, by_row: Mapping[int, Sequence[Said]]) -> PhotoToCheck | None:
+        """Return the photo that is asked about after these answers."""
+        rank = self._audit(by_row).question
         return None if rank is None else self._photo(int(self._best[rank]), False)
-
-    def _to_repeat(self, said: Sequence[Said]) -> int | None:
-        """Return a photo to ask about again, where it is time for one."""
-        if not said or len(said) % REPEAT:
-            return None
-        once = [
-            answer.row for answer in said if sum(answer.row == other.row for other in said) == 1
-        ]
-        return once[len(said) % len(once)] if once else None
 
     def _photo(self, row: int, repeated: bool) -> PhotoToCheck:
         return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), repeated)
+
+
+def place_of(store: Store, query: str, key: ListKey) -> int:
+    """Return the number of lists of a query tried before this one, which is noted if it is new."""
+    lists = _lists_of(store, query)
+    if key not in lists:
+        seed = next(iter(lists.values()), None)
+        drawn = {"seed": randbits(62) if seed is None else seed, "at": now()}
+        note = {"query": query, **dict(zip(KEY, key, strict=True)), **drawn}
+        store.answers.append([Note("list", note)])
+    return [*_lists_of(store, query)].index(key)
+
+
+def _lists_of(store: Store, query: str) -> dict[ListKey, int]:
+    """Return the lists of a query in order, each with the seed of its draws."""
+    lists: dict[ListKey, int] = {}
+    for note in store.answers.notes("list"):
+        if note["query"] == query:
+            key: Any = tuple(note[name] for name in KEY)
+            lists.setdefault(key, note["seed"])
+    return lists
 
 
 def _by_row(said: Iterable[Said]) -> dict[int, list[Said]]:
@@ -318,15 +347,8 @@ def _repeats(answered: Iterable[Sequence[Said]]) -> tuple[int, int]:
     """Return how many photos one person answered twice, and how many in another way."""
     repeats = changed = 0
     for some in answered:
-        by_who: dict[str, list[str]] = {}
-        for answer in some:
-            by_who.setdefault(answer.who, []).append(answer.answer)
-        for given in by_who.values():
+        for who in {answer.who for answer in some}:
+            given = [answer.answer for answer in some if answer.who == who]
             repeats += len(given) > 1
-            changed += len(given) > 1 and len(set(given)) > 1
+            changed += len(set(given)) > 1
     return repeats, changed
-
-
-def _nothing_told(_: Answer) -> dict[str, Fact]:
-    """Return what an answer about a text says of the labels of a model."""
-    return {}

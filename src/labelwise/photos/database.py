@@ -15,16 +15,15 @@ Sums guard against faults of disks and of killed writers, not against people who
 Rows and files without one, as earlier versions wrote them, are read as they are, and get theirs by
 the next update, which also keeps the hash of the schema. From then on a row without a sum is
 damage. The hashes of files stand in the database, in the transaction that makes the rows of a file
-known. A file that is replaced has none until the new one is in its place, so that a process killed
-between the two leaves a whole index. Files of the cache can be made again from the others, and have
-their sums beside them:
+known. A file that is replaced has none until the new one is in its place. Files of the cache can be
+made again from the others, and have their sums beside them:
 
     cache/NAME.bin        arrays end to end, to be mapped; may be deleted at any time
     cache/NAME.bin.sums   a CRC-32 of each MiB of it, as 32-bit integers
 
 A folder that may not be written, or lies on a full disk, can still be searched: the database is
-then opened for reading alone. What SQLite reports becomes one sentence with the file and the way
-out. A damaged page may only be met while rows are fetched, so a statement returns all its rows.
+then opened for reading alone. A damaged page may only be met while rows are fetched, so a statement
+returns all its rows.
 """
 
 import hashlib
@@ -162,23 +161,39 @@ class Database:
         with _in_words(self.path):
             self._connection.executemany(statement, values)
 
+    def has_table(self, name: str) -> bool:
+        """Return whether a table that is made when it is first needed is there."""
+        query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return bool(self.execute(query, (name,))[0][0])
+
+    def put_hash(self, name: str, digest: bytes) -> None:
+        """Keep the hash of a file, in place of the one before."""
+        statement = "INSERT OR REPLACE INTO checksums (name, hash) VALUES (?, ?)"
+        self.execute(statement, (name, digest))
+
+    def hash_of(self, name: str) -> bytes | None:
+        """Return the hash of a file, None where none is kept."""
+        if self.version < HASHES_SINCE:  # an index of 0.1 that may only be read
+            return None
+        kept = self.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
+        return kept[0][0] if kept else None
+
     def read(self, table: str, more: str = "", **equal: Any) -> list[tuple[Any, ...]]:
         """Return the summed columns of the rows that have these values; damage is an error.
 
         ``more`` ends the statement. What finds rows may be damaged, too: the first time that
         nothing is found, SQLite compares the table with its indexes.
         """
-        columns = SUMMED[table]
-        where = " AND ".join(f"{name} = ?" for name in equal)
+        columns, wanted = SUMMED[table], tuple(equal.values())
+        where = "WHERE " * bool(equal) + " AND ".join(f"{name} = ?" for name in equal)
         rows = self.execute(
-            f"SELECT {', '.join(columns)}, {self._sum(table)} FROM {table} "
-            f"{'WHERE ' + where if where else ''} {more}",
-            tuple(equal.values()),
+            f"SELECT {', '.join(columns)}, {self._sum(table)} FROM {table} {where} {more}", wanted
         )
+        if equal and not rows and table not in self._sound:
+            if self.execute(f"PRAGMA integrity_check({table})") != [("ok",)]:
+                raise self.damaged(table)
+            self._sound.add(table)
         places = [columns.index(name) for name in equal]
-        wanted = tuple(equal.values())
-        if equal and not rows:
-            self._require_sound(table)
         for *values, total in rows:
             right = total == sum_of(*values) or (total is None and not self.sealed)
             if not right or tuple(values[column] for column in places) != wanted:
@@ -221,18 +236,11 @@ class Database:
                 raise self.damaged(table)
             self._sound.add(key)
 
-    def _require_sound(self, table: str) -> None:
-        if table not in self._sound:
-            if self.execute(f"PRAGMA integrity_check({table})") != [("ok",)]:
-                raise self.damaged(table)
-            self._sound.add(table)
-
     def seal_missing(self) -> None:
         """Sum the rows that an earlier version wrote without a sum, and keep the schema's hash."""
         for table in SUMMED:
             self.seal(table, "sum IS NULL")
-        row = SCHEMA_NAME, self._schema_hash()
-        self.execute("INSERT OR REPLACE INTO checksums (name, hash) VALUES (?, ?)", row)
+        self.put_hash(SCHEMA_NAME, self._schema_hash())
         self.sealed = True
 
     def _schema_hash(self) -> bytes:
@@ -240,20 +248,16 @@ class Database:
         texts = ", ".join(f"CAST({name} AS BLOB)" for name in ("type", "name", "tbl_name", "sql"))
         rows = self.execute(f"SELECT {texts}, rootpage FROM sqlite_master ORDER BY type, name")
         parts = ([row[:-1] for row in rows], [row[-1] for row in rows])
-        return b"".join(
-            hashlib.blake2b(repr(texts).encode(), digest_size=16).digest() for texts in parts
-        )
+        return b"".join(hashlib.blake2b(repr(p).encode(), digest_size=16).digest() for p in parts)
 
     def _check_schema(self) -> None:
         """Raise if the schema is not what was kept of it, where it was; VACUUM moves tables."""
-        kept = []
-        if self.version >= SUMS_SINCE:
-            query = "SELECT hash FROM checksums WHERE name = ?"
-            kept = self.execute(query, (SCHEMA_NAME,))
-        self.sealed, digest = bool(kept), self._schema_hash()
-        same = not kept or kept == [(digest,)]
-        moved = not same and kept[0][0][:16] == digest[:16]
-        if not (same or (moved and self.execute("PRAGMA integrity_check") == [("ok",)])):
+        kept = self.hash_of(SCHEMA_NAME) if self.version >= SUMS_SINCE else None
+        self.sealed, digest = kept is not None, self._schema_hash()
+        if kept in (None, digest):
+            return
+        moved = kept is not None and kept[:16] == digest[:16]
+        if not moved or self.execute("PRAGMA integrity_check") != [("ok",)]:
             raise CheckpointError(
                 f"{self.path} is damaged: its schema is not what was written; {DAMAGED}"
             )
@@ -356,11 +360,7 @@ class Checksums:
 
     def put(self, name: str) -> None:
         """Note the hash of a file as it is, inside a transaction of the caller."""
-        self._database.execute("DELETE FROM checksums WHERE name = ?", (name,))
-        self._database.execute(
-            "INSERT INTO checksums (name, hash) VALUES (?, ?)",
-            (name, file_hash(self.folder / name)),
-        )
+        self._database.put_hash(name, file_hash(self.folder / name))
 
     @contextmanager
     def rewriting(self, *names: str) -> Iterator[None]:
@@ -379,11 +379,9 @@ class Checksums:
         """
         if once and name in self._checked:
             return True
-        hashes = []
-        if self._database.version >= HASHES_SINCE:  # else an index of 0.1 that may only be read
-            hashes = self._database.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
+        kept = self._database.hash_of(name)
         try:
-            damaged = bool(hashes) and (file_hash(self.folder / name),) not in hashes
+            damaged = kept is not None and file_hash(self.folder / name) != kept
         except OSError as error:
             raise CheckpointError(
                 f"{self.folder / name} cannot be read ({error.strerror}); {self.way_out}"
@@ -393,7 +391,7 @@ class Checksums:
                 f"{self.folder / name} is damaged: it is not what was written; {self.way_out}"
             )
         self._checked.add(name)
-        return bool(hashes)
+        return kept is not None
 
     def sound_file(self, name: str) -> Path | None:
         """Return the path of a file that is as it was written, None where there is none."""
@@ -411,12 +409,10 @@ class Checksums:
     def put_missing(self) -> None:
         """Hash the files, and sum the rows, that an earlier version wrote without."""
         self._database.seal_missing()
-        known = {name for (name,) in self._database.execute("SELECT name FROM checksums")}
-        for pattern in HASHED:
-            for path in self.folder.glob(pattern):
-                name = path.relative_to(self.folder).as_posix()
-                if name not in known:
-                    self.put(name)
+        for path in (path for pattern in HASHED for path in self.folder.glob(pattern)):
+            name = path.relative_to(self.folder).as_posix()
+            if self._database.hash_of(name) is None:
+                self.put(name)
 
 
 class CacheFiles:
@@ -458,15 +454,21 @@ class CacheFiles:
     def _grow(self, name: str, row_size: int, rows: int, parts: Parts) -> None:
         """Check a file, and append the rows that it lacks, while other processes wait.
 
-        It may be made of another, which is then grown under the same lock.
+        It may be made of another, which is then grown under the same lock. A damaged file is
+        removed and not cut off, since another process may have mapped it.
         """
         path, sums_at = self.folder / name, self.folder / f"{name}.sums"
-        outermost = not self._holding
+        outermost, size, sums = not self._holding, 0, np.empty(0, np.uint32)
         self.folder.mkdir(exist_ok=True)
         with locked(self.folder) if outermost else nullcontext():
             self._holding = True
             try:
-                size, sums = self._checked(path, sums_at)
+                with suppress(FileNotFoundError):
+                    kept, seen = sums_at.read_bytes(), _sums(path)
+                    if seen.tobytes() == kept:
+                        size, sums = path.stat().st_size, seen
+                if not size:
+                    path.unlink(missing_ok=True)
                 self._sound[name] = size
                 if size // row_size < rows:
                     sums_at.unlink(missing_ok=True)
@@ -480,20 +482,6 @@ class CacheFiles:
             finally:
                 self._holding = not outermost
 
-    def _checked(self, path: Path, sums_at: Path) -> tuple[int, NDArray[np.uint32]]:
-        """Return the bytes of a file that matches its sums, and these; any other is removed.
-
-        It is removed and not cut off, since another process may have mapped it.
-        """
-        try:
-            size, sums = path.stat().st_size, _sums(path)
-            if sums.tobytes() == sums_at.read_bytes():
-                return size, sums
-        except FileNotFoundError:
-            pass
-        path.unlink(missing_ok=True)
-        return 0, np.empty(0, np.uint32)
-
 
 def _sums(path: Path, start: int = 0) -> NDArray[np.uint32]:
     """Return the CRC-32 of each chunk from ``start`` on.
@@ -501,21 +489,16 @@ def _sums(path: Path, start: int = 0) -> NDArray[np.uint32]:
     They are read and not mapped: mapped, the whole file would count as memory of this process.
     """
     size = path.stat().st_size
-    places = range(start, size, CHUNK)
 
-    def sums_of(some: Sequence[int]) -> list[int]:
+    def sums_of(places: Sequence[int]) -> list[int]:
         buffer, sums = memoryview(bytearray(CHUNK)), []
         with path.open("rb", buffering=0) as stream:
-            for at in some:
+            for at in places:
                 stream.seek(at)
                 sums.append(zlib.crc32(buffer[: stream.readinto(buffer)]))
         return sums
 
-    if size - start < PARALLEL:
-        return np.array(sums_of(places), np.uint32)
-    threads = min(cpu_count() or 1, 4)
-    shares = [chunk.tolist() for chunk in np.array_split(np.array(places), threads)]
+    threads = 1 if size - start < PARALLEL else min(cpu_count() or 1, 4)
+    shares = [own.tolist() for own in np.array_split(np.arange(start, size, CHUNK), threads)]
     with ThreadPoolExecutor(threads) as pool:
-        return np.array(
-            [value for chunk in pool.map(sums_of, shares) for value in chunk], np.uint32
-        )
+        return np.array([value for own in pool.map(sums_of, shares) for value in own], np.uint32)

@@ -44,11 +44,6 @@ class NearCopies:
         )
 
 
-def knows_looks(index: Index) -> bool:
-    """Return whether an index knows what its photos look like."""
-    return bool(index.store.looks().shape[1])
-
-
 def near_copies(index: Index, rows: Rows | None = None) -> NearCopies | None:
     """Return how many near copies there are among some rows, or among the photos that are there.
 

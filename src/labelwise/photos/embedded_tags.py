@@ -1,17 +1,19 @@
-"""Keywords written into photos themselves, through exiftool, and taken out again to the byte.
+"""Keywords in side-cars and, through exiftool, in photos: written, and taken back to the byte.
 
-The photo's XMP packet is edited as a side-car is (:mod:`labelwise.photos.xmp`), and exiftool puts
-it into the file in place of the old one; everything else is exiftool's to keep. Before the photo is
-replaced, the index keeps a patch that makes the old bytes of the new ones, and what we wrote.
-Undoing gives exactly the old bytes; where another program has changed the photo since, only the
-entries that the index knows to be ours are taken out of what it is now.
+Programs that find a side-car often look no further, so a new one takes over the XMP packet and the
+other keywords inside the photo: nobody's keywords are hidden by ours. The XMP packet of a photo is
+edited as a side-car is (:mod:`labelwise.photos.xmp`), and exiftool puts it into the file in place
+of the old one; everything else is exiftool's to keep.
 
-The index keeps every file that ``tag`` wrote before it is written, so that a killed command leaves
-nothing that cannot be taken back: side-cars with their bytes before (table ``sidecars``), photos
-with a patch (``embedded``), both with the hash of what we wrote, and our entries.
+The index keeps every file before it is written, so that a killed command leaves nothing that cannot
+be taken back: side-cars with their bytes before (table ``sidecars``), photos with a patch that
+makes the old bytes of the new ones (``embedded``), both with the hash of what we wrote, and our
+entries. Undoing gives exactly the old bytes, or removes a side-car that was not there before; where
+another program has changed the file since, only entries that the index knows to be ours are taken
+out of what it is now. A note in the file alone takes nothing out: anyone can write one.
 """
 
-import hashlib
+import errno
 import json
 import os
 import shutil
@@ -19,63 +21,74 @@ import subprocess
 import tempfile
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
+from functools import wraps
+from hashlib import sha256
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Concatenate, Literal, ParamSpec
 
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.photos.metadata import read_photo_metadata
 from labelwise.photos.store import Store, shown
-from labelwise.photos.xmp import Keyword, begun, entries, noted, tagged, untagged
+from labelwise.photos.xmp import (
+    LARGEST,
+    NOTHING,
+    Keyword,
+    Written,
+    begun,
+    differ_in_dates_alone,
+    entries,
+    noted,
+    tagged,
+    untagged,
+)
 from labelwise.system.files import read_regular, replacing
 from labelwise.system.text import shortened
 
+FORMATS = ("JPEG", "MPO", "TIFF", "PNG")
+LARGEST_PHOTO = 1 << 30
+SECONDS = 300  # after which exiftool is taken to be stuck
+
 
 @dataclass(frozen=True)
-class KeptSidecar:
-    """A side-car that we wrote: its bytes before, the hash of those we wrote, and our entries.
+class KeptFile:
+    """A file that we wrote: what takes it back, the hash of what we wrote, and our entries.
 
+    ``undo`` are the bytes of a side-car before, None where there was none, or the patch of a photo.
     ``wrote`` is None where an index of 0.1 wrote it.
     """
 
-    before: bytes | None
+    undo: bytes | None
     after: bytes
     wrote: dict[str, list[str]] | None
 
-
-@dataclass(frozen=True)
-class EmbeddedTags:
-    """A photo that we wrote keywords into: the patch that takes it back, and our entries.
-
-    ``after`` is the hash of the bytes that the patch is for.
-    """
-
-    patch: bytes
-    after: bytes
-    wrote: dict[str, list[str]]
+    def is_of(self, now: bytes | None) -> bool:
+        """Return whether a file is byte for byte what we wrote."""
+        return now is not None and sha256(now).digest() == self.after
 
 
-T = TypeVar("T", KeptSidecar, EmbeddedTags)
-
-
-class WrittenFiles(Generic[T]):
+class WrittenFiles:
     """What a table of an index's database says of files by their paths."""
 
-    def __init__(self, store: Store, table: str, kind: type[T]) -> None:
+    def __init__(self, store: Store, table: str) -> None:
         self._store, self._table = store, table
-        self._kind: Callable[..., T] = kind
 
-    def find(self, path: str) -> T | None:
+    def find(self, path: str) -> KeptFile | None:
         """Return what is kept of a file that we wrote, None for any other."""
-        for _, _, undo, after, wrote in self._store.read(self._table, raw=os.fsencode(path)):
-            return self._kind(undo, after, None if wrote is None else json.loads(wrote))
+        for _, _, undo, after, wrote in self._store.database.read(
+            self._table, raw=os.fsencode(path)
+        ):
+            return KeptFile(undo, after, None if wrote is None else json.loads(wrote))
         return None
 
     def paths(self) -> list[str]:
         """Return the files that we have written, in order."""
-        return [os.fsdecode(raw) for raw, *_ in self._store.read(self._table, "ORDER BY raw")]
+        return [
+            os.fsdecode(raw) for raw, *_ in self._store.database.read(self._table, "ORDER BY raw")
+        ]
 
-    def put(self, path: str, kept: T) -> None:
+    def put(self, path: str, kept: KeptFile) -> None:
         """Remember a file that is about to be written."""
         undo, after, wrote = astuple(kept)
         noted = None if wrote is None else json.dumps(wrote)
@@ -88,14 +101,245 @@ class WrittenFiles(Generic[T]):
             database.execute(f"DELETE FROM {self._table} WHERE raw = ?", (os.fsencode(path),))
 
 
-def written_sidecars(store: Store) -> WrittenFiles[KeptSidecar]:
+def written_sidecars(store: Store) -> WrittenFiles:
     """Return the side-cars that we have written."""
-    return WrittenFiles(store, "sidecars", KeptSidecar)
+    return WrittenFiles(store, "sidecars")
 
 
-def written_photos(store: Store) -> WrittenFiles[EmbeddedTags]:
+def written_photos(store: Store) -> WrittenFiles:
     """Return the photos that we have written keywords into."""
-    return WrittenFiles(store, "embedded", EmbeddedTags)
+    return WrittenFiles(store, "embedded")
+
+
+@dataclass(frozen=True)
+class TagOutcome:
+    """What became of one side-car or photo; one left alone says why."""
+
+    path: str
+    state: Literal["written", "unchanged", "undone", "left alone"]
+    reason: str = ""
+
+
+P = ParamSpec("P")
+Work = Callable[Concatenate[Store, str, P], TagOutcome]
+
+
+def _or_left_alone(work: Work[P]) -> Work[P]:
+    """Turn an error into the outcome of a file that is left alone."""
+
+    @wraps(work)
+    def done(store: Store, path: str, /, *arguments: P.args, **options: P.kwargs) -> TagOutcome:
+        try:
+            return work(store, path, *arguments, **options)
+        except LabelwiseError as error:
+            return TagOutcome(path, "left alone", str(error))
+        except OSError as error:
+            return TagOutcome(path, "left alone", error.strerror or str(error))
+
+    return done
+
+
+@_or_left_alone
+def write_sidecar(
+    store: Store,
+    path: str,
+    keywords: Sequence[Keyword],
+    *,
+    photo: str | None = None,
+    adopt: bool = False,
+    dry_run: bool = False,
+) -> TagOutcome:
+    """Make ``keywords`` our entries of a side-car; one that cannot be edited is left alone.
+
+    A side-car that is not there yet takes over what ``photo`` holds. ``adopt`` believes the notes
+    in the file: what they name counts as ours and may be replaced.
+    """
+    now, files = _read(path), written_sidecars(store)
+    kept = files.find(path)
+    ours = noted(now) if adopt and now is not None else _ours(kept, now)
+    start = now
+    if now is None and keywords and photo is not None:
+        with suppress(DataError):  # raw files hold nothing that we read
+            inside = read_photo_metadata(Path(photo))
+            start = begun(inside.packet, inside.words)
+    after = tagged(start, keywords, ours) if now is not None or keywords else None
+    if after is None or after == now:
+        return TagOutcome(path, "unchanged")
+    if kept is not None and kept.is_of(now):
+        before = kept.undo
+        if differ_in_dates_alone(after, now or b""):
+            return TagOutcome(path, "unchanged")
+    else:
+        before = None if now is None else untagged(now, ours)
+    if not dry_run:
+        files.put(path, KeptFile(before, sha256(after).digest(), noted(after)))
+        _replace(Path(path), after, now)
+    return TagOutcome(path, "written")
+
+
+@_or_left_alone
+def undo_sidecar(store: Store, path: str, *, dry_run: bool = False) -> TagOutcome:
+    """Take our entries out of a side-car; one that we did not write is left alone."""
+    now, files = _read(path), written_sidecars(store)
+    kept = files.find(path)
+    if now is None or kept is None:
+        return TagOutcome(path, "left alone", "it is gone" if now is None else "not ours")
+    if not dry_run:
+        back = kept.undo if kept.is_of(now) else untagged(now, _ours(kept, now))
+        _replace(Path(path), back, now)
+        files.forget(path)
+    return TagOutcome(path, "undone")
+
+
+def _ours(kept: KeptFile | None, now: bytes | None) -> Written:
+    """Return the entries of a side-car that are known to be ours.
+
+    Indexes of 0.1 kept no list of them: there, all that is noted and was not there before.
+    """
+    if kept is None or now is None:
+        return NOTHING
+    if kept.wrote is not None:
+        return kept.wrote
+    if kept.is_of(now) or kept.undo is None:
+        return noted(now)
+    before = entries(kept.undo)
+    return {prefix: set(names) - before[prefix] for prefix, names in noted(now).items()}
+
+
+def require_exiftool() -> str:
+    """Return where exiftool is; without it nothing can be written into photos."""
+    program = shutil.which("exiftool")
+    if program is None:
+        raise SettingsError(
+            "--embed writes through exiftool, which is not installed; install it (apt-get install "
+            "libimage-exiftool-perl, brew install exiftool), or write side-cars with --xmp"
+        )
+    return program
+
+
+@_or_left_alone
+def embed_tags(
+    store: Store, photo: str, keywords: Sequence[Keyword], *, dry_run: bool = False
+) -> TagOutcome:
+    """Make ``keywords`` our entries in a photo; one that cannot be written is left alone."""
+    exiftool, path, files = require_exiftool(), Path(os.path.realpath(photo)), written_photos(store)
+    now, packet, kept = _read_photo(path), _packet(path), files.find(photo)
+    ours = NOTHING if kept is None or packet is None else kept.wrote or NOTHING
+    if packet is None and not keywords:
+        return TagOutcome(photo, "unchanged")
+    after = tagged(begun(None, ()) if packet is None else packet, keywords, ours)
+    if packet is not None and _same_entries(packet, after):
+        return TagOutcome(photo, "unchanged")
+    if not dry_run:
+        before = apply_patch(now, kept.undo or b"") if kept and kept.is_of(now) else now
+        new = _with_packet(exiftool, path, after)
+        files.put(photo, KeptFile(make_patch(new, before), sha256(new).digest(), noted(after)))
+        _replace(path, new, now)
+    return TagOutcome(photo, "written")
+
+
+@_or_left_alone
+def undo_embedded(store: Store, photo: str, *, dry_run: bool = False) -> TagOutcome:
+    """Take our entries out of a photo; one that we did not write is left alone."""
+    path, files = Path(os.path.realpath(photo)), written_photos(store)
+    now, kept = _read_photo(path), files.find(photo)
+    if kept is None:
+        return TagOutcome(photo, "left alone", "not ours")
+    if not dry_run:
+        back = now
+        if kept.is_of(now):
+            back = apply_patch(now, kept.undo or b"")
+        elif (packet := _packet(path)) is not None:
+            bare = untagged(packet, kept.wrote or NOTHING)
+            back = _with_packet(require_exiftool(), path, bare)
+        _replace(path, back, now)
+        files.forget(photo)
+    return TagOutcome(photo, "undone")
+
+
+def _read(path: str | Path, most: int = LARGEST) -> bytes | None:
+    """Return the bytes of a file, None where there is none."""
+    try:
+        return read_regular(path, most)[0]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LabelwiseError(f"it cannot be read ({error.strerror})") from None
+
+
+def _read_photo(path: Path) -> bytes:
+    data = _read(path, LARGEST_PHOTO)
+    if data is None:
+        raise LabelwiseError(f"it cannot be read ({os.strerror(errno.ENOENT)})")
+    return data
+
+
+def _packet(place: Path) -> bytes | None:
+    """Return the XMP packet of a photo whose format can be written."""
+    try:
+        photo_metadata = read_photo_metadata(place)
+    except DataError as error:
+        raise LabelwiseError(f"it cannot be read as a picture ({error})") from None
+    if photo_metadata.format not in FORMATS:
+        raise LabelwiseError(
+            f"keywords are written into JPEG, TIFF and PNG, it is {photo_metadata.format}; --xmp "
+            "writes a side-car instead"
+        )
+    return photo_metadata.packet
+
+
+def _same_entries(one: bytes, other: bytes) -> bool:
+    """Return whether two packets name the same keywords, and the same of them as ours."""
+    return entries(one) == entries(other) and noted(one) == noted(other)
+
+
+def _with_packet(exiftool: str, place: Path, packet: bytes) -> bytes:
+    """Return the bytes of a photo with another packet; the photo itself is not changed."""
+    with tempfile.TemporaryDirectory(prefix="labelwise-embed-") as folder:
+        block, source = Path(folder) / "packet.xmp", Path(folder) / f"photo{place.suffix}"
+        made = Path(folder) / f"made{place.suffix}"
+        block.write_bytes(packet)
+        shutil.copyfile(place, source)
+        command = [exiftool, "-q", "-q", "-api", "PNGEarlyXMP=1", f"-XMP<={block}"]
+        try:
+            done = subprocess.run(
+                [*command, "-o", str(made), str(source)],
+                capture_output=True,
+                timeout=SECONDS,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise LabelwiseError(f"exiftool could not be used ({error})") from None
+        said = " ".join(done.stderr.decode("utf-8", "replace").split())
+        said = said.replace(str(source), place.name)
+        if done.returncode or not made.is_file():
+            raise LabelwiseError(shortened(f"exiftool could not write it: {said or 'no reason'}"))
+        written = read_photo_metadata(made).packet
+        if written is None or not _same_entries(written, packet):
+            raise LabelwiseError("what exiftool wrote is not what it was given")
+        return made.read_bytes()
+
+
+def _replace(path: Path, data: bytes | None, seen: bytes | None) -> None:
+    """Write a file, or remove it, unless another program has changed it since it was seen."""
+
+    def check() -> None:
+        if _read(path, LARGEST_PHOTO) != seen:
+            raise LabelwiseError("another program changed it just now; try again")
+
+    if data is None:
+        check()
+        path.unlink()
+        return
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+        if seen is not None:
+            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
+        check()
+
+
+# Patches
 
 
 BLOCK = 4096
@@ -160,147 +404,3 @@ def _same_bytes(one: bytes, at: int, other: bytes, there: int) -> int:
         else:
             step //= 2
     return same
-
-
-FORMATS = ("JPEG", "MPO", "TIFF", "PNG")
-LARGEST = 1 << 30
-SECONDS = 300  # after which exiftool is taken to be stuck
-
-
-@dataclass(frozen=True)
-class TagOutcome:
-    """What became of one side-car or photo; one left alone says why."""
-
-    path: str
-    state: Literal["written", "unchanged", "undone", "left alone"]
-    reason: str = ""
-
-
-def require_exiftool() -> str:
-    """Return where exiftool is; without it nothing can be written into photos."""
-    program = shutil.which("exiftool")
-    if program is None:
-        raise SettingsError(
-            "--embed writes through exiftool, which is not installed; install it (apt-get install "
-            "libimage-exiftool-perl, brew install exiftool), or write side-cars with --xmp"
-        )
-    return program
-
-
-def embed_tags(
-    store: Store, photo: str, keywords: Sequence[Keyword], *, dry_run: bool = False
-) -> TagOutcome:
-    """Make ``keywords`` our entries in a photo; one that cannot be written is left alone."""
-    exiftool = require_exiftool()
-    try:
-        path, now = _read(photo)
-        packet = _packet(path)
-        kept = written_photos(store).find(photo)
-        ours = {} if kept is None or packet is None else kept.wrote
-        if packet is None and not keywords:
-            return TagOutcome(photo, "unchanged")
-        after = tagged(begun(None, ()) if packet is None else packet, keywords, ours)
-        if packet is not None and _same_entries(packet, after):
-            return TagOutcome(photo, "unchanged")
-        if not dry_run:
-            before = now
-            if kept is not None and hashlib.sha256(now).digest() == kept.after:
-                before = apply_patch(now, kept.patch)
-            new = _with_packet(exiftool, path, after)
-            wrote = {prefix: list(names) for prefix, names in noted(after).items()}
-            digest = hashlib.sha256(new).digest()
-            kept = EmbeddedTags(make_patch(new, before), digest, wrote)
-            written_photos(store).put(photo, kept)
-            _replace(path, new, now)
-    except LabelwiseError as error:
-        return TagOutcome(photo, "left alone", str(error))
-    return TagOutcome(photo, "written")
-
-
-def undo_embedded(store: Store, photo: str, *, dry_run: bool = False) -> TagOutcome:
-    """Take our entries out of a photo; one that we did not write is left alone."""
-    try:
-        path, now = _read(photo)
-        kept = written_photos(store).find(photo)
-        if kept is None:
-            return TagOutcome(photo, "left alone", "not ours")
-        if not dry_run:
-            if hashlib.sha256(now).digest() == kept.after:
-                back = apply_patch(now, kept.patch)
-            else:
-                packet = _packet(path)
-                back = now
-                if packet is not None:
-                    back = _with_packet(require_exiftool(), path, untagged(packet, kept.wrote))
-            _replace(path, back, now)
-            written_photos(store).forget(photo)
-    except FileNotFoundError:
-        return TagOutcome(photo, "left alone", "it is gone")
-    except LabelwiseError as error:
-        return TagOutcome(photo, "left alone", str(error))
-    return TagOutcome(photo, "undone")
-
-
-def _read(photo: str) -> tuple[Path, bytes]:
-    """Return the file that a path leads to, and its bytes."""
-    path = Path(os.path.realpath(photo))
-    try:
-        return path, read_regular(path, LARGEST)[0]
-    except OSError as error:
-        raise LabelwiseError(f"it cannot be read ({error.strerror})") from None
-
-
-def _packet(place: Path) -> bytes | None:
-    """Return the XMP packet of a photo whose format can be written."""
-    try:
-        photo_metadata = read_photo_metadata(place)
-    except DataError as error:
-        raise LabelwiseError(f"it cannot be read as a picture ({error})") from None
-    if photo_metadata.format not in FORMATS:
-        raise LabelwiseError(
-            f"keywords are written into JPEG, TIFF and PNG, it is {photo_metadata.format}; --xmp "
-            "writes a side-car instead"
-        )
-    return photo_metadata.packet
-
-
-def _same_entries(one: bytes, other: bytes) -> bool:
-    """Return whether two packets name the same keywords, and the same of them as ours."""
-    return entries(one) == entries(other) and noted(one) == noted(other)
-
-
-def _with_packet(exiftool: str, place: Path, packet: bytes) -> bytes:
-    """Return the bytes of a photo with another packet; the photo itself is not changed."""
-    with tempfile.TemporaryDirectory(prefix="labelwise-embed-") as folder:
-        block, source = Path(folder) / "packet.xmp", Path(folder) / f"photo{place.suffix}"
-        made = Path(folder) / f"made{place.suffix}"
-        block.write_bytes(packet)
-        shutil.copyfile(place, source)
-        command = [exiftool, "-q", "-q", "-api", "PNGEarlyXMP=1", f"-XMP<={block}"]
-        try:
-            done = subprocess.run(
-                [*command, "-o", str(made), str(source)],
-                capture_output=True,
-                timeout=SECONDS,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise LabelwiseError(f"exiftool could not be used ({error})") from None
-        said = " ".join(done.stderr.decode("utf-8", "replace").split())
-        said = said.replace(str(source), place.name)
-        if done.returncode or not made.is_file():
-            raise LabelwiseError(shortened(f"exiftool could not write it: {said or 'no reason'}"))
-        written = read_photo_metadata(made).packet
-        if written is None or not _same_entries(written, packet):
-            raise LabelwiseError("what exiftool wrote is not what it was given")
-        return made.read_bytes()
-
-
-def _replace(place: Path, data: bytes, seen: bytes) -> None:
-    with replacing(place) as temporary:
-        temporary.write_bytes(data)
-        facts = os.stat(place)
-        os.chmod(temporary, facts.st_mode & 0o7777)
-        if read_regular(place, LARGEST)[0] != seen:
-            raise LabelwiseError("another program changed it just now; try again")

@@ -178,9 +178,13 @@ def nearest_rows(
     embeddings are measured.
     """
     own = codes_of(target[None])[:, 0]
-    looked_at = max(LOOKED_AT, 4 * count)
-    half = -(-len(own) // 2)
-    first = _differing_signs(own[:half], codes[:half])
+    looked_at, half = max(LOOKED_AT, 4 * count), -(-len(own) // 2)
+    first = np.empty(codes.shape[1], np.uint8)  # in how many signs codes differ; at most 3 words
+    for start in range(0, len(first), BLOCK):
+        block, total = codes[:, start : start + BLOCK], first[start : start + BLOCK]
+        np.bitwise_count(block[0] ^ own[0], out=total)
+        for word in range(1, half):
+            total += np.bitwise_count(block[word] ^ own[word])
     first[excluded] = FAR
     rows = _least(first, SIFTED * looked_at)
     distance = first[rows].astype(np.uint16)
@@ -222,18 +226,6 @@ def farthest_rows(
     places = np.flatnonzero(cosines >= value_at(cosines, count))
     order = places[np.argsort(-cosines[places], kind="stable")[:count]]
     return rows[order], cosines[order].astype(np.float64)
-
-
-def _differing_signs(own: NDArray[np.uint64], codes: Codes) -> NDArray[np.uint8]:
-    """Return in how many signs each of n codes (at most 3 words, n) differs from ``own``."""
-    distance = np.empty(codes.shape[1], np.uint8)
-    for start in range(0, len(distance), BLOCK):
-        block = codes[:, start : start + BLOCK]
-        total = distance[start : start + BLOCK]
-        np.bitwise_count(block[0] ^ own[0], out=total)
-        for word in range(1, len(own)):
-            total += np.bitwise_count(block[word] ^ own[word])
-    return distance
 
 
 def _least(distance: NDArray[np.integer[Any]], count: int) -> Rows:

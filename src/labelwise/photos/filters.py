@@ -8,9 +8,9 @@ for it. Distinct photos are one of each picture (:mod:`labelwise.photos.duplicat
 
 import os
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,21 +62,19 @@ class PhotoGroups:
         named = None if self.table is None else self._named(self.table)
         members: dict[str, list[int]] = {}
         for row, paths in index.store.paths_of(rows.tolist()).items():
-            group = os.path.dirname(paths[0]) if named is None else self._group_of(paths, named)
-            members.setdefault(group, []).append(row)
+            if named is None:
+                groups = [os.path.dirname(paths[0])]
+            else:
+                groups = sorted({named[path] for path in paths if path in named}) or [NOT_IN_TABLE]
+            if len(groups) > 1:
+                raise DataError(
+                    f"{paths[0]} and its copies are in {' and '.join(groups)} of {self.table}; a "
+                    f"photo has one {self.by}"
+                )
+            members.setdefault(groups[0], []).append(row)
         if named is not None and set(members) == {NOT_IN_TABLE}:
             raise DataError(f"{self.table} names no photo of {index.folder} in its column path")
         return {group: np.array(sorted(members[group]), np.int64) for group in sorted(members)}
-
-    def _group_of(self, paths: Sequence[str], named: Mapping[str, str]) -> str:
-        """Return the group of a photo, whose copies must not lie in two."""
-        groups = sorted({named[path] for path in paths if path in named})
-        if len(groups) > 1:
-            raise DataError(
-                f"{paths[0]} and its copies are in {' and '.join(groups)} of {self.table}; a photo "
-                f"has one {self.by}"
-            )
-        return groups[0] if groups else NOT_IN_TABLE
 
     def _named(self, table: Path) -> dict[str, str]:
         """Return the group of each path, as the table has it and as a path of its own folder."""
@@ -85,27 +83,27 @@ class PhotoGroups:
         except OSError as error:
             raise DataError(f"{table} cannot be read: {error.strerror}") from None
         columns = ["path", self.by]
-        missing = [name for name in columns if name not in file.header]
-        if missing:
-            raise DataError(
-                f"{table} has no column {missing[0]!r}; its columns are {', '.join(file.header)}"
-            )
+        for name in columns:
+            if name not in file.header:
+                header = ", ".join(file.header)
+                raise DataError(f"{table} has no column {name!r}; its columns are {header}")
+        lines = (
+            zip(*(b.column(c).to_pylist() for c in columns), strict=True)
+            for b in file.batches(columns)
+        )
         groups: dict[str, str] = {}
-        number = 0
-        for batch in file.batches(columns):
-            for path, group in zip(*(batch.column(c).to_pylist() for c in columns), strict=True):
-                number += 1
-                if group is None or not str(group).strip():
+        for number, (path, group) in enumerate(chain.from_iterable(lines), start=1):
+            if group is None or not str(group).strip():
+                raise DataError(
+                    f"{table}, row {number}: {path} has no {self.by}; give it one, or leave "
+                    "the row out"
+                )
+            for place in {str(path), os.path.abspath(table.parent / str(path))}:
+                if groups.setdefault(place, str(group)) != str(group):
                     raise DataError(
-                        f"{table}, row {number}: {path} has no {self.by}; give it one, or leave "
-                        "the row out"
+                        f"{table}, row {number}: {path} is in {groups[place]!r} and in "
+                        f"{str(group)!r}; a photo has one {self.by}"
                     )
-                for place in {str(path), os.path.abspath(table.parent / str(path))}:
-                    if groups.setdefault(place, str(group)) != str(group):
-                        raise DataError(
-                            f"{table}, row {number}: {path} is in {groups[place]!r} and in "
-                            f"{str(group)!r}; a photo has one {self.by}"
-                        )
         return groups
 
 
@@ -165,17 +163,13 @@ class PhotoFilter:
 
     def left_out(self, index: Index) -> NDArray[np.int64]:
         """Return the rows of an index that do not pass, in order."""
-        kept = np.ones(len(index), np.bool_)
+        kept, every = np.ones(len(index), np.bool_), np.arange(len(index))
         if self.distinct:
             kept[copied_rows(index)] = False
         if self.folder:
-            below = np.zeros(len(index), np.bool_)
-            below[self._below(index)] = True
-            kept &= below
+            kept &= np.isin(every, self._below(index))
         if self.since or self.until:
-            dated = np.zeros(len(index), np.bool_)
-            dated[self._taken(index)] = True
-            kept &= dated
+            kept &= np.isin(every, self._taken(index))
         if self.camera or self.rating or self.keywords:
             from labelwise.photos.metadata import headers_of
 
@@ -191,32 +185,29 @@ class PhotoFilter:
         return camera and rated and all(word.casefold() in named for word in self.keywords)
 
     def _below(self, index: Index) -> list[int]:
-        index.store.verify("files")
-        wanted = os.path.normpath(self.folder or "")
+        database, wanted = index.store.database, os.path.normpath(self.folder or "")
+        database.verify("files")
         query = "SELECT DISTINCT row FROM files WHERE root = ? AND state = 'ok' AND row IS NOT NULL"
-        found: list[int] = []
+        found: list[tuple[int]] = []
         for number, root in index.store.roots().items():
             name = os.path.relpath(wanted, root) if os.path.isabs(wanted) else wanted
-            if name.startswith(os.pardir):
-                continue
             if name == os.curdir:
-                rows = index.store.select(query, (number,))
-            else:
+                found += database.execute(query, (number,))
+            elif not name.startswith(os.pardir):
                 below = f"{query} AND (folder = ? OR substr(folder, 1, ?) = ?)"
                 start = name + os.sep
-                rows = index.store.select(below, (number, name, len(start), start))
-            found += [int(row) for (row,) in rows]
+                found += database.execute(below, (number, name, len(start), start))
         if not found:
             raise DataError(
                 f"no photo of {index.folder} lies below {self.folder!r}; name a folder below a "
                 "root of the index, such as 2023/june, or its whole path"
             )
-        return found
+        return [int(row) for (row,) in found]
 
     def _taken(self, index: Index) -> list[int]:
-        index.store.verify("contents")
+        index.store.database.verify("contents")
         first, last = self.since or "", self.until or "9999"
-        rows = index.store.select(
+        rows = index.store.database.execute(
             "SELECT row FROM contents WHERE taken >= ? AND substr(taken, 1, ?) <= ?",
             (first, len(last), last),
         )

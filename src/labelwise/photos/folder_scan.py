@@ -23,11 +23,12 @@ import stat
 import struct
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -101,8 +102,8 @@ def events_of(roots: Sequence[str], skip: Collection[str] = ()) -> "FolderEvents
     return events
 
 
-class FolderEvents:
-    """Open watches of all folders below some roots; a context manager."""
+class FolderEvents(AbstractContextManager["FolderEvents", None]):
+    """Open watches of all folders below some roots."""
 
     def __init__(
         self, system: Any, descriptor: int, roots: Sequence[str], skip: Collection[str]
@@ -112,15 +113,7 @@ class FolderEvents:
         self._folders: dict[int, tuple[str, str]] = {}
         self._watches: dict[tuple[str, str], int] = {}
 
-    def __enter__(self) -> "FolderEvents":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -156,14 +149,12 @@ class FolderEvents:
 
         None stands for everything, an empty answer for nothing within ``seconds``.
         """
-        if not self._waits(seconds):
-            return {}
         changed: set[tuple[str, str]] = set()
-        everything, latest = False, time.monotonic() + LONGEST_SECONDS
-        while True:
+        everything, latest = False, inf
+        while time.monotonic() < latest and select.select([self._descriptor], [], [], seconds)[0]:
+            latest = min(latest, time.monotonic() + LONGEST_SECONDS)
             everything |= self._take_in(changed)
-            if time.monotonic() >= latest or not self._waits(QUIET_SECONDS):
-                break
+            seconds = QUIET_SECONDS
         if everything:
             for root in self._roots:
                 self.watch_below(root, "")
@@ -173,21 +164,14 @@ class FolderEvents:
             by_root.setdefault(root, set()).add(folder)
         return by_root
 
-    def _waits(self, seconds: float | None) -> bool:
-        """Return whether there is an event, at the latest after so many seconds."""
-        return bool(select.select([self._descriptor], [], [], seconds)[0])
-
     def _take_in(self, changed: set[tuple[str, str]]) -> bool:
         """Add the folders of the events that wait; return whether some were lost."""
-        lost = False
+        lost, position = False, 0
         blob = os.read(self._descriptor, BYTES_AT_ONCE)
-        position = 0
         while position < len(blob):
             number, mask, _, length = HEAD.unpack_from(blob, position)
-            name = os.fsdecode(
-                blob[position + HEAD.size : position + HEAD.size + length].rstrip(b"\0")
-            )
-            position += HEAD.size + length
+            start, position = position + HEAD.size, position + HEAD.size + length
+            name = os.fsdecode(blob[start:position].rstrip(b"\0"))
             lost |= bool(mask & (OVERFLOW | UNMOUNTED))
             if number not in self._folders:
                 continue
@@ -205,16 +189,11 @@ class FolderEvents:
                 elif mask & (MOVED_FROM | DELETED):
                     changed.add((root, inside))
                 if mask & MOVED_FROM:  # a deleted folder was empty, and its watch has ended
-                    self._leave(root, inside)
+                    for (of, place), watch in list(self._watches.items()):
+                        if of == root and _is_inside(place, inside):
+                            self._system.inotify_rm_watch(self._descriptor, watch)
+                            self._forget(watch)
         return lost
-
-    def _leave(self, root: str, gone: str) -> None:
-        """End the watches of a folder that is not where it was, and of all below it."""
-        for key, number in list(self._watches.items()):
-            inside = key[1] == gone or key[1].startswith(gone + os.sep)
-            if key[0] == root and inside:
-                self._system.inotify_rm_watch(self._descriptor, number)
-                self._forget(number)
 
     def _forget(self, number: int) -> None:
         key = self._folders.pop(number, None)
@@ -326,34 +305,23 @@ class Changes:
         """What was passed over, in words, and what would help."""
         raw = sum(count for suffix, count in self.unread.items() if suffix in RAW_SUFFIXES)
         dicom = sum(self.unread[suffix] for suffix in FORMATS["DICOM"])
-        others = self.unread.total() - raw - dicom
-        notes = [note for note in (self.unlike, self.repeated) if note]
-        if others:
-            notes.append(
-                f"{counted(others, 'HEIC photo')} passed over; "
-                "pip install 'labelwise[photos]' reads them"
-            )
-        if dicom:
-            notes.append(
-                f"{counted(dicom, 'DICOM file')} passed over; {install_for(['.dcm'])} reads them"
-            )
-        if raw:
-            notes.append(
-                f"{counted(raw, 'RAW photo')} without a JPEG beside passed over; "
-                "pip install 'labelwise[photos]' reads them"
-            )
-        return notes
+        others, install = self.unread.total() - raw - dicom, "pip install 'labelwise[photos]'"
+        passed = (
+            (others, "HEIC photo", "", install),
+            (dicom, "DICOM file", "", install_for([".dcm"])),
+            (raw, "RAW photo", " without a JPEG beside", install),
+        )
+        return [note for note in (self.unlike, self.repeated) if note] + [
+            f"{counted(count, what)}{more} passed over; {how} reads them"
+            for count, what, more, how in passed
+            if count
+        ]
 
     def __str__(self) -> str:
+        names = "new changed moved copied unchanged failed missing forgotten"
+        words = names.replace("failed", "unreadable")
         counts = {
-            "new": self.new,
-            "changed": self.changed,
-            "moved": self.moved,
-            "copied": self.copied,
-            "unchanged": self.unchanged,
-            "unreadable": self.failed,
-            "missing": self.missing,
-            "forgotten": self.forgotten,
+            word: getattr(self, n) for word, n in zip(words.split(), names.split(), strict=True)
         }
         nothing = "nothing changed" if self.refused else "no photos found"
         return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or nothing
@@ -399,23 +367,15 @@ def look_at(
         )
         return []
     changes.unlisted += [address_of(root, folder) for folder in unlisted]
-    changes.unchanged += sum(
-        folder_state.unchanged + len(folder_state.back) for folder_state in seen.values()
-    )
     with store.transaction():
-        store.put_files(file for folder_state in seen.values() for file in folder_state.back)
-        gone = [
-            (folder, folder_state.lost)
-            for folder, folder_state in seen.items()
-            if folder_state.lost
-        ]
-        lost = [store.mark_missing(number, folder, names) for folder, names in gone]
+        todo = _taken(store, seen.values(), changes)
+        lost = [store.mark_missing(number, folder, s.lost) for folder, s in seen.items() if s.lost]
         for folder in store.folders_of(number) - seen.keys():
             if not any(_is_inside(folder, closed) for closed in unlisted):
                 lost.append(store.mark_missing(number, folder))
     changes.missing += sum(map(len, lost))
     changes.went += [row for rows in lost for row in rows if row is not None]
-    return [item for folder_state in seen.values() for item in folder_state.todo]
+    return todo
 
 
 def look_into(
@@ -434,21 +394,26 @@ def look_into(
     passed_over = Changes()
     for folder in sorted(folders):
         named, own = NAMED_SUFFIXES | more, {os.path.realpath(store.folder)}
-        listing = photos_below(root, named, own, start=folder)
-        for _, files in islice(listing, 1):
+        for _, files in islice(photos_below(root, named, own, start=folder), 1):
             if files is None:
                 return None
             readable = _readable(files, passed_over, more)
             seen.append(_compared(store, storage, number, folder, readable))
     if any(folder_state.lost for folder_state in seen):
         return None
-    with store.transaction():
-        store.put_files(file for folder_state in seen for file in folder_state.back)
     changes.unread += passed_over.unread
-    changes.unchanged += sum(
-        folder_state.unchanged + len(folder_state.back) for folder_state in seen
-    )
-    return [item for folder_state in seen for item in folder_state.todo]
+    with store.transaction():
+        return _taken(store, seen, changes)
+
+
+def _taken(store: Store, seen: Iterable["_Compared"], changes: Changes) -> list[FileToRead]:
+    """Make files that are back known, count those that did not change, and return the others."""
+    todo = []
+    for folder_state in seen:
+        store.put_files(folder_state.back)
+        changes.unchanged += folder_state.unchanged + len(folder_state.back)
+        todo += folder_state.todo
+    return todo
 
 
 def _readable(

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cached_property
 from getpass import getuser
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from labelwise.answers.log import now
 from labelwise.decide import Evidence, Rule, Threshold
 from labelwise.errors import CheckpointError, DataError
 from labelwise.models.spec import MODEL_FILE, ModelSpec, require_fit
@@ -47,30 +47,26 @@ from labelwise.system.storage import StorageError, is_uri
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
-# The probabilities of a label after people corrected some photos.
-#
-# * What a person said of a photo is certain: probability 1 or 0 for that label.
-# * For all other photos the label's link is fitted anew on the held-out photos of the model and
-# the
-#   corrected ones together, p = sigma(slope u + offset) of its log-odds u.
-#
-# People correct what they happen to see, so the corrected photos are not a random sample; the
-# held-out ones keep the fit where it was unless corrections are many. Where fewer than 50 of these
-# speak of the label, the model's own probabilities of photos of the index, spread over its first
-# ROWS_AT_ONCE rows, make up the number, as soft labels: with eight held-out photos, one correction
-# could turn a fit around.
-#
-# What follows from what people said: by a model's taxonomy a label is present where one of its
-# kinds
-# is, and absent where what it is a kind of is absent. Of labels that exclude each other, those
-# beside
-# a present one are absent, and the last one left of exactly one is present. What was said of a
-# label
-# itself stands.
+FAR = 50.0  # log-odds beyond which nothing changes
+ENOUGH = 50  # held-out photos that keep a fit where it was
+LABELS_KEPT = 64
+LIKENESS_FILE = "likeness.json"  # what :mod:`labelwise.photos.shift` found
+CACHED_OF_MODEL = (
+    *("link", "held_out", "held_out_photos", "validation_photos"),
+    *("taxonomy", "query_taxonomy", "corrections", "_model_odds"),
+)  # properties of an index that follow from its model
+
+Rows = NDArray[np.int64]
+Mapped = Callable[[NDArray[np.float64], NDArray[np.float64]], Pair]
 
 
 class SettledCorrections:
-    """The corrections of a store under a model that may obey a taxonomy, or groups of labels."""
+    """What people said, and what follows from it by a model's taxonomy, or groups of labels.
+
+    A label is present where one of its kinds is, and absent where what it is a kind of is absent.
+    Of labels that exclude each other, those beside a present one are absent, and the last one left
+    of exactly one is present. What was said of a label itself stands.
+    """
 
     def __init__(self, store: Store, spec: ModelSpec) -> None:
         self._store, self._space, self._names = store, spec.space, spec.space.names
@@ -80,10 +76,7 @@ class SettledCorrections:
         """Return what people say of a label, and what follows for it."""
         own = self._store.corrections(self._names[label])
         told = {correction.row for correction in own}
-        follows = {
-            correction.row: correction
-            for correction in (*self._by_tree(label), *self._by_group(label))
-        }
+        follows = {correction.row: correction for correction in self._following(label)}
         return [*own, *(correction for row, correction in follows.items() if row not in told)]
 
     def labels(self) -> set[int]:
@@ -97,109 +90,34 @@ class SettledCorrections:
             labels = labels.union(*groups)
         return labels
 
-    def _by_tree(self, label: int) -> Iterator[Correction]:
-        """Yield what follows for a label from those above and below it in the taxonomy."""
-        if self._tree is None:
-            return
-        for relatives, state in (
-            (self._tree.above(label), "absent"),
-            (self._tree.below(label), "present"),
-        ):
-            for relative in relatives:
-                for correction in self._store.corrections(self._names[relative]):
-                    if correction.state == state:
-                        yield replace(correction, label=self._names[label])
-
-    def _by_group(self, label: int) -> Iterator[Correction]:
-        """Yield what follows for a label from those that exclude it; nothing where they clash."""
+    def _following(self, label: int) -> Iterator[Correction]:
+        """Yield what follows for a label from its relatives, and from those that exclude it."""
+        if self._tree is not None:
+            above, below = self._tree.above(label), self._tree.below(label)
+            for relatives, told in ((above, "absent"), (below, "present")):
+                for relative in relatives:
+                    for correction in self._store.corrections(self._names[relative]):
+                        if correction.state == told:
+                            yield replace(correction, label=self._names[label])
         rules = self._exclusive
         group = () if rules is None else next((g for g in rules.groups if label in g), ())
         if rules is None or not group:
             return
-        last: dict[int, Correction] = {}
         said = [self._store.corrections(self._names[column]) for column in group]
-        rows = {
-            row: at
-            for at, row in enumerate(
-                sorted({correction.row for some in said for correction in some})
-            )
-        }
+        last = {correction.row: correction for some in said for correction in some}
+        rows = {row: at for at, row in enumerate(sorted(last))}
         labels = np.zeros((len(rows), len(group)))
         observed = np.zeros(labels.shape, np.bool_)
-        for at, some in enumerate(said):
+        for column, some in enumerate(said):
             for correction in some:
-                labels[rows[correction.row], at] = correction.state == "present"
-                observed[rows[correction.row], at] = correction.state != "unknown"
-                last[correction.row] = correction
+                labels[rows[correction.row], column] = correction.state == "present"
+                observed[rows[correction.row], column] = correction.state != "unknown"
         settled = rules.alone(group, range(len(group))).settled(labels, observed)
-        place = group.index(label)
+        own = group.index(label)
         for row, at in rows.items():
-            if settled.observed[at, place]:
-                state: Fact = "present" if settled.labels[at, place] else "absent"
+            if settled.observed[at, own]:  # nothing where they clash
+                state: Fact = "present" if settled.labels[at, own] else "absent"
                 yield replace(last[row], label=self._names[label], state=state)
-
-
-FAR = 50.0  # log-odds beyond which nothing changes
-ENOUGH = 50  # held-out photos that keep a fit where it was
-
-Mapped = Callable[[NDArray[np.float64], NDArray[np.float64]], Pair]
-
-
-def corrected_odds(
-    odds: ModelOdds, label: int, rows: int, corrections: Sequence[Correction], mapped: Mapped
-) -> LabelOdds:
-    """Return those of a label for all ``rows``: mapped, and certain where somebody told."""
-    log_p, log_q = np.empty(rows, np.float32), np.empty(rows, np.float32)
-    for start in range(0, rows, ROWS_AT_ONCE):
-        block = slice(start, min(start + ROWS_AT_ONCE, rows))
-        log_p[block], log_q[block] = mapped(*odds.of_label(label, block))
-    for correction in corrections:
-        if correction.state in ("present", "absent"):
-            certain = correction.state == "present"
-            log_p[correction.row] = 0.0 if certain else -np.inf
-            log_q[correction.row] = -np.inf if certain else 0.0
-    return LabelOdds(log_p, log_q)
-
-
-def refitted(
-    odds: ModelOdds,
-    label: int,
-    corrections: Sequence[Correction],
-    held_out: Callable[[], KnownPhotos | None],
-) -> Mapped:
-    """Return the map of (log p, log(1 - p)) that held-out photos and corrections call for.
-
-    ``held_out`` reads them, where there are corrections.
-    """
-    known = [correction for correction in corrections if correction.state != "unknown"]
-    if not known:
-        return lambda log_p, log_q: (log_p, log_q)
-    from labelwise.calibration import platt
-
-    log_p, log_q = odds.of_label(
-        label, np.array([correction.row for correction in known], np.int64)
-    )
-    given = [log_p - log_q]
-    labels = [np.array([correction.state == "present" for correction in known], np.float64)]
-    photos, lacking = held_out(), None
-    if photos is not None:
-        seen = slice(None) if photos.observed is None else photos.observed[:, label]
-        given.append((photos.log_p[:, label] - photos.log_q[:, label])[seen])
-        labels.append(photos.labels[seen, label].astype(np.float64))
-        lacking = ENOUGH - len(labels[-1])
-    if lacking is None or lacking > 0:  # the model's own word, as soft labels
-        log_p, log_q = odds.of_label(label, slice(0, ROWS_AT_ONCE))
-        places = np.linspace(0, len(log_p) - 1, lacking or len(log_p)).astype(np.int64)
-        given.append((log_p - log_q)[places])
-        labels.append(np.exp(log_p)[places])
-    u = np.concatenate(given)[:, None].clip(-FAR, FAR)
-    link = platt(u, np.concatenate(labels)[:, None], None, scope="shared")
-
-    def refit(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> Pair:
-        log_probs = link.log_probs((log_p - log_q).clip(-FAR, FAR)[:, None])
-        return log_probs[0][:, 0], log_probs[1][:, 0]
-
-    return refit
 
 
 class IndexFacts(BaseModel):
@@ -239,24 +157,14 @@ class IndexFacts(BaseModel):
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
         except ValidationError as error:
-            reason = error.errors()[0]["msg"]
-            raise CheckpointError(
-                f"{path} does not describe an index: {reason}; {way_out(path.parent)}"
-            ) from None
+            reason = f"{path} does not describe an index: {error.errors()[0]['msg']}"
+            raise CheckpointError(f"{reason}; {way_out(path.parent)}") from None
 
 
 if TYPE_CHECKING:  # what was computed before is searched without torch
     from labelwise.links import Link
-
-
-LABELS_KEPT = 64
-LIKENESS_FILE = "likeness.json"  # what :mod:`labelwise.photos.shift` found
-CACHED_OF_MODEL = (
-    *("link", "held_out", "held_out_photos", "validation_photos"),
-    *("taxonomy", "query_taxonomy", "corrections", "_model_odds"),
-)  # properties of an index that follow from its model
-
-Rows = NDArray[np.int64]
+    from labelwise.photos.filters import PhotoFilter
+    from labelwise.photos.query import Asked
 
 
 class Index(AbstractContextManager["Index", None]):
@@ -298,6 +206,13 @@ class Index(AbstractContextManager["Index", None]):
             spec.save(folder / "model.json")  # a spec that exists was tried
             facts.save(folder / "index.json")
         return cls(folder)
+
+    def ask(self, query: Query, photos: "PhotoFilter | None" = None) -> "Asked":
+        """Return a query asked of the photos that pass a filter; ``top`` and ``cut`` list them."""
+        from labelwise.photos.filters import EVERY_PHOTO
+        from labelwise.photos.query import Asked
+
+        return Asked(self, query, photos or EVERY_PHOTO)
 
     def close(self) -> None:
         """Let go of the files; a second time does nothing."""
@@ -436,19 +351,63 @@ class Index(AbstractContextManager["Index", None]):
         return self._odds[key][1]
 
     def _computed(self, label: int, corrections: Sequence[Correction], refit: bool) -> LabelOdds:
-        kept = None if corrections else self._model_odds.kept(label)
-        if kept is not None:
-            return kept
-        told = corrections if refit else []
-        mapped = refitted(self._model_odds, label, told, lambda: self.held_out_photos)
-        return corrected_odds(self._model_odds, label, len(self), corrections, mapped)
+        """Return those of the model, mapped, and certain where somebody told."""
+        if not corrections:
+            return self._model_odds.every(label)
+        mapped = self._mapped(label, corrections if refit else [])
+        every = slice(0, len(self))
+        log_p, log_q = (
+            side.astype(np.float32) for side in mapped(*self._model_odds.of_label(label, every))
+        )
+        for correction in corrections:
+            if correction.state in ("present", "absent"):
+                certain = correction.state == "present"
+                log_p[correction.row] = 0.0 if certain else -np.inf
+                log_q[correction.row] = -np.inf if certain else 0.0
+        return LabelOdds(log_p, log_q)
+
+    def _mapped(self, label: int, corrections: Sequence[Correction]) -> Mapped:
+        """Return the map of (log p, log(1 - p)) that corrections call for.
+
+        It is p = sigma(slope u + offset) of the log-odds u, fitted on the held-out and the
+        corrected photos together. People correct what they happen to see; the held-out photos keep
+        the fit where it was unless corrections are many. Where fewer than ENOUGH of these speak of
+        the label, the model's own probabilities of photos spread over the first ROWS_AT_ONCE rows
+        make up the number, as soft labels.
+        """
+        known = [correction for correction in corrections if correction.state != "unknown"]
+        if not known:
+            return lambda log_p, log_q: (log_p, log_q)
+        from labelwise.calibration import platt
+
+        of_label, photos, lacking = self._model_odds.of_label, self.held_out_photos, None
+        log_p, log_q = of_label(label, np.array([correction.row for correction in known], np.int64))
+        given = [log_p - log_q]
+        labels = [np.array([correction.state == "present" for correction in known], np.float64)]
+        if photos is not None:
+            seen = slice(None) if photos.observed is None else photos.observed[:, label]
+            given.append((photos.log_p[:, label] - photos.log_q[:, label])[seen])
+            labels.append(photos.labels[seen, label].astype(np.float64))
+            lacking = ENOUGH - len(labels[-1])
+        if lacking is None or lacking > 0:
+            log_p, log_q = of_label(label, slice(0, ROWS_AT_ONCE))
+            places = np.linspace(0, len(log_p) - 1, lacking or len(log_p)).astype(np.int64)
+            given.append((log_p - log_q)[places])
+            labels.append(np.exp(log_p)[places])
+        u = np.concatenate(given)[:, None].clip(-FAR, FAR)
+        link = platt(u, np.concatenate(labels)[:, None], None, scope="shared")
+
+        def refit(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> Pair:
+            log_probs = link.log_probs((log_p - log_q).clip(-FAR, FAR)[:, None])
+            return log_probs[0][:, 0], log_probs[1][:, 0]
+
+        return refit
 
     def known_log_probs(self, photos: KnownPhotos, labels: Sequence[int], *, refit: bool) -> Pair:
         """Return log p and log(1 - p) (n, len(labels)) of known photos, mapped as odds are."""
         pairs = []
         for label in labels:
-            corrections = self.corrections.of(label) if refit else []
-            mapped = refitted(self._model_odds, label, corrections, lambda: self.held_out_photos)
+            mapped = self._mapped(label, self.corrections.of(label) if refit else [])
             pairs.append(mapped(photos.log_p[:, label], photos.log_q[:, label]))
         return np.stack([p for p, _ in pairs], 1), np.stack([q for _, q in pairs], 1)
 
@@ -467,12 +426,17 @@ class Index(AbstractContextManager["Index", None]):
     def given(self, label: int) -> NDArray[np.bool_]:
         """Return which photos the model's rule, or a person, gives a label (rows,)."""
         rule = self.spec.made_rule
-        log_p = self.odds(label).log_p
         if isinstance(rule, Threshold):
             value = rule.value if isinstance(rule.value, float) else rule.value[label]
-            above: NDArray[np.bool_] = np.exp(log_p) >= value
+            above: NDArray[np.bool_] = np.exp(self.odds(label).log_p) >= value
             return above
-        return self._every_set()[:, label]
+        state = (len(self), self.spec, self.store.corrections())  # others may write, too
+        if self._sets is None or self._sets[0] != state:
+            starts = range(0, len(self), ROWS_AT_ONCE)
+            parts = [self.sets(slice(start, start + ROWS_AT_ONCE)) for start in starts]
+            sets = np.concatenate([np.empty((0, len(self.space)), np.bool_), *parts])
+            self._sets = state, sets
+        return self._sets[1][:, label]
 
     def sets(self, rows: slice | Rows, rule: Rule | None = None) -> NDArray[np.bool_]:
         """Return the label sets (n, K) of some photos; what people said stands above the rule.
@@ -484,16 +448,6 @@ class Index(AbstractContextManager["Index", None]):
         sets = np.array((rule or self.spec.made_rule)(probs))
         certain: NDArray[np.bool_] = (sets | (log_p == 0)) & ~np.isneginf(log_p)
         return certain
-
-    def _every_set(self) -> NDArray[np.bool_]:
-        """Return the label sets of a rule that looks at all labels of a photo together."""
-        state = (len(self), self.spec, self.store.corrections())  # others may write, too
-        if self._sets is None or self._sets[0] != state:
-            starts = range(0, len(self), ROWS_AT_ONCE)
-            parts = [self.sets(slice(start, start + ROWS_AT_ONCE)) for start in starts]
-            sets = np.concatenate([np.empty((0, len(self.space)), np.bool_), *parts])
-            self._sets = state, sets
-        return self._sets[1]
 
     # Corrections
 
@@ -518,13 +472,8 @@ class Index(AbstractContextManager["Index", None]):
                 raise DataError(f"what is said of {name!r} must be one of {known}, got {state!r}")
         if not 0 <= row < len(self):
             raise DataError(f"photos are numbered from 0 to {len(self) - 1}, got {row}")
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        self.store.correct(
-            [
-                Correction(row, name, state, who or getuser(), at, source)
-                for name, state in states.items()
-            ]
-        )
+        facts = (who or getuser(), now(), source)
+        self.store.correct([Correction(row, name, state, *facts) for name, state in states.items()])
 
     def row_of(self, photo: str | Path) -> int:
         """Return the row of a photo, which must be in the index."""

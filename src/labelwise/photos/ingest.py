@@ -57,7 +57,6 @@ def score_files(
     predictor: DeployedModel,
     todo: Sequence[FileToRead],
     changes: Changes,
-    *,
     batch_size: int,
     workers: int | None,
     watch: Watch,
@@ -97,8 +96,7 @@ class _Unwritten:
     """Contents and files that were scored but not written yet."""
 
     began: float = field(default_factory=time.monotonic)
-    contents: list[Content] = field(default_factory=list)
-    places: dict[bytes, int] = field(default_factory=dict)
+    contents: dict[bytes, Content] = field(default_factory=dict)
     logits: list[NDArray[np.float32]] = field(default_factory=list)
     features: list[NDArray[np.float32]] = field(default_factory=list)
     looks: list[NDArray[np.float16]] = field(default_factory=list)
@@ -154,7 +152,7 @@ class _Files(EncodedImages):
                 if digest is None:  # the decoder says why
                     continue
                 if there := self.index.store.rows_by_hash([digest]):
-                    self._note(row, digest, None, row=there[digest])
+                    self._note(row, digest, None, there[digest])
                     linked.add(row)
                 elif first.setdefault(digest, row) != row:
                     self.copies[row] = digest
@@ -173,13 +171,12 @@ class _Files(EncodedImages):
         for position, number in enumerate(part.rows.tolist()):
             content = self.contents.pop(number)
             there = self.index.store.rows_by_hash([content.hash])
-            if there or content.hash in new.places:  # it changed since it was hashed
+            if there or content.hash in new.contents:  # it changed since it was hashed
                 self.copies[number] = content.hash
                 continue
             kept.append(position)
-            new.places[content.hash] = len(new.contents)
-            new.contents.append(content)
-            self._note(number, content.hash, new.places[content.hash], scored=True)
+            self._note(number, content.hash, len(new.contents))
+            new.contents[content.hash] = content
         if kept and part.embeddings is not None:
             new.logits.append(part.logits.numpy()[kept])
             new.features.append(part.embeddings.numpy()[kept])
@@ -200,34 +197,25 @@ class _Files(EncodedImages):
         known = self.index.store.rows_by_hash(set(self.copies.values()))
         for number, digest in self.copies.items():
             if digest in known:
-                self._note(number, digest, None, row=known[digest])
+                self._note(number, digest, None, known[digest])
             elif digest in self.reasons:
                 self._fail(number, self.reasons[digest])
 
-    def _note(
-        self,
-        number: int,
-        digest: bytes,
-        place: int | None,
-        *,
-        row: int | None = None,
-        scored: bool = False,
-    ) -> None:
+    def _note(self, number: int, digest: bytes, place: int | None, row: int | None = None) -> None:
         """Note a file by its ``place`` among the new contents, or by the row it has already."""
-        item = self.todo[number]
+        item, changes = self.todo[number], self.changes
         before = None if item.before is None else item.before.row
         self.unwritten.files.append((replace(item.file, row=row), place))
         if before is not None:
             self.unwritten.edited.append((before, digest))
-        if row is not None and row == before:  # written again with the same content
-            self.changes.unchanged += 1
-        elif not scored:
-            self.changes.copied += 1
-            self.changes.came += [] if row is None else [row]
-        elif before is not None:
-            self.changes.changed += 1
+        if row is None:
+            changes.new += before is None
+            changes.changed += before is not None
+        elif row == before:  # written again with the same content
+            changes.unchanged += 1
         else:
-            self.changes.new += 1
+            changes.copied += 1
+            changes.came.append(row)
 
     def _fail(self, number: int, reason: str) -> None:
         file = replace(self.todo[number].file, state="failed", reason=reason)
@@ -244,7 +232,7 @@ class _Files(EncodedImages):
                 projection = known.projection or known.start_projection(features)
                 embeddings = projection(features)
             looks = np.concatenate(new.looks) if new.looks else None
-            store.append(new.contents, logits, embeddings, new.files, looks)
+            store.append([*new.contents.values()], logits, embeddings, new.files, looks)
             if new.edited:
                 rows = store.rows_by_hash(digest for _, digest in new.edited)
                 store.carry_corrections((before, rows[digest]) for before, digest in new.edited)
@@ -343,15 +331,7 @@ def update_index(
                 if pictures is not None:  # the photos that fitted the model set the projection
                     pictures.save(folder / PICTURES_FILE)
                     index.embeddings.start_projection(pictures.fitted.astype(np.float32))
-            score_files(
-                index,
-                predictor,
-                todo,
-                changes,
-                batch_size=batch_size,
-                workers=workers,
-                watch=watch,
-            )
+            score_files(index, predictor, todo, changes, batch_size, workers, watch)
         changes.settle()
         if (folder / ASIDE).is_dir() and not changes.refused:
             _finish_rebuild(index)
@@ -425,26 +405,24 @@ def _opened(
     except CheckpointError:
         if not rebuild or model is None:
             raise
-        _start_rebuild(folder)  # of an index with a damaged file
+        _set_aside(folder)  # an index with a damaged file
         index = None
     named = str(model) if model is not None else index.facts.model if index else ""
     run = RunFolder(fetched_run(named))
     spec = spec_of(run.path)
-    if index is not None and decode not in (None, index.facts.decode):
-        if not rebuild:
+    same = index is not None and index.spec.weights_sha256 == spec.weights_sha256
+    if index is not None:
+        other = decode not in (None, index.facts.decode)
+        if other and not rebuild:
             raise DataError(
                 f"{folder} was made with --decode {index.facts.decode}, got --decode {decode}; "
                 "add --rebuild to score every photo again"
             )
-        _set_aside(index)
-        index = None
-    elif index is not None:
-        decode = index.facts.decode
-    unfinished = (folder / ASIDE).is_dir()  # a rebuild that goes on, if it is of these weights
-    same = index is not None and index.spec.weights_sha256 == spec.weights_sha256
-    if index is not None and rebuild and not (unfinished and same):
-        _set_aside(index)
-        index = None
+        decode = decode or index.facts.decode
+        # An unfinished rebuild goes on, if it is of these weights.
+        if rebuild and (other or not (same and (folder / ASIDE).is_dir())):
+            _set_aside(folder, index)
+            index = None
     if index is not None and model is None and spec == index.spec:
         return index, run
     if index is not None and not same:
@@ -473,21 +451,18 @@ def _opened(
     return index, run
 
 
-def _set_aside(index: Index) -> None:
-    index.close()
-    _start_rebuild(index.folder)
-
-
-def _start_rebuild(folder: Path) -> None:
+def _set_aside(folder: Path, index: Index | None = None) -> None:
     """Set the files of an index aside; its roots and corrections are taken up again."""
+    if index is not None:
+        index.close()
     aside = folder / ASIDE
-    if aside.exists():  # an unfinished rebuild: the first index is the one to come back to
-        for name in KEPT_ASIDE:
-            (folder / name).unlink(missing_ok=True)
-    else:
-        aside.mkdir()
-        for name in KEPT_ASIDE:
-            with suppress(FileNotFoundError):
+    unfinished = aside.exists()  # the first index is then the one to come back to
+    aside.mkdir(exist_ok=True)
+    for name in KEPT_ASIDE:
+        with suppress(FileNotFoundError):
+            if unfinished:
+                (folder / name).unlink()
+            else:
                 os.replace(folder / name, aside / name)
     for name in ("scores", "embeddings", "looks", "cache"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -499,15 +474,14 @@ def _finish_rebuild(index: Index) -> None:
     """Carry corrections and receipts over by content, and remove what was set aside."""
     with Store(index.folder / ASIDE, ()) as before:
         corrections = before.corrections()
-        contents = before.contents_of({correction.row for correction in corrections})
+        photos = before.photos_of({correction.row for correction in corrections})
         carry_receipts(before, index)
-    hashes = {row: content.hash for row, content in contents.items()}
-    rows = index.store.rows_by_hash(hashes.values())
+    rows = index.store.rows_of_photos(photos.values())
     index.store.correct(
         [
-            replace(correction, row=rows[hashes[correction.row]])
+            replace(correction, row=rows[photos[correction.row]])
             for correction in corrections
-            if hashes[correction.row] in rows
+            if photos[correction.row] in rows
         ]
     )
     shutil.rmtree(index.folder / ASIDE)

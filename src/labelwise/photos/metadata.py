@@ -24,7 +24,7 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -39,7 +39,7 @@ from labelwise.data.rows import from_rows
 from labelwise.data.table import LabelSets, LabelTable
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.photos.index import Index
-from labelwise.photos.xmp import LARGEST, entries, noted, separator_of
+from labelwise.photos.xmp import LARGEST, LISTS, entries, noted
 from labelwise.pictures.decode import find_images, is_raw, known_formats, open_picture, raw_header
 from labelwise.system.files import read_regular
 from labelwise.system.names import printable
@@ -64,31 +64,34 @@ class PhotoHeader:
 
 def headers_of(index: Index, rows: Sequence[int]) -> dict[int, PhotoHeader]:
     """Return the headers of some photos, read anew where a file or a side-car has changed."""
-    known = _known_headers(index)
-    facts, read = {}, {}
-    for row, paths in index.store.paths_of(rows).items():
+    store, known = index.store, dict[int, tuple[str, PhotoHeader]]()
+    if store.database.has_table(HEADERS_TABLE):
+        for row, stamp, camera, rating, words in store.database.read(HEADERS_TABLE):
+            header = PhotoHeader(camera, rating, frozenset(json.loads(words)))
+            known[int(row)] = (stamp, header)
+    facts, read = {}, []
+    for row, paths in store.paths_of(rows).items():
         files = [path for path in paths if not is_uri(path)]
-        stamp = _stamp(files)
+        places = [place for file in files for place in (file, sidecar_of(file))]
+        stamp = " ".join(str(_changed(place)) for place in places)
         if row in known and known[row][0] == stamp:
             facts[row] = known[row][1]
         else:
-            facts[row] = _read_header(files)
-            read[row] = (stamp, facts[row])
-    if read and index.store.writable:
-        _keep_headers(index, read)
+            facts[row] = fact = _read_header(files)
+            keywords = json.dumps(sorted(fact.keywords))
+            read.append((row, stamp, fact.camera, fact.rating, keywords))
+    if read and store.writable:
+        with store.transaction() as database:
+            database.put(HEADERS_TABLE, read)
     return facts
 
 
-def _stamp(files: Sequence[str]) -> str:
-    """Return the times of files and of their side-cars as text."""
-    times = []
-    for file in files:
-        for path in (file, sidecar_of(file)):
-            try:
-                times.append(os.stat(path).st_mtime_ns)
-            except OSError:
-                times.append(0)
-    return " ".join(map(str, times))
+def _changed(path: str) -> int:
+    """Return when a file was changed, 0 where there is none."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _read_header(files: Sequence[str]) -> PhotoHeader:
@@ -112,26 +115,6 @@ def _read_header(files: Sequence[str]) -> PhotoHeader:
 def _rating(data: bytes) -> int | None:
     match = RATING.search(data)
     return None if match is None else min(5, int(match[1]))
-
-
-def _known_headers(index: Index) -> dict[int, tuple[str, PhotoHeader]]:
-    if not index.store.has_table(HEADERS_TABLE):
-        return {}
-    return {
-        int(row): (stamp, PhotoHeader(camera, rating, frozenset(json.loads(keywords))))
-        for row, stamp, camera, rating, keywords in index.store.read(HEADERS_TABLE)
-    }
-
-
-def _keep_headers(index: Index, read: dict[int, tuple[str, PhotoHeader]]) -> None:
-    with index.store.transaction() as database:
-        database.put(
-            HEADERS_TABLE,
-            [
-                (row, stamp, fact.camera, fact.rating, json.dumps(sorted(fact.keywords)))
-                for row, (stamp, fact) in read.items()
-            ],
-        )
 
 
 INTERNAL = "_Digikam_Internal_Tags_"
@@ -181,8 +164,8 @@ def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
         notes += (
             f"left out {counted(len(counts) - len(kept), 'keyword')} on fewer than {least} photos",
         )
-    notes += tuple(_some(conflicts, "in several places of the hierarchy, so without a parent"))
-    notes += tuple(_some(library.failures, "not read"))
+    notes += _some(conflicts, "in several places of the hierarchy, so without a parent")
+    notes += _some(library.failures, "not read")
     table = replace(table, unknown=unknown, notes=notes)
     return LibraryKeywords(table, Taxonomy(parents), sum(map(bool, library.labels)))
 
@@ -192,38 +175,30 @@ def photo_keywords(photo: Path) -> tuple[set[Levels], list[str]]:
     keywords: set[Levels] = set()
     failures = []
     sidecar = Path(sidecar_of(str(photo)))
-    readers: list[tuple[Path, Callable[[Path], set[Levels]]]] = [(photo, _embedded)]
-    if sidecar.is_file():
-        readers.append((sidecar, _of_sidecar))
-    for path, read in readers:
+    for path in (photo, sidecar) if sidecar.is_file() else (photo,):
         try:
-            keywords |= read(path)
+            if path == photo:
+                inside = read_photo_metadata(photo)
+                keywords |= {(word,) for word in inside.words}
+                packet = inside.packet
+            else:
+                with path.open("rb") as stream:
+                    packet = stream.read(LARGEST + 1)
+            keywords |= set() if packet is None else _of_xmp(packet)
         except (DataError, OSError) as error:
             failures.append(f"{printable(path.name)} ({one_line_of(error)[:120]})")
     return keywords, failures
-
-
-def _of_sidecar(path: Path) -> set[Levels]:
-    with path.open("rb") as stream:
-        return _of_xmp(stream.read(LARGEST + 1))
 
 
 def _of_xmp(data: bytes) -> set[Levels]:
     ours = noted(data)
     keywords: set[Levels] = set()
     for prefix, texts in entries(data).items():
-        separator = separator_of(prefix)
+        separator = LISTS[prefix].separator
         for text in texts - set(ours.get(prefix, ())):
             levels = [text] if separator is None else text.split(separator)
             keywords.add(tuple(level.strip() for level in levels if level.strip()))
     return {path for path in keywords if path and path[0] != INTERNAL}
-
-
-def _embedded(path: Path) -> set[Levels]:
-    """Return the keywords inside a photo; its pixels are not decoded."""
-    inside = read_photo_metadata(path)
-    keywords: set[Levels] = {(word,) for word in inside.words}
-    return keywords if inside.packet is None else keywords | _of_xmp(inside.packet)
 
 
 @dataclass
@@ -258,15 +233,14 @@ class _Library:
         return parents, several
 
 
-def _some(names: Sequence[str], what: str) -> Iterator[str]:
-    if names:
-        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-        yield f"{what}: {', '.join(names[:NAMED])}{more}"
+def _some(names: Sequence[str], what: str) -> tuple[str, ...]:
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return (f"{what}: {', '.join(names[:NAMED])}{more}",) if names else ()
 
 
-UNREADABLE_HEADER = (
-    *(OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError, struct.error),
-    Image.DecompressionBombError,
+UNREADABLE = (
+    *(OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError, zlib.error),
+    *(struct.error, Image.DecompressionBombError),
 )
 
 
@@ -281,7 +255,7 @@ class PhotoFacts:
 
 def read_facts(content: bytes) -> PhotoFacts:
     """Return what the header of a picture file says; a damaged one says nothing."""
-    with suppress(*UNREADABLE_HEADER):
+    with suppress(*UNREADABLE):
         if is_raw(content):
             _, exif = raw_header(content)
             return PhotoFacts(_camera(exif), *_place(exif))
@@ -292,7 +266,7 @@ def read_facts(content: bytes) -> PhotoFacts:
 
 
 def _camera(exif: Any) -> str | None:
-    with suppress(*UNREADABLE_HEADER):
+    with suppress(*UNREADABLE):
         make, model = (
             str(exif.get(tag) or "").strip("\0 ")
             for tag in (ExifTags.Base.Make, ExifTags.Base.Model)
@@ -304,7 +278,7 @@ def _camera(exif: Any) -> str | None:
 
 
 def _place(exif: Any) -> tuple[float | None, float | None]:
-    with suppress(*UNREADABLE_HEADER):
+    with suppress(*UNREADABLE):
         gps = exif.get_ifd(ExifTags.IFD.GPSInfo)
         north = _degrees(gps[ExifTags.GPS.GPSLatitude], gps[ExifTags.GPS.GPSLatitudeRef], "S", 90)
         east = _degrees(gps[ExifTags.GPS.GPSLongitude], gps[ExifTags.GPS.GPSLongitudeRef], "W", 180)
@@ -323,10 +297,6 @@ def _degrees(parts: Sequence[Any], side: Any, negative: str, most: float) -> flo
 
 IPTC_KEYWORDS, IPTC_CHARSET, UTF8 = (2, 25), (1, 90), b"\x1b%G"
 XP_KEYWORDS = 0x9C9E
-UNREADABLE = (
-    *(OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError, zlib.error),
-    *(struct.error, Image.DecompressionBombError),
-)
 PNG_START, PNG_PACKET = b"\x89PNG\r\n\x1a\n", b"XML:com.adobe.xmp"
 
 
@@ -407,15 +377,11 @@ def sidecar_of(photo: str) -> str:
     """
     folder, name = os.path.split(photo)
     wanted, there = [f"{name}.xmp", f"{os.path.splitext(name)[0]}.xmp"], names_beside(photo)
-    others = [
-        name_there
-        for name_there in there
-        if name_there != name and not name_there.casefold().endswith(".xmp")
-    ]
+    others = [other for other in there if other != name and not other.casefold().endswith(".xmp")]
     owned = {base for other in others for base in (other, os.path.splitext(other)[0])}
     for candidate in wanted:
-        same = [name_there for name_there in there if name_there.casefold() == candidate.casefold()]
-        free = [name_there for name_there in same if name_there[: -len(".xmp")] not in owned]
+        same = [other for other in there if other.casefold() == candidate.casefold()]
+        free = [other for other in same if other[: -len(".xmp")] not in owned]
         if candidate in same or free:
             return os.path.join(folder, candidate if candidate in same else free[0])
     return os.path.join(folder, wanted[0])

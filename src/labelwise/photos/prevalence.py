@@ -4,10 +4,8 @@ A draw is noted in the answer log of the index before anyone looks: the query, w
 seed, of how many rows, which photos (by the hash of their contents) in which group. Whoever asks
 for the same again gets the same photos, so nobody can draw until the answers please. Answers go to
 the same log, one after another: a person may stop and go on. Every photo of the sample must be
-answered: photos chosen for having an answer are not a random sample, and
-whoever stops where the figure pleases has chosen it. Photos that came after the draw are not part
-of the estimate; those that are gone leave both the library and the sample, which stays a random one
-of what is left.
+answered: whoever stops where the figure pleases has chosen it. Photos that came after the draw are
+not part of the estimate; those that are gone leave both the library and the sample.
 
 What is answered about a single label becomes a correction too: an ``audit``, as a random photo of
 the whole library is, or ``estimate`` where each group had a draw of its own, or the query has
@@ -149,12 +147,11 @@ def draw_sample(
         if sample.answers == answers:
             return sample
     seed = secrets.randbits(63) if seed is None else seed
-    random = np.random.default_rng(seed)
-    drawn = {}
+    random, drawn = np.random.default_rng(seed), {}
     for group, rows in groups.of(index, _countable(index, distinct)).items():
         chosen = random.permutation(rows)[:answers].tolist()
-        contents = index.store.contents_of(chosen)
-        drawn[group] = tuple(contents[row].hash.hex() for row in chosen)
+        photos = index.store.photos_of(chosen)
+        drawn[group] = tuple(photos[row] for row in chosen)
     if not drawn:
         raise DataError(f"{index.folder} holds no photos to draw from")
     kind = (groups.by, groups.digest)
@@ -165,10 +162,9 @@ def draw_sample(
 
 def write_questions(index: Index, sample: PhotoSample, path: Path) -> None:
     """Write the table to answer: path, question, and an empty answer for each photo."""
-    rows = index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
-    paths = index.store.paths_of(rows.values())
-    questions = [paths[row][0] for row in rows.values() if paths[row]]
-    write_csv(path, COLUMNS, [(path, f"does it match {sample.query}?", "") for path in questions])
+    paths = index.store.paths_of(index.store.rows_of_photos(sample.photos).values())
+    question = f"does it match {sample.query}?"
+    write_csv(path, COLUMNS, [(own[0], question, "") for own in paths.values() if own])
 
 
 def estimate_from_answers(
@@ -219,11 +215,8 @@ class SampleAnswers:
     ) -> None:
         self._index, self.sample, self._who = index, sample, who
         self._bound = index.bound(query)
-        by_hash = index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
-        dead = set(index.store.dead_rows().tolist())
-        places = {by_hash[key]: photo for photo in sample.photos
-                  if (key := bytes.fromhex(photo)) in by_hash}  # fmt: skip
-        self._photos = {row: photo for row, photo in places.items() if row not in dead}
+        known, dead = index.store.rows_of_photos(sample.photos), {*index.store.dead_rows().tolist()}
+        self._photos = {row: photo for photo, row in known.items() if row not in dead}
         self.rows = list(self._photos)
 
     @property
@@ -338,8 +331,4 @@ def _samples(
             "from a copy, or move it away to draw other photos"
         ) from None
     kind = (str(query), groups.by, groups.digest, distinct)
-    return [
-        sample
-        for sample in samples
-        if (sample.query, sample.by, sample.table, sample.distinct) == kind
-    ][::-1]
+    return [s for s in samples if (s.query, s.by, s.table, s.distinct) == kind][::-1]

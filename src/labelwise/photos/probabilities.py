@@ -128,14 +128,15 @@ class ModelOdds:
         logits = np.stack(columns, axis=1).astype(np.float64)
         return check_log_probs(*self._link().log_probs(logits))
 
-    def kept(self, label: int) -> LabelOdds | None:
-        """Return those of all photos from the cache, written now if need be; None if not kept."""
+    def every(self, label: int) -> LabelOdds:
+        """Return those of all photos: from the cache, written now if need be, or computed."""
         if self._kept_as == "files":
             return LabelOdds(partial(self._column, label, 0), partial(self._column, label, 1))
         if self._kept_as == "table":
             table = self._table()
             return LabelOdds(table[:, 2 * label].copy(), table[:, 2 * label + 1].copy())
-        return None
+        pair = self.of_label(label, slice(0, self._store.rows))
+        return LabelOdds(*(side.astype(np.float32) for side in pair))
 
     def prepare(self, watch: Watch) -> None:
         """Write what the first searches would wait for to the cache."""
@@ -164,28 +165,30 @@ class ModelOdds:
 
     def _table(self) -> NDArray[np.float32]:
         """Return log p and log(1 - p) (rows, 2 K), in turn."""
-        cache, width = self._store.cache, 2 * self._labels
-        cache.remove("labels-*", but=self._model)  # those of an earlier link
+        width = 2 * self._labels
 
-        def computed(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
-            step = max(1, AT_ONCE // width)
-            for start in range(done, rows, step):
-                pair = self.of_photos(slice(start, min(start + step, rows)))
-                yield np.stack(pair, axis=2).reshape(-1, width).astype(np.float32)
+        def computed(rows: slice) -> NDArray[np.floating[Any]]:
+            return np.stack(self.of_photos(rows), axis=2).reshape(-1, width)
 
-        shape = (self._store.rows, width)
-        return cache.grown(f"labels-{self._model}.bin", np.dtype(np.float32), shape, computed)
+        return self._grown("labels", width, max(1, AT_ONCE // width), computed)
 
     def _column(self, label: int, side: Literal[0, 1]) -> NDArray[np.float32]:
         """Return log p, or log(1 - p) at side 1, of every row."""
-        cache = self._store.cache
-        kind = f"{'pq'[side]}-{label + 1:05d}"
-        name = f"{kind}-{self._model}.bin"
-        cache.remove(f"{kind}-*", but=self._model)  # those of an earlier link
 
-        def computed(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
-            for start in range(done, rows, ROWS_AT_ONCE):
-                block = slice(start, min(start + ROWS_AT_ONCE, rows))
-                yield self.of_label(label, block)[side].astype(np.float32)
+        def computed(rows: slice) -> NDArray[np.floating[Any]]:
+            return self.of_label(label, rows)[side]
 
-        return cache.grown(name, np.dtype(np.float32), (self._store.rows, 1), computed)[:, 0]
+        return self._grown(f"{'pq'[side]}-{label + 1:05d}", 1, ROWS_AT_ONCE, computed)[:, 0]
+
+    def _grown(
+        self, kind: str, width: int, step: int, computed: Callable[[slice], NDArray[Any]]
+    ) -> NDArray[np.float32]:
+        """Return what the cache keeps of all rows, (rows, width), after computing what it lacks."""
+        self._store.cache.remove(f"{kind}-*", but=self._model)  # those of an earlier link
+
+        def parts(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
+            for start in range(done, rows, step):
+                yield computed(slice(start, min(start + step, rows))).astype(np.float32)
+
+        name, shape = f"{kind}-{self._model}.bin", (self._store.rows, width)
+        return self._store.cache.grown(name, np.dtype(np.float32), shape, parts)

@@ -1,12 +1,11 @@
 """Queries over an index: which photos, how probable, how many, how many of them wrong.
 
+    asked = index.ask(query, photos)
+    found = asked.top(50)               or asked.cut(0.1): about a tenth of the list is wrong
+
 Photos are ranked by the product of their labels' probabilities, the labels being independent given
 the photo. They are not quite, so what is shown is calibrated: the same query is asked of the photos
 that the model was not trained on, whose answers are known, and its probability is fitted there.
-
-    asked = Asked(index, query, photos)
-    found = asked.top(50)               or asked.cut(0.1): about a tenth of the list is wrong
-
 The wrong share of a list is an estimate (:mod:`labelwise.decide.list_estimates`). A guarantee takes
 a person's answers (:mod:`labelwise.photos.checking`).
 """
@@ -120,9 +119,8 @@ class Found:
     def copies_sentence(self) -> str:
         """How many photos of the list are near copies; empty where none are known."""
         said = "" if self.copies is None else self.copies.sentence("the photos of this list")
-        if not said:
-            return ""
-        return f"{said[0].upper()}{said[1:]}. The interval takes each photo as one of its own."
+        interval = "The interval takes each photo as one of its own."
+        return said and f"{said[0].upper()}{said[1:]}. {interval}"
 
     @property
     def counted(self) -> str:
@@ -202,13 +200,15 @@ class Asked:
 
         A judged list is of this ranking, without the photos that somebody called wrong.
         """
-        odds_of = partial(self.index.odds, refit=False, corrected=False)
         known = self.index.validation_photos
         return RankedQuery(
-            ranking_of(self.bound, odds_of, self.gone),
+            self._own_ranking(self.gone),
             self._calibrated(self.index.held_out_photos, refit=False),
             None if known is None else self._calibrated(known, refit=False),
         )
+
+    def _own_ranking(self, gone: Rows) -> Ranking:
+        return ranking_of(self.bound, partial(self.index.odds, refit=False, corrected=False), gone)
 
     @cached_property
     def likeness(self) -> LibraryLikeness:
@@ -247,8 +247,12 @@ class Asked:
         ``count`` photos of it are hits. Where there can be no such list, all photos are shown and
         the statement says why.
         """
-        least = self.own.held_out.score_at(_checked(at_least, sort))
-        made, ranking = self._estimated(wrong_at_most, least), self._without_wrong()
+        least, ranking = self.own.held_out.score_at(_checked(at_least, sort)), self.own.ranking
+        made = self._estimated(wrong_at_most, least)
+        rows, hits, known = said_of(self.index, self.bound)
+        wrong = rows[known & ~hits]
+        if len(wrong):
+            ranking = self._own_ranking(np.union1d(self.gone, wrong))
         if isinstance(made, ListEstimate):
             least = made.cut
             made = made.without(made.listed - ranking.count_at_least(least))
@@ -294,17 +298,8 @@ class Asked:
             copies=near_copies(index, rows) if listed else None,
         )
 
-    def _without_wrong(self) -> Ranking:
-        """Return the model's ranking without the photos that somebody called wrong."""
-        rows, hits, known = said_of(self.index, self.bound)
-        wrong = rows[known & ~hits]
-        if not len(wrong):
-            return self.own.ranking
-        odds_of = partial(self.index.odds, refit=False, corrected=False)
-        return ranking_of(self.bound, odds_of, np.union1d(self.gone, wrong))
-
     @cached_property
-    def splits(self) -> "Splits | None":
+    def splits(self) -> tuple[ScoredSplit, ScoredSplit] | None:
         """The photos that set a cut, and those that judge it; None without any that are known.
 
         Of photos that come in groups, one of each counts. One set of photos is halved by a hash.
@@ -313,12 +308,10 @@ class Asked:
             return None
         test, setting = _split(self.own.held_out), self.own.tuning
         if setting is not None:
-            return Splits(_split(setting), test)
+            return _split(setting), test
         first = audit_order("halves", np.arange(len(test.scores))) % 2 == 0
-        setting_half, test_half = (
-            ScoredSplit(test.scores[some], test.present[some]) for some in (first, ~first)
-        )
-        return Splits(setting_half, test_half)
+        half, rest = (ScoredSplit(test.scores[own], test.present[own]) for own in (first, ~first))
+        return half, rest
 
     @cached_property
     def _library(self) -> Scores:
@@ -331,7 +324,7 @@ class Asked:
             return expected
         made = None
         if self.splits is not None:
-            made = estimate_library_count(self.splits.setting, self.splits.test, self._library)
+            made = estimate_library_count(*self.splits, self._library)
         if not isinstance(made, LibraryCount):
             return replace(expected, lower=np.nan, upper=np.nan)
         return HitCount(made.count, made.low, made.high, made.confidence)
@@ -340,16 +333,16 @@ class Asked:
         """Return the list above the cut that is set for this share of wrong photos."""
         if not 0 < wrong_at_most < 1:
             raise DataError(f"wrong_at_most must lie between 0 and 1, got {wrong_at_most:g}")
-        if self.splits is None or not len(self._library):
-            without = "the model has no test photos"
-            return NoEstimate(without if self.splits is None else "no photo passes the query")
-        photos = self.splits.setting, self.splits.test
-        made = estimate_list(*photos, self._library, wrong_at_most=wrong_at_most)
+        if self.splits is None:
+            return NoEstimate("the model has no test photos")
+        if not len(self._library):
+            return NoEstimate("no photo passes the query")
+        made = estimate_list(*self.splits, self._library, wrong_at_most=wrong_at_most)
         if isinstance(made, NoEstimate) or made.cut >= least:
             return made
         if not (self._library >= least).any():
             return NoEstimate("no photo is as probable as that")
-        return judge_cut(*photos, self._library, least)
+        return judge_cut(*self.splits, self._library, least)
 
     def _statement(self, made: ListEstimate | NoEstimate) -> Statement:
         """Return what is said of a list: nothing where its photos may differ from the test ones."""
@@ -377,28 +370,16 @@ class Asked:
         The list goes down to ``cut``, or has ``top`` photos, or is as long as ``answers`` can carry
         with shorter ones in case it fails. No length where no list is likely to pass.
         """
-        own = self.own
-        told = own.tuning or own.held_out
+        told, ranking = self.own.tuning or self.own.held_out, self.own.ranking
         if top is None:
-            scores = own.ranking.scores_at_least(
-                told.score_at(LEAST_CHECKED if cut is None else cut)
-            )
+            scores = ranking.scores_at_least(told.score_at(LEAST_CHECKED if cut is None else cut))
         else:
-            _, scores = own.ranking.best(top)
+            scores = ranking.best(top)[1]
         probs = told.probs(scores.astype(np.float64))
         lengths: tuple[int, ...] = (len(scores),) if len(scores) else ()
         if top is None and cut is None:
-            limits = {"wrong_at_most": wrong_at_most, "confidence": confidence}
-            lengths = size_list(probs, answers, **limits)
+            lengths = size_list(probs, answers, wrong_at_most=wrong_at_most, confidence=confidence)
         return lengths, 1 - probs
-
-
-@dataclass(frozen=True, eq=False)
-class Splits:
-    """Photos whose answers are known: those that set a cut, and those that judge it."""
-
-    setting: ScoredSplit
-    test: ScoredSplit
 
 
 def _split(known: CalibratedQuery) -> ScoredSplit:
@@ -432,7 +413,7 @@ def answer(
     ``sort="date"`` lists the newest photos above the cuts first. Photos that do not pass the filter
     are as if they were not in the index.
     """
-    asked = Asked(index, query, photos)
+    asked = index.ask(query, photos)
     if wrong_at_most is None:
         return asked.top(top, at_least=at_least, sort=sort)
     return asked.cut(wrong_at_most, top, at_least=at_least, sort=sort)
@@ -445,10 +426,9 @@ def labels_told(bound: BoundQuery, space: LabelSpace, answer: Answer) -> dict[st
     a query that has only one.
     """
     parts = bound.expression.parts if isinstance(bound.expression, AllOf) else (bound.expression,)
-    literals = [part_literal for part_literal in map(literal_of, parts) if part_literal is not None]
-    if bound.limits or len(literals) < len(parts) or answer == "unsure":
-        return {}
-    if answer == "no" and len(literals) > 1:
+    literals = [literal for literal in map(literal_of, parts) if literal is not None]
+    told = answer == "yes" or (answer == "no" and len(literals) == 1)
+    if bound.limits or len(literals) < len(parts) or not told:
         return {}
     states: tuple[Fact, Fact] = ("absent", "present")
     return {
@@ -499,12 +479,10 @@ def photos_along(
     """
     rows = None
     if query is not None:
-        ranked = Asked(index, query).corrected
-        rows, _ = ranked.ranking.best(
-            ranked.ranking.count_at_least(ranked.held_out.score_at(at_least))
-        )
-    rows_along, cosines = index.embeddings.along(direction, count, rows)
-    return hits_of(index, (), rows_along, cosines)
+        ranked = index.ask(query).corrected
+        above = ranked.ranking.count_at_least(ranked.held_out.score_at(at_least))
+        rows, _ = ranked.ranking.best(above)
+    return hits_of(index, (), *index.embeddings.along(direction, count, rows))
 
 
 def hits_of(
@@ -594,5 +572,5 @@ def _rows_of_ids(index: Index, ids: str) -> list[int]:
             raise DataError(f"{start!r} must be 16 to 64 hexadecimal digits of a photo's id")
         ends = [bytes.fromhex(start.ljust(64, digit)) for digit in "0f"]
         query = "SELECT row FROM contents WHERE hash BETWEEN ? AND ?"
-        found += [row for (row,) in index.store.select(query, ends)]
+        found += [row for (row,) in index.store.database.execute(query, ends)]
     return found

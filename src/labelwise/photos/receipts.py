@@ -9,21 +9,19 @@ checks the promise later answers them in that order. A promise that was taken ba
 answer it rests on was, is followed by a line that says so. The same promise of the same photos by
 the same model is kept once. An index that is built anew takes its receipts over.
 
-What is known of a photo comes from the index (corrections, audits and checks) and from a table of
-answers. It is right for a query where everybody who spoke of it said so: "no", "unsure" and answers
-that disagree count as wrong. A sample must not be chosen by what it shows, so only answers that
-stand, without a gap, at the beginning of the receipt's own random order count as drawn; all others
-only say that so many photos are right or wrong at least.
+A photo is right for a query where everybody who spoke of it, in the index or in a table of answers,
+said so: "no", "unsure" and answers that disagree count as wrong. A sample must not be chosen by
+what it shows, so only answers that stand, without a gap, at the beginning of the receipt's own
+random order count as drawn; all others only say that so many photos are right or wrong at least.
 """
 
 import hashlib
 import json
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from getpass import getuser
 from pathlib import Path
 from secrets import randbits
@@ -32,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.answers.log import AnswerLog, Note
+from labelwise.answers.log import Answer, AnswerLog, Note, now
 from labelwise.decide import (
     KeptLists,
     ListAnswers,
@@ -42,7 +40,6 @@ from labelwise.decide import (
     judge_lists,
 )
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.photos.check_log import answers_of, is_of_likeness
 from labelwise.photos.index import Index
 from labelwise.photos.prevalence import read_answered
 from labelwise.photos.query import said_of
@@ -51,11 +48,54 @@ from labelwise.retrieval import Query
 from labelwise.system.table_files import write_csv
 from labelwise.system.text import from_cell
 
+
+@dataclass(frozen=True)
+class Said:
+    """One answer about one photo."""
+
+    row: int
+    answer: Answer
+    who: str
+
+
+def name_of_text(text: str) -> str:
+    """Return what the list of a text is called in the log, where others are called by a query."""
+    return f'text "{text}"'
+
+
+def name_of_album(album: str) -> str:
+    """Return what the list of an album is called in the log."""
+    return f'album "{album}"'
+
+
+def is_of_likeness(name: str) -> bool:
+    """Return whether a list is that of a text or album, of which a model's labels say nothing."""
+    return name.startswith(('text "', 'album "')) and name.endswith('"')
+
+
+def answers_of(store: Store, query: str) -> list[Said]:
+    """Return every answer about a query that was not taken back, in order.
+
+    An index that may only be read can be asked too.
+    """
+    lines, kept = store.answers.answers("list", query), list[Said]()
+    rows = store.rows_of_photos(line.photo for line in lines)
+    for line in lines:
+        if line.photo not in rows:
+            continue
+        if line.answer == "undo":
+            kept.pop()
+        else:
+            kept.append(Said(rows[line.photo], line.answer, line.who))
+    return kept
+
+
 RECEIPTS_FILE = "receipts.jsonl"
 NOTE = "receipt"
 QUESTION_COLUMNS = ("receipt", "query", "path", "answer")
 OLD_TABLE = "receipts"
-OLD_COLUMNS = "id, query, promise, photos, weights, link, held_out, seed, who, at, withdraws, rows"
+RECEIPT_FIELDS = ("number", "query", "photos", "weights", "link", "held_out", "who", "at")
+FIELDS = (*RECEIPT_FIELDS, "promise", "seed", "withdraws", "rows")
 OF_TAGS = "tags {"  # how the name of a receipt of tags begins, in indexes of 0.2
 
 Rows = NDArray[np.int64]
@@ -98,66 +138,40 @@ class Receipt:
         return {**vars(self), "promise": {**self.promise.spec(), "text": str(self.promise)}}
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A receipt as it is kept, or the withdrawal of one."""
-
-    number: int
-    query: str
-    promise: dict[str, Any] | None
-    photos: str
-    weights: str
-    link: str
-    held_out: str
-    seed: int
-    who: str
-    at: str
-    withdraws: int | None
-    rows: str  # bits, compressed, in base 64
-
-    @property
-    def origin(self) -> tuple[object, ...]:
-        """What tells a line from others in every index that it is copied to."""
-        return self.query, str(self.promise), self.photos, self.seed, self.who, self.at
-
-    def of_rows(self) -> Rows:
-        """Return the rows of the list."""
-        if not self.rows:
-            return np.empty(0, np.int64)
-        bits = np.frombuffer(zlib.decompress(b64decode(self.rows)), np.uint8)
-        return np.flatnonzero(np.unpackbits(bits))
+Line = Mapping[str, Any]  # a receipt as it is kept, or the withdrawal of one: FIELDS
 
 
 def keep_receipt(
     index: Index, query: Query | str, promise: Promise, rows: Rows, who: str | None = None
 ) -> Receipt:
     """Keep a promise of a list of rows, and return its receipt; the one it has if it is known."""
-    said, packed = {**promise.spec(), "made": ""}, _packed(rows)
-    model = index.spec.weights_sha256, _link_digest(index)
+    link = hashlib.sha256(json.dumps(index.spec.link, sort_keys=True).encode()).hexdigest()
+    model = {"weights": index.spec.weights_sha256, "link": link}
+    same = {"query": str(query), **model, "rows": _packed(rows)}
+    said = {**promise.spec(), "made": ""}
     with index.store.transaction():  # one process at a time numbers its receipts
         lines = _lines(index.store)
-        withdrawn = {line.withdraws for line in lines}
+        withdrawn = {line["withdraws"] for line in lines}
         for line in lines:
-            known = (line.query, line.weights, line.link, line.rows)
-            if line.promise is None or line.number in withdrawn or known[1:] != (*model, packed):
+            if line["promise"] is None or line["number"] in withdrawn:
                 continue
-            if known[0] == str(query) and {**line.promise, "made": ""} == said:
+            if same.items() <= line.items() and {**line["promise"], "made": ""} == said:
                 return _receipt(line, False)
-        made = _Line(
-            number=max((line.number for line in lines), default=0) + 1,
-            query=str(query),
-            promise=promise.spec(),
-            photos=_photos(index, rows),
-            weights=model[0],
-            link=model[1],
-            held_out=_held_out(index) if promise.n else "",
-            seed=randbits(62),
-            who=who or getuser(),
-            at=_now(),
-            withdraws=None,
-            rows=packed,
-        )
-        _write(index.store, vars(made))
+        contents = index.store.contents_of(rows.tolist())
+        hashes = sorted(content.hash for content in contents.values())
+        known = index.held_out_photos if promise.n else None
+        made = {
+            "number": _last(lines) + 1,
+            **same,
+            "promise": promise.spec(),
+            "photos": hashlib.sha256(b"".join(hashes)).hexdigest(),
+            "held_out": "" if known is None else known.evidence("").digest,
+            "seed": randbits(62),
+            "who": who or getuser(),
+            "at": now(),
+            "withdraws": None,
+        }
+        _write(index.store, made)
     return _receipt(made, False)
 
 
@@ -165,99 +179,93 @@ def withdraw(index: Index, number: int, who: str | None = None) -> None:
     """Note that the promise of a receipt no longer stands, as an answer it rests on was undone."""
     with index.store.transaction():
         lines = _lines(index.store)
-        line = next(line for line in lines if line.number == number)
-        noted = {"promise": None, "seed": 0, "who": who or getuser(), "at": _now(), "rows": ""}
-        last = max(line.number for line in lines)
-        _write(index.store, vars(line) | noted | {"number": last + 1, "withdraws": number})
+        line = next(line for line in lines if line["number"] == number)
+        noted = {"promise": None, "seed": 0, "who": who or getuser(), "at": now(), "rows": ""}
+        _write(index.store, {**line, **noted, "number": _last(lines) + 1, "withdraws": number})
 
 
 def carry_receipts(before: Store, index: Index) -> None:
     """Copy the receipts of an index that is built anew; photos are known by their contents."""
     lines, numbers = _lines(before), dict[int | None, int | None]({None: None})
-    listed = {line.number: line.of_rows().tolist() for line in lines}
+    listed = {line["number"]: _rows(line).tolist() for line in lines}
     contents = before.contents_of({row for rows in listed.values() for row in rows})
     row_of = index.store.rows_by_hash({content.hash for content in contents.values()})
     there = _lines(index.store)  # of a copy that was killed
-    known = {line.origin: line.number for line in there}
-    last = max((line.number for line in there), default=0)
+    known, last = {_origin(line): line["number"] for line in there}, _last(there)
     for line in lines:
-        if line.origin not in known:
+        if _origin(line) not in known:
             last += 1
-            hashes = [contents[row].hash for row in listed[line.number]]
+            hashes = [contents[row].hash for row in listed[line["number"]]]
             rows = np.array([row_of[digest] for digest in hashes if digest in row_of], np.int64)
-            moved = {"withdraws": numbers[line.withdraws], "rows": _packed(rows), "number": last}
-            _write(index.store, vars(line) | moved)
-        numbers[line.number] = known.get(line.origin, last)
+            moved = {"withdraws": numbers[line["withdraws"]], "rows": _packed(rows)}
+            _write(index.store, {**line, **moved, "number": last})
+        numbers[line["number"]] = known.get(_origin(line), last)
 
 
 def receipts_of(index: Index) -> list[Receipt]:
     """Return every receipt, in order."""
     lines = _lines(index.store)
-    withdrawn = {line.withdraws for line in lines}
-    return [_receipt(line, line.number in withdrawn) for line in lines if line.promise is not None]
+    withdrawn = {line["withdraws"] for line in lines}
+    return [
+        _receipt(line, line["number"] in withdrawn) for line in lines if line["promise"] is not None
+    ]
 
 
 def rows_in_order(index: Index, receipt: Receipt) -> Rows:
     """Return the rows of a receipt's list in the order drawn for those who check it."""
-    line = next(line for line in _lines(index.store) if line.number == receipt.number)
-    return np.asarray(np.random.default_rng(line.seed).permutation(line.of_rows()))
+    line = next(line for line in _lines(index.store) if line["number"] == receipt.number)
+    return np.asarray(np.random.default_rng(line["seed"]).permutation(_rows(line)))
 
 
-def _lines(store: Store) -> list[_Line]:
+def _lines(store: Store) -> list[Line]:
     """Return the lines in order: those that version 0.2 wrote, then those of the file."""
-    lines = []
-    if store.has_table(OLD_TABLE):
-        for values in store.select(f"SELECT {OLD_COLUMNS} FROM {OLD_TABLE} ORDER BY id"):
-            record = dict(zip(OLD_COLUMNS.split(", "), values, strict=True))
-            number, promise = record.pop("id"), record.pop("promise")
-            spec = None if promise is None else json.loads(promise)
-            rows = b64encode(record.pop("rows")).decode()
-            lines.append(_Line(number=number, promise=spec, rows=rows, **record))
+    lines: list[Line] = []
+    if store.database.has_table(OLD_TABLE):
+        columns = ", ".join(("id", *FIELDS[1:]))
+        for values in store.database.execute(f"SELECT {columns} FROM {OLD_TABLE} ORDER BY id"):
+            line = dict(zip(FIELDS, values, strict=True))
+            promise = None if line["promise"] is None else json.loads(line["promise"])
+            lines.append({**line, "promise": promise, "rows": b64encode(line["rows"]).decode()})
     try:
-        return [*lines, *(_Line(**record) for record in _log(store).notes(NOTE))]
-    except (DataError, TypeError):
-        raise CheckpointError(
-            f"{store.folder / RECEIPTS_FILE} holds a line that is not a receipt as it was written; "
-            "bring the file back from a copy, or move it away"
-        ) from None
+        own = AnswerLog(store.folder / RECEIPTS_FILE).notes(NOTE)
+        if all(line.keys() == set(FIELDS) for line in own):
+            return [*lines, *own]
+    except DataError:
+        pass
+    raise CheckpointError(
+        f"{store.folder / RECEIPTS_FILE} holds a line that is not a receipt as it was written; "
+        "bring the file back from a copy, or move it away"
+    ) from None
 
 
-def _write(store: Store, record: Mapping[str, Any]) -> None:
-    _log(store).append([Note(NOTE, record)])
+def _write(store: Store, line: Line) -> None:
+    AnswerLog(store.folder / RECEIPTS_FILE).append([Note(NOTE, line)])
 
 
-def _log(store: Store) -> AnswerLog:
-    return AnswerLog(store.folder / RECEIPTS_FILE)
+def _last(lines: Sequence[Line]) -> int:
+    return max((int(line["number"]) for line in lines), default=0)
 
 
-def _receipt(line: _Line, withdrawn: bool) -> Receipt:
-    said = (line.photos, line.weights, line.link, line.held_out, line.who, line.at)
-    return Receipt(line.number, line.query, Promise.from_spec(line.promise or {}), *said, withdrawn)
+def _origin(line: Line) -> tuple[object, ...]:
+    """Return what tells a line from others in every index that it is copied to."""
+    return (str(line["promise"]), *(line[k] for k in ("query", "photos", "seed", "who", "at")))
+
+
+def _receipt(line: Line, withdrawn: bool) -> Receipt:
+    facts = {name: line[name] for name in RECEIPT_FIELDS}
+    return Receipt(promise=Promise.from_spec(line["promise"]), withdrawn=withdrawn, **facts)
 
 
 def _packed(rows: Rows) -> str:
+    """Return rows as bits, compressed, in base 64."""
     bits = np.zeros(int(rows.max(initial=-1)) + 1, np.bool_)
     bits[rows] = True
     return b64encode(zlib.compress(np.packbits(bits).tobytes())).decode()
 
 
-def _photos(index: Index, rows: Rows) -> str:
-    contents = index.store.contents_of(rows.tolist())
-    hashes = sorted(content.hash for content in contents.values())
-    return hashlib.sha256(b"".join(hashes)).hexdigest()
-
-
-def _held_out(index: Index) -> str:
-    photos = index.held_out_photos
-    return "" if photos is None else photos.evidence("").digest
-
-
-def _link_digest(index: Index) -> str:
-    return hashlib.sha256(json.dumps(index.spec.link, sort_keys=True).encode()).hexdigest()
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _rows(line: Line) -> Rows:
+    packed = zlib.decompress(b64decode(line["rows"])) if line["rows"] else b""
+    return np.flatnonzero(np.unpackbits(np.frombuffer(packed, np.uint8)))
 
 
 # Were the promises kept?
@@ -284,18 +292,18 @@ def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
     every, lists = answers or {}, []
     for receipt in _standing(index):
         known = _known(index, receipt.query, every.get(receipt.query, {}))
-        told = _answers(rows_in_order(index, receipt), known)
+        rows = rows_in_order(index, receipt).tolist()
+        given = [known[row] for row in rows if row in known]
+        drawn = next((at for at, row in enumerate(rows) if row not in known), len(rows))
+        missed = sum(not known[row] for row in rows[:drawn])
+        told = ListAnswers(sum(given), len(given) - sum(given), drawn, missed)
         lists.append((receipt, judge_list(receipt.promise, told)))
     return VerifiedLists(tuple(lists), judge_lists([verdict for _, verdict in lists]))
 
 
 def _standing(index: Index) -> list[Receipt]:
     """Return the receipts of lists that were not withdrawn; version 0.2 kept some of tags, too."""
-    return [
-        receipt
-        for receipt in receipts_of(index)
-        if not receipt.withdrawn and not receipt.is_of_tags
-    ]
+    return [one for one in receipts_of(index) if not one.withdrawn and not one.is_of_tags]
 
 
 def write_list_questions(index: Index, path: Path, each: int) -> int:
@@ -335,19 +343,14 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
     for line in lines:
         query = (queries or [""])[0]
         if "query" in columns:
-            query = _as_kept(index, from_cell(line.cells["query"] or ""))
+            query = from_cell(line.cells["query"] or "")
+            with suppress(LabelwiseError):  # as receipts spell it, where it is a query
+                query = str(Query.parse(query, index.space, index.taxonomy))
         if query not in queries:
             raise DataError(f"{line.place}: no list of {query!r} was promised")
         row, rows = index.row_of(line.path), answers.setdefault(query, {})
         rows[row] = rows.get(row, True) and line.answer == "yes"
     return answers
-
-
-def _as_kept(index: Index, text: str) -> str:
-    """Return a query as receipts spell it; the text itself where it is not a query."""
-    with suppress(LabelwiseError):
-        return str(Query.parse(text, index.space, index.taxonomy))
-    return text
 
 
 def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]:
@@ -361,12 +364,3 @@ def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]
     for row, is_right in (*checked, *more.items()):
         known[row] = known.get(row, True) and is_right
     return known
-
-
-def _answers(order: NDArray[np.int64], known: Mapping[int, bool]) -> ListAnswers:
-    """Return the answers about a list's photos, which stand in the order drawn for them."""
-    rows = order.tolist()
-    given = [known[row] for row in rows if row in known]
-    drawn = next((at for at, row in enumerate(rows) if row not in known), len(rows))
-    missed = sum(not known[row] for row in rows[:drawn])
-    return ListAnswers(sum(given), len(given) - sum(given), drawn, missed)

@@ -13,7 +13,7 @@ already, or said to be unknowable, is not asked again.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,7 +84,10 @@ def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:
     name = index.space.names[column]
     probs = np.exp(index.odds(column).log_p)
     given = index.given(column)
-    worth = _worth(probs, given, by)
+    value = changes_set(probs, given)
+    worths = {"uncertain": probs * (1 - probs), "value": value}
+    worths |= {"missing": np.where(given, 0, value), "wrong": np.where(given, value, 0)}
+    worth = worths[by].astype(np.float32)
     closed = [correction.row for correction in index.store.corrections(name)]
     worth[closed] = -1
     worth[index.store.dead_rows()] = -1
@@ -98,17 +101,6 @@ def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:
     ]
 
 
-def _worth(probs: NDArray[np.float32], given: NDArray[np.bool_], by: Reason) -> NDArray[np.float32]:
-    value = changes_set(probs, given)
-    worths = {
-        "uncertain": probs * (1 - probs),
-        "missing": np.where(given, 0, value),
-        "wrong": np.where(given, value, 0),
-        "value": value,
-    }
-    return worths[by].astype(np.float32)
-
-
 def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[LabelTable, int]:
     """Return what people said of photos, to train on, and how many photos are left out of it.
 
@@ -120,7 +112,7 @@ def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[La
     """
     paths = index.store.paths_of({correction.row for correction in index.store.corrections()})
     tested = _tested_photos(index)
-    kept = sorted(row for row, path in paths.items() if path and not _any_of(path, tested))
+    kept = sorted(row for row, own in paths.items() if own and tested.isdisjoint(_ends(own)))
     if not kept:
         raise DataError(
             f"{index.folder} has no correction to export, of a photo that is there and that the "
@@ -172,7 +164,7 @@ def _tested_photos(index: Index) -> set[str]:
     return ids
 
 
-def _any_of(paths: Sequence[str], ids: set[str]) -> bool:
-    """Return whether a path is one of the ids, or ends in one."""
-    ends = (path.split(os.sep)[start:] for path in paths for start in range(path.count(os.sep) + 1))
-    return any(os.sep.join(end) in ids for end in ends)
+def _ends(paths: Sequence[str]) -> Iterator[str]:
+    """Yield paths and the ends of them."""
+    for parts in (path.split(os.sep) for path in paths):
+        yield from (os.sep.join(parts[start:]) for start in range(len(parts)))

@@ -16,16 +16,18 @@ do, too.
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from labelwise.decide import Evidence
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
@@ -40,18 +42,13 @@ from labelwise.metrics.shift import (
 )
 from labelwise.numeric.duplicates import first_near
 from labelwise.photos.index import LIKENESS_FILE, Index
-from labelwise.pictures import ImageSource
 from labelwise.pictures.fingerprint import NEAR
-from labelwise.predictions import Predictions
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
 
 if TYPE_CHECKING:  # searches do without torch, which takes seconds to import
-    import torch
-
     from labelwise.models import Predictor
     from labelwise.models.run_folder import RunFolder
-    from labelwise.models.scoring import Scored
 
 PICTURES_FILE = "held-out-pictures.safetensors"
 SAMPLE = 500
@@ -108,21 +105,7 @@ class LibraryLikeness:
         return words
 
 
-@dataclass(frozen=True)
-class SealedLikeness:
-    """What ``likeness.json`` holds: what was found, and the hash of it."""
-
-    found: LibraryLikeness
-    hash: str
-
-    @classmethod
-    def of(cls, found: LibraryLikeness) -> "SealedLikeness":
-        """Return what is written for it."""
-        digest = hashlib.blake2b(FOUND.dump_json(found), digest_size=16)
-        return cls(found, digest.hexdigest())
-
-
-FOUND, SEALED = TypeAdapter(LibraryLikeness), TypeAdapter(SealedLikeness)
+FOUND = TypeAdapter(LibraryLikeness)
 
 
 def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryLikeness:
@@ -134,19 +117,23 @@ def likeness_of(index: Index, rows: NDArray[np.int64] | None = None) -> LibraryL
         return _compared(index, rows, far=False)
     path = index.folder / LIKENESS_FILE
     try:
-        read = SEALED.validate_json(path.read_bytes())
-        known = read.found if read == SealedLikeness.of(read.found) else None
-    except (OSError, ValidationError):
-        known = None
-    if known is not None and abs(index.photos - known.rows) <= GROWTH * known.rows:
-        return known
-    comparison = _compared(index, index.store.alive_rows())
-    try:
-        with replacing(path) as temporary:
-            temporary.write_bytes(SEALED.dump_json(SealedLikeness.of(comparison), indent=2))
-    except OSError:  # an index that may only be read
+        facts = json.loads(path.read_bytes())
+        known = FOUND.validate_python(facts["found"])
+        near = abs(index.photos - known.rows) <= GROWTH * known.rows
+        if near and facts["hash"] == sealed(known)["hash"]:
+            return known
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass
+    comparison = _compared(index, index.store.alive_rows())
+    with suppress(OSError), replacing(path) as temporary:  # else an index that may only be read
+        temporary.write_text(json.dumps(sealed(comparison), indent=2), encoding="utf-8")
     return comparison
+
+
+def sealed(found: LibraryLikeness) -> dict[str, Any]:
+    """Return what is written: what was found, and its hash."""
+    digest = hashlib.blake2b(FOUND.dump_json(found), digest_size=16).hexdigest()
+    return {"found": FOUND.dump_python(found, mode="json"), "hash": digest}
 
 
 def evidence_of(index: Index) -> Evidence:
@@ -167,36 +154,44 @@ def evidence_of(index: Index) -> Evidence:
 
 
 def _compared(index: Index, alive: NDArray[np.int64], *, far: bool = True) -> LibraryLikeness:
-    held_out, link = index.held_out, index.spec.made_link
+    held_out, link, photos = index.held_out, index.spec.made_link, len(alive)
     if held_out is None or link is None:
         lacks = "the model has no predictions of held-out photos"
         reason = lacks if held_out is None else "the model has no probabilities; calibrate it"
-        return LibraryLikeness(Likeness("unknown", 0, len(alive), reason=reason), len(alive))
+        return LibraryLikeness(Likeness("unknown", 0, photos, reason=reason), photos)
     kept, grouped = np.arange(len(held_out)), held_out.groups is not None
     if held_out.groups is not None:  # the comparison deals single photos to both sides
         kept = held_out.groups.one_of_each()
         held_out = held_out.take(kept)
     known = index.facts.known
     ordered = alive[np.argsort(audit_order("likeness", alive))[:FOLDER_PHOTOS]]
-    distinct = _distinct(index, ordered[:SHARE_PHOTOS])
+    distinct, looks = ordered[:SHARE_PHOTOS], index.store.looks()
+    if looks.shape[1]:  # one photo of each picture: those of a burst are not independent
+        distinct = distinct[np.unique(first_near(looks[distinct].astype(np.float32), NEAR))]
     if min(len(held_out), len(distinct)) < FEWEST:
         few = Likeness("unknown", len(held_out), len(distinct))
-        return LibraryLikeness(few, len(alive), known=known)
-    pictures = _pictures(index, kept)
+        return LibraryLikeness(few, photos, known=known)
+    pictures, vectors = _pictures(index, kept), index.store.embeddings()
     own_probs: NDArray[np.float64] = link(held_out.logits.astype(np.float64))
-    observed = held_out.observed
+    own_logits, observed = held_out.logits.astype(np.float32), held_out.observed
+    labels = held_out.labels.astype(np.float64)
+    if observed is not None:  # probabilities where labels are not known
+        labels = np.where(observed, labels, own_probs)
+
+    def points(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return np.asarray(vectors[rows], np.float32)
 
     def compared(rows: NDArray[np.int64]) -> Likeness:
         logits = _logits(index, rows)
         return compare_photos(
             index.space.names,
-            held_out.logits.astype(np.float32),
-            _labels(held_out, own_probs),
+            own_logits,
+            labels,
             held_out_shares(own_probs, held_out.majority, observed),
             logits,
             link(logits.astype(np.float64)),
             own_probs=own_probs,
-            more=None if pictures is None else pictures.beside(index.store.embeddings()[rows]),
+            more=None if pictures is None else PointsOfPhotos(*pictures[:2], points(rows)),
         )
 
     likeness, folders = compared(distinct), 0
@@ -205,33 +200,20 @@ def _compared(index: Index, alive: NDArray[np.int64], *, far: bool = True) -> Li
         if len(single) >= FEWEST:
             likeness, folders = compared(single[:SHARE_PHOTOS]), len(single)
     if not far:
-        return LibraryLikeness(likeness, len(alive), grouped=grouped, folders=folders, known=known)
+        return LibraryLikeness(likeness, photos, grouped=grouped, folders=folders, known=known)
     places = np.argsort(audit_order("likeness", np.arange(len(held_out))))[:REFERENCE_PHOTOS]
-    distances = _distances(
-        alive, held_out.logits.astype(np.float32)[places], partial(_logits, index)
-    )
+    distances = _distances(alive, own_logits[places], partial(_logits, index))
     embedded = copies = 0
     if pictures is not None:
-        vectors = index.store.embeddings()
-        own = _distances(alive, pictures.embeddings, lambda rows: vectors[rows].astype(np.float32))
-        distances = np.maximum(distances, own)
-        embedded = len(pictures.rows)
-        copies = _copies(index.store.looks(), alive, pictures.looks)
+        rows, own, own_looks = pictures
+        distances, embedded = np.maximum(distances, _distances(alive, own, points)), len(rows)
+        for start in range(0, photos if looks.shape[1] and own_looks.shape[1] else 0, ROWS_AT_ONCE):
+            block = looks[alive[start : start + ROWS_AT_ONCE]].astype(np.float32)
+            copies += int(((block @ own_looks.T).max(axis=1) >= NEAR).sum())
     count = int((distances > 1).sum())
     named = alive[np.argsort(-distances, kind="stable")[: min(count, FAR_KEPT)]]
-    far_rows = tuple(named.tolist())
-    return LibraryLikeness(
-        likeness, len(alive), count, far_rows, embedded, copies, grouped, folders, known
-    )
-
-
-def _distinct(index: Index, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return one photo of each picture: the photos of a burst are not independent."""
-    looks = index.store.looks()
-    if not looks.shape[1]:
-        return rows
-    firsts = first_near(looks[rows].astype(np.float32), NEAR)
-    return rows[np.unique(firsts)]
+    facts = (count, tuple(named.tolist()), embedded, copies, grouped, folders, known)
+    return LibraryLikeness(likeness, photos, *facts)
 
 
 def _one_of_each_folder(index: Index, ordered: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -242,61 +224,23 @@ def _one_of_each_folder(index: Index, ordered: NDArray[np.int64]) -> NDArray[np.
     return ordered[sorted(first.values())]
 
 
-@dataclass(frozen=True, eq=False)
-class _Pictures:
-    """Held-out photos by their embeddings (n, D) and looks (n, W); ``rows`` are theirs."""
+def _pictures(
+    index: Index, kept: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]] | None:
+    """Return places in ``kept``, embeddings and looks of held-out photos whose pictures are known.
 
-    rows: NDArray[np.int64]
-    embeddings: NDArray[np.float32]
-    looks: NDArray[np.float32]
-
-    def beside(self, photos: NDArray[np.float16]) -> PointsOfPhotos:
-        """Return the embeddings of both sides, to be compared."""
-        return PointsOfPhotos(self.rows, self.embeddings, photos.astype(np.float32))
-
-
-def _pictures(index: Index, kept: NDArray[np.int64]) -> _Pictures | None:
-    """Return the held-out photos among the rows ``kept`` whose pictures are known, if enough are.
-
-    Their rows are places in ``kept``.
+    None where these are too few.
     """
     projection = index.embeddings.projection
-    if projection is None:
+    known = None if projection is None else HeldOutPictures.load(index.folder / PICTURES_FILE)
+    if projection is None or known is None or known.weights_sha256 != index.spec.weights_sha256:
         return None
-    held_out_pictures = HeldOutPictures.load(index.folder / PICTURES_FILE)
-    if held_out_pictures is None or held_out_pictures.weights_sha256 != index.spec.weights_sha256:
-        return None
-    there = np.isin(held_out_pictures.rows, kept)
+    there = np.isin(known.rows, kept)
     if there.sum() < FEWEST:
         return None
-    rows = np.searchsorted(kept, held_out_pictures.rows[there])
-    features = held_out_pictures.features[there].astype(np.float32)
-    return _Pictures(
-        rows,
-        projection(features).astype(np.float32),
-        held_out_pictures.looks[there].astype(np.float32),
-    )
-
-
-def _copies(
-    looks: NDArray[np.float16], alive: NDArray[np.int64], held_out: NDArray[np.float32]
-) -> int:
-    """Return how many photos look like a held-out one."""
-    if not looks.shape[1] or not held_out.shape[1]:
-        return 0
-    near = 0
-    for start in range(0, len(alive), ROWS_AT_ONCE):
-        block = looks[alive[start : start + ROWS_AT_ONCE]].astype(np.float32)
-        near += int(((block @ held_out.T).max(axis=1) >= NEAR).sum())
-    return near
-
-
-def _labels(held_out: Predictions, probs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the labels, with probabilities where they are not known."""
-    labels: NDArray[np.float64] = held_out.labels.astype(np.float64)
-    if held_out.observed is None:
-        return labels
-    return np.where(held_out.observed, labels, probs)
+    embeddings = projection(known.features[there].astype(np.float32)).astype(np.float32)
+    looks = known.looks[there].astype(np.float32)
+    return np.searchsorted(kept, known.rows[there]), embeddings, looks
 
 
 def _distances(
@@ -355,40 +299,47 @@ class HeldOutPictures:
         except (LabelwiseError, LookupError, OSError):
             return None
         if made is not None:
-            try:
+            with suppress(OSError):  # a folder that may only be read
                 made.save(path)
-            except OSError:  # a folder that may only be read
-                return made
         return made
 
     @classmethod
     def _made(
         cls, run: "RunFolder", weights_sha256: str, predictor: "Predictor", watch: Watch
     ) -> "HeldOutPictures | None":
-        import torch
-
+        from labelwise.models.scoring import Scored, score
         from labelwise.models.seen_photos import own_table
 
         held_out, table = run.ids(*run.held_out_splits), own_table(run)
         if not held_out or table.images.blocks is not None:
             return None
-        apart = {name: row for row, name in enumerate(held_out)}
-        places = np.array([row for row, name in enumerate(table.ids) if name in apart], np.int64)
-        trained = set(run.ids("train"))
-        fitted = [row for row, name in enumerate(table.ids) if name in trained]
-        sides = [_sample("held-out", places), _sample("fitted", np.array(fitted, np.int64))]
+        apart, trained = {name: row for row, name in enumerate(held_out)}, set(run.ids("train"))
+        sides = [
+            np.array([row for row, name in enumerate(table.ids) if name in some], np.int64)
+            for some in (apart, trained)
+        ]
         if len(sides[1]) < FEWEST_FITTED or not len(sides[0]):
             return None
-        watch.start("looking at photos of the model", sum(map(len, sides)))
-        own = _scored(predictor, table.images, sides[0], watch)
-        others = _scored(predictor, table.images, sides[1], watch)
+        parts: list[Scored] = []
+        watch.start("looking at photos of the model", sum(min(len(s), SAMPLE) for s in sides))
+        for name, rows in zip(("held-out", "fitted"), sides, strict=True):
+            sample = np.sort(rows[np.argsort(audit_order(name, rows))[:SAMPLE]])
+            batches = []
+            for scored in score(predictor, table.images, rows=sample.tolist(), embed=True):
+                batches.append(scored)
+                watch.advance(len(scored) + len(scored.failures))
+            parts.append(Scored.join(batches))
         watch.finish()
-        looks = torch.empty(len(own), 0) if own.looks is None else own.looks
+        own, others = parts
+        if own.embeddings is None or others.embeddings is None:
+            raise ValueError("photos were scored without embeddings")
+        looks = np.empty((len(own), 0)) if own.looks is None else own.looks.numpy()
+        features, fitted = own.embeddings.numpy(), others.embeddings.numpy()
         return cls(
             np.array([apart[name] for name in own.ids], np.int64),
-            _halves(own.embeddings),
-            _halves(looks),
-            _halves(others.embeddings),
+            features.astype(np.float16),
+            looks.astype(np.float16),
+            fitted.astype(np.float16),
             weights_sha256,
         )
 
@@ -398,14 +349,11 @@ class HeldOutPictures:
 
         from labelwise.system.tensors import save_tensors
 
-        tensors = {
-            "rows": torch.from_numpy(self.rows),
-            "features": torch.from_numpy(self.features),
-            "looks": torch.from_numpy(self.looks),
-            "fitted": torch.from_numpy(self.fitted),
-            "weights": torch.frombuffer(bytearray.fromhex(self.weights_sha256), dtype=torch.uint8),
-        }
+        arrays = dict(vars(self))
+        weights = arrays.pop("weights_sha256")
+        arrays["weights"] = np.array([*bytes.fromhex(weights)], np.uint8)
         with replacing(path) as temporary:
+            tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
             save_tensors(temporary, tensors)
 
     @staticmethod
@@ -414,52 +362,17 @@ class HeldOutPictures:
         from labelwise.system.tensors import load_tensors
 
         try:
-            tensors = load_tensors(path)
-            held_out_pictures = HeldOutPictures(
-                tensors["rows"].numpy(),
-                tensors["features"].numpy(),
-                tensors["looks"].numpy(),
-                tensors["fitted"].numpy(),
-                bytes(tensors["weights"].tolist()).hex(),
-            )
+            arrays: dict[str, Any] = {k: value.numpy() for k, value in load_tensors(path).items()}
+            weights = bytes(arrays.pop("weights").tolist()).hex()
+            read = HeldOutPictures(**arrays, weights_sha256=weights)
         except (CheckpointError, OSError, KeyError, TypeError, ValueError):
             return None
-        return held_out_pictures if held_out_pictures._is_whole() else None
-
-    def _is_whole(self) -> bool:
-        """Return whether the numbers are of the kinds and sizes that belong together."""
-        matrices = (self.features, self.looks, self.fitted)
-        if self.rows.dtype != np.int64 or self.rows.ndim != 1 or (self.rows < 0).any():
-            return False
+        matrices = (read.features, read.looks, read.fitted)
+        if read.rows.dtype != np.int64 or read.rows.ndim != 1 or (read.rows < 0).any():
+            return None
         if any(matrix.dtype != np.float16 or matrix.ndim != 2 for matrix in matrices):
-            return False
-        count, width = self.features.shape
-        fits = len(self.rows) == count == len(self.looks) and self.fitted.shape[1] == width
-        return fits and len(self.weights_sha256) == 64 and all(map(_are_finite, matrices))
-
-
-def _are_finite(values: Halves) -> bool:
-    return bool(np.isfinite(values).all())
-
-
-def _sample(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return some of the rows at random, in order; the same each time."""
-    return np.sort(rows[np.argsort(audit_order(name, rows))[:SAMPLE]])
-
-
-def _scored(
-    predictor: "Predictor", images: ImageSource, rows: NDArray[np.int64], watch: Watch
-) -> "Scored":
-    from labelwise.models.scoring import Scored, score
-
-    parts = []
-    for scored in score(predictor, images, rows=rows.tolist(), embed=True):
-        parts.append(scored)
-        watch.advance(len(scored) + len(scored.failures))
-    return Scored.join(parts)
-
-
-def _halves(values: "torch.Tensor | None") -> Halves:
-    if values is None:
-        raise ValueError("photos were scored without embeddings")
-    return np.asarray(values.numpy(), np.float16)
+            return None
+        count, width = read.features.shape
+        fits = len(read.rows) == count == len(read.looks) and read.fitted.shape[1] == width
+        finite = all(bool(np.isfinite(matrix).all()) for matrix in matrices)
+        return read if fits and finite and len(weights) == 64 else None

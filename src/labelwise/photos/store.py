@@ -3,15 +3,13 @@
     photos.sqlite                     roots, files, contents, side-cars, checksums
     answers.jsonl                     what people said, see :mod:`labelwise.answers.log`
     scores/, embeddings/, looks/      logits, embeddings and what photos look like, and
-    cache/                            the same end to end, see :mod:`labelwise.photos.store`
+    cache/                            the same end to end
 
 A *content* is a distinct picture, known by the hash of its bytes; its row is its place in every
 column. A *file* is where a content lies; several files may hold one content, and a moved file finds
-its content again. Columns are written before the transaction that makes their rows known, and
-never changed afterwards, so a process killed at any moment leaves a whole index.
-
-A file of columns is named after its first row, and never changed once its rows are known. Whoever
-reads says how many rows are known: what a killed writer left behind them does not count.
+its content again. Columns are written, in files named after their first row, before the transaction
+that makes their rows known, and never changed afterwards. So a process killed at any moment leaves
+a whole index: what it left behind the known rows does not count.
 """
 
 import os
@@ -44,88 +42,6 @@ from labelwise.system.storage import address_of, is_uri, without_options
 from labelwise.system.text import first_line
 
 NAMES = {"embeddings": "embedding", "looks": "look"}  # of the columns of vectors
-
-
-class Columns:
-    """The logits, embeddings and looks of an index folder, read as arrays of so many rows."""
-
-    def __init__(self, folder: Path, labels: Sequence[str], checksums: Checksums) -> None:
-        self.folder, self._checksums = folder, checksums
-        self.cache = CacheFiles(folder)
-        # A label that is called "row" would have the name of the first column.
-        self._names = ["row (label)" if label == "row" else label for label in labels]
-
-    def append(
-        self,
-        first: int,
-        logits: NDArray[np.float32],
-        embeddings: NDArray[np.float16] | None,
-        looks: NDArray[np.float16] | None = None,
-    ) -> list[str]:
-        """Write the logits (n, K), embeddings (n, D) and looks (n, W) of rows from ``first`` on.
-
-        Returns the names of the files written. An index whose first rows have no looks gets none
-        for later ones either.
-        """
-        rows = pa.array(np.arange(first, first + len(logits), dtype=np.int64))
-        columns = [pa.array(np.ascontiguousarray(column)) for column in logits.T]
-        tables = {"scores": pa.table([rows, *columns], names=["row", *self._names])}
-        if first and not self._files("looks"):
-            looks = None
-        for kind, values in (("embeddings", embeddings), ("looks", looks)):
-            if values is not None:
-                flat = pa.array(values.reshape(-1))
-                lists = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
-                tables[kind] = pa.table({"row": rows, NAMES[kind]: lists})
-        for kind, table in tables.items():
-            with replacing(self.folder / kind / f"{first:012d}.parquet") as temporary:
-                pq.write_table(table, temporary)
-        return [f"{kind}/{first:012d}.parquet" for kind in tables]
-
-    def _files(self, kind: str) -> list[Path]:
-        return sorted((self.folder / kind).glob("*.parquet"))
-
-    def logits(self, label: int, rows: int) -> NDArray[np.float32]:
-        """Return the logits (rows,) of one label, mapped from the disk."""
-        parts = partial(self._segments, "scores", self._names[label])
-        cache = f"scores-{label + 1:05d}.bin"
-        return self.cache.grown(cache, np.dtype(np.float32), (rows, 1), parts)[:, 0]
-
-    def vectors(self, kind: Literal["embeddings", "looks"], rows: int) -> NDArray[np.float16]:
-        """Return these vectors (rows, D), mapped from the disk; D is 0 where there are none."""
-        files = self._files(kind)
-        if not files:
-            return np.empty((rows, 0), np.float16)
-        self._checksums.check(f"{kind}/{files[0].name}", once=True)
-        shape = (rows, pq.read_schema(files[0]).field(NAMES[kind]).type.list_size)
-        parts = partial(self._segments, kind, NAMES[kind])
-        return self.cache.grown(f"{kind}-00000.bin", np.dtype(np.float16), shape, parts)
-
-    def _segments(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the values of one column from row ``done`` to ``rows``, segment by segment."""
-        files = self._files(kind)
-        firsts = [int(file.stem) for file in files]
-        for file, first, end in zip(files, firsts, [*firsts[1:], rows], strict=True):
-            end = min(end, rows)
-            if end <= done or first >= rows:
-                continue
-            self._checksums.check(f"{kind}/{file.name}", once=True)
-            try:
-                column = pq.read_table(file, columns=[name])[name].combine_chunks()
-            except (OSError, pa.ArrowException, KeyError) as error:
-                raise CheckpointError(
-                    f"{file} of the index cannot be read ({first_line(error)}); "
-                    f"{self._checksums.way_out}"
-                ) from None
-            if len(column) < end - first:
-                raise CheckpointError(
-                    f"{file} must hold {end - first} rows, got {len(column)}; "
-                    f"{self._checksums.way_out}"
-                )
-            column = column.slice(max(done - first, 0), end - max(done, first))
-            if isinstance(column, pa.FixedSizeListArray):
-                column = column.flatten()
-            yield column.to_numpy(zero_copy_only=False)
 
 
 FileState = Literal["ok", "failed", "missing"]
@@ -189,16 +105,17 @@ class Store(AbstractContextManager["Store", None]):
 
     def __init__(self, folder: Path, labels: Sequence[str]) -> None:
         self.folder, self.labels = folder, tuple(labels)
-        self._database = open_database(folder / "photos.sqlite")
+        # A label that is called "row" would have the name of the first column.
+        self._names = ["row (label)" if label == "row" else label for label in labels]
+        self.database = open_database(folder / "photos.sqlite")
         try:
-            self._database.migrate()
+            self.database.migrate()
         except BaseException:
-            self._database.close()
+            self.database.close()
             raise
-        self.checksums = Checksums(folder, self._database)
-        self._columns = Columns(folder, labels, self.checksums)
-        self.cache = self._columns.cache  # files that can be made again from the others
-        self.writable = self._database.writable  # whether anything can be noted in the index
+        self.checksums = Checksums(folder, self.database)
+        self.cache = CacheFiles(folder)  # files that can be made again from the others
+        self.writable = self.database.writable  # whether anything can be noted in the index
         self.answers = AnswerLog(folder / ANSWERS_FILE, self._answers_of_0_2)
         self._lines: list[Line] = []  # of the log, and what was taken from them
         self._said: dict[str, dict[int, Correction]] = {}  # by label and row
@@ -215,10 +132,10 @@ class Store(AbstractContextManager["Store", None]):
 
     def close(self) -> None:
         """Let go of the files; a second time does nothing."""
-        self._database.close()
+        self.database.close()
 
     def __exit__(self, *error: object) -> None:
-        self._database.close()
+        self.database.close()
 
     @contextmanager
     def transaction(self) -> Iterator[Database]:
@@ -228,36 +145,19 @@ class Store(AbstractContextManager["Store", None]):
                 f"{self.folder} may only be read, or its disk is full: nothing can be noted in it; "
                 "give this user the right to write there, or free some space"
             )
-        self._database.execute("BEGIN IMMEDIATE")
+        self.database.execute("BEGIN IMMEDIATE")
         try:
-            yield self._database
-            self._database.execute("COMMIT")
+            yield self.database
+            self.database.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error, LabelwiseError):  # a full disk has rolled back already
-                self._database.execute("ROLLBACK")
+                self.database.execute("ROLLBACK")
             raise
-
-    def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return what a SELECT finds; an index that may only be read can be asked too."""
-        return self._database.execute(query, values)
-
-    def read(self, table: str, more: str = "", **equal: Any) -> list[tuple[Any, ...]]:
-        """Return the rows of a table that have these values, compared with their sums."""
-        return self._database.read(table, more, **equal)
-
-    def verify(self, table: str) -> None:
-        """Raise if any row of a table is not what was written."""
-        self._database.verify(table)
-
-    def has_table(self, name: str) -> bool:
-        """Return whether a table that is made when it is first needed is there."""
-        query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
-        return bool(self.select(query, (name,))[0][0])
 
     @property
     def rows(self) -> int:
         """How many contents are known."""
-        last = self._database.read("contents", "ORDER BY row DESC LIMIT 1")
+        last = self.database.read("contents", "ORDER BY row DESC LIMIT 1")
         return int(last[0][0]) + 1 if last else 0
 
     # Roots and files
@@ -265,22 +165,22 @@ class Store(AbstractContextManager["Store", None]):
     def root(self, path: str) -> int:
         """Return the number of a root folder, which is new if it was not known."""
         raw = os.fsencode(path)
-        if not self._database.read("roots", raw=raw):
+        if not self.database.read("roots", raw=raw):
             with self.transaction() as database:
                 known = database.read("roots", "ORDER BY id DESC LIMIT 1")
                 number = known[0][0] + 1 if known else 1
                 database.put("roots", [(number, shown(path), raw)])
-        return int(self._database.read("roots", raw=raw)[0][0])
+        return int(self.database.read("roots", raw=raw)[0][0])
 
     def roots(self) -> dict[int, str]:
         """Return the root folders by their numbers."""
-        known = self._database.read("roots", "ORDER BY id")
+        known = self.database.read("roots", "ORDER BY id")
         return {number: os.fsdecode(raw) for number, _, raw in known}
 
     def files_in(self, root: int, folder: str) -> dict[str, PhotoFile]:
         """Return what is known of the files of one folder, by name."""
         files = {}
-        found = self._database.read("files", root=root, folder=shown(folder))
+        found = self.database.read("files", root=root, folder=shown(folder))
         for _, _, name, raw, *rest in found:
             own = name if raw is None else os.fsdecode(os.path.basename(raw))
             files[own] = PhotoFile(root, folder, own, *rest)
@@ -289,25 +189,25 @@ class Store(AbstractContextManager["Store", None]):
     def folders_of(self, root: int) -> set[str]:
         """Return the folders below a root that hold known files, as they are shown."""
         query = "SELECT DISTINCT folder FROM files WHERE root = ? AND state != 'missing'"
-        return {folder for (folder,) in self._database.execute(query, (root,))}
+        return {folder for (folder,) in self.database.execute(query, (root,))}
 
     def count_files(self, root: int | None = None) -> dict[str, int]:
         """Return how many files there are in each state."""
         where, values = ("", ()) if root is None else (" WHERE root = ?", (root,))
         query = f"SELECT state, count(*) FROM files{where} GROUP BY state"
-        return dict(self._database.execute(query, values))
+        return dict(self.database.execute(query, values))
 
     def places_of(self, rows: Iterable[int]) -> dict[int, list[tuple[str, str]]]:
         """Return where each of some contents lies now: roots, and the names below them."""
         roots, places = self.roots(), {}
         for row in rows:
-            files = self._database.read("files", row=row, state="ok")
+            files = self.database.read("files", row=row, state="ok")
             places[row] = [
                 (roots[root], os.path.join(folder, name) if raw is None else os.fsdecode(raw))
                 for root, folder, name, raw, *_ in files
             ]
-            if not files and any(alive for *_, alive in self._database.read("contents", row=row)):
-                raise self._database.damaged("files")
+            if not files and any(alive for *_, alive in self.database.read("contents", row=row)):
+                raise self.database.damaged("files")
         return places
 
     def paths_of(self, rows: Iterable[int]) -> dict[int, list[str]]:
@@ -322,7 +222,7 @@ class Store(AbstractContextManager["Store", None]):
         roots = self.roots()
         return [
             (address_of(roots[root], os.path.join(folder, name)), reason or "")
-            for root, folder, name, *_, reason in self._database.read("files", state="failed")
+            for root, folder, name, *_, reason in self.database.read("files", state="failed")
         ]
 
     def row_of(self, path: str) -> int | None:
@@ -332,7 +232,7 @@ class Store(AbstractContextManager["Store", None]):
             if inside is None:
                 continue
             folder, name = os.path.split(inside)
-            files = self._database.read(
+            files = self.database.read(
                 "files", root=number, folder=shown(folder), name=shown(name), state="ok"
             )
             for _, _, _, raw, _, _, row, *_ in files:
@@ -346,12 +246,12 @@ class Store(AbstractContextManager["Store", None]):
         for file in files:
             key = (file.root, shown(file.folder), shown(file.name))
             raw = _raw(os.path.join(file.folder, file.name))
-            before = self._database.execute(
+            before = self.database.execute(
                 "SELECT row FROM files WHERE root = ? AND folder = ? AND name = ?", key
             )
             changed |= {row for (row,) in (*before, (file.row,)) if row is not None}
             facts = (file.size, file.mtime_ns, file.row, file.state, file.reason)
-            self._database.put("files", [(*key, raw, *facts)])
+            self.database.put("files", [(*key, raw, *facts)])
         self._mark_alive(changed)
 
     def mark_missing(
@@ -367,9 +267,9 @@ class Store(AbstractContextManager["Store", None]):
             where += f" AND name IN ({','.join('?' * len(names))})"
             values += map(shown, names)
         query = f"SELECT row FROM files WHERE {where}"
-        rows: list[int | None] = [row for (row,) in self._database.execute(query, values)]
-        self._database.execute(f"UPDATE files SET state = 'missing' WHERE {where}", values)
-        self._database.seal("files", where.replace("!=", "="), [values])
+        rows: list[int | None] = [row for (row,) in self.database.execute(query, values)]
+        self.database.execute(f"UPDATE files SET state = 'missing' WHERE {where}", values)
+        self.database.seal("files", where.replace("!=", "="), [values])
         self._mark_alive({row for row in rows if row is not None})
         return rows
 
@@ -381,35 +281,35 @@ class Store(AbstractContextManager["Store", None]):
 
     def _mark_alive(self, rows: Iterable[int]) -> None:
         keys = [(row,) for row in rows]
-        self._database.executemany(
+        self.database.executemany(
             "UPDATE contents SET alive = EXISTS (SELECT 1 FROM files "
             "WHERE files.row = contents.row AND files.state = 'ok') WHERE row = ?",
             keys,
         )
-        self._database.seal("contents", "row = ?", keys)
+        self.database.seal("contents", "row = ?", keys)
 
     # Contents and their columns
 
     def rows_by_hash(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
         """Return the rows of the contents that are known among some hashes."""
-        rows_of = {digest: self._database.read("contents", hash=digest) for digest in hashes}
+        rows_of = {digest: self.database.read("contents", hash=digest) for digest in hashes}
         return {digest: int(rows[0][0]) for digest, rows in rows_of.items() if rows}
 
     def sizes(self) -> set[int]:
         """Return the sizes of all contents in bytes."""
-        return {size for (size,) in self._database.execute("SELECT DISTINCT size FROM contents")}
+        return {size for (size,) in self.database.execute("SELECT DISTINCT size FROM contents")}
 
     def contents_of(self, rows: Iterable[int]) -> dict[int, Content]:
         """Return what is known of some contents."""
-        contents = {row: self._database.read("contents", row=row) for row in rows}
+        contents = {row: self.database.read("contents", row=row) for row in rows}
         if not all(contents.values()):
-            raise self._database.damaged("contents")
+            raise self.database.damaged("contents")
         return {row: Content(*values[1:-1]) for row, (values,) in contents.items()}
 
     def dead_rows(self) -> NDArray[np.int64]:
         """Return the contents that no present file holds, in order."""
-        dead = self._database.read("contents", "AND alive = 0 ORDER BY row", alive=0)
-        self._database.require_count("contents", "alive = 0", len(dead))
+        dead = self.database.read("contents", "AND alive = 0 ORDER BY row", alive=0)
+        self.database.require_count("contents", "alive = 0", len(dead))
         return np.array([row for row, *_ in dead], np.int64)
 
     def alive_rows(self, rows: int | None = None) -> NDArray[np.int64]:
@@ -427,12 +327,26 @@ class Store(AbstractContextManager["Store", None]):
         files: Sequence[tuple[PhotoFile, int | None]],
         looks: NDArray[np.float16] | None = None,
     ) -> None:
-        """Add contents with their columns, and files of them or of known contents.
+        """Add contents with their columns (n, ...), and files of them or of known contents.
 
-        A file comes with its place in ``contents``; None keeps the row it has.
+        A file comes with its place in ``contents``; None keeps the row it has. An index whose first
+        rows have no looks gets none for later ones either.
         """
-        first = self.rows
-        written = self._columns.append(first, logits, embeddings, looks) if len(contents) else []
+        first, written = self.rows, list[str]()
+        rows = pa.array(np.arange(first, first + len(logits), dtype=np.int64))
+        columns = [pa.array(np.ascontiguousarray(column)) for column in logits.T]
+        tables = {"scores": pa.table([rows, *columns], names=["row", *self._names])}
+        if first and not self._segments("looks"):
+            looks = None
+        for kind, values in (("embeddings", embeddings), ("looks", looks)):
+            if values is not None:
+                flat = pa.array(values.reshape(-1))
+                lists = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+                tables[kind] = pa.table({"row": rows, NAMES[kind]: lists})
+        for kind, table in tables.items() if len(contents) else ():
+            written.append(f"{kind}/{first:012d}.parquet")
+            with replacing(self.folder / written[-1]) as temporary:
+                pq.write_table(table, temporary)
         with self.transaction() as database:
             for name in written:
                 self.checksums.put(name)
@@ -443,36 +357,64 @@ class Store(AbstractContextManager["Store", None]):
                 for file, position in files
             )
 
+    def _segments(self, kind: str) -> list[Path]:
+        return sorted((self.folder / kind).glob("*.parquet"))
+
+    def _values(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
+        """Yield the values of one column from row ``done`` to ``rows``, segment by segment."""
+        files = self._segments(kind)
+        firsts = [int(file.stem) for file in files]
+        for file, first, end in zip(files, firsts, [*firsts[1:], rows], strict=True):
+            end = min(end, rows)
+            if end <= done or first >= rows:
+                continue
+            self.checksums.check(f"{kind}/{file.name}", once=True)
+            try:
+                column = pq.read_table(file, columns=[name])[name].combine_chunks()
+                problem = f" must hold {end - first} rows, got {len(column)}"
+                problem = problem if len(column) < end - first else ""
+            except (OSError, pa.ArrowException, KeyError) as error:
+                problem = f" of the index cannot be read ({first_line(error)})"
+            if problem:
+                raise CheckpointError(f"{file}{problem}; {self.checksums.way_out}")
+            column = column.slice(max(done - first, 0), end - max(done, first))
+            if isinstance(column, pa.FixedSizeListArray):
+                column = column.flatten()
+            yield column.to_numpy(zero_copy_only=False)
+
     def column(self, label: int) -> NDArray[np.float32]:
         """Return the logits (rows,) of one label, mapped from the disk."""
-        return self._columns.logits(label, self.rows)
+        parts, name = partial(self._values, "scores", self._names[label]), f"{label + 1:05d}"
+        shape = (self.rows, 1)
+        return self.cache.grown(f"scores-{name}.bin", np.dtype(np.float32), shape, parts)[:, 0]
 
     def embeddings(self) -> NDArray[np.float16]:
         """Return the embeddings (rows, D), mapped from the disk; D is 0 where there are none."""
-        return self._columns.vectors("embeddings", self.rows)
+        return self._vectors("embeddings")
 
     def looks(self) -> NDArray[np.float16]:
         """Return what photos look like from afar (rows, W); W is 0 where that is not known."""
-        return self._columns.vectors("looks", self.rows)
+        return self._vectors("looks")
+
+    def _vectors(self, kind: str) -> NDArray[np.float16]:
+        files, rows = self._segments(kind), self.rows
+        if not files:
+            return np.empty((rows, 0), np.float16)
+        self.checksums.check(f"{kind}/{files[0].name}", once=True)
+        shape = (rows, pq.read_schema(files[0]).field(NAMES[kind]).type.list_size)
+        parts = partial(self._values, kind, NAMES[kind])
+        return self.cache.grown(f"{kind}-00000.bin", np.dtype(np.float16), shape, parts)
 
     # Corrections
 
     def correct(self, corrections: Sequence[Correction]) -> None:
         """Append what people said to the answer log; nothing said before is lost."""
         photos = self.photos_of({correction.row for correction in corrections})
-        self.answers.append(
-            [
-                LoggedAnswer(
-                    photos[correction.row],
-                    correction.label,
-                    WORDS[correction.state],
-                    correction.who,
-                    correction.at,
-                    correction.source,
-                )
-                for correction in corrections
-            ]
-        )
+        lines = []
+        for said in corrections:
+            facts = (WORDS[said.state], said.who, said.at, said.source)
+            lines.append(LoggedAnswer(photos[said.row], said.label, *facts))
+        self.answers.append(lines)
 
     def carry_corrections(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Let what was said of one content hold for another, such as a photo that was edited."""
@@ -488,31 +430,27 @@ class Store(AbstractContextManager["Store", None]):
     def corrections(self, label: str | None = None, row: int | None = None) -> list[Correction]:
         """Return what was said last of each label of each picture, withdrawals left out."""
         with self.answers.lock:
-            self._take_answers()
+            lines = self.answers.lines()
+            if lines is not self._lines:
+                self._lines, self._said, self._taken = lines, {}, 0
+            new = [
+                line
+                for line in lines[self._taken :]
+                if isinstance(line, LoggedAnswer) and line.why not in QUERIES
+            ]
+            rows = self.rows_of_photos(line.photo for line in new)
+            for line in new:
+                if line.photo in rows:
+                    photo, own = rows[line.photo], self._said.setdefault(line.label, {})
+                    own.pop(photo, None)
+                    if line.answer != "undo":
+                        facts = (FACTS[line.answer], line.who, line.when, line.why)
+                        own[photo] = Correction(photo, line.label, *facts)
+            self._taken = len(lines)
             said = [self._said.get(label, {})] if label is not None else [*self._said.values()]
             if row is not None:
                 return [own[row] for own in said if row in own]
             return [correction for own in said for correction in own.values()]
-
-    def _take_answers(self) -> None:
-        """Take in the lines of the answer log that have come since."""
-        lines = self.answers.lines()
-        if lines is not self._lines:
-            self._lines, self._said, self._taken = lines, {}, 0
-        new = [
-            line
-            for line in lines[self._taken :]
-            if isinstance(line, LoggedAnswer) and line.why not in QUERIES
-        ]
-        rows = self.rows_of_photos(line.photo for line in new)
-        for line in new:
-            if line.photo in rows:
-                row, said = rows[line.photo], self._said.setdefault(line.label, {})
-                said.pop(row, None)
-                if line.answer != "undo":
-                    facts = (FACTS[line.answer], line.who, line.when, line.why)
-                    said[row] = Correction(row, line.label, *facts)
-        self._taken = len(lines)
 
     def photos_of(self, rows: Iterable[int]) -> dict[int, str]:
         """Return the names of photos in the answer log, which are the hashes of their contents."""
@@ -527,8 +465,8 @@ class Store(AbstractContextManager["Store", None]):
         return {photo: self._rows_of[photo] for photo in wanted if photo in self._rows_of}
 
     def _answers_of_0_2(self) -> list[Mapping[str, Any]]:
-        self.verify("corrections")
-        return [*lines_of_index(self.folder, self.select, self.has_table)]
+        self.database.verify("corrections")
+        return [*lines_of_index(self.folder, self.database.execute, self.database.has_table)]
 
 
 def shown(path: str) -> str:

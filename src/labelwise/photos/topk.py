@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from os import cpu_count
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,15 +41,19 @@ class LabelOdds:
     ) -> None:
         self._given = log_p, log_q
 
+    def _side(self, side: int) -> Scores:
+        given = self._given[side]
+        return given() if callable(given) else given
+
     @cached_property
     def log_p(self) -> Scores:
         """Log probabilities (N,)."""
-        return self._given[0]() if callable(self._given[0]) else self._given[0]
+        return self._side(0)
 
     @cached_property
     def log_q(self) -> Scores:
         """Log probabilities (N,) of the label's absence."""
-        return self._given[1]() if callable(self._given[1]) else self._given[1]
+        return self._side(1)
 
     @cached_property
     def pair(self) -> tuple[Scores, Scores]:
@@ -207,30 +210,24 @@ def _odds_at(least: float) -> float:
 
 def ranking_of(query: BoundQuery, odds_of: Callable[[int], LabelOdds], gone: Rows) -> Ranking:
     """Return the ranking of all rows by the odds of a query's labels, without those ``gone``."""
-    if query.groups:
-        columns = [odds_of(column) for column in query.columns]
-        return ScoreRanking(_grouped_scores(query, columns, gone))
     expression = query.expression
     parts = expression.parts if isinstance(expression, AllOf) else (expression,)
     literals = [literal for literal in map(literal_of, parts) if literal is not None]
-    if query.limits or len({column for column, _ in literals}) != len(parts):
+    if query.groups:
+        columns = [odds_of(column) for column in query.columns]
+        scores = np.empty(len(columns[0].log_p), np.float32)
+        for at in range(0, len(scores), ROWS_AT_ONCE):
+            rows = slice(at, at + ROWS_AT_ONCE)
+            log_p = np.stack([column.log_p[rows] for column in columns], axis=1)
+            log_q = np.stack([column.log_q[rows] for column in columns], axis=1)
+            scores[rows] = query.log_scores(log_p, log_q)
+    elif query.limits or len({column for column, _ in literals}) != len(parts):
         return OddsRanking(query, [odds_of(column) for column in query.columns], gone)
-    terms = [(odds_of(int(column)), wanted) for column, wanted in literals]
-    scores: Any = None
-    for odds, wanted in terms:
-        term = odds.log_p if wanted else odds.log_q
-        scores = term.copy() if scores is None else np.add(scores, term, out=scores)
+    else:
+        every = ((odds_of(int(column)), wanted) for column, wanted in literals)
+        first, *terms = (odds.log_p if wanted else odds.log_q for odds, wanted in every)
+        scores = first.copy()
+        for term in terms:
+            scores += term
     scores[gone] = -np.inf
     return ScoreRanking(scores)
-
-
-def _grouped_scores(query: BoundQuery, columns: Sequence[LabelOdds], gone: Rows) -> Scores:
-    size = len(columns[0].log_p)
-    scores = np.empty(size, np.float32)
-    for at in range(0, size, ROWS_AT_ONCE):
-        rows = slice(at, at + ROWS_AT_ONCE)
-        log_p = np.stack([column.log_p[rows] for column in columns], axis=1)
-        log_q = np.stack([column.log_q[rows] for column in columns], axis=1)
-        scores[rows] = query.log_scores(log_p, log_q)
-    scores[gone] = -np.inf
-    return scores

@@ -10,10 +10,8 @@ so every byte that is not ours stays as another program wrote it. Our keywords g
 
 The note says what was ours when it was written, but anyone can write one. So :func:`untagged` takes
 out only what the note names *and* the caller knows to be ours: what it read by :func:`noted` from
-the bytes it wrote itself. A side-car is read in time linear in its size.
-
-The tree only says where its elements lie. Refused is what is not plain XML in UTF-8, declares a
-document type, is very deep or has very many elements.
+the bytes it wrote itself. A side-car is read in time linear in its size. What is not plain XML in
+UTF-8, declares a document type, is very deep or has very many elements is not accepted.
 """
 
 import re
@@ -167,7 +165,8 @@ def into_element(data: bytes, element: Element, text: bytes) -> list[Splice]:
 
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 OURS = "urn:labelwise:xmp:1.0:"
-CONTAINERS = ("Bag", "Seq", "Alt")
+CONTAINERS = (f"{RDF} Bag", f"{RDF} Seq", f"{RDF} Alt")
+NOTES = (f"{RDF} Description", f"{OURS} tags", f"{RDF} Bag", f"{RDF} li")
 
 Written = Mapping[str, Collection[str]]  # the entries of each list, by its prefix
 NOTHING: Written = MappingProxyType({})
@@ -220,6 +219,12 @@ class _List:
             return keyword.label
         return self.separator.join((*keyword.parents, keyword.label))
 
+    def of(self, words: Sequence[str]) -> str:
+        """Return the element of a list that holds these words."""
+        items = "".join(f"<rdf:li>{escape(word)}</rdf:li>" for word in words)
+        bag = f"<rdf:{self.container}>{items}</rdf:{self.container}>"
+        return f"   <{self.written}>{bag}</{self.written}>"
+
 
 LISTS = {
     form.prefix: form
@@ -249,7 +254,7 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
             absent.append(prefix)
             new = list(keywords)
         else:
-            there = {item.text.strip() for item in container.find(f"{RDF} li")}
+            there = _texts(container)
             new = [keyword for keyword in keywords if kind.spelled(keyword) not in there]
             splices += _into_list(data, container, [kind.spelled(keyword) for keyword in new])
         written[prefix] = [keyword.label for keyword in new]
@@ -278,18 +283,15 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
             data = packet
     rdf, kind = _rdf(parsed(data)), LISTS["dc"]
     container = next(_containers(rdf, kind), None)
-    there = set() if container is None else {i.text.strip() for i in container.find(f"{RDF} li")}
+    there = set() if container is None else _texts(container)
     new = [word for word in dict.fromkeys(words) if word not in there]
     if not new:
         return data
     if container is not None:
         return spliced(data, _into_list(data, container, new))
-    items = "".join(f"<rdf:li>{escape(word)}</rdf:li>" for word in new)
     text = (
         f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(_about(rdf))}'
-        f'\n    xmlns:dc="{kind.space}">'
-        f"\n   <{kind.written}><rdf:Bag>{items}</rdf:Bag></{kind.written}>"
-        "\n  </rdf:Description>"
+        f'\n    xmlns:dc="{kind.space}">\n{kind.of(new)}\n  </rdf:Description>'
     )
     return _checked(spliced(data, into_element(data, rdf, text.encode())))
 
@@ -307,37 +309,24 @@ def _checked(data: bytes) -> bytes:
 
 def _about(rdf: Element) -> str:
     """Return what the descriptions of a packet are about: all of them must say the same."""
-    return next(
-        (
-            description.attributes.get(f"{RDF} about", "")
-            for description in rdf.find(f"{RDF} Description")
-        ),
-        "",
-    )
+    about = (own.attributes.get(f"{RDF} about", "") for own in rdf.find(f"{RDF} Description"))
+    return next(about, "")
 
 
 def noted(data: bytes) -> dict[str, list[str]]:
     """Return what the notes of a side-car name: true of bytes that we wrote, else a claim."""
-    notes = list(_our_notes(_rdf(parsed(data))))
+    notes = list(_rdf(parsed(data)).find(*NOTES))
     return {prefix: sorted({_field(note, prefix) for note in notes} - {""}) for prefix in LISTS}
 
 
 def entries(data: bytes) -> dict[str, set[str]]:
     """Return the entries of each list of keywords of a side-car, whoever wrote them."""
     rdf = _rdf(parsed(data))
-    return {
-        prefix: {
-            item.text.strip()
-            for container in _containers(rdf, kind)
-            for item in container.find(f"{RDF} li")
-        }
-        for prefix, kind in LISTS.items()
-    }
+    return {prefix: _texts(*_containers(rdf, kind)) for prefix, kind in LISTS.items()}
 
 
-def separator_of(prefix: str) -> str | None:
-    """Return what stands between the levels of a keyword in a list; None where it has one level."""
-    return LISTS[prefix].separator
+def _texts(*containers: Element) -> set[str]:
+    return {item.text.strip() for bag in containers for item in bag.find(f"{RDF} li")}
 
 
 def untagged(data: bytes, ours: Written) -> bytes:
@@ -348,7 +337,7 @@ def untagged(data: bytes, ours: Written) -> bytes:
     """
     rdf = _rdf(parsed(data))
     gone: list[Element] = []
-    notes = list(_our_notes(rdf))
+    notes = list(rdf.find(*NOTES))
     for prefix, kind in LISTS.items():
         known = set(ours.get(prefix, ()))
         claimed = {_field(note, prefix) for note in notes} & known if notes else set()
@@ -388,16 +377,10 @@ def _rdf(root: Element) -> Element:
 def _containers(rdf: Element, kind: "_List") -> Iterator[Element]:
     """Yield the bags of one list of keywords; anything but a list there is refused."""
     for prop in rdf.find(f"{RDF} Description", kind.property):
-        bags = [
-            child for child in prop.children if child.name in (f"{RDF} {k}" for k in CONTAINERS)
-        ]
+        bags = [child for child in prop.children if child.name in CONTAINERS]
         if not bags:
             raise DataError(f"{kind.written} must be a list of keywords, it is something else")
         yield bags[0]
-
-
-def _our_notes(rdf: Element) -> Iterator[Element]:
-    yield from rdf.find(f"{RDF} Description", f"{OURS} tags", f"{RDF} Bag", f"{RDF} li")
 
 
 def _field(note: Element, name: str) -> str:
@@ -437,19 +420,12 @@ def _description(
         f'\n    xmlns:labelwise="{OURS}"{declared}>'
     ]
     for kind in (LISTS[prefix] for prefix in absent):
-        items = "".join(f"<rdf:li>{escape(kind.spelled(keyword))}</rdf:li>" for keyword in keywords)
-        bag = f"<rdf:{kind.container}>{items}</rdf:{kind.container}>"
-        lines.append(f"   <{kind.written}>{bag}</{kind.written}>")
+        lines.append(kind.of([kind.spelled(keyword) for keyword in keywords]))
     lines.append("   <labelwise:tags><rdf:Bag>")
     for keyword in keywords:
-        facts = {
-            "label": keyword.label,
-            "probability": f"{keyword.probability:.4f}",
-            "model": keyword.model,
-            "date": keyword.date,
-        }
-        if keyword.caution is not None:
-            facts["caution"] = keyword.caution
+        facts = {"label": keyword.label, "probability": f"{keyword.probability:.4f}"}
+        facts |= {"model": keyword.model, "date": keyword.date}
+        facts |= {} if keyword.caution is None else {"caution": keyword.caution}
         for prefix, kind in LISTS.items():
             if keyword.label in written[prefix]:
                 facts[prefix] = kind.spelled(keyword)

@@ -23,7 +23,6 @@ from labelwise.errors import CheckpointError, DataError
 from labelwise.metrics.shift import Alarm, audit_order, calibration_alarm
 from labelwise.models import ModelSpec
 from labelwise.photos import Index, questions
-from labelwise.photos.check_log import name_of_album
 from labelwise.photos.checking import CheckSession, CheckState, PhotoToCheck
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.folder_scan import PhotoFiles
@@ -38,7 +37,7 @@ from labelwise.photos.query import (
     nearest_photos,
     photos_like_album,
 )
-from labelwise.photos.receipts import Receipt, receipts_of, verify_lists
+from labelwise.photos.receipts import Receipt, name_of_album, receipts_of, verify_lists
 from labelwise.photos.review import Reason
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Correction, Fact
@@ -192,7 +191,7 @@ class Library:
             rows = np.sort(np.random.default_rng(0).choice(alive, most, replace=False))
         given = self.index.sets(rows).sum(axis=0) * (len(alive) / max(1, len(rows)))
         order = np.argsort(-given, kind="stable")[:LABELS_LISTED].tolist()
-        newest = self.index.store.select(
+        newest = self.index.store.database.execute(
             "SELECT row FROM contents WHERE alive = 1 ORDER BY taken DESC, row DESC LIMIT ?",
             (NEWEST,),
         )

@@ -7,17 +7,14 @@ with features centred on the answered photos and divided by their deviations ove
 scores of all words and, where they are known, the directions of captions beside them: so a word
 learns from others that occur with it, and moves more easily along what captions speak of.
 (s_k, c_k) is the mean curve of ``calibration.few``: labels share what their answers cannot tell
-apart.
-l2_k is chosen by cross-validation over the answers: the log loss of the left-out answers is minus
-the log-likelihood of a strength, and the labels' strengths are drawn towards the common one, as
-those of solved heads are. An infinite strength, the text score as it is, is among those tried. With
-many answers the head is free of the words.
+apart. l2_k is chosen by cross-validation over the answers: the log loss of the left-out answers is
+minus the log-likelihood of a strength, and the labels' strengths are drawn towards the common one.
+An infinite strength, the text score as it is, is among those tried.
 
 What follows calibrates the left-out logits once more, by the few-label fit with a link. That fit
 sees each label's level settled by the first, and so leaves far too little open: its 90 % intervals
-of shares held the truth for 33 to 46 % of the labels of 1,000 COCO photos, with 50 to 500 of them
-answered at random. What is open is that of the first fit, around the shares of the last: with it
-82 to 92 % held it.
+of shares held the truth for 33 to 46 % of the labels of 1,000 COCO photos. What is open is that of
+the first fit, around the shares of the last: with it 82 to 92 % held it.
 """
 
 from dataclasses import dataclass, replace

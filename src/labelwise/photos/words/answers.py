@@ -8,15 +8,14 @@ from their content alone (the first 8 bytes of the digest, as a share of what th
 it is a random choice which neither a score nor a person made, and stays the same as answers come.
 """
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.answers.agreement import ASIDE
@@ -32,11 +31,7 @@ def asking_order(label: str, photos: Iterable[str]) -> list[str]:
 
     It is random, each word's own, and the same every time: by the hash of word and photo.
     """
-
-    def place(photo: str) -> bytes:
-        return hashlib.sha256(os.fsencode(f"{label}\0{photo}")).digest()
-
-    return sorted(photos, key=place)
+    return sorted(photos, key=lambda photo: sha256(os.fsencode(f"{label}\0{photo}")).digest())
 
 
 @dataclass(frozen=True)
@@ -91,18 +86,15 @@ class KeptAnswers:
 
     def targets(self, names: Sequence[str], *, aside: bool) -> tuple[list[bytes], Tensor, Tensor]:
         """Return digests, labels (n, K) and which are known, of photos with any of some labels."""
-        rows = [
-            (digest, [answer.labels.get(name) for name in names])
+        rows = {
+            digest: [answer.labels.get(name) for name in names]
             for digest, answer in sorted(self.photos.items())
-            if answer.aside == aside and any(name in answer.labels for name in names)
-        ]
-        shape = (len(rows), len(names))
-        labels = np.array([[bool(said) for said in row] for _, row in rows], bool).reshape(shape)
-        known: NDArray[np.bool_] = np.array(
-            [[said is not None for said in row] for _, row in rows], bool
-        ).reshape(shape)
-        digests = [digest for digest, _ in rows]
-        return digests, torch.from_numpy(labels).double(), torch.from_numpy(known)
+            if answer.aside == aside and not answer.labels.keys().isdisjoint(names)
+        }
+        number = {None: np.nan, False: 0.0, True: 1.0}
+        said = np.array([[number[word] for word in row] for row in rows.values()])
+        labels = torch.from_numpy(said.reshape(len(rows), len(names)))
+        return [*rows], labels.nan_to_num(), ~labels.isnan()
 
     def extended(self, path: Path, newer: "KeptAnswers") -> "KeptAnswers":
         """Return both, and append what is new to the log in a file."""

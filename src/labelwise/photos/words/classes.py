@@ -5,22 +5,19 @@
 
 A word weighs the classes whose names mean what it means. The classifier is linear in the pooled
 features f of its network, logit_c = W_c f + b_c, and so is the score: word k has the weights
-sum_c a_kc W_c, and the mean photo the score 0. That is a linear head like any other.
+sum_c a_kc W_c, and the mean photo the score 0.
 
 Two more routes join that of class names where they can (:mod:`labelwise.photos.words.knowledge`):
 the union of the classes that are kinds of a word, and the maps learned from captions. Each score is
 standardised over the photos, and they are added as learned weights say. Neither is linear in the
 features, so the head is moved, by a ridge regression on the photos, to where it gives their sum.
 
-A folder of such a model holds an encoder; it may also hold the
-classifier as timm writes it for a hub (config.json, model.safetensors), with the names of its
-classes in classes.txt, one per line. Without them the classifier is EfficientNet-Lite0 from the
-extra ``weights``, with ImageNet's classes.
-
-The encoder gives texts vectors of length one: the unit mean of its hidden states, as sentence
-encoders such as all-MiniLM-L6-v2 are trained to be read. Its folder has one .onnx file (inputs
-input_ids, attention_mask and perhaps token_type_ids) and tokenizer.json. Each text is encoded by
-itself: files of 8-bit weights answer otherwise when a text has company.
+A folder of such a model holds an encoder: one .onnx file (inputs input_ids, attention_mask and
+perhaps token_type_ids) and tokenizer.json. It may also hold the classifier as timm writes it for a
+hub (config.json, model.safetensors), with the names of its classes in classes.txt, one per line.
+Without them the classifier is EfficientNet-Lite0 from the extra ``weights``, with ImageNet's
+classes. Texts get the unit mean of the encoder's hidden states. Each is encoded by itself: files of
+8-bit weights answer otherwise when a text has company.
 
 Words that no photo shows, such as justice, lean on some class as well. So a text is compared with
 ideas and with things that people look for in photos, and doubted where an idea is nearest.
@@ -171,35 +168,6 @@ THINGS = (
 )
 
 
-class Ideas:
-    """Ideas and things as an encoder knows them; those that it does not know are left out."""
-
-    def __init__(self, encoder: SentenceEncoder) -> None:
-        self._encoder = encoder
-
-    @cached_property
-    def _ideas(self) -> dict[str, NDArray[np.float32]]:
-        return self._known(IDEAS)
-
-    @cached_property
-    def _things(self) -> dict[str, NDArray[np.float32]]:
-        return self._known(THINGS)
-
-    def _known(self, names: tuple[str, ...]) -> dict[str, NDArray[np.float32]]:
-        known = [name for name in names if self._encoder.knows(name)]
-        return {name: self._encoder.describe(usual_texts(name)) for name in known}
-
-    def nearest(self, vector: NDArray[np.float32], cosine: float) -> str | None:
-        """Return the idea that a text is nearest to; None if a thing is nearer.
-
-        ``cosine`` is that of the text and the nearest class.
-        """
-        near = {name: float(own @ vector) for name, own in self._ideas.items()}
-        things = [float(own @ vector) for own in self._things.values()]
-        best = max(near, key=near.__getitem__, default=None)
-        return None if best is None or near[best] <= max([cosine, *things]) else best
-
-
 DEFAULT_NETWORK = "tf_efficientnet_lite0"
 TEMPERATURE = 0.08  # T; on COCO photos .065 to .1 rank about equally well
 CLASSES_FILE = "classes.txt"
@@ -211,57 +179,46 @@ ALIKE = 0.9  # cosine of what two words make of the classes; couch and sofa have
 
 
 @dataclass(frozen=True, eq=False)
-class WeighedClasses:
-    """Classes that texts weigh: the unit vectors (C, E) of their names, their weights (C, D)."""
-
-    names: tuple[str, ...]
-    vectors: NDArray[np.float32]
-    weight: Tensor
-
-    def shares(self, vectors: NDArray[np.float32]) -> Tensor:
-        """Return what each class counts (K, C) for texts that have these vectors (K, E)."""
-        cosines = torch.from_numpy(vectors @ self.vectors.T).double()
-        return (cosines / TEMPERATURE).softmax(dim=1)
-
-    def directions(self, vectors: NDArray[np.float32]) -> Tensor:
-        """Return the weights (D, K) of texts that have these vectors (K, E)."""
-        return (self.shares(vectors) @ self.weight.double()).T
-
-    def nearest(self, vector: NDArray[np.float32]) -> tuple[str, float]:
-        """Return the class whose name is nearest to a text, and the cosine."""
-        cosines = self.vectors @ vector
-        number = int(cosines.argmax())
-        return self.names[number], float(cosines[number])
-
-
-@dataclass(frozen=True, eq=False)
 class WeighedTexts(TextDirections):
-    """The text half: a sentence encoder, and the classes that its vectors weigh."""
+    """The text half: an encoder, and classes with vectors (C, E) of their names, weights (C, D)."""
 
     encoder: SentenceEncoder
-    classes: WeighedClasses
+    names: tuple[str, ...]
+    name_vectors: NDArray[np.float32]
+    weight: Tensor
 
     @cached_property
     def kinds(self) -> Kinds | None:
         """What ImageNet's classes are kinds of, None of other classes."""
         kinds = imagenet_kinds()
-        return kinds if kinds.are_of(self.classes.names) else None
+        return kinds if kinds.are_of(self.names) else None
 
     @cached_property
     def maps(self) -> CaptionMaps | None:
         """The maps learned from captions, None with another network or encoder."""
-        maps, weight = caption_maps(), self.classes.weight.numpy()
+        maps, weight = caption_maps(), self.weight.numpy()
         return maps if maps.fit(weight, lambda text: self.encoder.encode([text])[0]) else None
+
+    def shares(self, vectors: NDArray[np.float32]) -> Tensor:
+        """Return what each class counts (K, C) for texts that have these vectors (K, E)."""
+        cosines = torch.from_numpy(vectors @ self.name_vectors.T).double()
+        return (cosines / TEMPERATURE).softmax(dim=1)
+
+    def nearest_class(self, vector: NDArray[np.float32]) -> tuple[str, float]:
+        """Return the class whose name is nearest to a text, and the cosine."""
+        cosines = self.name_vectors @ vector
+        number = int(cosines.argmax())
+        return self.names[number], float(cosines[number])
 
     def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
         vectors = self.vectors(texts)
-        named = self.classes.directions(vectors)
+        named = (self.shares(vectors) @ self.weight.double()).T
         if self.maps is None:
             return named
         kinds, union = self.kinds_of(texts), torch.zeros_like(named)
         for column, own in enumerate(kinds):
             if own:
-                union[:, column] = self.classes.weight[list(own)].double().mean(dim=0)
+                union[:, column] = self.weight[list(own)].double().mean(dim=0)
         mapped = torch.from_numpy(self.maps.directions(vectors)).double()
         spread = torch.from_numpy(self.maps.deviation).double()[:, None]
         weights = torch.from_numpy(self.maps.weights[[int(bool(own)) for own in kinds]].T).double()
@@ -278,32 +235,31 @@ class WeighedTexts(TextDirections):
         return np.stack([self.encoder.describe(own) for own in texts])
 
     def kept(self) -> tuple[tuple[str, ...], dict[str, Tensor]]:
-        vectors = torch.from_numpy(self.classes.vectors)
-        return self.classes.names, {"vectors": vectors, "weight": self.classes.weight}
+        return self.names, {
+            "vectors": torch.from_numpy(self.name_vectors),
+            "weight": self.weight,
+        }
 
     def nearest(self, texts: Sequence[Sequence[str]]) -> list[str]:
         """Return the class that each thing leans on most, or how many are kinds of it."""
-        nearest = [self.classes.nearest(vector)[0] for vector in self.vectors(texts)]
+        nearest = [self.nearest_class(vector)[0] for vector in self.vectors(texts)]
         for position, kinds in enumerate(self.kinds_of(texts)):
             if kinds:
                 more = f" and {counted(len(kinds) - 1, 'more kind')}" if kinds[1:] else ""
-                nearest[position] = self.classes.names[kinds[0]] + more
+                nearest[position] = self.names[kinds[0]] + more
         return nearest
 
     def doubt(self, name: str, texts: Sequence[str]) -> str | None:
-        unknown = [text for text in texts if not self.encoder.knows(text)]
-        if unknown:
+        described = f"describe {name!r} in the language it was trained on, as in: name: a text in"
+        for text in texts:
+            if not self.encoder.knows(text):
+                return f"the encoder does not know all of {text!r}: {described} English"
+        for word in filter(None, map(self.encoder.spelled, texts)):
             return (
-                f"the encoder does not know all of {unknown[0]!r}: describe {name!r} in the "
-                "language it was trained on, as in: name: a text in English"
+                f"the encoder takes {word!r} letter by letter and hardly knows it: {described} "
+                "English"
             )
-        spelled = [word for word in map(self.encoder.spelled, texts) if word is not None]
-        if spelled:
-            return (
-                f"the encoder takes {spelled[0]!r} letter by letter and hardly knows it: describe "
-                f"{name!r} in the language it was trained on, as in: name: a text in English"
-            )
-        nearest, cosine = self.classes.nearest(self.encoder.describe(texts))
+        nearest, cosine = self.nearest_class(self.encoder.describe(texts))
         if cosine < FAR and not self.kinds_of([texts])[0]:
             return (
                 f"{name!r} is far from everything the classifier knows (nearest: {nearest!r}): "
@@ -312,7 +268,7 @@ class WeighedTexts(TextDirections):
         return None
 
     def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
-        shares = normalize(self.classes.shares(self.vectors(texts)), dim=1)
+        shares = normalize(self.shares(self.vectors(texts)), dim=1)
         near = (shares @ shares.T).triu(1) > ALIKE
         return [(int(first), int(other)) for first, other in near.nonzero().tolist()]
 
@@ -355,7 +311,6 @@ class ClassesAndWords(TextImageModel):
             raise SettingsError(f"{folder} is not a folder; it must hold a sentence encoder")
         self.encoder = SentenceEncoder(self.folder)
         self.digest = self.encoder.digest
-        self._ideas = Ideas(self.encoder)
         architecture = architecture_of(self.folder)
         backbone, self.weight, self.bias = create_classifier(
             architecture or DEFAULT_NETWORK,
@@ -429,7 +384,7 @@ class ClassesAndWords(TextImageModel):
         """
         vectors = self.texts.vectors(texts)
         logits = (features @ self.weight.numpy().T + self.bias.numpy()).astype(np.float64)
-        named = logits @ self.texts.classes.shares(vectors).numpy().T
+        named = logits @ self.texts.shares(vectors).numpy().T
         odds = np.zeros_like(named)
         chances = np.exp(logits - logits.max(axis=1, keepdims=True))
         chances /= chances.sum(axis=1, keepdims=True)
@@ -463,17 +418,31 @@ class ClassesAndWords(TextImageModel):
 
     @cached_property
     def texts(self) -> WeighedTexts:
-        classes = WeighedClasses(self.classes, self.class_vectors, self.weight)
-        return WeighedTexts(self.encoder, classes)
+        return WeighedTexts(self.encoder, self.classes, self.class_vectors, self.weight)
+
+    @cached_property
+    def _concepts(self) -> tuple[dict[str, NDArray[np.float32]], ...]:
+        """Ideas and things as the encoder knows them; those that it does not know are left out."""
+        return tuple(
+            {
+                name: self.encoder.describe(usual_texts(name))
+                for name in names
+                if self.encoder.knows(name)
+            }
+            for names in (IDEAS, THINGS)
+        )
 
     def doubt(self, word: Word) -> str | None:
         doubt = super().doubt(word)
         if doubt is not None:
             return doubt
         vector = self.encoder.describe(word.texts)
-        nearest, cosine = self.texts.classes.nearest(vector)
-        idea = self._ideas.nearest(vector, cosine)
-        if idea is None:
+        nearest, cosine = self.texts.nearest_class(vector)
+        ideas, things = (
+            {name: float(own @ vector) for name, own in known.items()} for known in self._concepts
+        )
+        idea = max(ideas, key=ideas.__getitem__, default=None)
+        if idea is None or ideas[idea] <= max([cosine, *things.values()]):
             return None
         return (
             f"{word.name!r} is nearer to the idea of {idea} than to anything that photos show, and "

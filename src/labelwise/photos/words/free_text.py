@@ -12,7 +12,7 @@ a probability, because nobody has answered about this text.
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index
-from labelwise.photos.check_log import name_of_text
 from labelwise.photos.checking import CheckSession
 from labelwise.photos.query import Hit, photos_along
-from labelwise.photos.words.classes import SentenceEncoder, WeighedClasses, WeighedTexts
+from labelwise.photos.receipts import name_of_text
+from labelwise.photos.words.classes import SentenceEncoder, WeighedTexts
 from labelwise.photos.words.text_image import TextDirections, TextImageKind, TextImageModel
 from labelwise.photos.words.tower_files import read_towers
 from labelwise.photos.words.towers import TowerTexts
@@ -100,26 +100,32 @@ class FreeText:
         path = run / FACTS_FILE
         try:
             facts = _Facts.model_validate_json(path.read_bytes())
-            classes = _classes_of(run, facts) if facts.kind == "classes" else None
+            tensors = load_tensors(run / CLASSES_FILE) if facts.kind == "classes" else {}
+            sizes = [
+                len(tensors[name]) for name in ("vectors", "weight") if facts.kind == "classes"
+            ]
+            if any(size != len(facts.classes) for size in sizes):
+                raise ValueError("it does not say as many classes as there are weights")
         except (OSError, CheckpointError, ValidationError, ValueError, LookupError) as error:
             raise CheckpointError(
                 f"{path} and {CLASSES_FILE} cannot be used ({one_line_of(error)}); run `labelwise "
                 "train --words` again"
             ) from None
         folder = Path(facts.model) if encoder is None else encoder
-        what = "text-image model" if classes is None else "sentence encoder"
+        what = "text-image model" if facts.kind == "towers" else "sentence encoder"
         if not folder.is_dir():
             raise SettingsError(
                 f"the {what} of {run} was in {folder}, which is not there; name its folder with "
                 "--encoder"
             )
         texts: TextDirections
-        if classes is None:
+        if facts.kind == "towers":
             towers = read_towers(folder)
             digest, texts = towers.digest, TowerTexts(towers)
         else:
             made = SentenceEncoder(folder)
-            digest, texts = made.digest, WeighedTexts(made, classes)
+            vectors, weight = tensors["vectors"].numpy(), tensors["weight"]
+            digest, texts = made.digest, WeighedTexts(made, facts.classes, vectors, weight)
         if digest != facts.encoder:
             raise SettingsError(
                 f"{folder} holds another {what} than {run} was made with; name the folder of that "
@@ -157,30 +163,10 @@ class FreeText:
         """
         return photos_along(index, self.direction(text), count, query=query, at_least=at_least)
 
-    def check(
-        self,
-        index: Index,
-        text: str,
-        count: int,
-        *,
-        wrong_at_most: float = 0.1,
-        confidence: float = 0.95,
-        who: str | None = None,
-    ) -> CheckSession:
-        """Begin or resume the check of the photos most like a text, which may earn a promise."""
-        return CheckSession.of_ranked(
-            index,
-            name_of_text(text),
-            self.photos(index, text, count),
-            wrong_at_most=wrong_at_most,
-            confidence=confidence,
-            who=who,
-        )
+    def check(self, index: Index, text: str, count: int, **options: Any) -> CheckSession:
+        """Begin or resume the check of the photos most like a text, which may earn a promise.
 
-
-def _classes_of(run: Path, facts: _Facts) -> WeighedClasses:
-    tensors = load_tensors(run / CLASSES_FILE)
-    classes = WeighedClasses(facts.classes, tensors["vectors"].numpy(), tensors["weight"])
-    if not len(classes.names) == len(classes.vectors) == len(classes.weight):
-        raise ValueError("it does not say as many classes as there are weights")
-    return classes
+        ``options`` are those of :meth:`CheckSession.of_ranked`.
+        """
+        hits = self.photos(index, text, count)
+        return CheckSession.of_ranked(index, name_of_text(text), hits, **options)

@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.errors import SettingsError
 from labelwise.links import Consistent, Link
@@ -74,12 +73,12 @@ class QuestionGuide:
         drawn = sorted(drawn, key=lambda photo: photo not in answered)
         random = [photo for photo in drawn if photo in self.aside]
         others = [photo for photo in drawn if photo not in self.aside]
-        is_open = np.array([photo not in answered for photo in others], dtype=bool)
-        by_value = np.lexsort((-self._values(label, others), is_open))
+        worth = dict(zip(others, self._values(label, others).tolist(), strict=True))
+        others.sort(key=lambda photo: (photo not in answered, -worth[photo]))
         places = [(EVERY * n, photo) for n, photo in enumerate(random)]
-        for n, row in enumerate(by_value.tolist()):
+        for n, photo in enumerate(others):
             turn, step = divmod(n, EVERY - 1)
-            places.append((EVERY * turn + 1 + step, others[row]))
+            places.append((EVERY * turn + 1 + step, photo))
         return [photo for _, photo in sorted(places)]
 
     def guess(self, label: str, photo: str) -> bool | None:
@@ -87,9 +86,8 @@ class QuestionGuide:
 
         None too where the run does not know word or photo, or has learnt of other words alone.
         """
-        if photo in self.aside or photo not in self._rows or label not in self.labels:
-            return None
-        if label in self.unanswered:
+        known = photo in self._rows and label in self.labels
+        if photo in self.aside or not known or label in self.unanswered:
             return None
         return bool(self.probs[self._rows[photo], self.labels.index(label)] >= 0.5)
 
@@ -147,8 +145,7 @@ class WordsLearner:
         self._text = TextHead.load(path) if path.is_file() else None
         layer = predictor.model.head.state_dict()
         head = TextHead(layer["classifier.weight"].T, layer["classifier.bias"])
-        probs = self._probs(head, predictor.link)
-        self.guide = self._guide(probs, predictor.answers, predictor.unanswered)
+        self.guide = self._guide(head, predictor.link, predictor.answers, predictor.unanswered)
 
     def learnt(self, answers: Mapping[str, Mapping[str, bool]]) -> QuestionGuide:
         """Return the guide that follows from answers, by the path of the photo and the word.
@@ -167,33 +164,24 @@ class WordsLearner:
         if self._text is None or not can_teach(digests, labels, observed):
             return self.guide
         x = self._features.of(digests)
-        made = answered_head(self._text, x, labels, observed, pool=self._pool())
+        pool = self._features.of(sorted(set(self._digests))[-POOL:])
+        made = answered_head(self._text, x, labels, observed, pool=pool)
         link: Link = made.calibration.link
         if self._words.taxonomy is not None:
             link = Consistent(link, self._words.taxonomy.within(self._words.space).parent)
         answered = observed.any(dim=0).tolist()
-        names = self._words.names
-        unanswered = [name for name, own in zip(names, answered, strict=True) if not own]
-        return self._guide(self._probs(made.head, link), len(digests), unanswered)
-
-    def _pool(self) -> Tensor:
-        return self._features.of(sorted(set(self._digests))[-POOL:])
+        named = zip(self._words.names, answered, strict=True)
+        return self._guide(made.head, link, len(digests), [name for name, own in named if not own])
 
     def _guide(
-        self, probs: NDArray[np.float64], learnt_from: int, unanswered: Sequence[str]
+        self, head: TextHead, link: Link, learnt_from: int, unanswered: Sequence[str]
     ) -> QuestionGuide:
-        names, words = self._names, self._words.names
-        return QuestionGuide(self._aside, names, words, probs, learnt_from, frozenset(unanswered))
-
-    @torch.no_grad()
-    def _probs(self, head: TextHead, link: Link) -> NDArray[np.float64]:
-        """Return the probabilities (n, K) of all photos."""
-        if not self._digests:
-            return np.empty((0, len(self._words.names)))
-        single = TextHead(head.weight.float(), head.bias.float())
-        parts = [
-            link(single.scores(self._features.of(self._digests[start : start + POOL])))
-            for start in range(0, len(self._digests), POOL)
-        ]
-        probs: NDArray[np.float64] = torch.cat(parts).double().numpy()
-        return probs
+        """Return the guide of the probabilities (n, K) of all photos by a head and its link."""
+        words, single = self._words.names, TextHead(head.weight.float(), head.bias.float())
+        parts = [np.empty((0, len(words)))]
+        with torch.no_grad():
+            for start in range(0, len(self._digests), POOL):
+                features = self._features.of(self._digests[start : start + POOL])
+                parts.append(link(single.scores(features)).double().numpy())
+        probs, others = np.concatenate(parts), frozenset(unanswered)
+        return QuestionGuide(self._aside, self._names, words, probs, learnt_from, others)

@@ -17,22 +17,17 @@ probability says so too. With answers the head is :func:`.answered.answered_head
 and words that nobody answered about are ranked but never chosen: their probabilities follow from
 answers about other words, and may be far off.
 
-Features of photos are computed once for each content and kept in parts: .npz files of up to 512
-photos, in a folder named after the network's weights and its transform. What was interrupted goes
-on after the last part.
-
-A run of words is compared with one that was trained on the same answers by the infinitesimal
-jackknife: var d = sum over photos m of (U_am - U_bm)^2, where U_m is how much photo m moves a
-figure. Two figures are compared, so each interval is held to 97.5 %.
+Features are kept in .npz files of up to 512 photos, in a folder named after the network's weights
+and its transform. What was interrupted goes on after the last one.
 """
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from math import sqrt
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -102,81 +97,63 @@ class RunDifference:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Answers:
-    """What a run says of photos: logits and log-probabilities (n, K) by photo and label."""
-
-    rows: dict[str, int]
-    names: tuple[str, ...]
-    logits: NDArray[Any]
-    labels: NDArray[Any]
-    observed: NDArray[np.bool_] | None
-    link: Link
-
-    @classmethod
-    def of(cls, folder: Path) -> "_Answers":
-        run = RunFolder(folder)
-        held_out, link = run.held_out(), run.spec.made_link
-        if held_out is None or not held_out.may_promise or link is None:
-            raise DataError(
-                f"{folder} has no answered photos that fitted nothing and so cannot be compared; "
-                "set some aside, or train on answers.csv of the run of `train --words`"
-            )
-        made = held_out.predictions
-        rows = {str(photo): row for row, photo in enumerate(made.ids)}
-        return cls(rows, made.names, made.logits, made.labels, made.observed, link)
-
-    def taken(self, photos: list[str], names: list[str]) -> tuple[NDArray[Any], ...]:
-        """Return logits, loss, labels and which are known (n, K), of some photos and labels."""
-        rows = [self.rows[photo] for photo in photos]
-        columns = [self.names.index(name) for name in names]
-        logits, labels = self.logits.astype(np.float64)[rows], self.labels[rows] > 0.5
-        log_p, log_q = self.link.log_probs(logits)
-        loss = -np.where(labels, log_p, log_q)
-        known = np.ones_like(labels) if self.observed is None else self.observed[rows]
-        return logits[:, columns], loss[:, columns], labels[:, columns], known[:, columns]
-
-
 def compare_runs(words: Path, trained: Path) -> list[RunDifference]:
-    """Return mAP and log loss of both runs on the photos that neither was fitted on."""
-    before, other = _Answers.of(words), _Answers.of(trained)
-    photos = sorted(before.rows.keys() & other.rows.keys())
-    names = [name for name in before.names if name in other.names]
+    """Return mAP and log loss of both runs on the photos that neither was fitted on.
+
+    Intervals are those of the infinitesimal jackknife, var d = sum over photos m of
+    (U_am - U_bm)^2, where U_m is how much photo m moves a figure; each at 97.5 %.
+    """
+    runs = [_held_out(words), _held_out(trained)]
+    rows_of = [{str(photo): row for row, photo in enumerate(made.ids)} for made, _ in runs]
+    photos = sorted(rows_of[0].keys() & rows_of[1].keys())
+    names = [name for name in runs[0][0].names if name in runs[1][0].names]
     if len(photos) < LEAST or not names:
         raise DataError(
             f"{words} and {trained} must share at least {LEAST} photos that are set aside in both, "
             f"and a label, got {len(photos):,} and {len(names):,}; train on "
             f"{words / 'answers.csv'}, whose split test they are"
         )
-    logits, loss, labels, known = before.taken(photos, names)
-    their_logits, their_loss, _, _ = other.taken(photos, names)
+    scores, losses = [], []
+    for (made, link), rows in zip(runs, rows_of, strict=True):
+        own = made.take(np.array([rows[photo] for photo in photos], np.int64))
+        columns = [own.names.index(name) for name in names]
+        logits, present = own.logits.astype(np.float64), own.labels > 0.5
+        log_p, log_q = link.log_probs(logits)
+        scores.append(logits[:, columns])
+        losses.append(-np.where(present, log_p, log_q)[:, columns])
+        if len(scores) == 1:  # labels are those of the answers
+            labels = present[:, columns]
+            known = np.ones_like(labels) if own.observed is None else own.observed[:, columns]
     counts = known.sum(1).astype(np.float64)
-    sums = [(losses_of * known).sum(1) for losses_of in (loss, their_loss)]
-    losses = [float(sums_of.sum() / counts.sum()) for sums_of in sums]
-    precisions = [
-        float(average_precision(scores, labels, known).value) for scores in (logits, their_logits)
-    ]
-    moved = [mean_influence(sums_of, counts) for sums_of in sums]
-    ranked = [mean_ap_influence(scores, labels, known) for scores in (logits, their_logits)]
+    sums = [(loss * known).sum(1) for loss in losses]
+    precisions = [float(average_precision(score, labels, known).value) for score in scores]
+    moved = [mean_influence(own, counts) for own in sums]
+    ranked = [mean_ap_influence(score, labels, known) for score in scores]
     return [
-        _difference("mAP", precisions, ranked, higher_is_better=True),
-        _difference("log loss", losses, moved, higher_is_better=False),
+        _difference("mAP", precisions, ranked, True),
+        _difference("log loss", [float(own.sum() / counts.sum()) for own in sums], moved, False),
     ]
+
+
+def _held_out(folder: Path) -> tuple[Predictions, Link]:
+    run = RunFolder(folder)
+    held_out, link = run.held_out(), run.spec.made_link
+    if held_out is None or not held_out.may_promise or link is None:
+        raise DataError(
+            f"{folder} has no answered photos that fitted nothing and so cannot be compared; "
+            "set some aside, or train on answers.csv of the run of `train --words`"
+        )
+    return held_out.predictions, link
 
 
 def _difference(
-    figure: str,
-    values: list[float],
-    influences: list[NDArray[np.float64]],
-    *,
-    higher_is_better: bool,
+    figure: str, values: list[float], influences: list[NDArray[np.float64]], higher: bool
 ) -> RunDifference:
     apart = influences[1] - influences[0]
     half = float(ndtri(LEVEL)) * sqrt(float(apart @ apart))
     middle = values[1] - values[0]
-    return RunDifference(
-        figure, values[0], values[1], middle - half, middle + half, len(apart), higher_is_better
-    )
+    ends = (middle - half, middle + half)
+    return RunDifference(figure, values[0], values[1], *ends, len(apart), higher)
 
 
 PART = 512  # photos
@@ -214,82 +191,59 @@ def features_of(
 ) -> PhotoFeatures:
     """Return the features of photos, from the cache or computed and written there."""
     folder = Path(cache) / content_key(PictureImages([]), backbone, pooled=True)
+    watch = watch or Silent()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(folder, error) from None
-    with locked(folder):
-        return _features_of(images, backbone, folder, batch_size, device, watch or Silent())
-
-
-def _features_of(
-    images: ImageSource,
-    backbone: Backbone,
-    folder: Path,
-    batch_size: int,
-    device: torch.device | str,
-    watch: Watch,
-) -> PhotoFeatures:
-    digests, failures = _digests(images)
-    known = _read_parts(folder)
-    first: dict[bytes, int] = {}  # of photos with one content the first is computed
-    for row, digest in digests.items():
-        if digest not in known:
-            first.setdefault(digest, row)
-    todo = np.array(sorted(first.values()), np.int64)
-    held: dict[bytes, NDArray[np.float32]] = {}
-    home = next(backbone.parameters()).device
 
     def network(values: Tensor) -> tuple[Tensor, ...]:
         return (backbone(backbone.transform.inputs(values)).float().mean(dim=(2, 3)),)
 
-    backbone.eval().to(device)
-    watch.start("reading photos", len(digests), len(digests) - len(todo))
-    try:
-        for batch in infer(
-            network,
-            images,
-            backbone.transform,
-            rows=todo.tolist(),
-            batch_size=batch_size,
-            device=torch.device(device),
-        ):
-            failures += batch.failures
-            if batch.values:
-                vectors = batch.values[0].numpy()
-                for row, vector in zip(batch.rows.tolist(), vectors, strict=True):
-                    held[digests[row]] = vector
-            watch.advance(len(batch.rows) + len(batch.failures))
-            if len(held) >= PART:
-                known |= _write_part(folder, held)
-                held = {}
-    finally:
-        if held:  # also when someone stops it: what was computed is kept
-            known |= _write_part(folder, held)
-        backbone.to(home)
-        watch.finish()
-    readable = {row: digest for row, digest in digests.items() if digest in known}
-    return PhotoFeatures(readable, known, tuple(failures), len(first))
-
-
-def _digests(images: ImageSource) -> tuple[dict[int, bytes], list[Failure]]:
-    """Return the hash of each photo's content, and the photos that cannot be opened."""
-
-    def identity(row: int) -> bytes | str:
+    def identity(row: int) -> bytes | Failure:
         try:
             return images.identity(row)
         except ImageError as error:
-            return str(error)
+            return Failure(row, images.ids[row], str(error))
 
-    with ThreadPoolExecutor() as pool:
-        answers = list(pool.map(identity, range(len(images))))
-    digests = {row: answer for row, answer in enumerate(answers) if isinstance(answer, bytes)}
-    bad = [
-        Failure(row, images.ids[row], answer)
-        for row, answer in enumerate(answers)
-        if isinstance(answer, str)
-    ]
-    return digests, bad
+    with locked(folder):
+        with ThreadPoolExecutor() as pool:
+            answers = list(pool.map(identity, range(len(images))))
+        digests = {row: answer for row, answer in enumerate(answers) if isinstance(answer, bytes)}
+        failures = [answer for answer in answers if isinstance(answer, Failure)]
+        known = _read_parts(folder)
+        first: dict[bytes, int] = {}  # of photos with one content the first is computed
+        for row, digest in digests.items():
+            if digest not in known:
+                first.setdefault(digest, row)
+        held: dict[bytes, NDArray[np.float32]] = {}
+        home = next(backbone.parameters()).device
+        backbone.eval().to(device)
+        watch.start("reading photos", len(digests), len(digests) - len(first))
+        try:
+            for batch in infer(
+                network,
+                images,
+                backbone.transform,
+                rows=sorted(first.values()),
+                batch_size=batch_size,
+                device=torch.device(device),
+            ):
+                failures += batch.failures
+                vectors = batch.values[0].numpy() if batch.values else ()
+                for row, vector in zip(batch.rows.tolist(), vectors, strict=True):
+                    held[digests[row]] = vector
+                watch.advance(len(batch.rows) + len(batch.failures))
+                if len(held) >= PART:
+                    known |= _write_part(folder, held)
+                    held = {}
+        finally:
+            if held:  # also when someone stops it: what was computed is kept
+                known |= _write_part(folder, held)
+            backbone.to(home)
+            watch.finish()
+    readable = {row: digest for row, digest in digests.items() if digest in known}
+    return PhotoFeatures(readable, known, tuple(failures), len(first))
 
 
 def _read_parts(folder: Path) -> dict[bytes, NDArray[np.float32]]:
@@ -363,30 +317,37 @@ def start(
     """
     if not 0 <= set_aside < 1:
         raise SettingsError(f"set_aside must be a share from 0 up to 1, got {set_aside:g}")
-    run, watch = RunFolder(out), watch or Silent()
-    _require_own(run)
-    with run.lock():
-        cache, notes = run.path / EMBEDDINGS, _doubts(model, words)
-        photos = features_of(
-            images, model.backbone, cache, batch_size=batch_size, device=device, watch=watch
+    run = RunFolder(out)
+    if (run.path / MODEL_FILE).is_file() and run.spec.answers is None:
+        raise SettingsError(
+            f"{run.path} holds a run that was trained, not one that began with words; name another "
+            "folder with -o"
         )
+    with run.lock():
+        notes = model.doubts(words)
+        if len(notes) > DOUBTS_SHOWN:  # a thousand words have many pairs
+            more = f"and {len(notes) - DOUBTS_SHOWN:,} more doubts about words"
+            notes = [*notes[:DOUBTS_SHOWN], f"{more}: start with fewer of them"]
+        read = partial(
+            features_of,
+            backbone=model.backbone,
+            cache=run.path / EMBEDDINGS,
+            batch_size=batch_size,
+            device=device,
+        )
+        photos = read(images, watch=watch)
         if not photos.digests:
             reasons = "; ".join(failure.reason for failure in photos.failures[:1])
             raise DataError(f"of {counted(len(images), 'photo')} none could be read: {reasons}")
-        kept = KeptAnswers.load(run.path / ANSWERS_FILE)
-        failures, paths = photos.failures, _paths(images, photos)
+        kept, paths = KeptAnswers.load(run.path / ANSWERS_FILE), _paths(images, photos)
         if answers is not None:
             notes += aligned_labels(answers, words.names)[1]
-            photos_of = features_of(
-                answers.images, model.backbone, cache, batch_size=batch_size, device=device
-            )
-            failures += photos_of.failures
-            paths = {**_paths(answers.images, photos_of), **paths}
-            photos = PhotoFeatures(
-                photos.digests, photos_of.known, failures, photos.computed + photos_of.computed
-            )
-            new = KeptAnswers.of(answers, photos_of.digests, set_aside)
+            their = read(answers.images)
+            paths = {**_paths(answers.images, their), **paths}
+            new = KeptAnswers.of(answers, their.digests, set_aside)
             kept = kept.extended(run.path / ANSWERS_FILE, new)
+            failures, computed = photos.failures + their.failures, photos.computed + their.computed
+            photos = PhotoFeatures(photos.digests, their.known, failures, computed)
         return _Start(run, words, model, photos, kept, paths).finish(notes)
 
 
@@ -409,21 +370,6 @@ def can_teach(digests: Sequence[bytes], labels: Tensor, observed: Tensor) -> boo
     return len(digests) >= LEAST_ANSWERS and bool((said > 0.5).any() and (said < 0.5).any())
 
 
-def _rule(names: Sequence[str], unanswered: Container[str]) -> Threshold:
-    """Return the rule of a run: once there are answers, no word without any is chosen."""
-    values = [NEVER if name in unanswered else 0.5 for name in names]
-    return Threshold(tuple(values) if NEVER in values else 0.5)
-
-
-def _doubts(model: TextImageModel, words: WordList) -> list[str]:
-    """Return what is to be said of words, cut short: a thousand words have many pairs."""
-    doubts = model.doubts(words)
-    if len(doubts) <= DOUBTS_SHOWN:
-        return doubts
-    more = f"and {len(doubts) - DOUBTS_SHOWN:,} more doubts about words: start with fewer of them"
-    return [*doubts[:DOUBTS_SHOWN], more]
-
-
 def _paths(images: ImageSource, photos: PhotoFeatures) -> dict[bytes, str]:
     """Return where photos lie that are files of their own, by content."""
     rows = sorted(photos.digests, reverse=True)  # of copies, the first
@@ -433,15 +379,6 @@ def _paths(images: ImageSource, photos: PhotoFeatures) -> dict[bytes, str]:
         for row, file in located
         if file is not None and file.size is None
     }
-
-
-def _require_own(run: RunFolder) -> None:
-    """Raise if a folder holds a run that did not begin with words."""
-    if (run.path / MODEL_FILE).is_file() and run.spec.answers is None:
-        raise SettingsError(
-            f"{run.path} holds a run that was trained, not one that began with words; name another "
-            "folder with -o"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -455,16 +392,25 @@ class _Start:
 
     def finish(self, notes: list[str]) -> Started:
         notes += self._unused()
-        every = self.photos.every()
-        texts = [word.texts for word in self.words.words]
-        text = self.model.head(texts, every.mean(dim=0), every)
+        every, names = self.photos.every(), self.words.names
+        text = self.model.head([word.texts for word in self.words.words], every.mean(dim=0), every)
         notes += self.model.disagreements(self.words, every)
-        known = self.photos.known
-        fitting = targets_of(self.words, self.answers, known, aside=False)
-        aside = targets_of(self.words, self.answers, known, aside=True)
-        count, answered = len(fitting[0]), None
+        fitting, aside = (
+            targets_of(self.words, self.answers, self.photos.known, aside=is_aside)
+            for is_aside in (False, True)
+        )
+        digests, labels, observed = fitting
+        count, answered, rule = len(digests), None, Threshold(0.5)
+        unanswered: tuple[str, ...] = ()
         link: Link
-        if not can_teach(*fitting):
+        if can_teach(*fitting):
+            answered = answered_head(text, self.photos.of(digests), labels, observed, pool=every)
+            head, link = answered.head, answered.calibration.link
+            known = observed.any(dim=0).tolist()
+            unanswered = tuple(name for name, own in zip(names, known, strict=True) if not own)
+            if unanswered:
+                rule = Threshold(tuple(0.5 if own else NEVER for own in known))
+        else:
             head, link = text, self.model.guessed(text.scores(every))
             if count:
                 notes.append(
@@ -472,12 +418,7 @@ class _Start:
                     "without those set aside, and when there is a yes and a no among the answers"
                 )
             count = 0
-        else:
-            digests, labels, observed = fitting
-            answered = answered_head(text, self.photos.of(digests), labels, observed, pool=every)
-            head, link = answered.head, answered.calibration.link
-        unanswered = self._unanswered(fitting[2]) if count else ()
-        made = self._predictor(head, link, _rule(self.words.names, unanswered))
+        made = self._predictor(head, link, rule)
         predictor = replace(made, answers=count, unanswered=unanswered)
         text.save(self.run.path / TEXT_HEAD_FILE)
         self._save(predictor, {"train": fitting, "test": aside} if count else {})
@@ -508,11 +449,6 @@ class _Start:
             f"name, as in '{others[0]}: another text'"
         ]
 
-    def _unanswered(self, observed: Tensor) -> tuple[str, ...]:
-        """Return the words of the columns in which nothing is known."""
-        known = observed.any(dim=0).tolist()
-        return tuple(name for name, own in zip(self.words.names, known, strict=True) if not own)
-
     def _name(self, digest: bytes) -> str:
         """Return where a photo lies, or else what it was called when it was answered."""
         return self.paths.get(digest, self.answers.photos[digest].id)
@@ -530,45 +466,35 @@ class _Start:
         return Predictor(network, HeadSpec("linear"), space, link, rule, "words", (), taxonomy)
 
     def _save(
-        self,
-        predictor: Predictor,
-        splits: dict[str, tuple[list[bytes], Tensor, Tensor]],
+        self, predictor: Predictor, splits: dict[str, tuple[list[bytes], Tensor, Tensor]]
     ) -> None:
         """Write the files of the run; the model comes last."""
-        folder = self.run.path
+        folder, layer = self.run.path, predictor.model.head.state_dict()
         for name in ("train", "test"):
-            digests, labels, observed = splits.get(name, ([], None, None))
             path = self.run.predictions_path(name)
-            if not digests or labels is None:
+            if name not in splits or not splits[name][0]:
                 path.unlink(missing_ok=True)
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
-            layer = predictor.model.head.state_dict()
-            features = self.photos.of(digests)
-            logits = features @ layer["classifier.weight"].T + layer["classifier.bias"]
-            ids = [self._name(digest) for digest in digests]
+            digests, labels, observed = splits[name]
+            logits = self.photos.of(digests) @ layer["classifier.weight"].T
             Predictions(
-                ids,
-                to_numpy(logits),
+                [self._name(digest) for digest in digests],
+                to_numpy(logits + layer["classifier.bias"]),
                 to_numpy(labels.float()),
-                None if observed is None else to_numpy(observed),
+                to_numpy(observed),
                 self.words.names,
                 name,
                 Sigmoid(),
             ).save(path)
-        if len(self.answers):
-            photos = {digest: self._name(digest) for digest in self.answers.photos}
-            said = {name for photo in self.answers.photos.values() for name in photo.labels}
+        if answered := self.answers.photos:
+            said = {name for photo in answered.values() for name in photo.labels}
             with replacing(folder / TABLE_FILE) as temporary:
                 write_table(
                     temporary,
                     [name for name in self.words.names if name in said],
-                    {photos[digest]: photo.labels for digest, photo in self.answers.photos.items()},
-                    {
-                        photos[digest]
-                        for digest, photo in self.answers.photos.items()
-                        if photo.aside
-                    },
+                    {self._name(digest): photo.labels for digest, photo in answered.items()},
+                    {self._name(digest) for digest, photo in answered.items() if photo.aside},
                 )
         with replacing(folder / WORDS_FILE) as temporary:
             temporary.write_text(self.words.text(), encoding="utf-8")

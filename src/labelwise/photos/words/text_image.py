@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from labelwise.calibration import Platt
@@ -62,21 +61,16 @@ class TextHead:
             raise CheckpointError(
                 f"{path} must hold {error}; run `labelwise train --words` again"
             ) from None
-        plain = weight.is_floating_point() and bias.is_floating_point() and weight.ndim == 2
         common = tensors.get("common")
-        whole = [weight, bias] if common is None else [weight, bias, common]
-        if common is not None:
-            plain &= common.is_floating_point() and common.shape[:-1] == weight.shape[:1]
-        if not plain or bias.shape != weight.shape[1:] or not _are_finite(*whole):
+        every = [weight, bias] if common is None else [weight, bias, common]
+        fits = weight.ndim == 2 and bias.shape == weight.shape[1:]
+        fits &= common is None or common.shape[:-1] == weight.shape[:1]
+        if not fits or not all(t.is_floating_point() and bool(t.isfinite().all()) for t in every):
             raise CheckpointError(
                 f"{path} must hold a weight (D, K) and a bias (K,) of finite numbers; run "
                 "`labelwise train --words` again"
             )
         return TextHead(weight, bias, common)
-
-
-def _are_finite(*tensors: Tensor) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 class TextDirections(ABC):
@@ -147,14 +141,10 @@ class TextImageModel(ABC):
 
     def doubts(self, words: WordList) -> list[str]:
         """Return a sentence for each word, or pair of words, that cannot be scored well."""
-        own = [self.doubt(word) for word in words.words]
-        doubts = [sentence for sentence in own if sentence is not None]
-        names = words.names
-        for first, other in self.texts.alike([word.texts for word in words.words]):
-            if own[first] is not None or own[other] is not None:
-                continue
-            doubts.append(
-                f"{names[first]!r} and {names[other]!r} get nearly the same first scores: keep "
-                "one, describe them apart, or answer about photos"
-            )
-        return doubts
+        own, names = [self.doubt(word) for word in words.words], words.names
+        return [sentence for sentence in own if sentence is not None] + [
+            f"{names[first]!r} and {names[other]!r} get nearly the same first scores: keep "
+            "one, describe them apart, or answer about photos"
+            for first, other in self.texts.alike([word.texts for word in words.words])
+            if own[first] is None and own[other] is None
+        ]

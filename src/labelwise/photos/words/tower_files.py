@@ -18,9 +18,10 @@ training did it. Each text is encoded alone.
 import json
 import re
 import string
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, isfinite
+from math import exp
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -136,154 +137,37 @@ class TextTower(nn.Module):
 
 
 State = dict[str, Tensor]
-NOT_WEIGHTS = ("position_ids", "attn_mask")
+NAMES = tomllib.loads(Path(__file__).with_name("tower_names.toml").read_text(encoding="utf-8"))
+NOT_WEIGHTS = ("position_ids", "attn_mask", "logit_scale", "logit_bias")
 
 
-class ReadState(dict[str, Tensor]):
-    """Named tensors that remember which of them were read."""
-
-    def __init__(self, tensors: State) -> None:
-        super().__init__(tensors)
-        self.read: set[str] = set()
-
-    def __getitem__(self, name: str) -> Tensor:
-        tensor = super().__getitem__(name)
-        self.read.add(name)
-        return tensor
-
-    def require_all_read(self, folder: Path) -> None:
-        """Raise if a tensor has found no place."""
-        left = [
-            name
-            for name in sorted(set(self) - self.read)
-            if name not in ("logit_scale", "logit_bias") and not name.endswith(NOT_WEIGHTS)
-        ]
-        if left:
-            raise SettingsError(
-                f"{folder}: {len(left)} tensors of the model have no place in the towers that are "
-                f"read here, such as {left[0]!r}; take a vision transformer of CLIP, SigLIP or "
-                "SigLIP 2"
-            )
-
-
-def depth_of(state: State, blocks: str = "blocks.") -> int:
-    """Return how many blocks a tower has."""
-    numbers = {
-        name.removeprefix(blocks).partition(".")[0] for name in state if name.startswith(blocks)
-    }
-    return len(numbers)
-
-
-def _renamed(state: State, before: str, after: str, *, bias: bool = True) -> State:
-    parts = ("weight", "bias") if bias else ("weight",)
-    return {f"{after}.{name}": state[f"{before}.{name}"] for name in parts}
-
-
-def image_state(state: State, kind: TowerKind) -> State:
-    """Return the image half of a model of transformers under our names."""
-    old = "vision_model."
-    weights = {
-        "patches.weight": state[f"{old}embeddings.patch_embedding.weight"],
-        "positions": state[f"{old}embeddings.position_embedding.weight"],
-        **_renamed(state, f"{old}post_layernorm", "after"),
-        **_blocks(state, f"{old}encoder.layers."),
-    }
-    if kind == "clip":
-        weights["token"] = state[f"{old}embeddings.class_embedding"]
-        weights |= _renamed(state, f"{old}pre_layrnorm", "before")
-        weights |= _renamed(state, "visual_projection", "projection", bias=False)
-        return weights
-    if weights["patches.weight"].ndim == 2:  # SigLIP 2 flattens a patch by row, column, colour
-        width, numbers = weights["patches.weight"].shape
-        side = round((numbers / 3) ** 0.5)
-        flat = weights["patches.weight"].reshape(width, side, side, 3)
+def _half(state: State, kind: str, half: str) -> State:
+    """Take one half of a model, ``image`` or ``text``, out of the tensors of a file."""
+    named, old = NAMES[kind], NAMES[kind]["from"][half]
+    of_blocks = [name.removeprefix(old) for name in state if name.startswith(old)]
+    depth = len({name.partition(".")[0] for name in of_blocks})
+    weights = _taken(state, named[half])
+    for number in range(depth):
+        own = _taken(state, named["blocks"], f"{old}{number}.")
+        weights |= {f"blocks.{number}.{name}": tensor for name, tensor in own.items()}
+    if kind == "open_clip":
+        weights["projection.weight"] = weights["projection.weight"].T.contiguous()
+    patches = weights.get("patches.weight")
+    if patches is not None and patches.ndim == 2:  # SigLIP 2 flattens by row, column, colour
+        side = round((patches.shape[1] / 3) ** 0.5)
+        flat = patches.reshape(len(patches), side, side, 3)
         weights["patches.weight"] = flat.permute(0, 3, 1, 2).contiguous()
-    weights["patches.bias"] = state[f"{old}embeddings.patch_embedding.bias"]
-    weights["pool.probe"] = state[f"{old}head.probe"]
-    weights["pool.attention.qkv.weight"] = state[f"{old}head.attention.in_proj_weight"]
-    weights["pool.attention.qkv.bias"] = state[f"{old}head.attention.in_proj_bias"]
-    for before, after in (
-        ("attention.out_proj", "attention.out"),
-        ("layernorm", "norm"),
-        ("mlp.fc1", "mlp.fc1"),
-        ("mlp.fc2", "mlp.fc2"),
-    ):
-        weights |= _renamed(state, f"{old}head.{before}", f"pool.{after}")
     return weights
 
 
-def text_state(state: State) -> State:
-    """Return the text half of a model of transformers under our names."""
-    old = "text_model."
-    head = f"{old}head" if f"{old}head.weight" in state else "text_projection"
-    return {
-        "tokens.weight": state[f"{old}embeddings.token_embedding.weight"],
-        "positions": state[f"{old}embeddings.position_embedding.weight"],
-        **_blocks(state, f"{old}encoder.layers."),
-        **_renamed(state, f"{old}final_layer_norm", "after"),
-        **_renamed(state, head, "projection", bias=head != "text_projection"),
-    }
-
-
-def _blocks(state: State, old: str) -> State:
-    """Return the blocks of a transformer of transformers under our names."""
-    blocks: State = {}
-    depth = depth_of(state, old)
-    for number in range(depth):
-        own, new = f"{old}{number}.", f"blocks.{number}."
-        for part in ("weight", "bias"):
-            rows = [state[f"{own}self_attn.{name}_proj.{part}"] for name in "qkv"]
-            blocks[f"{new}attention.qkv.{part}"] = torch.cat(rows)
-        for before, after in (
-            ("layer_norm1", "norm1"),
-            ("layer_norm2", "norm2"),
-            ("self_attn.out_proj", "attention.out"),
-            ("mlp.fc1", "mlp.fc1"),
-            ("mlp.fc2", "mlp.fc2"),
-        ):
-            blocks |= _renamed(state, own + before, new + after)
-    return blocks
-
-
-def open_image_state(state: State) -> State:
-    """Return the image half of a model of open_clip under our names."""
-    return {
-        "patches.weight": state["visual.conv1.weight"],
-        "positions": state["visual.positional_embedding"],
-        "token": state["visual.class_embedding"],
-        **_renamed(state, "visual.ln_pre", "before"),
-        **_renamed(state, "visual.ln_post", "after"),
-        "projection.weight": state["visual.proj"].T.contiguous(),
-        **_open_blocks(state, "visual.transformer.resblocks."),
-    }
-
-
-def open_text_state(state: State) -> State:
-    """Return the text half of a model of open_clip under our names."""
-    return {
-        "tokens.weight": state["token_embedding.weight"],
-        "positions": state["positional_embedding"],
-        **_renamed(state, "ln_final", "after"),
-        "projection.weight": state["text_projection"].T.contiguous(),
-        **_open_blocks(state, "transformer.resblocks."),
-    }
-
-
-def _open_blocks(state: State, old: str) -> State:
-    blocks: State = {}
-    for number in range(depth_of(state, old)):
-        own, new = f"{old}{number}.", f"blocks.{number}."
-        for name in ("weight", "bias"):
-            blocks[f"{new}attention.qkv.{name}"] = state[f"{own}attn.in_proj_{name}"]
-        for before, after in (
-            ("ln_1", "norm1"),
-            ("ln_2", "norm2"),
-            ("attn.out_proj", "attention.out"),
-            ("mlp.c_fc", "mlp.fc1"),
-            ("mlp.c_proj", "mlp.fc2"),
-        ):
-            blocks |= _renamed(state, own + before, new + after)
-    return blocks
+def _taken(state: State, names: Mapping[str, str | list[str]], before: str = "") -> State:
+    weights = {}
+    for name, theirs in names.items():
+        for part in ("weight", "bias") if name.endswith("*") else ("",):
+            olds = [theirs] if isinstance(theirs, str) else theirs
+            tensors = [state.pop(before + old.replace("*", part)) for old in olds]
+            weights[name.replace("*", part)] = torch.cat(tensors) if tensors[1:] else tensors[0]
+    return weights
 
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
@@ -342,12 +226,12 @@ def read_towers(folder: Path) -> Towers:
             "safetensors are read"
         )
     try:
-        state = ReadState({name: value.float() for name, value in load_file(weights).items()})
+        state = {name: value.float() for name, value in load_file(weights).items()}
     except (SafetensorError, OSError, ValueError) as error:
         raise SettingsError(f"{weights} cannot be read: {first_line(error)}") from None
     try:
-        halves = _open_clip(folder, state) if is_open else _transformers(folder, state)
         scale, bias = (_number(state.get(name)) for name in ("logit_scale", "logit_bias"))
+        halves = _open_clip(folder, state) if is_open else _transformers(folder, state)
     except LookupError as error:
         raise SettingsError(
             f"{folder}: the model is built in a way that is not read here (no {error}); take one "
@@ -358,32 +242,18 @@ def read_towers(folder: Path) -> Towers:
             f"{folder}: its settings or weights are not those of a text-image model "
             f"({shortened(one_line_of(error), 300)})"
         ) from None
-    return Towers(
-        *halves,
-        1.0 if scale is None else exp(scale),
-        bias,
-        sha256_of(weights),
-    )
+    return Towers(*halves, 1.0 if scale is None else exp(scale), bias, sha256_of(weights))
 
 
 def _number(tensor: Tensor | None) -> float | None:
     """Return the one number of a tensor, None without one."""
-    return None if tensor is None else _finite(float(tensor))
-
-
-def _small(value: float) -> float:
-    if not 0 < value < 1:
-        raise ValueError(f"layer_norm_eps must lie between 0 and 1, got {value:g}")
-    return value
-
-
-def _finite(value: float) -> float:
-    if not isfinite(value) or abs(value) > LARGEST_LOG:
+    value = None if tensor is None else float(tensor)
+    if value is not None and not abs(value) <= LARGEST_LOG:
         raise ValueError(f"a number must be finite and small, got {value:g}")
     return value
 
 
-def _transformers(folder: Path, state: ReadState) -> tuple[ImageTower, TextTower, Tokens]:
+def _transformers(folder: Path, state: State) -> tuple[ImageTower, TextTower, Tokens]:
     config = _json(folder / CONFIG)
     model_type = str(config.get("model_type"))
     if model_type not in KINDS:
@@ -391,41 +261,25 @@ def _transformers(folder: Path, state: ReadState) -> tuple[ImageTower, TextTower
             f"{folder / CONFIG} must be of a model_type of {', '.join(KINDS)}, got {model_type!r}"
         )
     kind = KINDS[model_type]
-    image, text = image_state(state, kind), text_state(state)
-    state.require_all_read(folder)
+    states = _half(state, kind, "image"), _half(state, kind, "text")
     vision = {**DEFAULTS[kind], **config.get("vision_config", {})}
     words = {**DEFAULTS[kind], **config.get("text_config", {})}
-    patch, places = image["patches.weight"].shape[-1], len(image["positions"]) - (kind == "clip")
-    shape = TowerShape(
-        kind,
-        image["patches.weight"].shape[0],
-        depth_of(image),
-        _heads(vision, 0),
-        len(image["blocks.0.mlp.fc1.weight"]),
-        patch,
-        patch * round(places**0.5),
-        len(image["projection.weight"]) if kind == "clip" else image["positions"].shape[1],
-        _activation(folder, vision),
-        _small(float(vision["layer_norm_eps"])),
-    )
-    text_shape = TextTowerShape(
-        kind == "clip",
-        len(text["tokens.weight"]),
-        len(text["positions"]),
-        text["positions"].shape[1],
-        depth_of(text),
-        _heads(words, 1),
-        len(text["blocks.0.mlp.fc1.weight"]),
-        len(text["projection.weight"]),
-        _activation(folder, words),
-        _small(float(words["layer_norm_eps"])),
-    )
-    tower = ImageTower(shape, _preprocessing(folder, shape.side))
-    tokens = _tokens(folder, text_shape, siglip_2=model_type == "siglip2")
-    return _loaded(tower, image, folder), _loaded(TextTower(text_shape), text, folder), tokens
+    built = []
+    for half, own in enumerate((vision, words)):
+        name, heads, eps = own["hidden_act"], own["num_attention_heads"], own["layer_norm_eps"]
+        if name not in ACTIVATION_NAMES:
+            known = ", ".join(ACTIVATION_NAMES)
+            raise SettingsError(
+                f"{folder / CONFIG}: hidden_act must be one of {known}, got {name!r}"
+            )
+        if not 0 < float(eps) < 1:
+            raise ValueError(f"layer_norm_eps must lie between 0 and 1, got {eps}")
+        heads = heads[half] if isinstance(heads, tuple) else heads
+        built.append((int(heads), ACTIVATION_NAMES[name], float(eps)))
+    return _built(folder, state, kind, states, built, model_type == "siglip2")
 
 
-def _open_clip(folder: Path, state: ReadState) -> tuple[ImageTower, TextTower, Tokens]:
+def _open_clip(folder: Path, state: State) -> tuple[ImageTower, TextTower, Tokens]:
     whole = _json(folder / OPEN_CONFIG)
     config, preprocessing = whole["model_cfg"], whole.get("preprocess_cfg", {})
     vision, words = config["vision_cfg"], config["text_cfg"]
@@ -436,59 +290,58 @@ def _open_clip(folder: Path, state: ReadState) -> tuple[ImageTower, TextTower, T
             f"open_clip, got {', '.join(strange) or 'a ResNet'}; take the transformers folder of "
             "this model"
         )
-    image, text = open_image_state(state), open_text_state(state)
-    state.require_all_read(folder)
+    states = _half(state, "open_clip", "image"), _half(state, "open_clip", "text")
     activation = "quick_gelu" if config.get("quick_gelu") else "gelu"
-    width, patch = image["patches.weight"].shape[0], image["patches.weight"].shape[-1]
-    shape = TowerShape(
-        "clip",
-        width,
-        depth_of(image),
-        width // int(vision.get("head_width", 64)),
-        len(image["blocks.0.mlp.fc1.weight"]),
-        patch,
-        patch * round((len(image["positions"]) - 1) ** 0.5),
-        len(image["projection.weight"]),
-        activation,
-        1e-5,
-    )
-    text_shape = TextTowerShape(
-        True,
-        len(text["tokens.weight"]),
-        len(text["positions"]),
-        text["positions"].shape[1],
-        depth_of(text),
-        int(words["heads"]),
-        len(text["blocks.0.mlp.fc1.weight"]),
-        len(text["projection.weight"]),
-        activation,
-        1e-5,
-    )
-    transform = Transform(
-        shape.side,
-        tuple(preprocessing.get("mean", CLIP_MEAN)),
-        tuple(preprocessing.get("std", CLIP_STD)),
-        preprocessing.get("interpolation", "bicubic"),
-        None if preprocessing.get("resize_mode", "shortest") == "squash" else 1.0,
-    )
-    tower = ImageTower(shape, transform)
-    tokens = _tokens(folder, text_shape, siglip_2=False)
-    return _loaded(tower, image, folder), _loaded(TextTower(text_shape), text, folder), tokens
+    heads = len(states[0]["patches.weight"]) // int(vision.get("head_width", 64))
+    built = [(number, activation, 1e-5) for number in (heads, int(words["heads"]))]
+    return _built(folder, state, "clip", states, built, False, preprocessing)
 
 
-def _heads(config: dict[str, Any], half: int) -> int:
-    heads = config["num_attention_heads"]
-    return int(heads[half] if isinstance(heads, tuple) else heads)
+def _built(
+    folder: Path,
+    left: State,
+    kind: TowerKind,
+    states: tuple[State, State],
+    built: Sequence[tuple[int, str, float]],
+    siglip_2: bool,
+    preprocessing: dict[str, Any] | None = None,
+) -> tuple[ImageTower, TextTower, Tokens]:
+    """Return both halves: sizes follow from tensors, (heads, activation, eps) are ``built``.
 
-
-def _activation(folder: Path, config: dict[str, Any]) -> str:
-    name = config["hidden_act"]
-    if name not in ACTIVATION_NAMES:
+    ``left`` are tensors that neither half has a place for.
+    """
+    if strange := sorted(name for name in left if not name.endswith(NOT_WEIGHTS)):
         raise SettingsError(
-            f"{folder / CONFIG}: hidden_act must be one of {', '.join(ACTIVATION_NAMES)}, got "
-            f"{name!r}"
+            f"{folder}: {len(strange)} tensors of the model have no place in the towers that are "
+            f"read here, such as {strange[0]!r}; take a vision transformer of CLIP, SigLIP or "
+            "SigLIP 2"
         )
-    return ACTIVATION_NAMES[name]
+    image, text = states
+    (heads, activation, eps), (text_heads, text_activation, text_eps) = built
+    depth, text_depth = (sum(name.endswith(".norm1.weight") for name in half) for half in states)
+    mlp, text_mlp = (len(half["blocks.0.mlp.fc1.weight"]) for half in states)
+    patch, places = image["patches.weight"].shape[-1], len(image["positions"]) - (kind == "clip")
+    to = len(image["projection.weight"]) if kind == "clip" else image["positions"].shape[1]
+    side = patch * round(places**0.5)
+    width, text_width = len(image["patches.weight"]), text["positions"].shape[1]
+    shape = TowerShape(kind, width, depth, heads, mlp, patch, side, to, activation, eps)
+    tokens_of = (len(text["tokens.weight"]), len(text["positions"]), text_width, text_depth)
+    text_to = len(text["projection.weight"])
+    text_shape = TextTowerShape(
+        kind == "clip", *tokens_of, text_heads, text_mlp, text_to, text_activation, text_eps
+    )
+    if preprocessing is None:
+        transform = _preprocessing(folder, side)
+    else:
+        transform = Transform(
+            side,
+            tuple(preprocessing.get("mean", CLIP_MEAN)),
+            tuple(preprocessing.get("std", CLIP_STD)),
+            preprocessing.get("interpolation", "bicubic"),
+            None if preprocessing.get("resize_mode", "shortest") == "squash" else 1.0,
+        )
+    tower, tokens = ImageTower(shape, transform), _tokens(folder, text_shape, siglip_2=siglip_2)
+    return _loaded(tower, image, folder), _loaded(TextTower(text_shape), text, folder), tokens
 
 
 def _preprocessing(folder: Path, side: int) -> Transform:
@@ -496,13 +349,7 @@ def _preprocessing(folder: Path, side: int) -> Transform:
 
     A shortest edge is scaled and the middle cut out; a height and a width squash the whole photo.
     """
-    path = folder / PREPROCESSOR
-    if not path.is_file():
-        raise SettingsError(
-            f"{folder} must hold {path.name}, which says how photos become input, and does not; "
-            "copy it from where the model comes from"
-        )
-    config = _json(path)
+    config = _json(_file(folder, PREPROCESSOR))
     size = config.get("size", side)
     edge = size.get("shortest_edge") if isinstance(size, dict) else size
     return Transform(
@@ -514,14 +361,19 @@ def _preprocessing(folder: Path, side: int) -> Transform:
     )
 
 
-def _tokens(folder: Path, shape: TextTowerShape, *, siglip_2: bool) -> Tokens:
-    path = folder / TOKENIZER
-    if not path.is_file():
+def _file(folder: Path, name: str, more: str = "") -> Path:
+    """Return a file that a model's folder must hold."""
+    if not (folder / name).is_file():
         raise SettingsError(
-            f"{folder} must hold {TOKENIZER} beside the model, and does not; copy it from where "
-            "the model comes from, or write it by AutoTokenizer.from_pretrained(MODEL)"
-            ".save_pretrained(FOLDER)"
+            f"{folder} must hold {name} beside the model, and does not; copy it from where the "
+            f"model comes from{more}"
         )
+    return folder / name
+
+
+def _tokens(folder: Path, shape: TextTowerShape, *, siglip_2: bool) -> Tokens:
+    how = ", or write it by AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)"
+    path = _file(folder, TOKENIZER, how)
     try:
         from tokenizers import Tokenizer
     except ImportError:

@@ -35,7 +35,7 @@ from labelwise.system.files import replacing, sha256_of
 from labelwise.system.text import one_line_of
 
 ALIKE = 0.99  # cosine of two words; unlike those of sentence encoders, cosines of towers are high
-SIGLIP_TEXTS = ("this is a photo of {}.",)
+SIGLIP_TEXT = "this is a photo of {}."
 LATIN = 0x250  # letters from here on are no longer those of English and its neighbours
 
 
@@ -109,12 +109,9 @@ def _fetched(address: str, expected: str, most: int) -> bytes:
                 raise ValueError(f"it sends more than {most:,} bytes")
             if monotonic() - begun > LONGEST:
                 raise ValueError(f"it sent {len(content):,} bytes in {LONGEST:,.0f} seconds")
-    digest = sha256(content).hexdigest()
-    if digest != expected:
-        raise ValueError(
-            f"the {len(content):,} bytes that it sent must have the SHA-256 {expected}, got "
-            f"{digest}"
-        )
+    if (digest := sha256(content).hexdigest()) != expected:
+        sent = f"the {len(content):,} bytes that it sent"
+        raise ValueError(f"{sent} must have the SHA-256 {expected}, got {digest}")
     return bytes(content)
 
 
@@ -150,14 +147,14 @@ class TowerTexts(TextDirections):
         self.towers = towers
 
     def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
-        return torch.stack([self._describe(own) for own in texts], dim=1).double()
-
-    def _describe(self, texts: Sequence[str]) -> Tensor:
-        """Return the unit mean (D,) of the vectors of some texts."""
-        if self.towers.bias is not None and tuple(texts) == usual_texts(texts[-1]):
-            texts = [text.format(texts[-1]) for text in SIGLIP_TEXTS]
-        vectors = self.towers.text.encode(texts, self.towers.tokens)
-        return normalize(vectors.mean(dim=0), dim=0).clone()
+        """Return the unit means (D, K) of the vectors of texts."""
+        towers, columns = self.towers, []
+        for own in texts:
+            if towers.bias is not None and tuple(own) == usual_texts(own[-1]):
+                own = [SIGLIP_TEXT.format(own[-1])]
+            mean = towers.text.encode(own, towers.tokens).mean(dim=0)
+            columns.append(normalize(mean, dim=0).clone())
+        return torch.stack(columns, dim=1).double()
 
     def doubt(self, name: str, texts: Sequence[str]) -> str | None:
         strange = [text for text in texts if any(ord(letter) >= LATIN for letter in text)]

@@ -104,19 +104,17 @@ class WordList:
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
         except FileNotFoundError:
-            raise DataError(
-                f"{path}: there is no such file; write one with a word per line"
-            ) from None
+            why = "there is no such file; write one with a word per line"
         except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}: the words must be a text file in UTF-8, and byte {error.start + 1:,} is "
-                "not; save it as UTF-8, one word per line"
-            ) from None
+            why = (
+                f"the words must be a text file in UTF-8, and byte {error.start + 1:,} is not; "
+                "save it as UTF-8, one word per line"
+            )
         except OSError as error:
-            raise DataError(
-                f"{path}: the words cannot be read ({error.strerror}); they must be a text file"
-            ) from None
-        return cls(tuple(_words_of(text, str(path))), str(path))
+            why = f"the words cannot be read ({error.strerror}); they must be a text file"
+        else:
+            return cls(tuple(_words_of(text, str(path))), str(path))
+        raise DataError(f"{path}: {why}")
 
     def text(self) -> str:
         """Return the list as :meth:`read` reads it."""
@@ -135,38 +133,40 @@ def _words_of(text: str, source: str) -> Iterator[Word]:
         before, _, after = line.partition(";")
         name, colon, written = before.partition(":")
         name, parent = name.strip(), after.strip()
-        if not name:
-            raise DataError(f"{source}, line {number}: a line must start with a word, got {line!r}")
-        if "," in name:
-            raise DataError(
-                f"{source}, line {number}: a word must have no comma, got {shortened(name)!r}; "
-                "write one word per line, and texts that describe it after a colon"
-            )
-        if '"' in name:
-            raise DataError(
-                f"{source}, line {number}: a word must have no quotation marks, got "
-                f"{shortened(name)!r}; in searches they stand around texts: leave them out"
-            )
-        if len(name) > LONGEST:
-            raise DataError(
-                f"{source}, line {number}: a word may have {LONGEST} letters, got {len(name):,} "
-                f"({shortened(name, 40)!r}); write a short one, and what describes it after a colon"
-            )
         texts = tuple(text.strip() for text in written.split(",") if text.strip())
-        if colon and not texts:
-            raise DataError(
-                f"{source}, line {number}: after the colon of {name!r} must come texts that "
-                "describe it; or leave the colon out"
-            )
-        if ";" in line and (not parent or ";" in parent or "," in parent):
-            raise DataError(
-                f"{source}, line {number}: after the semicolon must come one word that {name!r} is "
-                f"a kind of, got {parent!r}"
-            )
-        if any(for_terminal(text) != text for text in (name, *texts, parent)):
-            raise DataError(
-                f"{source}, line {number}: a line must have no tabs or control characters between "
-                f"its words, got {shortened(for_terminal(line))!r}; write one word per line, and "
+        why = ""
+        if not name:
+            why = f"a line must start with a word, got {line!r}"
+        elif "," in name:
+            why = (
+                f"a word must have no comma, got {shortened(name)!r}; write one word per line, and "
                 "texts that describe it after a colon"
             )
+        elif '"' in name:
+            why = (
+                f"a word must have no quotation marks, got {shortened(name)!r}; in searches they "
+                "stand around texts: leave them out"
+            )
+        elif len(name) > LONGEST:
+            why = (
+                f"a word may have {LONGEST} letters, got {len(name):,} ({shortened(name, 40)!r}); "
+                "write a short one, and what describes it after a colon"
+            )
+        elif colon and not texts:
+            why = (
+                f"after the colon of {name!r} must come texts that describe it; or leave the colon "
+                "out"
+            )
+        elif ";" in line and (not parent or ";" in parent or "," in parent):
+            why = (
+                f"after the semicolon must come one word that {name!r} is a kind of, got {parent!r}"
+            )
+        elif any(for_terminal(text) != text for text in (name, *texts, parent)):
+            why = (
+                "a line must have no tabs or control characters between its words, got "
+                f"{shortened(for_terminal(line))!r}; write one word per line, and texts that "
+                "describe it after a colon"
+            )
+        if why:
+            raise DataError(f"{source}, line {number}: {why}")
         yield Word(name, texts or usual_texts(name), parent or None)
