@@ -130,7 +130,7 @@ def _suspects(source: Path, kind: Literal["missing", "wrong"], given: Options) -
         ]
     write_review(given.target, questions)
     if given.html is not None:
-        from labelwise.report.suspects import write_suspects_page
+        from labelwise.report.contact_sheet import write_suspects_page
 
         picture = None if given.data is None else _pictures(given.data)
         if picture is None and (source / "settings.yaml").is_file():
@@ -228,7 +228,7 @@ def _next(source: str, given: Options) -> None:
     from labelwise.contrib.annotation_tools import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.errors import DataError, SettingsError
-    from labelwise.report.suspects import write_questions_page
+    from labelwise.report.contact_sheet import write_questions_page
 
     out, top, labels = given.target, given.top or 200, given.questions == "labels"
     order: Any = given.order or ("value" if labels else "random")

@@ -26,7 +26,7 @@ from labelwise.papers.jobs import (
 )
 from labelwise.papers.measures import FinishedRun, image_effects, measure
 from labelwise.papers.statistics import Covariance
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
 from labelwise.training.inference import higher_is_better, validation_figures
 from labelwise.training.settings import Settings
@@ -289,12 +289,10 @@ def _tuned(
         values = [_tunable(job.settings) for job in jobs]
         chosen = ", ".join(f"{key} {value}" for key, value in values[best].items())
         say(f"{method}: try {best + 1} of {plan.tune} is best on validation ({chosen})")
-        with replacing(folder / method / "tuning.json") as temporary:
-            records = [
-                {"settings": used, "score": score}
-                for used, score in zip(values, scores, strict=True)
-            ]
-            temporary.write_text(json.dumps(records, indent=1), encoding="utf-8")
+        records = [
+            {"settings": used, "score": score} for used, score in zip(values, scores, strict=True)
+        ]
+        write_text(folder / method / "tuning.json", json.dumps(records, indent=1))
         yield method, jobs[best].settings, jobs[best].folder
 
 

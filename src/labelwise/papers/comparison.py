@@ -20,7 +20,7 @@ from labelwise.papers.statistics import (
     seed_mean,
     verdict,
 )
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.pydantic_errors import first_fault
 
 HEADLINE = (
@@ -172,8 +172,7 @@ class Comparison:
         """Write ``comparison.json`` and ``comparison.md``."""
         plain = json.dumps(_without_infinity(asdict(self)), indent=1, allow_nan=False)
         for name, text in (("comparison.json", plain), ("comparison.md", self.markdown())):
-            with replacing(folder / name) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+            write_text(folder / name, text)
 
     @staticmethod
     def load(folder: Path) -> "Comparison":

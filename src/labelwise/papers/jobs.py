@@ -29,7 +29,7 @@ from labelwise.papers.measures import FinishedRun
 from labelwise.papers.sources import Frozen, open_table
 from labelwise.shards.engine import ATTEMPTS, LostShardError
 from labelwise.shards.ray_cluster import RayEngine
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import NamedWatch, Watch
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
@@ -121,8 +121,7 @@ def run_job(
     if path.exists():
         return job
     cost = {"seconds": perf_counter() - begun, **peak_memory()}
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(cost), encoding="utf-8")
+    write_text(path, json.dumps(cost))
     return job
 
 

@@ -37,7 +37,7 @@ from labelwise.papers.sources import (
 )
 from labelwise.papers.statistics import SeedMean, seed_mean
 from labelwise.pictures import ImageSource
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
 from labelwise.system.text import one_line_of
 from labelwise.training.settings import Settings, flattened, read_settings
@@ -550,5 +550,4 @@ def _save(
         "deviations.json": json.dumps(deviations, indent=1),
     }
     for name, text in texts.items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(folder / name, text)

@@ -52,7 +52,7 @@ from labelwise.papers.protocols import DATASETS
 from labelwise.papers.sources import Frozen, holds_files, with_features
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
-from labelwise.system.files import replacing
+from labelwise.system.files import replacing, write_text
 from labelwise.system.progress import Watch
 from labelwise.training.features import set_biases_to_priors
 from labelwise.training.optimizer import make_optimizer, rate, set_rate
@@ -381,8 +381,7 @@ class SurveyCell:
                 f" {json.dumps(m)}: {json.dumps(figures)}" for m, figures in block.items()
             )
             lines.append(f"{json.dumps(name)}: {{\n{inner}\n}}")
-        with replacing(folder / f"{self.data}.{self.cell}.json") as temporary:
-            temporary.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+        write_text(folder / f"{self.data}.{self.cell}.json", "{" + ",\n".join(lines) + "}\n")
 
     @staticmethod
     def load(file: Path) -> "SurveyCell":

@@ -24,7 +24,7 @@ from labelwise.objectives.convex import CoinLoss, ConvexLoss, ShareLoss
 from labelwise.papers.protocols import TRANSFER
 from labelwise.papers.sources import Frozen, holds_files
 from labelwise.pictures import FeatureRows
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.progress import Watch
 from labelwise.training.features import compute, content_key, frozen_backbone
 from labelwise.training.solve import Design, minimise
@@ -272,8 +272,7 @@ def _save(found: Sequence[Transferred], frozen: Frozen, folder: Path) -> None:
         "figures.json": json.dumps([asdict(result) for result in found], indent=1),
     }
     for name, text in texts.items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(folder / name, text)
 
 
 def _opened(name: str, root: Path) -> LabelTable:
@@ -327,9 +326,8 @@ def _judged(
         *(100 * on_test[chosen], chosen),
     )
     path = [{"l2": l2, "test": on_test[l2], "validation": on_val[l2]} for l2 in on_test]
-    with replacing(folder / f"{name}.json") as temporary:
-        content = {"key": key, "result": asdict(transferred), "path": path}
-        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    content = {"key": key, "result": asdict(transferred), "path": path}
+    write_text(folder / f"{name}.json", json.dumps(content, indent=1))
     return transferred
 
 

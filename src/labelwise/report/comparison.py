@@ -3,7 +3,9 @@
 In each measure a method is the best, or not significantly different from it, or behind it.
 """
 
+import tomllib
 from collections.abc import Sequence
+from importlib.resources import files
 from math import isfinite, isinf
 from pathlib import Path
 from typing import Literal
@@ -25,42 +27,13 @@ from labelwise.papers.comparison import JUDGED, Comparison, show_figure
 from labelwise.papers.measures import MEASURES
 from labelwise.papers.statistics import SeedMean, seed_mean
 from labelwise.report.charts import Dots, dot_plot
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 
 FEW = 3  # methods that a tile names
+_WORDS = tomllib.loads(files("labelwise.report").joinpath("comparison.toml").read_text("utf-8"))
+GLOSS: dict[str, str] = _WORDS["gloss"]  # what a measure is, in a few words
+GROUPS: dict[str, list[str]] = _WORDS["groups"]
 UNITS = "per cent but log loss, Brier, seconds and MB"
-RULES = {
-    "Data": "All methods see the same training, validation and test images; all figures here are "
-    "of the test images. Where the data has no validation split, a tenth of the training "
-    "images is taken for it, once.",
-    "Seeds": "Runs of one seed share data, order and start, so methods are compared seed by seed.",
-    "SeedMean": "Mean ± t(n − 1, 97.5 %) s / √n over the n seeds. It holds what training chance "
-    "does, not which images happened to be in the test split. It needs three seeds: with two, t "
-    "would make it ±12.7 s.",
-    "Significant": "The paired differences of every method to the best one. Their variance is that "
-    "of the seeds plus, for mAP, ACE, log loss and Brier, that of the paired bootstrap over test "
-    "images (by how much each image moves the difference). The best is found on the images that "
-    "judge it, so all pairs of methods are held together against 5 % by Shaffer's rule: the chance "
-    "of any false claim about a measure is at most 5 %. No significant difference does not "
-    "mean equal.",
-    "Before and after": "Before: the method's own link from logits to probabilities; a method "
-    "that only ranks has no such figures. After: the same shrunk per-label Platt fit on "
-    "validation for every method. Zero-label figures and retrieval read the own link, or the "
-    "fitted one where there is none.",
-    "Calibration errors": "Equal-width bins over all known entries as one pool; per bin the gap "
-    "between the mean probability and the share truly present. ECE weighs gaps by entries, ACE "
-    "is the plain mean over non-empty bins, MCE the largest.",
-    "Log loss and Brier": "Means over entries, not clipped: a certain and wrong answer has "
-    "infinite log loss. IN are images with a label present or unknown, OUT those reviewed and "
-    "without any.",
-    "Macro F1": "One threshold for all labels, with the best F1 on validation, on the fitted "
-    "probabilities.",
-    "Retrieval": "A query wants some labels and not others; images are ranked by the joint "
-    "probability, labels taken as independent given the image. All queries of a length, or a "
-    "seeded sample of them, the same for every method.",
-    "Undefined": "What has no value on one seed has no mean, and shows as a dash; what is infinite "
-    "on one seed has an infinite mean, and shows as ∞.",
-}
 
 
 def write_comparison(
@@ -71,8 +44,7 @@ def write_comparison(
     ``data`` names what was compared on, ``tries`` is how many settings of each method were tried.
     """
     path = Path(path)
-    with replacing(path) as temporary:
-        temporary.write_text(comparison_page(comparison, data=data, tries=tries), encoding="utf-8")
+    write_text(path, comparison_page(comparison, data=data, tries=tries))
     return path
 
 
@@ -212,7 +184,7 @@ def _run_cell(value: float | None, percent: bool) -> Cell:
 
 def how(comparison: Comparison, tries: int | None = None) -> Markup:
     """Return the section; ``tries`` is how many settings of each method were tried."""
-    texts = {"Tries": tuned(tries), **RULES}
+    texts = {"Tries": tuned(tries), **_WORDS["rules"]}
     shown = [name for name in MEASURES if any(comparison.column(name).values())]
     entries = [join(tag("dt", name), tag("dd", text)) for name, text in texts.items() if text]
     return section(
@@ -245,45 +217,6 @@ def _measure(name: str) -> Markup:
 # Charts: each measure by method. MMC is read from a method's own link, or from the fitted one where
 # it has none; so is the log loss beside it, or the two would not belong together.
 
-
-_STAGES = {"before": "own link", "after": "the same fit for all"}
-_ERRORS = {
-    "ECE": "Mean gap of probability and share present, weighted by entries",
-    "ACE": "Mean gap of probability and share present, bins alike",
-    "MCE": "Largest gap of probability and share present",
-}
-_SCORES = {
-    "log loss": "Mean log loss in nats per entry",
-    "Brier": "Mean squared error of the probabilities",
-}
-_PARTS = {"": "", " IN": ", images with labels", " OUT": ", images without"}
-
-# What a measure is, in a few words.
-GLOSS: dict[str, str] = {
-    "mAP@class": "Average precision, mean over labels",
-    "mAP@sample": "Average precision, mean over images",
-    "macro F1": "F1, mean over labels, one threshold chosen on validation",
-    **{
-        f"{name} {stage}": f"{text}; {words}"
-        for name, text in _ERRORS.items()
-        for stage, words in _STAGES.items()
-    },
-    **{
-        f"{name}{side} {stage}": f"{text}{where}; {words}"
-        for name, text in _SCORES.items()
-        for side, where in _PARTS.items()
-        for stage, words in _STAGES.items()
-    },
-    "top accuracy": "Images with labels whose surest label is right",
-    "zero-label AUROC": "Chance that an image with labels has a larger top probability than one "
-    "without",
-    "zero-label MMC": "Mean largest probability on images without labels",
-    "promised": "Share of a label's images on lists of which at most 10 % is expected to be wrong",
-    **{f"retrieval n={n}": f"Mean average precision of queries of length {n}" for n in (1, 2, 3)},
-    "seconds": "Time of one run, as this machine was loaded",
-    "host MB": "Largest memory of one run's process",
-    "GPU MB": "Largest memory of one run on the GPU",
-}
 
 Standing = Literal["best", "level", "behind", "only"]
 
@@ -329,12 +262,6 @@ def figure_text(comparison: Comparison, name: str, method: str) -> str:
     return show_figure(comparison.intervals(name)[method], MEASURES[name].percent)
 
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "Ranking and decisions": ("mAP@class", "mAP@sample", "macro F1"),
-    "Probabilities as they are": ("ECE before", "ACE before", "MCE before", "log loss before"),
-    "Probabilities after the same calibration": ("ECE after", "log loss after", "Brier after"),
-    "Images without labels": ("zero-label AUROC", "zero-label MMC"),
-}
 STYLES = {"best": "after", "only": "after", "level": "after hollow", "behind": "absent"}
 WORDS = {"best": ", best", "level": ", no significant difference from the best"}
 

@@ -23,7 +23,7 @@ from labelwise.report.labels import curves, labels, subgroup_tables
 from labelwise.report.page import facts, glance, how
 from labelwise.report.runs import measured_run, origin_of
 from labelwise.scores import read_run
-from labelwise.system.files import replacing, sha256_of
+from labelwise.system.files import sha256_of, write_text
 from labelwise.system.text import counted
 
 FEW = 20
@@ -81,11 +81,9 @@ def write_dossier(
             for name, heading in ANNEX_IV.items()
         ],
     )
-    with replacing(folder / "dossier.html") as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    with replacing(folder / "dossier.json") as temporary:
-        text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_text(folder / "dossier.html", page)
+    text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(folder / "dossier.json", text + "\n")
 
 
 def _known(

@@ -16,13 +16,15 @@ from labelwise.markup import (
     table,
     tag,
 )
-from labelwise.markup.svg import Axis, Frame, path
+from labelwise.markup.svg import path
 from labelwise.report.charts import (
     Series,
     Stage,
+    diagonal,
     line_chart,
     reliability_thumbnail,
     scatter_chart,
+    thumbnail_frame,
 )
 
 SHOWN = 300
@@ -286,27 +288,21 @@ def _thumbnail(
     *,
     ideal: bool = True,
 ) -> Markup:
-    axis = Axis(0, 1, [(0, "0"), (0.5, ""), (1, "1")])
-    frame = Frame(axis, axis, 150, 140, left=18, right=6, top=6, bottom=18)
-    diagonal = path([(frame.px(0), frame.py(0)), (frame.px(1), frame.py(1))], class_="ideal")
+    frame = thumbnail_frame()
+    shown = [(name or "all photos", name, points) for name, points in lines if len(points) > 1]
     drawn = [
         tag(
             "g",
-            tag("title", name or "all photos"),
+            tag("title", words),
             path(
                 [(frame.px(x), frame.py(y)) for x, y in points],
-                class_="line m7" if name else "line after strong",
+                "line m7" if name else "line after strong",
             ),
         )
-        for name, points in lines
-        if len(points) > 1
+        for words, name, points in shown
     ]
-    text = " ".join(
-        f"{name or 'all photos'}: {len(points)} points."
-        for name, points in lines
-        if len(points) > 1
-    )
-    return frame.draw(*([diagonal] if ideal else []), *drawn, title=title, description=text)
+    text = " ".join(f"{words}: {len(points)} points." for words, _, points in shown)
+    return frame.draw(*([diagonal(frame)] if ideal else []), *drawn, title=title, description=text)
 
 
 def _by_part(label: str, parts: Sequence[LabelCurves], by: str) -> Markup:

@@ -18,7 +18,7 @@ from labelwise.links import Softmax
 from labelwise.markup.document import charts_of
 from labelwise.markup.words import INFINITE, UNDEFINED, percent, plain
 from labelwise.report.calibration import calibration
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 
 CARD_FILE = "README.md"
 PICTURE = "reliability.svg"
@@ -38,11 +38,9 @@ def write_model_card(
     """Write ``README.md``, and ``reliability.svg`` if the model has probabilities."""
     if evaluation.final is not None:
         chart = next(iter(charts_of(calibration(evaluation) or "").values()))
-        with replacing(Path(folder) / PICTURE) as temporary:
-            temporary.write_text(chart, "utf-8")
-    with replacing(Path(folder) / CARD_FILE) as temporary:
-        text = model_card(model, evaluation, title=title, data=data, license=license)
-        temporary.write_text(text, "utf-8")
+        write_text(Path(folder) / PICTURE, chart)
+    text = model_card(model, evaluation, title=title, data=data, license=license)
+    write_text(Path(folder) / CARD_FILE, text)
 
 
 def model_card(

@@ -32,7 +32,7 @@ from labelwise.report.charts import Series, grouped_bars, line_chart
 from labelwise.report.examples import ExampleGroup, example_section
 from labelwise.report.labels import curves as label_curves
 from labelwise.report.labels import labels, search, subgroups
-from labelwise.system.files import replacing
+from labelwise.system.files import write_text
 from labelwise.system.text import counted
 
 # Decisions: the label sets of the rule, and images without any label.
@@ -271,9 +271,8 @@ def write_report(
     :func:`choose_examples`; ``origin`` names what was measured (method, data, command, ...).
     """
     path = Path(path)
-    with replacing(path) as temporary:
-        text = page(evaluation, title=title, examples=examples, history=history, origin=origin)
-        temporary.write_text(text, encoding="utf-8")
+    text = page(evaluation, title=title, examples=examples, history=history, origin=origin)
+    write_text(path, text)
     return path
 
 

@@ -66,6 +66,12 @@ def replacing(path: Path) -> Iterator[Path]:
         _sync(path.parent)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield a new temporary folder beside ``path``, which must be free when the block ends."""
