@@ -330,12 +330,12 @@ class Experiment:
         return f"{self.table}.{self.cell}" if self.cell else self.table
 
 
-_FILE = tomllib.loads(files("labelwise.papers").joinpath("tables.toml").read_text("utf-8"))
+STATED = tomllib.loads(files("labelwise.papers").joinpath("tables.toml").read_text("utf-8"))
 
 
 def _recipe(given: Values) -> dict[str, Any]:
     """Return settings with those of the recipe that they ``use``; ``~`` is none."""
-    start = _recipe(_FILE["recipe"][given["use"]]) if "use" in given else {}
+    start = _recipe(STATED["recipe"][given["use"]]) if "use" in given else {}
     own = {k: None if value == "~" else value for k, value in given.items() if k != "use"}
     return start | own
 
@@ -379,7 +379,7 @@ def _experiment(name: str, given: dict[str, Any]) -> Experiment:
         figures=_figures(given.pop("figures")),
         published=PublishedTable(given.pop("title"), titles, printed, remark),
         stated=_recipe(given.pop("stated", {})),
-        unstated=frozenset(key for one in unstated for key in _FILE["unstated"].get(one, [one])),
+        unstated=frozenset(key for one in unstated for key in STATED["unstated"].get(one, [one])),
         deviations=tuple(given.pop("deviations", ())),
         claims=tuple(map(_table_claim, given.pop("claims", ()))),
         **given,
@@ -387,13 +387,13 @@ def _experiment(name: str, given: dict[str, Any]) -> Experiment:
 
 
 FROZEN = _recipe({"use": "frozen"})
-DATASETS = {name: Dataset(**given) for name, given in _FILE["dataset"].items()}
+DATASETS = {name: Dataset(**given) for name, given in STATED["dataset"].items()}
 ROWS = {
-    name: {row: _row(given) for row, given in rows.items()} for name, rows in _FILE["rows"].items()
+    name: {row: _row(given) for row, given in rows.items()} for name, rows in STATED["rows"].items()
 }
-EXPERIMENTS = {name: _experiment(name, given) for name, given in _FILE["table"].items()}
+EXPERIMENTS = {name: _experiment(name, given) for name, given in STATED["table"].items()}
 PUBLISHED = {name: experiment.published for name, experiment in EXPERIMENTS.items()}
 # Two-way, Table A: what is transferred to: name, classes, train and test images.
 TRANSFER: dict[str, tuple[str, int, int, int]] = {
-    name: (given[0], given[1], given[2], given[3]) for name, given in _FILE["transfer"].items()
+    name: (given[0], given[1], given[2], given[3]) for name, given in STATED["transfer"].items()
 }
