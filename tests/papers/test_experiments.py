@@ -357,7 +357,7 @@ def test_columns_are_the_papers_definitions(tmp_path):
     labelled = outcome(tmp_path / "labelled", replace_rows(test, ~out))
     assert columns.top_error(labelled)["error"] == pytest.approx(100 - found["IN accuracy"])
     with pytest.raises(DataError, match="validation split"):
-        columns.average_sets(5)(run)
+        columns.average_sets(run, 5)
 
 
 def one_label_each(rows, split):
@@ -373,7 +373,7 @@ def test_average_five_is_counted_over_images_and_over_classes_by_shot(tmp_path):
         one_label_each(*part) for part in ((900, "train"), (400, "val"), (300, "test"))
     )
     train.labels[:, 0], train.labels[:, 1] = 0, 1  # one class seldom, one often
-    found = columns.average_sets(5)(outcome(tmp_path, train, val, test))
+    found = columns.average_sets(outcome(tmp_path, train, val, test), 5)
     probs = torch.as_tensor(val.logits).double().softmax(dim=1)
     place = 5 * len(val)  # the cut lies midway between the last chosen and the first left out
     lowest = probs.flatten().sort(descending=True).values[place - 1 : place + 1].mean()
@@ -390,7 +390,7 @@ def test_average_five_is_counted_over_images_and_over_classes_by_shot(tmp_path):
 def test_expecting_more_empty_images_lowers_confidence_at_a_price(tmp_path):
     val, test = predictions(400, split="val", link=Sigmoid()), predictions(400, link=Sigmoid())
     run = outcome(tmp_path, val, test)
-    found, shifted = columns.in_and_out(run), columns.in_and_out_expecting(0.77)(run)
+    found, shifted = columns.in_and_out(run), columns.in_and_out(run, 0.77)
     assert shifted["OUT MMC"] < found["OUT MMC"]
     assert shifted["log loss OUT"] < found["log loss OUT"]
     assert shifted["log loss IN"] > found["log loss IN"]
