@@ -219,10 +219,10 @@ def test_no_second_model_is_loaded_meanwhile(own_run, monkeypatch):
     path, load = "/api/v1/models/tiny/reload", Service._load
     begun, go, first = threading.Event(), threading.Event(), []
 
-    def held_back(self, name, folder):
+    def held_back(self, name):
         begun.set()
         go.wait(PATIENCE)
-        return load(self, name, folder)
+        return load(self, name)
 
     with running(own_run, decoders=0) as server:
         save_model(own_run, seed=9)

@@ -14,7 +14,7 @@ from labelwise.server import schemas
 from labelwise.server.batching import Tagged
 from labelwise.server.bodies import Upload, from_base64, json_list, read_form, read_json
 from labelwise.server.security import COOKIE, RefusedError, cookie_value, same_token
-from labelwise.server.service import Lane, ServedModel, Service, trust_chart
+from labelwise.server.service import ServedModel, Service, trust_chart
 from labelwise.server.settings import ServeSettings
 
 if TYPE_CHECKING:  # a server without an index needs none of it
@@ -370,19 +370,19 @@ def add_session(api: APIRouter, settings: ServeSettings) -> None:
 
 
 def _add_models(api: APIRouter, service: Service) -> None:
-    async def first() -> Lane:
-        return service.lane()
+    async def first() -> ServedModel:
+        return service.model()
 
-    async def named(model: ModelName) -> Lane:
-        return service.lane(model)
+    async def named(model: ModelName) -> ServedModel:
+        return service.model(model)
 
     @api.get("/models", summary="The models that answer, the first one by default")
     async def models() -> list[schemas.ModelView]:
-        return [service.model_view(lane.model) for lane in service.lanes.values()]
+        return [service.model_view(served) for served in service.models.values()]
 
     @api.get("/models/{model}", summary="One of the models")
     async def model(model: ModelName) -> schemas.ModelView:
-        return service.model_view(service.lane(model).model)
+        return service.model_view(service.model(model))
 
     @api.post(
         "/models/{model}/reload",
@@ -391,13 +391,11 @@ def _add_models(api: APIRouter, service: Service) -> None:
     )
     async def reload(model: ModelName) -> schemas.ReloadedView:
         changed = await asyncio.shield(service.reload(model))
-        return schemas.ReloadedView(
-            changed=changed, model=service.model_view(service.lane(model).model)
-        )
+        return schemas.ReloadedView(changed=changed, model=service.model_view(service.model(model)))
 
     @api.get("/model", summary="Which model answers where none is named")
     async def first_model() -> schemas.ModelView:
-        return service.model_view(service.lane().model)
+        return service.model_view(service.model())
 
     _add_answers(api, service, first)
     several = APIRouter(prefix="/models/{model}")
@@ -406,10 +404,10 @@ def _add_models(api: APIRouter, service: Service) -> None:
 
 
 def _add_answers(
-    api: APIRouter, service: Service, chosen: Callable[..., Coroutine[Any, Any, Lane]]
+    api: APIRouter, service: Service, chosen: Callable[..., Coroutine[Any, Any, ServedModel]]
 ) -> None:
     """Add what can be asked of a model: of the first one, or of the one in the path."""
-    Chosen = Annotated[Lane, Depends(chosen)]  # noqa: N806
+    Chosen = Annotated[ServedModel, Depends(chosen)]  # noqa: N806
 
     @api.post(
         "/predict",
@@ -419,19 +417,19 @@ def _add_answers(
     )
     async def predict(
         request: Request,
-        lane: Chosen,
+        served: Chosen,
         format: Annotated[
             Literal["labelwise", "hf"], Query(description="hf: label and score of each picture.")
         ] = "labelwise",
     ) -> Response:
         uploads = await read_pictures(request, service)
         tagged = await answered_or_left(
-            request, service.tag(lane, uploads, request.scope.get(PLACE))
+            request, service.tag(served, uploads, request.scope.get(PLACE))
         )
         if len(tagged) == 1 and tagged[0].error is not None:
             raise RefusedError(422, tagged[0].error)
         write = _written_scores if format == "hf" else _written
-        content = await service.aside(lambda: write(lane.model, tagged))
+        content = await service.aside(lambda: write(served, tagged))
         return Response(content, media_type="application/json")
 
     @api.get(
@@ -439,9 +437,9 @@ def _add_answers(
         summary="All labels with their reliability",
         response_model=list[schemas.LabelView],
     )
-    async def labels(lane: Chosen) -> Response:
+    async def labels(served: Chosen) -> Response:
         content = await service.aside(
-            lambda: json_list(to_json(reliability) for reliability in lane.model.trust.values())
+            lambda: json_list(to_json(reliability) for reliability in served.trust.values())
         )
         return Response(content, media_type="application/json")
 
@@ -450,20 +448,20 @@ def _add_answers(
         summary="The reliability diagram of a label",
         response_class=Response,
     )
-    async def chart(lane: Chosen, label: Annotated[str, Query(max_length=1000)]) -> Response:
-        lane.model.spec.space.column(label)
-        trust = (await service.aside(lambda: lane.model.trust))[label]
+    async def chart(served: Chosen, label: Annotated[str, Query(max_length=1000)]) -> Response:
+        served.spec.space.column(label)
+        trust = (await service.aside(lambda: served.trust))[label]
         if not trust.bins:
             raise RefusedError(404, "no predictions of held-out photos are kept with this model")
         return Response(_svg(trust_chart(trust)), media_type="image/svg+xml")
 
     @api.get("/promises", summary="What was promised, and whether it is kept")
-    async def promises(lane: Chosen) -> list[schemas.PromiseView]:
-        return await service.promise_views(lane.model)
+    async def promises(served: Chosen) -> list[schemas.PromiseView]:
+        return await service.promise_views(served)
 
     @api.get("/trust", summary="Calibration alarms, shares of labels, promises")
-    async def trust(lane: Chosen) -> schemas.TrustView:
-        return await service.trust_view(lane.model)
+    async def trust(served: Chosen) -> schemas.TrustView:
+        return await service.trust_view(served)
 
 
 def _written(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:

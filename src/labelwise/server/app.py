@@ -246,8 +246,8 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", tags=["health"], response_class=Response)
     async def metrics() -> Response:
-        for lane in list(service.lanes.values()):
-            await service.trust_view(lane.model)  # what alarms and shares are now
+        for served in list(service.models.values()):
+            await service.trust_view(served)  # what alarms and shares are now
         content = await service.aside(lambda: generate_latest(service.monitor.registry))
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 

@@ -72,16 +72,16 @@ def make_photoprism(service: Service) -> APIRouter:
         },
     )
     async def labels(request: Request) -> Response:
-        identity, lane = None, service.lane()
-        model = {"type": "labels", "name": lane.model.name, "version": lane.model.version}
+        identity, served = None, service.model()
+        model = {"type": "labels", "name": served.name, "version": served.version}
         try:
             asked = await _read(request, service, VisionRequest)
             identity = asked.id
             uploads = await service.aside(lambda: _cut_outs(asked, service.settings.max_files))
             tagged = await answered_or_left(
-                request, service.tag(lane, uploads, request.scope.get(PLACE))
+                request, service.tag(served, uploads, request.scope.get(PLACE))
             )
-            result = _labels(lane.model.names, tagged)
+            result = _labels(served.names, tagged)
         except RefusedError as refused:  # PhotoPrism reads code and error, and no problem details
             told = {"code": refused.status, "error": refused.detail}
             return JSONResponse(_known(id=identity) | told, refused.status, refused.headers)
@@ -154,7 +154,7 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
     @api.post("/setup")
     async def setup(request: Request) -> dict[str, str]:
         given = await _read(request, service, StudioProject)
-        model = service.lane().model
+        model = service.model()
         # Says what does not fit before any task does.
         await service.aside(lambda: read_config(given.labelling, model.names))
         return {"model_version": model.version}
@@ -162,15 +162,15 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
     @api.post("/predict")
     async def predict(request: Request) -> dict[str, Any]:
         given = await _read(request, service, StudioTasks)
-        lane = service.lane()
-        names, version = lane.model.names, lane.model.version
+        served = service.model()
+        names, version = served.names, served.version
         config = await service.aside(lambda: read_config(given.label_config, names))
         position, results = request.scope.get(PLACE), []
         for start in range(0, len(given.tasks), service.settings.max_files):
             tasks = given.tasks[start : start + service.settings.max_files]
             photos = [await service.aside(partial(_photo, task, config, images)) for task in tasks]
             uploads = [photo for photo in photos if isinstance(photo, Upload)]
-            tagged = iter(await answered_or_left(request, service.tag(lane, uploads, position)))
+            tagged = iter(await answered_or_left(request, service.tag(served, uploads, position)))
             answers = [photo if isinstance(photo, str) else next(tagged) for photo in photos]
             results += [
                 _result(task, answer, names, config, version)
