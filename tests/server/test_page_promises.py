@@ -33,23 +33,3 @@ def test_a_list_shows_its_statement_as_the_api_words_it(many, visit, query, perc
     assert truth["kind"] == kind
     expect(page.locator("#counted .badge .said").first).to_have_text(truth["sentence"])
     expect(page.locator("#grid li")).to_have_count(48)
-
-
-def test_a_checked_list_is_guaranteed_and_the_trust_view_has_its_receipt(own, visit):
-    page = visit(own, "/#check/30,12/dog")
-    guarantee = page.locator("#check-state .good")
-    for _ in range(14):
-        page.get_by_role("button", name="Yes, it matches").or_(guarantee).first.wait_for()
-        if guarantee.count():
-            break
-        with page.expect_response("**/check/answer", timeout=1000 * PATIENCE):
-            page.keyboard.press("y")  # a photo that is asked about twice leaves the count as it is
-        expect(page.locator("#check-body")).not_to_have_attribute("aria-busy", "true")
-    expect(guarantee).to_contain_text("of these 12 photos match dog")
-    page.get_by_role("link", name="Trust").click()
-    row = page.locator("#trust-body .receipts li")
-    expect(row).to_have_count(1)
-    (receipt,) = own.get("/api/v1/receipts")["receipts"]
-    expect(row).to_contain_text(receipt["text"])
-    expect(page.get_by_role("link", name="All receipts as JSON")).to_be_visible()
-    assert page.heard == []

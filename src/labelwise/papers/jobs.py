@@ -97,11 +97,10 @@ def _say_progress(jobs: Iterable[TrainingJob], watch: Watch | None) -> None:
     """Say the epoch each run is at and its time left."""
     if watch is None:
         return
-    found = {
-        _name(job): RunFolder(job.folder).journal.progress(job.settings.recipe.epochs)
-        for job in jobs
-    }
-    text = "; ".join(f"{name}: {progress}" for name, progress in found.items() if progress)
+    found = (
+        (job, RunFolder(job.folder).journal.progress(job.settings.recipe.epochs)) for job in jobs
+    )
+    text = "; ".join(f"{_name(job)}: {progress}" for job, progress in found if progress)
     if text:
         watch.say(text)
 
@@ -127,19 +126,15 @@ def run_job(
 
 @dataclass(frozen=True)
 class LocalProcesses:
-    """Runs jobs side by side in ``workers`` processes, which end with this one.
-
-    ``run`` is what a worker does with a job.
-    """
+    """Runs jobs side by side in ``workers`` processes, which end with this one."""
 
     workers: int
-    run: Callable[[TrainingJob], TrainingJob] = run_job
 
     def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
         """Run the jobs; ``watch`` is told now and then how far they are."""
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(self.workers, context, initializer=_end_with_parent) as pool:
-            pending = {pool.submit(self.run, job): job for job in jobs}
+            pending = {pool.submit(run_job, job): job for job in jobs}
             try:
                 while pending:
                     done, _ = wait(pending, REPORT_SECONDS, FIRST_COMPLETED)
@@ -224,10 +219,9 @@ def peak_memory() -> Figures:
     """Return "host MB" where the system tells it, and "GPU MB" where there is a GPU."""
     peaks: Figures = {}
     with suppress(OSError):
-        lines = (PROCESS / "status").read_text(encoding="ascii").splitlines()
-        marks = [float(line.split()[1]) / 1024 for line in lines if line.startswith(HIGH_WATER)]
-        if marks:
-            peaks["host MB"] = marks[0]
+        for line in (PROCESS / "status").read_text(encoding="ascii").splitlines():
+            if line.startswith(HIGH_WATER):
+                peaks["host MB"] = float(line.split()[1]) / 1024
     if torch.cuda.is_available():
         peaks["GPU MB"] = torch.cuda.max_memory_allocated() / 2**20
     return peaks

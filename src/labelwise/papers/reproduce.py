@@ -258,18 +258,14 @@ class Request:
         values |= experiment.quick if self.quick else {}
         values |= experiment.rows[row].values
         values |= FROZEN if self.frozen else {}
-        values |= {"seed": seed, **self._checked_overrides()}
-        if experiment.seed_key is not None:
-            values[experiment.seed_key] = seed
-        return read_settings(None, values)
-
-    def _checked_overrides(self) -> Mapping[str, Any]:
-        """Return the overrides, none of which has an option of its own that would overrule it."""
-        instead = {"data": "--data", "seed": "--seeds", self.experiment.seed_key: "--seeds"}
+        instead = {"data": "--data", "seed": "--seeds", experiment.seed_key: "--seeds"}
         for key in self.overrides:
             if key in instead:
                 raise SettingsError(f"{key} is not set by --set here but by {instead[key]}")
-        return self.overrides
+        values |= {"seed": seed, **self.overrides}
+        if experiment.seed_key is not None:
+            values[experiment.seed_key] = seed
+        return read_settings(None, values)
 
     def without_changes(self) -> "Request":
         """Return the request of the same rows and data by our full protocol."""
@@ -371,12 +367,9 @@ def find_experiment(name: str) -> Experiment:
     """Return the cell of that name, the first of a table's; an unknown one says what is near."""
     cells = cells_of(name)
     if not cells:
-        tables = dict.fromkeys(experiment.table for experiment in EXPERIMENTS.values())
-        table = name.partition(".")[0]
-        known = [
-            experiment.name for experiment in EXPERIMENTS.values() if experiment.table == table
-        ] or tables
-        raise SettingsError(f"there is no table {name!r}{nearest(name, known)}")
+        known = cells_of(name.partition(".")[0]) or EXPERIMENTS.values()
+        names = dict.fromkeys(cell.name if "." in name else cell.table for cell in known)
+        raise SettingsError(f"there is no table {name!r}{nearest(name, names)}")
     return cells[0]
 
 
@@ -385,11 +378,6 @@ def cells_of(name: str) -> list[Experiment]:
     if name in EXPERIMENTS:
         return [EXPERIMENTS[name]]
     return [experiment for key, experiment in EXPERIMENTS.items() if key.startswith(f"{name}.")]
-
-
-def available(root: Path) -> dict[str, bool]:
-    """Return for every cell whether its data is below ``root``."""
-    return {name: has_data(experiment, root) for name, experiment in EXPERIMENTS.items()}
 
 
 def has_data(experiment: Experiment, root: Path) -> bool:
@@ -505,7 +493,8 @@ def reproduce(
     for number, done in enumerate(running, 1):
         for (row, seed), job in jobs.items():
             if job.folder == done.folder:
-                figures[row, seed] = _figures(request, row, job)
+                function = experiment.rows[row].figures or experiment.figures
+                figures[row, seed] = figures_of(job.folder, function)
                 first = list(figures[row, seed].items())[:SHOWN]
                 words = ", ".join(f"{name} {value:.4g}" for name, value in first)
                 say(f"[{number}/{len(distinct)}] {row}, seed-{seed}: {words}")
@@ -519,35 +508,24 @@ def reproduce(
     return result
 
 
-def _figures(request: Request, row: str, job: TrainingJob) -> dict[str, float]:
-    experiment = request.experiment
-    return figures_of(job.folder, experiment.rows[row].figures or experiment.figures)
-
-
 def _over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, SeedMean]:
     names = {name: None for run in runs for name in run}
     return {name: seed_mean([run[name] for run in runs if name in run]) for name in names}
 
 
-def _finite(run: Mapping[str, float]) -> dict[str, float | str | None]:
-    """Return the figures as JSON can hold them: null is undefined, infinity a word."""
-    return {
-        name: value if isfinite(value) else INFINITE if isinf(value) else None
-        for name, value in run.items()
-    }
-
-
 def _save(
     result: Reproduction, folder: Path, by_row: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> None:
-    figures = {row: [_finite(run) for run in runs] for row, runs in by_row.items()}
-    deviations = [
-        asdict(deviation) for deviation in result.request.protocol_deviations(result.held_out)
-    ]
-    texts = {
-        "table.md": result.markdown(),
-        "figures.json": json.dumps(figures, indent=1),
-        "deviations.json": json.dumps(deviations, indent=1),
+    """Write the table, its figures (null is undefined, infinity a word) and what differs."""
+    figures = {
+        row: [
+            {n: v if isfinite(v) else INFINITE if isinf(v) else None for n, v in run.items()}
+            for run in runs
+        ]
+        for row, runs in by_row.items()
     }
-    for name, text in texts.items():
-        write_text(folder / name, text)
+    deviations = result.request.protocol_deviations(result.held_out)
+    write_text(folder / "table.md", result.markdown())
+    write_text(folder / "figures.json", json.dumps(figures, indent=1))
+    text = json.dumps([asdict(deviation) for deviation in deviations], indent=1)
+    write_text(folder / "deviations.json", text)

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.calibration import platt
-from labelwise.data import LabelTable, load
+from labelwise.data import load
 from labelwise.data.derived import observe_uniform
 from labelwise.decide import best_f
 from labelwise.errors import DataError, SettingsError
@@ -175,6 +175,12 @@ class Dealt:
             tuple((present / n).tolist()),
         )
 
+    def predictions(self, split: str, logits: Tensor, link: Link | None) -> Predictions:
+        """Return logits of a split as predictions, with its labels."""
+        ids = [str(row) for row in range(len(logits))]
+        labels = self.labels[split].numpy()
+        return Predictions(ids, logits.numpy(), labels, None, self.names, split, link)
+
     def trained_on(self, soft: bool) -> Tensor:
         """Return the training labels, the majority's where soft ones are not used."""
         labels = self.labels["train"]
@@ -198,13 +204,10 @@ def rows_of(name: str, place: str, plan: SurveyPlan, watch: Watch | None = None)
         table = table.subset(np.sort(np.random.default_rng(0).permutation(len(table))[:most]))
     if not stored and plan.frozen is not None:
         table = with_features(table, plan.frozen, watch=watch)
-    return SurveyRows(_features(table), table.targets()[0].astype(np.float32), table.space.names)
-
-
-def _features(table: LabelTable) -> Floats:
     if not isinstance(table.images, FeatureRows) or table.images.features.ndim != 2:
         raise DataError(f"{table.name}: the survey needs one feature vector per row")
-    return np.asarray(table.images.features, np.float32)
+    features = np.asarray(table.images.features, np.float32)
+    return SurveyRows(features, table.targets()[0].astype(np.float32), table.space.names)
 
 
 def dealt_labels(
@@ -275,14 +278,7 @@ def fit(
     with torch.no_grad():
         logits = {split: model.head(x).logits for split, x in maps.items()}
         link = objective.final_link(logits["train"], labels, dealt.known)
-    return {split: predicted(dealt, split, logits[split], link) for split in ("val", "test")}
-
-
-def predicted(dealt: Dealt, split: str, logits: Tensor, link: Link | None) -> Predictions:
-    """Return the predictions of a split, with its labels."""
-    ids = [str(row) for row in range(len(logits))]
-    labels = dealt.labels[split].numpy()
-    return Predictions(ids, logits.numpy(), labels, None, dealt.names, split, link)
+    return {split: dealt.predictions(split, logits[split], link) for split in ("val", "test")}
 
 
 def figures_of(val: Predictions, test: Predictions) -> dict[str, float]:
@@ -374,12 +370,9 @@ class SurveyCell:
         order = sorted(self.methods, key=[*METHODS, *self.methods].index)
         figures = {m: _by_column(self.methods[m].figures) for m in order}
         tuning = {m: {"lr": self.methods[m].rate, "tries": self.methods[m].tries} for m in order}
-        blocks: dict[str, dict[str, Any]] = {"figures": figures, "tuning": tuning}
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self.facts.items()]
-        for name, block in blocks.items():
-            inner = ",\n".join(
-                f" {json.dumps(m)}: {json.dumps(figures)}" for m, figures in block.items()
-            )
+        for name, block in {"figures": figures, "tuning": tuning}.items():
+            inner = ",\n".join(f" {json.dumps(m)}: {json.dumps(v)}" for m, v in block.items())
             lines.append(f"{json.dumps(name)}: {{\n{inner}\n}}")
         write_text(folder / f"{self.data}.{self.cell}.json", "{" + ",\n".join(lines) + "}\n")
 
@@ -420,8 +413,8 @@ def run_survey(
     plan: SurveyPlan, folder: Path, *, jobs: int = 1, say: Say = print, watch: Watch | None = None
 ) -> list[SurveyCell]:
     """Run the survey in ``folder``, or what is left of it; write and return its cells."""
-    with replacing(folder / "survey.json") as temporary:  # the mark of a folder of a survey
-        temporary.write_text(json.dumps({"command": plan.command}) + "\n", encoding="utf-8")
+    # The mark of a folder of a survey.
+    write_text(folder / "survey.json", json.dumps({"command": plan.command}) + "\n")
     tables: dict[str, tuple[Path, SurveyRows]] = {}
     for name, source in plan.places().items():
         tables[name] = (folder / "rows" / f"{name}.npz", rows_of(name, source, plan, watch))
