@@ -140,11 +140,7 @@ class ComparisonPlan:
 
     @property
     def entries(self) -> dict[str, Settings]:
-        """What is compared, by name, each with its settings: a method, or one value of its sweep.
-
-        A method has those of the given options that it knows; one without the swept option is
-        compared once.
-        """
+        """Settings by the name of what is compared: a method, or one value of its sweep."""
         entries = {}
         for method in self.methods:
             own = find_method(method).options
@@ -168,10 +164,7 @@ def compare(
     say: Say = print,
     watch: Watch | None = None,
 ) -> Comparison:
-    """Run the plan in ``folder``, or what is left of it; write and return the comparison.
-
-    ``executor`` carries the runs out, by default one after the other in this process.
-    """
+    """Run the plan in ``folder``, or what is left of it; write and return the comparison."""
     run = partial(run_jobs, executor=executor, watch=watch)
     chosen = _tuned(plan, folder, run, say)
     jobs = {

@@ -37,10 +37,7 @@ JUDGED = (
 
 @dataclass(frozen=True)
 class SweepChoice:
-    """The value of a swept option that is best on validation: ``scores`` by value, over seeds.
-
-    ``value`` is None where the metric is not defined for any of them.
-    """
+    """The value of a swept option that is best on validation: ``scores`` by value, over seeds."""
 
     method: str
     option: str

@@ -84,10 +84,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure: its title, the table and rows it is drawn from (none: formulas), its drawing.
-
-    ``photos_only`` needs the data of its table and no run.
-    """
+    """A figure: its title, the table and rows it is drawn from (none: formulas), its drawing."""
 
     title: str
     draw: str

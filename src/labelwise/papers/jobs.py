@@ -67,11 +67,7 @@ class Executor(Protocol):
 def run_jobs(
     jobs: Iterable[TrainingJob], *, executor: Executor | None = None, watch: Watch | None = None
 ) -> Iterator[TrainingJob]:
-    """Run each distinct job once and yield it as it finishes; those others start from come first.
-
-    ``executor`` carries the jobs out, by default one after the other in this process; ``watch``
-    is shown their progress.
-    """
+    """Run each distinct job once and yield it when done; those others start from come first."""
     distinct = {job.folder: job for job in jobs}
     starts = {Path(job.settings.start) for job in distinct.values() if job.settings.start}
     carried_out = executor or InProcess()

@@ -104,10 +104,7 @@ def facts_of(
     data: str | None = None,
     held_out: ValidationImages | None = None,
 ) -> dict[str, Any]:
-    """Return the same keys as the run has them; ``data`` is a source in place of the paper's.
-
-    ``held_out`` is what was held out of the data that was read; before that, what will be.
-    """
+    """Return the same keys as the run has them; ``data`` is a source in place of the paper's."""
     facts = flattened(settings.model_dump(mode="json", exclude=set(OURS)))
     held = _held_out(experiment, row, data, held_out)
     facts["held_out"], facts["split"] = held.share, held.chosen_by
@@ -154,10 +151,7 @@ def deviations_of(
     data: str | None = None,
     held_out: ValidationImages | None = None,
 ) -> list[Deviation]:
-    """Return every difference of the rows' settings from the paper, alike ones joined.
-
-    ``ours`` are the settings of our protocol, without what was set for this request.
-    """
+    """Return every difference of the rows' settings from the paper, alike ones joined."""
     deviations: dict[str, tuple[Deviation, list[str]]] = {}
     for row, used in settings.items():
         published = published_protocol(experiment, row)
@@ -305,10 +299,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The printed table and ours: ``ours[row][column]`` over seeds, and how many runs are left.
-
-    ``held_out`` tells of the validation images of the data that was read.
-    """
+    """The printed table and ours: ``ours[row][column]`` over seeds, and how many runs are left."""
 
     request: Request
     ours: Mapping[str, Mapping[str, SeedMean]]
@@ -414,10 +405,7 @@ def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], TrainingJob
 
 
 def open_data(request: Request, watch: Watch | None = None) -> tuple[LabelTable, ValidationImages]:
-    """Return the table of a request's first seed, and who chose its validation images.
-
-    Missing data says what to put where.
-    """
+    """Return the table of a request's first seed, and who chose its validation images."""
     experiment = request.experiment
     if request.source is None and not has_data(experiment, request.root):
         raise DataError(f"{request.table} needs data: {where_to_put(experiment, request.root)}")
@@ -476,10 +464,7 @@ def reproduce(
     say: Say = print,
     watch: Watch | None = None,
 ) -> Reproduction:
-    """Run the table in ``folder``, or what is left of it; write and return what came out.
-
-    ``executor`` carries the runs out, by default one after the other in this process.
-    """
+    """Run the table in ``folder``, or what is left of it; write and return what came out."""
     experiment = request.experiment
     jobs = jobs_of(request, folder)
     distinct = {job.folder: job for job in jobs.values()}

@@ -86,10 +86,7 @@ READ_BY: dict[str, dict[str, Any]] = {"cifar100": {"labels": "both"}}
 
 @dataclass(frozen=True)
 class SurveyPlan:
-    """What is surveyed: sources by data set, methods, seeds, the backbone of photos, the budget.
-
-    A set without a source is looked for below ``root``.
-    """
+    """What is surveyed: sources by data set, methods, seeds, the backbone of photos, the budget."""
 
     root: Path = Path("data")
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -110,10 +110,7 @@ def linear_evaluation(
     device: torch.device | str = "cpu",
     l2_weights: Sequence[float] = L2_WEIGHTS,
 ) -> LinearEvaluation:
-    """Return the classifier of the train features that is best on validation, and its test score.
-
-    The score is the mean average precision over labels, or for softmax the top-1 accuracy.
-    """
+    """Return the classifier that is best on validation, and its mAP or accuracy on test."""
     fits = linear_path(*_arrays(train, device), softmax=softmax, l2_weights=l2_weights)
     score = _accuracy if softmax else _mean_average_precision
     arrays = _arrays(val, device)
@@ -213,10 +210,7 @@ def transfer(
     say: Say = print,
     watch: Watch | None = None,
 ) -> list[Transferred]:
-    """Judge a frozen backbone on the named data sets (by default those that are there).
-
-    What is done already in ``folder`` with the same features and weights is not done again.
-    """
+    """Judge a frozen backbone on the named data sets (by default those that are there)."""
     there = available_sets(root)
     for name in sets:
         if name not in there:

@@ -39,10 +39,7 @@ UNITS = "per cent but log loss, Brier, seconds and MB"
 def write_comparison(
     comparison: Comparison, path: str | Path, *, data: str = "", tries: int | None = None
 ) -> Path:
-    """Write the page of a comparison to ``path`` and return it.
-
-    ``data`` names what was compared on, ``tries`` is how many settings of each method were tried.
-    """
+    """Write the page of a comparison to ``path`` and return it."""
     path = Path(path)
     write_text(path, comparison_page(comparison, data=data, tries=tries))
     return path

@@ -154,10 +154,7 @@ def suspects_page(
 def _sheet(
     questions: Sequence[Reviewed], picture: ReadPicture | None, photos: int, blind: bool
 ) -> tuple[Markup, int]:
-    """Return the section of the first photos with their questions, and how many photos there are.
-
-    Photos come in the order in which they are first asked about.
-    """
+    """Return the section of the first photos with their questions, and how many there are."""
     own: dict[str, list[Markup]] = {}
     for rank, question in enumerate(questions, start=1):
         words = tag(

@@ -101,10 +101,7 @@ def attended(
 def look(
     predictor: Predictor, images: ImageSource, *, batch_size: int = 16, most: int = 4
 ) -> Iterable[Looked]:
-    """Yield, photo by photo, its decided labels (else its surest) with where they were seen.
-
-    Photos that cannot be read are passed over.
-    """
+    """Yield, photo by photo, its decided labels (else its surest) with where they were seen."""
     for photo in attended(predictor, images, batch_size=batch_size):
         if photo.maps[0].size == 1:
             raise SettingsError(

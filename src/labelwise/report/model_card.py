@@ -51,11 +51,7 @@ def model_card(
     data: str,
     license: str | None = None,
 ) -> str:
-    """Return the card as Markdown with the facts in front that hubs read.
-
-    ``data`` names the photos that the figures were measured on; ``license`` is one of the hub's
-    names, such as apache-2.0.
-    """
+    """Return the card as Markdown with the facts in front that hubs read."""
     parts = [
         _front(model, evaluation, title, data, license),
         f"# {_words(title)}",

@@ -162,10 +162,7 @@ def _operation_name(route: APIRoute) -> str:
 
 
 def _add_description(app: FastAPI) -> None:
-    """Answer /openapi.json with what whoever asks first has a thread describe.
-
-    That takes half a second, for which neither the start of the server waits nor its event loop.
-    """
+    """Answer /openapi.json with what whoever asks first has a thread describe."""
     one_at_a_time = Lock()
 
     def description(_: Request) -> Response:

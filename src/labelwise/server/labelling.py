@@ -277,10 +277,7 @@ class _Asking(PhotoPage):
     def questions(
         self, label: str, who: str, count: int, fresh: bool, guesses: bool
     ) -> AskedPhotos:
-        """Return photos to ask about: first those the person has and did not answer.
-
-        ``fresh`` leaves these for the end; ``guesses`` shows what the guiding run thinks.
-        """
+        """Return photos to ask about: first those the person has and did not answer."""
         self.words.space.column(label)
         self._refresh()
         guide = self.guide  # another thread may put a newer one in its place

@@ -378,10 +378,7 @@ class Library:
     # Is the model still right?
 
     def _audited(self, label: str | None = None) -> dict[str, list[Correction]]:
-        """Return what was said of audited photos by label, in order; of one label if it is named.
-
-        One question to the index for all labels: these are asked at every look at the metrics.
-        """
+        """Return what was said of audited photos by label, in order; of one label if named."""
         by_label: dict[str, list[Correction]] = {}
         for correction in self.index.store.corrections(label):
             if correction.source == "audit":

@@ -380,10 +380,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 class Server(uvicorn.Server):
-    """Runs on a loop with short turns, tells when requests are taken, and hears SIGHUP.
-
-    Asked to stop a second time, it waits for no request.
-    """
+    """Runs on a loop with short turns, tells when requests are taken, and hears SIGHUP."""
 
     def __init__(
         self,

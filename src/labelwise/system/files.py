@@ -87,11 +87,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """Yield a name beside ``path`` that no other process has, in whatever container it runs.
-
-    Where the block fails, what was written there is removed, and the error says why it could not
-    be.
-    """
+    """Yield a name beside ``path`` that no other process has, in whatever container it runs."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
         yield temporary
@@ -215,10 +211,7 @@ def write_error(path: Path, error: OSError) -> WriteError:
 
 
 def append_whole(stream: FileIO, content: bytes, *, durable: bool = False) -> None:
-    """Append bytes to a file that has no buffer: all of them, or none where the disk is full.
-
-    ``durable`` waits until they are on the disk.
-    """
+    """Append bytes to a file that has no buffer: all of them, or none where the disk is full."""
     size = stream.seek(0, os.SEEK_END)
     left = memoryview(content)
     try:

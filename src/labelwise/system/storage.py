@@ -441,10 +441,7 @@ class Mirror:
         self._name: bytes | None = None
 
     def fetch(self, wanted: Callable[[str], bool] = lambda name: True) -> bool:
-        """Bring the folder to what the bucket holds of the wanted names; return if that is any.
-
-        A file that has the size and the time of change of its object is not fetched again.
-        """
+        """Bring the folder to what the bucket holds of the wanted names; return if that is any."""
         listed = self._listed()
         chosen = [name for name in listed if wanted(name)]
         for name in self._local():
