@@ -112,8 +112,13 @@ def linear_evaluation(
 ) -> LinearEvaluation:
     """Return the classifier that is best on validation, and its mAP or accuracy on test."""
     fits = linear_path(*_arrays(train, device), softmax=softmax, l2_weights=l2_weights)
-    score = _accuracy if softmax else _mean_average_precision
     arrays = _arrays(val, device)
+
+    def score(fit: LinearFit, features: Tensor, labels: Tensor, observed: Tensor | None) -> float:
+        if softmax:
+            return _accuracy(fit, features, labels, observed)
+        return average_precision(fit.logits(features), labels, observed).value
+
     validation = {fit.l2: score(fit, *arrays) for fit in fits}
     best = max(fits, key=lambda fit: validation[fit.l2])
     metric = "top-1 accuracy" if softmax else "mAP over labels"
@@ -141,12 +146,6 @@ def _arrays(table: LabelTable, device: torch.device | str) -> tuple[Tensor, Tens
     known = None if observed is None else torch.from_numpy(observed).to(device)
     features = torch.from_numpy(np.array(table.images.features))
     return features.to(device), torch.from_numpy(labels).to(device), known
-
-
-def _mean_average_precision(
-    fit: LinearFit, features: Tensor, labels: Tensor, observed: Tensor | None
-) -> float:
-    return average_precision(fit.logits(features), labels, observed).value
 
 
 def _accuracy(fit: LinearFit, features: Tensor, labels: Tensor, observed: Tensor | None) -> float:

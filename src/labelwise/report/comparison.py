@@ -20,6 +20,7 @@ from labelwise.markup import (
     join,
     paragraph,
     section,
+    side_by_side,
     table,
     tag,
 )
@@ -190,7 +191,17 @@ def how(comparison: Comparison, tries: int | None = None) -> Markup:
         tag("dl", *entries, class_="how"),
         tag("h3", "The measures"),
         paragraph("An arrow up: higher is better; down: lower is.", class_="muted"),
-        tag("dl", *(_measure(name) for name in shown), class_="how"),
+        tag(
+            "dl",
+            *(
+                join(
+                    tag("dt", f"{n} {'↑' if MEASURES[n].higher_is_better else '↓'}"),
+                    tag("dd", f"{GLOSS[n]}."),
+                )
+                for n in shown
+            ),
+            class_="how",
+        ),
     )
 
 
@@ -204,11 +215,6 @@ def tuned(tries: int | None) -> str:
         f"Each method had {tries} tries on the first seed, the recipe as given among them; the "
         "best on validation was trained on every seed."
     )
-
-
-def _measure(name: str) -> Markup:
-    arrow = "↑" if MEASURES[name].higher_is_better else "↓"
-    return join(tag("dt", f"{name} {arrow}"), tag("dd", f"{GLOSS[name]}."))
 
 
 # Charts: each measure by method. MMC is read from a method's own link, or from the fitted one where
@@ -269,7 +275,7 @@ def measures(comparison: Comparison) -> Markup | None:
     for title, names in GROUPS.items():
         figures = dot_figures(comparison, names)
         if figures:
-            groups.append(join(tag("h3", title), tag("div", *figures, class_="figures")))
+            groups.append(join(tag("h3", title), side_by_side(*figures)))
     if not groups:
         return None
     return section("measures", "Measure by measure", _standing_key(), *groups)
@@ -459,5 +465,5 @@ def search(comparison: Comparison) -> Markup | None:
             "A query names labels that must be there and labels that must not. "
             "The longer it is, the better its joint probability must be."
         ),
-        tag("div", *figures, class_="figures"),
+        side_by_side(*figures),
     )

@@ -63,7 +63,7 @@ def model_card(
         "## Intended use",
         _intended(model),
         "## Limits",
-        _bullets(_limits(model, evaluation, data)),
+        "\n".join(f"* {sentence}" for sentence in _limits(model, evaluation, data)),
         "## Labels",
         ", ".join(map(_words, model.predictor.space.names)) + ".",
         f"Written by labelwise {__version__}.",
@@ -243,10 +243,6 @@ def _ece(row: LabelRow) -> float | None:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
     return ", ".join(map(_words, names[:NAMED])) + more
-
-
-def _bullets(sentences: Iterable[str]) -> str:
-    return "\n".join(f"* {sentence}" for sentence in sentences)
 
 
 def _words(text: str) -> str:

@@ -296,8 +296,12 @@ async def whole_body(request: Request, service: Service) -> bytes:
 
 async def answered_or_left(request: Request, work: Awaitable[T]) -> T:
     """Return the answer; if the client leaves before, the work is given up."""
-    doing = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(request.receive))
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
     try:
         await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
@@ -306,11 +310,6 @@ async def answered_or_left(request: Request, work: Awaitable[T]) -> T:
     finally:
         doing.cancel()
         leaving.cancel()
-
-
-async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 ModelName = Annotated[str, Path(max_length=300, description="One of /api/v1/models.")]
@@ -428,7 +427,7 @@ def _add_answers(
         )
         if len(tagged) == 1 and tagged[0].error is not None:
             raise RefusedError(422, tagged[0].error)
-        write = _written_scores if format == "hf" else _written
+        write = _scores if format == "hf" else _answers
         content = await service.aside(lambda: write(served, tagged))
         return Response(content, media_type="application/json")
 
@@ -453,7 +452,8 @@ def _add_answers(
         trust = (await service.aside(lambda: served.trust))[label]
         if not trust.bins:
             raise RefusedError(404, "no predictions of held-out photos are kept with this model")
-        return Response(_svg(trust_chart(trust)), media_type="image/svg+xml")
+        chart = trust_chart(trust).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+        return Response(chart, media_type="image/svg+xml")
 
     @api.get("/promises", summary="What was promised, and whether it is kept")
     async def promises(served: Chosen) -> list[schemas.PromiseView]:
@@ -464,24 +464,17 @@ def _add_answers(
         return await service.trust_view(served)
 
 
-def _written(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
+def _answers(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
     """Return the answer as JSON, made picture by picture so that no other thread waits for long."""
     each = (model.picture_answer(picture).model_dump_json().encode() for picture in tagged)
     return model.answer_head + b",".join(each) + b"]}"
 
 
-def _written_scores(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
-    return json_list(to_json(_scores(model, picture)) for picture in tagged)
-
-
-def _scores(model: ServedModel, tagged: Tagged) -> list[dict[str, float | str]]:
-    if tagged.error is not None:
-        raise DataError(tagged.error)
-    return [
-        {"label": label.label, "score": label.probability}
-        for label in model.picture_answer(tagged).labels
-    ]
-
-
-def _svg(chart: str) -> str:
-    return chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+def _scores(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
+    lists = []
+    for picture in tagged:
+        if picture.error is not None:
+            raise DataError(picture.error)
+        labels = model.picture_answer(picture).labels
+        lists.append(to_json([{"label": one.label, "score": one.probability} for one in labels]))
+    return json_list(lists)

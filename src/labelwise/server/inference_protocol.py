@@ -215,7 +215,15 @@ def make_inference_protocol(service: Service) -> APIRouter:
         _require_tensors(request, header)
         body = await whole_body(request, service)
         most = service.settings.max_files
-        asked, uploads = await service.aside(lambda: _read(BinaryBody(body, header), most))
+
+        def read() -> tuple[InferIn, list[Upload]]:
+            parts = BinaryBody(body, header)
+            asked = read_json_as(InferIn, parts.json)
+            uploads = _uploads(asked.inputs[0], parts, most)
+            parts.require_empty()
+            return asked, uploads
+
+        asked, uploads = await service.aside(read)
         wanted = asked.wanted()
         if len(uploads) * len(model.names) * len(wanted) > MOST_NUMBERS:
             raise RefusedError(
@@ -283,13 +291,6 @@ def _written(
         return Response(content, media_type="application/json")
     headers = {JSON_LENGTH: str(len(content))}
     return Response(b"".join([content, *rest]), 200, headers, "application/octet-stream")
-
-
-def _read(body: BinaryBody, most: int) -> tuple[InferIn, list[Upload]]:
-    asked: InferIn = read_json_as(InferIn, body.json)
-    uploads = _uploads(asked.inputs[0], body, most)
-    body.require_empty()
-    return asked, uploads
 
 
 def _uploads(tensor: InputTensor, body: BinaryBody, most: int) -> list[Upload]:

@@ -84,43 +84,39 @@ class Monitor:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        histogram, gauge, counter = (
-            partial(kind, registry=self.registry) for kind in (Histogram, Gauge, Counter)
-        )
-        self.requests: Histogram = histogram(
+        histogram = partial(Histogram, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
+        self.requests = histogram(
             "http_request_duration_seconds",
             "How long requests took.",
             ["method", "route", "status"],
             buckets=(*SECONDS, 10),
         )
-        self.batches: Histogram = histogram(
+        self.batches = histogram(
             "labelwise_batch_size", "Pictures per forward pass.", buckets=(1, 2, 4, 8, 16, 32, 64)
         )
-        self.opened: Histogram = histogram(
+        self.opened = histogram(
             "labelwise_open_seconds", "How long pictures took to be opened.", buckets=SECONDS
         )
-        self.forward: Histogram = histogram(
+        self.forward = histogram(
             "labelwise_forward_seconds", "How long forward passes took.", buckets=SECONDS
         )
-        self.pauses: Histogram = histogram(
+        self.pauses = histogram(
             "labelwise_loop_pause_seconds",
             "How long the event loop was late.",
             buckets=(0.001, *SECONDS),
         )
-        self.queue: Gauge = gauge("labelwise_queue_length", "Pictures on their way.")
-        self.failures: Counter = counter("labelwise_failures", "Pictures that could not be used.")
-        self.busy: Counter = counter(
-            "labelwise_busy", "Requests refused because the queue was full."
-        )
-        self.corrections: Counter = counter(
+        self.queue = gauge("labelwise_queue_length", "Pictures on their way.")
+        self.failures = counter("labelwise_failures", "Pictures that could not be used.")
+        self.busy = counter("labelwise_busy", "Requests refused because the queue was full.")
+        self.corrections = counter(
             "labelwise_corrections", "What people said.", ["state", "source"]
         )
-        self.evidence: Gauge = gauge(
+        self.evidence = gauge(
             "labelwise_calibration_evalue", "Evidence against calibration.", ["label"]
         )
-        self.alarm: Gauge = gauge(
-            "labelwise_calibration_alarm", "1 once the alarm was raised.", ["label"]
-        )
+        self.alarm = gauge("labelwise_calibration_alarm", "1 once the alarm was raised.", ["label"])
 
     async def watch_loop(self) -> None:
         """Look how late the event loop is, for as long as it runs."""

@@ -171,7 +171,8 @@ class ServedModel:
         self.held_out = folder.held_out()
         self.names = self.spec.space.names
         self.weights = self.spec.weights_sha256[:12]
-        self.calibration = _digest(self.spec.link)
+        link = json.dumps(self.spec.link, sort_keys=True).encode()
+        self.calibration = hashlib.sha256(link).hexdigest()[:12]
         self.version = f"{self.weights}-{self.calibration}"
         self.rule = str(self.spec.made_rule)
         self.counts = AnswerCounts(self.names, self.version)
@@ -194,7 +195,7 @@ class ServedModel:
     def forward(self, pixels: Sequence[Pixels], names: Sequence[str]) -> list[Tagged]:
         """Return what the model says of pictures, each of pixels (size, size, 3)."""
         inputs = np.stack(pixels).transpose(0, 3, 1, 2)
-        logits = (self._graph_logits if self.is_exported else self._torch_logits)(inputs)
+        logits = self._logits(inputs)
         answers = [Tagged(name, fault=NOT_FINITE) for name in names]
         rows = np.flatnonzero(np.isfinite(logits).all(axis=1)).tolist()
         log_p, _ = check_log_probs(*self.link.log_probs(logits[rows].astype(np.float64)))
@@ -204,17 +205,16 @@ class ServedModel:
             answers[row] = Tagged(names[row], *answer)  # pixels were opened: a fault is not theirs
         return answers
 
-    def _torch_logits(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+    def _logits(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        if self.is_exported:
+            model: Any = self.predictor
+            logits: NDArray[np.float32] = model.checked(model.answers(inputs))
+            return logits
         import torch
 
         with torch.inference_mode():
-            logits = self.predictor.logits(torch.from_numpy(inputs).to(self.predictor.device))
-        return logits.cpu().float().numpy()
-
-    def _graph_logits(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        model: Any = self.predictor
-        logits: NDArray[np.float32] = model.checked(model.answers(inputs))
-        return logits
+            found = self.predictor.logits(torch.from_numpy(inputs).to(self.predictor.device))
+        return found.cpu().float().numpy()
 
     def picture_answer(self, tagged: Tagged) -> schemas.PictureAnswer:
         """Return an answer as the API gives it."""
@@ -267,14 +267,13 @@ class ServedModel:
 
     def recent_shares(self) -> list[LabelShare]:
         """Return the shares of labels among recent pictures; none without held-out photos."""
-        known = self._held_out_shares
-        return [] if known is None else self.counts.shares(known)
+        return self.counts.shares(self._held_out_shares) if self._held_out_shares else []
 
     @cached_property
-    def _held_out_shares(self) -> list[HeldOutShare | None] | None:
+    def _held_out_shares(self) -> list[HeldOutShare | None]:
         """What held-out photos say of each label's share; None for a label they cannot tell of."""
         if self.held_out is None:
-            return None
+            return []
         photos = self.held_out.predictions
         probs = self.link(photos.logits.astype(np.float64))
         return held_out_shares(probs, photos.majority, photos.observed)
@@ -283,11 +282,6 @@ class ServedModel:
     def promises(self) -> list[Promise]:
         """What was promised when the model was made."""
         return [Promise.from_spec(promise) for promise in self.spec.promises]
-
-
-def _digest(spec: object) -> str:
-    text = json.dumps(spec, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 ENOUGH_ANSWERS = 50  # to random questions, before no alarm means that probabilities fit
