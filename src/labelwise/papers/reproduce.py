@@ -105,24 +105,27 @@ def facts_of(
     held_out: ValidationImages | None = None,
 ) -> dict[str, Any]:
     """Return the same keys as the run has them; ``data`` is a source in place of the paper's."""
-    facts = flattened(settings.model_dump(mode="json", exclude=set(OURS)))
     held = _held_out(experiment, row, data, held_out)
-    facts["held_out"], facts["split"] = held.share, held.chosen_by
     in_order = data is None and experiment.data_options.get("string_order", False)
-    facts["image_order"] = "ids as text" if in_order else "as the table has them"
     best = settings.recipe.keep == "best"
-    facts["chosen_on"] = "validation images" if best else "none, the last epoch is deployed"
-    facts["pooled"] = "mean over patches"
-    facts["decayed"] = "weights, not biases and norms"
-    facts["scores"] = "softmax"
-    facts["weights_tag"] = _weights_tag(settings)
+    facts = {
+        **flattened(settings.model_dump(mode="json", exclude=set(OURS))),
+        "held_out": held.share,
+        "split": held.chosen_by,
+        "image_order": "ids as text" if in_order else "as the table has them",
+        "chosen_on": "validation images" if best else "none, the last epoch is deployed",
+        "pooled": "mean over patches",
+        "decayed": "weights, not biases and norms",
+        "scores": "softmax",
+        "weights_tag": _weights_tag(settings),
+        "data": data or experiment.data,
+    }
     if settings.image_size is None and settings.backbone in SMALL_INPUTS:
         facts["image_size"] = 32
-    if settings.method in METHODS:
-        method = METHODS[settings.method]
+    method = METHODS.get(settings.method)
+    if method is not None:
         facts = {f"options.{name}": value for name, value in method.options.items()} | facts
         facts["head"] = settings.head or method.head
-    facts["data"] = data or experiment.data
     return facts
 
 
@@ -142,32 +145,6 @@ def _held_out(
         if experiment.validation or alone
         else ValidationImages(0.0, NO_SPLIT)
     )
-
-
-def deviations_of(
-    experiment: Experiment,
-    settings: Mapping[str, Settings],
-    ours: Mapping[str, Settings],
-    data: str | None = None,
-    held_out: ValidationImages | None = None,
-) -> list[Deviation]:
-    """Return every difference of the rows' settings from the paper, alike ones joined."""
-    deviations: dict[str, tuple[Deviation, list[str]]] = {}
-    for row, used in settings.items():
-        published = published_protocol(experiment, row)
-        facts = facts_of(used, experiment, row, data, held_out)
-        plain = facts_of(ours[row], experiment, row, data, held_out)
-        for key in dict.fromkeys([*published, *facts, *plain]):
-            here = facts.get(key)
-            if key in published:
-                deviation = Deviation((), key, published[key], here)
-                same = _same(published[key], here)
-            else:
-                deviation = Deviation((), key, None, here, stated=False, ours=plain.get(key))
-                same = _same(plain.get(key), here)
-            if not same:
-                deviations.setdefault(repr(deviation), (deviation, []))[1].append(row)
-    return [replace(experiment, rows=tuple(rows)) for experiment, rows in deviations.values()]
 
 
 def _weights_tag(settings: Settings) -> str | None:
@@ -291,10 +268,20 @@ class Request:
 
     def protocol_deviations(self, held_out: ValidationImages | None = None) -> list[Deviation]:
         """Return where the settings of the rows to run differ from the published protocol."""
-        plain, rows, seed = self.without_changes(), self.chosen_rows(), self.seeds[0]
-        settings = {row: self.settings(row, seed) for row in rows}
-        ours = {row: plain.settings(row, seed) for row in rows}
-        return deviations_of(self.experiment, settings, ours, self.source, held_out)
+        experiment, seed = self.experiment, self.seeds[0]
+        found: dict[str, tuple[Deviation, list[str]]] = {}
+        for row in self.chosen_rows():
+            published = published_protocol(experiment, row)
+            facts, ours = (
+                facts_of(request.settings(row, seed), experiment, row, self.source, held_out)
+                for request in (self, self.without_changes())
+            )
+            for key in dict.fromkeys([*published, *facts, *ours]):
+                own, here = None if key in published else ours.get(key), facts.get(key)
+                if not _same(published.get(key, own), here):
+                    one = Deviation((), key, published.get(key), here, key in published, own)
+                    found.setdefault(repr(one), (one, []))[1].append(row)
+        return [replace(deviation, rows=tuple(rows)) for deviation, rows in found.values()]
 
 
 @dataclass(frozen=True)
