@@ -192,12 +192,7 @@ def compare(
         },
         _chosen_values(plan, jobs),
         None if groups is None else groups.count,
-        {}
-        if groups is None
-        else {
-            name: freedom_of(np.std(list(moved.values()), axis=0))
-            for name, moved in effects.items()
-        },
+        {} if groups is None else {name: _freedom(moved) for name, moved in effects.items()},
     )
     comparison.save(folder)
     return comparison
@@ -241,6 +236,11 @@ def _mean_effects(
         for name, by_method in effects.items()
         if name in JUDGED
     }
+
+
+def _freedom(effects: Mapping[str, NDArray[np.float64]]) -> float:
+    """Return the degrees of freedom of the methods' differences over groups of test images."""
+    return freedom_of(np.std(list(effects.values()), axis=0))
 
 
 def with_values(settings: Settings, **values: object) -> Settings:

@@ -6,7 +6,7 @@
 ``001-counts``    SPA's "29 of the 32" and "25 of the 36" best results, from its printed Table 3
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link, Sigmoid
 from labelwise.methods import make_objective
 from labelwise.objectives import Objective
-from labelwise.papers.protocols import DATASETS, PUBLISHED
+from labelwise.papers.protocols import DATASETS, PUBLISHED, STATED
 from labelwise.papers.sources import holds_files
 from labelwise.types import DatasetFacts, Outputs, Targets
 
@@ -36,16 +36,8 @@ ETAS = torch.arange(1, 200, dtype=torch.float64) / 200
 LOGITS = torch.linspace(-25, 25, 100_001, dtype=torch.float64)
 SATURATED = 15.0  # beyond, slopes round to 0 (torch cuts softplus off at 20)
 EXACT = 1e-3  # the grid's own error is below half of it
-PRINTED_RECOVERY = {  # strictly proper, one-to-one
-    "bce": (True, True),
-    "focal": (False, True),
-    "asl": (False, False),
-    "spa": (True, True),
-}
-METHODS = (
-    *("bce", "focal", "focal+phi", "asl", "asl+phi", "spa"),
-    *("focal-official", "focal-official+phi", "asl-official", "asl-official+phi"),
-)
+PRINTED_RECOVERY: dict[str, list[bool]] = STATED["computed"]["recovery"]  # proper, one-to-one
+METHODS: list[str] = STATED["computed"]["methods"]
 
 
 @dataclass(frozen=True)
@@ -106,7 +98,7 @@ def recovery_rows(methods: Iterable[str] = METHODS) -> tuple[list[str], list[lis
     rows = []
     for method in methods:
         recovery = recovery_of(method)
-        printed = PRINTED_RECOVERY.get(method, (None, None))
+        printed: Sequence[bool | None] = PRINTED_RECOVERY.get(method) or (None, None)
         whole = recovery.highest > ETAS[-1].item() - EXACT
         partly = recovery.link_error < EXACT and not whole
         rows.append(
@@ -152,14 +144,9 @@ class ComputedTable:
     sets: tuple[str, ...] = ()
 
 
-# Of SPA's Table 2 and two-way's Table C (a): labels, training and test images, the last column.
-SPA_SETS: dict[str, tuple[float, ...]] = {
-    "coco": (80, 82_081, 40_137, 0.04),
-    "voc": (20, 5_717, 5_823, 0.08),
-    "wider": (14, 28_340, 29_117, 0.26),
-    "vispr": (68, 14_167, 8_000, 0.08),
-}
-NUS_WIDE: dict[str, tuple[float, ...]] = {"nus-wide": (81, 125_448, 83_898, 2.4)}
+Sizes = Mapping[str, Sequence[float]]  # labels, training and test images, the last column
+SPA_SETS: Sizes = STATED["computed"]["spa_sets"]
+NUS_WIDE: Sizes = STATED["computed"]["nus_wide"]
 PRESENT_TO_ABSENT, PER_IMAGE = "present / absent labels", "labels per image"
 
 
@@ -177,9 +164,7 @@ def statistics_of(table: LabelTable, last: str) -> tuple[float, ...]:
     return (len(table.space), training, len(splits["test"]), figure)
 
 
-def _statistics(
-    printed: Mapping[str, tuple[float, ...]], last: str
-) -> Callable[[Path, str | None], Computed]:
+def _statistics(printed: Sizes, last: str) -> Callable[[Path, str | None], Computed]:
     """Return the function that counts these data sets, or one source beside the first of them."""
 
     def compute(root: Path, source: str | None) -> Computed:
@@ -208,7 +193,7 @@ def _statistics(
     return compute
 
 
-def _shown(figures: tuple[float, ...]) -> list[str]:
+def _shown(figures: Sequence[float]) -> list[str]:
     *counts, last = figures
     digits = 1 if last >= 1 else 2
     return [*(f"{count:,.0f}" for count in counts), f"{last:.{digits}f}"]

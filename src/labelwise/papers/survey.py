@@ -48,7 +48,7 @@ from labelwise.metrics import average_precision, confusion
 from labelwise.models import HeadSpec, Model
 from labelwise.networks.backbones import create_backbone
 from labelwise.papers.measures import probability_figures
-from labelwise.papers.protocols import DATASETS
+from labelwise.papers.protocols import DATASETS, STATED
 from labelwise.papers.sources import Frozen, holds_files, with_features
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
@@ -61,26 +61,13 @@ from labelwise.types import DatasetFacts, Targets, nearest
 
 Floats = NDArray[np.float32]
 Say = Callable[[str], None]
-CELLS = {
-    "full": "all labels known",
-    "tenth": "a tenth of the entries known",
-    "single": "one present label known per image",
-    "noise": "a tenth of the labels wrong",
-    "half": "half of the training images",
-}
+CELLS: dict[str, str] = STATED["survey"]["cells"]
 KNOWN_SETS = ("coco", "cifar100", "scene")
 SHARES = {"train": 0.6, "val": 0.15, "test": 0.25}
 RATES = tuple(1e-2 * 3.0**power for power in (-2, -1, 0, 1, 2))
 MOST_TRIES = 9
-TAKEN: dict[str, Any] = {
-    "cells": ",".join(CELLS),
-    "image_size": None,
-    "squash": False,
-    "rows": 4000,
-    "steps": 60,
-    "batch_size": 256,
-}
-QUICK = {"rows": 400, "steps": 20, "batch_size": 64}
+TAKEN: dict[str, Any] = {"cells": ",".join(CELLS), "image_size": None, **STATED["survey"]["budget"]}
+QUICK: dict[str, Any] = STATED["survey"]["quick"]
 READ_BY: dict[str, dict[str, Any]] = {"cifar100": {"labels": "both"}}
 
 

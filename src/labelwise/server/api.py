@@ -3,11 +3,12 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from labelwise.errors import DataError
 from labelwise.server import schemas
@@ -223,37 +224,9 @@ T = TypeVar("T")
 
 IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
 
+# What /openapi.json says of errors, and of bodies that hold pictures.
+_DESCRIBED = from_json((files("labelwise.server") / "described.json").read_bytes())
 PLACE = "labelwise.place"  # in the scope of a request: its place in the queue
-
-BINARY = {"type": "string", "format": "binary"}
-PICTURES = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            kind: {"schema": schema}
-            for kind, schema in {
-                "multipart/form-data": {
-                    "type": "object",
-                    "required": ["file"],
-                    "properties": {"file": {"type": "array", "items": BINARY}},
-                },
-                "image/*": BINARY,
-                "application/json": {
-                    "type": "object",
-                    "required": ["pictures"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "pictures": {
-                            "type": "array",
-                            "minItems": 1,
-                            "items": {"type": "string", "description": "base64, or a data URL"},
-                        }
-                    },
-                },
-            }.items()
-        },
-    }
-}
 
 
 async def read_pictures(request: Request, service: Service) -> list[Upload]:
@@ -314,25 +287,13 @@ async def answered_or_left(request: Request, work: Awaitable[T]) -> T:
 
 ModelName = Annotated[str, Path(max_length=300, description="One of /api/v1/models.")]
 ERRORS: dict[int | str, dict[str, Any]] = {
-    code: {
+    int(code): {
         "description": words,
         "content": {
             "application/problem+json": {"schema": schemas.ProblemDetails.model_json_schema()}
         },
     }
-    for code, words in {
-        400: "The request cannot be understood.",
-        401: "A token is needed.",
-        403: "The request comes from another site's page.",
-        404: "There is no such thing.",
-        408: "The request came too slowly.",
-        409: "It does not fit what the server has now.",
-        413: "The request is too large.",
-        415: "The content is of another type than is taken here.",
-        422: "The content cannot be used.",
-        429: "The server is busy; Retry-After says when to come again.",
-        503: "The server cannot answer now, which is not the fault of the request.",
-    }.items()
+    for code, words in _DESCRIBED["errors"].items()
 }
 
 
@@ -410,7 +371,7 @@ def _add_answers(
 
     @api.post(
         "/predict",
-        openapi_extra=PICTURES,
+        openapi_extra=_DESCRIBED["pictures"],
         summary="Labels of pictures",
         response_model=schemas.Predicted | list[list[dict[str, float | str]]],
     )
