@@ -325,19 +325,15 @@ def _cached_rows(file: str) -> SurveyRows:
         return SurveyRows(arrays["features"], arrays["labels"], names)
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """One method in one cell (data set, what is known), by the file of the rows."""
+Unit = tuple[tuple[str, str], str, str]  # data set and cell, the file of its rows, a method
 
-    key: tuple[str, str]
-    file: str
-    method: str
 
-    def surveyed(self, plan: SurveyPlan) -> Surveyed:
-        torch.set_num_threads(1)
-        with catch_warnings():
-            simplefilter("ignore", UserWarning)  # of labels ranked no better than chance
-            return survey_method(self.method, self.key[1], _cached_rows(self.file), plan)
+def _surveyed(unit: Unit, plan: SurveyPlan) -> Surveyed:
+    (_, cell), file, method = unit
+    torch.set_num_threads(1)
+    with catch_warnings():
+        simplefilter("ignore", UserWarning)  # of labels ranked no better than chance
+        return survey_method(method, cell, _cached_rows(file), plan)
 
 
 @dataclass
@@ -355,7 +351,8 @@ class SurveyCell:
         figures = {m: _by_column(self.methods[m].figures) for m in order}
         tuning = {m: {"lr": self.methods[m].rate, "tries": self.methods[m].tries} for m in order}
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self.facts.items()]
-        for name, block in {"figures": figures, "tuning": tuning}.items():
+        blocks: dict[str, dict[str, Any]] = {"figures": figures, "tuning": tuning}
+        for name, block in blocks.items():
             inner = ",\n".join(f" {json.dumps(m)}: {json.dumps(v)}" for m, v in block.items())
             lines.append(f"{json.dumps(name)}: {{\n{inner}\n}}")
         write_text(folder / f"{self.data}.{self.cell}.json", "{" + ",\n".join(lines) + "}\n")
@@ -409,27 +406,26 @@ def run_survey(
     keys = [(name, cell) for cell, name in product(plan.cells, tables)]
     cells = {(n, c): _opened(folder, n, c, plan, tables[n][1]) for n, c in keys}
     left = [
-        _Unit(key, str(tables[key[0]][0]), method)
+        (key, str(tables[key[0]][0]), method)
         for key, cell in cells.items()
         for method in plan.compared
         if method not in cell.methods
     ]
-    for number, (unit, result) in enumerate(_finished(left, plan, jobs), 1):
-        cells[unit.key].methods[unit.method] = result
-        cells[unit.key].save(folder)
+    for number, ((key, _, method), result) in enumerate(_finished(left, plan, jobs), 1):
+        cells[key].methods[method] = result
+        cells[key].save(folder)
         mean = np.mean([run["mAP@class"] for run in result.figures])
-        words = f"{'.'.join(unit.key)} {unit.method}: mAP@class {mean:.4f}"
-        say(f"[{number}/{len(left)}] {words}")
+        say(f"[{number}/{len(left)}] {'.'.join(key)} {method}: mAP@class {mean:.4f}")
     return list(cells.values())
 
 
-def _finished(units: list[_Unit], plan: SurveyPlan, jobs: int) -> Iterator[tuple[_Unit, Surveyed]]:
+def _finished(units: list[Unit], plan: SurveyPlan, jobs: int) -> Iterator[tuple[Unit, Surveyed]]:
     """Yield the units with what they gave, as they finish."""
     if jobs == 1:
-        yield from ((unit, unit.surveyed(plan)) for unit in units)
+        yield from ((unit, _surveyed(unit, plan)) for unit in units)
         return
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        running = {pool.submit(unit.surveyed, plan): unit for unit in units}
+        running = {pool.submit(_surveyed, unit, plan): unit for unit in units}
         yield from ((running[done], done.result()) for done in as_completed(running))
 
 

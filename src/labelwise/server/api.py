@@ -2,9 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -220,8 +220,6 @@ def add_checks(api: APIRouter, library: "Library") -> None:
         return await library.run(lambda: receipts_view(library))
 
 
-T = TypeVar("T")
-
 IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
 
 # What /openapi.json says of errors, and of bodies that hold pictures.
@@ -267,13 +265,16 @@ async def whole_body(request: Request, service: Service) -> bytes:
     return await service.aside(lambda: b"".join(parts))
 
 
-async def answered_or_left(request: Request, work: Awaitable[T]) -> T:
-    """Return the answer; if the client leaves before, the work is given up."""
+async def tagged_or_left(
+    request: Request, service: Service, model: ServedModel, uploads: Sequence[Upload]
+) -> list[Tagged]:
+    """Return a model's answers; if the client leaves before, the work is given up."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
+    work = service.tag(model, uploads, request.scope.get(PLACE))
     doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
     try:
         await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -283,6 +284,17 @@ async def answered_or_left(request: Request, work: Awaitable[T]) -> T:
     finally:
         doing.cancel()
         leaving.cancel()
+
+
+async def all_tagged(
+    request: Request, service: Service, model: ServedModel, uploads: Sequence[Upload]
+) -> list[Tagged]:
+    """Return a model's answers, where none of the pictures may be wrong."""
+    tagged = await tagged_or_left(request, service, model, uploads)
+    errors = [picture.error for picture in tagged if picture.error is not None]
+    if errors:
+        raise RefusedError(422, errors[0])
+    return tagged
 
 
 ModelName = Annotated[str, Path(max_length=300, description="One of /api/v1/models.")]
@@ -383,9 +395,7 @@ def _add_answers(
         ] = "labelwise",
     ) -> Response:
         uploads = await read_pictures(request, service)
-        tagged = await answered_or_left(
-            request, service.tag(served, uploads, request.scope.get(PLACE))
-        )
+        tagged = await tagged_or_left(request, service, served, uploads)
         if len(tagged) == 1 and tagged[0].error is not None:
             raise RefusedError(422, tagged[0].error)
         write = _scores if format == "hf" else _answers

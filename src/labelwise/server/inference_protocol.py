@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from labelwise import __version__
-from labelwise.server.api import ERRORS, PLACE, ModelName, answered_or_left, whole_body
+from labelwise.server.api import ERRORS, ModelName, all_tagged, whole_body
 from labelwise.server.batching import Tagged
 from labelwise.server.bodies import (
     Upload,
@@ -231,12 +231,7 @@ def make_inference_protocol(service: Service) -> APIRouter:
                 f"an answer may hold {MOST_NUMBERS:,} numbers: ask for fewer outputs, or send "
                 "fewer pictures at a time",
             )
-        tagged = await answered_or_left(
-            request, service.tag(model, uploads, request.scope.get(PLACE))
-        )
-        errors = [picture.error for picture in tagged if picture.error is not None]
-        if errors:
-            raise RefusedError(422, errors[0])
+        tagged = await all_tagged(request, service, model, uploads)
         facts = {"model_name": model.name, "model_version": model.version, "id": asked.id}
         told = {name: to_json(value) for name, value in facts.items() if value is not None}
         return await service.aside(
